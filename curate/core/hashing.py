@@ -1,0 +1,73 @@
+"""Keys, ranks and fingerprints: the three hashes everything random or cached stands on.
+
+Ranks come from hash(seed, key, salts), never from arrival order, so that a choice is the same for any engine, any
+number of workers and any order of shards.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+KEY_HEX = 32
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+
+
+def make_key(namespace: str, source_id: str) -> str:
+    """128-bit key of a sample, as 32 hex characters."""
+    digest = hashlib.blake2b(source_id.encode("utf-8", "surrogatepass"), digest_size=16, person=_person(namespace))
+    return digest.hexdigest()
+
+
+def _person(namespace: str) -> bytes:
+    return hashlib.blake2b(namespace.encode(), digest_size=16).digest()
+
+
+def digest(value: Any) -> str:
+    """Digest (32 hex characters) of a JSON-able value, with keys sorted: the fingerprint of a noun."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def digest_bytes(chunks: Iterable[bytes]) -> str:
+    hasher = hashlib.blake2b(digest_size=16)
+    for chunk in chunks:
+        hasher.update(chunk)
+    return hasher.hexdigest()
+
+
+def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """splitmix64's finaliser: a bijection of 64-bit words with full avalanche."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def key_words(keys: Sequence[str] | NDArray[Any]) -> NDArray[np.uint64]:
+    """Keys (n strings of 32 hex characters) as words (n, 2) of 64 bits."""
+    joined = "".join(keys)
+    if len(joined) != KEY_HEX * len(keys):
+        raise ValueError(f"keys: {len(joined)} characters for {len(keys)} keys; each must be {KEY_HEX} hex characters")
+    return np.frombuffer(bytes.fromhex(joined), dtype=">u8").astype(np.uint64).reshape(-1, 2)
+
+
+def ranks(seed: int, keys: Sequence[str] | NDArray[Any], *salts: int | NDArray[Any]) -> NDArray[np.uint64]:
+    """Uniform 64-bit rank of each key under a seed; salts (scalars or arrays of n) tell apart a key's items or copies."""
+    words = key_words(keys)
+    with np.errstate(over="ignore"):
+        state = _mix(np.full(len(words), seed & 0xFFFFFFFFFFFFFFFF, dtype=np.uint64) + _GAMMA)
+        for part in (words[:, 0], words[:, 1], *(np.asarray(salt).astype(np.uint64) for salt in salts)):
+            state = _mix((state ^ part) + _GAMMA)
+    return state
+
+
+def rank_below(rank: NDArray[np.uint64], fraction: float) -> NDArray[np.bool_]:
+    """True for the ranks in the lowest `fraction` (0..1) of the 64-bit range."""
+    if fraction >= 1.0:
+        return np.ones(len(rank), dtype=bool)
+    return rank < np.uint64(max(0.0, fraction) * 2.0**64)
