@@ -1,0 +1,165 @@
+"""Encoded bytes -> a picture, or one reason why not. The only place in the package where images are decoded.
+
+Pictures come from strangers. The size in the header is checked before a pixel is decoded, the decoder is picked by
+the first bytes, and whatever a decoder raises becomes `Undecodable` with a reason of REASONS. Pillow's own limits
+are process-global (`Image.MAX_IMAGE_PIXELS`, warning filters); instead of setting them, the format's plugin is called
+past `Image.open`, so any number of threads and other users of Pillow in the process keep their settings.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from PIL import (
+    AvifImagePlugin,
+    BmpImagePlugin,
+    GifImagePlugin,
+    Image,
+    Jpeg2KImagePlugin,
+    JpegImagePlugin,
+    PngImagePlugin,
+    TiffImagePlugin,
+    WebPImagePlugin,
+)
+from PIL.ImageFile import ImageFile
+
+from curate.codec.formats import DECODED, is_cut, sniff, sniff_other, webp_size
+from curate.codec.pixels import has_alpha, to_rgb, upright
+from curate.core.errors import Undecodable
+
+MAX_PIXELS = 100_000_000
+
+REASONS = {
+    "empty": "no bytes at all",
+    "not_an_image": "the bytes are of no known picture format",
+    "unsupported": "a picture format, or a variant of one, that is not decoded here",
+    "truncated": "the file ends before its picture does",
+    "corrupt": "the decoder failed on the contents",
+    "too_many_pixels": "the header announces more pixels than allowed; nothing was decoded",
+    "metadata_bomb": "compressed metadata unpack to more than Pillow allows (1 MiB a chunk, 64 MiB a file)",
+}
+"""Every reason that `probe` and `decode` give, with its meaning."""
+
+_ORIENTATION = 0x0112
+_PLUGINS: dict[str, Callable[[io.BytesIO], ImageFile]] = {
+    "jpeg": JpegImagePlugin.JpegImageFile,
+    "png": PngImagePlugin.PngImageFile,
+    "gif": GifImagePlugin.GifImageFile,
+    "webp": WebPImagePlugin.WebPImageFile,
+    "avif": AvifImagePlugin.AvifImageFile,
+    "bmp": BmpImagePlugin.BmpImageFile,
+    "tiff": TiffImagePlugin.TiffImageFile,
+    "jpeg2000": Jpeg2KImagePlugin.Jpeg2KImageFile,
+}
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What the header says. `width` and `height` are of the upright picture, as `decode` returns it."""
+
+    width: int
+    height: int
+    format: str
+    """One of curate.codec.formats.DECODED."""
+    frames: int
+    orientation: int
+    """EXIF orientation 1..8; 1 where there is none."""
+    mode: str
+    """Pillow's mode of the first frame as stored: RGB, P, CMYK, I;16 …"""
+    alpha: bool
+    """Whether any kind of transparency is declared."""
+
+
+def probe(data: bytes) -> Probe:
+    """Read the header only. Raises Undecodable: a good header says nothing about the pixels behind it."""
+    name = _known_format(data)
+    try:
+        image = _open(name, data, max_pixels=None)
+        orientation = _orientation(name, image)
+        width, height = _upright_size(name, image, orientation)
+        alpha = has_alpha(image)
+        return Probe(width, height, name, getattr(image, "n_frames", 1), orientation, image.mode, alpha)
+    except Exception as error:
+        raise _undecodable(name, data, error) from None
+
+
+def decode(data: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
+    """First frame as upright RGB, transparency over white, 16 bits scaled to 8. Raises Undecodable."""
+    name = _known_format(data)
+    try:
+        image = _open(name, data, max_pixels)
+        orientation = 1 if name == "tiff" else _orientation(name, image)  # Pillow turns a TIFF upright on load
+        image.load()
+        picture = upright(to_rgb(image), orientation)
+    except Exception as error:
+        raise _undecodable(name, data, error) from None
+    picture.info = {}
+    return picture
+
+
+def _known_format(data: bytes) -> str:
+    if not data:
+        raise Undecodable("empty", "0 bytes")
+    name = sniff(data)
+    if name is not None:
+        return name
+    other = sniff_other(data)
+    if other is not None:
+        raise Undecodable("unsupported", f"{other} is not decoded; expected one of {', '.join(DECODED)}")
+    raise Undecodable("not_an_image", f"starts with {bytes(data[:12])!r}")
+
+
+def _open(name: str, data: bytes, max_pixels: int | None) -> ImageFile:
+    """Parse the header and check the size; no pixel is decoded."""
+    if name == "webp":
+        _check_size(webp_size(data), max_pixels)
+    image = _PLUGINS[name](io.BytesIO(data))
+    _check_size(image.size, max_pixels)
+    return image
+
+
+def _check_size(size: tuple[int, int], max_pixels: int | None) -> None:
+    width, height = size
+    if max_pixels is not None and width * height > max_pixels:
+        raise Undecodable("too_many_pixels", f"{width} x {height}; at most {max_pixels} pixels are decoded")
+
+
+def _orientation(name: str, image: ImageFile) -> int:
+    """EXIF orientation, 1 when absent or unreadable: metadata gone bad do not cost the picture."""
+    try:
+        if name == "tiff":
+            value: Any = image.tag_v2.get(_ORIENTATION, 1)  # type: ignore[attr-defined]
+        elif image.info.get("exif"):
+            exif = Image.Exif()
+            exif.load(image.info["exif"])
+            value = exif.get(_ORIENTATION, 1)
+        else:
+            return 1
+    except Exception:
+        return 1
+    return value if isinstance(value, int) and 1 <= value <= 8 else 1
+
+
+def _upright_size(name: str, image: ImageFile, orientation: int) -> tuple[int, int]:
+    width, height = image.size
+    return (height, width) if orientation >= 5 and name != "tiff" else (width, height)
+
+
+def _undecodable(name: str, data: bytes, error: Exception) -> Exception:
+    """What a decoder raised, as a reason. Running out of memory is the machine's fault, not the sample's."""
+    if isinstance(error, Undecodable | MemoryError):
+        return error
+    text = f"{name}: {error}" if str(error) else f"{name}: {type(error).__name__}"
+    lowered = text.lower()
+    if isinstance(error, Image.DecompressionBombError):
+        return Undecodable("too_many_pixels", text)
+    if "max_text_" in lowered:
+        return Undecodable("metadata_bomb", text)
+    if "truncated" in lowered or "unexpected end" in lowered or is_cut(name, data):
+        return Undecodable("truncated", text)
+    if isinstance(error, NotImplementedError) or "unsupported" in lowered or "not finite" in lowered:
+        return Undecodable("unsupported", text)
+    return Undecodable("corrupt", text)
