@@ -1,0 +1,120 @@
+"""Leases save work; they are not what makes outputs right (create-if-absent is).
+
+A run that builds an output holds a small file with its owner and a heartbeat. A second run that wants the same output
+waits until the manifest appears or the lease goes stale: its process is gone (same host), or its heartbeat stood still.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Any
+
+import psutil
+
+from curate.core.errors import AlreadyExistsError
+from curate.core.hashing import digest
+from curate.core.storage import Storage
+
+BEAT_SECONDS = 5.0
+STALE_SECONDS = 45.0
+POLL_SECONDS = 0.25
+
+
+@lru_cache(maxsize=1)
+def owner() -> dict[str, Any]:
+    """Who this process is, told apart from a later process with the same number."""
+    return {"host": socket.gethostname(), "boot": psutil.boot_time(), "pid": os.getpid(), "born": _born(os.getpid())}
+
+
+def _born(pid: int) -> float | None:
+    try:
+        process = psutil.Process(pid)
+        return None if process.status() == psutil.STATUS_ZOMBIE else process.create_time()
+    except psutil.NoSuchProcess:
+        return None
+
+
+def _gone(holder: dict[str, Any]) -> bool:
+    """The holder ran on this host and its process has ended."""
+    mine = owner()
+    if holder["host"] != mine["host"]:
+        return False
+    return abs(holder["boot"] - mine["boot"]) > 5 or _born(holder["pid"]) != holder["born"]
+
+
+def read(storage: Storage, path: str) -> dict[str, Any] | None:
+    try:
+        return storage.read_json(path)  # type: ignore[no-any-return]
+    except FileNotFoundError:
+        return None
+
+
+def lease_path(output: str) -> str:
+    return f"leases/{digest(output)}.json"
+
+
+@contextlib.contextmanager
+def hold(
+    storage: Storage, output: str, done: Callable[[], bool], on_wait: Callable[[dict[str, Any]], None] | None = None
+) -> Iterator[bool]:
+    """Hold the lease on an output while building it. Yields False, without it, once `done()` says another has built it."""
+    path = lease_path(output)
+    if not _acquire(storage, path, output, done, on_wait):
+        yield False
+        return
+    stop = threading.Event()
+    beat = threading.Thread(target=_beat, args=(storage, path, output, stop), daemon=True)
+    beat.start()
+    try:
+        yield not done()
+    finally:
+        stop.set()
+        beat.join()
+        storage.remove(path)
+
+
+def _content(output: str, beat: int) -> bytes:
+    return json.dumps({"output": output, "owner": owner(), "beat": beat}).encode()
+
+
+def _beat(storage: Storage, path: str, output: str, stop: threading.Event) -> None:
+    count = 0
+    while not stop.wait(BEAT_SECONDS):
+        count += 1
+        with contextlib.suppress(OSError):
+            storage.publish_bytes(path, _content(output, count))
+
+
+def _acquire(
+    storage: Storage,
+    path: str,
+    output: str,
+    done: Callable[[], bool],
+    on_wait: Callable[[dict[str, Any]], None] | None,
+) -> bool:
+    seen: dict[str, Any] | None = None
+    since = time.monotonic()
+    while not done():
+        try:
+            storage.create(path, _content(output, 0))
+            return True
+        except AlreadyExistsError:
+            held = read(storage, path)
+        if held is None:
+            continue
+        if held != seen:
+            if seen is None and on_wait is not None and not _gone(held["owner"]):
+                on_wait(held["owner"])
+            seen, since = held, time.monotonic()
+        if _gone(held["owner"]) or time.monotonic() - since > STALE_SECONDS:
+            storage.remove(path)
+        else:
+            time.sleep(POLL_SECONDS)
+    return False

@@ -1,0 +1,161 @@
+"""Pools, columns, artifacts, selections and datasets as they lie in a workspace.
+
+A noun commits when its `manifest.json` is created; the manifest points to `shards.parquet`, which lists the noun's
+files. Readers use manifests only, so files of an unfinished build are never seen.
+
+    pools/<namespace>/shards/<shard>.tar + .parquet      shards, by content id
+    pools/<namespace>/portions/<portion>.json            which shard a portion of a source became
+    pools/<namespace>/versions/<pool>/                   a pool: manifest + shards.parquet
+    columns/<op>/<fingerprint>/<shard>.parquet           facts, aligned with the shard's rows
+    columns/<op>/<fingerprint>/versions/<pool>/          columns of one pool version: manifest + shards.parquet
+    artifacts/<op>/<fingerprint>/                        tables, arrays and JSON files, manifest
+    artifacts/<op>/partials/<fingerprint>/<shard>.parquet   a Reduce's states
+    selections/<op>/<fingerprint>/                       buckets of rows, manifest
+    datasets/<name>/<fingerprint>/                       tars, indexes, manifest
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+
+from curate.core.errors import AlreadyExistsError, PinnedError
+from curate.core.ledger import Entry
+from curate.core.stage import Artifact
+from curate.core.storage import Storage
+
+POOL_SCHEMA = pa.schema(
+    [
+        pa.field("key", pa.string(), nullable=False),
+        pa.field("source_id", pa.string()),
+        pa.field("name", pa.string()),
+        pa.field("offset", pa.int64(), metadata={"unit": "bytes"}),
+        pa.field("size", pa.int64(), metadata={"unit": "bytes"}),
+        pa.field("ext", pa.string()),
+        pa.field("caption", pa.string()),
+        pa.field("url", pa.string()),
+        pa.field("width", pa.int32(), metadata={"unit": "pixels"}),
+        pa.field("height", pa.int32(), metadata={"unit": "pixels"}),
+        pa.field("format", pa.string()),
+        pa.field("sha256", pa.string()),
+        pa.field("meta", pa.string(), metadata={"content": "JSON object of the source's other fields"}),
+        pa.field("reject", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One immutable shard: a table, and the tar its members lie in (absolute URL when the tar stays in place)."""
+
+    id: str
+    rows: int
+    tar: str
+    tar_bytes: int
+    table: str
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass
+class Manifest:
+    """What a noun says of itself."""
+
+    noun: str
+    op: str
+    version: int
+    fingerprint: str
+    parameters: dict[str, Any] = field(default_factory=dict)
+    identity: dict[str, Any] = field(default_factory=dict)
+    inputs: dict[str, Any] = field(default_factory=dict)
+    ledger: dict[str, Any] = field(default_factory=dict)
+    rows: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    """Wall seconds of the build; times, like dates, are never part of a fingerprint."""
+    built_rows: int = 0
+    """Rows computed in that time (the rest was there already)."""
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def entry(self) -> Entry:
+        return Entry.from_json(self.ledger) if self.ledger else Entry()
+
+    @classmethod
+    def load(cls, storage: Storage, base: str) -> Self | None:
+        try:
+            return cls(**storage.read_json(f"{base}/manifest.json"))
+        except FileNotFoundError:
+            return None
+
+    def commit(self, storage: Storage, base: str, shards: Sequence[Mapping[str, Any]] = ()) -> Manifest:
+        """Publish `shards.parquet`, then create the manifest. Who comes second finds the first one's and uses it."""
+        if shards:
+            storage.publish_table(f"{base}/shards.parquet", pa.Table.from_pylist([dict(s) for s in shards]))
+        try:
+            storage.create_json(f"{base}/manifest.json", asdict(self))
+        except AlreadyExistsError:
+            theirs = Manifest.load(storage, base)
+            if theirs is None or theirs.fingerprint != self.fingerprint:
+                found = theirs.fingerprint if theirs else "nothing"
+                raise PinnedError(f"{base}: holds {found}, not {self.fingerprint}; choose another name") from None
+            return theirs
+        return self
+
+
+def pool_base(namespace: str, fingerprint: str) -> str:
+    return f"pools/{namespace}/versions/{fingerprint}"
+
+
+def read_shards(storage: Storage, base: str) -> list[Shard]:
+    rows = storage.read_table(f"{base}/shards.parquet").to_pylist()
+    return [Shard(**{name: row[name] for name in Shard.__dataclass_fields__}) for row in rows]
+
+
+def save_artifact(storage: Storage, base: str, artifact: Artifact) -> int:
+    """Publish each part under its name; returns bytes. Arrays become .npy, tables .parquet, the rest JSON or raw bytes."""
+    size = 0
+    for name, value in artifact.items():
+        if isinstance(value, pa.Table):
+            sink = io.BytesIO()
+            import pyarrow.parquet as pq
+
+            pq.write_table(value, sink, compression="zstd")
+            file, data = f"{name}.parquet", sink.getvalue()
+        elif isinstance(value, np.ndarray):
+            sink = io.BytesIO()
+            np.save(sink, value, allow_pickle=False)
+            file, data = f"{name}.npy", sink.getvalue()
+        elif isinstance(value, bytes):
+            file, data = name, value
+        else:
+            file, data = f"{name}.json", json.dumps(value, sort_keys=True, indent=1).encode()
+        storage.publish_bytes(f"{base}/{file}", data)
+        size += len(data)
+    return size
+
+
+def load_artifact(storage: Storage, base: str) -> dict[str, Any]:
+    """The parts of a committed artifact by name, as `Reduce.finish` returned them."""
+    parts: dict[str, Any] = {}
+    for file in sorted(storage.list(base)):
+        stem, _, kind = file.rpartition(".")
+        if file == "manifest.json":
+            continue
+        if kind == "parquet":
+            parts[stem] = storage.read_table(f"{base}/{file}")
+        elif kind == "npy":
+            with storage.open(f"{base}/{file}") as source:
+                parts[stem] = np.load(io.BytesIO(source.read()), allow_pickle=False)
+        elif kind == "json":
+            parts[stem] = storage.read_json(f"{base}/{file}")
+        else:
+            parts[file] = storage.read(f"{base}/{file}")
+    return parts

@@ -1,0 +1,53 @@
+"""Stage names, resolved lazily: `curate plan` imports a stage's module only when a recipe names it."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from importlib.metadata import entry_points
+
+from curate.core.errors import RecipeError
+from curate.core.stage import Stage
+
+OPS = {
+    "import.folder": "curate.acquire.folder:ImportFolder",
+    "import.webdataset": "curate.acquire.webdataset:ImportWebDataset",
+    "import.parquet": "curate.acquire.parquet:ImportParquet",
+    "image.inspect": "curate.image.inspect:Inspect",
+    "image.fingerprint": "curate.image.fingerprint:Fingerprint",
+    "image.embed": "curate.image.embed:Embed",
+    "duplicates.find": "curate.image.duplicates:FindDuplicates",
+    "duplicates.drop": "curate.image.duplicates:DropDuplicates",
+    "text.clean": "curate.text.clean:Clean",
+    "cluster.fit": "curate.cluster.fit:Fit",
+    "cluster.assign": "curate.cluster.assign:Assign",
+    "select.hierarchical": "curate.cluster.select:SelectHierarchical",
+    "select.all": "curate.cluster.select_all:SelectAll",
+    "pack.webdataset": "curate.pack.webdataset:PackWebDataset",
+    "report.html": "curate.pack.report:ReportHtml",
+}
+GROUP = "curate.stages"
+"""Entry point group by which other packages add stages: `name = "package.module:Class"`."""
+
+
+def names() -> list[str]:
+    return sorted(OPS | {point.name: point.value for point in entry_points(group=GROUP)})
+
+
+def resolve(op: str) -> type[Stage]:
+    """The class of an op: a registered name, or `package.module:Class` for one's own."""
+    target = OPS.get(op) or next((p.value for p in entry_points(group=GROUP) if p.name == op), None)
+    if target is None and ":" in op:
+        target = op
+    if target is None:
+        near = difflib.get_close_matches(op, names(), n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "`curate ops` lists them"
+        raise RecipeError(f"op: {op!r} is no known stage; {hint}")
+    module, _, name = target.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise RecipeError(f"op: {op!r} cannot be imported ({error}); check the name or install its package") from error
+    if not (isinstance(found, type) and issubclass(found, Stage)):
+        raise RecipeError(f"op: {op!r} is no Stage; give a class derived from curate.core.stage.Stage")
+    return found

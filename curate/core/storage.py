@@ -1,0 +1,191 @@
+"""The workspace: one fsspec URL, and the only two ways in which a file may appear in it.
+
+`publish` makes a complete object appear under its final name (local: written aside, fsync, rename; object store: one PUT
+or a completed multipart, aborted on any exception). `create` does the same for a small object only if the name is free,
+which is what commits a noun. Nothing else writes: `fs.open(..., "wb")` publishes half a file after an exception.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from curate.core import faults
+from curate.core.errors import AlreadyExistsError, StorageError
+
+FORMAT = 1
+TEMPORARY = ".tmp"
+
+
+class Storage:
+    """Files under a root URL, by relative path. Picklable; cheap to make again in a worker."""
+
+    def __init__(self, url: str) -> None:
+        self.fs, root = fsspec.core.url_to_fs(str(url))
+        self.local = "file" in _protocols(self.fs)
+        self.root = str(Path(root).absolute()) if self.local else root.rstrip("/")
+        self.url = self.root if self.local else self.fs.unstrip_protocol(self.root)
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return open_storage, (self.url,)
+
+    def path(self, relative: str) -> str:
+        return f"{self.root}/{relative}" if relative else self.root
+
+    def url_of(self, relative: str) -> str:
+        return f"{self.url}/{relative}"
+
+    # --- reading ---
+
+    def exists(self, relative: str) -> bool:
+        return bool(self.fs.exists(self.path(relative)))
+
+    def open(self, relative: str) -> BinaryIO:
+        return self.fs.open(self.path(relative), "rb")  # type: ignore[no-any-return]
+
+    def read(self, relative: str) -> bytes:
+        return self.fs.cat_file(self.path(relative))  # type: ignore[no-any-return]
+
+    def read_json(self, relative: str) -> Any:
+        return json.loads(self.read(relative))
+
+    def read_table(self, relative: str, columns: list[str] | None = None, **options: Any) -> pa.Table:
+        if self.local:
+            return pq.read_table(self.path(relative), columns=columns, memory_map=True, partitioning=None, **options)
+        with self.open(relative) as file:
+            return pq.read_table(file, columns=columns, **options)
+
+    def list(self, prefix: str) -> dict[str, int]:
+        """Files below a prefix, however deep: path relative to the prefix -> bytes. Half-written ones are left out."""
+        base = self.path(prefix)
+        self.fs.invalidate_cache(base)
+        try:
+            found = self.fs.find(base, detail=True)
+        except FileNotFoundError:
+            return {}
+        names = {name[len(base) + 1 :]: int(info["size"]) for name, info in found.items()}
+        return {name: size for name, size in names.items() if not name.endswith(TEMPORARY)}
+
+    # --- writing ---
+
+    @contextlib.contextmanager
+    def publish(self, relative: str) -> Iterator[Path]:
+        """Yield a local path to write to; when the block ends well, the complete file appears under its name."""
+        aside = self._aside(relative)
+        try:
+            yield aside
+            self._finish(aside, relative, exclusive=False)
+        except OSError as error:
+            raise _explain(error, self.url_of(relative)) from error
+        finally:
+            aside.unlink(missing_ok=True)
+
+    def create(self, relative: str, data: bytes) -> None:
+        """Publish small bytes only if the name is free; else AlreadyExistsError. At most one of many callers wins."""
+        aside = self._aside(relative)
+        try:
+            aside.write_bytes(data)
+            self._finish(aside, relative, exclusive=True)
+        except FileExistsError as error:
+            raise AlreadyExistsError(f"{self.url_of(relative)}: exists already") from error
+        except OSError as error:
+            raise _explain(error, self.url_of(relative)) from error
+        finally:
+            aside.unlink(missing_ok=True)
+
+    def publish_bytes(self, relative: str, data: bytes) -> None:
+        with self.publish(relative) as path:
+            path.write_bytes(data)
+
+    def publish_table(self, relative: str, table: pa.Table, **options: Any) -> None:
+        with self.publish(relative) as path:
+            pq.write_table(table, path, compression="zstd", **options)
+
+    def create_json(self, relative: str, value: Any) -> None:
+        self.create(relative, json.dumps(value, indent=1, sort_keys=True).encode())
+
+    def remove(self, relative: str) -> None:
+        """Remove a file or a folder; fine when it is gone already."""
+        if self.local:
+            path = Path(self.path(relative))
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+        else:
+            with contextlib.suppress(FileNotFoundError):
+                self.fs.rm(self.path(relative), recursive=True)
+
+    def _aside(self, relative: str) -> Path:
+        if not self.local:
+            return Path(tempfile.gettempdir()) / f"curate-{uuid.uuid4().hex}{TEMPORARY}"
+        final = Path(self.path(relative))
+        try:
+            final.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _explain(error, str(final.parent)) from error
+        return final.parent / f".{final.name}.{uuid.uuid4().hex[:12]}{TEMPORARY}"
+
+    def _finish(self, aside: Path, relative: str, *, exclusive: bool) -> None:
+        final = self.path(relative)
+        with open(aside, "rb") as file:
+            os.fsync(file.fileno())
+        faults.point(f"publish:{relative}:written")
+        if not self.local:
+            self.fs.put_file(str(aside), final, mode="create" if exclusive else "overwrite")
+        elif exclusive:
+            os.link(aside, final)
+        else:
+            os.replace(aside, final)
+        if self.local:
+            _fsync_folder(os.path.dirname(final))
+        faults.point(f"publish:{relative}:published")
+
+
+@lru_cache(maxsize=64)
+def open_storage(url: str) -> Storage:
+    return Storage(url)
+
+
+def open_workspace(url: str) -> Storage:
+    """A workspace of this format; a new one is marked. Another format is refused with both numbers named."""
+    storage = open_storage(str(url))
+    with contextlib.suppress(AlreadyExistsError):
+        if not storage.exists("format.json"):
+            storage.create_json("format.json", {"format": FORMAT})
+    found = storage.read_json("format.json").get("format")
+    if found != FORMAT:
+        raise StorageError(f"{storage.url}: format {found}, this version reads {FORMAT}; use another workspace")
+    return storage
+
+
+def _protocols(fs: Any) -> tuple[str, ...]:
+    return (fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol)
+
+
+def _fsync_folder(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _explain(error: OSError, url: str) -> Exception:
+    remedies = {
+        errno.ENOSPC: "no space is left; free some or choose another workspace",
+        errno.EACCES: "not writable; check its owner and mode",
+        errno.EROFS: "read-only file system; choose another workspace",
+    }
+    remedy = remedies.get(error.errno or 0)
+    return StorageError(f"{url}: {remedy}") if remedy else error

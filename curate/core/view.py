@@ -1,0 +1,37 @@
+"""What a report may look at: every noun upstream of it, read-only, a shard at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from curate.core.nouns import Manifest
+from curate.core.stage import Artifact
+
+
+class View(Protocol):
+    stages: dict[str, Manifest]
+    """Stage name -> its committed manifest (op, parameters, ledger, seconds, built_rows, bytes), in DAG order."""
+
+    def columns(self) -> tuple[str, ...]:
+        """Names of all columns that can be asked for: the pool's, the upstream Maps', and the two of `tables`."""
+        ...
+
+    def tables(self, names: Sequence[str]) -> Iterator[pa.Table]:
+        """A table per shard, all rows: the named columns that exist, and `key`. Also to be had: `rejected_by` (name of
+        the stage that refused the row, or null) and `reject_reason`; `copies` (int32, 0 where not selected)."""
+        ...
+
+    def artifact(self, stage: str) -> Artifact:
+        """The artifact of a Reduce, by stage name."""
+        ...
+
+    def images(self, keys: Sequence[str]) -> dict[str, bytes]:
+        """Encoded pictures by key; those that have no bytes are left out. Meant for hundreds, not for millions."""
+        ...
+
+    def dataset(self) -> dict[str, Any] | None:
+        """The dataset's path, fingerprint, samples, tars and bytes, when a Pack is upstream."""
+        ...
