@@ -1,0 +1,67 @@
+# The two commands of a newcomer are `make quickstart` and `make test`; CI calls the same ones.
+# Everything lives inside the checkout: .venv (the packages), .cache (uv when it is missing, the corpus), workspace.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help setup quickstart test lint format bench lock clean
+
+PYTHON_VERSION := 3.11
+PYTHON ?= python$(PYTHON_VERSION)
+WORKSPACE ?= workspace
+ENGINE ?= ray
+IMAGES ?=
+PYTEST ?=
+
+BIN := .venv/bin
+STAMP := .venv/.ready
+export UV_PYTHON_DOWNLOADS := never
+export UV_HTTP_TIMEOUT ?= 300
+# The first uv of: PATH, pip's --user folder, the checkout's own. pip's --target leaves a managed system alone.
+UV = PATH="$$PATH:$$HOME/.local/bin:$(CURDIR)/.cache/uv/bin" uv
+
+help:  ## what there is to call
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo "quickstart takes IMAGES=folder (your pictures instead of OpenClipart), WORKSPACE=path or URL, ENGINE=ray|local;"
+	@echo "test takes PYTEST='arguments', for instance PYTEST='tests/text -x'; lock takes UPGRADE=--upgrade."
+
+setup: $(STAMP)  ## uv (with pip when missing), .venv, the locked packages, this project
+
+$(STAMP): requirements.lock pyproject.toml
+	@command -v $(PYTHON) >/dev/null || \
+	  { echo "make: no $(PYTHON) on PATH; install Python $(PYTHON_VERSION) or name one: make setup PYTHON=path" >&2; exit 1; }
+	@$(UV) --version 2>/dev/null || \
+	  $(PYTHON) -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --target .cache/uv uv || \
+	  { echo "make: no uv, and pip could not fetch it (see above); install python3-pip or uv, then repeat" >&2; exit 1; }
+	@[ -x $(BIN)/python ] || $(UV) venv --quiet --python $(PYTHON) .venv
+	$(UV) pip sync --quiet --python $(BIN)/python --require-hashes requirements.lock
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@touch $@
+
+quickstart: $(STAMP)  ## pictures in, dataset, report and a trained student out
+	@$(BIN)/python -m pipelines.quickstart --workspace "$(WORKSPACE)" --engine "$(ENGINE)" $(if $(IMAGES),--images "$(IMAGES)")
+
+test: lint  ## setup, linters, types, architecture, tests
+	@$(BIN)/python -m pytest $(PYTEST)
+
+lint: $(STAMP)  ## ruff, mypy on curate/core, import-linter
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache --no-logo
+
+format: $(STAMP)  ## rewrite the code as ruff would have it
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: $(STAMP)  ## figures for docs/benchmarks.md, printed; takes minutes
+	@$(BIN)/python -m tests.bench
+
+lock:  ## requirements.lock from pyproject.toml: versions and hashes, no registry's name
+	@$(UV) pip compile --quiet --generate-hashes --no-emit-index-url --no-header --no-annotate \
+	  --python-version $(PYTHON_VERSION) --extra dev $(UPGRADE) --output-file requirements.lock pyproject.toml
+
+clean:  ## remove .venv, the caches and the default workspace
+	rm -rf .venv .cache workspace .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
