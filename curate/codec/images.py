@@ -26,7 +26,15 @@ from PIL import (
 )
 from PIL.ImageFile import ImageFile
 
-from curate.codec.formats import DECODED, is_cut, sniff, sniff_other, webp_size
+from curate.codec.formats import (
+    DECODED,
+    ORIENTATION_TAG,
+    exif_orientation,
+    is_cut,
+    sniff,
+    sniff_other,
+    webp_size,
+)
 from curate.codec.pixels import has_alpha, to_rgb, upright
 from curate.core.errors import Undecodable
 
@@ -43,9 +51,14 @@ REASONS = {
 }
 """Every reason that `probe` and `decode` give, with its meaning."""
 
-_ORIENTATION = 0x0112
+
+class _Jpeg(JpegImagePlugin.JpegImageFile):
+    def _read_dpi_from_exif(self) -> None:
+        """Print resolution is of no use here, and reading it warns about EXIF that others broke."""
+
+
 _PLUGINS: dict[str, Callable[[io.BytesIO], ImageFile]] = {
-    "jpeg": JpegImagePlugin.JpegImageFile,
+    "jpeg": _Jpeg,
     "png": PngImagePlugin.PngImageFile,
     "gif": GifImagePlugin.GifImageFile,
     "webp": WebPImagePlugin.WebPImageFile,
@@ -128,19 +141,10 @@ def _check_size(size: tuple[int, int], max_pixels: int | None) -> None:
 
 
 def _orientation(name: str, image: ImageFile) -> int:
-    """EXIF orientation, 1 when absent or unreadable: metadata gone bad do not cost the picture."""
-    try:
-        if name == "tiff":
-            value: Any = image.tag_v2.get(_ORIENTATION, 1)  # type: ignore[attr-defined]
-        elif image.info.get("exif"):
-            exif = Image.Exif()
-            exif.load(image.info["exif"])
-            value = exif.get(_ORIENTATION, 1)
-        else:
-            return 1
-    except Exception:  # noqa: BLE001 - the sample boundary
-        return 1
-    return value if isinstance(value, int) and 1 <= value <= 8 else 1
+    if name != "tiff":
+        return exif_orientation(image.info.get("exif") or b"")
+    value: Any = image.tag_v2.get(ORIENTATION_TAG, 1)  # type: ignore[attr-defined]
+    return value if value in range(1, 9) else 1
 
 
 def _upright_size(name: str, image: ImageFile, orientation: int) -> tuple[int, int]:

@@ -58,6 +58,8 @@ def _with_alpha_channel(image: Image.Image) -> Image.Image:
     if image.mode == "CMYK":
         del image.info["transparency"]
         image = image.convert("RGB")
+    if image.mode == "La":
+        image = image.convert("LA")
     return image.convert("RGBA")
 
 
