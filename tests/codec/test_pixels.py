@@ -9,7 +9,8 @@ from PIL import Image
 
 from curate.codec.pixels import scale_to_8_bits, to_rgb
 
-MODES = [
+WIDE = ["I", "F", "I;16", "I;16B"]
+MODES = ["1", "L", "P", "RGB", "RGBA", "CMYK", "YCbCr", "LAB", "HSV", "LA", "PA", "RGBX", "RGBa", "La", *WIDE]
     "1",
     "L",
     "P",
