@@ -11,25 +11,6 @@ from curate.codec.pixels import scale_to_8_bits, to_rgb
 
 WIDE = ["I", "F", "I;16", "I;16B"]
 MODES = ["1", "L", "P", "RGB", "RGBA", "CMYK", "YCbCr", "LAB", "HSV", "LA", "PA", "RGBX", "RGBa", "La", *WIDE]
-    "1",
-    "L",
-    "P",
-    "RGB",
-    "RGBA",
-    "CMYK",
-    "YCbCr",
-    "LAB",
-    "HSV",
-    "I",
-    "F",
-    "LA",
-    "PA",
-    "RGBX",
-    "RGBa",
-    "La",
-    "I;16",
-    "I;16B",
-]
 
 
 @pytest.mark.parametrize("mode", MODES)
