@@ -1,0 +1,106 @@
+"""Rules that hold for the repository as a whole: who imports whom, and what a tracked file may not contain."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+PACKAGES = ("curate", "distill", "pipelines")
+MAX_FILE_BYTES = 15 * 2**20
+CODE = {".py", ".sh", ".toml", ".yaml", ".yml", ".css", ".js", ".html", ".j2", ""}
+
+REGISTRY = re.compile(
+    r"\b(?:[\w-]+\.)*(?:pypi\.org|pythonhosted\.org|pytorch\.org/whl|nvidia\.com/compute|anaconda\.(?:org|com)"
+    r"|(?:docker|ghcr|quay|gcr|nvcr)\.io|amazonaws\.com/ecr)"
+)
+MACHINE = re.compile(r"(?<![\w.~}])/(?:root|work|home/\w+|Users/\w+|tmp/\w+)/")
+UNFINISHED = re.compile(r"\b(?:TO[D]O|FIX[M]E|XX[X])\b")
+
+
+def lint_imports(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [Path(sys.executable).parent / "lint-imports", "--no-cache", "--no-logo", *arguments]
+    return subprocess.run(command, cwd=root, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def tracked() -> list[Path]:
+    """Files of the commit and the index that are still there."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    return [path for name in listed.stdout.split("\0") if name and (path := ROOT / name).is_file()]
+
+
+def find(files: list[Path], pattern: re.Pattern[str]) -> list[str]:
+    """`file:line: match`, over the files that are text."""
+    found = []
+    for path in files:
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except UnicodeDecodeError:
+            continue
+        for number, line in enumerate(lines, 1):
+            found += [f"{path.relative_to(ROOT)}:{number}: {hit.group()}" for hit in pattern.finditer(line)]
+    return found
+
+
+def test_imports_point_one_way() -> None:
+    done = lint_imports(ROOT)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "contract"),
+    [
+        ("curate/core/planted.py", "import torch", "core"),
+        ("curate/core/planted.py", "import curate.codec", "layers"),
+        ("curate/text/planted.py", "import curate.image", "layers"),
+        ("curate/engine/planted.py", "import curate.cluster", "layers"),
+        ("curate/engine/planted.py", "import curate.encoders", "engine"),
+        ("curate/cluster/planted.py", "import ray", "ray"),
+        ("curate/pack/planted.py", "import distill", "curate"),
+        ("distill/planted.py", "import curate.engine", "distill"),
+        ("curate/planted.py", "", "layers"),
+    ],
+)
+def test_a_planted_import_is_caught(tmp_path: Path, file: str, line: str, contract: str) -> None:
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    (tmp_path / file).write_text(line + "\n")
+    done = lint_imports(tmp_path, "--contract", contract)
+    assert "planted" in done.stdout
+    assert done.returncode != 0
+
+
+def test_no_file_names_a_registry(tracked: list[Path]) -> None:
+    assert find(tracked, REGISTRY) == []
+
+
+def test_no_file_names_a_place_on_somebody_s_machine(tracked: list[Path]) -> None:
+    assert find(tracked, MACHINE) == []
+
+
+def test_nothing_is_left_for_later(tracked: list[Path]) -> None:
+    assert find([path for path in tracked if path.suffix in CODE], UNFINISHED) == []
+
+
+def test_no_file_is_large(tracked: list[Path]) -> None:
+    large = [path.name for path in tracked if path.stat().st_size > MAX_FILE_BYTES]
+    assert large == []
+
+
+def test_lock_pins_every_package_by_version_and_hash() -> None:
+    entries = re.split(r"\n(?=\S)", (ROOT / "requirements.lock").read_text().strip())
+    assert len(entries) > 100
+    for entry in entries:
+        assert re.fullmatch(
+            r"[a-z0-9._-]+(\[[a-z,]+\])?==\S+( ; .+)? \\(\n    --hash=sha256:[0-9a-f]{64}( \\)?)+", entry
+        ), entry
