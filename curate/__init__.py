@@ -1,0 +1,34 @@
+"""Curate web-scale image pools into balanced training sets.
+
+    from curate import Pipeline, run
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from curate.core.pipeline import Pipeline
+    from curate.core.recipe import load as load_recipe
+    from curate.engine.context import Options
+    from curate.engine.run import Result, run
+
+__version__ = "0.1.0"
+__all__ = ["Options", "Pipeline", "Result", "load_recipe", "run"]
+
+_PLACES = {
+    "Options": ("curate.engine.context", "Options"),
+    "Pipeline": ("curate.core.pipeline", "Pipeline"),
+    "Result": ("curate.engine.run", "Result"),
+    "load_recipe": ("curate.core.recipe", "load"),
+    "run": ("curate.engine.run", "run"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PLACES:
+        import importlib
+
+        module, attribute = _PLACES[name]
+        return getattr(importlib.import_module(module), attribute)
+    raise AttributeError(f"module 'curate' has no attribute {name!r}")

@@ -10,6 +10,8 @@ CurateError
 ├── TargetError            a selection asks for more than the pool can give; names the maximum
 ├── BudgetError            more rows or shards were lost to failures than the run allows
 ├── PreflightError         credentials, weights or disk space are missing before a run
+├── StageError             a step that nothing can go on without failed at every attempt
+├── DrainedError           SIGTERM came: what was under way is committed, the same command goes on from there
 ├── LedgerError            counts do not add up: a bug, never the user's fault
 └── Reject                 one sample is refused, with its reason; becomes a row's `reject`, never ends a run
     └── Undecodable        the bytes are no picture we can decode
@@ -60,6 +62,14 @@ class BudgetError(CurateError):
 
 
 class PreflightError(CurateError):
+    pass
+
+
+class StageError(CurateError):
+    pass
+
+
+class DrainedError(CurateError):
     pass
 
 

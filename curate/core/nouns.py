@@ -18,12 +18,13 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from curate.core.errors import AlreadyExistsError, PinnedError
 from curate.core.ledger import Entry
@@ -125,8 +126,6 @@ def save_artifact(storage: Storage, base: str, artifact: Artifact) -> int:
     for name, value in artifact.items():
         if isinstance(value, pa.Table):
             sink = io.BytesIO()
-            import pyarrow.parquet as pq
-
             pq.write_table(value, sink, compression="zstd")
             file, data = f"{name}.parquet", sink.getvalue()
         elif isinstance(value, np.ndarray):
@@ -142,20 +141,39 @@ def save_artifact(storage: Storage, base: str, artifact: Artifact) -> int:
     return size
 
 
-def load_artifact(storage: Storage, base: str) -> dict[str, Any]:
-    """The parts of a committed artifact by name, as `Reduce.finish` returned them."""
-    parts: dict[str, Any] = {}
-    for file in sorted(storage.list(base)):
-        stem, _, kind = file.rpartition(".")
-        if file == "manifest.json":
-            continue
-        if kind == "parquet":
-            parts[stem] = storage.read_table(f"{base}/{file}")
-        elif kind == "npy":
-            with storage.open(f"{base}/{file}") as source:
-                parts[stem] = np.load(io.BytesIO(source.read()), allow_pickle=False)
-        elif kind == "json":
-            parts[stem] = storage.read_json(f"{base}/{file}")
-        else:
-            parts[file] = storage.read(f"{base}/{file}")
-    return parts
+class StoredArtifact(Mapping[str, Any]):
+    """The parts of a committed artifact by name, as `Reduce.finish` returned them; each is read when first asked for."""
+
+    def __init__(self, storage: Storage, base: str) -> None:
+        self._storage, self._base = storage, base
+        files = [file for file in sorted(storage.list(base)) if file not in ("manifest.json", "shards.parquet")]
+        self._files = {_part_name(file): file for file in files if "/" not in file}
+        self._parts: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._parts:
+            self._parts[name] = self._read(self._files[name])
+        return self._parts[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def _read(self, file: str) -> Any:
+        path = f"{self._base}/{file}"
+        if file.endswith(".parquet"):
+            return self._storage.read_table(path)
+        if file.endswith(".npy"):
+            if self._storage.local:
+                return np.load(self._storage.path(path), mmap_mode="r", allow_pickle=False)
+            return np.load(io.BytesIO(self._storage.read(path)), allow_pickle=False)
+        if file.endswith(".json"):
+            return self._storage.read_json(path)
+        return self._storage.read(path)
+
+
+def _part_name(file: str) -> str:
+    stem, _, kind = file.rpartition(".")
+    return stem if kind in ("parquet", "npy", "json") else file

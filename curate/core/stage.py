@@ -115,6 +115,8 @@ class Incoming:
 
 
 class Source(Stage):
+    unique_keys: ClassVar[bool] = False
+    """Whether keys cannot repeat across portions; otherwise the engine looks for repeats across shards."""
     namespace: str
     """Enters every key: the same source id in another namespace is another sample."""
 

@@ -93,6 +93,21 @@ class Storage:
         finally:
             aside.unlink(missing_ok=True)
 
+    @contextlib.contextmanager
+    def scratch(self, folder: str) -> Iterator[Path]:
+        """A local path for a file whose final name depends on its content; hand it to `adopt` when it is complete."""
+        aside = self._aside(f"{folder}/scratch")
+        try:
+            yield aside
+        except OSError as error:
+            raise _explain(error, self.url_of(folder)) from error
+        finally:
+            aside.unlink(missing_ok=True)
+
+    def adopt(self, aside: Path, relative: str) -> None:
+        """Publish a complete scratch file under its final name."""
+        self._finish(aside, relative, exclusive=False)
+
     def create(self, relative: str, data: bytes) -> None:
         """Publish small bytes only if the name is free; else AlreadyExistsError. At most one of many callers wins."""
         aside = self._aside(relative)

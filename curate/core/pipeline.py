@@ -1,0 +1,215 @@
+"""A pipeline is a DAG of named stages. A recipe is the same thing as YAML; both are checked before anything runs.
+
+    pipeline = Pipeline()
+    pipeline.add("pool", ImportFolder(namespace="mine", path="photos"))
+    pipeline.add("inspect", Inspect(min_side=64), from_="pool")
+
+`from` names the stages whose rows and columns a stage works on: its own rows are those that nothing upstream along
+`from` has refused. Named ports (`tree: fit`) bring artifacts. A Map whose `from` holds a Select works on selected rows.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
+from typing import Any
+
+from pydantic import ValidationError
+
+from curate.core import registry
+from curate.core.errors import RecipeError
+from curate.core.rows import POOL_COLUMNS
+from curate.core.stage import Map, Pack, Reduce, Report, Select, Source, Stage
+
+RESERVED = ("op", "from")
+
+
+@dataclass(frozen=True)
+class Node:
+    """A stage with its place in the DAG. `place` says where it was written, for messages."""
+
+    name: str
+    stage: Stage
+    inputs: tuple[str, ...] = ()
+    ports: Mapping[str, str] = field(default_factory=dict)
+    place: str = ""
+
+    @property
+    def upstream(self) -> tuple[str, ...]:
+        return (*self.inputs, *self.ports.values())
+
+    def fail(self, text: str) -> RecipeError:
+        return RecipeError(f"{self.place or 'pipeline'}: {self.name}: {text}")
+
+
+class Pipeline:
+    """Named stages; `nodes` is in topological order once `check` has passed."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, Node] = {}
+        self.source: dict[str, Any] = {}
+        """The recipe this was read from, for the run's record."""
+
+    def add(
+        self, name: str, stage: Stage, from_: str | Iterable[str] = (), *, place: str = "", **ports: str
+    ) -> Pipeline:
+        if name in self.nodes:
+            raise RecipeError(f"{place or 'pipeline'}: {name}: a stage of this name exists; choose another name")
+        inputs = (from_,) if isinstance(from_, str) else tuple(from_)
+        self.nodes[name] = Node(name, stage, inputs, ports, place)
+        return self
+
+    # --- walking ---
+
+    def along(self, name: str) -> list[Node]:
+        """The stage's `from` ancestors, in topological order, without itself."""
+        wanted: set[str] = set()
+        todo = list(self.nodes[name].inputs)
+        while todo:
+            step = todo.pop()
+            if step not in wanted:
+                wanted.add(step)
+                todo.extend(self.nodes[step].inputs)
+        return [node for node in self.nodes.values() if node.name in wanted]
+
+    def pool_of(self, name: str) -> str:
+        """Name of the one Source that a stage's rows come from."""
+        if isinstance(self.nodes[name].stage, Source):
+            return name
+        return next(node.name for node in self.along(name) if isinstance(node.stage, Source))
+
+    # --- checking ---
+
+    def check(self) -> Pipeline:
+        """Refuse what cannot run: a missing input, a cycle, wrong wiring, a column nobody writes. Orders the nodes."""
+        if not self.nodes:
+            raise RecipeError("pipeline: no stages; add at least a source")
+        for node in self.nodes.values():
+            for name in node.upstream:
+                if name not in self.nodes:
+                    raise node.fail(f"input {name!r} is no stage of this pipeline; {_nearest(name, self.nodes)}")
+        self._order()
+        for node in self.nodes.values():
+            self._check_inputs(node)
+            self._check_ports(node)
+            self._check_columns(node)
+        self._check_targets()
+        return self
+
+    def _order(self) -> None:
+        """As written, but never before what a stage needs."""
+        graph = {node.name: node.upstream for node in self.nodes.values()}
+        try:
+            TopologicalSorter(graph).prepare()
+        except CycleError as error:
+            cycle = error.args[1]
+            node = self.nodes[cycle[0]]
+            raise node.fail(f"cycle {' <- '.join(cycle)}; a stage cannot be its own input") from None
+        given = {name: i for i, name in enumerate(self.nodes)}
+        done: dict[str, Node] = {}
+
+        def visit(name: str) -> None:
+            if name not in done:
+                for up in sorted(self.nodes[name].upstream, key=given.__getitem__):
+                    visit(up)
+                done[name] = self.nodes[name]
+
+        for name in self.nodes:
+            visit(name)
+        self.nodes = done
+
+    def _check_inputs(self, node: Node) -> None:
+        stage = node.stage
+        if isinstance(stage, Source):
+            if node.inputs:
+                raise node.fail(f"`from` given, but {stage.op} is a source and reads no stage; remove it")
+            return
+        if not node.inputs:
+            raise node.fail("`from` is missing; name the stage (or stages) whose rows it works on")
+        for name in node.inputs:
+            if isinstance(self.nodes[name].stage, (Reduce, Report)):
+                raise node.fail(f"from {name!r}: {self.nodes[name].stage.op} makes an artifact; name a stage with rows")
+            if isinstance(self.nodes[name].stage, Pack) and not isinstance(stage, Report):
+                raise node.fail(f"from {name!r}: a dataset is read by reports and by training, not by {stage.op}")
+        sources = [up.name for up in self.along(node.name) if isinstance(up.stage, Source)]
+        if len(sources) != 1:
+            raise node.fail(f"rows come from {len(sources)} pools ({', '.join(sources)}); they must come from one")
+        selects = [up.name for up in self.along(node.name) if isinstance(up.stage, Select)]
+        if isinstance(stage, Pack) and len(selects) != 1:
+            raise node.fail(f"{stage.op} needs exactly one selection upstream, found {len(selects)}; add `select.all`")
+        if not isinstance(stage, Report) and len(selects) > 1:
+            raise node.fail(f"rows come from {len(selects)} selections ({', '.join(selects)}); they must come from one")
+
+    def _check_ports(self, node: Node) -> None:
+        for port, kind in node.stage.ports.items():
+            if port not in node.ports:
+                raise node.fail(f"port {port!r} is missing; name the stage that makes the {kind}")
+        for port, name in node.ports.items():
+            wanted = node.stage.ports.get(port)
+            if wanted is None:
+                raise node.fail(f"{port!r} is neither a parameter nor a port of {node.stage.op}")
+            maker = self.nodes[name].stage
+            if getattr(maker, "kind", "") != wanted:
+                raise node.fail(f"{port}: {name!r} ({maker.op}) makes no {wanted}; name a stage that does")
+
+    def _check_columns(self, node: Node) -> None:
+        if not hasattr(node.stage, "reads"):
+            return
+        makers: dict[str, str] = {}
+        for up in self.along(node.name):
+            if isinstance(up.stage, Map):
+                for column in up.stage.writes():
+                    if column in makers:
+                        text = f"column {column!r} is written by {makers[column]!r} and {up.name!r}; rename one"
+                        raise node.fail(text)
+                    makers[column] = up.name
+        for column in node.stage.reads():
+            if column not in makers and column not in POOL_COLUMNS:
+                writer = next((n.name for n in self.nodes.values() if column in _writes(n.stage)), None)
+                hint = f"add {writer!r} to `from`" if writer else "add a stage that writes it"
+                raise node.fail(f"column {column!r} is written by nothing upstream; {hint}")
+
+    def _check_targets(self) -> None:
+        for node in self.nodes.values():
+            if isinstance(node.stage, Select):
+                target = node.stage.target_rows()
+                if target is not None and target < 1:
+                    raise node.fail(f"target {target}: must be at least 1")
+
+
+def _writes(stage: Stage) -> tuple[str, ...]:
+    return stage.writes() if isinstance(stage, Map) else ()
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"did you mean {near[0]!r}?" if near else f"stages are {', '.join(known)}"
+
+
+def build_stage(op: str, values: Mapping[str, Any], fail: Any) -> tuple[Stage, dict[str, str]]:
+    """Class and parameters -> stage and ports; `fail(field, text)` makes the error for a field."""
+    cls = registry.resolve(op)
+    ports = {name: value for name, value in values.items() if name in cls.ports}
+    parameters = {name: value for name, value in values.items() if name not in cls.ports}
+    for name in parameters:
+        if name not in cls.model_fields:
+            raise fail(name, f"no parameter of {op}; {_nearest_parameter(name, cls)}")
+    for name, value in ports.items():
+        if not isinstance(value, str):
+            raise fail(name, f"{value!r} is no stage's name; give the name of the stage that makes it")
+    try:
+        return cls(**parameters), ports
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        given = "" if first["type"] == "missing" else f"{first['input']!r}: "
+        message = first["msg"].removeprefix("Value error, ")
+        raise fail(where, f"{given}{message[0].lower()}{message[1:]}") from None
+
+
+def _nearest_parameter(name: str, cls: type[Stage]) -> str:
+    known = [*cls.model_fields, *cls.ports]
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"

@@ -1,0 +1,167 @@
+"""Recipes: YAML files of `vars` and named `stages`, read with the place of every line, so that errors can name it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from curate.core import registry
+from curate.core.errors import RecipeError
+from curate.core.pipeline import RESERVED, Pipeline, build_stage
+from curate.core.stage import Stage
+
+TOP = ("vars", "workspace", "stages", "description")
+Places = dict[tuple[str, ...], int]
+
+
+def load(path: str | Path, overrides: Iterable[str] = ()) -> Pipeline:
+    """Read, override (`name=value` for a var, `stage.parameter=value` for a parameter), build and check a recipe."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecipeError(f"{path}: cannot be read ({error}); give a recipe's YAML file") from None
+    return parse(text, overrides, file=str(path))
+
+
+def parse(text: str, overrides: Iterable[str] = (), file: str = "recipe") -> Pipeline:
+    places: Places = {}
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        raw = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark else ""
+        raise RecipeError(f"{file}{line}: not YAML ({getattr(error, 'problem', error)}); mend the line") from None
+    if not isinstance(raw, dict) or not isinstance(raw.get("stages"), dict) or not raw["stages"]:
+        raise RecipeError(f"{file}: a recipe needs `stages:` with at least one named stage")
+    _walk(root, (), places, file)
+    for name in raw:
+        if name not in TOP:
+            raise RecipeError(f"{file}:{places[(str(name),)]}: {name}: no part of a recipe; it has {', '.join(TOP)}")
+    resolved = _resolve(raw, list(overrides), file)
+    pipeline = Pipeline()
+    pipeline.source = resolved
+    for name, values in resolved["stages"].items():
+        _add(pipeline, str(name), values, places, file)
+    return pipeline.check()
+
+
+def _walk(node: yaml.Node, path: tuple[str, ...], places: Places, file: str) -> None:
+    """Line of every key; a key given twice is an error (YAML alone would take the last)."""
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            here = (*path, str(key.value))
+            line = key.start_mark.line + 1
+            if here in places:
+                raise RecipeError(f"{file}:{line}: {'.'.join(here)} is given twice (first in line {places[here]})")
+            places[here] = line
+            _walk(value, here, places, file)
+
+
+def _resolve(raw: dict[str, Any], overrides: list[str], file: str) -> dict[str, Any]:
+    variables = dict(raw.get("vars") or {})
+    stages = raw["stages"]
+    for override in overrides:
+        name, equals, value = override.partition("=")
+        if not equals:
+            raise RecipeError(f"--set {override}: expected name=value or stage.parameter=value")
+        parsed = yaml.safe_load(value)
+        stage, dot, parameter = name.partition(".")
+        if not dot and name in variables:
+            variables[name] = parsed
+        elif dot and isinstance(stages.get(stage), dict):
+            stages[stage][parameter] = parsed
+        else:
+            known = [*variables, *(f"{s}.…" for s in stages)]
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"{file} has {', '.join(known)}"
+            raise RecipeError(f"--set {override}: no such variable or stage; {hint}")
+    try:
+        config = OmegaConf.create({**variables, "stages": stages, "workspace": raw.get("workspace")})
+        resolved = OmegaConf.to_container(config, resolve=True)
+    except OmegaConfBaseException as error:
+        text = str(error).splitlines()[0]
+        raise RecipeError(f"{file}: {getattr(error, 'full_key', '') or ''}: {text}; define it under `vars`") from None
+    assert isinstance(resolved, dict)
+    return {"vars": variables, "stages": resolved["stages"], "workspace": resolved["workspace"]}
+
+
+def _add(pipeline: Pipeline, name: str, values: Any, places: Places, file: str) -> None:
+    line = places.get(("stages", name), 0)
+
+    def fail(field: str, text: str) -> RecipeError:
+        where = places.get(("stages", name, *field.split(".")[:1]), line)
+        return RecipeError(f"{file}:{where}: {name}.{field}: {text}")
+
+    if not isinstance(values, Mapping) or not isinstance(values.get("op"), str):
+        raise RecipeError(f"{file}:{line}: {name}: a stage needs `op:`; `curate ops` lists them")
+    if "." in name:
+        raise RecipeError(f"{file}:{line}: {name}: a stage's name has no dot; rename it")
+    inputs = values.get("from", [])
+    inputs = [inputs] if isinstance(inputs, str) else inputs
+    if not isinstance(inputs, list) or not all(isinstance(item, str) for item in inputs):
+        raise fail("from", f"{inputs!r} is no stage name or list of names")
+    rest = {key: value for key, value in values.items() if key not in RESERVED}
+    try:
+        stage, ports = build_stage(values["op"], rest, fail)
+    except RecipeError as error:
+        if str(error).startswith("op: "):
+            raise fail("op", str(error).removeprefix("op: ")) from None
+        raise
+    pipeline.add(name, stage, inputs, place=f"{file}:{line}", **ports)
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema of the recipe format, for editors, from the stages' models."""
+    stages: list[dict[str, Any]] = []
+    definitions: dict[str, Any] = {}
+    for op in registry.names():
+        cls: type[Stage] = registry.resolve(op)
+        schema = cls.model_json_schema(ref_template="#/$defs/{model}")
+        definitions |= schema.pop("$defs", {})
+        properties = {"op": {"const": op}, "from": _from_schema(), **schema.get("properties", {})}
+        properties |= {port: {"type": "string", "description": f"stage that makes the {kind}"} for port, kind in cls.ports.items()}
+        required = ["op", *schema.get("required", []), *cls.ports]
+        text = (cls.__doc__ or "").strip().splitlines()
+        stages.append(
+            {
+                "title": op,
+                "description": text[0] if text else op,
+                "type": "object",
+                "properties": {name: _or_variable(value) for name, value in properties.items()},
+                "required": required,
+                "additionalProperties": False,
+            }
+        )
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "curate recipe",
+        "type": "object",
+        "required": ["stages"],
+        "additionalProperties": False,
+        "properties": {
+            "description": {"type": "string"},
+            "vars": {"type": "object"},
+            "workspace": {"type": ["string", "null"]},
+            "stages": {"type": "object", "additionalProperties": {"oneOf": stages}, "minProperties": 1},
+        },
+        "$defs": definitions,
+    }
+
+
+def _from_schema() -> dict[str, Any]:
+    name = {"type": "string"}
+    return {"anyOf": [name, {"type": "array", "items": name}], "description": "stages whose rows it works on"}
+
+
+def _or_variable(schema: dict[str, Any]) -> dict[str, Any]:
+    """A value, or `${variable}` in its place."""
+    if "const" in schema:
+        return schema
+    return {"anyOf": [schema, {"type": "string", "pattern": r"\$\{.+\}"}]}

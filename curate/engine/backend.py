@@ -1,0 +1,86 @@
+"""What the engine asks of a backend: run a function over payloads, somewhere, and say how each one ended."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from curate.core.errors import CurateError, StorageError
+from curate.core.nouns import StoredArtifact
+from curate.core.stage import Resources, Stage
+from curate.core.storage import Storage
+
+ATTEMPTS = 3
+"""How often a payload is tried before it is a failure."""
+BACKOFF_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How payload `index` ended: a value, or why there is none. `crashed`: its process died, every time."""
+
+    index: int
+    value: Any = None
+    error: str | None = None
+    crashed: bool = False
+
+
+class Backend(Protocol):
+    name: str
+    draining: threading.Event
+    """Once set (SIGTERM), no further payload is started; those under way end and are told."""
+
+    def slots(self, resources: Resources) -> int:
+        """How many tasks with these resources run at a time."""
+        ...
+
+    def map(
+        self,
+        function: Callable[[Any], Any],
+        payloads: Sequence[Any],
+        resources: Resources,
+        *,
+        isolated: bool = False,
+    ) -> Iterator[Outcome]:
+        """Outcomes as they come, in any order. `isolated`: each in a process that may die without taking others along.
+        An error that another attempt cannot mend (a CurateError but StorageError) is raised."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def attempt(function: Callable[[Any], Any], payload: Any, attempts: int = ATTEMPTS) -> tuple[Any, str | None]:
+    """(value, None), or (None, message) after the last attempt. Shared by all backends, inside the worker."""
+    for number in range(1, attempts + 1):
+        try:
+            return function(payload), None
+        except StorageError as error:
+            message = str(error)
+        except CurateError:
+            raise
+        except Exception as error:  # what a shard can do wrong has no list; the bound and the ledger keep it honest
+            message = f"{type(error).__name__}: {error}"
+        if number < attempts:
+            time.sleep(BACKOFF_SECONDS * 2 ** (number - 1))
+    return None, " ".join(message.split())
+
+
+_ready: dict[str, Stage] = {}
+_lock = threading.Lock()
+
+
+def set_up(
+    key: str, stage: Stage, ports: Mapping[str, str], storage: Storage, keep: frozenset[str] = frozenset()
+) -> Stage:
+    """The stage after its `setup`, once per process and fingerprint; stages outside of `keep` are let go."""
+    with _lock:
+        if key not in _ready:
+            for old in [name for name in _ready if name not in keep]:
+                del _ready[old]
+            fresh = stage.model_copy(deep=True)
+            fresh.setup({port: StoredArtifact(storage, base) for port, base in ports.items()})
+            _ready[key] = fresh
+        return _ready[key]

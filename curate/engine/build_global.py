@@ -1,0 +1,157 @@
+"""Building artifacts, selections, datasets and reports: the steps of each, and what is committed at the end."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from curate.core.errors import TargetError
+from curate.core.hashing import digest
+from curate.core.ledger import Entry, total
+from curate.core.nouns import save_artifact
+from curate.core.pipeline import Node
+from curate.core.stage import Pack, Reduce, Report, Select
+from curate.engine import packing, shuffle, tasks
+from curate.engine.context import Built, Context
+from curate.engine.segments import read_ledger
+from curate.engine.view import StoredView
+
+
+def prepare(ctx: Context, node: Node) -> Built:
+    """Fingerprint and place of a global step's output."""
+    stage = node.stage
+    fingerprint = ctx.fingerprint(node)
+    if isinstance(stage, Select):
+        return Built(fingerprint, f"selections/{stage.op}/{fingerprint}")
+    if isinstance(stage, Pack):
+        return Built(fingerprint, f"datasets/{stage.name}/{fingerprint}")
+    return Built(fingerprint, f"artifacts/{stage.op}/{fingerprint}")
+
+
+def build_reduce(ctx: Context, node: Node, built: Built) -> None:
+    stage = node.stage
+    assert isinstance(stage, Reduce)
+    began = time.monotonic()
+    pool, rows, ports = ctx.pool(node), ctx.rows(node), ctx.ports(node)
+    # a state depends on its shard and the stage, not on the pool's version
+    state = digest([stage.op, stage.version, stage.parameters(), stage.identity(), sorted(c.path for c in rows.columns), rows.selection, ports])
+    path = f"artifacts/{stage.op}/partials/{state}"
+    there = ctx.storage.list(path)
+    missing = [shard for shard in pool.shards if f"{shard.id}.parquet" not in there]
+    payloads = [tasks.PartialTask(ctx.storage, stage, rows, ports, (shard,), path) for shard in missing]
+    with ctx.progress.step(node.name, pool.rows) as step:
+        for results in ctx.must(tasks.reduce_partial, payloads, stage, node.name):
+            step.advance(sum(result["rows"] for result in results))
+        states = tuple(f"{path}/{shard.id}.parquet" for shard in pool.shards)
+        finish = tasks.FinishTask(ctx.storage, stage, ports, states, built.base)
+        [result] = ctx.must(tasks.reduce_finish, [finish], stage, node.name)
+    alive = sum(int(_footer(ctx, state)["rows"]) for state in states)
+    ctx.finish(
+        node, built, "artifact", Entry(alive, after=alive),
+        rows=alive, bytes=result["bytes"], seconds=round(time.monotonic() - began, 3), built_rows=alive,
+    )  # fmt: skip
+
+
+def _footer(ctx: Context, path: str) -> dict[str, Any]:
+    with ctx.storage.open(path) as file:
+        return read_ledger(pq.read_schema(file))
+
+
+def build_select(ctx: Context, node: Node, built: Built) -> None:
+    stage = node.stage
+    assert isinstance(stage, Select)
+    began = time.monotonic()
+    pool = ctx.pool(node)
+    buckets = shuffle.buckets_for(pool.rows)
+
+    def task(**changes: Any) -> tasks.SelectTask:
+        return tasks.SelectTask(
+            ctx.storage, stage, ctx.rows(node), ctx.ports(node), built.base, buckets, ctx.tombstones, **changes
+        )
+
+    everything = tuple(pool.shards)
+    with ctx.progress.step(node.name, pool.rows) as step:
+        scattered = ctx.must(tasks.select_scatter, [task(shards=(s,)) for s in everything], stage, node.name)
+        ctx.must(tasks.select_plan, [task(shards=everything)], stage, node.name)
+        picks = [task(shards=everything, bucket=b) for b in range(buckets)]
+        entries = []
+        for result in ctx.must(tasks.select_pick, picks, stage, node.name):
+            entry = Entry.from_json(result["entry"])
+            entries.append(entry)
+            step.advance(result["rows"], sum(entry.rejected.values()))
+    entry = total(entries)
+    assert entry.before == sum(r["rows"] for part in scattered for r in part)
+    ctx.finish(
+        node, built, "selection", entry, rows=entry.after, seconds=round(time.monotonic() - began, 3),
+        built_rows=entry.before, bytes=sum(ctx.storage.list(f"{built.base}/buckets").values()), extra={"buckets": buckets},
+    )  # fmt: skip
+    ctx.storage.remove(f"{built.base}/shuffle")
+    ctx.storage.remove(f"{built.base}/counts")
+
+
+def build_pack(ctx: Context, node: Node, built: Built) -> None:
+    stage = node.stage
+    assert isinstance(stage, Pack)
+    began = time.monotonic()
+    chosen = next(up for up in ctx.pipeline.along(node.name) if isinstance(up.stage, Select))
+    selection = ctx.built[chosen.name]
+    assert selection.manifest is not None
+    selected = selection.manifest.extra["buckets"]
+    copies = selection.manifest.entry.copies or 0
+    buckets = shuffle.buckets_for(copies)
+    if not copies:
+        raise TargetError(f"{node.name}: the selection {chosen.name!r} keeps no row; loosen what refuses them upstream")
+
+    def task(**changes: Any) -> packing.PackTask:
+        shards = tuple(ctx.pool(node).shards)
+        return packing.PackTask(ctx.storage, stage, ctx.rows(node), selection.base, built.base, buckets, shards, **changes)
+
+    with ctx.progress.step(node.name, copies) as step:
+        ctx.must(packing.pack_scatter, [task(index=i) for i in range(selected)], stage, node.name)
+        orders = [task(index=i, parts=selected) for i in range(buckets)]
+        sizes = ctx.must(packing.pack_order, orders, stage, node.name)
+        starts = tuple(sum(sizes[:i]) for i in range(buckets))
+        assert sum(sizes) == copies
+        payloads = _shards(ctx, built, task, copies, stage.shard_rows, starts)
+        for result in ctx.must(packing.pack_shard, payloads, stage, node.name):
+            step.advance(result["rows"])
+        step.advance(copies - step.done)
+        count = -(-copies // stage.shard_rows)
+        [tars] = ctx.must(packing.pack_finish, [task(parts=count)], stage, node.name)
+    rows = selection.manifest.entry.after
+    ctx.finish(
+        node, built, "dataset", Entry(rows, after=rows, copies=copies),
+        [{"file": name, "bytes": size} for name, size in tars.items()],
+        rows=copies, bytes=sum(tars.values()), seconds=round(time.monotonic() - began, 3),
+        built_rows=sum(p.stop - p.start for p in payloads), extra={"tars": count},
+    )  # fmt: skip
+    for folder in ("order", "parts"):
+        ctx.storage.remove(f"{built.base}/{folder}")
+
+
+def _shards(
+    ctx: Context, built: Built, task: Any, copies: int, shard_rows: int, starts: tuple[int, ...]
+) -> list[packing.PackTask]:
+    """Tasks of the output shards that are not there yet: near-equal stretches of the global order."""
+    count = -(-copies // shard_rows)
+    edges = [i * copies // count for i in range(count + 1)] if count else [0]
+    there = ctx.storage.list(f"{built.base}/parts")
+    missing = [i for i in range(count) if f"{i:06d}.parquet" not in there]
+    return [task(index=i, start=edges[i], stop=edges[i + 1], starts=starts) for i in missing]
+
+
+def build_report(ctx: Context, node: Node, built: Built) -> None:
+    stage = node.stage
+    assert isinstance(stage, Report)
+    began = time.monotonic()
+    with ctx.progress.step(node.name, ctx.pool(node).rows) as step:
+        view = StoredView.of(ctx, node)
+        size = save_artifact(ctx.storage, built.base, stage.render(view))
+        step.advance(ctx.pool(node).rows)
+    alive = view.alive
+    ctx.finish(
+        node, built, "artifact", Entry(alive, after=alive),
+        rows=alive, bytes=size, seconds=round(time.monotonic() - began, 3), built_rows=ctx.pool(node).rows,
+    )  # fmt: skip

@@ -1,0 +1,121 @@
+"""Building a pool: import what is new, refuse keys that repeat across shards, publish the version."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from curate.core.errors import InputError
+from curate.core.hashing import digest
+from curate.core.ledger import SET_ASIDE, Entry, total
+from curate.core.nouns import Manifest, Shard, pool_base
+from curate.core.pipeline import Node
+from curate.core.stage import Portion, Source
+from curate.engine.context import Built, Context, Pool
+from curate.engine.shuffle import BUCKET_ROWS
+from curate.engine.tasks import AmendTask, ImportTask, RepeatsTask, amend_shard, find_repeats, import_portion
+
+READ_THREADS = 16
+
+
+def sampled(stage: Source, portions: list[Portion], fraction: float) -> tuple[list[Portion], float]:
+    """Portions of a canary run, chosen by hash, and the share of rows to take inside each."""
+    if fraction >= 1.0 or not portions:
+        return portions, 1.0
+    count = max(1, math.ceil(fraction * len(portions)))
+    order = sorted(range(len(portions)), key=lambda i: digest([stage.namespace, portions[i].content]))
+    inside = min(1.0, fraction * len(portions) / count)
+    return [portions[i] for i in sorted(order[:count])], inside
+
+
+def record_path(stage: Source, portion: Portion, inside: float) -> str:
+    value = {"op": stage.op, "version": stage.version, "parameters": stage.parameters(), "portion": portion.content}
+    if inside < 1.0:
+        value["inside"] = inside
+    return f"pools/{stage.namespace}/portions/{digest(value)}.json"
+
+
+def build_source(ctx: Context, node: Node) -> None:
+    stage = node.stage
+    assert isinstance(stage, Source)
+    began = time.monotonic()
+    portions, inside = sampled(stage, stage.plan(), ctx.options.sample)
+    tasks = [ImportTask(ctx.storage, stage, p, record_path(stage, p, inside), inside) for p in portions]
+    records, built_rows, lost = _import(ctx, node, tasks)
+    shards, entry = _amend(ctx, node, records)
+    entry = total([entry, *lost])
+    fingerprint = digest({"namespace": stage.namespace, "shards": [shard.id for shard in shards]})
+    pool = Pool(stage.namespace, fingerprint, shards)
+    if not pool.rows:
+        raise InputError(f"{node.name}: {stage.op} found no samples; check its path and patterns")
+    ctx.pools[node.name] = pool
+    built = Built(digest({"op": stage.op, "pool": "rows"}), pool_base(stage.namespace, fingerprint))
+    built.reused = Manifest.load(ctx.storage, built.base) is not None
+    ctx.built[node.name] = ctx.finish(
+        node, built, "pool", entry, [shard.to_json() for shard in shards],
+        rows=pool.rows, bytes=sum(shard.tar_bytes for shard in shards),
+        seconds=round(time.monotonic() - began, 3), built_rows=built_rows,
+    )  # fmt: skip
+    if built.reused:
+        ctx.progress.reused(node.name, pool.rows)
+
+
+def _import(ctx: Context, node: Node, tasks: list[ImportTask]) -> tuple[list[dict[str, Any]], int, list[Entry]]:
+    """Records of all portions in order (failed ones left out), rows imported now, ledger entries of what failed."""
+    folder = f"pools/{node.stage.namespace}/portions"  # type: ignore[attr-defined]
+    there = ctx.storage.list(folder)
+    have = [i for i, task in enumerate(tasks) if task.record.removeprefix(folder + "/") in there]
+    records: dict[int, dict[str, Any]] = {}
+    with ThreadPoolExecutor(READ_THREADS) as threads:
+        for i, data in zip(have, threads.map(ctx.storage.read, [tasks[i].record for i in have]), strict=True):
+            records[i] = json.loads(data)
+    missing = [i for i in range(len(tasks)) if i not in records]
+    rows = sum(tasks[i].portion.rows or 0 for i in range(len(tasks)))
+    built, lost = 0, []
+    if missing:
+        with ctx.progress.step(node.name, sum(tasks[i].portion.rows or 0 for i in missing)) as step:
+            for outcome in ctx.run(import_portion, [tasks[i] for i in missing], node.stage):
+                i = missing[outcome.index]
+                if outcome.error is None:
+                    records[i] = outcome.value
+                    built += outcome.value["rows"]
+                    step.advance(outcome.value["rows"], sum(outcome.value["entry"]["rejected"].values()))
+                    continue
+                gone = max(1, tasks[i].portion.rows or 0)
+                ctx.progress.say(f"  portion {i + 1} of {node.name} is set aside: {outcome.error}")
+                ctx.lose(gone, f"portion {i + 1} of {node.name}: {outcome.error}")
+                ctx.check_budget(max(rows, gone))
+                lost.append(Entry(gone, Counter({SET_ASIDE: gone}), 0))
+    return [records[i] for i in sorted(records)], built, lost
+
+
+def _amend(ctx: Context, node: Node, records: list[dict[str, Any]]) -> tuple[list[Shard], Entry]:
+    """Shards in which no live key repeats one of an earlier shard. What was found is kept, by the shards' ids."""
+    stage = node.stage
+    assert isinstance(stage, Source)
+    shards = [Shard(**record["shard"]) for record in records]
+    entries = [Entry.from_json(record["entry"]) for record in records]
+    if stage.unique_keys or len(shards) < 2:
+        return shards, total(entries)
+    path = f"pools/{stage.namespace}/repeats/{digest([shard.id for shard in shards])}.json"
+    if ctx.storage.exists(path):
+        found = ctx.storage.read_json(path)
+    else:
+        buckets = max(1, -(-sum(shard.rows for shard in shards) // (4 * BUCKET_ROWS)))
+        tasks = [RepeatsTask(ctx.storage, tuple(shards), b, buckets) for b in range(buckets)]
+        found = [pair for part in ctx.must(find_repeats, tasks, stage, node.name) for pair in part]
+        ctx.storage.publish_bytes(path, json.dumps(found).encode())
+    repeats = np.array(found, dtype=np.int64).reshape(-1, 2)
+    changed = np.unique(repeats[:, 0]).tolist()
+    amends = [
+        AmendTask(ctx.storage, stage.namespace, shards[i], tuple(repeats[repeats[:, 0] == i, 1].tolist())) for i in changed
+    ]
+    for i, result in zip(changed, ctx.must(amend_shard, amends, stage, node.name), strict=True):
+        shards[i], entries[i] = Shard(**result["shard"]), Entry.from_json(result["entry"])
+    return shards, total(entries)

@@ -1,0 +1,173 @@
+"""What one run knows while it goes: the pipeline, where things are, who works, and what is built already."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from curate.core.errors import BudgetError, DrainedError, StageError
+from curate.core.hashing import digest
+from curate.core.ledger import Entry
+from curate.core.nouns import Manifest, Shard
+from curate.core.pipeline import Node, Pipeline
+from curate.core.rows import ColumnsRef, Rows
+from curate.core.stage import Map, Pack, Report, Resources, Select, Source, Stage
+from curate.core.storage import Storage
+from curate.core.tombstones import Tombstones
+from curate.engine.backend import Backend, Outcome
+from curate.engine.events import Events
+from curate.engine.progress import Progress
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a run is carried out; never what comes out."""
+
+    failure_budget: float = 0.01
+    """Share of the pool's rows that may be lost to errors, killed processes and shards set aside."""
+    sample: float = 1.0
+    """Share of the pool for a canary run through the whole DAG (this one does change what comes out)."""
+    segment_seconds: float = 60.0
+    task_rows: int = 1000
+    """Shards are joined into one task up to this many rows."""
+
+
+@dataclass
+class Pool:
+    namespace: str
+    fingerprint: str
+    shards: list[Shard]
+
+    @property
+    def rows(self) -> int:
+        return sum(shard.rows for shard in self.shards)
+
+    def without(self, lost: Sequence[str]) -> Pool:
+        """The pool after shards failed for good: another version, so that the next run tries them again."""
+        fingerprint = digest({"pool": self.fingerprint, "without": sorted(lost)})
+        return Pool(self.namespace, fingerprint, [shard for shard in self.shards if shard.id not in lost])
+
+
+@dataclass
+class Built:
+    """A stage's output. `fingerprint` goes into those downstream; `path` is where a Map's columns lie."""
+
+    fingerprint: str
+    base: str
+    path: str = ""
+    manifest: Manifest | None = None
+    reused: bool = False
+
+
+@dataclass
+class Context:
+    pipeline: Pipeline
+    storage: Storage
+    backend: Backend
+    options: Options
+    tombstones: Tombstones
+    events: Events
+    progress: Progress
+    pools: dict[str, Pool] = field(default_factory=dict)
+    built: dict[str, Built] = field(default_factory=dict)
+    lost_rows: int = 0
+    lost_example: str = ""
+
+    def pool(self, node: Node) -> Pool:
+        return self.pools[self.pipeline.pool_of(node.name)]
+
+    def rows(self, node: Node) -> Rows:
+        """The rows that reach a stage: columns of its upstream Maps, and the selection if there is one."""
+        columns = []
+        selection = None
+        for up in self.pipeline.along(node.name):
+            if isinstance(up.stage, Map):
+                columns.append(ColumnsRef(up.name, self.built[up.name].path, up.stage.writes()))
+            elif isinstance(up.stage, Select):
+                selection = self.built[up.name].base
+        return Rows(self.storage, tuple(columns), selection)
+
+    def ports(self, node: Node) -> dict[str, str]:
+        return {port: self.built[name].base for port, name in node.ports.items()}
+
+    def fingerprint(self, node: Node) -> str:
+        """Stage, parameters, weights and everything upstream; for a global step, the pool's version too."""
+        stage = node.stage
+        upstream = [self.built[up.name].fingerprint for up in self.pipeline.along(node.name) if not isinstance(up.stage, Source)]
+        value: dict[str, Any] = {
+            "op": stage.op,
+            "version": stage.version,
+            "parameters": stage.parameters(),
+            "identity": stage.identity(),
+            "from": sorted(upstream),
+            "ports": {port: self.built[name].fingerprint for port, name in node.ports.items()},
+        }
+        if not isinstance(stage, Map):
+            value["pool"] = self.pool(node).fingerprint
+        if isinstance(stage, (Select, Pack, Report)) and self.tombstones:
+            value["tombstones"] = self.tombstones.digest
+        return digest(value)
+
+    # --- running tasks ---
+
+    def run(
+        self, function: Callable[[Any], Any], payloads: Sequence[Any], stage: Stage, *, isolated: bool = False
+    ) -> Iterator[Outcome]:
+        """Outcomes as they come; raises DrainedError when the run was told to stop and something is left undone."""
+        return self.run_with(function, payloads, stage.resources(), isolated=isolated)
+
+    def run_with(
+        self, function: Callable[[Any], Any], payloads: Sequence[Any], resources: Resources, *, isolated: bool = False
+    ) -> Iterator[Outcome]:
+        count = 0
+        for outcome in self.backend.map(function, payloads, resources, isolated=isolated):
+            count += 1
+            if outcome.error:
+                self.events.emit("failure", task=function.__name__, index=outcome.index, error=outcome.error)
+            yield outcome
+        if count < len(payloads):
+            raise DrainedError(f"stopped with {len(payloads) - count} tasks to do; the same command goes on from there")
+
+    def must(self, function: Callable[[Any], Any], payloads: Sequence[Any], stage: Stage, what: str) -> list[Any]:
+        """Values in payload order where nothing may fail (global steps)."""
+        values: list[Any] = [None] * len(payloads)
+        for outcome in self.run(function, payloads, stage):
+            if outcome.error:
+                raise StageError(f"{what}: {outcome.error}; mend the cause and run the same command again")
+            values[outcome.index] = outcome.value
+        return values
+
+    def lose(self, rows: int, why: str) -> None:
+        self.lost_rows += rows
+        self.lost_example = self.lost_example or why
+
+    def check_budget(self, pool_rows: int) -> None:
+        allowed = int(self.options.failure_budget * pool_rows)
+        if self.lost_rows > allowed:
+            raise BudgetError(
+                f"{self.lost_rows:,} rows were lost to failures, the budget is {allowed:,} "
+                f"({self.options.failure_budget:.1%} of {pool_rows:,}); first: {self.lost_example}; "
+                "mend the cause or raise --failure-budget"
+            )
+
+    def finish(
+        self, node: Node, built: Built, noun: str, entry: Entry, shards: Sequence[dict[str, Any]] = (), **facts: Any
+    ) -> Built:
+        """Commit the noun's manifest."""
+        stage = node.stage
+        manifest = Manifest(
+            noun=noun,
+            op=stage.op,
+            version=stage.version,
+            fingerprint=built.fingerprint,
+            parameters=stage.parameters(),
+            identity=stage.identity(),
+            inputs={name: self.built[name].fingerprint for name in node.upstream},
+            ledger=entry.check(node.name).to_json(),
+            **facts,
+        )
+        manifest.extra.setdefault("committed", time.time())
+        built.manifest = manifest.commit(self.storage, built.base, shards)
+        return built

@@ -1,0 +1,166 @@
+"""The steps of a Pack: rank every copy, cut the order into near-equal shards, fetch each shard's members, write it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from curate.codec.tars import TarWriter, read_spans
+from curate.core.errors import StorageError
+from curate.core.hashing import digest_bytes, ranks
+from curate.core.nouns import Shard
+from curate.core.rows import POOL_COLUMNS, Rows
+from curate.core.stage import Pack
+from curate.core.storage import Storage
+from curate.engine import shuffle
+from curate.engine.backend import set_up
+from curate.engine.passes import locate
+
+
+@dataclass(frozen=True)
+class PackTask:
+    storage: Storage
+    stage: Pack
+    rows: Rows
+    selection: str
+    base: str
+    buckets: int
+    shards: tuple[Shard, ...]
+    index: int = 0
+    start: int = 0
+    stop: int = 0
+    starts: tuple[int, ...] = ()
+    """First position of each bucket of the global order."""
+    parts: int = 0
+    """How many files of the step before there are to read."""
+
+    @property
+    def tar(self) -> str:
+        return f"{self.stage.name}-{self.index:06d}.tar"
+
+
+def pack_scatter(task: PackTask) -> int:
+    """One bucket of the selection -> its copies, by range of rank."""
+    table = task.storage.read_table(f"{task.selection}/buckets/{task.index:06d}.parquet")
+    copies = table.column("copies").to_numpy()
+    which = np.repeat(np.arange(table.num_rows), copies)
+    first = np.repeat(np.cumsum(copies) - copies, copies)
+    copy = np.arange(len(which)) - first
+    rows = table.select(["key", "item", "shard", "row"]).take(pa.array(which))
+    salts = np.array([_item_salt(item) for item in rows.column("item").to_pylist()], dtype=np.uint64)
+    rank = ranks(task.stage.seed, rows.column("key").to_pylist(), salts, copy)
+    rows = rows.append_column("copy", pa.array(copy, pa.int32())).append_column("rank", pa.array(rank))
+    bucket = (rank >> np.uint64(44)).astype(np.int64) * task.buckets >> 20
+    shuffle.write(task.storage, f"{task.base}/order/scatter-{task.index:06d}.parquet", rows, bucket, task.buckets)
+    return rows.num_rows
+
+
+def _item_salt(item: str) -> int:
+    return int(item) if item.isdigit() and len(item) < 19 else int(digest_bytes([item.encode()])[:16], 16)
+
+
+def pack_order(task: PackTask) -> int:
+    """One range of ranks, sorted: a stretch of the global order."""
+    paths = [f"{task.base}/order/scatter-{i:06d}.parquet" for i in range(task.parts)]
+    rows = shuffle.read(task.storage, paths, task.index)
+    order = [("rank", "ascending"), ("key", "ascending"), ("item", "ascending"), ("copy", "ascending")]
+    task.storage.publish_table(f"{task.base}/order/{task.index:06d}.parquet", rows.sort_by(order))
+    return rows.num_rows
+
+
+def pack_shard(task: PackTask) -> dict[str, Any]:
+    """One output tar, and its part of the index."""
+    began = time.perf_counter()
+    stage: Pack = set_up(task.base, task.stage, {}, task.storage)  # type: ignore[assignment]
+    rows = _stretch(task)
+    facts, data = _gather(task, rows)
+    part: list[dict[str, Any]] = []
+    with task.storage.publish(f"{task.base}/{task.tar}") as path, open(path, "wb") as file, TarWriter(file) as tar:
+        for number, row in enumerate(rows.to_pylist()):
+            place = (row["shard"], row["row"])
+            fact = facts[place] | {"item": row["item"], "copy": row["copy"]}
+            packed = stage.write(fact, data[place], tar.add)
+            line = {"shard": task.index, "row": number, "name": f"{row['key']}-{row['item']}-{row['copy']}"}
+            line |= {"key": row["key"], "item": row["item"], "copy": row["copy"]} | asdict(packed)
+            part.append(line | {name: fact[name] for name in stage.carried()})
+    size = task.storage.list(task.base).get(task.tar, 0)
+    task.storage.publish_table(f"{task.base}/parts/{task.index:06d}.parquet", _index_table(part, stage, task.rows))
+    return {"rows": len(part), "bytes": size, "seconds": time.perf_counter() - began, "index": task.index}
+
+
+def _stretch(task: PackTask) -> pa.Table:
+    """Rows [start, stop) of the global order."""
+    parts = []
+    for bucket, first in enumerate(task.starts):
+        last = task.starts[bucket + 1] if bucket + 1 < len(task.starts) else None
+        if first < task.stop and (last is None or last > task.start):
+            table = task.storage.read_table(f"{task.base}/order/{bucket:06d}.parquet")
+            low = max(0, task.start - first)
+            parts.append(table.slice(low, task.stop - first - low))
+    return pa.concat_tables(parts)
+
+
+def _gather(task: PackTask, rows: pa.Table) -> tuple[dict[tuple[str, int], dict[str, Any]], dict[tuple[str, int], bytes]]:
+    """Facts and bytes of the rows by (shard id, row), a pool shard at a time."""
+    names = tuple(dict.fromkeys((*POOL_COLUMNS, *task.stage.reads())))
+    by_id = {shard.id: shard for shard in task.shards}
+    wanted: dict[str, set[int]] = {}
+    for shard_id, row in zip(rows.column("shard").to_pylist(), rows.column("row").to_pylist(), strict=True):
+        wanted.setdefault(shard_id, set()).add(row)
+    facts: dict[tuple[str, int], dict[str, Any]] = {}
+    data: dict[tuple[str, int], bytes] = {}
+    for shard_id, members in sorted(wanted.items()):
+        shard = by_id[shard_id]
+        index = sorted(members)
+        table = task.rows.table(shard, names).take(pa.array(index))
+        spans = list(zip(table.column("offset").to_pylist(), table.column("size").to_pylist(), strict=True))
+        fs, path = locate(task.storage, shard)
+        for row, fact, member in zip(index, table.to_pylist(), read_spans(fs, path, spans, shard.tar_bytes), strict=True):
+            facts[shard_id, row], data[shard_id, row] = fact, member
+    return facts, data
+
+
+def _index_table(part: Sequence[dict[str, Any]], stage: Pack, rows: Rows) -> pa.Table:
+    fixed = [
+        ("shard", pa.int32()), ("row", pa.int32()), ("name", pa.string()), ("key", pa.string()), ("item", pa.string()),
+        ("copy", pa.int32()), ("ext", pa.string()), ("offset", pa.int64()), ("size", pa.int64()),
+        ("text_offset", pa.int64()), ("text_size", pa.int64()), ("width", pa.int32()), ("height", pa.int32()),
+    ]  # fmt: skip
+    columns = {name: pa.array([line[name] for line in part], kind) for name, kind in fixed}
+    for name in stage.carried():
+        columns[name] = pa.array([line[name] for line in part])
+    return pa.table(columns)
+
+
+def pack_finish(task: PackTask) -> dict[str, int]:
+    """Join the parts of the index, a part at a time, and publish the stage's further files."""
+    paths = [f"{task.base}/parts/{i:06d}.parquet" for i in range(task.parts)]
+    schema = pa.unify_schemas([_schema(task.storage, path) for path in paths], promote_options="permissive")
+    counts: list[tuple[str, int]] = []
+    with task.storage.publish(f"{task.base}/index.parquet") as aside, pq.ParquetWriter(aside, schema, compression="zstd") as out:
+        for number, table in enumerate(_parts(task.storage, paths)):
+            out.write_table(table.cast(schema))
+            counts.append((f"{task.stage.name}-{number:06d}.tar", table.num_rows))
+    for name, content in task.stage.finish(counts).items():
+        task.storage.publish_bytes(f"{task.base}/{name}", content)
+    sizes = task.storage.list(task.base)
+    missing = [tar for tar, _ in counts if tar not in sizes]
+    if missing:
+        raise StorageError(f"{task.storage.url_of(task.base)}: {missing[0]} is gone; remove the folder and run again")
+    return {tar: sizes[tar] for tar, _ in counts}
+
+
+def _schema(storage: Storage, path: str) -> pa.Schema:
+    with storage.open(path) as file:
+        return pq.read_schema(file)
+
+
+def _parts(storage: Storage, paths: list[str]) -> Iterator[pa.Table]:
+    for path in paths:
+        yield storage.read_table(path)

@@ -1,0 +1,166 @@
+"""The Ray backend, and the only file that imports Ray.
+
+Payloads go to a pool of actors with the stage's resources, two in flight each, so that the driver's answer time is
+hidden and its memory does not grow with the pool. An actor that dies is replaced and its payloads are tried again, with
+a bound. Only shard references and small results travel; pixels never enter the object store.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+
+import ray
+from ray.exceptions import RayActorError, RayTaskError
+
+from curate.core.errors import CurateError
+from curate.core.stage import Resources
+from curate.engine.backend import ATTEMPTS, Outcome, attempt
+
+IN_FLIGHT = 2
+PASSED_ON = ("CURATE_", "AWS_", "HF_", "FSSPEC_")
+"""Environment variables by prefix that workers inherit from the driver."""
+
+
+class _Worker:
+    """Runs functions in a process of its own; stages stay set up between calls."""
+
+    def run(self, function: Callable[[Any], Any], payload: Any) -> tuple[Any, str | None, CurateError | None]:
+        try:
+            value, error = attempt(function, payload)
+            return value, error, None
+        except CurateError as fatal:
+            return None, None, fatal
+
+
+@dataclass
+class _Slot:
+    actor: Any
+    busy: dict[Any, int] = field(default_factory=dict)
+    """Object reference -> payload index, oldest first."""
+
+
+class RayBackend:
+    name = "ray"
+
+    def __init__(self, address: str | None = None, cpus: int | None = None) -> None:
+        self.draining = threading.Event()
+        self.mine = not ray.is_initialized()
+        if self.mine:
+            _init(address, cpus)
+        self._pool: list[_Slot] = []
+        self._resources: Resources | None = None
+
+    def slots(self, resources: Resources) -> int:
+        total = ray.cluster_resources()
+        fits = [total.get("CPU", 1) / resources.cpus] if resources.cpus else []
+        if resources.gpus:
+            fits.append(total.get("GPU", 0) / resources.gpus)
+        slots = int(min(fits)) if fits else 1
+        if slots < 1:
+            have = f"{total.get('CPU', 0):g} CPUs and {total.get('GPU', 0):g} GPUs"
+            want = f"{resources.cpus:g} CPUs and {resources.gpus:g} GPUs"
+            raise CurateError(f"a stage needs {want}, the cluster has {have}; lower `threads` or add nodes")
+        return slots
+
+    def map(
+        self,
+        function: Callable[[Any], Any],
+        payloads: Sequence[Any],
+        resources: Resources,
+        *,
+        isolated: bool = False,
+    ) -> Iterator[Outcome]:
+        if not payloads:
+            return
+        count = min(self.slots(resources), len(payloads))
+        self._fit(resources, count, fresh=isolated)
+        depth = 1 if isolated else IN_FLIGHT
+        todo = list(range(len(payloads)))[::-1]
+        deaths = dict.fromkeys(todo, 0)
+        while todo or any(slot.busy for slot in self._pool):
+            if self.draining.is_set():
+                todo.clear()
+            for slot in self._pool[:count]:
+                while todo and len(slot.busy) < depth:
+                    index = todo.pop()
+                    slot.busy[slot.actor.run.remote(function, payloads[index])] = index
+            if not any(slot.busy for slot in self._pool):
+                break
+            owners = {ref: slot for slot in self._pool for ref in slot.busy}
+            ready, _ = ray.wait(list(owners), num_returns=1)
+            slot = owners[ready[0]]
+            yield from self._settle(slot, ready[0], todo, deaths, 1 if isolated else ATTEMPTS)
+        if isolated:
+            self._fit(None, 0)
+
+    def _settle(
+        self, slot: _Slot, ref: Any, todo: list[int], deaths: dict[int, int], attempts: int
+    ) -> Iterator[Outcome]:
+        index = slot.busy[ref]
+        try:
+            value, error, fatal = ray.get(ref)
+        except RayActorError:
+            # actors work in order: the oldest payload is the one that was running
+            lost = list(slot.busy.values())
+            slot.busy.clear()
+            slot.actor = self._start(self._resources)
+            todo.extend(reversed(lost[1:]))
+            deaths[lost[0]] += 1
+            if deaths[lost[0]] < attempts:
+                todo.append(lost[0])
+            else:
+                yield Outcome(lost[0], error="the worker process died", crashed=True)
+            return
+        except RayTaskError as error:
+            raise CurateError(f"{error.cause!r}") from error
+        del slot.busy[ref]
+        if fatal is not None:
+            self._fit(None, 0)
+            raise fatal
+        yield Outcome(index, value, error)
+
+    def _fit(self, resources: Resources | None, count: int, *, fresh: bool = False) -> None:
+        """Make the pool `count` actors of these resources; others are let go first, so that none waits for their CPUs."""
+        if fresh or resources != self._resources or any(slot.busy for slot in self._pool):
+            for slot in self._pool:
+                ray.kill(slot.actor)
+            self._pool = []
+        self._resources = resources
+        while len(self._pool) < count:
+            self._pool.append(_Slot(self._start(resources)))
+
+    def _start(self, resources: Resources | None) -> Any:
+        assert resources is not None
+        env = {name: value for name, value in os.environ.items() if name.startswith(PASSED_ON)}
+        env |= {"OMP_NUM_THREADS": str(max(1, int(resources.cpus)))}
+        options: dict[str, Any] = {"num_cpus": resources.cpus, "num_gpus": resources.gpus, "max_restarts": 0}
+        if resources.memory_bytes:
+            options["memory"] = resources.memory_bytes
+        return ray.remote(_Worker).options(**options, runtime_env={"env_vars": env}).remote()
+
+    def close(self) -> None:
+        self._fit(None, 0)
+        if self.mine:
+            ray.shutdown()
+
+
+def _init(address: str | None, cpus: int | None) -> None:
+    if address:
+        ray.init(address=address, log_to_driver=False)
+        return
+    os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+    ray.init(
+        num_cpus=cpus,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="ERROR",
+        object_store_memory=256 * 2**20,
+        _system_config={"idle_worker_killing_time_threshold_ms": 600_000},
+    )

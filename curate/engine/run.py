@@ -1,0 +1,337 @@
+"""A run: walk the DAG, reuse what is there, build what is missing, keep the record.
+
+Cache, resume and lineage are one mechanism: every output lives under the fingerprint of what decides it. A run that was
+killed is continued by the same command; a second run finds everything and computes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import secrets
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from rich.console import Console
+
+from curate.core import lease, tombstones
+from curate.core.errors import AlreadyExistsError, CurateError, LedgerError, PreflightError, RecipeError, RunExistsError
+from curate.core.ledger import Entry
+from curate.core.nouns import Manifest
+from curate.core.pipeline import Node, Pipeline
+from curate.core.stage import Map, Pack, Reduce, Report, Select, Source
+from curate.core.storage import Storage, open_workspace
+from curate.engine import build_global, build_maps
+from curate.engine.backend import Backend, Outcome
+from curate.engine.build_source import build_source, sampled
+from curate.engine.context import Context, Options
+from curate.engine.events import Events
+from curate.engine.progress import Progress
+
+
+@dataclass
+class Result:
+    """What a run leaves: where each stage's output is, and the ledger."""
+
+    run_id: str
+    outputs: dict[str, str]
+    ledger: dict[str, Entry]
+    ops: dict[str, str]
+    seconds: float
+    reused: dict[str, bool] = field(default_factory=dict)
+
+
+class LazyBackend:
+    """Starts a backend when the first task comes: a run in which everything is reused never starts Ray."""
+
+    def __init__(self, name: str, make: Callable[[], Backend]) -> None:
+        self.name, self._make = name, make
+        self._backend: Backend | None = None
+        self.draining = threading.Event()
+
+    def _get(self) -> Backend:
+        if self._backend is None:
+            self._backend = self._make()
+            self._backend.draining = self.draining
+        return self._backend
+
+    def slots(self, resources: Any) -> int:
+        return self._get().slots(resources)
+
+    def map(self, function: Any, payloads: Any, resources: Any, *, isolated: bool = False) -> Iterator[Outcome]:
+        if payloads:
+            yield from self._get().map(function, payloads, resources, isolated=isolated)
+
+    def close(self) -> None:
+        if self._backend is not None:
+            self._backend.close()
+
+
+def make_backend(engine: str, address: str | None = None, cpus: int | None = None) -> Backend:
+    """`local` or `ray`."""
+    if engine == "local":
+        from curate.engine.local import LocalBackend
+
+        return LocalBackend()
+    if engine == "ray":
+
+        def make() -> Backend:
+            from curate.engine.ray import RayBackend
+
+            return RayBackend(address, cpus)
+
+        return LazyBackend("ray", make)
+    raise RecipeError(f"--engine {engine}: no such engine; choose local or ray")
+
+
+def new_run_id() -> str:
+    now = datetime.datetime.now(datetime.UTC)
+    return f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
+def run(
+    pipeline: Pipeline,
+    workspace: str,
+    *,
+    engine: str | Backend = "local",
+    options: Options | None = None,
+    run_id: str | None = None,
+    console: Console | None = None,
+) -> Result:
+    """Carry out a pipeline in a workspace (any fsspec URL). Raises a CurateError of one line where it cannot."""
+    options = options or Options()
+    pipeline.check()
+    if options.sample < 1.0:
+        pipeline = scaled(pipeline, options.sample)
+    storage = open_workspace(workspace)
+    preflight(pipeline, options)
+    backend = make_backend(engine) if isinstance(engine, str) else engine
+    run_id = run_id or new_run_id()
+    _open_record(storage, run_id, pipeline, backend.name, options)
+    context = Context(
+        pipeline, storage, backend, options, tombstones.load(storage), Events(storage, run_id), Progress(console)
+    )
+    began = time.monotonic()
+    error: str | None = "killed"
+    with _drain_on_sigterm(backend), _alive(storage, run_id):
+        try:
+            with context.progress.live():
+                Runner(context).walk()
+            error = None
+        except CurateError as problem:
+            error = str(problem)
+            raise
+        except KeyboardInterrupt:
+            error = "interrupted"
+            raise
+        finally:
+            result = _close_record(context, run_id, error, time.monotonic() - began)
+            if isinstance(engine, str):
+                backend.close()
+    return result
+
+
+def scaled(pipeline: Pipeline, fraction: float) -> Pipeline:
+    """The pipeline for a canary run: absolute targets shrink with the pool."""
+    small = Pipeline()
+    small.source = pipeline.source
+    for node in pipeline.nodes.values():
+        small.add(node.name, node.stage.scaled(fraction), node.inputs, place=node.place, **node.ports)
+    return small.check()
+
+
+def preflight(pipeline: Pipeline, options: Options) -> None:
+    """What would stop the run later, said before anything is computed."""
+    for node in pipeline.nodes.values():
+        problems = node.stage.preflight()
+        if problems:
+            raise PreflightError(f"{node.place or 'pipeline'}: {node.name}: {problems[0]}")
+    for node in pipeline.nodes.values():
+        if isinstance(node.stage, Select) and (target := node.stage.target_rows()) is not None:
+            source = pipeline.nodes[pipeline.pool_of(node.name)].stage
+            assert isinstance(source, Source)
+            portions, inside = sampled(source, source.plan(), options.sample)
+            rows = [portion.rows for portion in portions]
+            if None in rows or inside < 1.0:
+                continue
+            most = sum(row or 0 for row in rows) * node.stage.multiplier
+            if target > most:
+                raise node.fail(
+                    f"target {target:,} is more than {most:,} ({most // node.stage.multiplier:,} rows x multiplier "
+                    f"{node.stage.multiplier}); lower the target or raise the multiplier"
+                )
+
+
+class Runner:
+    def __init__(self, context: Context) -> None:
+        self.ctx = context
+
+    def walk(self) -> None:
+        """Build every stage, the Maps in as few passes as can be."""
+        ctx = self.ctx
+        while left := [node for node in ctx.pipeline.nodes.values() if node.name not in ctx.built]:
+            sources = [node for node in left if isinstance(node.stage, Source)]
+            if sources:
+                build_source(ctx, sources[0])
+                self._note(sources[0])
+                continue
+            group = build_maps.passes(ctx, [node for node in left if isinstance(node.stage, Map)])
+            if group:
+                self._maps(group)
+                continue
+            self._global(next(node for node in left if all(up in ctx.built for up in node.upstream)))
+
+    def _maps(self, group: list[Node]) -> None:
+        ctx = self.ctx
+        todo = []
+        for node in group:
+            built = ctx.built[node.name] = build_maps.prepare(ctx, node)
+            built.manifest = Manifest.load(ctx.storage, built.base)
+            built.reused = built.manifest is not None
+            if built.reused:
+                ctx.progress.reused(node.name, ctx.pool(node).rows)
+                self._note(node)
+            else:
+                todo.append(node)
+        with contextlib.ExitStack() as stack:
+            mine = []
+            for node in sorted(todo, key=lambda n: ctx.built[n.name].base):
+                if stack.enter_context(self._lease(node)):
+                    mine.append(node)
+            mine = [node for node in todo if node in mine]
+            if mine:
+                build_maps.MapBuild(ctx, mine).build()
+        for node in todo:
+            ctx.built[node.name].manifest = Manifest.load(ctx.storage, ctx.built[node.name].base)
+            self._note(node)
+
+    def _global(self, node: Node) -> None:
+        ctx = self.ctx
+        built = ctx.built[node.name] = build_global.prepare(ctx, node)
+        built.manifest = Manifest.load(ctx.storage, built.base)
+        if built.manifest is not None:
+            built.reused = True
+            ctx.progress.reused(node.name, built.manifest.rows)
+        else:
+            with self._lease(node) as mine:
+                if mine:
+                    self._build(node)
+            built.manifest = Manifest.load(ctx.storage, built.base)
+        self._note(node)
+
+    def _build(self, node: Node) -> None:
+        built = self.ctx.built[node.name]
+        kinds: list[tuple[type, Callable[..., None]]] = [
+            (Reduce, build_global.build_reduce),
+            (Select, build_global.build_select),
+            (Pack, build_global.build_pack),
+            (Report, build_global.build_report),
+        ]
+        next(build for kind, build in kinds if isinstance(node.stage, kind))(self.ctx, node, built)
+
+    def _lease(self, node: Node) -> contextlib.AbstractContextManager[bool]:
+        ctx, built = self.ctx, self.ctx.built[node.name]
+
+        def waits(holder: dict[str, Any]) -> None:
+            ctx.progress.say(f"{node.name}: waits for process {holder['pid']} on {holder['host']}, which is building it")
+
+        ctx.events.emit("build", stage=node.name, base=built.base, path=built.path)
+        ctx.events.flush()
+        return lease.hold(ctx.storage, built.base, lambda: Manifest.load(ctx.storage, built.base) is not None, waits)
+
+    def _note(self, node: Node) -> None:
+        built = self.ctx.built[node.name]
+        assert built.manifest is not None
+        self._check_chain(node, built.manifest.entry)
+        fields = {"stage": node.name, "op": node.stage.op, "fingerprint": built.fingerprint, "base": built.base}
+        facts = {"path": built.path, "reused": built.reused, "rows": built.manifest.rows}
+        facts |= {"seconds": built.manifest.seconds, "ledger": built.manifest.ledger}
+        self.ctx.events.emit("stage", **fields, **facts)
+
+    def _check_chain(self, node: Node, entry: Entry) -> None:
+        """What goes in is what came out before, where one stage feeds another."""
+        if len(node.inputs) != 1:
+            return
+        parent = self.ctx.built[node.inputs[0]].manifest
+        set_aside = parent is not None and parent.op != node.stage.op and bool(self.ctx.lost_rows)
+        if parent is not None and not set_aside and parent.entry.after != entry.before:
+            raise LedgerError(f"{node.name}: {entry.before:,} rows in, but {node.inputs[0]} let {parent.entry.after:,} go on")
+
+
+# --- the run's record -------------------------------------------------------------------------------------------------
+
+
+def _open_record(storage: Storage, run_id: str, pipeline: Pipeline, engine: str, options: Options) -> None:
+    record = {
+        "run_id": run_id,
+        "started": time.time(),
+        "engine": engine,
+        "options": asdict(options),
+        "owner": lease.owner(),
+        "recipe": pipeline.source,
+        "stages": {
+            node.name: {"op": node.stage.op, "from": list(node.inputs), "ports": dict(node.ports)}
+            | {"parameters": node.stage.parameters()}
+            for node in pipeline.nodes.values()
+        },
+    }
+    try:
+        storage.create(f"runs/{run_id}/run.json", json.dumps(record, indent=1, default=str).encode())
+    except AlreadyExistsError:
+        raise RunExistsError(
+            f"--run-id {run_id}: this run exists in {storage.url}; choose another id (a run goes on by itself under any id)"
+        ) from None
+
+
+@contextlib.contextmanager
+def _alive(storage: Storage, run_id: str) -> Iterator[None]:
+    """A lease on the run itself, so that `curate status` can tell a run under way from a killed one."""
+    with lease.hold(storage, f"runs/{run_id}", lambda: False):
+        yield
+
+
+def _close_record(ctx: Context, run_id: str, error: str | None, seconds: float) -> Result:
+    done = {name: built for name, built in ctx.built.items() if built.manifest is not None}
+    result = Result(
+        run_id,
+        {name: ctx.storage.url_of(built.base) for name, built in done.items()},
+        {name: built.manifest.entry for name, built in done.items() if built.manifest},
+        {name: ctx.pipeline.nodes[name].stage.op for name in done},
+        seconds,
+        {name: built.reused for name, built in done.items()},
+    )
+    ctx.events.emit("end", error=error, seconds=round(seconds, 3))
+    ctx.events.flush()
+    record = {
+        "run_id": run_id,
+        "error": error,
+        "seconds": round(seconds, 3),
+        "ended": time.time(),
+        "outputs": {name: {"base": b.base, "path": b.path, "fingerprint": b.fingerprint} for name, b in done.items()},
+        "reused": result.reused,
+        "ledger": {name: entry.to_json() for name, entry in result.ledger.items()},
+    }
+    ctx.storage.publish_bytes(f"runs/{run_id}/result.json", json.dumps(record, indent=1).encode())
+    return result
+
+
+@contextlib.contextmanager
+def _drain_on_sigterm(backend: Backend) -> Iterator[None]:
+    """SIGTERM: finish what is under way, commit it, stop."""
+    try:
+        before = signal.signal(signal.SIGTERM, lambda *_: backend.draining.set())
+    except ValueError:  # not the main thread: whoever runs us there handles signals
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+__all__ = ["Options", "Result", "Runner", "make_backend", "new_run_id", "preflight", "run", "scaled"]

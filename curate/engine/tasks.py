@@ -1,0 +1,321 @@
+"""What workers do besides Map passes: import a portion, the steps of Reduce and Select. Functions of one payload each."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from curate.codec.images import probe
+from curate.codec.tars import TarWriter, read_spans
+from curate.core.errors import Undecodable
+from curate.core.hashing import digest_bytes, key_words, make_key, rank_below, ranks
+from curate.core.ledger import Entry
+from curate.core.nouns import POOL_SCHEMA, Shard, save_artifact
+from curate.core.rows import Rows
+from curate.core.stage import Incoming, Portion, Reduce, Select, Source
+from curate.core.storage import Storage, open_storage
+from curate.core.tombstones import Tombstones
+from curate.engine import shuffle
+from curate.engine.backend import set_up
+from curate.engine.segments import dump
+
+# --- Source -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ImportTask:
+    storage: Storage
+    stage: Source
+    portion: Portion
+    record: str
+    """Where the portion's shard is written down once it is complete."""
+    inside: float = 1.0
+    """Share of the portion's rows to take, by rank: below 1 in a canary run."""
+
+    def read(self) -> Iterator[Incoming]:
+        for item in self.stage.read(self.portion):
+            key = make_key(self.stage.namespace, item.source_id)
+            if self.inside >= 1.0 or rank_below(ranks(0, [key]), self.inside)[0]:
+                yield item
+
+
+def import_portion(task: ImportTask) -> dict[str, Any]:
+    """Write the shard of one portion: its tar (unless it stays in place), then its table, then the record of it."""
+    began = time.perf_counter()
+    place = task.stage.tar(task.portion)
+    base = f"pools/{task.stage.namespace}/shards"
+    if place is None:
+        shard, table = _copy_in(task, base)
+    else:
+        shard, table = _index_in_place(task, base, place)
+    rejected = Counter(reason for reason in table.column("reject").to_pylist() if reason)
+    entry = Entry(shard.rows, rejected, shard.rows - sum(rejected.values()))
+    record = {"shard": shard.to_json(), "entry": entry.to_json()}
+    task.storage.publish_bytes(task.record, dump(record))
+    return record | {"seconds": time.perf_counter() - began, "rows": shard.rows}
+
+
+def _copy_in(task: ImportTask, base: str) -> tuple[Shard, pa.Table]:
+    rows: list[dict[str, Any]] = []
+    with task.storage.scratch(base) as path:
+        with open(path, "wb") as file, TarWriter(file) as tar:
+            for incoming in task.read():
+                row = _row(task.stage, incoming, incoming.data)
+                if incoming.data is not None:
+                    row["offset"] = tar.add(f"{row['key']}.{row['ext'] or 'bin'}", incoming.data)
+                    row["size"] = len(incoming.data)
+                rows.append(row)
+        table = _table(rows)
+        identity = _content_id(table)
+        size = path.stat().st_size
+        shard = Shard(identity, len(rows), f"{base}/{identity}.tar", size, f"{base}/{identity}.parquet")
+        task.storage.adopt(path, shard.tar)
+    task.storage.publish_table(shard.table, table)
+    return shard, table
+
+
+def _index_in_place(task: ImportTask, base: str, place: str) -> tuple[Shard, pa.Table]:
+    source = open_storage(place)
+    size = int(source.fs.size(source.root))
+    found = list(task.read())
+    spans = [(item.offset, item.size) for item in found if item.offset is not None and item.size is not None]
+    data = read_spans(source.fs, source.root, spans, size)
+    rows = []
+    for item in found:
+        held = item.offset is not None and item.size is not None
+        row = _row(task.stage, item, next(data) if held else None)
+        row["offset"], row["size"] = (item.offset, item.size) if held else (None, None)
+        rows.append(row)
+    table = _table(rows)
+    identity = _content_id(table)
+    shard = Shard(identity, len(rows), source.url, size, f"{base}/{identity}.parquet")
+    task.storage.publish_table(shard.table, table)
+    return shard, table
+
+
+def _row(stage: Source, item: Incoming, data: bytes | None) -> dict[str, Any]:
+    key = make_key(stage.namespace, item.source_id)
+    row: dict[str, Any] = {
+        "key": key,
+        "source_id": item.source_id.encode("utf-8", "replace").decode(),
+        "name": item.name or key,
+        "ext": item.ext,
+        "caption": item.caption,
+        "url": item.url,
+        "meta": json.dumps(item.meta, sort_keys=True, ensure_ascii=False),
+        "reject": item.reject,
+        "sha256": hashlib.sha256(data).hexdigest() if data is not None else None,
+    }
+    row |= {"offset": None, "size": None, "width": None, "height": None, "format": None}
+    if data:
+        try:
+            found = probe(data)
+            row |= {"width": found.width, "height": found.height, "format": found.format}
+        except Undecodable:
+            pass  # `image.inspect` refuses it, with the reason
+    return row
+
+
+def _table(rows: list[dict[str, Any]]) -> pa.Table:
+    """The pool table; a key that the shard has already is refused."""
+    seen: set[str] = set()
+    for row in rows:
+        if row["key"] in seen:
+            row["reject"] = row["reject"] or "duplicate_key"
+        seen.add(row["key"])
+    return pa.Table.from_pylist(rows, schema=POOL_SCHEMA)
+
+
+def _content_id(table: pa.Table) -> str:
+    return digest_bytes(json.dumps(row, sort_keys=True).encode() for row in table.to_pylist())
+
+
+@dataclass(frozen=True)
+class AmendTask:
+    storage: Storage
+    namespace: str
+    shard: Shard
+    rows: tuple[int, ...]
+
+
+def amend_shard(task: AmendTask) -> dict[str, Any]:
+    """A shard whose `rows` repeat keys of earlier shards, as a new shard over the same tar that refuses them."""
+    table = task.storage.read_table(task.shard.table)
+    reasons = table.column("reject").to_pylist()
+    for row in task.rows:
+        reasons[row] = reasons[row] or "duplicate_key"
+    table = table.set_column(table.schema.get_field_index("reject"), POOL_SCHEMA.field("reject"), pa.array(reasons, pa.string()))
+    identity = _content_id(table)
+    shard = replace(task.shard, id=identity, table=f"pools/{task.namespace}/shards/{identity}.parquet")
+    task.storage.publish_table(shard.table, table)
+    rejected = Counter(reason for reason in reasons if reason)
+    return {"shard": shard.to_json(), "entry": Entry(shard.rows, rejected, shard.rows - sum(rejected.values())).to_json()}
+
+
+@dataclass(frozen=True)
+class RepeatsTask:
+    storage: Storage
+    shards: tuple[Shard, ...]
+    bucket: int
+    buckets: int
+
+
+def find_repeats(task: RepeatsTask) -> list[tuple[int, int]]:
+    """(shard index, row) of live rows whose key an earlier row of the pool has, among the keys of one bucket."""
+    words, places = [], []
+    for number, shard in enumerate(task.shards):
+        table = task.storage.read_table(shard.table, columns=["key", "reject"])
+        rows = np.flatnonzero(pc.is_null(table.column("reject")).to_numpy(zero_copy_only=False))
+        word = key_words(table.column("key").take(pa.array(rows)).to_pylist())
+        mine = word[:, 0] % np.uint64(task.buckets) == task.bucket
+        words.append(word[mine])
+        places.append(np.stack([np.full(mine.sum(), number), rows[mine]], axis=1))
+    word, place = np.concatenate(words), np.concatenate(places)
+    order = np.lexsort((place[:, 1], place[:, 0], word[:, 1], word[:, 0]))
+    same = np.all(word[order][1:] == word[order][:-1], axis=1)
+    return [(int(a), int(b)) for a, b in place[order][1:][same]]
+
+
+# --- Reduce -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PartialTask:
+    storage: Storage
+    stage: Reduce
+    rows: Rows
+    ports: dict[str, str]
+    shards: tuple[Shard, ...]
+    path: str
+    """Folder of the states."""
+
+
+def reduce_partial(task: PartialTask) -> list[dict[str, Any]]:
+    results = []
+    stage: Reduce = set_up(task.path, task.stage, task.ports, task.storage)  # type: ignore[assignment]
+    for shard in task.shards:
+        table = task.rows.live_table(shard, stage.reads())
+        state = stage.partial(table)
+        result = {"shard": shard.id, "rows": table.num_rows}
+        metadata = (state.schema.metadata or {}) | {b"ledger": dump(result)}
+        task.storage.publish_table(f"{task.path}/{shard.id}.parquet", state.replace_schema_metadata(metadata))
+        results.append(result)
+    return results
+
+
+@dataclass(frozen=True)
+class FinishTask:
+    storage: Storage
+    stage: Reduce
+    ports: dict[str, str]
+    states: tuple[str, ...]
+    base: str
+
+
+def reduce_finish(task: FinishTask) -> dict[str, Any]:
+    """Merge the states in shard order, finish, publish the artifact's parts (its manifest is the driver's)."""
+    stage: Reduce = set_up(task.base, task.stage, task.ports, task.storage)  # type: ignore[assignment]
+    merged = stage.merge(task.storage.read_table(path) for path in task.states)
+    artifact = stage.finish(merged)
+    return {"bytes": save_artifact(task.storage, task.base, artifact)}
+
+
+# --- Select -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SelectTask:
+    storage: Storage
+    stage: Select
+    rows: Rows
+    ports: dict[str, str]
+    base: str
+    buckets: int
+    tombstones: Tombstones
+    shards: tuple[Shard, ...] = ()
+    bucket: int = 0
+
+    def ready(self) -> Select:
+        return set_up(self.base, self.stage, self.ports, self.storage)  # type: ignore[return-value]
+
+
+def select_scatter(task: SelectTask) -> list[dict[str, Any]]:
+    """Live rows of shards, by bucket of units, into files; and how many each unit has."""
+    stage = task.ready()
+    results = []
+    for shard in task.shards:
+        names = tuple(dict.fromkeys((*stage.reads(), "url", "sha256")))
+        alive = task.rows.alive(shard)
+        table = task.rows.table(shard, names).filter(pa.array(alive))
+        units = np.array(stage.units(table), dtype=np.int64)
+        units[task.tombstones.mask(table)] = -1
+        table = table.select(["key", *(n for n in stage.reads() if n != "key")])
+        for name, values in (("unit", units), ("row", np.flatnonzero(alive))):
+            table = table.append_column(name, pa.array(values, pa.int64()))
+        table = table.append_column("shard", pa.array([shard.id] * table.num_rows, pa.string()))
+        shuffle.write(task.storage, f"{task.base}/shuffle/{shard.id}.parquet", table, np.maximum(units, 0) % task.buckets, task.buckets)
+        unit, count = np.unique(units[units >= 0], return_counts=True)
+        counts = pa.table({"unit": unit, "count": count})
+        task.storage.publish_table(f"{task.base}/counts/{shard.id}.parquet", counts)
+        results.append({"shard": shard.id, "rows": table.num_rows})
+    return results
+
+
+def select_plan(task: SelectTask) -> dict[str, Any]:
+    """Counts of all shards -> quotas, as a file."""
+    stage = task.ready()
+    counts = np.zeros(0, dtype=np.int64)
+    for shard in task.shards:
+        table = task.storage.read_table(f"{task.base}/counts/{shard.id}.parquet")
+        unit, count = table.column("unit").to_numpy(), table.column("count").to_numpy()
+        if len(unit) and unit[-1] >= len(counts):
+            counts = np.pad(counts, (0, int(unit[-1]) + 1 - len(counts)))
+        counts[unit] += count
+    quotas = np.asarray(stage.plan(counts), dtype=np.int64)
+    counts = np.pad(counts, (0, max(0, len(quotas) - len(counts))))
+    quotas = np.pad(quotas, (0, len(counts) - len(quotas)))
+    task.storage.publish_table(f"{task.base}/quotas.parquet", pa.table({"count": counts, "quota": quotas}))
+    return {"quota": int(quotas.sum()), "units": len(quotas)}
+
+
+def select_pick(task: SelectTask) -> dict[str, Any]:
+    """The rows of one bucket of units -> copies or a reason for each, sorted by shard and row."""
+    stage = task.ready()
+    quotas = task.storage.read_table(f"{task.base}/quotas.parquet").column("quota").to_numpy()
+    files = [f"{task.base}/shuffle/{shard.id}.parquet" for shard in task.shards]
+    rows = shuffle.read(task.storage, files, task.bucket).sort_by("key")
+    buried = rows.filter(pc.field("unit") < 0)
+    rows = rows.filter(pc.field("unit") >= 0)
+    picked = stage.pick(rows, rows.column("unit").to_numpy(), quotas)
+    out = _picked_table(rows, picked)
+    zeros = {"copies": np.zeros(buried.num_rows, np.int32), "reject": ["tombstone"] * buried.num_rows}
+    out = pa.concat_tables([out, _picked_table(buried, zeros)]).sort_by([("shard", "ascending"), ("row", "ascending")])
+    task.storage.publish_table(f"{task.base}/buckets/{task.bucket:06d}.parquet", out)
+    reasons = Counter(reason for reason in out.column("reject").to_pylist() if reason is not None)
+    kept = int(pc.sum(pc.greater(out.column("copies"), 0)).as_py() or 0)
+    entry = Entry(out.num_rows, reasons, kept, copies=int(pc.sum(out.column("copies")).as_py() or 0))
+    return {"entry": entry.check(stage.op).to_json(), "rows": out.num_rows}
+
+
+def _picked_table(rows: pa.Table, picked: dict[str, Any]) -> pa.Table:
+    item = picked.get("item", ["0"] * rows.num_rows)
+    return pa.table(
+        {
+            "key": rows.column("key"),
+            "item": pa.array(item, pa.string()),
+            "copies": pa.array(picked["copies"]).cast(pa.int32()),
+            "shard": rows.column("shard"),
+            "row": rows.column("row"),
+            "unit": rows.column("unit"),
+            "reject": pa.array(picked["reject"], pa.string()),
+        }
+    )

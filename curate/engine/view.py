@@ -1,0 +1,139 @@
+"""The engine's `View`: everything upstream of a report, read from committed nouns, a shard at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from curate.codec.tars import read_spans
+from curate.core.nouns import Manifest, Shard, StoredArtifact
+from curate.core.pipeline import Node
+from curate.core.rows import POOL_COLUMNS, ColumnsRef, Rows
+from curate.core.stage import Artifact, Map, Pack, Reduce, Select
+from curate.core.storage import Storage
+from curate.engine.context import Context
+from curate.engine.passes import locate
+
+
+@dataclass
+class StoredView:
+    storage: Storage
+    stages: dict[str, Manifest]
+    shards: list[Shard]
+    rows: Rows
+    selection: tuple[str, str] | None
+    """Stage name and base of the selection."""
+    artifacts: dict[str, str]
+    pack: tuple[str, Manifest] | None
+    source: str
+    alive: int
+
+    @classmethod
+    def of(cls, ctx: Context, node: Node) -> Self:
+        upstream = everything_upstream(ctx, node)
+        maps = [up for up in upstream if isinstance(up.stage, Map)]
+        refs = tuple(ColumnsRef(up.name, ctx.built[up.name].path, up.stage.writes()) for up in maps if isinstance(up.stage, Map))
+        select = next((up for up in upstream if isinstance(up.stage, Select)), None)
+        pack = next((up for up in upstream if isinstance(up.stage, Pack)), None)
+        manifests = {up.name: ctx.built[up.name].manifest for up in upstream}
+        stages = {name: manifest for name, manifest in manifests.items() if manifest is not None}
+        last = [stages[name].entry.after for name in node.inputs]
+        packed = (ctx.built[pack.name].base, stages[pack.name]) if pack else None
+        return cls(
+            storage=ctx.storage,
+            stages=stages,
+            shards=ctx.pool(node).shards,
+            rows=Rows(ctx.storage, refs),
+            selection=(select.name, ctx.built[select.name].base) if select else None,
+            artifacts={up.name: ctx.built[up.name].base for up in upstream if isinstance(up.stage, Reduce)},
+            pack=packed,
+            source=ctx.pipeline.pool_of(node.name),
+            alive=min(last),
+        )
+
+    def columns(self) -> tuple[str, ...]:
+        made = [name for ref in self.rows.columns for name in ref.names]
+        return (*POOL_COLUMNS, *made, "rejected_by", "reject_reason", "copies")
+
+    def tables(self, names: Sequence[str]) -> Iterator[pa.Table]:
+        known = self.columns()
+        wanted = [name for name in names if name in known and name not in ("rejected_by", "reject_reason", "copies")]
+        for shard in self.shards:
+            table = self.rows.table(shard, tuple(wanted))
+            if {"rejected_by", "reject_reason", "copies"} & set(names):
+                for name, column in self._fate(shard).items():
+                    if name in names:
+                        table = table.append_column(name, column)
+            yield table
+
+    def _fate(self, shard: Shard) -> dict[str, pa.Array]:
+        """Who refused each row, why, and how many copies go on."""
+        by = np.full(shard.rows, None, dtype=object)
+        why = np.full(shard.rows, None, dtype=object)
+        copies = np.zeros(shard.rows, dtype=np.int32)
+
+        def note(stage: str, rows: np.ndarray, reasons: np.ndarray) -> None:
+            for row, reason in zip(rows, reasons, strict=True):
+                if reason is not None and by[row] is None:
+                    by[row], why[row] = stage, reason
+
+        everything = np.arange(shard.rows)
+        paths = [(self.source, shard.table)]
+        paths += [(ref.stage, f"{ref.path}/{shard.id}.parquet") for ref in self.rows.columns]
+        for stage, path in paths:
+            reasons = self.storage.read_table(path, columns=["reject"]).column("reject")
+            note(stage, everything, reasons.to_numpy(zero_copy_only=False))
+        if self.selection is not None:
+            for table in selection_rows(self.storage, self.selection[1], pc.field("shard") == shard.id):
+                rows = table.column("row").to_numpy()
+                copies[rows] += table.column("copies").to_numpy()
+                note(self.selection[0], rows, table.column("reject").to_numpy(zero_copy_only=False))
+        return {"rejected_by": pa.array(by, pa.string()), "reject_reason": pa.array(why, pa.string()), "copies": pa.array(copies)}
+
+    def artifact(self, stage: str) -> Artifact:
+        return StoredArtifact(self.storage, self.artifacts[stage])
+
+    def images(self, keys: Sequence[str]) -> dict[str, bytes]:
+        found: dict[str, bytes] = {}
+        for shard in self.shards:
+            table = self.rows.table(shard, ("offset", "size"))
+            hit = pc.and_(pc.is_in(table.column("key"), value_set=pa.array(list(keys), pa.string())), pc.is_valid(table.column("offset")))
+            table = table.filter(hit)
+            spans = list(zip(table.column("offset").to_pylist(), table.column("size").to_pylist(), strict=True))
+            fs, path = locate(self.storage, shard)
+            for key, data in zip(table.column("key").to_pylist(), read_spans(fs, path, spans, shard.tar_bytes), strict=True):
+                found.setdefault(key, data)
+        return found
+
+    def dataset(self) -> dict[str, Any] | None:
+        if self.pack is None:
+            return None
+        base, manifest = self.pack
+        return {
+            "path": self.storage.url_of(base),
+            "fingerprint": manifest.fingerprint,
+            "samples": manifest.rows,
+            "tars": manifest.extra["tars"],
+            "bytes": manifest.bytes,
+        }
+
+
+def selection_rows(storage: Storage, base: str, where: pc.Expression) -> Iterator[pa.Table]:
+    for file in sorted(storage.list(f"{base}/buckets")):
+        yield storage.read_table(f"{base}/buckets/{file}", filters=where)
+
+
+def everything_upstream(ctx: Context, node: Node) -> list[Node]:
+    wanted: set[str] = set()
+    todo = list(node.upstream)
+    while todo:
+        name = todo.pop()
+        if name not in wanted:
+            wanted.add(name)
+            todo.extend(ctx.pipeline.nodes[name].upstream)
+    return [up for up in ctx.pipeline.nodes.values() if up.name in wanted]

@@ -1,0 +1,283 @@
+"""Small real stages for the engine's own tests: pictures out of a seed, brightness, parity, a balance, a plain pack."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from PIL import Image
+
+from curate.core.errors import Reject, TargetError
+from curate.core.hashing import ranks
+from curate.core.pipeline import Pipeline
+from curate.core.stage import (
+    Artifact,
+    Batch,
+    Execution,
+    Incoming,
+    Map,
+    Pack,
+    Packed,
+    Portion,
+    Reduce,
+    Report,
+    Sample,
+    Select,
+    Source,
+    Table,
+)
+
+
+def picture(number: int, side: int = 8) -> bytes:
+    rng = np.random.default_rng(number)
+    out = io.BytesIO()
+    Image.fromarray(rng.integers(0, 256, (side, side, 3), dtype=np.uint8)).save(out, "PNG")
+    return out.getvalue()
+
+
+class Numbers(Source):
+    """`rows` pictures out of their numbers; those divisible by `broken` are no pictures."""
+
+    op: ClassVar[str] = "toy.numbers"
+    rows: int = 40
+    shard_rows: int = 10
+    broken: int = 0
+    repeat: int = 0
+    side: int = 8
+
+    def plan(self) -> list[Portion]:
+        starts = range(0, self.rows, self.shard_rows)
+        return [Portion({"start": a, "stop": min(a + self.shard_rows, self.rows)}, min(self.shard_rows, self.rows - a)) for a in starts]
+
+    def read(self, portion: Portion) -> Iterator[Incoming]:
+        for number in range(portion.content["start"], portion.content["stop"]):
+            data = b"no picture" if self.broken and number % self.broken == 0 else picture(number, self.side)
+            name = number % self.repeat if self.repeat else number
+            yield Incoming(f"{name:06d}", ext="png", data=data, caption=f"picture {number}", meta={"number": number})
+
+
+class Brightness(Map):
+    """Mean of all pixels."""
+
+    op: ClassVar[str] = "toy.brightness"
+    pixels: ClassVar[bool] = True
+    batch_rows: ClassVar[int] = 4
+    darkest: float = 0.0
+    column: str = "brightness"
+    threads: Annotated[int, Execution()] = 2
+
+    def writes(self) -> tuple[str, ...]:
+        return (self.column,)
+
+    def schema(self) -> pa.Schema:
+        return pa.schema([pa.field(self.column, pa.float64())])
+
+    def prepare(self, sample: Sample) -> NDArray[np.uint8]:
+        return np.asarray(sample.image())
+
+    def process(self, batch: Batch) -> dict[str, Any]:
+        values = [float(image.mean()) for image in batch.prepared]
+        batch.counters["seen"] += len(batch)
+        return {self.column: values, "reject": ["too_dark" if v < self.darkest else None for v in values]}
+
+
+class Costly(Brightness):
+    op: ClassVar[str] = "toy.costly"
+    costly: ClassVar[bool] = True
+    column: str = "dear"
+
+
+class Parity(Map):
+    """Which of `units` units a key falls into. Reads what Brightness wrote."""
+
+    op: ClassVar[str] = "toy.parity"
+    units: int = 3
+    reads_column: str = "brightness"
+
+    def reads(self) -> tuple[str, ...]:
+        return (self.reads_column, "caption")
+
+    def writes(self) -> tuple[str, ...]:
+        return ("unit_of",)
+
+    def schema(self) -> pa.Schema:
+        return pa.schema([pa.field("unit_of", pa.int64())])
+
+    def process(self, batch: Batch) -> dict[str, Any]:
+        assert all(value is not None for value in batch.column(self.reads_column))
+        return {"unit_of": [int(key[:4], 16) % self.units for key in batch.column("key")]}
+
+
+class Bad(Map):
+    """Does something wrong to the samples of given numbers: `raise`, `kill` or `reject`."""
+
+    op: ClassVar[str] = "toy.bad"
+    pixels: ClassVar[bool] = True
+    batch_rows: ClassVar[int] = 8
+    how: str = "raise"
+    numbers: tuple[int, ...] = ()
+    threads: Annotated[int, Execution()] = 1
+
+    def reads(self) -> tuple[str, ...]:
+        return ("caption",)
+
+    def writes(self) -> tuple[str, ...]:
+        return ("fine",)
+
+    def schema(self) -> pa.Schema:
+        return pa.schema([pa.field("fine", pa.bool_())])
+
+    def prepare(self, sample: Sample) -> str:
+        return hashlib.sha256(sample.data).hexdigest()
+
+    def process(self, batch: Batch) -> dict[str, Any]:
+        numbers = {int(caption.split()[-1]) for caption in batch.column("caption")}
+        if numbers & set(self.numbers):
+            if self.how == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if self.how == "reject":
+                raise Reject("disliked")
+            raise ValueError(f"cannot digest {sorted(numbers & set(self.numbers))}")
+        return {"fine": [True] * len(batch)}
+
+
+class Total(Reduce):
+    """Live rows and the sum of brightness."""
+
+    op: ClassVar[str] = "toy.total"
+    kind: ClassVar[str] = "toy_total"
+
+    def reads(self) -> tuple[str, ...]:
+        return ("brightness",)
+
+    def partial(self, table: Table) -> Table:
+        return pa.table({"rows": [table.num_rows], "sum": [float(np.sum(table.column("brightness").to_numpy()))]})
+
+    def finish(self, state: Table) -> Artifact:
+        rows, total = state.column("rows").to_numpy().sum(), state.column("sum").to_numpy().sum()
+        return {"mean": np.array([total / max(1, rows)]), "facts": {"rows": int(rows)}}
+
+
+class Brighter(Map):
+    """Refuse what is darker than the pool's mean (an artifact)."""
+
+    op: ClassVar[str] = "toy.brighter"
+    ports: ClassVar[dict[str, str]] = {"total": "toy_total"}
+    share: float = 0.5
+    _mean: float = 0.0
+
+    def setup(self, artifacts: Mapping[str, Artifact]) -> None:
+        self._mean = float(artifacts["total"]["mean"][0])
+
+    def reads(self) -> tuple[str, ...]:
+        return ("brightness",)
+
+    def writes(self) -> tuple[str, ...]:
+        return ("contrast",)
+
+    def schema(self) -> pa.Schema:
+        return pa.schema([pa.field("contrast", pa.float64())])
+
+    def process(self, batch: Batch) -> dict[str, Any]:
+        values = [value / self._mean for value in batch.column("brightness")]
+        return {"contrast": values, "reject": ["dim" if value < self.share else None for value in values]}
+
+
+class Even(Select):
+    """The same number out of each unit."""
+
+    op: ClassVar[str] = "toy.even"
+    each: int = 3
+    seed: int = 0
+
+    def reads(self) -> tuple[str, ...]:
+        return ("unit_of",)
+
+    def target_rows(self) -> int | None:
+        return self.each
+
+    def units(self, table: Table) -> NDArray[np.int64]:
+        return table.column("unit_of").to_numpy()
+
+    def plan(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
+        if counts.sum() * self.multiplier < self.each:
+            raise TargetError(f"each {self.each}: the pool can give {counts.sum() * self.multiplier}")
+        return np.minimum(counts * self.multiplier, self.each)
+
+    def pick(self, rows: Table, units: NDArray[np.int64], quotas: NDArray[np.int64]) -> dict[str, Any]:
+        rank = ranks(self.seed, rows.column("key").to_pylist())
+        copies = np.zeros(rows.num_rows, dtype=np.int32)
+        for unit in np.unique(units):
+            mine = np.flatnonzero(units == unit)
+            mine = mine[np.argsort(rank[mine])]
+            copies[mine] = quotas[unit] // len(mine)
+            copies[mine[: quotas[unit] % len(mine)]] += 1
+        return {"copies": copies, "reject": [None if c else "not_sampled" for c in copies]}
+
+
+class PlainPack(Pack):
+    op: ClassVar[str] = "toy.pack"
+    name: str = "toys"
+    shard_rows: int = 7
+
+    def reads(self) -> tuple[str, ...]:
+        return ("unit_of",)
+
+    def carried(self) -> tuple[str, ...]:
+        return ("unit_of",)
+
+    def write(self, row: Mapping[str, Any], data: bytes, add: Callable[[str, bytes], int]) -> Packed:
+        stem = f"{row['key']}-{row['item']}-{row['copy']}"
+        offset = add(f"{stem}.{row['ext']}", data)
+        return Packed(row["ext"], offset, len(data), add(f"{stem}.txt", row["caption"].encode()), len(row["caption"]), row["width"], row["height"])
+
+    def finish(self, tars: list[tuple[str, int]]) -> dict[str, bytes]:
+        return {"sizes.txt": "\n".join(f"{name} {count}" for name, count in tars).encode()}
+
+
+class Page(Report):
+    op: ClassVar[str] = "toy.page"
+
+    def render(self, view: Any) -> dict[str, bytes]:
+        lines = [f"{name} {m.entry.before} {m.entry.after}" for name, m in view.stages.items()]
+        rejects = 0
+        for table in view.tables(["rejected_by", "reject_reason", "copies", "brightness"]):
+            rejects += sum(value is not None for value in table.column("rejected_by").to_pylist())
+        lines.append(f"rejects {rejects} dataset {view.dataset()['samples']}")
+        return {"index.html": "\n".join(lines).encode()}
+
+
+def pipeline(**changes: Any) -> Pipeline:
+    """source -> brightness -> parity -> total/brighter -> even -> pack -> page; `stage__parameter=value` changes one."""
+    stages: dict[str, tuple[type, tuple[str, ...], dict[str, str]]] = {
+        "pool": (Numbers, (), {}),
+        "bright": (Brightness, ("pool",), {}),
+        "dear": (Costly, ("bright",), {}),
+        "parity": (Parity, ("dear",), {}),
+        "total": (Total, ("bright",), {}),
+        "brighter": (Brighter, ("parity",), {"total": "total"}),
+        "even": (Even, ("brighter",), {}),
+        "dataset": (PlainPack, ("even",), {}),
+        "page": (Page, ("dataset",), {}),
+    }
+    made = Pipeline()
+    for name, (cls, inputs, ports) in stages.items():
+        values = {key.partition("__")[2]: value for key, value in changes.items() if key.startswith(f"{name}__")}
+        if cls is Numbers:
+            values.setdefault("namespace", "toys")
+        made.add(name, cls(**values), inputs, **ports)
+    return made.check()
+
+
+def tars(path: str) -> dict[str, str]:
+    """Digest of every file of a dataset but its manifest, whose times differ."""
+    files = sorted(p for p in Path(path).rglob("*") if p.is_file() and p.name != "manifest.json")
+    return {str(p.relative_to(path)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
