@@ -230,24 +230,15 @@ class _ShardPass:
         if table.num_rows != self.shard.rows:
             raise AssertionError(f"{member.name}: {table.num_rows} rows for a shard of {self.shard.rows}")
         entry = sum((p.entry for p in produced), Entry()).check(member.name)
-        result = shard_result(member, self.shard, entry, self.seconds[member.name])
-        result["messages"] = dict(list({k: v for p in produced for k, v in p.messages.items()}.items())[:5])
-        table = table.replace_schema_metadata({"ledger": segments.dump(result)})
+        # the footer holds what a later run needs, and nothing that differs between two ways to the same columns
+        footer = {"shard": self.shard.id, "rows": self.shard.rows, "entry": entry.to_json()}
+        table = table.replace_schema_metadata({"ledger": segments.dump(footer)})
         self.storage.publish_table(f"{member.path}/{self.shard.id}.parquet", table)
-        if member.stage.costly or any(m.stage.costly for m in self.members):
+        if any(m.stage.costly for m in self.members):
             segments.drop(self.storage, self.shard, member)
-        return result
-
-
-def shard_result(member: Member, shard: Shard, entry: Entry, seconds: float) -> dict[str, Any]:
-    return {
-        "stage": member.name,
-        "shard": shard.id,
-        "rows": shard.rows,
-        "seconds": round(seconds, 4),
-        "entry": entry.to_json(),
-        "messages": {},
-    }
+        messages = {reason: text for p in reversed(produced) for reason, text in p.messages.items()}
+        seconds = round(self.seconds[member.name], 4)
+        return footer | {"stage": member.name, "messages": messages, "seconds": seconds}
 
 
 def locate(storage: Storage, shard: Shard) -> tuple[Any, str]:

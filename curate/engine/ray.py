@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -30,6 +30,9 @@ PASSED_ON = ("CURATE_", "AWS_", "HF_", "FSSPEC_")
 
 class _Worker:
     """Runs functions in a process of its own; stages stay set up between calls."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        os.environ.update(environment)
 
     def run(self, function: Callable[[Any], Any], payload: Any) -> tuple[Any, str | None, CurateError | None]:
         try:
@@ -127,23 +130,28 @@ class RayBackend:
         yield Outcome(index, value, error)
 
     def _fit(self, resources: Resources | None, count: int, *, fresh: bool = False) -> None:
-        """Make the pool `count` actors of these resources; others are let go first, so that none waits for their CPUs."""
-        if fresh or resources != self._resources or any(slot.busy for slot in self._pool):
+        """Make the pool `count` actors of these resources. Those there are kept where they do (a process costs seconds);
+        else all are let go first, so that none waits for another's CPUs."""
+        held = self._resources
+        covers = resources is not None and held is not None and held.cpus >= resources.cpus
+        enough = covers and held == replace(resources, cpus=held.cpus) and len(self._pool) >= count  # type: ignore
+        if fresh or not (resources == held or enough) or any(slot.busy for slot in self._pool):
             for slot in self._pool:
                 ray.kill(slot.actor)
             self._pool = []
-        self._resources = resources
+        if not self._pool:
+            self._resources = resources
         while len(self._pool) < count:
-            self._pool.append(_Slot(self._start(resources)))
+            self._pool.append(_Slot(self._start(self._resources)))
 
     def _start(self, resources: Resources | None) -> Any:
         assert resources is not None
-        env = {name: value for name, value in os.environ.items() if name.startswith(PASSED_ON)}
-        env |= {"OMP_NUM_THREADS": str(max(1, int(resources.cpus)))}
         options: dict[str, Any] = {"num_cpus": resources.cpus, "num_gpus": resources.gpus, "max_restarts": 0}
         if resources.memory_bytes:
             options["memory"] = resources.memory_bytes
-        return ray.remote(_Worker).options(**options, runtime_env={"env_vars": env}).remote()
+        # not as a runtime_env: that would pass by the workers that Ray has started ahead
+        environment = {name: value for name, value in os.environ.items() if name.startswith(PASSED_ON)}
+        return ray.remote(_Worker).options(**options).remote(environment)
 
     def close(self) -> None:
         self._fit(None, 0)
