@@ -1,0 +1,116 @@
+"""transformers' models: `hf:NAME` or `hf:FOLDER` (CLIP, SigLIP, DINOv2, DINOv3, ViT …), with their own processor.
+
+The summary is the projected image embedding of an image-text model, else the class token where there is one, else the
+pooled feature map. Options after `?`: `revision` pins a name on the hub, `random=SEED` leaves the weights random.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL.Image import Resampling
+from transformers import AutoConfig, AutoImageProcessor, AutoModel, AutoTokenizer
+from transformers.utils import logging
+
+from curate.core.errors import RecipeError
+from curate.encoders.base import within_aspect
+from curate.encoders.spec import Spec
+from curate.encoders.torch_encoder import TorchEncoder, grid_of, one_line, seeded, text_features
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+logging.disable_progress_bar()
+
+
+def load(spec: Spec, identity: dict[str, Any], device: str) -> HfEncoder:
+    source, revision = spec.path or spec.name, spec.options.get("revision", "main")
+    with one_line(spec, "load"), seeded(spec.seed):
+        config = AutoConfig.from_pretrained(source, revision=revision)
+        if config.model_type == "siglip2":
+            raise RecipeError(
+                f"encoder: {spec.public!r} is a NaFlex model, whose pictures have no fixed grid; use a checkpoint of"
+                " fixed resolution ('hf:google/siglip2-base-patch16-224'), or 'timm:naflexvit_so400m_patch16_siglip'"
+            )
+        processor = AutoImageProcessor.from_pretrained(source, revision=revision)
+        if spec.seed is not None:
+            model = AutoModel.from_config(config)
+        else:
+            options = {"revision": revision, "dtype": "float32", "output_loading_info": True}
+            model = _checked(AutoModel.from_pretrained(source, **options))
+        return HfEncoder(spec, identity, model, processor, device)
+
+
+def _checked(loaded: tuple[torch.nn.Module, dict[str, Any]]) -> torch.nn.Module:
+    """transformers fills what a checkpoint lacks with random weights and a warning. Poolers apart (unused), refuse."""
+    model, info = loaded
+    missing = sorted(key for key in info["missing_keys"] if "pooler" not in key)
+    if missing:
+        raise ValueError(f"the checkpoint lacks {len(missing)} weights of its own model, first {missing[0]!r}")
+    return model
+
+
+class HfEncoder(TorchEncoder):
+    def __init__(
+        self, spec: Spec, identity: dict[str, Any], model: torch.nn.Module, processor: Any, device: str
+    ) -> None:
+        self._source, self._revision = spec.path or spec.name, spec.options.get("revision", "main")
+        self._processor = processor
+        self._tokenizer: Any = None
+        self._joint = hasattr(model, "get_image_features")
+        self._pooled = self._joint or model.config.model_type == "clip_vision_model"
+        super().__init__(spec, identity, model, _preprocessing(processor), device)
+
+    def prepare(self, image: Image) -> NDArray[np.uint8]:
+        out = self._processor(within_aspect(image), do_rescale=False, do_normalize=False, return_tensors="pt")
+        return out["pixel_values"][0].numpy()
+
+    def forward(self, pixels_BCHW: torch.Tensor, patches: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
+        height, width = pixels_BCHW.shape[2:]
+        out = self.model.get_image_features(pixels_BCHW) if self._joint else self.model(pixels_BCHW)
+        hidden = out.last_hidden_state
+        if hidden.ndim == 4:
+            return out.pooler_output.flatten(1), hidden.permute(0, 2, 3, 1)
+        prefix = self._prefix_tokens(hidden.shape[1], height, width)
+        if prefix is None:
+            return out.pooler_output, None
+        summary = out.pooler_output if self._pooled or prefix == 0 else hidden[:, 0]
+        return summary, grid_of(hidden[:, prefix:], height, width) if patches else None
+
+    def _prefix_tokens(self, tokens: int, height: int, width: int) -> int | None:
+        """Class and register tokens, from the count that is left when the patches are taken away."""
+        config = getattr(self.model.config, "vision_config", self.model.config)
+        side = getattr(config, "patch_size", None)
+        if side is None:
+            return None
+        rows, columns = (side, side) if isinstance(side, int) else side
+        return tokens - (height // rows) * (width // columns)
+
+    def encode_text(self, texts: list[str]) -> NDArray[np.float32]:
+        if not hasattr(self.model, "get_text_features"):
+            return super().encode_text(texts)
+        if self._tokenizer is None:
+            self._tokenizer = AutoTokenizer.from_pretrained(self._source, revision=self._revision)
+        return text_features(self, texts, lambda: self._text(texts))
+
+    def _text(self, texts: list[str]) -> torch.Tensor:
+        # SigLIP was trained on padded texts without a mask; CLIP's causal mask makes padding harmless.
+        length = self.model.config.text_config.max_position_embeddings
+        tokens = self._tokenizer(texts, padding="max_length", truncation=True, max_length=length, return_tensors="pt")
+        return self.model.get_text_features(**tokens.to(self.device)).pooler_output
+
+
+def _preprocessing(processor: Any) -> dict[str, Any]:
+    size = dict(processor.crop_size if getattr(processor, "do_center_crop", False) else processor.size)
+    side = size.get("shortest_edge", size.get("longest_edge"))
+    normalised = processor.do_normalize
+    return {
+        "size": [size.get("height", side), size.get("width", side)],
+        "mean": list(processor.image_mean) if normalised else [0.0, 0.0, 0.0],
+        "std": list(processor.image_std) if normalised else [1.0, 1.0, 1.0],
+        "resize": dict(processor.size),
+        "interpolation": Resampling(int(processor.resample)).name.lower(),
+    }

@@ -1,0 +1,72 @@
+"""timm's image models: `timm:NAME`, with its own evaluation transform and position-embedding resize.
+
+Options after `?`: `img_size`, `crop_pct`, `crop_mode` (center, squash, border) and `interpolation` change the
+preprocessing; everything else goes to `timm.create_model` (`depth=2`, `global_pool=token`, `dynamic_img_size=true` …).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import timm
+import torch
+from numpy.typing import NDArray
+from timm.data import create_transform, resolve_data_config
+from timm.models import load_state_dict
+
+from curate.encoders.base import within_aspect
+from curate.encoders.spec import Spec
+from curate.encoders.torch_encoder import TorchEncoder, grid_of, one_line, seeded
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+_PREPROCESSING_OPTIONS = ("crop_pct", "crop_mode", "interpolation")
+
+
+def load(spec: Spec, identity: dict[str, Any], device: str) -> TimmEncoder:
+    with one_line(spec, "load"), seeded(spec.seed):
+        return TimmEncoder(spec, identity, create(spec), device)
+
+
+def create(spec: Spec) -> torch.nn.Module:
+    """The network without its classifier. A local checkpoint has to fit exactly, its classifier aside."""
+    arguments = {key: value for key, value in spec.options.items() if key not in (*_PREPROCESSING_OPTIONS, "random")}
+    arguments.setdefault("num_classes", 0)
+    if spec.name.startswith("vit_") and "dinov3" in spec.name:
+        arguments.setdefault("global_pool", "token")  # timm averages; DINOv3's own summary is the class token
+    if spec.path is None or not spec.name:
+        name = spec.name or f"local-dir:{spec.path}"
+        return timm.create_model(name, pretrained=spec.seed is None, **arguments)
+    classifiers = timm.get_pretrained_cfg_value(spec.name, "classifier") or ()
+    dropped = tuple(f"{name}." for name in ([classifiers] if isinstance(classifiers, str) else classifiers))
+    state = {key: value for key, value in load_state_dict(spec.path).items() if not key.startswith(dropped or ("\0",))}
+    # An overlay whose num_classes is the model's keeps timm's check strict: otherwise missing keys pass in silence.
+    overlay = {"state_dict": state, "num_classes": arguments["num_classes"], "label_offset": 0}
+    return timm.create_model(spec.name, pretrained=True, pretrained_cfg_overlay=overlay, **arguments)
+
+
+class TimmEncoder(TorchEncoder):
+    def __init__(self, spec: Spec, identity: dict[str, Any], model: torch.nn.Module, device: str) -> None:
+        asked = {key: spec.options[key] for key in (*_PREPROCESSING_OPTIONS, "img_size") if key in spec.options}
+        config = resolve_data_config(asked, model=model)
+        self._transform = create_transform(**config, is_training=False, normalize=False)
+        self._prefix_tokens = getattr(model, "num_prefix_tokens", 0)
+        preprocessing = {**config, "size": list(config["input_size"][1:])}
+        del preprocessing["input_size"]
+        super().__init__(spec, identity, model, preprocessing, device)
+
+    def prepare(self, image: Image) -> NDArray[np.uint8]:
+        return self._transform(within_aspect(image)).numpy()
+
+    def forward(self, pixels_BCHW: torch.Tensor, patches: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
+        height, width = pixels_BCHW.shape[2:]
+        features = self.model.forward_features(pixels_BCHW)
+        summary = self.model.forward_head(features, pre_logits=True)
+        if not patches:
+            return summary, None
+        if features.ndim == 3:
+            return summary, grid_of(features[:, self._prefix_tokens :], height, width)
+        channels_last = getattr(self.model, "output_fmt", "NCHW") == "NHWC"
+        return summary, features if channels_last else features.permute(0, 2, 3, 1)

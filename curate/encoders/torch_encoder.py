@@ -1,0 +1,122 @@
+"""What the encoders of torch libraries share: device, precision, normalisation, memory errors.
+
+Pictures travel as bytes (uint8, C x H x W) and are normalised on the device: a quarter of the memory and of the bus.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from curate.core.errors import CurateError, InputError
+from curate.encoders.base import Encoder, Features, resolve_device
+from curate.encoders.spec import Spec
+
+_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class TorchEncoder(Encoder):
+    """A frozen module in evaluation mode. Subclasses give `forward` (and `forward_text`) on the device's tensors."""
+
+    def __init__(
+        self, spec: Spec, identity: dict[str, Any], model: torch.nn.Module, preprocessing: dict[str, Any], device: str
+    ) -> None:
+        super().__init__(spec, identity)
+        self.device = resolve_device(device)
+        self.precision = identity["precision"]
+        self.model = model.eval().requires_grad_(False).to(self.device)
+        self._preprocessing = preprocessing
+        self._mean_C11 = self._channels(preprocessing["mean"])
+        self._std_C11 = self._channels(preprocessing["std"])
+        height, width = preprocessing["size"]
+        probe = self.encode([np.zeros((3, height, width), dtype=np.uint8)])
+        self.dim = probe.summary.shape[1]
+        self.patch_dim = None if probe.patches is None else probe.patches.shape[3]
+
+    @abstractmethod
+    def forward(self, pixels_BCHW: torch.Tensor, patches: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Normalised pictures -> summary (B, D), patches (B, h, w, P) if wanted and there are any."""
+
+    @property
+    def preprocessing(self) -> dict[str, Any]:
+        return dict(self._preprocessing)
+
+    def encode(self, batch: list[NDArray[np.uint8]], *, patches: bool = True) -> Features:
+        if not batch:
+            return Features(np.zeros((0, self.dim), dtype=np.float32))
+        with torch.inference_mode(), self.guarded(len(batch)):
+            pixels = torch.from_numpy(np.stack(batch)).to(self.device, non_blocking=True)
+            summary, grid = self.forward(self.normalise(pixels), patches)
+            return Features(_array(summary), _array(grid) if patches and grid is not None else None)
+
+    def normalise(self, pixels_BCHW: torch.Tensor) -> torch.Tensor:
+        """Bytes -> float32, by the model's mean and standard deviation; the arithmetic of torchvision's transforms."""
+        return pixels_BCHW.float().div_(255).sub_(self._mean_C11).div_(self._std_C11)
+
+    @contextmanager
+    def guarded(self, rows: int) -> Iterator[None]:
+        """Autocast to the precision asked for; a GPU that runs out of memory becomes one line with the remedy."""
+        device, dtype = torch.device(self.device), _DTYPES.get(self.precision)
+        try:
+            with torch.autocast(device.type, dtype=dtype or torch.bfloat16, enabled=dtype is not None):
+                yield
+        except torch.OutOfMemoryError as error:
+            raise CurateError(
+                f"encoder: {self.spec!r} ran out of GPU memory on {rows} samples in {self.precision};"
+                " lower batch_size, or set precision: bfloat16"
+            ) from error
+
+    def _channels(self, values: list[float]) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.float32, device=self.device)[:, None, None]
+
+
+def grid_of(tokens_BND: torch.Tensor, height: int, width: int) -> torch.Tensor | None:
+    """Patch tokens of a height x width picture -> (B, h, w, D), h / w as the picture's; None if they form no grid."""
+    batch, count, dim = tokens_BND.shape
+    rows = round((count * height / width) ** 0.5)
+    if rows == 0 or count % rows:
+        return None
+    return tokens_BND.reshape(batch, rows, count // rows, dim)
+
+
+@contextmanager
+def one_line(spec: Spec, what: str) -> Iterator[None]:
+    """A library's complaint about a model or checkpoint, which may be pages of key names, as one InputError."""
+    try:
+        yield
+    except CurateError:
+        raise
+    except (OSError, RuntimeError, ValueError, TypeError, KeyError, AssertionError) as error:
+        text = " ".join(str(error).split())
+        reason = text if len(text) < 300 else f"{text[:300]} …"
+        where = f" at {spec.path!r}" if spec.path else ""
+        raise InputError(f"encoder: cannot {what} {spec.public!r}{where}: {reason or type(error).__name__}") from error
+
+
+@contextmanager
+def seeded(seed: int | None) -> Iterator[None]:
+    """Random initialisation that depends on the seed only, leaving the process's own generator as it was."""
+    if seed is None:
+        yield
+        return
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+def _array(tensor: torch.Tensor) -> NDArray[np.float32]:
+    return tensor.float().cpu().numpy()
+
+
+def text_features(encoder: TorchEncoder, texts: list[str], compute: Callable[[], torch.Tensor]) -> NDArray[np.float32]:
+    """(B, D) of `compute()`, with the encoder's precision and errors."""
+    if not texts:
+        return np.zeros((0, encoder.dim), dtype=np.float32)
+    with torch.inference_mode(), encoder.guarded(len(texts)):
+        return _array(compute())
