@@ -27,16 +27,18 @@ help:  ## what there is to call
 	@echo "test takes PYTEST='arguments', for instance PYTEST='tests/text -x'; lock takes UPGRADE=--upgrade."
 
 setup: $(STAMP)  ## uv (with pip when missing), .venv, the locked packages, this project
+	@:
 
 $(STAMP): requirements.lock pyproject.toml
 	@command -v $(PYTHON) >/dev/null || \
 	  { echo "make: no $(PYTHON) on PATH; install Python $(PYTHON_VERSION) or name one: make setup PYTHON=path" >&2; exit 1; }
-	@$(UV) --version 2>/dev/null || \
+	@$(UV) --version >/dev/null 2>&1 || \
 	  $(PYTHON) -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --target .cache/uv uv || \
 	  { echo "make: no uv, and pip could not fetch it (see above); install python3-pip or uv, then repeat" >&2; exit 1; }
-	@[ -x $(BIN)/python ] || $(UV) venv --quiet --python $(PYTHON) .venv
-	$(UV) pip sync --quiet --python $(BIN)/python --require-hashes requirements.lock
-	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@[ -x $(BIN)/python ] || $(UV) venv --quiet --clear --python $(PYTHON) .venv
+	@echo "setup: the locked packages into .venv (about 5 GB the first time, most of it torch with CUDA)"
+	@$(UV) pip sync --quiet --python $(BIN)/python --require-hashes requirements.lock
+	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@
 
 quickstart: $(STAMP)  ## pictures in, dataset, report and a trained student out
