@@ -41,7 +41,7 @@ def _born(pid: int) -> float | None:
         return None
 
 
-def _gone(holder: dict[str, Any]) -> bool:
+def is_gone(holder: dict[str, Any]) -> bool:
     """The holder ran on this host and its process has ended."""
     mine = owner()
     if holder["host"] != mine["host"]:
@@ -110,10 +110,10 @@ def _acquire(
         if held is None:
             continue
         if held != seen:
-            if seen is None and on_wait is not None and not _gone(held["owner"]):
+            if seen is None and on_wait is not None and not is_gone(held["owner"]):
                 on_wait(held["owner"])
             seen, since = held, time.monotonic()
-        if _gone(held["owner"]) or time.monotonic() - since > STALE_SECONDS:
+        if is_gone(held["owner"]) or time.monotonic() - since > STALE_SECONDS:
             storage.remove(path)
         else:
             time.sleep(POLL_SECONDS)

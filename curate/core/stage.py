@@ -59,7 +59,7 @@ class Stage(BaseModel):
 
     def parameters(self) -> dict[str, Any]:
         """The semantic parameters, JSON-able: what enters the fingerprint."""
-        hidden = {name for name, info in type(self).model_fields.items() if _is_execution(info.metadata)}
+        hidden = {name for name, info in type(self).model_fields.items() if is_execution(info.metadata)}
         return json.loads(self.model_dump_json(exclude=hidden))
 
     def identity(self) -> dict[str, Any]:
@@ -81,7 +81,8 @@ class Stage(BaseModel):
         """Load what the work needs, once per process; `artifacts` by port. Keep it in pydantic private attributes."""
 
 
-def _is_execution(metadata: Iterable[Any]) -> bool:
+def is_execution(metadata: Iterable[Any]) -> bool:
+    """Whether a field's metadata marks it as an execution parameter."""
     return any(isinstance(item, Execution) or item is Execution for item in metadata)
 
 

@@ -172,13 +172,22 @@ def open_storage(url: str) -> Storage:
     return Storage(url)
 
 
-def open_workspace(url: str) -> Storage:
-    """A workspace of this format; a new one is marked. Another format is refused with both numbers named."""
-    storage = open_storage(str(url))
-    with contextlib.suppress(AlreadyExistsError):
-        if not storage.exists("format.json"):
-            storage.create_json("format.json", {"format": FORMAT})
-    found = storage.read_json("format.json").get("format")
+def open_workspace(url: str, *, create: bool = True) -> Storage:
+    """A workspace of this format; a new one is marked, unless `create` is False. Another format is refused."""
+    try:
+        storage = open_storage(str(url))
+        there = storage.exists("format.json")
+        if not there and create:
+            with contextlib.suppress(AlreadyExistsError):
+                storage.create_json("format.json", {"format": FORMAT})
+        elif not there:
+            raise StorageError(f"{storage.url}: no workspace; check the path, or make one with `curate run`")
+        found = storage.read_json("format.json").get("format")
+    except StorageError:
+        raise
+    except Exception as error:  # each file system has errors of its own for a wrong URL, no credentials, no access
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        raise StorageError(f"{url}: cannot be used as a workspace ({text}); check URL and credentials") from error
     if found != FORMAT:
         raise StorageError(f"{storage.url}: format {found}, this version reads {FORMAT}; use another workspace")
     return storage

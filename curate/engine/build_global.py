@@ -51,6 +51,7 @@ def build_reduce(ctx: Context, node: Node, built: Built) -> None:
     ctx.finish(
         node, built, "artifact", Entry(alive, after=alive),
         rows=alive, bytes=result["bytes"], seconds=round(time.monotonic() - began, 3), built_rows=alive,
+        extra={"states": path},
     )  # fmt: skip
 
 

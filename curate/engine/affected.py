@@ -1,0 +1,46 @@
+"""Datasets that hold buried samples: found through the selections' keys and the pools' URLs and digests."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from curate.core.nouns import Shard
+from curate.core.storage import Storage
+from curate.core.tombstones import Tombstones
+
+
+def affected_datasets(storage: Storage, buried: Tombstones) -> dict[str, int]:
+    """Base of each committed dataset -> how many buried samples it holds."""
+    keys = _keys(storage, buried)
+    if not keys:
+        return {}
+    wanted = pa.array(sorted(keys), pa.string())
+    found: dict[str, int] = {}
+    for file in storage.list("datasets"):
+        if file.endswith("/manifest.json"):
+            base = f"datasets/{file.removesuffix('/manifest.json')}"
+            table = storage.read_table(f"{base}/index.parquet", columns=["key"])
+            hits = pc.unique(table.filter(pc.is_in(table["key"], value_set=wanted))["key"])
+            if len(hits):
+                found[base] = len(hits)
+    return found
+
+
+def _keys(storage: Storage, buried: Tombstones) -> set[str]:
+    """Buried keys, with those of pool rows buried by URL or digest."""
+    keys = set(buried.values.get("key", ()))
+    if not (buried.values.get("url") or buried.values.get("sha256")):
+        return keys
+    tables = {
+        shard["table"]
+        for file in storage.list("pools")
+        if file.endswith("/manifest.json")
+        for shard in storage.read_table(f"pools/{file.removesuffix('manifest.json')}shards.parquet").to_pylist()
+        if set(Shard.__dataclass_fields__) <= set(shard)
+    }
+    for path in sorted(tables):
+        table = storage.read_table(path, columns=["key", "url", "sha256"])
+        keys.update(table["key"].take(pa.array(np.flatnonzero(buried.mask(table)))).to_pylist())
+    return keys

@@ -1,0 +1,64 @@
+"""`curate diff RUN RUN`: which stages differ, in what parameters, and what that did to the counts and the selection."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow.compute as pc
+
+from curate.core.ledger import Entry
+from curate.engine.record import Run
+
+
+@dataclass
+class StageDiff:
+    stage: str
+    same: bool
+    only_in: str = ""
+    parameters: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    before: Entry | None = None
+    after: Entry | None = None
+    keys: tuple[int, int, int] | None = None
+    """For selections: keys kept by the first only, by both, by the second only."""
+
+
+def diff(first: Run, second: Run) -> list[StageDiff]:
+    ledgers = first.ledger(), second.ledger()
+    names = list(dict.fromkeys([*first.record["stages"], *second.record["stages"]]))
+    found = []
+    for name in names:
+        a, b = first.record["stages"].get(name), second.record["stages"].get(name)
+        if a is None or b is None:
+            found.append(StageDiff(name, False, first.run_id if b is None else second.run_id))
+            continue
+        one, two = first.outputs.get(name, {}), second.outputs.get(name, {})
+        item = StageDiff(name, bool(one) and one.get("base") == two.get("base"))
+        item.before, item.after = ledgers[0].get(name), ledgers[1].get(name)
+        pa, pb = ({"op": s["op"]} | s["parameters"] for s in (a, b))
+        item.parameters = {k: (pa.get(k), pb.get(k)) for k in {*pa, *pb} if pa.get(k) != pb.get(k)}
+        if not item.same and all(o.get("base", "").startswith("selections/") for o in (one, two)):
+            item.keys = _keys(first, one["base"], two["base"])
+        found.append(item)
+    return found
+
+
+def _keys(run: Run, one: str, two: str) -> tuple[int, int, int]:
+    """Bucket by bucket when both have as many (the usual case), so that memory stays that of one bucket."""
+    files = sorted(run.storage.list(f"{one}/buckets")), sorted(run.storage.list(f"{two}/buckets"))
+    pairs = list(zip([[f] for f in files[0]], [[f] for f in files[1]], strict=True)) if files[0] == files[1] else [files]
+    counts = [0, 0, 0]
+    for left, right in pairs:
+        a, b = _kept(run, one, left), _kept(run, two, right)
+        counts[0] += len(a - b)
+        counts[1] += len(a & b)
+        counts[2] += len(b - a)
+    return counts[0], counts[1], counts[2]
+
+
+def _kept(run: Run, base: str, files: list[str]) -> set[str]:
+    kept: set[str] = set()
+    for file in files:
+        table = run.storage.read_table(f"{base}/buckets/{file}", columns=["key"], filters=pc.field("copies") > 0)
+        kept.update(table.column("key").to_pylist())
+    return kept

@@ -1,0 +1,95 @@
+"""Runs as they are written down: what `status`, `explain`, `diff` and `gc` read."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any, Self
+
+from curate.core import lease
+from curate.core.errors import InputError
+from curate.core.ledger import Entry
+from curate.core.nouns import Manifest
+from curate.core.storage import Storage
+from curate.engine.events import read_events
+
+
+@dataclass
+class Run:
+    """One run's record. `outputs` holds what it had built or found when it ended, or was last heard of."""
+
+    storage: Storage
+    record: dict[str, Any]
+    result: dict[str, Any] | None
+
+    @classmethod
+    def load(cls, storage: Storage, run_id: str) -> Self:
+        try:
+            record = storage.read_json(f"runs/{run_id}/run.json")
+        except FileNotFoundError:
+            known = ", ".join(list_runs(storage)[-3:]) or "none"
+            raise InputError(f"run {run_id!r}: not in {storage.url}; the latest runs are {known}") from None
+        try:
+            result = storage.read_json(f"runs/{run_id}/result.json")
+        except FileNotFoundError:
+            result = None
+        return cls(storage, record, result)
+
+    @property
+    def run_id(self) -> str:
+        return str(self.record["run_id"])
+
+    @property
+    def state(self) -> str:
+        """done, failed, running or killed."""
+        if self.result is not None:
+            return "failed" if self.result["error"] else "done"
+        held = lease.read(self.storage, lease.lease_path(f"runs/{self.run_id}"))
+        return "running" if held is not None and not lease.is_gone(held["owner"]) else "killed"
+
+    @property
+    def outputs(self) -> dict[str, dict[str, Any]]:
+        if self.result is not None:
+            return dict(self.result["outputs"])
+        return {e["stage"]: e for e in read_events(self.storage, self.run_id) if e["event"] in ("stage", "build")}
+
+    @property
+    def seconds(self) -> float:
+        return float(self.result["seconds"]) if self.result else time.time() - float(self.record["started"])
+
+    def ledger(self) -> dict[str, Entry]:
+        found = {name: Manifest.load(self.storage, output["base"]) for name, output in self.outputs.items()}
+        return {name: manifest.entry for name, manifest in found.items() if manifest is not None}
+
+    def ops(self) -> dict[str, str]:
+        return {name: stage["op"] for name, stage in self.record["stages"].items()}
+
+    def upstream(self, name: str) -> list[str]:
+        """The stages that a stage's rows come through, itself last."""
+        stages = self.record["stages"]
+        order: list[str] = []
+
+        def visit(step: str) -> None:
+            for up in stages[step]["from"]:
+                if up not in order:
+                    visit(up)
+            order.append(step)
+
+        visit(name)
+        return order
+
+
+def list_runs(storage: Storage) -> list[str]:
+    """Run ids, oldest first."""
+    names = {file.split("/")[0] for file in storage.list("runs") if file.endswith("/run.json")}
+    started = {name: storage.read_json(f"runs/{name}/run.json")["started"] for name in names}
+    return sorted(names, key=lambda name: (started[name], name))
+
+
+def latest(storage: Storage, run_id: str | None) -> Run:
+    if run_id is None:
+        runs = list_runs(storage)
+        if not runs:
+            raise InputError(f"{storage.url}: no run yet; start one with `curate run`")
+        run_id = runs[-1]
+    return Run.load(storage, run_id)
