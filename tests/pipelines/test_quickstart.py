@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from distill.show import AFTER, BEFORE
+from pipelines import quickstart
+
+
+def test_a_missing_folder_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["quickstart", "--images", str(tmp_path / "none")])
+    with pytest.raises(SystemExit, match=r"^quickstart: IMAGES=.*none: no such folder; give one [^\n]*$"):
+        quickstart.main()
+    assert capsys.readouterr().out == ""
+
+
+def test_the_verdict_names_both_sides_of_training_and_the_teacher() -> None:
+    models = {BEFORE: {"accuracy": 0.1}, AFTER: {"accuracy": 0.25}, "descriptor": {"accuracy": 0.3}}
+    assert quickstart.verdict({"models": models}) == (
+        "student 10.0 % before training, 25.0 % after (teacher descriptor 30.0 %)"
+    )
+
+
+def test_without_labels_the_verdict_says_why() -> None:
+    assert quickstart.verdict({"models": {}, "why_none": "no column 'label'"}) == "none: no column 'label'"
