@@ -1,0 +1,151 @@
+"""`duplicates.find` gathers pictures that are the same into sets; `duplicates.drop` decides what becomes of them.
+
+Finding looks at the whole pool and costs; dropping is a look-up. So another policy is a matter of seconds, and a
+training job can keep near-duplicates and still never split a set between its training and its test side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pydantic import Field, PrivateAttr
+
+from curate.core.stage import Artifact, Batch, Map, Reduce, Table
+from curate.image.duplicate_sets import duplicate_sets
+
+KIND = "duplicate_sets"
+_READS = ("sha256", "pixel_sha256", "perceptual_hash", "flat", "width", "height")
+
+
+class FindDuplicates(Reduce):
+    """Sets of pictures with equal bytes, equal pixels, or perceptual hashes within `max_distance`, transitively.
+
+    The keeper of a set is its member with the most pixels, then the smallest key. Flat pictures match exactly only.
+    The artifact: `duplicates`, a row (key, keeper, kind) per member of a set of two or more, sorted by key; kind is
+    keeper, exact (its bytes or pixels equal another member's that ranks before it) or near; and `summary`, counts.
+    """
+
+    op: ClassVar[str] = "duplicates.find"
+    kind: ClassVar[str] = KIND
+
+    max_distance: int = Field(
+        6,
+        ge=-1,
+        le=64,
+        description="Most bits of 256 in which two near-duplicates' hashes differ; 0 to 6 holds re-encodings and tiny "
+        "edits, 12 also recoloured and slightly redrawn pictures; -1 finds exact duplicates only.",
+    )
+
+    def reads(self) -> tuple[str, ...]:
+        return _READS
+
+    def partial(self, table: Table) -> Table:
+        pixels = pc.multiply(table.column("width").cast(pa.int64()), table.column("height").cast(pa.int64()))
+        columns = {name: table.column(name) for name in ("key", *_READS[:4])}
+        return pa.table({**columns, "pixels": pc.fill_null(pixels, 0)})
+
+    def finish(self, state: Table) -> Artifact:
+        keys = _fixed(state.column("key"))
+        comparable = pc.and_(pc.is_valid(state.column("perceptual_hash")), pc.equal(state.column("flat"), False))
+        found = duplicate_sets(
+            keys,
+            state.column("pixels").to_numpy(),
+            [_codes(state.column("sha256")), _codes(state.column("pixel_sha256"))],
+            _hashes(state.column("perceptual_hash")),
+            pc.fill_null(comparable, False).to_numpy(),
+            self.max_distance,
+        )
+        kinds = np.array(["keeper", "exact", "near"])[found.kind]
+        table = pa.table({"key": _strings(keys[found.row]), "keeper": _strings(keys[found.keeper]), "kind": kinds})
+        return {"duplicates": table, "summary": _summary(state.num_rows, found.keeper, found.kind)}
+
+
+def _summary(rows: int, keeper: NDArray[np.int64], kind: NDArray[np.int8]) -> dict[str, int]:
+    sizes = np.unique(keeper, return_counts=True)[1]
+    return {
+        "rows": rows,
+        "sets": len(sizes),
+        "largest_set": int(sizes.max(initial=0)),
+        "exact_duplicates": int((kind == 1).sum()),
+        "near_duplicates": int((kind == 2).sum()),
+    }
+
+
+class DropDuplicates(Map):
+    """Name every sample's duplicate set, and refuse the members that are not its keeper: none, exact or near ones.
+
+    Rejects: exact_duplicate, and with `near` also near_duplicate.
+    """
+
+    op: ClassVar[str] = "duplicates.drop"
+    ports: ClassVar[dict[str, str]] = {"sets": KIND}
+    batch_rows: ClassVar[int] = 4096
+
+    reject: Literal["none", "exact", "near"] = Field(
+        "near", description="Which members to refuse: none, exact duplicates, or near duplicates and exact ones."
+    )
+
+    _keys: NDArray[np.bytes_] = PrivateAttr()
+    _keepers: NDArray[np.bytes_] = PrivateAttr()
+    _kinds: NDArray[np.str_] = PrivateAttr()
+
+    def setup(self, artifacts: Mapping[str, Artifact]) -> None:
+        table = artifacts["sets"]["duplicates"]
+        order = np.argsort(keys := _fixed(table.column("key")), kind="stable")
+        self._keys, self._keepers = keys[order], _fixed(table.column("keeper"))[order]
+        self._kinds = table.column("kind").to_numpy()[order].astype("U8")
+
+    def writes(self) -> tuple[str, ...]:
+        return ("duplicate_set", "duplicate_of")
+
+    def schema(self) -> pa.Schema:
+        return pa.schema(
+            [
+                pa.field("duplicate_set", pa.string(), metadata={"of": "key of the set's keeper; own key when alone"}),
+                pa.field("duplicate_of", pa.string(), metadata={"of": "key of the keeper; null for the keeper"}),
+            ]
+        )
+
+    def process(self, batch: Batch) -> dict[str, Any]:
+        keys = _fixed(batch.table.column("key"))
+        sets, kinds = keys.copy(), np.full(len(keys), "keeper", dtype="U8")
+        if len(self._keys):
+            at = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
+            member = self._keys[at] == keys
+            sets[member], kinds[member] = self._keepers[at[member]], self._kinds[at[member]]
+        names, other = _strings(sets), pa.array(kinds != "keeper")
+        refused = {"none": [], "exact": ["exact"], "near": ["exact", "near"]}[self.reject]
+        reasons = pc.binary_join_element_wise(pa.array(kinds), "duplicate", "_")
+        return {
+            "duplicate_set": names,
+            "duplicate_of": pc.if_else(other, names, pa.scalar(None, pa.string())),
+            "reject": pc.if_else(pa.array(np.isin(kinds, refused)), reasons, pa.scalar(None, pa.string())),
+        }
+
+
+def _fixed(column: pa.ChunkedArray) -> NDArray[np.bytes_]:
+    """A column of keys -> sortable bytes (n,) of 32 characters."""
+    return np.asarray(column.to_numpy(zero_copy_only=False), dtype="S32")
+
+
+def _strings(keys: NDArray[np.bytes_]) -> pa.Array:
+    return pa.array(keys.astype("U32"), pa.string())
+
+
+def _codes(column: pa.ChunkedArray) -> NDArray[np.int64]:
+    """Equal values -> equal codes >= 0; null -> -1."""
+    indices = column.combine_chunks().dictionary_encode().indices
+    return pc.fill_null(indices.cast(pa.int64()), -1).to_numpy(zero_copy_only=False)
+
+
+def _hashes(column: pa.ChunkedArray) -> NDArray[np.uint8]:
+    """A fixed-size binary column -> bytes (n, width); null -> zeros."""
+    width = column.type.byte_width
+    filled = pc.fill_null(column, bytes(width)).combine_chunks()
+    data = np.frombuffer(filled.buffers()[1], dtype=np.uint8)
+    return data[filled.offset * width : (filled.offset + len(filled)) * width].reshape(-1, width)

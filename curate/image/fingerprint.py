@@ -1,0 +1,54 @@
+"""`image.fingerprint`: by what a picture is recognised again, exactly and approximately."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated, Any, ClassVar
+
+import pyarrow as pa
+from PIL import Image
+from pydantic import Field
+
+from curate.codec.images import MAX_PIXELS
+from curate.core.stage import Batch, Execution, Map, Sample
+from curate.image.perceptual import HASH_BYTES, MIN_ONES, perceptual_hash
+
+SCHEMA = pa.schema(
+    [
+        pa.field("pixel_sha256", pa.string(), metadata={"of": "width, height and decoded RGB; hexadecimal"}),
+        pa.field("perceptual_hash", pa.binary(HASH_BYTES), metadata={"kernel": "curate.image.perceptual"}),
+        pa.field("flat", pa.bool_(), metadata={"of": f"fewer than {MIN_ONES} frequencies: compare exactly only"}),
+    ]
+)
+
+
+class Fingerprint(Map):
+    """Hash the decoded pixels (equal for a PNG and a GIF of the same picture) and their low frequencies (close for
+    resized and recompressed copies). `flat` marks pictures whose perceptual hash says too little to be compared."""
+
+    op: ClassVar[str] = "image.fingerprint"
+    pixels: ClassVar[bool] = True
+
+    max_pixels: int = Field(MAX_PIXELS, ge=1, description="Width x height above which nothing is decoded.")
+    threads: Annotated[int, Execution(), Field(ge=1, description="Decoding threads.")] = 2
+
+    def writes(self) -> tuple[str, ...]:
+        return tuple(SCHEMA.names)
+
+    def schema(self) -> pa.Schema:
+        return SCHEMA
+
+    def prepare(self, sample: Sample) -> tuple[str, bytes, bool]:
+        image = sample.image(self.max_pixels)
+        return pixel_sha256(image), *perceptual_hash(image)
+
+    def process(self, batch: Batch) -> dict[str, Any]:
+        rows = batch.prepared
+        return {name: [row[index] for row in rows] for index, name in enumerate(SCHEMA.names)}
+
+
+def pixel_sha256(image: Image.Image) -> str:
+    """Digest of size and RGB pixels: equal for any two encodings of the same picture."""
+    digest = hashlib.sha256(f"{image.width}x{image.height}:".encode())
+    digest.update(image.tobytes())
+    return digest.hexdigest()

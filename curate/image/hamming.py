@@ -1,0 +1,129 @@
+"""Which of many 256-bit hashes lie within a few bits of each other, transitively: exact, and not quadratic.
+
+Multi-index hashing (Norouzi et al. 2012, section 3): cut the bits into d + 1 bands; two hashes at distance d or less
+agree in a whole band, so only hashes that share a band are compared. A band that very many share, the heavy head of a
+web pool, is cut again by the bits outside of it. What is still crowded is searched by growing one component at a time,
+which is linear where all are near-duplicates of one another and never lists their pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+Edges = tuple[NDArray[np.int64], NDArray[np.int64]]
+BITS = 256
+_CROWD = 64
+_DEPTH = 2
+_PAIRS_AT_ONCE = 1 << 20
+
+
+def components(count: int, edges: Iterator[Edges] | list[Edges]) -> NDArray[np.int64]:
+    """Component label (count,) of each node under undirected edges."""
+    pairs = list(edges)
+    first = np.concatenate([np.empty(0, np.int64), *(pair[0] for pair in pairs)])
+    second = np.concatenate([np.empty(0, np.int64), *(pair[1] for pair in pairs)])
+    graph = coo_array((np.ones(len(first), dtype=np.int8), (first, second)), shape=(count, count))
+    return connected_components(graph, directed=False)[1].astype(np.int64)
+
+
+def group_edges(groups_N: NDArray[np.int64]) -> Edges:
+    """Edges that join all nodes of a group in a chain; groups below 0 are no groups."""
+    order = np.argsort(groups_N, kind="stable")
+    order = order[np.searchsorted(groups_N[order], 0) :]
+    same = groups_N[order[1:]] == groups_N[order[:-1]]
+    return order[:-1][same], order[1:][same]
+
+
+def near_edges(hashes_NB: NDArray[np.uint8], max_distance: int) -> Iterator[Edges]:
+    """hashes (n, 32) -> edges whose components are those of the graph 'distance <= max_distance'."""
+    unique, inverse = np.unique(hashes_NB, axis=0, return_inverse=True)
+    inverse = inverse.reshape(-1)
+    yield group_edges(inverse)
+    member = np.zeros(len(unique), dtype=np.int64)
+    member[inverse] = np.arange(len(inverse))
+    words_N4 = np.ascontiguousarray(unique).view(np.uint64).reshape(-1, BITS // 64)
+    for first, second in _search(unique, words_N4, np.arange(len(unique)), np.arange(BITS), max_distance, 0):
+        yield member[first], member[second]
+
+
+def _search(
+    hashes_NB: NDArray[np.uint8],
+    words_N4: NDArray[np.uint64],
+    nodes: NDArray[np.int64],
+    bits: NDArray[np.int64],
+    max_distance: int,
+    depth: int,
+) -> Iterator[Edges]:
+    """Edges among `nodes`, which agree in all bits but `bits`."""
+    if len(nodes) < 2:
+        return
+    bands = max_distance + 1
+    if depth == _DEPTH or len(bits) < bands:
+        yield from _grow(words_N4, nodes, max_distance)
+        return
+    for band in range(bands):
+        chosen = bits[band::bands]
+        order, starts = _buckets(_extract(hashes_NB[nodes], chosen))
+        sizes = np.diff(starts)
+        ordered = nodes[order]
+        yield from _compare_small(words_N4, ordered, np.repeat(sizes, sizes), starts, max_distance)
+        for bucket in np.flatnonzero(sizes > _CROWD):
+            inside = ordered[starts[bucket] : starts[bucket + 1]]
+            yield from _search(hashes_NB, words_N4, inside, np.setdiff1d(bits, chosen), max_distance, depth + 1)
+
+
+def _extract(hashes_NB: NDArray[np.uint8], bits: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """The chosen bits of each hash, packed (n, bytes)."""
+    return np.packbits((hashes_NB[:, bits >> 3] >> (7 - (bits & 7)).astype(np.uint8)) & 1, axis=1)
+
+
+def _buckets(keys_NB: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(order, starts): rows sorted so that equal keys are neighbours, and where each run of them starts; n is last."""
+    packed = np.ascontiguousarray(keys_NB).view(f"V{keys_NB.shape[1]}").reshape(-1)
+    order = np.argsort(packed, kind="stable")
+    ordered = packed[order]
+    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1], [True]]))
+    return order, starts
+
+
+def _compare_small(
+    words_N4: NDArray[np.uint64],
+    ordered: NDArray[np.int64],
+    size_of: NDArray[np.int64],
+    starts: NDArray[np.int64],
+    max_distance: int,
+) -> Iterator[Edges]:
+    """All pairs within buckets of at most _CROWD, one lag after another over all buckets at once."""
+    position = np.arange(len(ordered)) - np.repeat(starts[:-1], np.diff(starts))
+    active = np.flatnonzero((size_of > 1) & (size_of <= _CROWD))
+    for lag in range(1, _CROWD):
+        active = active[position[active] + lag < size_of[active]]
+        if not len(active):
+            return
+        first, second = ordered[active], ordered[active + lag]
+        near = _distances(words_N4[first], words_N4[second]) <= max_distance
+        yield first[near], second[near]
+
+
+def _grow(words_N4: NDArray[np.uint64], nodes: NDArray[np.int64], max_distance: int) -> Iterator[Edges]:
+    """A spanning tree of each component of `nodes`: nodes once reached are never compared with each other."""
+    rest = nodes
+    while len(rest) > 1:
+        frontier, rest = rest[:1], rest[1:]
+        while len(frontier) and len(rest):
+            step = max(1, _PAIRS_AT_ONCE // len(rest))
+            block, frontier = frontier[:step], frontier[step:]
+            near = _distances(words_N4[block][:, None], words_N4[rest][None]) <= max_distance
+            reached = near.any(axis=0)
+            yield block[near.argmax(axis=0)[reached]], rest[reached]
+            frontier, rest = np.concatenate([frontier, rest[reached]]), rest[~reached]
+
+
+def _distances(a: NDArray[np.uint64], b: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Hamming distance over the last axis (4 words)."""
+    return np.bitwise_count(a ^ b).sum(axis=-1, dtype=np.int64)
