@@ -1,0 +1,272 @@
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from pydantic import ValidationError
+from webdataset.tariterators import group_by_keys, tar_file_expander
+
+from curate.codec.images import decode, probe
+from curate.codec.tars import TarWriter
+from curate.core.errors import Undecodable
+from curate.core.hashing import make_key
+from curate.core.stage import Packed
+from curate.pack.resize import fitted, resize
+from curate.pack.webdataset import PackWebDataset
+from tests.codec.pictures import encoded, gradient, noise
+
+
+def sample(number: int, data: bytes, **more: Any) -> dict[str, Any]:
+    """A row as the engine hands it over: the pool's columns, item and copy."""
+    found = probe(data)
+    row = {
+        "key": make_key("test", str(number)), "source_id": f"{number}.png", "name": str(number), "offset": 0,
+        "size": len(data), "ext": "png", "caption": f"caption {number}", "url": None, "width": found.width,
+        "height": found.height, "format": found.format, "sha256": hashlib.sha256(data).hexdigest(),
+        "meta": json.dumps({"category": "shapes/stars", "rating": number}), "item": "0", "copy": 0,
+    }  # fmt: skip
+    return row | more
+
+
+def pack(
+    folder: Path, stage: PackWebDataset, rows: list[tuple[dict[str, Any], bytes]], shards: int = 1
+) -> list[Packed]:
+    """What the engine does: rows into tars, then the files about all of them."""
+    per_shard = -(-len(rows) // shards)
+    packed, tars = [], []
+    for i in range(shards):
+        part = rows[i * per_shard : (i + 1) * per_shard]
+        tars.append((f"{stage.name}-{i:06d}.tar", len(part)))
+        with open(folder / tars[-1][0], "wb") as file, TarWriter(file) as tar:
+            packed += [stage.write(row, data, tar.add) for row, data in part]
+    for name, content in stage.finish(tars).items():
+        (folder / name).write_bytes(content)
+    return packed
+
+
+def samples(tar: Path) -> list[dict[str, Any]]:
+    """As the webdataset library reads them."""
+    with open(tar, "rb") as stream:
+        return list(group_by_keys(tar_file_expander([{"url": str(tar), "stream": stream}])))
+
+
+@pytest.fixture
+def pictures() -> list[bytes]:
+    return [encoded(noise(24 + i, 16, seed=i), "png") for i in range(5)]
+
+
+def test_originals_keep_every_byte_and_are_where_the_index_says(tmp_path: Path, pictures: list[bytes]) -> None:
+    rows = [(sample(i, data), data) for i, data in enumerate(pictures)]
+    packed = pack(tmp_path, PackWebDataset(name="d"), rows)
+    tar = (tmp_path / "d-000000.tar").read_bytes()
+    for (row, data), place in zip(rows, packed, strict=True):
+        assert tar[place.offset : place.offset + place.size] == data
+        assert tar[place.text_offset : place.text_offset + place.text_size].decode() == row["caption"]
+        assert (place.ext, place.width, place.height) == ("png", row["width"], row["height"])
+
+
+def test_webdataset_reads_samples_in_order(tmp_path: Path, pictures: list[bytes]) -> None:
+    rows = [(sample(i, data, item="3", copy=i % 2), data) for i, data in enumerate(pictures)]
+    pack(tmp_path, PackWebDataset(name="d", carry={"label": "meta.category"}), rows)
+    found = samples(tmp_path / "d-000000.tar")
+    assert [item["__key__"] for item in found] == [f"{row['key']}-3-{row['copy']}" for row, _ in rows]
+    assert [item["png"] for item in found] == pictures
+    assert [item["txt"].decode() for item in found] == [row["caption"] for row, _ in rows]
+    about = json.loads(found[1]["json"])
+    assert about["key"] == rows[1][0]["key"]
+    assert about["meta"] == {"category": "shapes/stars", "rating": 1}
+    assert about["label"] == "shapes/stars"
+    assert (about["width"], about["height"], about["format"]) == (25, 16, "png")
+    assert about["sha256"] == hashlib.sha256(pictures[1]).hexdigest()
+
+
+def test_tars_are_plain_ustar_of_the_samples_alone(tmp_path: Path, pictures: list[bytes]) -> None:
+    pack(tmp_path, PackWebDataset(name="d"), [(sample(0, pictures[0]), pictures[0])])
+    with tarfile.open(tmp_path / "d-000000.tar") as tar:
+        infos = tar.getmembers()
+    assert [info.name.rpartition(".")[2] for info in infos] == ["png", "txt", "json"]
+    assert {(info.mtime, info.uid, info.gid, info.uname) for info in infos} == {(0, 0, 0, "")}
+
+
+def test_sizes_and_index_name_every_tar(tmp_path: Path, pictures: list[bytes]) -> None:
+    rows = [(sample(i, data), data) for i, data in enumerate(pictures)]
+    pack(tmp_path, PackWebDataset(name="d"), rows, shards=2)
+    assert json.loads((tmp_path / "sizes.json").read_text()) == {"d-000000.tar": 3, "d-000001.tar": 2}
+    index = json.loads((tmp_path / "index.json").read_text())
+    assert index["wids_version"] == 1
+    assert index["shardlist"] == [{"url": "d-000000.tar", "nsamples": 3}, {"url": "d-000001.tar", "nsamples": 2}]
+
+
+def test_wids_reads_the_index(tmp_path: Path, pictures: list[bytes]) -> None:
+    wids = pytest.importorskip("wids", reason="wids is part of webdataset < 1.0 only")
+    rows = [(sample(i, data), data) for i, data in enumerate(pictures)]
+    pack(tmp_path, PackWebDataset(name="d"), rows, shards=2)
+    dataset = wids.ShardListDataset(str(tmp_path / "index.json"), transformations=[], cache_dir=str(tmp_path / "cache"))
+    assert len(dataset) == len(rows)
+    assert [dataset[i][".png"].read() for i in range(len(rows))] == pictures
+
+
+# --- text ---
+
+
+def test_text_comes_from_the_text_column_then_from_the_caption(pictures: list[bytes]) -> None:
+    def text(stage: PackWebDataset, **columns: Any) -> bytes | None:
+        members: dict[str, bytes] = {}
+
+        def add(name: str, data: bytes) -> int:
+            members[name.rpartition(".")[2]] = data
+            return 0
+
+        stage.write(sample(0, pictures[0], **columns), pictures[0], add)
+        return members.get("txt")
+
+    plain = PackWebDataset(name="d")
+    assert text(plain) == b"caption 0"
+    assert text(plain, text="gräulich") == "gräulich".encode()
+    assert text(plain, text=None) == b"caption 0"
+    assert text(plain, caption=None) is None
+    named = PackWebDataset(name="d", text="title")
+    assert text(named, title="a title") == b"a title"
+    assert text(named, title=None) is None
+    assert (named.reads(), named.reads_if_there()) == (("title",), ())
+    assert (plain.reads(), plain.reads_if_there()) == ((), ("text",))
+
+
+def test_a_sample_without_text_has_no_txt_and_says_so(tmp_path: Path, pictures: list[bytes]) -> None:
+    packed = pack(tmp_path, PackWebDataset(name="d"), [(sample(0, pictures[0], caption=None), pictures[0])])
+    assert (packed[0].text_offset, packed[0].text_size) == (-1, 0)
+    with tarfile.open(tmp_path / "d-000000.tar") as tar:
+        assert [name.rpartition(".")[2] for name in tar.getnames()] == ["png", "json"]
+
+
+# --- carry ---
+
+
+def test_carry_takes_columns_and_fields_of_meta(pictures: list[bytes]) -> None:
+    stage = PackWebDataset(name="d", carry={"label": "meta.category", "rating": "meta.rating", "leaf": "cluster_1"})
+    row = sample(7, pictures[0], cluster_1=12)
+    assert stage.reads() == ("cluster_1",)
+    assert stage.carried() == ("label", "rating", "leaf")
+    assert stage.carried_values(row) == {"label": "shapes/stars", "rating": "7", "leaf": 12}
+
+
+def test_carry_as_a_list_keeps_names_and_absent_fields_are_null(pictures: list[bytes]) -> None:
+    stage = PackWebDataset(name="d", carry=["duplicate_set", "meta.author", "meta.exif.camera"])
+    meta = json.dumps({"exif": {"camera": "Leica"}})
+    values = stage.carried_values(sample(0, pictures[0], duplicate_set="ab", meta=meta))
+    assert values == {"duplicate_set": "ab", "author": None, "exif.camera": "Leica"}
+
+
+def test_carried_values_that_json_lacks_do_not_break_the_member(tmp_path: Path, pictures: list[bytes]) -> None:
+    stage = PackWebDataset(name="d", carry=["score", "embedding"])
+    row = sample(0, pictures[0], score=float("nan"), embedding=b"\x00\x3c")
+    pack(tmp_path, stage, [(row, pictures[0])])
+    about = json.loads(samples(tmp_path / "d-000000.tar")[0]["json"])
+    assert (about["score"], about["embedding"]) == (None, None)
+
+
+@pytest.mark.parametrize("name", ["key", "offset", "width"])
+def test_carry_cannot_take_a_name_of_the_index(name: str) -> None:
+    with pytest.raises(ValidationError, match=f"column '{name}' already"):
+        PackWebDataset(name="d", carry={name: "meta.x"})
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "a.b", "a b", "../x", "ä"])
+def test_a_name_that_cannot_name_files_is_refused(name: str) -> None:
+    with pytest.raises(ValidationError, match="letters, digits"):
+        PackWebDataset(name=name)
+
+
+# --- pictures ---
+
+
+@pytest.mark.parametrize(
+    ("ext", "format", "expected"),
+    [
+        ("JPEG", "jpeg", "jpeg"),
+        ("png", "jpeg", "jpg"),
+        ("", "webp", "webp"),
+        ("x.y", None, "bin"),
+        ("tga", None, "tga"),
+    ],
+)
+def test_extension_is_the_sources_own_unless_it_lies(ext: str, format: str | None, expected: str) -> None:
+    members: list[str] = []
+    row = sample(0, encoded(gradient(), "png"), ext=ext, format=format)
+    PackWebDataset(name="d").write(row, b"no picture", lambda name, data: members.append(name) or 0)
+    assert members[0] == f"{row['key']}-0-0.{expected}"
+
+
+@pytest.mark.parametrize(("format", "ext"), [("webp", "webp"), ("jpeg", "jpg"), ("png", "png")])
+def test_resized_pictures_fit_and_look_the_same(tmp_path: Path, format: Any, ext: str) -> None:
+    data = encoded(gradient(200, 100), "png")
+    stage = PackWebDataset(name="d", image="resized", max_side=50, format=format)
+    (place,) = pack(tmp_path, stage, [(sample(0, data), data)])
+    assert (place.ext, place.width, place.height) == (ext, 50, 25)
+    found = samples(tmp_path / "d-000000.tar")[0]
+    picture = decode(found[ext])
+    assert picture.size == (50, 25)
+    assert all(
+        abs(a - b) < 16 for a, b in zip(picture.getpixel((40, 5)), decode(data).getpixel((160, 20)), strict=True)
+    )
+    about = json.loads(found["json"])
+    assert about["sha256"] == hashlib.sha256(found[ext]).hexdigest()
+    assert (about["original_width"], about["original_format"]) == (200, "png")
+    assert about["original_sha256"] == hashlib.sha256(data).hexdigest()
+
+
+def test_resizing_keeps_the_bytes_of_what_fits_already() -> None:
+    data = encoded(gradient(40, 20), "jpeg")
+    assert resize(data, 40, "jpeg", 90) == (data, 40, 20)
+    assert resize(data, 39, "jpeg", 90)[0] != data
+
+
+def test_resizing_turns_pictures_upright_and_drops_transparency() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    sideways = encoded(gradient(40, 20), "jpeg", exif=exif)
+    data, width, height = resize(sideways, 100, "jpeg", 90)
+    assert (width, height) == (20, 40)
+    assert probe(data).orientation == 1
+    clear = encoded(Image.new("RGBA", (8, 8), (0, 0, 0, 0)), "png")
+    assert decode(resize(clear, 100, "png", 90)[0]).getpixel((0, 0)) == (255, 255, 255)
+
+
+def test_resizing_what_is_no_picture_is_a_reject() -> None:
+    with pytest.raises(Undecodable):
+        resize(b"text", 100, "jpeg", 90)
+
+
+@given(st.integers(1, 20_000), st.integers(1, 20_000), st.integers(1, 4096))
+def test_fitted_sizes_keep_the_aspect_and_never_grow(width: int, height: int, side: int) -> None:
+    w, h = fitted(width, height, side)
+    assert 1 <= w <= width
+    assert 1 <= h <= height
+    assert max(w, h) == min(side, max(width, height))
+    scale = max(w, h) / max(width, height)
+    assert abs(w - width * scale) <= 1
+    assert abs(h - height * scale) <= 1
+
+
+def test_the_same_rows_give_the_same_bytes(tmp_path: Path, pictures: list[bytes]) -> None:
+    def build() -> bytes:
+        sink = io.BytesIO()
+        with TarWriter(sink) as tar:
+            stage = PackWebDataset(name="d", image="resized", max_side=10)
+            for i, data in enumerate(pictures):
+                stage.write(sample(i, data), data, tar.add)
+        return sink.getvalue()
+
+    assert build() == build()
+
+
+def test_every_parameter_is_described() -> None:
+    assert all(field.description for field in PackWebDataset.model_fields.values())
