@@ -49,7 +49,10 @@ def create(spec: Spec) -> torch.nn.Module:
 
 class TimmEncoder(TorchEncoder):
     def __init__(self, spec: Spec, identity: dict[str, Any], model: torch.nn.Module, device: str) -> None:
-        asked = {key: spec.options[key] for key in (*_PREPROCESSING_OPTIONS, "img_size") if key in spec.options}
+        asked = {key: spec.options[key] for key in _PREPROCESSING_OPTIONS if key in spec.options}
+        if "img_size" in spec.options:
+            height, width = np.broadcast_to(spec.options["img_size"], 2).tolist()
+            asked["input_size"] = (3, height, width)
         config = resolve_data_config(asked, model=model)
         self._transform = create_transform(**config, is_training=False, normalize=False)
         self._prefix_tokens = getattr(model, "num_prefix_tokens", 0)

@@ -1,0 +1,63 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from curate.core.errors import RecipeError
+from curate.encoders.spec import Spec, parse_spec
+
+_NAMES = st.from_regex(r"[a-z][a-z0-9_.\-]{0,20}", fullmatch=True)
+
+
+def test_forms():
+    assert parse_spec("descriptor") == Spec("descriptor")
+    assert parse_spec("timm:vit_tiny_patch16_224") == Spec("timm", "vit_tiny_patch16_224")
+    assert parse_spec("timm:vit@/w/a.safetensors") == Spec("timm", "vit", {}, "/w/a.safetensors")
+    assert parse_spec("open_clip:ViT-B-32/laion2b") == Spec("open_clip", "ViT-B-32/laion2b")
+    assert parse_spec("hf:/models/a@b") == Spec("hf", "", {}, "/models/a@b")
+    assert parse_spec("hf:google/siglip?revision=abc") == Spec("hf", "google/siglip", {"revision": "abc"})
+
+
+def test_options_are_typed():
+    options = parse_spec("timm:v?depth=2&drop=0.5&dynamic_img_size=true&global_pool=token&random=7").options
+    assert options == {"depth": 2, "drop": 0.5, "dynamic_img_size": True, "global_pool": "token", "random": 7}
+
+
+@given(name=_NAMES, options=st.dictionaries(_NAMES.filter(lambda key: key != "random"), st.integers() | _NAMES))
+def test_public_name_reads_back_and_hides_the_path(name, options):
+    spec = Spec("timm", name, options, "/secret/path.pt")
+    assert "secret" not in spec.public
+    assert parse_spec(spec.public).public == spec.public
+
+
+@given(first=_NAMES, second=_NAMES)
+def test_order_of_options_does_not_count(first, second):
+    one = parse_spec(f"timm:v?a_{first}=1&b_{second}=2")
+    other = parse_spec(f"timm:v?b_{second}=2&a_{first}=1")
+    assert one.public == other.public
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "vitb", "timm:", "timm:?random=0", "timm:v@", "distill:/a", "keras:v", "descriptor?size=3", "descriptor:a"],
+)
+def test_no_encoder_is_one_line_with_the_choices(text):
+    with pytest.raises(RecipeError) as error:
+        parse_spec(text)
+    message = str(error.value)
+    assert "\n" not in message
+    assert repr(text) in message
+    assert "timm:vit_base_patch16_dinov3" in message
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("timm:v?depth", "'depth'"),
+        ("timm:v?random=x", "no whole number"),
+        ("hf:/a?depth=2", "hf takes random, revision"),
+        ("open_clip:ViT-B-32?crop=2", "open_clip takes random, image_size"),
+    ],
+)
+def test_bad_options_are_named(text, says):
+    with pytest.raises(RecipeError, match=says):
+        parse_spec(text)

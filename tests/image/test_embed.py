@@ -1,0 +1,145 @@
+import json
+import pickle
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from pydantic import ValidationError
+
+from curate import encoders
+from curate.codec.images import decode
+from curate.core.stage import Batch, Sample
+from curate.core.vectors import from_binary, vector_type
+from curate.image.embed import Embed, embedding_columns
+from tests.codec.pictures import encoded
+from tests.encoders.models import TINY, picture, save_timm
+
+VIT = f"timm:vit_base_patch16_224?{TINY}&random=0"
+
+
+def _run(stage, count=5):
+    """(columns, the pictures' vectors straight from the encoder)."""
+    stage.setup({})
+    samples = [Sample(encoded(picture(seed=seed), "PNG"), decode) for seed in range(count)]
+    prepared = [stage.prepare(sample) for sample in samples]
+    keys = [f"{number:032x}" for number in range(count)]
+    columns = stage.process(Batch(pa.table({"key": pa.array(keys, pa.string())}), prepared))
+    encoder = encoders.load(stage.encoder, device="cpu", precision=stage.precision)
+    direct = encoder.encode([encoder.prepare(sample.image()) for sample in samples]).summary
+    return columns, direct
+
+
+@pytest.mark.parametrize("encoder", ["descriptor", VIT])
+def test_columns_hold_the_encoders_vectors(encoder):
+    stage = Embed(encoder=encoder, batch_size=2)
+    columns, direct = _run(stage)
+    assert stage.writes() == ("embedding", "embedding_norm")
+    assert columns["embedding"].type == vector_type(direct.shape[1])
+    assert np.allclose(np.linalg.norm(from_binary(columns["embedding"]), axis=1), 1, atol=1e-3)
+    assert np.allclose(from_binary(columns["embedding"], columns["embedding_norm"]), direct, rtol=2e-3, atol=2e-3)
+    assert columns["reject"] == [None] * 5
+
+
+def test_descriptor_has_not_changed():
+    """Golden: raise `Embed.version` and the descriptor's WEIGHTS when these figures move."""
+    columns, _ = _run(Embed(), 1)
+    vector = from_binary(columns["embedding"])[0]
+    figures = [float(vector @ np.cos(np.arange(728) * turn)) for turn in (0.0, 0.1, 0.7, 1.9)]
+    assert figures == pytest.approx([9.1769, -1.112, -0.4322, 0.2606], abs=2e-3)
+
+
+def test_an_empty_batch():
+    columns, _ = _run(Embed(), 0)
+    assert [len(columns[name]) for name in ("embedding", "embedding_norm", "reject")] == [0, 0, 0]
+    assert columns["embedding"].type == vector_type(728)
+
+
+def test_schema_says_where_vectors_come_from():
+    stage = Embed(encoder=VIT, column="look")
+    columns, _ = _run(stage)
+    schema = stage.schema()
+    assert schema.names == ["look", "look_norm"]
+    assert schema.types == [columns["look"].type, columns["look_norm"].type]
+    metadata = {key.decode(): value.decode() for key, value in schema.field("look").metadata.items()}
+    assert metadata["encoder"] == VIT
+    assert metadata["weights"] == "random:0"
+    assert metadata["dim"] == "64"
+    assert json.loads(metadata["preprocessing"])["size"] == [224, 224]
+    assert "unit length" in metadata["units"]
+
+
+_WILD = st.floats(width=32, allow_nan=True, allow_infinity=True)
+
+
+@given(arrays(np.float32, (6, 3), elements=_WILD | st.just(0.0)))
+def test_every_row_is_a_direction_or_a_reject(vectors):
+    columns = embedding_columns(vectors, "embedding")
+    rows = zip(vectors, columns["embedding"], columns["embedding_norm"], columns["reject"], strict=True)
+    for vector, unit, norm, reason in rows:
+        assert unit.is_valid == norm.is_valid == (reason is None)
+        if not np.isfinite(vector).all():
+            assert reason == "nan_embedding"
+        elif not vector.any():
+            assert reason == "zero_embedding"
+
+
+def test_rejects_do_not_touch_their_neighbours():
+    vectors = np.array([[3, 4], [0, 0], [np.nan, 1], [0, 2]], dtype=np.float32)
+    columns = embedding_columns(vectors, "embedding")
+    assert columns["reject"] == [None, "zero_embedding", "nan_embedding", None]
+    assert columns["embedding_norm"].to_pylist() == [5, None, None, 2]
+    assert np.allclose(from_binary(columns["embedding"])[[0, 3]], [[0.6, 0.8], [0, 1]], atol=1e-3)
+
+
+def test_what_enters_the_fingerprint(tmp_path):
+    save_timm(tmp_path / "a.safetensors", seed=0)
+    (tmp_path / "b.safetensors").write_bytes((tmp_path / "a.safetensors").read_bytes())
+    name = f"timm:vit_base_patch16_224?{TINY}"
+    a, b = (Embed(encoder=f"{name}@{tmp_path}/{file}.safetensors") for file in ("a", "b"))
+    assert a.parameters() == b.parameters()
+    assert a.identity() == b.identity()
+    assert Embed(threads=2, device="cpu", batch_size=8).parameters() == Embed().parameters()
+    assert Embed(encoder=VIT, precision="bfloat16").identity() != Embed(encoder=VIT).identity()
+    assert Embed(column="other").parameters() != Embed().parameters()
+
+
+def test_resources_and_preflight():
+    assert Embed(encoder=VIT, device="cuda", threads=3).resources().gpus == 1
+    assert Embed(encoder=VIT, device="cpu", threads=3).resources().cpus == 3
+    assert Embed(device="auto").resources().gpus == 0
+    assert Embed().preflight() == []
+    assert "no weights at" in Embed(encoder="hf:/no/such").preflight()[0]
+
+
+def test_threads_are_the_stages():
+    import torch
+
+    before = torch.get_num_threads()
+    try:
+        Embed(encoder=VIT, threads=1).setup({})
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "says"),
+    [
+        ({"encoder": "vitb"}, "'vitb' is not 'library:model'"),
+        ({"precision": "half"}, "'float32', 'bfloat16' or 'float16'"),
+        ({"device": "gpu"}, "should match pattern"),
+        ({"batch_size": 0}, "greater than or equal to 1"),
+    ],
+)
+def test_wrong_parameters_are_refused_at_once(parameters, says):
+    with pytest.raises(ValidationError, match=says):
+        Embed(**parameters)
+
+
+def test_a_stage_travels_and_explains_itself():
+    stage = pickle.loads(pickle.dumps(Embed(encoder=VIT)))
+    assert stage == Embed(encoder=VIT)
+    assert all(field.description for field in Embed.model_fields.values())
