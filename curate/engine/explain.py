@@ -104,16 +104,20 @@ def _dataset(run: Run, base: str, key: str) -> dict[str, Any]:
 
 def copies_of(run: Run, key: str) -> list[str]:
     """Keys of the samples that were refused as copies of this one."""
+    tables = {
+        shard.id: shard.table
+        for output in run.outputs.values()
+        if output["base"].startswith("pools/")
+        for shard in read_shards(run.storage, output["base"])
+    }
     found: list[str] = []
     for output in run.outputs.values():
-        if not output.get("path", "").startswith("columns/duplicates.drop/"):
-            continue
-        for file in run.storage.list(output["path"]):
-            if "/" in file:
-                continue
-            path = f"{output['path']}/{file}"
-            table = run.storage.read_table(path, columns=["duplicate_of"])
-            rows = np.flatnonzero(pc.equal(table["duplicate_of"], key).fill_null(False).to_numpy(zero_copy_only=False))
-            if len(rows):
-                found += [f"{file.removesuffix('.parquet')} row {row}" for row in rows]
-    return found
+        path = output.get("path") or ""
+        files = run.storage.list(path) if path.startswith("columns/duplicates.drop/") else {}
+        for shard, table in tables.items():
+            if f"{shard}.parquet" in files:
+                column = run.storage.read_table(f"{path}/{shard}.parquet", columns=["duplicate_of"])["duplicate_of"]
+                rows = np.flatnonzero(pc.equal(column, key).fill_null(False).to_numpy(zero_copy_only=False))
+                if len(rows):
+                    found += run.storage.read_table(table, columns=["key"])["key"].take(pa.array(rows)).to_pylist()
+    return sorted(set(found))

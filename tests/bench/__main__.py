@@ -1,0 +1,17 @@
+"""`make bench`: every benchmark, one after the other. Ratios count; the machine's line says what they were measured on."""
+
+from __future__ import annotations
+
+from tests.bench import bench_embed, bench_engine, bench_pack
+from tests.bench.measure import machine
+
+
+def main() -> None:
+    print(machine())
+    for module in (bench_engine, bench_embed, bench_pack):
+        print(f"\n{module.__doc__}")
+        module.main()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""What the engine costs: per shard and stage, against reading and publishing the same files by hand; peak memory."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from curate.core.nouns import read_shards
+from curate.core.pipeline import Pipeline
+from curate.core.stage import Batch, Map
+from curate.core.storage import open_storage
+from curate.engine.backend import Backend
+from curate.engine.run import make_backend, run
+from tests.bench.measure import PeakMemory, line, seconds
+from tests.engine.toys import Even, Numbers, Parity, PlainPack
+
+SHARDS, ROWS = 200, 10
+SMALL, LARGE = 10_000, 100_000
+
+
+class Nothing(Map):
+    """A column of zeros: all that is left is the engine."""
+
+    op: ClassVar[str] = "bench.nothing"
+    column: str
+    generation: int
+
+    def writes(self) -> tuple[str, ...]:
+        return (self.column,)
+
+    def schema(self) -> pa.Schema:
+        return pa.schema([pa.field(self.column, pa.int64())])
+
+    def process(self, batch: Batch) -> dict[str, Any]:
+        return {self.column: np.zeros(len(batch), dtype=np.int64)}
+
+
+class Vector(Map):
+    """A 64-number vector of each picture, as an encoder would give."""
+
+    op: ClassVar[str] = "bench.vector"
+    pixels: ClassVar[bool] = True
+
+    def writes(self) -> tuple[str, ...]:
+        return ("brightness", "vector")
+
+    def schema(self) -> pa.Schema:
+        return pa.schema([pa.field("brightness", pa.float64()), pa.field("vector", pa.binary(128))])
+
+    def prepare(self, sample: Any) -> Any:
+        return np.asarray(sample.image(), dtype=np.float32)
+
+    def process(self, batch: Batch) -> dict[str, Any]:
+        vectors = [image.reshape(-1)[:64].astype(np.float16).tobytes() for image in batch.prepared]
+        return {"brightness": [float(image.mean()) for image in batch.prepared], "vector": vectors}
+
+
+def chain(stages: int, generation: int) -> Pipeline:
+    pipeline = Pipeline()
+    pipeline.add("pool", Numbers(namespace="bench", rows=SHARDS * ROWS, shard_rows=ROWS))
+    before = "pool"
+    for number in range(stages):
+        name = f"nothing_{number}"
+        pipeline.add(name, Nothing(column=name, generation=generation), before)
+        before = name
+    return pipeline
+
+
+def overhead(folder: Path) -> None:
+    for engine in ("local", "ray"):
+        backend: Backend = make_backend(engine)
+        workspace = str(folder / engine)
+        run(chain(0, 0), workspace, engine=backend)
+        run(chain(1, -1), workspace, engine=backend)
+        one = _timed(1, workspace, backend, 0)
+        four = _timed(4, workspace, backend, 100)
+        line(f"{engine}: one stage, per shard", f"{one / SHARDS * 1e3:.2f} ms", f"{SHARDS} shards of {ROWS} rows")
+        line(f"{engine}: each further stage of the pass, per shard", f"{(four - one) / 3 / SHARDS * 1e3:.2f} ms")
+        backend.close()
+    by_hand = seconds(lambda: _by_hand(folder / "local"))
+    line("by hand: read table, publish one parquet, per shard", f"{by_hand / SHARDS * 1e3:.2f} ms", "fsync and rename")
+
+
+def _timed(stages: int, workspace: str, backend: Backend, first: int) -> float:
+    generation = iter(range(first, first + 10))
+    return seconds(lambda: run(chain(stages, next(generation)), workspace, engine=backend))
+
+
+def _by_hand(workspace: Path) -> None:
+    storage = open_storage(str(workspace))
+    [version] = {name.split("/versions/")[1].split("/")[0] for name in storage.list("pools") if "/versions/" in name}
+    for shard in read_shards(storage, f"pools/bench/versions/{version}"):
+        table = storage.read_table(shard.table, columns=["key"])
+        column = pa.table({"zero": np.zeros(table.num_rows, dtype=np.int64)})
+        storage.publish_table(f"by_hand/{shard.id}.parquet", column)
+
+
+def whole(rows: int) -> Pipeline:
+    """A pool of small pictures through one pass, a selection of a tenth and a dataset."""
+    pipeline = Pipeline()
+    pipeline.add("pool", Numbers(namespace="bench", rows=rows, shard_rows=1000))
+    pipeline.add("vector", Vector(), "pool")
+    pipeline.add("parity", Parity(units=100), "vector")
+    pipeline.add("even", Even(each=rows // 1000), "parity")
+    pipeline.add("dataset", PlainPack(shard_rows=1000), "even")
+    return pipeline
+
+
+def memory(folder: Path) -> None:
+    for engine in ("local", "ray"):
+        peaks: dict[int, int] = {}
+        for rows in (SMALL, LARGE):
+            command = [sys.executable, "-m", "tests.bench.bench_engine", engine, str(rows), str(folder / f"{engine}{rows}")]
+            with subprocess.Popen(command, env=_environment()) as process:
+                peaks[rows] = PeakMemory(process).wait()
+            line(f"{engine}: peak memory, {rows:,} images", f"{peaks[rows] / 2**20:,.0f} MiB", "PSS of all processes + /dev/shm")
+            shutil.rmtree(folder / f"{engine}{rows}")
+        line(f"{engine}: {LARGE:,} against {SMALL:,} images", f"{peaks[LARGE] / peaks[SMALL]:.3f}", "limit 1.15")
+
+
+def _environment() -> Mapping[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def main() -> None:
+    folder = Path(tempfile.mkdtemp(prefix="bench-engine-"))
+    try:
+        overhead(folder)
+        memory(folder)
+    finally:
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 4:
+        run(whole(int(sys.argv[2])), sys.argv[3], engine=sys.argv[1])
+    else:
+        main()
