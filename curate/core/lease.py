@@ -33,6 +33,9 @@ def owner() -> dict[str, Any]:
     return {"host": socket.gethostname(), "boot": psutil.boot_time(), "pid": os.getpid(), "born": _born(os.getpid())}
 
 
+os.register_at_fork(after_in_child=owner.cache_clear)
+
+
 def _born(pid: int) -> float | None:
     try:
         process = psutil.Process(pid)
@@ -51,7 +54,7 @@ def is_gone(holder: dict[str, Any]) -> bool:
 
 def read(storage: Storage, path: str) -> dict[str, Any] | None:
     try:
-        return storage.read_json(path)  # type: ignore[no-any-return]
+        return storage.read_json(path)
     except FileNotFoundError:
         return None
 

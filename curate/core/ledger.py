@@ -41,8 +41,9 @@ class Entry:
             raise LedgerError(f"{stage}: {self.before} rows in, {self.after} out, {lost} unaccounted for")
         return self
 
-    def failures(self) -> int:
-        return sum(n for reason, n in self.rejected.items() if reason.startswith(ERROR_PREFIX) or reason == SET_ASIDE)
+    def errors(self) -> int:
+        """Rows that failed one by one; those of shards set aside are counted by the shard."""
+        return sum(n for reason, n in self.rejected.items() if reason.startswith(ERROR_PREFIX))
 
     def to_json(self) -> dict[str, Any]:
         value: dict[str, Any] = {"before": self.before, "rejected": dict(sorted(self.rejected.items()))}

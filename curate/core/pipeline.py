@@ -204,9 +204,10 @@ def build_stage(op: str, values: Mapping[str, Any], fail: Any) -> tuple[Stage, d
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        given = "" if first["type"] == "missing" else f"{first['input']!r}: "
+        if first["type"] == "missing":
+            raise fail(where, f"missing, and {op} cannot do without it; `curate ops {op}` describes it") from None
         message = first["msg"].removeprefix("Value error, ")
-        raise fail(where, f"{given}{message[0].lower()}{message[1:]}") from None
+        raise fail(where, f"{first['input']!r}: {message[0].lower()}{message[1:]}") from None
 
 
 def _nearest_parameter(name: str, cls: type[Stage]) -> str:

@@ -38,13 +38,17 @@ def parse(text: str, overrides: Iterable[str] = (), file: str = "recipe") -> Pip
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
         raise RecipeError(f"{file}{line}: not YAML ({getattr(error, 'problem', error)}); mend the line") from None
+    if isinstance(raw, dict) and not isinstance(raw.setdefault("vars", {}) or {}, dict):
+        raise RecipeError(f"{file}: vars: {raw['vars']!r} is no mapping; write `name: value` lines below it")
     if not isinstance(raw, dict) or not isinstance(raw.get("stages"), dict) or not raw["stages"]:
         raise RecipeError(f"{file}: a recipe needs `stages:` with at least one named stage")
-    _walk(root, (), places, file)
+    _walk(root or yaml.MappingNode("", []), (), places, file)
     for name in raw:
         if name not in TOP:
             raise RecipeError(f"{file}:{places[(str(name),)]}: {name}: no part of a recipe; it has {', '.join(TOP)}")
-    resolved = _resolve(raw, list(overrides), file)
+    for override in overrides:
+        _override(raw, override, file)
+    resolved = _resolve(raw, places, file)
     pipeline = Pipeline()
     pipeline.source = resolved
     for name, values in resolved["stages"].items():
@@ -64,30 +68,41 @@ def _walk(node: yaml.Node, path: tuple[str, ...], places: Places, file: str) -> 
             _walk(value, here, places, file)
 
 
-def _resolve(raw: dict[str, Any], overrides: list[str], file: str) -> dict[str, Any]:
-    variables = dict(raw.get("vars") or {})
-    stages = raw["stages"]
-    for override in overrides:
-        name, equals, value = override.partition("=")
-        if not equals:
-            raise RecipeError(f"--set {override}: expected name=value or stage.parameter=value")
+def _override(raw: dict[str, Any], override: str, file: str) -> None:
+    """Put a `--set` into the recipe as it was read."""
+    name, equals, value = override.partition("=")
+    if not equals:
+        raise RecipeError(f"--set {override}: expected name=value or stage.parameter=value")
+    try:
         parsed = yaml.safe_load(value)
-        stage, dot, parameter = name.partition(".")
-        if not dot and name in variables:
-            variables[name] = parsed
-        elif dot and isinstance(stages.get(stage), dict):
-            stages[stage][parameter] = parsed
-        else:
-            known = [*variables, *(f"{s}.…" for s in stages)]
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"{file} has {', '.join(known)}"
-            raise RecipeError(f"--set {override}: no such variable or stage; {hint}")
+    except yaml.YAMLError as error:
+        raise RecipeError(f"--set {override}: the value is not YAML ({getattr(error, 'problem', error)})") from None
+    variables, stages = raw["vars"] or {}, raw["stages"]
+    stage, dot, parameter = name.partition(".")
+    if not dot and name in variables:
+        variables[name] = parsed
+    elif dot and isinstance(stages.get(stage), dict):
+        stages[stage][parameter] = parsed
+    else:
+        known = [*variables, *(f"{s}.…" for s in stages)]
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"{file} has {', '.join(known)}"
+        raise RecipeError(f"--set {override}: no such variable or stage; {hint}")
+
+
+def _resolve(raw: dict[str, Any], places: Places, file: str) -> dict[str, Any]:
+    """The recipe with every `${variable}` put in."""
+    variables, stages = raw["vars"] or {}, raw["stages"]
     try:
         config = OmegaConf.create({**variables, "stages": stages, "workspace": raw.get("workspace")})
         resolved = OmegaConf.to_container(config, resolve=True)
     except OmegaConfBaseException as error:
         text = str(error).splitlines()[0]
-        raise RecipeError(f"{file}: {getattr(error, 'full_key', '') or ''}: {text}; define it under `vars`") from None
+        place = str(getattr(error, "full_key", None) or "")
+        steps = tuple(place.replace("[", ".").replace("]", "").split("."))
+        found = [steps[:n] for n in range(len(steps), 0, -1)] + [("vars", steps[0])]
+        line = next((f":{places[step]}" for step in found if step in places), "")
+        raise RecipeError(f"{file}{line}: {place.removeprefix('stages.')}: {text}; define it under `vars`") from None
     assert isinstance(resolved, dict)
     return {"vars": variables, "stages": resolved["stages"], "workspace": resolved["workspace"]}
 

@@ -34,7 +34,8 @@ class Storage:
     """Files under a root URL, by relative path. Picklable; cheap to make again in a worker."""
 
     def __init__(self, url: str) -> None:
-        self.fs, root = fsspec.core.url_to_fs(str(url))
+        # listings must not be cached: another process may have published a name since
+        self.fs, root = fsspec.core.url_to_fs(str(url), use_listings_cache=False)
         self.local = "file" in _protocols(self.fs)
         self.root = str(Path(root).absolute()) if self.local else root.rstrip("/")
         self.url = self.root if self.local else self.fs.unstrip_protocol(self.root)
@@ -54,10 +55,10 @@ class Storage:
         return bool(self.fs.exists(self.path(relative)))
 
     def open(self, relative: str) -> BinaryIO:
-        return self.fs.open(self.path(relative), "rb")  # type: ignore[no-any-return]
+        return self.fs.open(self.path(relative), "rb")
 
     def read(self, relative: str) -> bytes:
-        return self.fs.cat_file(self.path(relative))  # type: ignore[no-any-return]
+        return self.fs.cat_file(self.path(relative))
 
     def read_json(self, relative: str) -> Any:
         return json.loads(self.read(relative))
@@ -86,10 +87,9 @@ class Storage:
         """Yield a local path to write to; when the block ends well, the complete file appears under its name."""
         aside = self._aside(relative)
         try:
-            yield aside
-            self._finish(aside, relative, exclusive=False)
-        except OSError as error:
-            raise _explain(error, self.url_of(relative)) from error
+            with _explained(self.url_of(relative)):
+                yield aside
+                self._finish(aside, relative, exclusive=False)
         finally:
             aside.unlink(missing_ok=True)
 
@@ -98,9 +98,8 @@ class Storage:
         """A local path for a file whose final name depends on its content; hand it to `adopt` when it is complete."""
         aside = self._aside(f"{folder}/scratch")
         try:
-            yield aside
-        except OSError as error:
-            raise _explain(error, self.url_of(folder)) from error
+            with _explained(self.url_of(folder)):
+                yield aside
         finally:
             aside.unlink(missing_ok=True)
 
@@ -112,12 +111,11 @@ class Storage:
         """Publish small bytes only if the name is free; else AlreadyExistsError. At most one of many callers wins."""
         aside = self._aside(relative)
         try:
-            aside.write_bytes(data)
-            self._finish(aside, relative, exclusive=True)
+            with _explained(self.url_of(relative)):
+                aside.write_bytes(data)
+                self._finish(aside, relative, exclusive=True)
         except FileExistsError as error:
             raise AlreadyExistsError(f"{self.url_of(relative)}: exists already") from error
-        except OSError as error:
-            raise _explain(error, self.url_of(relative)) from error
         finally:
             aside.unlink(missing_ok=True)
 
@@ -145,10 +143,8 @@ class Storage:
         if not self.local:
             return Path(tempfile.gettempdir()) / f"curate-{uuid.uuid4().hex}{TEMPORARY}"
         final = Path(self.path(relative))
-        try:
+        with _explained(str(final.parent)):
             final.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise _explain(error, str(final.parent)) from error
         return final.parent / f".{final.name}.{uuid.uuid4().hex[:12]}{TEMPORARY}"
 
     def _finish(self, aside: Path, relative: str, *, exclusive: bool) -> None:
@@ -205,11 +201,20 @@ def _fsync_folder(path: str) -> None:
         os.close(descriptor)
 
 
-def _explain(error: OSError, url: str) -> Exception:
-    remedies = {
-        errno.ENOSPC: "no space is left; free some or choose another workspace",
-        errno.EACCES: "not writable; check its owner and mode",
-        errno.EROFS: "read-only file system; choose another workspace",
-    }
-    remedy = remedies.get(error.errno or 0)
-    return StorageError(f"{url}: {remedy}") if remedy else error
+_REMEDIES = {
+    errno.ENOSPC: "no space is left; free some or choose another workspace",
+    errno.EACCES: "not writable; check its owner and mode",
+    errno.EROFS: "read-only file system; choose another workspace",
+}
+
+
+@contextlib.contextmanager
+def _explained(url: str) -> Iterator[None]:
+    """An operating system's error that a user can mend, said in words."""
+    try:
+        yield
+    except OSError as error:
+        remedy = _REMEDIES.get(error.errno or 0)
+        if remedy is None:
+            raise
+        raise StorageError(f"{url}: {remedy}") from error

@@ -68,19 +68,24 @@ def attempt(function: Callable[[Any], Any], payload: Any, attempts: int = ATTEMP
     return None, " ".join(message.split())
 
 
-_ready: dict[str, Stage] = {}
+_ready: dict[str, tuple[Stage, Stage]] = {}
+"""Place -> the stage as it was given, and its copy after `setup`."""
 _lock = threading.Lock()
 
 
 def set_up(
     key: str, stage: Stage, ports: Mapping[str, str], storage: Storage, keep: frozenset[str] = frozenset()
 ) -> Stage:
-    """The stage after its `setup`, once per process and fingerprint; stages outside of `keep` are let go."""
+    """The stage after its `setup`, once per process, workspace and fingerprint; those outside of `keep` are let go.
+
+    Execution parameters are no part of a fingerprint, so the stage as it was written is compared too."""
+    place = storage.url_of(key)
     with _lock:
-        if key not in _ready:
-            for old in [name for name in _ready if name not in keep]:
+        if place not in _ready or _ready[place][0] != stage:
+            kept = {storage.url_of(name) for name in keep}
+            for old in [name for name in _ready if name not in kept]:
                 del _ready[old]
             fresh = stage.model_copy(deep=True)
             fresh.setup({port: StoredArtifact(storage, base) for port, base in ports.items()})
-            _ready[key] = fresh
-        return _ready[key]
+            _ready[place] = stage, fresh
+        return _ready[place][1]

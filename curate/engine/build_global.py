@@ -18,6 +18,9 @@ from curate.engine.context import Built, Context
 from curate.engine.segments import read_ledger
 from curate.engine.view import StoredView
 
+WORK = {"selections": ("shuffle", "counts"), "datasets": ("order", "parts")}
+"""Folders of a noun that hold what one step of its build leaves for the next."""
+
 
 def prepare(ctx: Context, node: Node) -> Built:
     """Fingerprint and place of a global step's output."""
@@ -28,6 +31,12 @@ def prepare(ctx: Context, node: Node) -> Built:
     if isinstance(stage, Pack):
         return Built(fingerprint, f"datasets/{stage.name}/{fingerprint}")
     return Built(fingerprint, f"artifacts/{stage.op}/{fingerprint}")
+
+
+def tidy(ctx: Context, built: Built) -> None:
+    """Remove what lies between the steps of a committed Select or Pack; a kill after the commit leaves it behind."""
+    for folder in WORK.get(built.base.split("/")[0], ()):
+        ctx.storage.remove(f"{built.base}/{folder}")
 
 
 def build_reduce(ctx: Context, node: Node, built: Built) -> None:
@@ -88,8 +97,7 @@ def build_select(ctx: Context, node: Node, built: Built) -> None:
         node, built, "selection", entry, rows=entry.after, seconds=round(time.monotonic() - began, 3),
         built_rows=entry.before, bytes=sum(ctx.storage.list(f"{built.base}/buckets").values()), extra={"buckets": buckets},
     )  # fmt: skip
-    ctx.storage.remove(f"{built.base}/shuffle")
-    ctx.storage.remove(f"{built.base}/counts")
+    tidy(ctx, built)
 
 
 def build_pack(ctx: Context, node: Node, built: Built) -> None:
@@ -128,8 +136,7 @@ def build_pack(ctx: Context, node: Node, built: Built) -> None:
         rows=copies, bytes=sum(tars.values()), seconds=round(time.monotonic() - began, 3),
         built_rows=sum(p.stop - p.start for p in payloads), extra={"tars": count},
     )  # fmt: skip
-    for folder in ("order", "parts"):
-        ctx.storage.remove(f"{built.base}/{folder}")
+    tidy(ctx, built)
 
 
 def _shards(

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from curate.core.ledger import SET_ASIDE, Entry, total
+from curate.core.ledger import ERROR_PREFIX, SET_ASIDE, Entry, total
 from curate.core.nouns import Shard
 from curate.core.pipeline import Node
 from curate.core.rows import ColumnsRef, Rows
 from curate.core.stage import Map, Resources
+from curate.engine import segments
 from curate.engine.backend import Outcome
 from curate.engine.context import Built, Context
 from curate.engine.passes import ATTEMPTS, Member, PassTask, run_pass
@@ -45,6 +46,7 @@ class MapBuild:
         self.ctx, self.nodes = ctx, nodes
         self.members = {node.name: member_of(ctx, node) for node in nodes}
         self.pool = ctx.pool(nodes[0])
+        self.whole_rows = ctx.whole_pool_rows(nodes[0])
         self.results: dict[str, dict[str, dict[str, Any]]] = {node.name: {} for node in nodes}
         """Stage -> shard id -> what its task or its footer says."""
         self.lost: dict[str, str] = {}
@@ -73,22 +75,30 @@ class MapBuild:
         with ThreadPoolExecutor(FOOTER_THREADS) as threads:
             for (name, shard), result in zip(have, threads.map(self._footer, have), strict=True):
                 self.results[name][shard.id] = result
+                self._lose(name, result)
         work = []
         for shard in self.pool.shards:
             lacking = frozenset(name for name in self.members if shard.id not in self.results[name])
             if lacking:
                 work.append((shard, lacking))
+        return work, *self._traces(found)
+
+    def _traces(self, found: dict[str, dict[str, int]]) -> tuple[set[str], dict[str, dict[str, list[int]]]]:
+        """What earlier runs left beside the columns: marks of shards under way, rows that kill. What is done is removed."""
+        storage = self.ctx.storage
         suspects: set[str] = set()
         poison: dict[str, dict[str, list[int]]] = {}
         for name, files in found.items():
             for file in files:
                 folder, _, item = file.partition("/")
+                path, shard = f"{self.members[name].path}/{file}", item.split("/")[0].removesuffix(".json")
+                if folder == "poison":
+                    poison.setdefault(shard, {})[name] = storage.read_json(path)
+                elif folder in (ATTEMPTS, segments.FOLDER) and f"{shard}.parquet" in files:
+                    storage.remove(path)
                 if folder == ATTEMPTS:
-                    suspects.add(item)
-                elif folder == "poison":
-                    rows = storage.read_json(f"{self.members[name].path}/{file}")
-                    poison.setdefault(item.removesuffix(".json"), {})[name] = rows
-        return work, suspects, poison
+                    suspects.add(shard)
+        return suspects, poison
 
     def _footer(self, item: tuple[str, Shard]) -> dict[str, Any]:
         name, shard = item
@@ -143,13 +153,17 @@ class MapBuild:
         for result in results:
             self.results[result["stage"]][result["shard"]] = result
             self.fresh[result["stage"]].append(result)
-            entry = Entry.from_json(result["entry"])
-            failures = entry.failures()
-            self._step.advance(0, sum(entry.rejected.values()))
-            if failures:
-                self.ctx.lose(failures, f"{result['stage']}: {next(iter(result['messages'].values()), 'killed')}")
-                self.ctx.check_budget(self.pool.rows)
+            self._step.advance(0, sum(result["entry"]["rejected"].values()))
+            self._lose(result["stage"], result)
         self._step.advance(sum(shard.rows for shard, _ in task.work))
+
+    def _lose(self, name: str, result: dict[str, Any]) -> None:
+        """Count the rows of a shard that failed one by one, computed now or by a run before."""
+        entry = Entry.from_json(result["entry"])
+        if entry.errors():
+            reason = next(reason for reason in entry.rejected if reason.startswith(ERROR_PREFIX))
+            said = result.get("messages", {}).get(reason, reason)
+            self.ctx.lose(name, self.ctx.lost.get(name, 0) + entry.errors(), f"{name}: {said}", self.whole_rows)
 
     def _suspicious(self, item: tuple[Shard, frozenset[str]], poison: dict[str, dict[str, list[int]]]) -> None:
         """A shard whose task died with its process: find the rows that do it, refuse them, and try once more."""
@@ -200,8 +214,8 @@ class MapBuild:
         self.lost[shard.id] = error
         self.ctx.events.emit("shard_set_aside", shard=shard.id, tar=shard.tar, error=error)
         self.ctx.progress.say(f"  shard {shard.id} ({shard.tar}) is set aside: {error}")
-        self.ctx.lose(shard.rows, f"shard {shard.id}: {error}")
-        self.ctx.check_budget(self.pool.rows)
+        self.ctx.set_aside_rows += shard.rows
+        self.ctx.lose(f"shard {shard.id}", shard.rows, f"shard {shard.id}: {error}", self.whole_rows)
         self._step.advance(shard.rows, shard.rows)
 
     # --- committing ---

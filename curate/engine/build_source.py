@@ -47,9 +47,16 @@ def build_source(ctx: Context, node: Node) -> None:
     began = time.monotonic()
     portions, inside = sampled(stage, stage.plan(), ctx.options.sample)
     tasks = [ImportTask(ctx.storage, stage, p, record_path(stage, p, inside), inside) for p in portions]
-    records, built_rows, lost = _import(ctx, node, tasks)
-    shards, entry = _amend(ctx, node, records)
-    entry = total([entry, *lost])
+    with ctx.lease(node, f"pools/{stage.namespace}"):
+        records, built_rows, lost = _import(ctx, node, tasks)
+        shards, entry = _amend(ctx, node, records)
+        entry = total([entry, *lost])
+        _publish(ctx, node, shards, entry, built_rows, time.monotonic() - began)
+
+
+def _publish(ctx: Context, node: Node, shards: list[Shard], entry: Entry, built_rows: int, seconds: float) -> None:
+    stage = node.stage
+    assert isinstance(stage, Source)
     fingerprint = digest({"namespace": stage.namespace, "shards": [shard.id for shard in shards]})
     pool = Pool(stage.namespace, fingerprint, shards)
     if not pool.rows:
@@ -60,7 +67,7 @@ def build_source(ctx: Context, node: Node) -> None:
     ctx.built[node.name] = ctx.finish(
         node, built, "pool", entry, [shard.to_json() for shard in shards],
         rows=pool.rows, bytes=sum(shard.tar_bytes for shard in shards),
-        seconds=round(time.monotonic() - began, 3), built_rows=built_rows,
+        seconds=round(seconds, 3), built_rows=built_rows,
     )  # fmt: skip
     if built.reused:
         ctx.progress.reused(node.name, pool.rows)
@@ -76,7 +83,7 @@ def _import(ctx: Context, node: Node, tasks: list[ImportTask]) -> tuple[list[dic
         for i, data in zip(have, threads.map(ctx.storage.read, [tasks[i].record for i in have]), strict=True):
             records[i] = json.loads(data)
     missing = [i for i in range(len(tasks)) if i not in records]
-    rows = sum(tasks[i].portion.rows or 0 for i in range(len(tasks)))
+    rows = sum(task.portion.rows or 0 for task in tasks)
     built, lost = 0, []
     if missing:
         with ctx.progress.step(node.name, sum(tasks[i].portion.rows or 0 for i in missing)) as step:
@@ -89,8 +96,8 @@ def _import(ctx: Context, node: Node, tasks: list[ImportTask]) -> tuple[list[dic
                     continue
                 gone = max(1, tasks[i].portion.rows or 0)
                 ctx.progress.say(f"  portion {i + 1} of {node.name} is set aside: {outcome.error}")
-                ctx.lose(gone, f"portion {i + 1} of {node.name}: {outcome.error}")
-                ctx.check_budget(max(rows, gone))
+                what = f"portion {i + 1} of {node.name}"
+                ctx.lose(what, gone, f"{what}: {outcome.error}", max(rows, gone))
                 lost.append(Entry(gone, Counter({SET_ASIDE: gone}), 0))
     return [records[i] for i in sorted(records)], built, lost
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from curate.core import lease
 from curate.core.errors import BudgetError, DrainedError, StageError
 from curate.core.hashing import digest
 from curate.core.ledger import Entry
@@ -72,11 +74,18 @@ class Context:
     progress: Progress
     pools: dict[str, Pool] = field(default_factory=dict)
     built: dict[str, Built] = field(default_factory=dict)
-    lost_rows: int = 0
+    lost: dict[str, int] = field(default_factory=dict)
+    """Stage, shard or portion -> rows that failed there, whether in this run or in the one that built it."""
     lost_example: str = ""
+    set_aside_rows: int = 0
 
     def pool(self, node: Node) -> Pool:
         return self.pools[self.pipeline.pool_of(node.name)]
+
+    def whole_pool_rows(self, node: Node) -> int:
+        """Rows of the stage's pool as it was imported, with what has been set aside since: what budgets are shares of."""
+        manifest = self.built[self.pipeline.pool_of(node.name)].manifest
+        return max(manifest.entry.before if manifest else 0, self.pool(node).rows)
 
     def rows(self, node: Node) -> Rows:
         """The rows that reach a stage: columns of its upstream Maps, and the selection if there is one."""
@@ -110,6 +119,22 @@ class Context:
             value["tombstones"] = self.tombstones.digest
         return digest(value)
 
+    def lease(
+        self, node: Node, output: str, done: Callable[[], bool] = lambda: False
+    ) -> contextlib.AbstractContextManager[bool]:
+        """Hold an output while building it; waits for whoever builds it now, until SIGTERM."""
+
+        def waits(holder: dict[str, Any]) -> None:
+            place = f"process {holder['pid']} on {holder['host']}"
+            self.progress.say(f"{node.name}: waits for {place}, which is building it")
+
+        def over() -> bool:
+            if self.backend.draining.is_set():
+                raise DrainedError(f"stopped before {node.name}; the same command goes on from there")
+            return done()
+
+        return lease.hold(self.storage, output, over, waits)
+
     # --- running tasks ---
 
     def run(
@@ -139,15 +164,14 @@ class Context:
             values[outcome.index] = outcome.value
         return values
 
-    def lose(self, rows: int, why: str) -> None:
-        self.lost_rows += rows
-        self.lost_example = self.lost_example or why
-
-    def check_budget(self, pool_rows: int) -> None:
-        allowed = int(self.options.failure_budget * pool_rows)
-        if self.lost_rows > allowed:
+    def lose(self, what: str, rows: int, why: str, pool_rows: int) -> None:
+        """Note the rows that failed in `what`; BudgetError when the run has lost more than it may."""
+        self.lost[what] = rows
+        self.lost_example = self.lost_example or (why if rows else "")
+        lost, allowed = sum(self.lost.values()), int(self.options.failure_budget * pool_rows)
+        if lost > allowed:
             raise BudgetError(
-                f"{self.lost_rows:,} rows were lost to failures, the budget is {allowed:,} "
+                f"{lost:,} rows were lost to failures, the budget is {allowed:,} "
                 f"({self.options.failure_budget:.1%} of {pool_rows:,}); first: {self.lost_example}; "
                 "mend the cause or raise --failure-budget"
             )

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.connection import Connection
 from typing import Any
 
+from curate.core.errors import CurateError
 from curate.core.stage import Resources
 from curate.engine.backend import Outcome, attempt
+
+PRELOADED = ["curate.engine.passes"]
+"""What a server process imports once, so that each isolated payload costs a fork of it and no imports."""
 
 
 class LocalBackend:
@@ -44,9 +48,28 @@ class LocalBackend:
 
 
 def _in_child(function: Callable[[Any], Any], payload: Any, index: int) -> Outcome:
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        try:
-            value, error = pool.submit(attempt, function, payload).result()
-            return Outcome(index, value, error)
-        except BrokenProcessPool:
-            return Outcome(index, error="the worker process died", crashed=True)
+    """One payload in a process that ends with it; not a pool, whose workers outlive a driver that is killed."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    ours, theirs = context.Pipe()
+    child = context.Process(target=_child, args=(theirs, dict(os.environ), function, payload), daemon=True)
+    child.start()
+    theirs.close()
+    try:
+        value, error, fatal = ours.recv()
+    except EOFError:
+        return Outcome(index, error="the worker process died", crashed=True)
+    finally:
+        child.join()
+        ours.close()
+    if fatal is not None:
+        raise fatal
+    return Outcome(index, value, error)
+
+
+def _child(pipe: Connection, environment: dict[str, str], function: Callable[[Any], Any], payload: Any) -> None:
+    os.environ.update(environment)
+    try:
+        pipe.send((*attempt(function, payload), None))
+    except CurateError as fatal:
+        pipe.send((None, None, fatal))

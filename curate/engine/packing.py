@@ -89,9 +89,8 @@ def pack_shard(task: PackTask) -> dict[str, Any]:
             line = {"shard": task.index, "row": number, "name": f"{row['key']}-{row['item']}-{row['copy']}"}
             line |= {"key": row["key"], "item": row["item"], "copy": row["copy"]} | asdict(packed)
             part.append(line | {name: fact[name] for name in stage.carried()})
-    size = task.storage.list(task.base).get(task.tar, 0)
     task.storage.publish_table(f"{task.base}/parts/{task.index:06d}.parquet", _index_table(part, stage, task.rows))
-    return {"rows": len(part), "bytes": size, "seconds": time.perf_counter() - began, "index": task.index}
+    return {"rows": len(part), "bytes": tar.offset, "seconds": time.perf_counter() - began, "index": task.index}
 
 
 def _stretch(task: PackTask) -> pa.Table:

@@ -91,9 +91,10 @@ class _ShardPass:
             m.name: tuple(own[ref.path] for ref in m.rows.columns if ref.path in own) for m in members
         }
         """Which of a member's ancestors run in this same pass."""
-        self.made_inside = {name for member in members for name in member.stage.writes()}
         self.base = {m.name: self._outside(m, own).alive(shard) for m in members}
-        self.table = self._read_table(own)
+        self.places = Rows(self.storage).table(shard, ("offset", "size"))
+        self.tables = {m.name: self._outside(m, own).table(shard, self._read_outside(m)) for m in members}
+        """What each member reads and this pass does not make for it: branches may give one name to different columns."""
         self.poison = {name: set(rows) for name, rows in task.poison.get(shard.id, {}).items()}
         self.chunk = max(member.stage.batch_rows for member in members)
         self.seconds = dict.fromkeys((m.name for m in members), 0.0)
@@ -103,15 +104,9 @@ class _ShardPass:
         outside = tuple(ref for ref in member.rows.columns if ref.path not in own)
         return Rows(self.storage, outside, member.rows.selection)
 
-    def _read_table(self, own: dict[str, str]) -> pa.Table:
-        """Everything that members read and this pass does not make itself, and where the pictures are."""
-        table = Rows(self.storage).table(self.shard, ("offset", "size"))
-        for member in self.members:
-            wanted = [n for n in member.stage.reads() if n not in self.made_inside and n not in table.column_names]
-            part = self._outside(member, own).table(self.shard, tuple(wanted))
-            for name in wanted:
-                table = table.append_column(part.schema.field(name), part.column(name))
-        return table
+    def _read_outside(self, member: Member) -> tuple[str, ...]:
+        made = {name for up in self.members if up.name in self.inside[member.name] for name in up.stage.writes()}
+        return tuple(name for name in member.stage.reads() if name not in made)
 
     # --- the loop ---
 
@@ -147,9 +142,8 @@ class _ShardPass:
         self, pool: ThreadPoolExecutor, pixel: list[Member], spans: list[tuple[int, int]], wanted: NDArray[np.bool_]
     ) -> Iterator[tuple[int, int, list[Future[dict[str, Any]] | None]]]:
         rows = np.flatnonzero(wanted)
-        offsets = self.table.column("offset").to_numpy(zero_copy_only=False)
-        sizes = self.table.column("size").to_numpy(zero_copy_only=False)
-        places = [(int(offsets[i]), int(sizes[i])) for i in rows]
+        held = self.places.take(pa.array(rows))
+        places = list(zip(held.column("offset").to_pylist(), held.column("size").to_pylist(), strict=True))
         fs, path = locate(self.storage, self.shard)
         data = read_spans(fs, path, places, self.shard.tar_bytes)
         for start, stop in spans:
@@ -181,9 +175,9 @@ class _ShardPass:
 
     def _compute(self, start: int, stop: int, prepared: list[dict[str, Any]]) -> None:
         chunk: dict[str, pa.Table] = {}
-        table = self.table.slice(start, stop - start)
         for member in self.members:
             began = time.perf_counter()
+            table = self.tables[member.name].slice(start, stop - start)
             alive = self.base[member.name][start:stop].copy()
             for up in self.inside[member.name]:
                 alive &= rejects_to_mask(chunk[up])
@@ -209,7 +203,7 @@ class _ShardPass:
         }
         poison = self.poison.get(member.name, ())
         refused |= {i: KILLED for i in np.flatnonzero(alive) if start + i in poison}
-        columns = [table.select(["key", *(n for n in stage.reads() if n in table.column_names and n != "key")])]
+        columns = [table]
         for up in self.inside[member.name]:
             columns.append(chunk[up].select([n for n in stage.reads() if n in chunk[up].column_names]))
         view = _beside(columns)

@@ -7,7 +7,9 @@ a bound. Only shard references and small results travel; pixels never enter the 
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -56,7 +58,8 @@ class RayBackend:
         self.draining = threading.Event()
         self.mine = not ray.is_initialized()
         if self.mine:
-            _init(address, cpus)
+            with _sigterm_kept():
+                _init(address, cpus)
         self._pool: list[_Slot] = []
         self._resources: Resources | None = None
 
@@ -157,6 +160,15 @@ class RayBackend:
         self._fit(None, 0)
         if self.mine:
             ray.shutdown()
+
+
+@contextlib.contextmanager
+def _sigterm_kept() -> Iterator[None]:
+    """`ray.init` takes SIGTERM for itself and would end the run where it stands; ours drains it."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    if callable(before) and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, before)
 
 
 def _init(address: str | None, cpus: int | None) -> None:

@@ -129,6 +129,9 @@ def run(
         except KeyboardInterrupt:
             error = "interrupted"
             raise
+        except Exception as bug:
+            error = f"{type(bug).__name__}: {bug}"
+            raise
         finally:
             result = _close_record(context, run_id, error, time.monotonic() - began)
             if isinstance(engine, str):
@@ -198,16 +201,20 @@ class Runner:
                 self._note(node)
             else:
                 todo.append(node)
+        once = {ctx.built[node.name].path: node for node in reversed(todo)}  # twins have the same columns
         with contextlib.ExitStack() as stack:
             mine = []
-            for node in sorted(todo, key=lambda n: ctx.built[n.name].base):
-                if stack.enter_context(self._lease(node)):
-                    mine.append(node)
+            for path in sorted(once):
+                if stack.enter_context(self._lease(once[path])):
+                    mine.append(once[path])
             mine = [node for node in todo if node in mine]
             if mine:
                 build_maps.MapBuild(ctx, mine).build()
         for node in todo:
-            ctx.built[node.name].manifest = Manifest.load(ctx.storage, ctx.built[node.name].base)
+            built, first = ctx.built[node.name], once[ctx.built[node.name].path]
+            built.base = ctx.built[first.name].base
+            built.manifest = Manifest.load(ctx.storage, built.base)
+            built.reused = node not in mine
             self._note(node)
 
     def _global(self, node: Node) -> None:
@@ -217,10 +224,12 @@ class Runner:
         if built.manifest is not None:
             built.reused = True
             ctx.progress.reused(node.name, built.manifest.rows)
+            build_global.tidy(ctx, built)
         else:
             with self._lease(node) as mine:
                 if mine:
                     self._build(node)
+                built.reused = not mine
             built.manifest = Manifest.load(ctx.storage, built.base)
         self._note(node)
 
@@ -236,18 +245,17 @@ class Runner:
 
     def _lease(self, node: Node) -> contextlib.AbstractContextManager[bool]:
         ctx, built = self.ctx, self.ctx.built[node.name]
-
-        def waits(holder: dict[str, Any]) -> None:
-            ctx.progress.say(f"{node.name}: waits for process {holder['pid']} on {holder['host']}, which is building it")
-
         ctx.events.emit("build", stage=node.name, base=built.base, path=built.path)
         ctx.events.flush()
-        return lease.hold(ctx.storage, built.base, lambda: Manifest.load(ctx.storage, built.base) is not None, waits)
+        return ctx.lease(node, built.base, lambda: Manifest.load(ctx.storage, built.base) is not None)
 
     def _note(self, node: Node) -> None:
         built = self.ctx.built[node.name]
         assert built.manifest is not None
-        self._check_chain(node, built.manifest.entry)
+        entry = built.manifest.entry
+        self._check_chain(node, entry)
+        why = f"{node.name}: {', '.join(entry.rejected)}"
+        self.ctx.lose(node.name, entry.errors(), why, self.ctx.whole_pool_rows(node))
         fields = {"stage": node.name, "op": node.stage.op, "fingerprint": built.fingerprint, "base": built.base}
         facts = {"path": built.path, "reused": built.reused, "rows": built.manifest.rows}
         facts |= {"seconds": built.manifest.seconds, "ledger": built.manifest.ledger}
@@ -258,8 +266,7 @@ class Runner:
         if len(node.inputs) != 1:
             return
         parent = self.ctx.built[node.inputs[0]].manifest
-        set_aside = parent is not None and parent.op != node.stage.op and bool(self.ctx.lost_rows)
-        if parent is not None and not set_aside and parent.entry.after != entry.before:
+        if parent is not None and not 0 <= parent.entry.after - entry.before <= self.ctx.set_aside_rows:
             raise LedgerError(f"{node.name}: {entry.before:,} rows in, but {node.inputs[0]} let {parent.entry.after:,} go on")
 
 

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from curate.engine.passes import Member
 
 
+FOLDER = "segments"
+
+
 def dump(value: dict[str, Any]) -> bytes:
     return json.dumps(value, sort_keys=True).encode()
 
@@ -25,7 +28,7 @@ def read_ledger(schema: pa.Schema) -> dict[str, Any]:
 
 
 def _folder(shard: Shard, member: Member) -> str:
-    return f"{member.path}/segments/{shard.id}"
+    return f"{member.path}/{FOLDER}/{shard.id}"
 
 
 def save(

@@ -126,12 +126,13 @@ def _row(stage: Source, item: Incoming, data: bytes | None) -> dict[str, Any]:
 
 
 def _table(rows: list[dict[str, Any]]) -> pa.Table:
-    """The pool table; a key that the shard has already is refused."""
+    """The pool table; a key that a live row before has is refused, as it is across shards."""
     seen: set[str] = set()
     for row in rows:
-        if row["key"] in seen:
-            row["reject"] = row["reject"] or "duplicate_key"
-        seen.add(row["key"])
+        if row["reject"] is None and row["key"] in seen:
+            row["reject"] = "duplicate_key"
+        elif row["reject"] is None:
+            seen.add(row["key"])
     return pa.Table.from_pylist(rows, schema=POOL_SCHEMA)
 
 
