@@ -39,7 +39,7 @@ _ASPECTS = 2.0 ** ((np.arange(_ASPECT_BITS) - (_ASPECT_BITS - 1) / 2) / 4)
 
 def perceptual_hash(image: Image.Image) -> tuple[bytes, bool]:
     """RGB picture -> (hash of HASH_BYTES bytes, whether it is flat: its hash says too little to compare)."""
-    small = image.resize((2 * _SIDE, 2 * _SIDE), Image.Resampling.BILINEAR, reducing_gap=3.0)
+    small = image.resize((2 * _SIDE, 2 * _SIDE), Image.Resampling.BOX)
     left, top, right, bottom = inner_box(np.asarray(small))
     square = small.resize((_SIDE, _SIDE), Image.Resampling.BOX, box=(left, top, right, bottom))
     aspect = image.width / image.height * (right - left) / (bottom - top)
@@ -66,8 +66,8 @@ def _low_frequencies(plane_HW: NDArray[np.float64]) -> NDArray[np.float64]:
     return (_BASIS @ plane_HW @ _BASIS.T).ravel()[_ORDER]
 
 
-def inner_box(pixels_HWC: NDArray[np.uint8]) -> tuple[int, int, int, int]:
-    """(left, top, right, bottom) without letterbox or pillarbox bars.
+def inner_box(pixels_HWC: NDArray[np.uint8]) -> tuple[float, float, float, float]:
+    """(left, top, right, bottom) without letterbox or pillarbox bars, to a part of a pixel.
 
     Bars are uniform, come in opposite pairs, and end in a straight edge along more than half of the side. The white
     around a drawing does not end so and stays: where exactly it ends would change with every recompression.
@@ -78,22 +78,18 @@ def inner_box(pixels_HWC: NDArray[np.uint8]) -> tuple[int, int, int, int]:
     return left, top, width - right, height - bottom
 
 
-def _bars(pixels_HWC: NDArray[np.uint8]) -> tuple[int, int]:
+def _bars(pixels_HWC: NDArray[np.uint8]) -> tuple[float, float]:
     """Rows of bar above and below; (0, 0) unless both are there and a quarter of the height lies between them."""
     above, below = _bar(pixels_HWC), _bar(pixels_HWC[::-1])
-    rows = len(pixels_HWC)
-    return (above, below) if above and below and above + below <= rows * 3 // 4 else (0, 0)
+    return (above, below) if above and below and above + below <= len(pixels_HWC) * 0.75 else (0.0, 0.0)
 
 
-def _bar(pixels_HWC: NDArray[np.uint8], uniform: int = 12, edge: int = 32) -> int:
-    """Rows of bar at the top: all within `uniform` levels of the corner, and then most of a row `edge` off. One row
-    between, where resizing has mixed the two, counts as bar."""
-    off = np.abs(pixels_HWC.astype(np.int16) - pixels_HWC[0, 0]).max(axis=2)
-    filled = (off > uniform).any(axis=1)
-    if not filled.any():
-        return 0
-    end = int(filled.argmax())
-    for row in range(end, min(end + 2, len(off))):
-        if end and (off[row] > edge).mean() > 0.5:
-            return row
-    return 0
+def _bar(pixels_HWC: NDArray[np.uint8], least: int = 5, uniform: float = 8.0, edge: int = 32) -> float:
+    """Rows of bar at the top: at least `least` that are `uniform` levels off its colour on average, soon followed by
+    one of which most is `edge` levels off. The row before that mixes bar and picture, and counts by its shares."""
+    off = np.abs(pixels_HWC.astype(np.int16) - np.median(pixels_HWC[0], axis=0)).max(axis=2)
+    end = int((off.mean(axis=1) > uniform).argmax())
+    for mixed in range(end, min(end + 3, len(off) - 1)) if end >= least else ():
+        if (off[mixed + 1] > edge).mean() > 0.5:
+            return mixed + 1 - min(1.0, float(off[mixed].mean() / off[mixed + 1].mean()))
+    return 0.0

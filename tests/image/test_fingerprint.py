@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import pyarrow as pa
+from PIL import Image
+
+from curate.codec.images import decode
+from curate.core.stage import Batch, Sample
+from curate.image.fingerprint import Fingerprint, pixel_sha256
+from tests.codec import pictures
+
+
+def fingerprints(*data: bytes) -> list[dict[str, object]]:
+    stage = Fingerprint()
+    batch = Batch(pa.table({"key": ["0" * 32] * len(data)}), [stage.prepare(Sample(item, decode)) for item in data])
+    return pa.table(stage.process(batch), schema=stage.schema()).to_pylist()
+
+
+def test_another_encoding_of_the_same_pixels_is_the_same_picture() -> None:
+    image = pictures.noise()
+    png, bmp, jpeg = (pictures.encoded(image, kind) for kind in ("PNG", "BMP", "JPEG"))
+    first, second, third = fingerprints(png, bmp, jpeg)
+    assert first == second
+    assert first["pixel_sha256"] != third["pixel_sha256"]
+
+
+def test_the_shape_enters_the_digest() -> None:
+    assert pixel_sha256(Image.new("RGB", (2, 3))) != pixel_sha256(Image.new("RGB", (3, 2)))
+    assert len(pixel_sha256(Image.new("RGB", (2, 3)))) == 64
+
+
+def test_a_picture_of_one_colour_is_flat() -> None:
+    flat, busy = fingerprints(*(pictures.encoded(p, "PNG") for p in (Image.new("RGB", (50, 50)), pictures.noise())))
+    assert (flat["flat"], busy["flat"]) == (True, False)
