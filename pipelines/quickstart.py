@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -22,22 +23,23 @@ from distill.recipe import load_recipe
 from distill.show import AFTER, BEFORE
 from pipelines.openclipart import openclipart
 
-HERE = Path(__file__).parent
-PIPELINE = HERE / "quickstart.yaml"
+PIPELINE = "pipelines/quickstart.yaml"
 TRAINING = "distill/recipes/quickstart.yaml"
+OPENCLIPART = 8121
+"""Pictures that the recipe's sizes are meant for."""
 
 
 def quickstart(images: Path | None, workspace: str, engine: str, console: Console) -> None:
     if images is None:
-        images = openclipart(HERE.parent / ".cache/openclipart")
-    elif not images.is_dir():
-        raise InputError(f"IMAGES={images}: no such folder; give one with images in it, or leave IMAGES out")
+        settings = [f"images={openclipart(Path('.cache/openclipart'))}"]
+    else:
+        settings = fitted(images)
 
-    outputs = curate(images, workspace, engine)
+    outputs = curate(settings, workspace, engine)
     place = workspace if "://" not in workspace else ".cache"  # checkpoints are written to a local disk
     settings = [f"data.dataset={outputs['dataset']}", f"run.folder={place}/runs/distill/{{name}}-{{fingerprint}}"]
-    say(f"distill train {TRAINING} --set {settings[0]}")
-    run = commands.train(load_recipe(str(HERE.parent / TRAINING), settings), console)
+    say(f"distill train {shlex.join([TRAINING, '--set', settings[0], '--set', settings[1]])}")
+    run = commands.train(load_recipe(TRAINING, settings), console)
     say(f"distill eval {run.path}")
     knn = commands.evaluate(str(run.path), [], console)
 
@@ -48,12 +50,26 @@ def quickstart(images: Path | None, workspace: str, engine: str, console: Consol
     print(f"kNN      {verdict(knn)}")
 
 
-def curate(images: Path, workspace: str, engine: str) -> dict[str, str]:
+def fitted(images: Path) -> list[str]:
+    """Settings for a folder of one's own: folders are the labels, and the sizes shrink with the number of files."""
+    files = sum(path.is_file() for path in images.rglob("*"))
+    if not files:
+        raise InputError(
+            f"IMAGES={images}: no such folder, or nothing in it; give one with images, or leave IMAGES out"
+        )
+    share = min(1.0, files / OPENCLIPART)
+    levels = [max(least, int(most * share)) for least, most in ((3, 400), (2, 60), (1, 12))]
+    values = {"images": images.absolute(), "namespace": "images", "target": max(1, int(3000 * share)), "levels": levels}
+    return [*(f"{name}={value}" for name, value in values.items()), "dataset.carry={label: meta.folder}"]
+
+
+def curate(settings: list[str], workspace: str, engine: str) -> dict[str, str]:
     """Run the pipeline over a folder of images; returns where each stage's output lies."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
-        command = ["run", str(PIPELINE), "--workspace", workspace, "--set", f"images={images}", "--engine", engine]
-        say(f"curate {' '.join(command)}")
+        command = ["run", PIPELINE, "--workspace", workspace, "--engine", engine]
+        command += [word for setting in settings for word in ("--set", setting)]
+        say(f"curate {shlex.join(command)}")
         done = subprocess.run([Path(sys.executable).parent / "curate", *command, "--json", str(result)])
         if done.returncode:
             sys.exit(done.returncode)  # it has said why

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ def test_a_missing_folder_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.argv", ["quickstart", "--images", str(tmp_path / "none")])
-    with pytest.raises(SystemExit, match=r"^quickstart: IMAGES=.*none: no such folder; give one [^\n]*$"):
+    with pytest.raises(
+        SystemExit, match=r"^quickstart: IMAGES=.*none: no such folder, or nothing in it; give one [^\n]*$"
+    ):
         quickstart.main()
     assert capsys.readouterr().out == ""
 
@@ -26,3 +29,14 @@ def test_the_verdict_names_both_sides_of_training_and_the_teacher() -> None:
 
 def test_without_labels_the_verdict_says_why() -> None:
     assert quickstart.verdict({"models": {}, "why_none": "no column 'label'"}) == "none: no column 'label'"
+
+
+@pytest.mark.parametrize("files", [1, 50, 3000, 9000])
+def test_sizes_fit_a_folder_of_ones_own(tmp_path: Path, files: int) -> None:
+    for number in range(files):
+        (tmp_path / f"{number}.png").touch()
+    settings = dict(setting.split("=", 1) for setting in quickstart.fitted(tmp_path))
+    assert settings["images"] == str(tmp_path)
+    assert 1 <= int(settings["target"]) <= min(files, 3000)
+    levels = json.loads(settings["levels"])
+    assert 400 >= levels[0] > levels[1] > levels[2] >= 1
