@@ -1,0 +1,124 @@
+"""A rank's share of each step, read and decoded ahead by threads.
+
+Threads, since decoding, resizing and reading release the interpreter's lock, and one cache then serves them all. Shares
+come in the stream's order whatever thread finishes first. Every rank gets as many shares as every other, empty ones
+included, so ranks never wait for one that has run out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distill.data.pictures import Picture, Pictures, Skipped
+from distill.data.stream import Position, Step, Stream
+
+
+@dataclass
+class Share:
+    """What one rank does in one step."""
+
+    step: Step
+    pictures: list[Picture]
+    sequence: list[int]
+    """Sequence of the global step that holds each picture."""
+    skipped: list[Skipped] = field(default_factory=list)
+
+    def reasons(self) -> Counter[str]:
+        return Counter(item.reason for item in self.skipped)
+
+
+class Loader:
+    """Iterate for shares without end; `state_dict` after a share says where the following one begins."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        pictures: Pictures,
+        *,
+        rank: int = 0,
+        world: int = 1,
+        workers: int = 2,
+        prefetch: int = 2,
+    ) -> None:
+        """workers: threads; prefetch: steps read ahead. Neither changes what comes out."""
+        self.stream, self.pictures = stream, pictures
+        self.rank, self.world, self.workers, self.prefetch = rank, world, workers, prefetch
+        self._next = Position()
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.stream.state(self._next)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._next = self.stream.position(state)
+
+    def __iter__(self) -> Iterator[Share]:
+        steps = self.stream.steps(self._next)
+        ahead: deque[tuple[Step, list[int], list[Future[Picture | Skipped]]]] = deque()
+        pool = ThreadPoolExecutor(self.workers, thread_name_prefix="distill-read")
+        try:
+            while True:
+                while len(ahead) <= self.prefetch:
+                    ahead.append(self._submit(pool, next(steps)))
+                step, sequence, futures = ahead.popleft()
+                share = _collect(step, sequence, [future.result() for future in futures])
+                self._next = step.after
+                yield share
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def _submit(self, pool: ThreadPoolExecutor, step: Step) -> tuple[Step, list[int], list[Future[Picture | Skipped]]]:
+        mine = range(self.rank, len(step.sequences), self.world)
+        sequence = [number for number in mine for _ in step.sequences[number]]
+        rows = [int(row) for number in mine for row in step.sequences[number]]
+        return step, sequence, [pool.submit(self.pictures.get, row) for row in rows]
+
+
+def _collect(step: Step, sequence: list[int], items: Sequence[Picture | Skipped]) -> Share:
+    share = Share(step, [], [])
+    for number, item in zip(sequence, items, strict=True):
+        if isinstance(item, Skipped):
+            share.skipped.append(item)
+        else:
+            share.pictures.append(item)
+            share.sequence.append(number)
+    return share
+
+
+def read_in_order(
+    pictures: Pictures, rows: Iterable[int], *, batch: int, workers: int = 2
+) -> Iterator[tuple[list[Picture], list[Skipped]]]:
+    """Pictures of given rows once, in that order, `batch` at a time: what fitting and evaluation read."""
+    todo = [int(row) for row in rows]
+    with ThreadPoolExecutor(workers, thread_name_prefix="distill-read") as pool:
+        ahead: deque[list[Future[Picture | Skipped]]] = deque()
+        for start in range(0, len(todo) + 2 * batch, batch):
+            if todo[start : start + batch]:
+                ahead.append([pool.submit(pictures.get, row) for row in todo[start : start + batch]])
+            if len(ahead) > 2 or (ahead and start >= len(todo)):
+                items = [future.result() for future in ahead.popleft()]
+                good = [item for item in items if isinstance(item, Picture)]
+                yield good, [item for item in items if isinstance(item, Skipped)]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Pictures laid end to end, without padding, shortest first: images of equal length are neighbours."""
+
+    patches: NDArray[np.uint8]
+    """(tokens, patch * patch * 3)."""
+    grids: list[tuple[int, int]]
+    """(rows, columns) per image."""
+    pictures: list[Picture]
+
+
+def collate(pictures: Sequence[Picture]) -> Batch:
+    """Order inside a batch is free, since every loss is a mean over images."""
+    ordered = sorted(pictures, key=lambda picture: (picture.grid[0] * picture.grid[1], picture.grid))
+    return Batch(np.concatenate([item.patches for item in ordered]), [item.grid for item in ordered], ordered)

@@ -1,0 +1,60 @@
+"""Images into sequences of fixed length: first-fit-decreasing in a look-ahead window (Johnson 1973)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def first_fit_decreasing(tokens: Sequence[int], capacity: int, max_images: int) -> list[list[int]]:
+    """Bins of positions into `tokens` (n,): each at most `capacity` tokens and `max_images` images.
+
+    The longest goes first, into the first bin where it fits. Positions inside a bin rise, and bins are ordered by their
+    first position, so that a window of equal lengths keeps its order and long images do not all come first.
+    """
+    if len(tokens) and max(tokens) > capacity:
+        raise ValueError(f"an image of {max(tokens)} tokens does not fit into a sequence of {capacity}")
+    bins: list[list[int]] = []
+    free: list[int] = []
+    full = 0  # bins before this one are closed
+    for position in np.argsort(-np.asarray(tokens, dtype=np.int64), kind="stable").tolist():
+        need = int(tokens[position])
+        slot = next((i for i in range(full, len(bins)) if free[i] >= need and len(bins[i]) < max_images), len(bins))
+        if slot == len(bins):
+            bins.append([])
+            free.append(capacity)
+        bins[slot].append(position)
+        free[slot] -= need
+        while full < len(bins) and len(bins[full]) == max_images:
+            full += 1
+    return sorted(sorted(bin) for bin in bins)
+
+
+def fill_rate(used_tokens: int, sequences: int, capacity: int) -> float:
+    """Share of the sequences' places that hold a token; 0 when there is no sequence."""
+    return used_tokens / (sequences * capacity) if sequences else 0.0
+
+
+def grids(
+    widths: NDArray[np.int64], heights: NDArray[np.int64], *, patch: int, max_tokens: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Patch grids (columns (n,), rows (n,)) of pictures of so many pixels: native aspect, at most `max_tokens` patches.
+
+    A picture is scaled down to fit, never up; sides are rounded to whole patches (at least one), and where rounding
+    went over the limit the longer side gives way, so the aspect is off by less than one patch. Turning a picture by 90
+    degrees turns its grid. A size that is unknown (< 1) gets the largest square.
+    """
+    width, height = np.asarray(widths, dtype=np.float64), np.asarray(heights, dtype=np.float64)
+    unknown = (width < 1) | (height < 1)
+    side = patch * np.floor(np.sqrt(max_tokens))
+    width, height = np.where(unknown, side, width), np.where(unknown, side, height)
+    scale = np.minimum(1.0, np.sqrt(max_tokens * patch**2 / (width * height))) / patch
+    columns = np.clip(np.rint(width * scale), 1, max_tokens).astype(np.int64)
+    rows = np.clip(np.rint(height * scale), 1, max_tokens).astype(np.int64)
+    over = columns * rows > max_tokens
+    wide = width >= height
+    columns = np.where(over & wide, max_tokens // rows, columns)
+    rows = np.where(over & ~wide, max_tokens // columns, rows)
+    return columns, rows

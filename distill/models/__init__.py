@@ -1,0 +1,1 @@
+"""The student: a vision transformer for packed images of any aspect, and a head per teacher."""
