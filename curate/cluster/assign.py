@@ -1,0 +1,80 @@
+"""`cluster.assign`: the clusters of every row, and how far it lies from its leaf's centroid."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pydantic import Field, PrivateAttr
+
+from curate.cluster.embeddings import embedding_columns, finite_rows, read_embeddings
+from curate.cluster.hierarchy import ancestors
+from curate.cluster.nearest import nearest
+from curate.core.errors import CurateError
+from curate.core.stage import Artifact, Batch, Execution, Map, Resources
+
+
+class Assign(Map):
+    """Nearest leaf centroid of each embedding, by exact search, and the clusters above it.
+
+    Writes `cluster_1` (leaf) .. `cluster_L` (coarsest) and `centroid_distance`, the squared L2 distance to the leaf's
+    centroid. Rows with a null, zero, NaN or infinite embedding are rejected as `bad_embedding`.
+    """
+
+    op: ClassVar[str] = "cluster.assign"
+    ports: ClassVar[dict[str, str]] = {"tree": "cluster_tree"}
+    batch_rows: ClassVar[int] = 8192
+
+    levels: int = Field(ge=1, description="Levels of the tree: as many `cluster_` columns are written.")
+    embedding: str = Field("embedding", description="Column with the vectors; `<name>_norm` holds their norms.")
+    unit_norm: bool = Field(True, description="Whether the tree was fitted on directions; as in its `cluster.fit`.")
+    threads: Annotated[int, Execution()] = Field(1, ge=1, description="Cores of one task.")
+
+    _centroids: NDArray[np.float32] = PrivateAttr()
+    _path: NDArray[np.int64] = PrivateAttr()
+
+    def reads(self) -> tuple[str, ...]:
+        return embedding_columns(self.embedding, self.unit_norm)
+
+    def writes(self) -> tuple[str, ...]:
+        return (*(f"cluster_{level}" for level in range(1, self.levels + 1)), "centroid_distance")
+
+    def schema(self) -> pa.Schema:
+        clusters = [pa.field(name, pa.int64()) for name in self.writes()[:-1]]
+        return pa.schema([*clusters, pa.field("centroid_distance", pa.float32(), metadata={"unit": "squared L2"})])
+
+    def resources(self) -> Resources:
+        return Resources(cpus=self.threads)
+
+    def setup(self, artifacts: Mapping[str, Artifact]) -> None:
+        """Raises CurateError for a tree of other levels or another kind of vectors."""
+        tree = artifacts["tree"]
+        told = tree["levels"]
+        for name, given, fitted in (
+            ("levels", self.levels, len(told["levels"])),
+            ("unit_norm", self.unit_norm, told["unit_norm"]),
+        ):
+            if given != fitted:
+                raise CurateError(f"{self.op}.{name}: {given}, but its `tree` was fitted with {fitted}; write {fitted}")
+        self._centroids = np.asarray(tree["centroids_1"])
+        self._path = ancestors([tree[f"parents_{t}"] for t in range(1, self.levels)], len(self._centroids))
+
+    def process(self, batch: Batch) -> dict[str, Any]:
+        vectors = read_embeddings(self.op, batch.table, self.embedding, self.unit_norm)
+        if vectors.shape[1] != self._centroids.shape[1]:
+            raise CurateError(
+                f"{self.op}.embedding: {vectors.shape[1]} dimensions, but its `tree` has {self._centroids.shape[1]}; "
+                "assign with the encoder that the tree was fitted on"
+            )
+        bad = ~finite_rows(vectors)
+        vectors[bad] = 0
+        leaves, distances = nearest(vectors, self._centroids, self.threads)
+        columns: dict[str, Any] = {
+            f"cluster_{level}": pa.array(self._path[leaves, level - 1], mask=bad) for level in range(1, self.levels + 1)
+        }
+        columns["centroid_distance"] = pa.array(distances, mask=bad)
+        columns["reject"] = pa.array(np.where(bad, "bad_embedding", None), pa.string())
+        return columns

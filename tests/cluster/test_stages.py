@@ -1,0 +1,235 @@
+"""fit -> assign -> select, as the engine calls them, on tables made here."""
+
+import pickle
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pydantic import ValidationError
+
+from curate.cluster.assign import Assign
+from curate.cluster.fit import Fit
+from curate.cluster.select import SelectHierarchical
+from curate.cluster.select_all import SelectAll
+from curate.core.errors import CurateError, InputError, TargetError
+from curate.core.hashing import make_key, ranks
+from curate.core.stage import Artifact, Batch
+from curate.core.vectors import to_binary
+
+
+def pool(vectors: np.ndarray) -> pa.Table:
+    column, norms = to_binary(vectors)
+    keys = [make_key("test", str(row)) for row in range(len(vectors))]
+    return pa.table({"key": keys, "embedding": column, "embedding_norm": norms})
+
+
+def disc(n: int = 12_000) -> np.ndarray:
+    """Points (n, 2): 60 % in a tight blob, 30 % in a wider one, 10 % uniform on the unit disc."""
+    rng = np.random.default_rng(5)
+    blobs = [rng.normal((-0.3, 0.1), 0.07, (6 * n // 10, 2)), rng.normal((0.4, -0.3), 0.15, (3 * n // 10, 2))]
+    angle, radius = rng.uniform(0, 2 * np.pi, n // 10), np.sqrt(rng.uniform(0, 1, n // 10))
+    points = np.concatenate([*blobs, np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)])
+    return points[(points**2).sum(axis=1) < 1].astype(np.float32)
+
+
+def kl_to_uniform(points: np.ndarray, bins: int = 12) -> float:
+    """KL(points || uniform) in nats over the cells of a grid whose centre lies in the unit disc."""
+    edges = np.linspace(-1, 1, bins + 1)
+    counts, _, _ = np.histogram2d(*points.T, bins=[edges, edges])
+    centre = (edges[:-1] + edges[1:]) / 2
+    share = counts[centre[:, None] ** 2 + centre[None] ** 2 < 1]
+    cells, share = len(share), share[share > 0] / share.sum()
+    return float((share * np.log(share * cells)).sum())
+
+
+def fit(stage: Fit, table: pa.Table, shards: int = 3) -> Artifact:
+    cuts = np.linspace(0, table.num_rows, shards + 1).astype(int)
+    parts = (table.select(["key", *stage.reads()]).slice(a, b - a) for a, b in pairwise(cuts))
+    return stage.finish(stage.merge(stage.partial(part) for part in parts))
+
+
+def assign(stage: Assign, tree: Artifact, table: pa.Table) -> pa.Table:
+    stage.setup({"tree": tree})
+    columns = stage.process(Batch(table))
+    schema = stage.schema().append(pa.field("reject", pa.string()))
+    assert list(columns) == schema.names == [*stage.writes(), "reject"]
+    return pa.table(columns, schema=schema)
+
+
+def selected(stage: SelectHierarchical, tree: Artifact, keys: pa.ChunkedArray, clusters: pa.Table) -> pa.Table:
+    """copies and reject of all rows, picked in two buckets of units."""
+    stage.setup({"tree": tree})
+    table = clusters.select(list(stage.reads())).append_column("key", keys)
+    units = stage.units(table)
+    quotas = stage.plan(np.bincount(units))
+    copies, reject = np.full(len(units), -1), np.full(len(units), "", dtype=object)
+    for bucket in (0, 1):
+        rows = np.flatnonzero(units % 2 == bucket)
+        picked = stage.pick(table.take(rows), units[rows], quotas)
+        copies[rows], reject[rows] = picked["copies"], picked["reject"].to_pylist()
+    return pa.table({"copies": copies, "reject": pa.array(reject, pa.string())})
+
+
+@pytest.fixture(scope="module")
+def points() -> np.ndarray:
+    return disc()
+
+
+@pytest.fixture(scope="module")
+def tree(points: np.ndarray) -> Artifact:
+    return fit(Fit(levels=[400, 40, 5], rounds=3, unit_norm=False), pool(points))
+
+
+@pytest.fixture(scope="module")
+def clusters(points: np.ndarray, tree: Artifact) -> pa.Table:
+    return assign(Assign(levels=3, unit_norm=False), tree, pool(points))
+
+
+def test_the_artifact_is_a_tree_that_tells_of_itself(tree: Artifact, points: np.ndarray) -> None:
+    parts = ["centroids_1", "centroids_2", "centroids_3", "parents_1", "parents_2", "levels"]
+    assert list(tree) == parts
+    assert tree["centroids_1"].shape == (400, 2) and tree["centroids_1"].dtype == np.float32
+    assert tree["parents_1"].shape == (400,) and tree["parents_1"].dtype == np.int64
+    told = tree["levels"]
+    assert (told["rows"], told["dim"], told["unit_norm"], told["embedding"]) == (len(points), 2, False, "embedding")
+    assert [level["clusters"] for level in told["levels"]] == [400, 40, 5]
+    assert all(0 < level["entropy"] <= 1 and 0 <= level["gini"] < 1 for level in told["levels"])
+
+
+def test_the_order_of_rows_and_shards_does_not_matter(points: np.ndarray) -> None:
+    stage = Fit(levels=[30, 4], rounds=1, sample=0.5, unit_norm=False)
+    table = pool(points[:2000])
+    shuffled = table.take(np.random.default_rng(0).permutation(2000))
+    one, other = fit(stage, table, 2), fit(stage.model_copy(update={"threads": 1}), shuffled, 7)
+    assert one["levels"] == other["levels"]
+    assert 800 < one["levels"]["rows"] < 1200
+    for name in ("centroids_1", "centroids_2", "parents_1"):
+        assert one[name].tobytes() == other[name].tobytes()
+
+
+def test_rows_know_their_path_and_distance(points: np.ndarray, tree: Artifact, clusters: pa.Table) -> None:
+    leaf = clusters["cluster_1"].to_numpy()
+    np.testing.assert_array_equal(clusters["cluster_2"].to_numpy(), tree["parents_1"][leaf])
+    np.testing.assert_array_equal(clusters["cluster_3"].to_numpy(), tree["parents_2"][tree["parents_1"][leaf]])
+    distance = ((points - tree["centroids_1"][leaf]) ** 2).sum(axis=1)
+    np.testing.assert_allclose(clusters["centroid_distance"].to_numpy(), distance, atol=1e-3)
+    assert clusters["reject"].null_count == len(points)
+
+
+@pytest.mark.parametrize("strategy", ["random", "closest"])
+def test_a_balanced_sample_is_nearer_to_uniform(
+    strategy: str, points: np.ndarray, tree: Artifact, clusters: pa.Table
+) -> None:
+    keys = pool(points)["key"]
+    taken = selected(SelectHierarchical(target=1500, strategy=strategy, seed=3), tree, keys, clusters)
+    copies = taken["copies"].to_numpy()
+    assert copies.sum() == 1500 and copies.max() == 1
+    assert taken["reject"].to_pylist() == [None if copy else "not_sampled" for copy in copies]
+    at_random = points[np.argsort(ranks(3, keys.to_pylist()))[:1500]]
+    assert kl_to_uniform(points[copies > 0]) < kl_to_uniform(at_random) / 3
+
+
+def test_copies_up_to_the_multiplier(points: np.ndarray, tree: Artifact, clusters: pa.Table) -> None:
+    target = 2 * len(points)
+    copies = selected(SelectHierarchical(target=target, multiplier=3), tree, pool(points)["key"], clusters)["copies"]
+    assert copies.to_numpy().sum() == target and copies.to_numpy().max() == 3
+    with pytest.raises(TargetError, match=f"at most {3 * len(points)} "):
+        selected(SelectHierarchical(target=3 * len(points) + 1, multiplier=3), tree, pool(points)["key"], clusters)
+
+
+def test_rows_gone_since_the_fit_leave_empty_leaves(points: np.ndarray, tree: Artifact, clusters: pa.Table) -> None:
+    few = np.flatnonzero(clusters["cluster_1"].to_numpy() < 7)
+    keys = pool(points)["key"].take(few)
+    taken = selected(SelectHierarchical(target=10), tree, keys, clusters.take(few))
+    assert taken["copies"].to_numpy().sum() == 10
+
+
+def test_directions_by_default() -> None:
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(size=(400, 12)).astype(np.float32)
+    tree = fit(Fit(levels=[20, 3], rounds=1), pool(vectors))
+    np.testing.assert_allclose(np.linalg.norm(tree["centroids_1"], axis=1), 1, atol=1e-6)
+    longer = pool(vectors * rng.uniform(0.1, 10, (400, 1)).astype(np.float32))
+    one, other = (assign(Assign(levels=2), tree, table) for table in (pool(vectors), longer))
+    assert one["cluster_1"].equals(other["cluster_1"])
+    assert one["centroid_distance"].to_numpy().max() < 2
+
+
+def test_bad_embeddings() -> None:
+    vectors = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
+    tree = fit(Fit(levels=[5]), pool(vectors))
+    vectors[[3, 7]] = [[np.nan] * 4, [0] * 4]
+    table = pool(vectors)
+    with pytest.raises(InputError, match=f"2 rows of 'embedding' are null.*first key {table['key'][3]}"):
+        fit(Fit(levels=[5]), table, shards=1)
+    found = assign(Assign(levels=1), tree, table)
+    assert [row for row, reason in enumerate(found["reject"].to_pylist()) if reason == "bad_embedding"] == [3, 7]
+    assert found["cluster_1"].null_count == found["centroid_distance"].null_count == 2
+    with pytest.raises(InputError, match="no vector column"):
+        Fit(levels=[5]).partial(pa.table({"key": table["key"], "embedding": [[1.0]] * 50}))
+
+
+def test_empty_shards(tree: Artifact, points: np.ndarray) -> None:
+    empty = pool(points[:0])
+    stage = Fit(levels=[3], unit_norm=False, sample=0.9)
+    assert stage.partial(empty).num_rows == 0
+    assert assign(Assign(levels=3, unit_norm=False), tree, empty).num_rows == 0
+    with pytest.raises(CurateError, match="3 clusters for 0 rows"):
+        fit(stage, empty)
+
+
+def test_what_does_not_fit_is_one_line(tree: Artifact, points: np.ndarray) -> None:
+    with pytest.raises(CurateError, match=r"levels: 90 clusters for 40 rows \(sample 1\)"):
+        fit(Fit(levels=[90, 3]), pool(points[:40]))
+    with pytest.raises(CurateError, match=r"cluster.assign.levels: 2, .* fitted with 3"):
+        Assign(levels=2, unit_norm=False).setup({"tree": tree})
+    with pytest.raises(CurateError, match=r"unit_norm: True, .* fitted with False"):
+        Assign(levels=3).setup({"tree": tree})
+    with pytest.raises(CurateError, match="7 dimensions, but its `tree` has 2"):
+        assign(Assign(levels=3, unit_norm=False), tree, pool(np.ones((3, 7), np.float32)))
+    stage = SelectHierarchical(target=1)
+    stage.setup({"tree": tree})
+    for leaves in ([400], [None]):
+        with pytest.raises(CurateError, match="has 400 leaves"):
+            stage.units(pa.table({"cluster_1": pa.array(leaves, pa.int64())}))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"levels": [10, 10]}, "decrease strictly"),
+        ({"levels": []}, "at least 1 item"),
+        ({"levels": [5, 0]}, "greater than or equal to 1"),
+        ({"levels": [5, 2], "resample": [3]}, "1 values for 2 levels"),
+    ],
+)
+def test_parameters_are_checked(parameters: dict[str, object], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        Fit.model_validate(parameters)
+
+
+@pytest.mark.parametrize(("fraction", "levels"), [(1, [400, 60, 12]), (0.1, [40, 6, 1]), (0.001, [3, 2, 1])])
+def test_a_canary_has_fewer_clusters_and_a_lower_target(fraction: float, levels: list[int]) -> None:
+    assert Fit(levels=[400, 60, 12]).scaled(fraction).levels == levels
+    assert SelectHierarchical(target=500).scaled(fraction).target == max(1, int(500 * fraction))
+
+
+def test_speed_stays_outside_of_the_fingerprint_and_stages_travel() -> None:
+    assert Fit(levels=[3], threads=7).parameters() == Fit(levels=[3]).parameters()
+    assert Assign(levels=1, threads=7).parameters() == Assign(levels=1).parameters()
+    assert Fit(levels=[3], threads=7).resources().cpus == 7
+    for stage in (Fit(levels=[4, 2]), Assign(levels=2), SelectHierarchical(target=3), SelectAll()):
+        assert pickle.loads(pickle.dumps(stage)) == stage
+        assert all(info.description for info in type(stage).model_fields.values())
+
+
+def test_all_rows_once() -> None:
+    stage, table = SelectAll(), pool(np.ones((300, 2), np.float32)).select(["key"])
+    units = stage.units(table)
+    assert len(np.unique(units)) > 100 and units.flags.writeable
+    quotas = stage.plan(np.bincount(units))
+    picked = stage.pick(table, units, quotas)
+    assert picked["copies"].tolist() == [1] * 300 and picked["reject"].null_count == 300
+    with pytest.raises(ValidationError):
+        SelectAll.model_validate({"multiplier": 2})
