@@ -18,7 +18,7 @@ from curate.core.nouns import Manifest, Shard, pool_base
 from curate.core.pipeline import Node
 from curate.core.stage import Portion, Source
 from curate.engine.context import Built, Context, Pool
-from curate.engine.shuffle import BUCKET_ROWS
+from curate.engine.shuffle import buckets_for
 from curate.engine.tasks import AmendTask, ImportTask, RepeatsTask, amend_shard, find_repeats, import_portion
 
 READ_THREADS = 16
@@ -114,7 +114,7 @@ def _amend(ctx: Context, node: Node, records: list[dict[str, Any]]) -> tuple[lis
     if ctx.storage.exists(path):
         found = ctx.storage.read_json(path)
     else:
-        buckets = max(1, -(-sum(shard.rows for shard in shards) // (4 * BUCKET_ROWS)))
+        buckets = buckets_for(sum(shard.rows for shard in shards))
         tasks = [RepeatsTask(ctx.storage, tuple(shards), b, buckets) for b in range(buckets)]
         found = [pair for part in ctx.must(find_repeats, tasks, stage, node.name) for pair in part]
         ctx.storage.publish_bytes(path, json.dumps(found).encode())

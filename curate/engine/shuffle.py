@@ -11,12 +11,16 @@ from numpy.typing import NDArray
 
 from curate.core.storage import Storage
 
-BUCKET_ROWS = 1 << 20
-"""Rows that one bucket holds on average: what one worker has in memory. Part of what outputs are, never of the machine."""
+LEAST_ROWS, MOST_ROWS = 1 << 15, 1 << 20
+"""Rows that one bucket holds on average, in small and in very large pools: what one worker has in memory."""
+FEW = 256
+"""Buckets up to which they stay small; beyond, they grow first, because every shard's file has a group per bucket."""
 
 
 def buckets_for(rows: int) -> int:
-    return max(1, -(-rows // BUCKET_ROWS))
+    """Part of what outputs are (files of a selection), so a function of the rows alone, never of the machine."""
+    size = min(MOST_ROWS, max(LEAST_ROWS, rows // FEW))
+    return max(1, -(-rows // size))
 
 
 def write(storage: Storage, path: str, table: pa.Table, bucket: NDArray[np.integer], buckets: int) -> None:
