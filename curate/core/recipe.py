@@ -42,7 +42,8 @@ def parse(text: str, overrides: Iterable[str] = (), file: str = "recipe") -> Pip
         raise RecipeError(f"{file}: vars: {raw['vars']!r} is no mapping; write `name: value` lines below it")
     if not isinstance(raw, dict) or not isinstance(raw.get("stages"), dict) or not raw["stages"]:
         raise RecipeError(f"{file}: a recipe needs `stages:` with at least one named stage")
-    _walk(root or yaml.MappingNode("", []), (), places, file)
+    assert root is not None
+    _walk(root, (), places, file)
     for name in raw:
         if name not in TOP:
             raise RecipeError(f"{file}:{places[(str(name),)]}: {name}: no part of a recipe; it has {', '.join(TOP)}")

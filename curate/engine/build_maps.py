@@ -84,21 +84,26 @@ class MapBuild:
         return work, *self._traces(found)
 
     def _traces(self, found: dict[str, dict[str, int]]) -> tuple[set[str], dict[str, dict[str, list[int]]]]:
-        """What earlier runs left beside the columns: marks of shards under way, rows that kill. What is done is removed."""
+        """What earlier runs left beside the columns: marks of shards that were under way, rows that kill."""
         storage = self.ctx.storage
         suspects: set[str] = set()
         poison: dict[str, dict[str, list[int]]] = {}
         for name, files in found.items():
             for file in files:
                 folder, _, item = file.partition("/")
-                path, shard = f"{self.members[name].path}/{file}", item.split("/")[0].removesuffix(".json")
-                if folder == "poison":
-                    poison.setdefault(shard, {})[name] = storage.read_json(path)
-                elif folder in (ATTEMPTS, segments.FOLDER) and f"{shard}.parquet" in files:
-                    storage.remove(path)
                 if folder == ATTEMPTS:
-                    suspects.add(shard)
+                    suspects.add(item)
+                elif folder == "poison":
+                    rows = storage.read_json(f"{self.members[name].path}/{file}")
+                    poison.setdefault(item.removesuffix(".json"), {})[name] = rows
         return suspects, poison
+
+    def _tidy(self, path: str, files: dict[str, int]) -> None:
+        """Remove marks and segments of shards that are complete: a kill just after the last column leaves them."""
+        for file in files:
+            folder, _, item = file.partition("/")
+            if folder in (ATTEMPTS, segments.FOLDER) and f"{item.split('/')[0]}.parquet" in files:
+                self.ctx.storage.remove(f"{path}/{file}")
 
     def _footer(self, item: tuple[str, Shard]) -> dict[str, Any]:
         name, shard = item
@@ -238,6 +243,7 @@ class MapBuild:
             built.base = f"{built.path}/versions/{pool.fingerprint}"
             fresh = self.fresh[node.name]
             sizes = ctx.storage.list(built.path)
+            self._tidy(built.path, sizes)
             shards = [self._line(node.name, shard, sizes) for shard in pool.shards]
             share = wall * sum(r["seconds"] for r in fresh) / busy
             ctx.finish(

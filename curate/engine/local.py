@@ -13,6 +13,7 @@ from curate.core.errors import CurateError
 from curate.core.stage import Resources
 from curate.engine.backend import Outcome, attempt
 
+START_METHOD = "forkserver"
 PRELOADED = ["curate.engine.passes"]
 """What a server process imports once, so that each isolated payload costs a fork of it and no imports."""
 
@@ -49,7 +50,7 @@ class LocalBackend:
 
 def _in_child(function: Callable[[Any], Any], payload: Any, index: int) -> Outcome:
     """One payload in a process that ends with it; not a pool, whose workers outlive a driver that is killed."""
-    context = multiprocessing.get_context("forkserver")
+    context = multiprocessing.get_context(START_METHOD)
     context.set_forkserver_preload(PRELOADED)
     ours, theirs = context.Pipe()
     child = context.Process(target=_child, args=(theirs, dict(os.environ), function, payload), daemon=True)
