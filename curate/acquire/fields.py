@@ -1,0 +1,83 @@
+"""Foreign fields -> a caption and JSON-able metadata. Strings of strangers are made fit for UTF-8 here, once."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any
+
+from curate.core.errors import Reject
+
+CAPTION_FIELDS = ("caption", "text", "title", "alt_text", "alt", "description")
+"""Fields that may hold a caption, best first; used when a recipe names none."""
+MAX_TEXT_BYTES = 16 << 20
+"""Captions and metadata of one sample above this are refused unread."""
+
+REASONS = {
+    "caption_not_utf8": "the caption's bytes are not UTF-8; the picture is kept in the shard",
+    "bad_metadata": "the sample's metadata cannot be read (broken JSON, wrong number of fields, over 16 MiB)",
+}
+"""Reasons that captions and metadata give, with their meaning."""
+
+
+def decode_caption(data: bytes) -> str | None:
+    """UTF-8, with or without a byte order mark, stripped; None when nothing is left. Raises Reject."""
+    try:
+        return data.decode("utf-8-sig").strip() or None
+    except UnicodeDecodeError as error:
+        raise Reject("caption_not_utf8", str(error)) from None
+
+
+def decode_object(data: bytes) -> dict[str, Any]:
+    """A JSON object as plain fields; any other JSON value under the field `json`. Raises Reject."""
+    try:
+        value = json.loads(data.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise Reject("bad_metadata", str(error)) from None
+    return plain(value) if isinstance(value, dict) else {"json": plain(value)}
+
+
+def split_caption(fields: Mapping[str, Any], name: str | None) -> tuple[str | None, dict[str, Any]]:
+    """Caption and the remaining fields: the field `name`, or the first of CAPTION_FIELDS that holds any text.
+
+    Of a list of captions the first is taken, and the list stays in the remaining fields.
+    """
+    for candidate in (name,) if name else CAPTION_FIELDS:
+        value = fields.get(candidate)
+        if isinstance(value, list):
+            first = next((item for item in value if isinstance(item, str) and item.strip()), None)
+            if first is not None:
+                return first.strip(), dict(fields)
+        elif value is not None and not isinstance(value, dict) and (text := str(value).strip()):
+            return text, {key: item for key, item in fields.items() if key != candidate}
+    return None, dict(fields)
+
+
+def plain(value: Any) -> Any:
+    """Anything that JSON or Arrow give -> JSON-able and encodable: NaN and infinities become null, times ISO 8601,
+    unpaired surrogates U+FFFD. Bytes are left out of objects and are null elsewhere."""
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {plain(str(key)): plain(item) for key, item in value.items() if not isinstance(item, bytes)}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    return str(value) if isinstance(value, Decimal) else None
+
+
+def decode_label(data: bytes) -> int | str | None:
+    """A `.cls` member: a number where it is one."""
+    text = data.decode("utf-8", "replace").strip()
+    return int(text) if re.fullmatch(r"-?[0-9]{1,18}", text) else text or None

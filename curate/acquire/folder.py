@@ -1,0 +1,185 @@
+"""`import.folder`: any folder of images, with captions from sidecars or from Hugging Face's metadata files."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field, field_validator
+
+from curate.acquire import fields, listing
+from curate.acquire.extensions import RASTER_EXTENSIONS, extension
+from curate.acquire.listing import Found, Root
+from curate.acquire.metadata import Row, is_metadata, load_metadata
+from curate.core.errors import InputError, Reject
+from curate.core.stage import Execution, Incoming, Portion, Source
+
+BATCH_FILES = 16
+BATCH_BYTES = 32 << 20
+"""Files read side by side from an object store; a local folder is read one by one."""
+
+REASONS = {
+    **listing.REASONS,
+    **fields.REASONS,
+    "missing_file": "a metadata file names it, but it is not there (or hidden)",
+    "other_extension": "a metadata file names it, but its extension is not among `extensions`",
+    "unsafe_path": "a metadata file names a path outside of the folder",
+    "too_large": "more bytes than `max_bytes`",
+}
+"""Every reason that this source gives, with its meaning."""
+
+
+class ImportFolder(Source):
+    """Import any folder of images, recursively.
+
+    A sample is a file; its source id is its path relative to `path`, and samples come in the order of these paths.
+    Hidden files are skipped, symbolic links are followed inside of the folder only. Captions come from, best first: a
+    `metadata.jsonl`, `.csv` or `.parquet` with a `file_name` column (Hugging Face's imagefolder), `NAME.txt` beside
+    `NAME.jpg`, a caption field of `NAME.json`. All other fields go into `meta`, and the file's folder as `folder`
+    unless the metadata has a `label`.
+    """
+
+    op: ClassVar[str] = "import.folder"
+    unique_keys: ClassVar[bool] = True
+
+    namespace: str = Field(description="enters every key: the same path in another namespace is another sample")
+    path: Annotated[str, Execution()] = Field(
+        description="the folder: a local path or a URL such as s3://bucket/photos"
+    )
+    shard_rows: int = Field(1000, ge=1, description="samples per shard")
+    extensions: tuple[str, ...] = Field(
+        RASTER_EXTENSIONS, description="file name extensions of images, without the dot; case does not matter"
+    )
+    caption_field: str | None = Field(
+        None, description="field of the metadata that holds the caption; default: caption, text, title, alt …"
+    )
+    max_bytes: int = Field(256 << 20, ge=1, description="larger files are rejected as too_large, unread; bytes")
+
+    @field_validator("extensions")
+    @classmethod
+    def _bare(cls, values: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(sorted({value.lower().lstrip(".") for value in values}))
+
+    def plan(self) -> list[Portion]:
+        root = listing.open_root(self.path, self._place)
+        found = listing.list_files(root, self._place)
+        rows = load_metadata(root, [file for file in found if is_metadata(file.path) and not file.reject])
+        samples = self._samples(found, rows)
+        if not samples:
+            wanted = ", ".join(self.extensions[:6]) + (" …" if len(self.extensions) > 6 else "")
+            raise InputError(
+                f"{self._place}: no images in {root.path!r} ({len(found)} other files); looked for {wanted}, also in "
+                "subfolders; hidden files are skipped"
+            )
+        cuts = range(0, len(samples), self.shard_rows)
+        return [Portion({"files": part}, len(part)) for part in (samples[i : i + self.shard_rows] for i in cuts)]
+
+    @property
+    def _place(self) -> str:
+        return f"{self.op}: path"
+
+    def _samples(self, found: list[Found], rows: dict[str, Row]) -> list[dict[str, Any]]:
+        """The content of all portions, by path: a file with its sidecars and its row of metadata."""
+        by_path = {file.path: file for file in found}
+        images = {file.path: file for file in found if self._is_image(file)}
+        samples = {path: self._content(file, by_path, rows.get(path)) for path, file in images.items()}
+        for path, row in rows.items():
+            if path not in samples:
+                samples[path] = _absent(path, row, exists=path in by_path)
+        return [samples[path] for path in sorted(samples)]
+
+    def _is_image(self, file: Found) -> bool:
+        return file.folder or extension(file.path) in self.extensions
+
+    def _content(self, file: Found, by_path: dict[str, Found], row: Row | None) -> dict[str, Any]:
+        content: dict[str, Any] = {"path": file.path, "size": file.size, "stamp": file.stamp}
+        stem = posixpath.splitext(file.path)[0]
+        beside = {kind: by_path.get(f"{stem}.{kind}") for kind in ("txt", "json") if not file.folder}
+        sidecars = {kind: found for kind, found in beside.items() if found is not None and found is not file}
+        reject = file.reject or ("too_large" if file.size > self.max_bytes else _sidecar_reject(sidecars.values()))
+        if reject:
+            content["reject"] = reject
+        for kind, found in sidecars.items():
+            content[kind] = [found.path, found.size, found.stamp]
+        return content if row is None else content | {"row": row}
+
+    def read(self, portion: Portion) -> Iterator[Incoming]:
+        root = listing.open_root(self.path, self._place)
+        for batch in _batches(portion.content["files"]):
+            yield from self._read_batch(root, batch)
+
+    def _read_batch(self, root: Root, batch: list[dict[str, Any]]) -> Iterator[Incoming]:
+        wanted = [dict(_files(item)) for item in batch]
+        data = iter(listing.read_files(root, [file for files in wanted for file in files.values()]))
+        for item, files in zip(batch, wanted, strict=True):
+            yield self._sample(item, {kind: next(data) for kind in files})
+
+    def _sample(self, item: dict[str, Any], data: dict[str, bytes | Reject]) -> Incoming:
+        path = item["path"]
+        sample = Incoming(path, ext=extension(path), reject=item.get("reject"))
+        picture = data.pop("image", None)
+        if isinstance(picture, Reject):
+            sample.reject = picture.reason
+        else:
+            sample.data = picture
+        try:
+            sample.caption, sample.meta = self._describe(item.get("row"), data)
+        except Reject as reject:
+            sample.reject = sample.reject or reject.reason
+        if "label" not in sample.meta:
+            sample.meta["folder"] = posixpath.dirname(path)
+        return sample
+
+    def _describe(self, row: Row | None, data: dict[str, bytes | Reject]) -> tuple[str | None, dict[str, Any]]:
+        """Caption and meta out of the row and the sidecars. Raises Reject."""
+        if isinstance(row, str):
+            raise Reject(row)
+        text, described = data.get("txt"), data.get("json")
+        for value in (text, described):
+            if isinstance(value, Reject):
+                raise value
+        caption, meta = fields.split_caption(row or {}, self.caption_field)
+        if isinstance(described, bytes):
+            other, rest = fields.split_caption(fields.decode_object(described), self.caption_field)
+            meta = rest | meta
+        else:
+            other = None
+        own = fields.decode_caption(text) if isinstance(text, bytes) and caption is None else None
+        return caption or own or other, meta
+
+
+def _sidecar_reject(sidecars: Iterable[Found]) -> str | None:
+    """Reason of the first sidecar that must not be read."""
+    reasons = (file.reject or ("bad_metadata" if file.size > fields.MAX_TEXT_BYTES else None) for file in sidecars)
+    return next((reason for reason in reasons if reason), None)
+
+
+def _absent(path: str, row: Row, *, exists: bool) -> dict[str, Any]:
+    reject = "other_extension" if exists else "missing_file"
+    if path.startswith(("/", "../")) or path == "..":
+        reject = "unsafe_path"
+    return {"path": path, "size": 0, "stamp": None, "reject": reject, "row": row}
+
+
+def _files(item: dict[str, Any]) -> Iterator[tuple[str, Found]]:
+    """What has to be read for one sample."""
+    if "reject" in item:
+        return
+    yield "image", Found(item["path"], item["size"], item["stamp"])
+    for kind in ("txt", "json"):
+        if kind in item:
+            yield kind, Found(*item[kind])
+
+
+def _batches(items: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """Few enough to be held in memory together."""
+    batch: list[dict[str, Any]] = []
+    for item in items:
+        held = sum(one["size"] for one in batch) + item["size"]
+        if batch and (len(batch) == BATCH_FILES or held > BATCH_BYTES):
+            yield batch
+            batch = []
+        batch.append(item)
+    if batch:
+        yield batch

@@ -1,0 +1,129 @@
+"""Metadata beside images, as Hugging Face's imagefolder has it: `metadata.jsonl`, `.csv` or `.parquet`, a row per file.
+
+`file_name` is relative to the folder of the metadata file. A broken row costs its own file only, if it says which.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import posixpath
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from curate.acquire.fields import plain
+from curate.acquire.listing import Found, Root
+from curate.core.errors import InputError
+
+METADATA_NAMES = ("metadata.jsonl", "metadata.csv", "metadata.parquet")
+BAD = "bad_metadata"
+
+Row = dict[str, Any] | str
+"""Fields of one file, or the reason why there are none."""
+
+_SALVAGED = re.compile(rb'"file_name"\s*:\s*("(?:[^"\\]|\\.)*")')
+
+
+def is_metadata(path: str) -> bool:
+    return path.rpartition("/")[2] in METADATA_NAMES
+
+
+def load_metadata(root: Root, files: list[Found]) -> dict[str, Row]:
+    """Path relative to the root -> row, over all metadata files; the one nearest to a file wins.
+
+    Raises InputError for a row without a file name, two different rows of one file, and unreadable files.
+    """
+    rows: dict[str, Row] = {}
+    for file in sorted(files, key=lambda file: (file.path.count("/"), file.path)):
+        rows |= _load(root, file)
+    return rows
+
+
+def _load(root: Root, file: Found) -> dict[str, Row]:
+    place, folder = root.url(file.path), posixpath.dirname(file.path)
+    reader = {"jsonl": _jsonl, "csv": _csv, "parquet": _parquet}[file.path.rpartition(".")[2]]
+    rows: dict[str, Row] = {}
+    lines: dict[str, int] = {}
+    try:
+        for line, name, row in reader(root, file.path, place):
+            path = posixpath.normpath(posixpath.join(folder, name))
+            if rows.setdefault(path, row) != row:
+                raise InputError(
+                    f"{place}: line {line}: {name!r} has another row in line {lines[path]}; give each file one row"
+                )
+            lines.setdefault(path, line)
+    except OSError as error:
+        raise InputError(f"{place}: cannot be read ({error}); check its permissions") from None
+    return rows
+
+
+def _jsonl(root: Root, path: str, place: str) -> Iterator[tuple[int, str, Row]]:
+    with root.open(path) as lines:
+        for number, line in enumerate(lines, start=1):
+            text = line.removeprefix(b"\xef\xbb\xbf").strip()
+            if text:
+                yield number, *_json_row(text, f"{place}: line {number}")
+
+
+def _json_row(text: bytes, place: str) -> tuple[str, Row]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        found = _SALVAGED.search(text)
+        if found is None:
+            raise InputError(f"{place}: broken JSON without a readable file_name; mend or remove the line") from None
+        return _salvaged(found.group(1), place), BAD
+    if not isinstance(value, dict):
+        raise InputError(f"{place}: a JSON {type(value).__name__}; expected an object with file_name")
+    return _named(plain(value), place)
+
+
+def _salvaged(quoted: bytes, place: str) -> str:
+    try:
+        return str(json.loads(quoted))
+    except ValueError:
+        raise InputError(f"{place}: broken JSON and a broken file_name; mend or remove the line") from None
+
+
+def _named(fields: dict[str, Any], place: str) -> tuple[str, Row]:
+    name = fields.pop("file_name", None)
+    if not isinstance(name, str) or not name:
+        found = ", ".join(fields) or "none"
+        raise InputError(f"{place}: no file_name (fields found: {found}); name the image file, relative to this one")
+    return name, fields
+
+
+def _csv(root: Root, path: str, place: str) -> Iterator[tuple[int, str, Row]]:
+    with root.open(path) as binary, io.TextIOWrapper(binary, "utf-8-sig", "surrogateescape", newline="") as text:
+        reader = csv.DictReader(text, restkey="\0extra", restval=None)
+        try:
+            for fields in reader:
+                whole = "\0extra" not in fields and None not in fields.values()
+                name, row = _named(dict(fields), f"{place}: line {reader.line_num}")
+                if not _is_utf8(name):
+                    raise InputError(f"{place}: line {reader.line_num}: file_name is not UTF-8; mend the line")
+                good = whole and all(_is_utf8(str(value)) for value in fields.values())
+                yield reader.line_num, name, (row if good else BAD)
+        except csv.Error as error:
+            raise InputError(f"{place}: line {reader.line_num}: {error}; mend or remove the line") from None
+
+
+def _is_utf8(text: str) -> bool:
+    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _parquet(root: Root, path: str, place: str) -> Iterator[tuple[int, str, Row]]:
+    number = 0
+    with root.open(path) as file:
+        try:
+            for batch in pq.ParquetFile(file).iter_batches(1024):
+                for fields in batch.to_pylist():
+                    number += 1
+                    yield number, *_named(plain(fields), f"{place}: row {number}")
+        except (pa.ArrowException, UnicodeDecodeError) as error:
+            raise InputError(f"{place}: after row {number}: {error}; write the file again") from None

@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from curate.acquire.extensions import RASTER_EXTENSIONS
+from curate.acquire.folder import REASONS, ImportFolder
+from curate.codec.formats import DECODED
+from curate.core.errors import InputError
+from tests.acquire.helpers import PNG, by_id, picture, read_all, rejects, write
+
+
+def folder(root: Path, **more: object) -> ImportFolder:
+    return ImportFolder(namespace="test", path=str(root), **more)
+
+
+def test_files_come_sorted_by_relative_path_with_their_bytes(tmp_path: Path) -> None:
+    write(
+        tmp_path, {"b/2.png": picture(2), "a.JPG": picture(1), "b/c/3.webp": picture(3), "notes.md": "", "b.png": PNG}
+    )
+    samples = read_all(folder(tmp_path))
+    assert [s.source_id for s in samples] == ["a.JPG", "b.png", "b/2.png", "b/c/3.webp"]
+    assert [s.data for s in samples] == [picture(1), PNG, picture(2), picture(3)]
+    assert [s.ext for s in samples] == ["jpg", "png", "png", "webp"]
+    assert [s.meta for s in samples] == [{"folder": ""}, {"folder": ""}, {"folder": "b"}, {"folder": "b/c"}]
+    assert not any(s.reject or s.caption for s in samples)
+
+
+def test_portions_are_cut_by_shard_rows(tmp_path: Path) -> None:
+    write(tmp_path, {f"{i:02d}.png": PNG for i in range(7)})
+    portions = folder(tmp_path, shard_rows=3).plan()
+    assert [portion.rows for portion in portions] == [3, 3, 1]
+
+
+def test_a_moved_folder_has_the_same_content(tmp_path: Path) -> None:
+    write(
+        tmp_path / "one",
+        {"a/1.png": PNG, "a/1.txt": "one", "2.png": PNG, "metadata.csv": "file_name,text\n2.png,two\n"},
+    )
+    before = folder(tmp_path / "one").plan()
+    shutil.move(tmp_path / "one", tmp_path / "two")
+    after = folder(tmp_path / "two").plan()
+    assert before == after
+    assert str(tmp_path) not in json.dumps(before[0].content)
+    assert folder(tmp_path / "one").parameters() == folder(tmp_path / "two").parameters()
+
+
+def test_a_touched_file_or_sidecar_changes_the_content(tmp_path: Path) -> None:
+    write(tmp_path, {"1.png": PNG, "1.txt": "one", "2.png": PNG})
+    contents = [folder(tmp_path).plan()]
+    os.utime(tmp_path / "1.txt", ns=(1, 1))
+    contents.append(folder(tmp_path).plan())
+    os.utime(tmp_path / "2.png", ns=(1, 1))
+    contents.append(folder(tmp_path).plan())
+    assert contents[0] != contents[1] != contents[2] != contents[0]
+
+
+def test_files_that_are_no_pictures_are_imported_all_the_same(tmp_path: Path) -> None:
+    write(tmp_path, {"empty.png": b"", "text.jpg": "hello", "cut.png": PNG[:40]})
+    samples = by_id(folder(tmp_path))
+    assert samples["empty.png"].data == b""
+    assert samples["text.jpg"].data == b"hello"
+    assert not any(sample.reject for sample in samples.values())
+
+
+def test_hidden_files_and_folders_are_skipped(tmp_path: Path) -> None:
+    write(tmp_path, {".git/1.png": PNG, "._2.png": PNG, "3.png": PNG, "a/.4.png": PNG})
+    assert list(by_id(folder(tmp_path))) == ["3.png"]
+
+
+def test_extensions_can_be_chosen(tmp_path: Path) -> None:
+    write(tmp_path, {"1.png": PNG, "2.jpg": PNG, "3.dat": PNG})
+    assert list(by_id(folder(tmp_path, extensions=(".PNG", "dat")))) == ["1.png", "3.dat"]
+
+
+def test_every_decoded_format_is_found_by_its_extensions() -> None:
+    Image.init()
+    names = {"jpeg2000": "JPEG2000"} | {name: name.upper() for name in DECODED if name != "jpeg2000"}
+    known = {ext.lstrip(".") for ext, name in Image.registered_extensions().items() if name in names.values()}
+    assert known <= set(RASTER_EXTENSIONS)
+
+
+# --- captions ---
+
+
+def test_captions_come_from_sidecars(tmp_path: Path) -> None:
+    described = {"caption": "from json", "author": "Ada", "score": float("nan")}
+    write(tmp_path, {
+        "a.png": PNG, "a.txt": "\ufeffa café\n",
+        "b.png": PNG, "b.json": json.dumps(described),
+        "c.png": PNG, "c.txt": "from txt", "c.json": json.dumps(described),
+        "d.png": PNG, "d.txt": " \n",
+        "e.png": PNG,
+    })  # fmt: skip
+    samples = by_id(folder(tmp_path))
+    assert samples["a.png"].caption == "a café"
+    assert (samples["b.png"].caption, samples["b.png"].meta["author"]) == ("from json", "Ada")
+    assert samples["b.png"].meta["score"] is None
+    assert (samples["c.png"].caption, samples["c.png"].meta["author"]) == ("from txt", "Ada")
+    assert samples["d.png"].caption is None
+    assert samples["e.png"].caption is None
+
+
+def test_the_caption_field_can_be_named(tmp_path: Path) -> None:
+    write(tmp_path, {"a.png": PNG, "a.json": json.dumps({"caption": "no", "prompt": "yes"})})
+    sample = by_id(folder(tmp_path, caption_field="prompt"))["a.png"]
+    assert (sample.caption, sample.meta["caption"]) == ("yes", "no")
+
+
+def test_a_caption_that_is_not_utf8_is_a_reject_that_keeps_the_picture(tmp_path: Path) -> None:
+    write(tmp_path, {"a.png": PNG, "a.txt": "gräulich".encode("latin-1"), "b.png": PNG})
+    samples = by_id(folder(tmp_path))
+    assert (samples["a.png"].reject, samples["a.png"].data) == ("caption_not_utf8", PNG)
+    assert samples["b.png"].reject is None
+
+
+@pytest.mark.parametrize("content", [b"{", b'{"caption": "\xff"}', b"[" * 100_000, b"1" * 5000])
+def test_a_broken_json_sidecar_is_a_reject(tmp_path: Path, content: bytes) -> None:
+    write(tmp_path, {"a.png": PNG, "a.json": content, "b.png": PNG})
+    assert rejects(folder(tmp_path)) == {"a.png": "bad_metadata"}
+
+
+def test_a_label_takes_the_place_of_the_folder(tmp_path: Path) -> None:
+    write(tmp_path, {"x/a.png": PNG, "x/a.json": '{"label": "frog"}'})
+    assert by_id(folder(tmp_path))["x/a.png"].meta == {"label": "frog"}
+
+
+# --- what cannot be read ---
+
+
+def test_links_are_followed_inside_the_folder_only(tmp_path: Path) -> None:
+    root = write(tmp_path / "root", {"a/1.png": picture(1)})
+    outside = write(tmp_path / "outside", {"2.png": PNG, "sub/3.png": PNG, "2.txt": "secret"})
+    (root / "inside.png").symlink_to(root / "a/1.png")
+    (root / "folder").symlink_to(root / "a")
+    (root / "out.png").symlink_to(outside / "2.png")
+    (root / "outs").symlink_to(outside)
+    (root / "gone.png").symlink_to(root / "nowhere")
+    (root / "loop.png").symlink_to(root / "loop.png")
+    (root / "a/1.txt").symlink_to(outside / "2.txt")
+    samples = by_id(folder(root))
+    assert samples["inside.png"].data == picture(1)
+    assert {name: sample.reject for name, sample in samples.items()} == {
+        "a/1.png": "outside_root", "gone.png": "dangling_link", "inside.png": None, "loop.png": "dangling_link",
+        "out.png": "outside_root", "outs": "outside_root",
+    }  # fmt: skip
+    assert all(sample.data is None and sample.caption is None for sample in samples.values() if sample.reject)
+
+
+def test_what_changed_since_the_plan_is_a_reject(tmp_path: Path) -> None:
+    write(tmp_path, {"1.png": PNG, "2.png": PNG, "3.png": PNG, "4.png": PNG, "5.png": PNG, "5.txt": "five"})
+    source = folder(tmp_path)
+    (portion,) = source.plan()
+    (tmp_path / "1.png").unlink()
+    (tmp_path / "2.png").write_bytes(PNG[:10])
+    (tmp_path / "3.png").unlink()
+    (tmp_path / "3.png").mkdir()
+    (tmp_path / "5.txt").unlink()
+    found = [sample.reject for sample in source.read(portion)]
+    assert found == ["vanished", "changed", "unreadable", None, "vanished"]
+
+
+def test_pipes_and_names_that_are_no_text_are_rejects(tmp_path: Path) -> None:
+    write(tmp_path, {"1.png": PNG})
+    os.mkfifo(tmp_path / "pipe.png")
+    (tmp_path / os.fsdecode(b"\xff.png")).write_bytes(PNG)
+    assert rejects(folder(tmp_path)) == {"\\xff.png": "name_not_utf8", "pipe.png": "not_a_file"}
+
+
+@pytest.fixture
+def nobody() -> Iterator[Path]:
+    """A folder of ours, read by a user who owns nothing."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+        os.seteuid(0)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can read as somebody else")
+def test_what_may_not_be_read_is_a_reject(nobody: Path) -> None:
+    write(nobody, {"1.png": PNG, "2.png": PNG, "closed/3.png": PNG})
+    (nobody / "2.png").chmod(0)
+    (nobody / "closed").chmod(0)
+    os.seteuid(65534)
+    assert rejects(folder(nobody)) == {"2.png": "unreadable", "closed": "unreadable"}
+    os.seteuid(0)
+    nobody.chmod(0)
+    os.seteuid(65534)
+    with pytest.raises(InputError, match="Permission denied"):
+        folder(nobody).plan()
+
+
+def test_files_above_the_limit_are_rejected_unread(tmp_path: Path) -> None:
+    write(tmp_path, {"1.png": PNG, "2.png": bytes(5000)})
+    samples = by_id(folder(tmp_path, max_bytes=4999))
+    assert (samples["2.png"].reject, samples["2.png"].data) == ("too_large", None)
+    assert samples["1.png"].reject is None
+
+
+def test_every_reason_is_described() -> None:
+    assert all(text and reason == reason.lower() for reason, text in REASONS.items())
+    assert all(field.description for field in ImportFolder.model_fields.values())
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("empty", r"no images in '.*empty' \(1 other files\); looked for apng"),
+        ("nowhere", "nowhere' does not exist"),
+        ("empty/notes.md", "is a file; give the folder"),
+        ("nosuch://x", "Protocol not known"),
+    ],
+)
+def test_nothing_to_import_is_one_clear_line(tmp_path: Path, path: str, message: str) -> None:
+    write(tmp_path / "empty", {"notes.md": "hello"})
+    with pytest.raises(InputError, match=message) as caught:
+        ImportFolder(namespace="test", path=path if "://" in path else str(tmp_path / path)).plan()
+    assert "\n" not in str(caught.value)

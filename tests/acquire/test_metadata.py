@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from curate.acquire.folder import ImportFolder
+from curate.core.errors import InputError
+from tests.acquire.helpers import PNG, by_id, rejects, write
+
+ROWS = [{"file_name": "a.png", "text": "an a", "n": 1}, {"file_name": "x/b.png", "text": "a b", "n": 2}]
+
+
+def folder(root: Path, **more: object) -> ImportFolder:
+    return ImportFolder(namespace="test", path=str(root), **more)
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    return write(tmp_path, {"a.png": PNG, "x/b.png": PNG, "c.png": PNG})
+
+
+def lines(*values: object) -> str:
+    return "\n".join(value if isinstance(value, str) else json.dumps(value) for value in values) + "\n"
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+def test_rows_become_captions_and_meta(images: Path, kind: str) -> None:
+    if kind == "parquet":
+        pq.write_table(pa.Table.from_pylist(ROWS), images / "metadata.parquet")
+    else:
+        text = {"jsonl": lines(*ROWS), "csv": "file_name,text,n\na.png,an a,1\nx/b.png,a b,2\n"}
+        write(images, {f"metadata.{kind}": "\ufeff" + text[kind]})
+    samples = by_id(folder(images))
+    assert [samples[name].caption for name in ("a.png", "x/b.png", "c.png")] == ["an a", "a b", None]
+    assert samples["x/b.png"].meta == {"n": "2" if kind == "csv" else 2, "folder": "x"}
+
+
+def test_a_metadata_file_speaks_for_its_own_folder(images: Path) -> None:
+    write(images, {
+        "metadata.jsonl": lines({"file_name": "x/b.png", "text": "from above"}, {"file_name": "a.png", "text": "a"}),
+        "x/metadata.jsonl": lines({"file_name": "b.png", "text": "from beside"}),
+    })  # fmt: skip
+    samples = by_id(folder(images))
+    assert (samples["a.png"].caption, samples["x/b.png"].caption) == ("a", "from beside")
+
+
+def test_the_row_goes_before_sidecars_and_joins_them(images: Path) -> None:
+    write(images, {
+        "metadata.jsonl": lines({"file_name": "a.png", "text": "row", "n": 1}, {"file_name": "c.png", "n": 3}),
+        "a.txt": "txt", "a.json": '{"title": "json", "n": 2, "m": 4}', "c.txt": "txt",
+    })  # fmt: skip
+    samples = by_id(folder(images))
+    assert (samples["a.png"].caption, samples["a.png"].meta) == ("row", {"n": 1, "m": 4, "folder": ""})
+    assert samples["c.png"].caption == "txt"
+
+
+def test_caption_fields_are_tried_in_turn(images: Path) -> None:
+    write(images, {"metadata.jsonl": lines(
+        {"file_name": "a.png", "caption": " ", "title": "t"}, {"file_name": "c.png", "title": ["one", "two"]}
+    )})  # fmt: skip
+    samples = by_id(folder(images))
+    assert samples["a.png"].caption == "t"
+    assert (samples["c.png"].caption, samples["c.png"].meta["title"]) == ("one", ["one", "two"])
+
+
+def test_a_broken_line_costs_its_own_file_only(images: Path) -> None:
+    write(images, {"metadata.jsonl": lines('{"file_name": "a.png", "text": "cut', {"file_name": "c.png", "text": "c"})})
+    samples = by_id(folder(images))
+    assert (samples["a.png"].reject, samples["a.png"].data) == ("bad_metadata", PNG)
+    assert (samples["c.png"].reject, samples["c.png"].caption) == (None, "c")
+
+
+def test_broken_csv_rows_cost_their_own_files_only(images: Path) -> None:
+    write(images, {"metadata.csv": b"file_name,text\na.png,one,two\nc.png,caf\xe9\nx/b.png\n"})
+    assert rejects(folder(images)) == dict.fromkeys(("a.png", "c.png", "x/b.png"), "bad_metadata")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("metadata.jsonl", lines(ROWS[0], '{"text": "cut'), "line 2: broken JSON without a readable file_name"),
+        ("metadata.jsonl", lines(ROWS[0], "", [1]), "line 3: a JSON list; expected an object"),
+        ("metadata.jsonl", lines({"image": "a.png"}), r"line 1: no file_name \(fields found: image\)"),
+        ("metadata.jsonl", lines(ROWS[0], ROWS[1], ROWS[0] | {"n": 9}), "line 3: 'a.png' has another row in line 1"),
+        ("metadata.csv", "name,text\na.png,x\n", r"line 2: no file_name \(fields found: name, text\)"),
+        ("metadata.csv", b"file_name,text\n\xff.png,x\n", "line 2: file_name is not UTF-8"),
+        ("metadata.parquet", b"PAR1 no", "after row 0: .*; write the file again"),
+    ],
+)
+def test_metadata_that_names_no_file_is_one_clear_line(
+    images: Path, name: str, content: bytes | str, message: str
+) -> None:
+    write(images, {name: content})
+    with pytest.raises(InputError, match=message) as caught:
+        folder(images).plan()
+    assert str(images / name) in str(caught.value)
+
+
+def test_the_same_row_twice_is_no_contradiction(images: Path) -> None:
+    write(images, {"metadata.jsonl": lines(ROWS[0], ROWS[0])})
+    assert by_id(folder(images))["a.png"].caption == "an a"
+
+
+def test_rows_without_a_picture_are_rejects_with_their_text(images: Path) -> None:
+    write(images, {
+        "clip.mp4": b"", "metadata.jsonl": lines(
+            {"file_name": "gone.png", "text": "gone"}, {"file_name": "clip.mp4"}, {"file_name": "../../etc/passwd"}
+        ),
+    })  # fmt: skip
+    source = folder(images)
+    assert rejects(source) == {
+        "gone.png": "missing_file", "clip.mp4": "other_extension", "../../etc/passwd": "unsafe_path",
+    }  # fmt: skip
+    assert by_id(source)["gone.png"].caption == "gone"
+
+
+def test_a_changed_row_changes_its_own_portion_only(images: Path) -> None:
+    write(images, {"metadata.jsonl": lines(*ROWS)})
+    before = folder(images, shard_rows=1).plan()
+    write(images, {"metadata.jsonl": lines(ROWS[0], ROWS[1] | {"text": "new"})})
+    after = folder(images, shard_rows=1).plan()
+    assert [old == new for old, new in zip(before, after, strict=True)] == [True, True, False]

@@ -1,0 +1,105 @@
+"""The same sources on an object store: moto's server on loopback."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import boto3
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import s3fs
+from moto.server import ThreadedMotoServer
+
+from curate.acquire.folder import ImportFolder
+from curate.acquire.parquet import ImportParquet
+from curate.acquire.webdataset import ImportWebDataset
+from curate.core.errors import InputError
+from tests.acquire.helpers import picture, read_all, write_tar
+
+URL = "s3://bucket/deep/photos"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def bucket(server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[s3fs.S3FileSystem]:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    s3fs.S3FileSystem.clear_instance_cache()
+    client = boto3.client("s3")
+    client.create_bucket(Bucket="bucket")
+    yield s3fs.S3FileSystem()
+    for item in client.list_objects_v2(Bucket="bucket").get("Contents", []):
+        client.delete_object(Bucket="bucket", Key=item["Key"])
+    client.delete_bucket(Bucket="bucket")
+    client.close()
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
+def test_a_folder_of_images(bucket: s3fs.S3FileSystem) -> None:
+    for i in range(20):
+        bucket.pipe_file(f"{URL}/{i % 2}/{i:02d}.png", picture(i))
+    bucket.pipe_file(f"{URL}/0/00.txt", b"zero")
+    bucket.pipe_file(f"{URL}/.hidden/1.png", b"")
+    bucket.pipe_file(f"{URL}/metadata.jsonl", b'{"file_name": "1/01.png", "text": "one"}\n')
+    source = ImportFolder(namespace="test", path=URL, shard_rows=15)
+    samples = read_all(source)
+    order = [*range(0, 20, 2), *range(1, 20, 2)]
+    assert [s.source_id for s in samples] == [f"{i % 2}/{i:02d}.png" for i in order]
+    assert [s.data for s in samples] == [picture(i) for i in order]
+    assert (samples[0].caption, samples[10].caption) == ("zero", "one")
+    assert "bucket" not in str([portion.content for portion in source.plan()])
+
+
+def test_objects_that_changed_since_the_plan_are_rejects(bucket: s3fs.S3FileSystem) -> None:
+    for i in range(3):
+        bucket.pipe_file(f"{URL}/{i}.png", picture(i))
+    source = ImportFolder(namespace="test", path=URL)
+    (portion,) = source.plan()
+    bucket.rm_file(f"{URL}/0.png")
+    bucket.pipe_file(f"{URL}/1.png", b"shorter")
+    assert [sample.reject for sample in source.read(portion)] == ["vanished", "changed", None]
+    assert source.plan() != [portion]
+
+
+@pytest.mark.parametrize("pattern", ["", "/*.tar", "/{00..01}.tar"])
+def test_tars_in_place(bucket: s3fs.S3FileSystem, tmp_path: Path, pattern: str) -> None:
+    for i in range(2):
+        tar = write_tar(tmp_path / "a.tar", {f"{i}.png": picture(i), f"{i}.txt": f"caption {i}"})
+        bucket.put_file(str(tar), f"{URL}/{i:02d}.tar")
+    source = ImportWebDataset(namespace="test", path=URL + pattern)
+    samples = read_all(source)
+    places = [source.tar(portion) for portion in source.plan()]
+    assert places == [f"{URL}/00.tar", f"{URL}/01.tar"]
+    found = [
+        bucket.cat_file(url, start=s.offset, end=s.offset + s.size) for url, s in zip(places, samples, strict=True)
+    ]
+    assert found == [picture(0), picture(1)]
+    assert [s.caption for s in samples] == ["caption 0", "caption 1"]
+
+
+def test_parquet_files(bucket: s3fs.S3FileSystem) -> None:
+    with bucket.open(f"{URL}/a.parquet", "wb") as file:
+        pq.write_table(pa.table({"image": [picture(i) for i in range(9)]}), file, row_group_size=3)
+    samples = read_all(ImportParquet(namespace="test", path=URL, shard_rows=4))
+    assert [s.data for s in samples] == [picture(i) for i in range(9)]
+
+
+@pytest.mark.parametrize("path", ["s3://bucket/nowhere", "s3://nobucket/x"])
+def test_nothing_there_is_one_clear_line(bucket: s3fs.S3FileSystem, path: str) -> None:
+    for source in (ImportFolder, ImportWebDataset, ImportParquet):
+        with pytest.raises(InputError) as caught:
+            source(namespace="test", path=path).plan()
+        assert path.rpartition("/")[2] in str(caught.value)
+        assert "\n" not in str(caught.value)
