@@ -68,9 +68,10 @@ def fit_level(
 ) -> Level:
     """k-means over points (n, d), then `rounds` rounds on the `r` nearest of each cluster alone.
 
-    r None is half the mean cluster size; r = 1 means no resampling. Every round ends with all points assigned.
+    r None is half the mean cluster size, halves rounded up, as in the paper's web run (10, 5 and 3 for means of 20,
+    10 and 5); r = 1 means no resampling. Every round ends with all points assigned.
     """
-    r = max(1, len(points) // (2 * clusters)) if r is None else r
+    r = max(1, (len(points) + clusters) // (2 * clusters)) if r is None else r
     rounds = rounds if r > 1 else 0
     seeds = np.random.SeedSequence(seed).generate_state(rounds + 1, np.uint64)
     found = kmeans(points, clusters, int(seeds[0]), iterations, unit_norm, threads)

@@ -35,7 +35,7 @@ def test_a_tree_is_arrays_that_fit_together() -> None:
     assert [level["clusters"] for level in tree.levels] == [60, 12, 3]
     assert [level["inputs"] for level in tree.levels] == [600, 60, 12]
     assert (tree.levels[2]["largest"], tree.levels[2]["smallest"]) == (sizes.max(), sizes.min())
-    assert [level["resample"] for level in tree.levels] == [5, 2, 2]
+    assert [level["resample"] for level in tree.levels] == [5, 3, 2]
 
 
 def test_ancestors() -> None:
