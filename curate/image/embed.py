@@ -44,10 +44,8 @@ class Embed(Map):
         description="name of the column of vectors; '<column>_norm' holds their lengths",
     )
     threads: Annotated[int, Execution()] = Field(default=1, ge=1, description="CPU threads of the model")
-    device: Annotated[str, Execution()] = Field(
-        default="auto",
-        pattern=r"^(auto|cpu|cuda(:\d+)?)$",
-        description="auto, cpu or cuda; auto takes a GPU where the run is started on a machine that has one",
+    device: Annotated[Literal["auto", "cpu", "cuda"], Execution()] = Field(
+        default="auto", description="auto takes a GPU if the machine that starts the run has one; a cluster's is cuda"
     )
     batch_size: Annotated[int, Execution()] = Field(
         default=64, ge=1, description="pictures per forward pass; lower it when a GPU runs out of memory"
@@ -124,12 +122,10 @@ class Embed(Map):
 
 def embedding_columns(vectors: NDArray[np.floating], column: str) -> dict[str, Any]:
     """vectors (B, D) -> the vectors, their norms and `reject`; a row without a direction is null and rejected."""
-    unit, norms = to_binary(vectors)
-    alive = has_direction(norms)
-    reasons = [
-        None if ok else "zero_embedding" if norm == 0 else "nan_embedding"
-        for ok, norm in zip(alive, norms, strict=True)
-    ]
+    finite = np.isfinite(vectors).all(axis=1)
+    unit, norms = to_binary(np.where(finite[:, None], vectors, 0))
+    alive = finite & has_direction(norms)
+    reasons = np.where(alive, None, np.where(finite & (norms == 0), "zero_embedding", "nan_embedding")).tolist()
     if not alive.all():
         unit = pc.if_else(pa.array(alive), unit, pa.scalar(None, unit.type))
     return {column: unit, f"{column}_norm": pa.array(norms, mask=~alive), "reject": reasons}

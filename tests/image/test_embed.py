@@ -130,7 +130,7 @@ def test_threads_are_the_stages():
     [
         ({"encoder": "vitb"}, "'vitb' is not 'library:model'"),
         ({"precision": "half"}, "'float32', 'bfloat16' or 'float16'"),
-        ({"device": "gpu"}, "should match pattern"),
+        ({"device": "gpu"}, "'auto', 'cpu' or 'cuda'"),
         ({"batch_size": 0}, "greater than or equal to 1"),
     ],
 )
