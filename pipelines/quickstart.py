@@ -52,6 +52,7 @@ def quickstart(images: Path | None, workspace: str, engine: str, console: Consol
 
 def fitted(images: Path) -> list[str]:
     """Settings for a folder of one's own: folders are the labels, and the sizes shrink with the number of files."""
+    images = images.expanduser().absolute()
     files = sum(path.is_file() for path in images.rglob("*"))
     if not files:
         raise InputError(
@@ -59,7 +60,7 @@ def fitted(images: Path) -> list[str]:
         )
     share = min(1.0, files / OPENCLIPART)
     levels = [max(least, int(most * share)) for least, most in ((3, 400), (2, 60), (1, 12))]
-    values = {"images": images.absolute(), "namespace": "images", "target": max(1, int(3000 * share)), "levels": levels}
+    values = {"images": images, "namespace": "images", "target": max(1, int(3000 * share)), "levels": levels}
     return [*(f"{name}={value}" for name, value in values.items()), "dataset.carry={label: meta.folder}"]
 
 
