@@ -3,14 +3,17 @@ from __future__ import annotations
 import io
 import tarfile
 import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import numpy as np
 import pytest
+import s3fs
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from moto.server import ThreadedMotoServer
 
 from curate.codec.tars import MEMBER_REASONS, Member, TarWriter, is_unsafe, members, read_spans
 from curate.core.errors import StorageError
@@ -152,10 +155,25 @@ def blob() -> bytes:
     return np.random.default_rng(0).bytes(3 << 20)
 
 
-@pytest.fixture(params=["file", "memory"])
+@pytest.fixture(scope="module")
+def s3() -> Iterator[s3fs.S3FileSystem]:
+    """A bucket on moto's server on loopback."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    fs = s3fs.S3FileSystem(
+        key="test", secret="test", client_kwargs={"endpoint_url": f"http://{host}:{port}", "region_name": "us-east-1"}
+    )
+    fs.call_s3("create_bucket", Bucket="tars")
+    yield fs
+    s3fs.S3FileSystem.clear_instance_cache()
+    server.stop()
+
+
+@pytest.fixture(params=["file", "memory", "s3"])
 def stored(request: pytest.FixtureRequest, blob: bytes, tmp_path: Path) -> tuple[Any, str]:
-    fs = fsspec.filesystem(request.param)
-    path = str(tmp_path / "x.tar") if request.param == "file" else "/x.tar"
+    fs = request.getfixturevalue("s3") if request.param == "s3" else fsspec.filesystem(request.param)
+    path = {"file": str(tmp_path / "x.tar"), "memory": "/x.tar", "s3": "tars/x.tar"}[request.param]
     fs.pipe_file(path, blob)
     return fs, path
 
