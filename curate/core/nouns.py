@@ -98,17 +98,19 @@ class Manifest:
 
     def commit(self, storage: Storage, base: str, shards: Sequence[Mapping[str, Any]] = ()) -> Manifest:
         """Publish `shards.parquet`, then create the manifest. Who comes second finds the first one's and uses it."""
-        if shards:
-            storage.publish_table(f"{base}/shards.parquet", pa.Table.from_pylist([dict(s) for s in shards]))
-        try:
-            storage.create_json(f"{base}/manifest.json", asdict(self))
-        except AlreadyExistsError:
-            theirs = Manifest.load(storage, base)
-            if theirs is None or theirs.fingerprint != self.fingerprint:
-                found = theirs.fingerprint if theirs else "nothing"
-                raise PinnedError(f"{base}: holds {found}, not {self.fingerprint}; choose another name") from None
-            return theirs
-        return self
+        theirs = Manifest.load(storage, base)
+        if theirs is None:
+            if shards:
+                storage.publish_table(f"{base}/shards.parquet", pa.Table.from_pylist([dict(s) for s in shards]))
+            try:
+                storage.create_json(f"{base}/manifest.json", asdict(self))
+                return self
+            except AlreadyExistsError:
+                theirs = Manifest.load(storage, base)
+        if theirs is None or theirs.fingerprint != self.fingerprint:
+            found = theirs.fingerprint if theirs else "nothing"
+            raise PinnedError(f"{base}: holds {found}, not {self.fingerprint}; choose another name")
+        return theirs
 
 
 def pool_base(namespace: str, fingerprint: str) -> str:

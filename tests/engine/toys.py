@@ -7,7 +7,6 @@ import io
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -32,36 +31,43 @@ from curate.core.stage import (
     Sample,
     Select,
     Source,
+    Stage,
     Table,
 )
 
 
 def picture(number: int, side: int = 8) -> bytes:
-    rng = np.random.default_rng(number)
+    """A BMP of hashed noise: the same bytes with any version of any library."""
+    noise = np.frombuffer(hashlib.shake_128(str(number).encode()).digest(side * side * 3), dtype=np.uint8)
     out = io.BytesIO()
-    Image.fromarray(rng.integers(0, 256, (side, side, 3), dtype=np.uint8)).save(out, "PNG")
+    Image.fromarray(noise.reshape(side, side, 3)).save(out, "BMP")
     return out.getvalue()
 
 
 class Numbers(Source):
-    """`rows` pictures out of their numbers; those divisible by `broken` are no pictures."""
+    """`rows` pictures out of their numbers; those divisible by `broken` are no pictures, `gaps` are empty portions."""
 
     op: ClassVar[str] = "toy.numbers"
-    rows: int = 40
+    rows: Annotated[int, Execution()] = 40
     shard_rows: int = 10
     broken: int = 0
     repeat: int = 0
+    refused: tuple[int, ...] = ()
+    gaps: tuple[int, ...] = ()
     side: int = 8
 
     def plan(self) -> list[Portion]:
         starts = range(0, self.rows, self.shard_rows)
-        return [Portion({"start": a, "stop": min(a + self.shard_rows, self.rows)}, min(self.shard_rows, self.rows - a)) for a in starts]
+        stops = {a: a if a // self.shard_rows in self.gaps else min(a + self.shard_rows, self.rows) for a in starts}
+        return [Portion({"start": start, "stop": stop}, stop - start) for start, stop in stops.items()]
 
     def read(self, portion: Portion) -> Iterator[Incoming]:
         for number in range(portion.content["start"], portion.content["stop"]):
             data = b"no picture" if self.broken and number % self.broken == 0 else picture(number, self.side)
             name = number % self.repeat if self.repeat else number
-            yield Incoming(f"{name:06d}", ext="png", data=data, caption=f"picture {number}", meta={"number": number})
+            reject = "unwanted" if number in self.refused else None
+            facts = {"caption": f"picture {number}", "meta": {"number": number}, "reject": reject}
+            yield Incoming(f"{name:06d}", ext="bmp", data=data, **facts)
 
 
 class Brightness(Map):
@@ -93,6 +99,25 @@ class Costly(Brightness):
     op: ClassVar[str] = "toy.costly"
     costly: ClassVar[bool] = True
     column: str = "dear"
+
+
+class Shifted(Brightness):
+    """Brightness and a bit: another stage that writes the same column."""
+
+    op: ClassVar[str] = "toy.shifted"
+    shift: float = 0.0
+
+    def process(self, batch: Batch) -> dict[str, Any]:
+        return {"brightness": [float(image.mean()) + self.shift for image in batch.prepared]}
+
+
+class Divided(Brightness):
+    """Cannot even say what decides its output: a bug, not an input."""
+
+    op: ClassVar[str] = "toy.divided"
+
+    def identity(self) -> dict[str, Any]:
+        return {"share": 1 / 0}
 
 
 class Parity(Map):
@@ -237,7 +262,15 @@ class PlainPack(Pack):
     def write(self, row: Mapping[str, Any], data: bytes, add: Callable[[str, bytes], int]) -> Packed:
         stem = f"{row['key']}-{row['item']}-{row['copy']}"
         offset = add(f"{stem}.{row['ext']}", data)
-        return Packed(row["ext"], offset, len(data), add(f"{stem}.txt", row["caption"].encode()), len(row["caption"]), row["width"], row["height"])
+        return Packed(
+            row["ext"],
+            offset,
+            len(data),
+            add(f"{stem}.txt", row["caption"].encode()),
+            len(row["caption"]),
+            row["width"],
+            row["height"],
+        )
 
     def finish(self, tars: list[tuple[str, int]]) -> dict[str, bytes]:
         return {"sizes.txt": "\n".join(f"{name} {count}" for name, count in tars).encode()}
@@ -255,21 +288,23 @@ class Page(Report):
         return {"index.html": "\n".join(lines).encode()}
 
 
+STAGES: dict[str, tuple[type[Stage], tuple[str, ...], dict[str, str]]] = {
+    "pool": (Numbers, (), {}),
+    "bright": (Brightness, ("pool",), {}),
+    "dear": (Costly, ("bright",), {}),
+    "parity": (Parity, ("dear",), {}),
+    "total": (Total, ("bright",), {}),
+    "brighter": (Brighter, ("parity",), {"total": "total"}),
+    "even": (Even, ("brighter",), {}),
+    "dataset": (PlainPack, ("even",), {}),
+    "page": (Page, ("dataset",), {}),
+}
+
+
 def pipeline(**changes: Any) -> Pipeline:
     """source -> brightness -> parity -> total/brighter -> even -> pack -> page; `stage__parameter=value` changes one."""
-    stages: dict[str, tuple[type, tuple[str, ...], dict[str, str]]] = {
-        "pool": (Numbers, (), {}),
-        "bright": (Brightness, ("pool",), {}),
-        "dear": (Costly, ("bright",), {}),
-        "parity": (Parity, ("dear",), {}),
-        "total": (Total, ("bright",), {}),
-        "brighter": (Brighter, ("parity",), {"total": "total"}),
-        "even": (Even, ("brighter",), {}),
-        "dataset": (PlainPack, ("even",), {}),
-        "page": (Page, ("dataset",), {}),
-    }
     made = Pipeline()
-    for name, (cls, inputs, ports) in stages.items():
+    for name, (cls, inputs, ports) in STAGES.items():
         values = {key.partition("__")[2]: value for key, value in changes.items() if key.startswith(f"{name}__")}
         if cls is Numbers:
             values.setdefault("namespace", "toys")
@@ -277,7 +312,9 @@ def pipeline(**changes: Any) -> Pipeline:
     return made.check()
 
 
-def tars(path: str) -> dict[str, str]:
-    """Digest of every file of a dataset but its manifest, whose times differ."""
-    files = sorted(p for p in Path(path).rglob("*") if p.is_file() and p.name != "manifest.json")
-    return {str(p.relative_to(path)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
+def chain(*stages: Stage, **source: Any) -> Pipeline:
+    """Numbers and some stages, each from the one before; `stage_1` is the first of them."""
+    made = Pipeline().add("pool", Numbers(**{"namespace": "toys"} | source))
+    for number, stage in enumerate(stages, 1):
+        made.add(f"stage_{number}", stage, f"stage_{number - 1}" if number > 1 else "pool")
+    return made.check()

@@ -1,0 +1,45 @@
+"""Workspaces in memory where there is room for them: what is tested is the order of things, not the disk's fsync."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from curate.engine import backend
+
+MEMORY = Path("/dev/shm")
+
+
+@pytest.fixture(scope="session")
+def memory() -> Iterator[Path]:
+    """A folder for the session, in memory if there is any."""
+    room = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 2**28
+    with tempfile.TemporaryDirectory(prefix="curate-tests-", dir=MEMORY if room else None) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def workspace(memory: Path) -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(dir=memory))
+    yield folder / "workspace"
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another attempt follows at once."""
+    monkeypatch.setattr(backend, "BACKOFF_SECONDS", 0.0)
+
+
+@pytest.fixture
+def on_ray(ray_session: Any) -> Iterator[Any]:
+    from curate.engine.ray import RayBackend
+
+    made = RayBackend()
+    yield made
+    made.close()

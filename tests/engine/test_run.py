@@ -1,0 +1,204 @@
+"""A whole pipeline: the same bytes again, nothing computed twice, and only what a change reaches computed anew."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from curate.core.errors import CurateError, RecipeError, RunExistsError
+from curate.core.nouns import Manifest
+from curate.core.pipeline import Pipeline
+from curate.core.storage import open_storage
+from curate.engine import shuffle
+from curate.engine.context import Options
+from curate.engine.record import Run
+from curate.engine.run import Result, run
+from tests.engine import toys, workspaces
+
+GOLDEN = {
+    "pool": "95d9a30ad6fd02a7f9f9922b3bfcf6ae",
+    "bright": "f5428274a3a6486c69627376c27b921e",
+    "dear": "2cbd264f32fc989e4f9df5be09d6bd48",
+    "parity": "275e21547cbcfe92105c0b88d53a88e7",
+    "total": "c32d4074185abcd26e3373e21cc74c7c",
+    "brighter": "0479daae21abd0fb3f17f7af96263303",
+    "even": "9ba8f8935db587774247331ebfdadf25",
+    "dataset": "71ee6f156b44367db88f61bc12dab8e6",
+    "page": "31874ed6053d16de0220c2492a6fa116",
+}
+"""Fingerprints of the toy pipeline. They change when the recipe of fingerprints does: then every cache is lost."""
+
+
+def fingerprints(result: Result) -> dict[str, str]:
+    """Stage -> fingerprint; for columns, that of the columns and not of the pool's version."""
+    return {
+        name: output.split("/versions/")[0 if "/columns/" in output else -1].rsplit("/", 1)[-1]
+        for name, output in result.outputs.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def done(memory: Path) -> tuple[Path, Result]:
+    """The undisturbed run that others are compared with; read only."""
+    folder = memory / "undisturbed"
+    return folder, run(toys.pipeline(), str(folder), run_id="first")
+
+
+@pytest.fixture
+def copy(done: tuple[Path, Result], workspace: Path) -> Path:
+    shutil.copytree(done[0], workspace)
+    return workspace
+
+
+def test_ledger_adds_up(done: tuple[Path, Result]) -> None:
+    ledger = done[1].ledger
+    assert [ledger[name].before for name in ("pool", "bright", "dear", "parity", "total")] == [40] * 5
+    assert ledger["bright"].counters["seen"] == 40
+    assert ledger["even"].after == ledger["even"].copies == ledger["dataset"].copies == 9
+    assert sum(ledger["even"].rejected.values()) == 31
+    assert not any(done[1].reused.values())
+
+
+def test_dataset_holds_what_was_selected(done: tuple[Path, Result]) -> None:
+    folder, result = done
+    storage = open_storage(result.outputs["dataset"])
+    index = storage.read_table("index.parquet")
+    assert index.num_rows == 9 and index.column("shard").to_pylist() == sorted(index.column("shard").to_pylist())
+    for row in index.to_pylist():
+        with storage.open(f"toys-{row['shard']:06d}.tar") as tar:
+            tar.seek(row["offset"])
+            data = tar.read(row["size"])
+            tar.seek(row["text_offset"])
+            number = int(tar.read(row["text_size"]).split()[-1])
+        assert data == toys.picture(number)
+    assert not any(name.startswith(("order", "parts")) for name in storage.list(""))
+
+
+def test_every_fingerprint_is_the_one_it_was(done: tuple[Path, Result]) -> None:
+    assert fingerprints(done[1]) == GOLDEN
+
+
+def test_another_workspace_gets_the_same_bytes(done: tuple[Path, Result], workspace: Path) -> None:
+    run(toys.pipeline(), str(workspace))
+    workspaces.assert_same(done[0], workspace)
+
+
+def test_ray_writes_the_same_bytes(done: tuple[Path, Result], workspace: Path, on_ray: Any) -> None:
+    result = run(toys.pipeline(), str(workspace), engine=on_ray)
+    assert result.ledger == done[1].ledger
+    workspaces.assert_same(done[0], workspace)
+
+
+def test_second_run_computes_nothing(done: tuple[Path, Result], copy: Path) -> None:
+    before = workspaces.times(copy)
+    result = run(toys.pipeline(), str(copy))
+    assert all(result.reused.values()) and set(result.reused) == set(toys.STAGES)
+    assert workspaces.times(copy) == before
+    assert result.ledger == done[1].ledger
+
+
+def test_new_shards_cost_new_shards(done: tuple[Path, Result], copy: Path) -> None:
+    before = workspaces.times(copy)
+    result = run(toys.pipeline(pool__rows=60), str(copy))
+    after = workspaces.times(copy)
+    assert {name: after[name] for name in before} == before
+    for name in ("bright", "dear", "parity"):
+        manifest = Manifest.load(open_storage(str(copy)), result.outputs[name].removeprefix(f"{copy}/"))
+        assert manifest is not None and (manifest.built_rows, manifest.rows) == (20, 60)
+        columns = [file for file in set(after) - set(before) if file.startswith(f"columns/{toys.STAGES[name][0].op}")]
+        assert len([file for file in columns if "versions" not in file]) == 2
+    assert sum(file.endswith(".tar") and file.startswith("pools") for file in set(after) - set(before)) == 2
+
+
+def test_a_parameter_changes_what_is_downstream_only(done: tuple[Path, Result], copy: Path) -> None:
+    before = workspaces.times(copy)
+    result = run(toys.pipeline(even__each=4), str(copy))
+    assert [name for name, reused in result.reused.items() if not reused] == ["even", "dataset", "page"]
+    assert {name: time for name, time in workspaces.times(copy).items() if name in before} == before
+    assert result.ledger["dataset"].copies == 12
+
+
+def test_execution_parameters_are_no_part_of_a_fingerprint(done: tuple[Path, Result], copy: Path) -> None:
+    result = run(toys.pipeline(bright__threads=1, dear__threads=3), str(copy), options=Options(task_rows=7))
+    assert all(result.reused.values())
+    assert fingerprints(result) == fingerprints(done[1])
+
+
+@pytest.mark.parametrize("task_rows", [1, 25])
+def test_grouping_of_shards_changes_no_byte(done: tuple[Path, Result], workspace: Path, task_rows: int) -> None:
+    run(toys.pipeline(dear__threads=1), str(workspace), options=Options(task_rows=task_rows))
+    workspaces.assert_same(done[0], workspace)
+
+
+def test_number_of_buckets_changes_no_dataset(
+    done: tuple[Path, Result], workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shuffle, "LEAST_ROWS", 3)
+    run(toys.pipeline(), str(workspace))
+    assert len(list(workspace.glob("selections/*/*/buckets/*"))) == 14
+    assert workspaces.files(workspace, "datasets") == workspaces.files(done[0], "datasets")
+
+
+def test_a_run_id_is_used_once(copy: Path) -> None:
+    with pytest.raises(RunExistsError, match="--run-id first: this run exists"):
+        run(toys.pipeline(), str(copy), run_id="first")
+
+
+def test_a_canary_goes_through_the_whole_dag(workspace: Path) -> None:
+    pipeline = toys.pipeline(pool__rows=400, even__each=1)
+    small = run(pipeline, str(workspace), options=Options(sample=0.05))
+    assert set(small.ledger) == set(toys.STAGES)
+    assert 10 <= small.ledger["pool"].before <= 20
+    inside = run(pipeline, str(workspace), options=Options(sample=0.01))
+    assert 1 <= inside.ledger["pool"].before <= 10
+    whole = run(pipeline, str(workspace))
+    assert whole.ledger["pool"].before == 400
+    again = run(pipeline, str(workspace), options=Options(sample=0.05))
+    assert all(again.reused.values())
+
+
+def test_branches_may_give_one_name_to_different_columns(workspace: Path) -> None:
+    pipeline = Pipeline().add("pool", toys.Numbers(namespace="toys", rows=20))
+    for name, shift in (("left", 0.0), ("right", 1000.0)):
+        pipeline.add(name, toys.Shifted(shift=shift), "pool")
+    run(pipeline, str(workspace))
+    for name in ("left", "right"):
+        pipeline.add(f"{name}_mean", toys.Total(), name)
+        pipeline.add(f"{name}_next", toys.Brighter(), name, total=f"{name}_mean")
+    result = run(pipeline, str(workspace))
+    means = [open_storage(result.outputs[f"{name}_mean"]).read("mean.npy") for name in ("left", "right")]
+    assert means[0] != means[1]
+    assert result.ledger["right_next"].after == 20
+    contrast = {}
+    for name in ("left", "right"):
+        path = open_storage(result.outputs[f"{name}_next"]).read_table("shards.parquet").column("file")[0].as_py()
+        contrast[name] = open_storage(str(workspace)).read_table(path).column("contrast").to_numpy()
+    assert abs(contrast["right"] - 1).max() < 0.2 < abs(contrast["left"] - 1).max() * 10
+
+
+def test_two_stages_alike_are_built_once(workspace: Path) -> None:
+    pipeline = toys.chain(toys.Brightness(), rows=10)
+    pipeline.add("twin", toys.Brightness(), "pool")
+    result = run(pipeline, str(workspace))
+    assert result.outputs["twin"] == result.outputs["stage_1"]
+    assert result.ledger["twin"] == result.ledger["stage_1"]
+
+
+def test_unknown_engine_is_one_line(workspace: Path) -> None:
+    with pytest.raises(RecipeError, match="--engine dask: no such engine; choose local or ray"):
+        run(toys.pipeline(), str(workspace), engine="dask")
+
+
+def test_the_record_says_how_a_run_ended(workspace: Path) -> None:
+    with pytest.raises(CurateError):
+        run(toys.chain(toys.Brightness(darkest=300.0), toys.Parity(), toys.Even(each=1)), str(workspace), run_id="bad")
+    with pytest.raises(ZeroDivisionError):
+        run(toys.chain(toys.Divided()), str(workspace), run_id="bug")
+    storage = open_storage(str(workspace))
+    failed, broken = Run.load(storage, "bad"), Run.load(storage, "bug")
+    assert failed.state == broken.state == "failed"
+    assert "each 1" in failed.result["error"] and broken.result["error"].startswith("ZeroDivisionError")
+    assert storage.list("leases") == {}
