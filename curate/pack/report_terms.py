@@ -1,0 +1,104 @@
+"""What the report's words mean, for readers who meet them for the first time."""
+
+from __future__ import annotations
+
+from curate.codec.images import REASONS
+from curate.core.ledger import ERROR_PREFIX, SET_ASIDE
+
+TERMS = {
+    "funnel": (
+        "Funnel",
+        "Every stage finds some pictures alive, refuses some with a reason, and passes the rest on. "
+        "Before − refused = after, in every line.",
+    ),
+    "copies": (
+        "Copies",
+        "How many samples the selection makes of what it takes. A picture of a rare cluster may be taken "
+        "more than once when the recipe's multiplier allows it.",
+    ),
+    "cluster": (
+        "Cluster",
+        "A group of pictures whose embeddings lie close together, so that they look alike to the encoder. "
+        "Fine clusters are themselves grouped into coarser ones: these are the levels.",
+    ),
+    "centroid": (
+        "Centroid",
+        "The middle of a cluster in the space of embeddings. The pictures nearest to it are the most typical ones.",
+    ),
+    "entropy": (
+        "Entropy",
+        "How evenly pictures are spread over clusters, in bits. It is greatest, log2 of the number of clusters, "
+        "when every cluster holds the same number of pictures.",
+    ),
+    "effective": (
+        "Effective number",
+        "2 to the power of the entropy: as many clusters of equal size would be spread just as evenly. "
+        "Higher is more diverse.",
+    ),
+    "gini": (
+        "Gini coefficient",
+        "How unequal the clusters' sizes are: 0 when all are equal, close to 1 when a few hold almost everything. "
+        "Lower is more balanced.",
+    ),
+    "ranksize": (
+        "Curve of sizes",
+        "Clusters in order of size, biggest first, on axes where each step multiplies by ten. "
+        "A flat line means clusters of equal size; a steep one, that a few dominate.",
+    ),
+    "fingerprint": (
+        "Fingerprint",
+        "A digest of everything that decides a result: operation, version, parameters and inputs. "
+        "The same fingerprint means the same result, which is then taken from the workspace instead of computed again.",
+    ),
+    "built": (
+        "Computed",
+        "The time is that of the build that made the result. Rows that an earlier, interrupted build "
+        "had already finished are taken as they are and cost no time. Stages that read the same pictures share one "
+        "pass, and its time is divided among them.",
+    ),
+    "recipe": (
+        "Recipe",
+        "The pipeline's stages with the parameters that decide their results. Settings that only change speed, "
+        "such as threads, are left out.",
+    ),
+    "keeper": (
+        "Keeper",
+        "Pictures that are the same, or nearly, form a set. One of them stands for the set and goes on: the keeper.",
+    ),
+}
+"""Term -> (title, explanation)."""
+
+MEANINGS = REASONS | {
+    "animated": "several frames, which the recipe refuses",
+    "aspect": "longer and thinner than the recipe allows",
+    "bad_embedding": "its embedding is no direction: all zeros, or not a number",
+    "caption_too_long": "more text than the recipe allows",
+    "caption_too_short": "less text than the recipe asks for",
+    "duplicate_key": "another row of the pool has the same key; the first one counts",
+    "empty_caption": "nothing was left of the caption after cleaning",
+    "exact_duplicate": "the same picture as its keeper, shown beside it",
+    "format": "a picture format that the recipe does not list",
+    "missing_caption": "no caption, which the recipe asks for",
+    "missing_file": "the source names a file that is not there",
+    "near_duplicate": "almost the same picture as its keeper, shown beside it",
+    "no_image": "the source has a row for it, and no picture",
+    "not_sampled": "alive, and not among those the selection took: its cluster had given its share",
+    "other_extension": "a file name that does not say it is a picture",
+    "too_large": "larger than the recipe allows",
+    "too_small": "fewer pixels on its shorter side than the recipe asks for",
+    "unreadable": "the file could not be read",
+    "unsafe_path": "a path that leaves its folder",
+    SET_ASIDE: "its shard failed for good and was set aside",
+}
+"""Reject reason -> what it says of a picture. Other packages add reasons: those speak for themselves."""
+
+
+def meaning(reason: str) -> str:
+    if reason.startswith(ERROR_PREFIX):
+        return "the stage itself failed on this row"
+    return MEANINGS.get(reason, "")
+
+
+def human(reason: str) -> str:
+    """`too_small` as `too small`."""
+    return reason.replace("_", " ")

@@ -1,0 +1,136 @@
+"""A view over a pool that lies in memory: what the report reads, without an engine."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from PIL import Image, ImageDraw
+
+from curate.core.hashing import make_key
+from curate.core.ledger import Entry
+from curate.core.nouns import Manifest
+from curate.core.stage import Artifact
+
+TYPES = {
+    "key": pa.string(),
+    "source_id": pa.string(),
+    "caption": pa.string(),
+    "url": pa.string(),
+    "width": pa.int32(),
+    "height": pa.int32(),
+    "format": pa.string(),
+    "meta": pa.string(),
+    "duplicate_of": pa.string(),
+    "cluster_1": pa.int64(),
+    "cluster_2": pa.int64(),
+    "cluster_3": pa.int64(),
+    "centroid_distance": pa.float32(),
+    "rejected_by": pa.string(),
+    "reject_reason": pa.string(),
+    "copies": pa.int32(),
+}
+
+
+@dataclass
+class MemoryView:
+    """Rows (dicts with the names of TYPES) and encoded pictures by key; `absent` columns do not exist."""
+
+    rows: list[dict[str, Any]]
+    stages: dict[str, Manifest]
+    pictures: dict[str, bytes] = field(default_factory=dict)
+    shard_rows: int = 100
+    absent: tuple[str, ...] = ()
+    packed: dict[str, Any] | None = None
+    asked: list[str] = field(default_factory=list)
+    """Keys whose bytes were asked for."""
+
+    def columns(self) -> tuple[str, ...]:
+        return tuple(name for name in TYPES if name not in self.absent)
+
+    def tables(self, names: Sequence[str]) -> Iterator[pa.Table]:
+        schema = pa.schema([(name, TYPES[name]) for name in dict.fromkeys(("key", *names)) if name in self.columns()])
+        for start in range(0, max(len(self.rows), 1), self.shard_rows):
+            yield pa.Table.from_pylist(self.rows[start : start + self.shard_rows], schema=schema)
+
+    def artifact(self, stage: str) -> Artifact:
+        raise KeyError(stage)
+
+    def images(self, keys: Sequence[str]) -> dict[str, bytes]:
+        self.asked.extend(keys)
+        return {key: self.pictures[key] for key in keys if key in self.pictures}
+
+    def dataset(self) -> dict[str, Any] | None:
+        return self.packed
+
+
+def drawing(number: int, size: int = 96) -> bytes:
+    """A PNG that differs with `number`: a disc on a ground, both of its own colour."""
+    colours = np.random.default_rng(number).integers(0, 256, 6).tolist()
+    image = Image.new("RGB", (size, size), tuple(colours[:3]))
+    ImageDraw.Draw(image).ellipse((size // 5, size // 5, size - size // 4, size - size // 4), fill=tuple(colours[3:]))
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def manifest(noun: str, op: str, entry: Entry, **more: Any) -> Manifest:
+    values = {"seconds": 2.0, "built_rows": entry.before, "bytes": 123_456} | more
+    return Manifest(noun, op, 1, make_key("fingerprint", op), ledger=entry.to_json(), rows=entry.after, **values)
+
+
+def small_pool(count: int = 240) -> MemoryView:
+    """A pool whose every section has something: two levels of clusters, a selection, rejects of four reasons."""
+    rows, pictures = [], {}
+    for number in range(count):
+        key = make_key("test", str(number))
+        leaf = min(int(9 * (number / count) ** 2), 8)
+        row = {"key": key, "source_id": f"drawing {number}.png", "width": 96, "height": 96, "format": "png"}
+        row |= {"caption": f"a round {('star', 'heart', 'leaf')[leaf // 3]} number {number}", "copies": 1}
+        row["meta"] = json.dumps({"category": f"shapes/{leaf // 3}"})
+        row |= {"cluster_1": leaf, "cluster_2": leaf // 3, "centroid_distance": (number % 17) / 100}
+        pictures[key] = drawing(number)
+        rows.append(row)
+    _refuse(rows[0], "import", "missing_file", clustered=False)
+    del pictures[rows[0]["key"]]
+    for row in rows[1:4]:
+        _refuse(row, "inspect", "truncated", clustered=False)
+        pictures[row["key"]] = pictures[row["key"]][:200]
+    for row in rows[4:20]:
+        _refuse(row, "duplicates", "near_duplicate", clustered=False)
+        row["duplicate_of"] = rows[-1]["key"]
+    for row in rows[20::3]:
+        _refuse(row, "select", "not_sampled", clustered=True)
+    return MemoryView(rows, stages_of(rows), pictures, absent=("cluster_3",), packed=PACKED)
+
+
+PACKED = {"path": "/data/datasets/toy/f00", "fingerprint": "f00", "samples": 146, "tars": 2, "bytes": 1_234_567}
+
+
+def _refuse(row: dict[str, Any], stage: str, reason: str, clustered: bool) -> None:
+    row |= {"rejected_by": stage, "reject_reason": reason, "copies": 0}
+    if not clustered:
+        row |= {"cluster_1": None, "cluster_2": None, "centroid_distance": None}
+
+
+def stages_of(rows: Sequence[dict[str, Any]]) -> dict[str, Manifest]:
+    """Manifests whose ledgers agree with the rows."""
+    nouns = {"import": "pool", "inspect": "columns", "duplicates": "columns"}
+    nouns |= {"assign": "columns", "select": "selection"}
+    ops = {"import": "import.folder", "inspect": "image.inspect", "duplicates": "duplicates.drop"}
+    made, alive = {}, len(rows)
+    for stage, noun in nouns.items():
+        refused = Counter(row["reject_reason"] for row in rows if row.get("rejected_by") == stage)
+        entry = Entry(alive, refused, alive - sum(refused.values()))
+        alive = entry.after
+        if noun == "selection":
+            entry.copies = sum(row.get("copies") or 0 for row in rows)
+        more = {"parameters": {"min_side_pixels": 32, "path": "/pictures"}} if stage in ops else {}
+        made[stage] = manifest(noun, ops.get(stage, f"test.{stage}"), entry, **more)
+    return made
