@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from pydantic import Field, PrivateAttr
 
 from curate.core.stage import Artifact, Batch, Map, Reduce, Table
-from curate.image.duplicate_sets import duplicate_sets
 
 KIND = "duplicate_sets"
 _READS = ("sha256", "pixel_sha256", "perceptual_hash", "flat", "width", "height")
@@ -50,6 +49,8 @@ class FindDuplicates(Reduce):
         return pa.table({**columns, "pixels": pc.fill_null(pixels, 0)})
 
     def finish(self, state: Table) -> Artifact:
+        from curate.image.duplicate_sets import duplicate_sets  # SciPy, which `curate plan` need not load
+
         keys = _fixed(state.column("key"))
         comparable = pc.and_(pc.is_valid(state.column("perceptual_hash")), pc.equal(state.column("flat"), False))
         found = duplicate_sets(

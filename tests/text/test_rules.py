@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -97,11 +96,11 @@ def test_a_word_between_words_survives(word: str) -> None:
 
 
 @pytest.mark.parametrize("piece", ["a", "&amp;", "<a ", "<!--", "((", "www.", "a.", "@", "http://", " -", "x@"])
+@pytest.mark.timeout(60)
 def test_no_rule_is_quadratic(piece: str) -> None:
-    caption = piece * (100_000 // len(piece))
-    began = time.process_time()
-    clean(caption)
-    assert time.process_time() - began < 5
+    """A hundredth of a second each; ten thousand times that, and the time-out, if a rule looked back from every place."""
+    text, _ = clean(piece * (200_000 // len(piece)))
+    assert len(text) <= 200_000
 
 
 def test_every_rule_says_what_it_does() -> None:
