@@ -52,7 +52,7 @@ def test_crowded_bands_are_searched_in_full(monkeypatch: pytest.MonkeyPatch, dis
 
 
 def test_a_heavy_head_costs_no_square() -> None:
-    """Every one of 6,000 hashes has thousands within reach: some 10 million pairs, and not a tenth as many edges."""
+    """Every one of 6,000 hashes has thousands within reach: some 17 million pairs, and not a tenth as many edges."""
     rng = np.random.default_rng(0)
     bits = np.repeat(rng.integers(0, 2, (1, 256), dtype=np.uint8), 6_000, axis=0)
     bits ^= rng.random(bits.shape) < 0.006
