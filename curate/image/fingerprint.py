@@ -23,8 +23,11 @@ SCHEMA = pa.schema(
 
 
 class Fingerprint(Map):
-    """Hash the decoded pixels (equal for a PNG and a GIF of the same picture) and their low frequencies (close for
-    resized and recompressed copies). `flat` marks pictures whose perceptual hash says too little to be compared."""
+    """Hash each picture's decoded pixels, and its low frequencies.
+
+    The first is equal for a PNG and a BMP of the same picture, the second close for resized and recompressed copies.
+    `flat` marks pictures whose perceptual hash says too little to be compared.
+    """
 
     op: ClassVar[str] = "image.fingerprint"
     pixels: ClassVar[bool] = True
