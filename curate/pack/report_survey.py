@@ -53,11 +53,12 @@ class Scope:
         return alive * integers(table, "copies", 1) if self.select else alive.astype(np.int64)
 
     def said(self, table: pa.Table) -> pa.Array:
-        """Caption and label (n,) in one string: what clusters are named after; empty where there is neither."""
+        """Caption and label (n,) in one string, or else the source id: what clusters are named after."""
         captions = texts(table, self.caption or "")
         labels = label_values(table, self.label) if self.label else texts(table, "")
         joined = pc.binary_join_element_wise(captions, labels, " ", null_handling="replace", null_replacement="")
-        return pc.utf8_trim_whitespace(joined)
+        joined = pc.utf8_trim_whitespace(joined)
+        return pc.if_else(pc.equal(joined, ""), pc.fill_null(texts(table, "source_id"), ""), joined)
 
 
 def scope_of(view: View, caption: str | None, label: str | None) -> Scope:

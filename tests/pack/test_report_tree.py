@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import json
+
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -49,6 +52,23 @@ def test_gather_finds_the_closest_rows_that_reached_the_selection(shard_rows):
         assert [row["centroid_distance"] for row in rows] == pytest.approx(reached[:3])
     assert set(gathered.keepers) == {view.rows[1]["key"]}
     assert set(gathered.captions) == {(node.level, node.id) for node in root.nodes() if node.level < 3}
+
+
+@pytest.mark.parametrize(
+    ("caption", "label", "expected"),
+    [
+        ("a star", "shapes", "a star shapes"),
+        ("a star", None, "a star"),
+        (None, "shapes", "shapes"),
+        (None, None, "x.png"),
+    ],
+)
+def test_clusters_are_named_after_captions_and_labels_or_else_file_names(caption, label, expected):
+    scope = scope_of(small_pool(1), None, "meta.category")
+    row = {"source_id": "x.png", "caption": caption, "meta": json.dumps({"category": label})}
+    assert scope.said(pa.Table.from_pylist([row], schema=pa.schema([(n, pa.string()) for n in row]))).to_pylist() == [
+        expected
+    ]
 
 
 def test_sizes_count_what_reached_the_selection_and_the_copies_it_took():
