@@ -80,7 +80,7 @@ def curate(settings: list[str], workspace: str, engine: str) -> dict[str, str]:
 
 def verdict(knn: dict[str, Any]) -> str:
     if not knn["models"]:
-        return f"none: {knn['why_none']}"
+        return f"none: {knn['why_none']}; pictures sorted into a folder per kind would be labelled by it"
     accuracy = {name: f"{100 * model['accuracy']:.1f} %" for name, model in knn["models"].items()}
     teachers = ", ".join(f"teacher {name} {accuracy[name]}" for name in accuracy if name not in (BEFORE, AFTER))
     return f"student {accuracy[BEFORE]} before training, {accuracy[AFTER]} after ({teachers})"
