@@ -65,7 +65,7 @@ class Storage:
 
     def read_table(self, relative: str, columns: list[str] | None = None, **options: Any) -> pa.Table:
         if self.local:
-            return pq.read_table(self.path(relative), columns=columns, memory_map=True, partitioning=None, **options)
+            return pq.read_table(self.path(relative), columns=columns, partitioning=None, **options)
         with self.open(relative) as file:
             return pq.read_table(file, columns=columns, **options)
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from curate.core.storage import Storage
 
-LEAST_ROWS, MOST_ROWS = 1 << 15, 1 << 20
+LEAST_ROWS, MOST_ROWS = 1 << 13, 1 << 20
 """Rows that one bucket holds on average, in small and in very large pools: what one worker has in memory."""
 FEW = 256
 """Buckets up to which they stay small; beyond, they grow first, because every shard's file has a group per bucket."""
