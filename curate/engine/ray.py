@@ -24,6 +24,7 @@ from ray.exceptions import RayActorError, RayTaskError
 from curate.core.errors import CurateError
 from curate.core.stage import Resources
 from curate.engine.backend import ATTEMPTS, Outcome, attempt
+from curate.engine.isolated import run_isolated
 
 IN_FLIGHT = 2
 PASSED_ON = ("CURATE_", "AWS_", "HF_", "FSSPEC_")
@@ -36,12 +37,16 @@ class _Worker:
     def __init__(self, environment: dict[str, str]) -> None:
         os.environ.update(environment)
 
-    def run(self, function: Callable[[Any], Any], payload: Any) -> tuple[Any, str | None, CurateError | None]:
+    def run(
+        self, function: Callable[[Any], Any], payload: Any, index: int, isolated: bool
+    ) -> tuple[Outcome | None, CurateError | None]:
         try:
+            if isolated:
+                return run_isolated(function, payload, index), None
             value, error = attempt(function, payload)
-            return value, error, None
+            return Outcome(index, value, error), None
         except CurateError as fatal:
-            return None, None, fatal
+            return None, fatal
 
 
 @dataclass
@@ -86,32 +91,26 @@ class RayBackend:
         if not payloads:
             return
         count = min(self.slots(resources), len(payloads))
-        self._fit(resources, count, fresh=isolated)
-        depth = 1 if isolated else IN_FLIGHT
+        self._fit(resources, count)
         todo = list(range(len(payloads)))[::-1]
         deaths = dict.fromkeys(todo, 0)
         while todo or any(slot.busy for slot in self._pool):
             if self.draining.is_set():
                 todo.clear()
             for slot in self._pool[:count]:
-                while todo and len(slot.busy) < depth:
+                while todo and len(slot.busy) < IN_FLIGHT:
                     index = todo.pop()
-                    slot.busy[slot.actor.run.remote(function, payloads[index])] = index
+                    slot.busy[slot.actor.run.remote(function, payloads[index], index, isolated)] = index
             if not any(slot.busy for slot in self._pool):
                 break
             owners = {ref: slot for slot in self._pool for ref in slot.busy}
             ready, _ = ray.wait(list(owners), num_returns=1)
             slot = owners[ready[0]]
-            yield from self._settle(slot, ready[0], todo, deaths, 1 if isolated else ATTEMPTS)
-        if isolated:
-            self._fit(None, 0)
+            yield from self._settle(slot, ready[0], todo, deaths)
 
-    def _settle(
-        self, slot: _Slot, ref: Any, todo: list[int], deaths: dict[int, int], attempts: int
-    ) -> Iterator[Outcome]:
-        index = slot.busy[ref]
+    def _settle(self, slot: _Slot, ref: Any, todo: list[int], deaths: dict[int, int]) -> Iterator[Outcome]:
         try:
-            value, error, fatal = ray.get(ref)
+            outcome, fatal = ray.get(ref)
         except RayActorError:
             # actors work in order: the oldest payload is the one that was running
             lost = list(slot.busy.values())
@@ -119,7 +118,7 @@ class RayBackend:
             slot.actor = self._start(self._resources)
             todo.extend(reversed(lost[1:]))
             deaths[lost[0]] += 1
-            if deaths[lost[0]] < attempts:
+            if deaths[lost[0]] < ATTEMPTS:
                 todo.append(lost[0])
             else:
                 yield Outcome(lost[0], error="the worker process died", crashed=True)
@@ -130,15 +129,15 @@ class RayBackend:
         if fatal is not None:
             self._fit(None, 0)
             raise fatal
-        yield Outcome(index, value, error)
+        yield outcome
 
-    def _fit(self, resources: Resources | None, count: int, *, fresh: bool = False) -> None:
+    def _fit(self, resources: Resources | None, count: int) -> None:
         """Make the pool `count` actors of these resources. Those there are kept where they do (a process costs seconds);
         else all are let go first, so that none waits for another's CPUs."""
         held = self._resources
         covers = resources is not None and held is not None and held.cpus >= resources.cpus
         enough = covers and held == replace(resources, cpus=held.cpus) and len(self._pool) >= count  # type: ignore
-        if fresh or not (resources == held or enough) or any(slot.busy for slot in self._pool):
+        if not (resources == held or enough) or any(slot.busy for slot in self._pool):
             for slot in self._pool:
                 ray.kill(slot.actor)
             self._pool = []

@@ -18,7 +18,7 @@ from types import FrameType, TracebackType
 from typing import Any, Self
 
 from curate.core.errors import CurateError
-from curate.engine import local
+from curate.engine import isolated
 from curate.engine.context import Options
 from curate.engine.run import run
 from tests.engine import toys
@@ -42,7 +42,7 @@ class Calls:
 def drive(order: dict[str, Any]) -> dict[str, Any]:
     """The driver: one run of the toy pipeline on the local engine."""
     os.environ.update(order.get("environment", {}))
-    local.START_METHOD = "fork"  # a fork server would have to import everything again for each driver
+    isolated.START_METHOD = "fork"  # a fork server would have to import everything again for each driver
     calls = Calls(order["call"]) if "call" in order else None
     if calls:
         sys.setprofile(calls)

@@ -53,6 +53,7 @@ class Numbers(Source):
     broken: int = 0
     repeat: int = 0
     refused: tuple[int, ...] = ()
+    unreadable: tuple[int, ...] = ()
     gaps: tuple[int, ...] = ()
     side: int = 8
 
@@ -62,6 +63,8 @@ class Numbers(Source):
         return [Portion({"start": start, "stop": stop}, stop - start) for start, stop in stops.items()]
 
     def read(self, portion: Portion) -> Iterator[Incoming]:
+        if portion.content["start"] // self.shard_rows in self.unreadable:
+            raise OSError("the source cannot be read")
         for number in range(portion.content["start"], portion.content["stop"]):
             data = b"no picture" if self.broken and number % self.broken == 0 else picture(number, self.side)
             name = number % self.repeat if self.repeat else number
@@ -124,6 +127,7 @@ class Parity(Map):
     """Which of `units` units a key falls into. Reads what Brightness wrote."""
 
     op: ClassVar[str] = "toy.parity"
+    batch_rows: ClassVar[int] = 4
     units: int = 3
     reads_column: str = "brightness"
 
@@ -175,16 +179,17 @@ class Bad(Map):
 
 
 class Total(Reduce):
-    """Live rows and the sum of brightness."""
+    """Live rows and the sum of a column."""
 
     op: ClassVar[str] = "toy.total"
     kind: ClassVar[str] = "toy_total"
+    reads_column: str = "brightness"
 
     def reads(self) -> tuple[str, ...]:
-        return ("brightness",)
+        return (self.reads_column,)
 
     def partial(self, table: Table) -> Table:
-        return pa.table({"rows": [table.num_rows], "sum": [float(np.sum(table.column("brightness").to_numpy()))]})
+        return pa.table({"rows": [table.num_rows], "sum": [float(np.sum(table.column(self.reads_column).to_numpy()))]})
 
     def finish(self, state: Table) -> Artifact:
         rows, total = state.column("rows").to_numpy().sum(), state.column("sum").to_numpy().sum()

@@ -1,0 +1,256 @@
+"""What goes wrong costs the rows it concerns: each becomes a reject with its reason, and the rest of the pool goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from curate.core.errors import BudgetError, LedgerError, StageError
+from curate.core.ledger import SET_ASIDE
+from curate.core.storage import open_storage
+from curate.engine import backend, packing
+from curate.engine.context import Options
+from curate.engine.events import read_events
+from curate.engine.run import Result, run
+from tests.engine import toys, workspaces
+from tests.engine.forks import Drivers
+
+HALF = Options(failure_budget=0.5)
+
+
+def rejects(workspace: Path, result: Result, stage: str) -> dict[int, str]:
+    """Number of the picture -> reason, of a Map's rejects."""
+    storage = open_storage(str(workspace))
+    pool = storage.read_table(f"{result.outputs['pool'].removeprefix(f'{workspace}/')}/shards.parquet").to_pylist()
+    found = {}
+    for shard in pool:
+        path = f"{result.outputs[stage].split('/versions/')[0].removeprefix(f'{workspace}/')}/{shard['id']}.parquet"
+        reasons = storage.read_table(path).column("reject").to_pylist()
+        names = storage.read_table(shard["table"]).column("meta").to_pylist()
+        found |= {json.loads(name)["number"]: why for name, why in zip(names, reasons, strict=True) if why}
+    return found
+
+
+def test_a_picture_that_is_none_is_one_reject(workspace: Path) -> None:
+    result = run(toys.chain(toys.Brightness(), toys.Total(), broken=7, rows=20), str(workspace))
+    assert set(rejects(workspace, result, "stage_1")) == {0, 7, 14}
+    assert result.ledger["stage_1"].rejected == Counter({"not_an_image": 3})
+    assert result.ledger["stage_2"].before == 17
+
+
+def test_rows_that_raise_are_found_by_halving(workspace: Path) -> None:
+    pipeline = toys.chain(toys.Bad(numbers=(3, 4, 17)), rows=20)
+    result = run(pipeline, str(workspace), options=HALF, run_id="bad")
+    assert rejects(workspace, result, "stage_1") == dict.fromkeys((3, 4, 17), "error_ValueError")
+    assert result.ledger["stage_1"].after == 17
+
+
+def test_a_stage_may_refuse_a_batch_by_raising(workspace: Path) -> None:
+    result = run(toys.chain(toys.Bad(how="reject", numbers=(5,)), rows=10), str(workspace))
+    assert rejects(workspace, result, "stage_1") == {5: "disliked"}
+
+
+def test_errors_beyond_the_budget_end_the_run_again_and_again(workspace: Path) -> None:
+    pipeline = toys.chain(toys.Bad(numbers=(3, 4, 17, 18)), rows=20, shard_rows=5)
+    message = (
+        r"4 rows were lost to failures, the budget is 3 \(15.0% of 20\); first: stage_1: ValueError: cannot digest"
+    )
+    tight = Options(failure_budget=0.15)
+    with pytest.raises(BudgetError, match=message):
+        run(pipeline, str(workspace), options=tight)
+    before = workspaces.files(workspace)
+    with pytest.raises(BudgetError, match="4 rows were lost"):
+        run(pipeline, str(workspace), options=tight)
+    assert workspaces.files(workspace) == before
+    run(pipeline, str(workspace), options=Options(failure_budget=0.2))
+    with pytest.raises(BudgetError, match="4 rows were lost"):
+        run(pipeline, str(workspace), options=tight)
+
+
+def crash(workspace: Path, stage: toys.Stage, **source: Any) -> None:
+    """Run until the stage kills the process."""
+    child = os.fork()
+    if not child:
+        run(toys.chain(stage, **source), str(workspace))
+        os._exit(0)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+
+
+def test_rows_that_kill_are_found_by_the_next_run(workspace: Path) -> None:
+    stage, source = toys.Bad(how="kill", numbers=(13, 14)), {"rows": 30}
+    crash(workspace, stage, **source)
+    result = run(toys.chain(stage, **source), str(workspace), options=HALF, run_id="next")
+    assert rejects(workspace, result, "stage_1") == dict.fromkeys((13, 14), "error_killed")
+    assert result.ledger["stage_1"].after == 28
+    [found] = [e for e in read_events(open_storage(str(workspace)), "next") if e["event"] == "poison"]
+    assert found["rows"] == {"stage_1": [3, 4]}
+    assert not list(workspace.glob("columns/*/*/attempts/*"))
+
+
+def test_poison_is_laid_at_the_door_of_the_stage_that_died(workspace: Path) -> None:
+    stages = toys.Brightness(), toys.Bad(how="kill", numbers=(2,)), toys.Costly()
+    pipeline = toys.chain(*stages, rows=4)
+    child = os.fork()
+    if not child:
+        run(pipeline, str(workspace))
+        os._exit(0)
+    os.waitpid(child, 0)
+    result = run(pipeline, str(workspace), options=HALF)
+    assert rejects(workspace, result, "stage_2") == {2: "error_killed"}
+    assert [result.ledger[f"stage_{i}"].after for i in (1, 2, 3)] == [4, 3, 3]
+
+
+def test_ray_finds_rows_that_kill_while_the_rest_goes_on(workspace: Path, on_ray: Any) -> None:
+    pipeline = toys.chain(toys.Bad(how="kill", numbers=(2,)), toys.Total(reads_column="fine"), rows=12, shard_rows=4)
+    result = run(pipeline, str(workspace), engine=on_ray, options=HALF)
+    assert rejects(workspace, result, "stage_1") == {2: "error_killed"}
+    assert result.ledger["stage_2"].before == 11
+
+
+def cut(workspace: Path, which: int) -> tuple[Path, bytes]:
+    """Cut the tar of the shard that begins with picture `which` in the middle."""
+    for table in sorted(workspace.glob("pools/toys/shards/*.parquet")):
+        if (
+            json.loads(open_storage(str(workspace)).read_table(f"pools/toys/shards/{table.name}")["meta"][0].as_py())[
+                "number"
+            ]
+            == which
+        ):
+            tar = table.with_suffix(".tar")
+            whole = tar.read_bytes()
+            tar.write_bytes(whole[: len(whole) // 2])
+            return tar, whole
+    raise AssertionError(which)
+
+
+@pytest.fixture()
+def imported(workspace: Path) -> Path:
+    """A workspace with the pool of the toy pipeline, and nothing else."""
+    run(toys.chain(), str(workspace))
+    return workspace
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_shard_that_is_cut_is_set_aside_and_tried_again(imported: Path, memory: Path) -> None:
+    tar, whole = cut(imported, 20)
+    result = run(toys.pipeline(), str(imported), options=HALF, run_id="cut")
+    assert result.ledger["bright"].rejected == Counter({SET_ASIDE: 10})
+    assert [result.ledger[name].before for name in ("bright", "dear", "parity", "total", "even")] == [
+        40,
+        30,
+        30,
+        30,
+        30,
+    ]
+    [event] = [e for e in read_events(open_storage(str(imported)), "cut") if e["event"] == "shard_set_aside"]
+    assert event["shard"] == tar.stem and "import it again" in event["error"]
+    again = run(toys.pipeline(), str(imported), options=HALF)
+    assert again.ledger == result.ledger
+    assert again.reused["even"] and again.reused["dataset"]
+    tar.write_bytes(whole)
+    mended = run(toys.pipeline(), str(imported))
+    assert mended.ledger["bright"].after == mended.ledger["even"].before == 40
+    clean = memory / "mended"
+    run(toys.pipeline(), str(clean))
+    theirs, ours = workspaces.files(clean), workspaces.files(imported)
+    assert {name: ours.get(name) for name in theirs} == theirs
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_shard_set_aside_by_a_later_pass_leaves_the_ledger_whole(imported: Path) -> None:
+    first = run(toys.chain(toys.Brightness()), str(imported))
+    cut(imported, 0)
+    result = run(toys.chain(toys.Brightness(), toys.Bad(), toys.Parity(), toys.Even()), str(imported), options=HALF)
+    assert result.reused["stage_1"] and result.ledger["stage_1"] == first.ledger["stage_1"]
+    assert result.ledger["stage_2"].rejected == Counter({SET_ASIDE: 10})
+    assert [result.ledger[f"stage_{i}"].before for i in (2, 3, 4)] == [40, 30, 30]
+
+
+@pytest.mark.usefixtures("at_once")
+def test_set_aside_beyond_the_budget_ends_the_run(imported: Path) -> None:
+    cut(imported, 20)
+    with pytest.raises(
+        BudgetError, match=r"10 rows were lost to failures, the budget is 8 \(20.0% of 40\); first: shard"
+    ):
+        run(toys.pipeline(), str(imported), options=Options(failure_budget=0.2))
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_budget_is_a_share_of_the_pool_as_it_was(imported: Path) -> None:
+    """With 10 of 40 rows gone, a budget of a quarter is not overdrawn by the 30 that are left."""
+    cut(imported, 20)
+    result = run(toys.pipeline(), str(imported), options=Options(failure_budget=0.25))
+    assert result.ledger["page"].before == 9
+
+
+@pytest.mark.usefixtures("at_once")
+def test_ray_sets_a_shard_aside(imported: Path, on_ray: Any) -> None:
+    tar, _ = cut(imported, 20)
+    result = run(toys.pipeline(), str(imported), engine=on_ray, options=HALF)
+    assert result.ledger["bright"].rejected == Counter({SET_ASIDE: 10})
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_portion_that_cannot_be_read_is_set_aside(workspace: Path) -> None:
+    pipeline = toys.chain(toys.Brightness(), rows=40, unreadable=(1,))
+    result = run(pipeline, str(workspace), options=HALF)
+    assert result.ledger["pool"].rejected == Counter({SET_ASIDE: 10})
+    assert result.ledger["pool"].before == 40 and result.ledger["stage_1"].before == 30
+    with pytest.raises(BudgetError, match="portion 2 of pool"):
+        run(pipeline, str(workspace))
+
+
+@pytest.mark.usefixtures("at_once")
+def test_nothing_goes_on_without_a_global_step(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise OSError("the disk\nis gone")
+
+    monkeypatch.setattr(packing, "read_spans", broken)
+    with pytest.raises(StageError, match="dataset: OSError: the disk is gone; mend the cause and run the same command"):
+        run(toys.pipeline(), str(workspace))
+
+
+@pytest.mark.usefixtures("at_once")
+def test_what_fails_once_is_tried_again() -> None:
+    calls: list[int] = []
+
+    def twice(payload: int) -> int:
+        calls.append(payload)
+        if len(calls) < backend.ATTEMPTS:
+            raise OSError("a moment")
+        return payload
+
+    assert backend.attempt(twice, 5) == (5, None)
+    assert calls == [5] * backend.ATTEMPTS
+
+
+def test_a_stage_that_loses_rows_is_a_bug_that_is_found(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toys.Total, "partial", lambda self, table: toys.pa.table({"rows": [0], "sum": [0.0]}))
+    monkeypatch.setattr("curate.core.rows.Rows.live_table", lambda self, shard, names: self.table(shard, names)[:5])
+    with pytest.raises(LedgerError, match="total: 20 rows in, but bright let 40 go on"):
+        run(toys.pipeline(), str(workspace))
+
+
+def test_costly_rows_are_not_computed_again(workspace: Path, memory: Path) -> None:
+    """Killed inside a shard, the next run goes on from the last segment, to the same bytes."""
+    source = {"pool__rows": 32, "pool__shard_rows": 32}
+    with Drivers() as drivers:
+        killed = drivers.run(
+            workspace, changes=source, environment={"CURATE_FAULT_KILL": "*toy.parity*-000000016*published"}
+        )
+        assert killed["signal"] == signal.SIGKILL
+        rows = [path.name for path in sorted(workspace.glob("columns/toy.costly/*/segments/*/*"))]
+        assert rows == [f"{start:09d}-{start + 4:09d}.parquet" for start in range(0, 16, 4)]
+        log = memory / "after-segments"
+        assert drivers.run(workspace, changes=source, environment={"CURATE_FAULT_LOG": str(log)})["error"] is None
+        first = [line for line in log.read_text().splitlines() if "toy.costly" in line and "/segments/" in line][0]
+        assert "000000016-000000020" in first
+        clean = memory / "without-segments"
+        drivers.run(clean, changes=source)
+    workspaces.assert_same(clean, workspace)
