@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 
-def number(value: float) -> str:
-    """1,234 or 12.3: whole numbers whole, others to three digits."""
+def number(value: float, decimals: int = 2) -> str:
+    """1,234 or 12.3 or 1.23: whole numbers whole, others to three digits and at most `decimals` behind the point."""
     if value == int(value) or abs(value) >= 100:
         return f"{round(value):,}"
-    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+    return f"{value:.{1 if abs(value) >= 10 else decimals}f}"
 
 
 def percent(part: float, whole: float) -> str:

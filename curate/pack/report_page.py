@@ -135,28 +135,43 @@ def balances(levels: Sequence[Level], selected: bool) -> list[Balance]:
 
 
 @dataclass(frozen=True)
+class LabelBar:
+    name: str
+    before: int
+    after: int
+    before_width: float
+    """Share of all labelled pictures before, as percent of the greatest share on show."""
+    after_width: float
+
+
+@dataclass(frozen=True)
 class LabelTable:
     balance: Balance
-    bars: list[tuple[str, int, int]]
-    """(label, before, after) of the commonest."""
+    bars: list[LabelBar]
+    """The commonest."""
     rest: tuple[int, int, int]
     """How many labels are not shown, and their pictures before and after."""
     unlabelled: tuple[int, int]
     total: tuple[int, int]
+    """Labelled pictures before and after."""
 
 
 def label_table(labels: LabelCounts, selected: bool) -> LabelTable | None:
     before, after = labels.counts()
     if not before.sum():
         return None
+    total = (int(before.sum()) + labels.others[0], int(after.sum()) + labels.others[1])
     order = np.lexsort((np.array(labels.names), -before))
-    shown = order[:LABELS_SHOWN].tolist()
-    bars = [(labels.names[place], int(before[place]), int(after[place])) for place in shown]
-    rest = order[LABELS_SHOWN:]
+    shown, rest = order[:LABELS_SHOWN].tolist(), order[LABELS_SHOWN:]
     hidden = (len(rest), int(before[rest].sum()) + labels.others[0], int(after[rest].sum()) + labels.others[1])
+    shares = np.stack([before / max(total[0], 1), after / max(total[1], 1)])
+    widths = 100 * shares / shares[:, shown].max()
+    bars = [
+        LabelBar(labels.names[place], int(before[place]), int(after[place]), *widths[:, place].tolist())
+        for place in shown
+    ]
     held = before > 0
     curves = balance("Labels", before[held], after[held] if selected else None, "label")
-    total = (sum(bar[1] for bar in bars) + hidden[1], sum(bar[2] for bar in bars) + hidden[2])
     return LabelTable(curves, bars, hidden, (labels.unlabelled[0], labels.unlabelled[1]), total)
 
 
