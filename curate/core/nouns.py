@@ -65,6 +65,11 @@ class Shard:
         return asdict(self)
 
 
+def in_place(shard: Shard) -> bool:
+    """Whether the tar lies outside of the workspace, where it was imported from."""
+    return "://" in shard.tar or shard.tar.startswith("/")
+
+
 @dataclass
 class Manifest:
     """What a noun says of itself."""

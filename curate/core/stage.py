@@ -25,6 +25,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
+from curate.core.errors import Undecodable
+
 if TYPE_CHECKING:
     from PIL.Image import Image
 
@@ -149,6 +151,9 @@ class Sample:
         """RGB, upright, alpha over white. Raises Undecodable (a Reject)."""
         if self._image is None:
             self._image = self._decode(self.data, max_pixels=max_pixels)
+        width, height = self._image.size
+        if width * height > max_pixels:  # decoded for a stage that allows more
+            raise Undecodable("too_many_pixels", f"{width} x {height} pixels, at most {max_pixels:,}")
         return self._image
 
 
@@ -281,13 +286,22 @@ class Pack(Stage):
         """Columns that `write` needs or that the index carries."""
         return ()
 
+    def reads_if_there(self) -> tuple[str, ...]:
+        """Columns that `write` uses when something upstream writes them."""
+        return ()
+
     def write(self, row: Mapping[str, Any], data: bytes, add: Callable[[str, bytes], int]) -> Packed:
-        """Put one sample into the tar; `add(member name, bytes)` returns the offset of the member's bytes."""
+        """Put one sample into the tar; `add(member name, bytes)` returns the offset of the member's bytes. Raise Reject,
+        before anything is added, to leave the sample out."""
         raise NotImplementedError
 
     def carried(self) -> tuple[str, ...]:
         """Columns that go into the index beside the fixed ones."""
         return ()
+
+    def carried_values(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Their values for a row."""
+        return {name: row[name] for name in self.carried()}
 
     def finish(self, tars: list[tuple[str, int]]) -> dict[str, bytes]:
         """(file name, samples) of every tar -> further files by name (sizes.json, wids index)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -12,6 +13,7 @@ from curate.core.hashing import digest
 from curate.core.ledger import Entry, total
 from curate.core.nouns import save_artifact
 from curate.core.pipeline import Node
+from curate.core.rows import ColumnsRef
 from curate.core.stage import Pack, Reduce, Report, Select
 from curate.engine import packing, shuffle, tasks
 from curate.engine.context import Built, Context
@@ -118,7 +120,9 @@ def build_pack(ctx: Context, node: Node, built: Built) -> None:
         return packing.PackTask(ctx.storage, stage, ctx.rows(node), selection.base, built.base, buckets, shards, **changes)
 
     with ctx.progress.step(node.name, copies) as step:
-        ctx.must(packing.pack_scatter, [task(index=i) for i in range(selected)], stage, node.name)
+        scatters = [task(index=i, late=_late(ctx, node, chosen)) for i in range(selected)]
+        scattered = ctx.must(packing.pack_scatter, scatters, stage, node.name)
+        rows, copies = sum(r for r, _ in scattered), sum(c for _, c in scattered)
         orders = [task(index=i, parts=selected) for i in range(buckets)]
         sizes = ctx.must(packing.pack_order, orders, stage, node.name)
         starts = tuple(sum(sizes[:i]) for i in range(buckets))
@@ -126,17 +130,26 @@ def build_pack(ctx: Context, node: Node, built: Built) -> None:
         payloads = _shards(ctx, built, task, copies, stage.shard_rows, starts)
         for result in ctx.must(packing.pack_shard, payloads, stage, node.name):
             step.advance(result["rows"])
-        step.advance(copies - step.done)
         count = -(-copies // stage.shard_rows)
-        [tars] = ctx.must(packing.pack_finish, [task(parts=count)], stage, node.name)
-    rows = selection.manifest.entry.after
+        [done] = ctx.must(packing.pack_finish, [task(parts=count)], stage, node.name)
+    refused = Counter(done["refused"])
     ctx.finish(
-        node, built, "dataset", Entry(rows, after=rows, copies=copies),
-        [{"file": name, "bytes": size} for name, size in tars.items()],
-        rows=copies, bytes=sum(tars.values()), seconds=round(time.monotonic() - began, 3),
+        node, built, "dataset", Entry(rows, refused, rows - refused.total(), copies=done["rows"]),
+        [{"file": name, "bytes": size} for name, size in done["tars"].items()],
+        rows=done["rows"], bytes=sum(done["tars"].values()), seconds=round(time.monotonic() - began, 3),
         built_rows=sum(p.stop - p.start for p in payloads), extra={"tars": count},
     )  # fmt: skip
     tidy(ctx, built)
+
+
+def _late(ctx: Context, node: Node, chosen: Node) -> tuple[ColumnsRef, ...]:
+    """Columns of the Maps between the selection and the pack: they may refuse selected rows."""
+    before = {up.name for up in ctx.pipeline.along(chosen.name)}
+    return tuple(ref for ref in ctx.rows(node).columns if ref.stage not in before and _behind(ctx, ref.stage, chosen.name))
+
+
+def _behind(ctx: Context, stage: str, select: str) -> bool:
+    return any(up.name == select for up in ctx.pipeline.along(stage))
 
 
 def _shards(

@@ -14,9 +14,10 @@ import numpy as np
 from curate.core.errors import InputError
 from curate.core.hashing import digest
 from curate.core.ledger import SET_ASIDE, Entry, total
-from curate.core.nouns import Manifest, Shard, pool_base
+from curate.core.nouns import Manifest, Shard, in_place, pool_base
 from curate.core.pipeline import Node
 from curate.core.stage import Portion, Source
+from curate.core.storage import open_storage
 from curate.engine.context import Built, Context, Pool
 from curate.engine.shuffle import buckets_for
 from curate.engine.tasks import AmendTask, ImportTask, RepeatsTask, amend_shard, find_repeats, import_portion
@@ -62,7 +63,9 @@ def _publish(ctx: Context, node: Node, shards: list[Shard], entry: Entry, built_
     if not pool.rows:
         raise InputError(f"{node.name}: {stage.op} found no samples; check its path and patterns")
     ctx.pools[node.name] = pool
-    built = Built(digest({"op": stage.op, "pool": "rows"}), pool_base(stage.namespace, fingerprint))
+    places = [shard.tar for shard in shards if in_place(shard)]
+    version = digest({"pool": fingerprint, "places": places}) if places else fingerprint
+    built = Built(digest({"op": stage.op, "pool": "rows"}), pool_base(stage.namespace, version))
     built.reused = Manifest.load(ctx.storage, built.base) is not None
     ctx.built[node.name] = ctx.finish(
         node, built, "pool", entry, [shard.to_json() for shard in shards],
@@ -99,6 +102,10 @@ def _import(ctx: Context, node: Node, tasks: list[ImportTask]) -> tuple[list[dic
                 what = f"portion {i + 1} of {node.name}"
                 ctx.lose(what, gone, f"{what}: {outcome.error}", max(rows, gone))
                 lost.append(Entry(gone, Counter({SET_ASIDE: gone}), 0))
+    for i, record in records.items():
+        place = tasks[i].stage.tar(tasks[i].portion)
+        if place is not None:  # a tar that stays in place is where the source is today
+            record["shard"]["tar"] = open_storage(place).url
     return [records[i] for i in sorted(records)], built, lost
 
 

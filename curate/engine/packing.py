@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -10,17 +12,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from curate.codec.tars import TarWriter, read_spans
-from curate.core.errors import StorageError
+from curate.core.errors import Reject, StorageError
 from curate.core.hashing import digest_bytes, ranks
 from curate.core.nouns import Shard
-from curate.core.rows import POOL_COLUMNS, Rows
+from curate.core.rows import POOL_COLUMNS, ColumnsRef, Rows, rejects_to_mask
 from curate.core.stage import Pack
 from curate.core.storage import Storage
 from curate.engine import shuffle
 from curate.engine.backend import set_up
 from curate.engine.passes import locate
+from curate.engine.segments import dump
 
 
 @dataclass(frozen=True)
@@ -39,16 +43,18 @@ class PackTask:
     """First position of each bucket of the global order."""
     parts: int = 0
     """How many files of the step before there are to read."""
+    late: tuple[ColumnsRef, ...] = ()
+    """Maps between the selection and the pack."""
 
     @property
     def tar(self) -> str:
         return f"{self.stage.name}-{self.index:06d}.tar"
 
 
-def pack_scatter(task: PackTask) -> int:
-    """One bucket of the selection -> its copies, by range of rank."""
+def pack_scatter(task: PackTask) -> tuple[int, int]:
+    """One bucket of the selection -> its copies, by range of rank. Returns rows and copies."""
     table = task.storage.read_table(f"{task.selection}/buckets/{task.index:06d}.parquet")
-    copies = table.column("copies").to_numpy()
+    copies = table.column("copies").to_numpy() * _not_refused(task, table)
     which = np.repeat(np.arange(table.num_rows), copies)
     first = np.repeat(np.cumsum(copies) - copies, copies)
     copy = np.arange(len(which)) - first
@@ -58,7 +64,20 @@ def pack_scatter(task: PackTask) -> int:
     rows = rows.append_column("copy", pa.array(copy, pa.int32())).append_column("rank", pa.array(rank))
     bucket = (rank >> np.uint64(44)).astype(np.int64) * task.buckets >> 20
     shuffle.write(task.storage, f"{task.base}/order/scatter-{task.index:06d}.parquet", rows, bucket, task.buckets)
-    return rows.num_rows
+    return int(np.count_nonzero(copies)), rows.num_rows
+
+
+def _not_refused(task: PackTask, table: pa.Table) -> NDArray[np.bool_]:
+    """False for the rows that a Map behind the selection has refused."""
+    keep = np.ones(table.num_rows, dtype=bool)
+    shards = np.asarray(table.column("shard").to_pylist(), dtype=object)
+    row = table.column("row").to_numpy()
+    for ref in task.late:
+        for shard in np.unique(shards[keep]):
+            mine = np.flatnonzero(shards == shard)
+            rejects = task.storage.read_table(f"{ref.path}/{shard}.parquet", columns=["reject"])
+            keep[mine] &= rejects_to_mask(rejects)[row[mine]]
+    return keep
 
 
 def _item_salt(item: str) -> int:
@@ -81,15 +100,21 @@ def pack_shard(task: PackTask) -> dict[str, Any]:
     rows = _stretch(task)
     facts, data = _gather(task, rows)
     part: list[dict[str, Any]] = []
+    refused: Counter[str] = Counter()
     with task.storage.publish(f"{task.base}/{task.tar}") as path, open(path, "wb") as file, TarWriter(file) as tar:
-        for number, row in enumerate(rows.to_pylist()):
+        for row in rows.to_pylist():
             place = (row["shard"], row["row"])
             fact = facts[place] | {"item": row["item"], "copy": row["copy"]}
-            packed = stage.write(fact, data[place], tar.add)
-            line = {"shard": task.index, "row": number, "name": f"{row['key']}-{row['item']}-{row['copy']}"}
+            try:
+                packed = stage.write(fact, data[place], tar.add)
+            except Reject as reject:
+                refused[reject.reason] += row["copy"] == 0
+                continue
+            line = {"shard": task.index, "row": len(part), "name": f"{row['key']}-{row['item']}-{row['copy']}"}
             line |= {"key": row["key"], "item": row["item"], "copy": row["copy"]} | asdict(packed)
-            part.append(line | {name: fact[name] for name in stage.carried()})
-    task.storage.publish_table(f"{task.base}/parts/{task.index:06d}.parquet", _index_table(part, stage, task.rows))
+            part.append(line | stage.carried_values(fact))
+    index = _index_table(part, stage).replace_schema_metadata({"refused": dump(refused)})
+    task.storage.publish_table(f"{task.base}/parts/{task.index:06d}.parquet", index)
     return {"rows": len(part), "bytes": tar.offset, "seconds": time.perf_counter() - began, "index": task.index}
 
 
@@ -107,7 +132,9 @@ def _stretch(task: PackTask) -> pa.Table:
 
 def _gather(task: PackTask, rows: pa.Table) -> tuple[dict[tuple[str, int], dict[str, Any]], dict[tuple[str, int], bytes]]:
     """Facts and bytes of the rows by (shard id, row), a pool shard at a time."""
-    names = tuple(dict.fromkeys((*POOL_COLUMNS, *task.stage.reads())))
+    made = {name for ref in task.rows.columns for name in ref.names}
+    extra = [name for name in task.stage.reads_if_there() if name in made]
+    names = tuple(dict.fromkeys((*POOL_COLUMNS, *task.stage.reads(), *extra)))
     by_id = {shard.id: shard for shard in task.shards}
     wanted: dict[str, set[int]] = {}
     for shard_id, row in zip(rows.column("shard").to_pylist(), rows.column("row").to_pylist(), strict=True):
@@ -125,7 +152,7 @@ def _gather(task: PackTask, rows: pa.Table) -> tuple[dict[tuple[str, int], dict[
     return facts, data
 
 
-def _index_table(part: Sequence[dict[str, Any]], stage: Pack, rows: Rows) -> pa.Table:
+def _index_table(part: Sequence[dict[str, Any]], stage: Pack) -> pa.Table:
     fixed = [
         ("shard", pa.int32()), ("row", pa.int32()), ("name", pa.string()), ("key", pa.string()), ("item", pa.string()),
         ("copy", pa.int32()), ("ext", pa.string()), ("offset", pa.int64()), ("size", pa.int64()),
@@ -137,10 +164,12 @@ def _index_table(part: Sequence[dict[str, Any]], stage: Pack, rows: Rows) -> pa.
     return pa.table(columns)
 
 
-def pack_finish(task: PackTask) -> dict[str, int]:
+def pack_finish(task: PackTask) -> dict[str, Any]:
     """Join the parts of the index, a part at a time, and publish the stage's further files."""
     paths = [f"{task.base}/parts/{i:06d}.parquet" for i in range(task.parts)]
-    schema = pa.unify_schemas([_schema(task.storage, path) for path in paths], promote_options="permissive")
+    schemas = [_schema(task.storage, path) for path in paths]
+    refused = sum((Counter(json.loads(schema.metadata[b"refused"])) for schema in schemas), Counter[str]())
+    schema = pa.unify_schemas([s.remove_metadata() for s in schemas], promote_options="permissive")
     counts: list[tuple[str, int]] = []
     with task.storage.publish(f"{task.base}/index.parquet") as aside, pq.ParquetWriter(aside, schema, compression="zstd") as out:
         for number, table in enumerate(_parts(task.storage, paths)):
@@ -152,7 +181,7 @@ def pack_finish(task: PackTask) -> dict[str, int]:
     missing = [tar for tar, _ in counts if tar not in sizes]
     if missing:
         raise StorageError(f"{task.storage.url_of(task.base)}: {missing[0]} is gone; remove the folder and run again")
-    return {tar: sizes[tar] for tar, _ in counts}
+    return {"tars": {tar: sizes[tar] for tar, _ in counts}, "rows": sum(n for _, n in counts), "refused": dict(refused)}
 
 
 def _schema(storage: Storage, path: str) -> pa.Schema:

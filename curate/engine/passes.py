@@ -22,7 +22,7 @@ from curate.codec.images import decode
 from curate.codec.tars import read_spans
 from curate.core.errors import CurateError, Reject
 from curate.core.ledger import ERROR_PREFIX, Entry
-from curate.core.nouns import Shard
+from curate.core.nouns import Shard, in_place
 from curate.core.rows import Rows, rejects_to_mask
 from curate.core.stage import Map, Sample
 from curate.core.storage import Storage, open_storage
@@ -237,7 +237,7 @@ class _ShardPass:
 
 def locate(storage: Storage, shard: Shard) -> tuple[Any, str]:
     """File system and path of the shard's tar: in the workspace, or where it was imported in place."""
-    if "://" in shard.tar or shard.tar.startswith("/"):
+    if in_place(shard):
         other = open_storage(shard.tar)
         return other.fs, other.root
     return storage.fs, storage.path(shard.tar)
