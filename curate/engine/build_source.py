@@ -7,9 +7,8 @@ import math
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
-
-import numpy as np
 
 from curate.core.errors import InputError
 from curate.core.hashing import digest
@@ -17,7 +16,7 @@ from curate.core.ledger import SET_ASIDE, Entry, total
 from curate.core.nouns import Manifest, Shard, in_place, pool_base
 from curate.core.pipeline import Node
 from curate.core.stage import Portion, Source
-from curate.core.storage import open_storage
+from curate.core.storage import Storage, open_storage
 from curate.engine.context import Built, Context, Pool
 from curate.engine.shuffle import buckets_for
 from curate.engine.tasks import AmendTask, ImportTask, RepeatsTask, amend_shard, find_repeats, import_portion
@@ -110,26 +109,52 @@ def _import(ctx: Context, node: Node, tasks: list[ImportTask]) -> tuple[list[dic
 
 
 def _amend(ctx: Context, node: Node, records: list[dict[str, Any]]) -> tuple[list[Shard], Entry]:
-    """Shards in which no live key repeats one of an earlier shard. What was found is kept, by the shards' ids."""
+    """Shards in which no live key repeats one of an earlier shard."""
     stage = node.stage
     assert isinstance(stage, Source)
     shards = [Shard(**record["shard"]) for record in records]
     entries = [Entry.from_json(record["entry"]) for record in records]
     if stage.unique_keys or len(shards) < 2:
         return shards, total(entries)
-    path = f"pools/{stage.namespace}/repeats/{digest([shard.id for shard in shards])}.json"
-    if ctx.storage.exists(path):
-        found = ctx.storage.read_json(path)
-    else:
-        buckets = buckets_for(sum(shard.rows for shard in shards))
-        tasks = [RepeatsTask(ctx.storage, tuple(shards), b, buckets) for b in range(buckets)]
-        found = [pair for part in ctx.must(find_repeats, tasks, stage, node.name) for pair in part]
-        ctx.storage.publish_bytes(path, json.dumps(found).encode())
-    repeats = np.array(found, dtype=np.int64).reshape(-1, 2)
-    changed = np.unique(repeats[:, 0]).tolist()
-    amends = [
-        AmendTask(ctx.storage, stage.namespace, shards[i], tuple(repeats[repeats[:, 0] == i, 1].tolist())) for i in changed
+    known = known_repeats(ctx.storage, stage, shards)
+    if known is None:
+        known = _find_repeats(ctx, node, shards)
+        ctx.storage.publish_bytes(_repeats_path(stage, shards), json.dumps(known, sort_keys=True).encode())
+    for number, result in known.items():
+        entries[int(number)] = Entry.from_json(result["entry"])
+    return amended(shards, known), total(entries)
+
+
+def _find_repeats(ctx: Context, node: Node, shards: list[Shard]) -> dict[str, Any]:
+    stage = node.stage
+    assert isinstance(stage, Source)
+    buckets = buckets_for(sum(shard.rows for shard in shards))
+    tasks = [RepeatsTask(ctx.storage, tuple(shards), b, buckets) for b in range(buckets)]
+    rows: dict[int, list[int]] = {}
+    for part in ctx.must(find_repeats, tasks, stage, node.name):
+        for number, row in part:
+            rows.setdefault(number, []).append(row)
+    changed = sorted(rows)
+    amends = [AmendTask(ctx.storage, stage.namespace, shards[i], tuple(rows[i])) for i in changed]
+    return {str(i): result for i, result in zip(changed, ctx.must(amend_shard, amends, stage, node.name), strict=True)}
+
+
+def _repeats_path(stage: Source, shards: list[Shard]) -> str:
+    return f"pools/{stage.namespace}/repeats/{digest([shard.id for shard in shards])}.json"
+
+
+def known_repeats(storage: Storage, stage: Source, shards: list[Shard]) -> dict[str, Any] | None:
+    """Shard's place -> what became of it because it repeats keys of earlier shards; None before anybody has looked."""
+    try:
+        return dict(storage.read_json(_repeats_path(stage, shards)))
+    except FileNotFoundError:
+        return None
+
+
+def amended(shards: list[Shard], known: dict[str, Any]) -> list[Shard]:
+    """The shards with their amended tables; tars are where they are today."""
+    changed = {int(number): result["shard"] for number, result in known.items()}
+    return [
+        replace(shard, id=changed[i]["id"], table=changed[i]["table"]) if i in changed else shard
+        for i, shard in enumerate(shards)
     ]
-    for i, result in zip(changed, ctx.must(amend_shard, amends, stage, node.name), strict=True):
-        shards[i], entries[i] = Shard(**result["shard"]), Entry.from_json(result["entry"])
-    return shards, total(entries)

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from rich.table import Table
 
 from curate.core import tombstones
+from curate.core.hashing import digest
 from curate.core.nouns import Manifest, Shard
 from curate.core.pipeline import Node, Pipeline
 from curate.core.stage import Map, Source
 from curate.core.storage import open_workspace
 from curate.engine import build_global, build_maps
 from curate.engine.backend import Backend
-from curate.engine.build_source import record_path, sampled
+from curate.engine.build_source import amended, known_repeats, record_path, sampled
 from curate.engine.context import Built, Context, Options, Pool
 from curate.engine.events import Events
 from curate.engine.progress import Progress
@@ -106,22 +107,20 @@ def _source(ctx: Context, node: Node) -> tuple[Step, int | None]:
     rows = sum(s.rows for s in shards) if len(done) == len(records) else None
     if rows is None and None not in known:
         rows = int(inside * sum(row or 0 for row in known))
-    fingerprint = _version(ctx, stage, shards) if len(done) == len(records) else "unknown"
+    fingerprint, shards = _version(ctx, stage, shards) if len(done) == len(records) else ("unknown", shards)
     ctx.pools[node.name] = Pool(stage.namespace, fingerprint, shards)
     ctx.built[node.name] = Built("", f"pools/{stage.namespace}/versions/{fingerprint}")
     return Step(node.name, stage.op, "import", len(portions), len(done), rows, None, None, 0), rows
 
 
-def _version(ctx: Context, stage: Source, shards: list[Shard]) -> str:
-    """Version of a pool that is imported already; `unknown` when keys repeat across its shards."""
-    from curate.core.hashing import digest
-
-    ids = [shard.id for shard in shards]
-    if not stage.unique_keys and len(ids) > 1:
-        path = f"pools/{stage.namespace}/repeats/{digest(ids)}.json"
-        if not ctx.storage.exists(path) or ctx.storage.read_json(path):
-            return "unknown"
-    return digest({"namespace": stage.namespace, "shards": ids})
+def _version(ctx: Context, stage: Source, shards: list[Shard]) -> tuple[str, list[Shard]]:
+    """Version and shards of a pool that is imported already; `unknown` before its keys have been compared."""
+    if not stage.unique_keys and len(shards) > 1:
+        known = known_repeats(ctx.storage, stage, shards)
+        if known is None:
+            return "unknown", shards
+        shards = amended(shards, known)
+    return digest({"namespace": stage.namespace, "shards": [shard.id for shard in shards]}), shards
 
 
 def _map(ctx: Context, node: Node, rows: int | None) -> Step:

@@ -157,7 +157,8 @@ def amend_shard(task: AmendTask) -> dict[str, Any]:
     table = table.set_column(table.schema.get_field_index("reject"), POOL_SCHEMA.field("reject"), pa.array(reasons, pa.string()))
     identity = _content_id(table)
     shard = replace(task.shard, id=identity, table=f"pools/{task.namespace}/shards/{identity}.parquet")
-    task.storage.publish_table(shard.table, table)
+    if not task.storage.exists(shard.table):  # its name is its content
+        task.storage.publish_table(shard.table, table)
     rejected = Counter(reason for reason in reasons if reason)
     return {"shard": shard.to_json(), "entry": Entry(shard.rows, rejected, shard.rows - sum(rejected.values())).to_json()}
 

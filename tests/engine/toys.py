@@ -52,6 +52,7 @@ class Numbers(Source):
     shard_rows: int = 10
     broken: int = 0
     repeat: int = 0
+    same: bool = False
     refused: tuple[int, ...] = ()
     unreadable: tuple[int, ...] = ()
     gaps: tuple[int, ...] = ()
@@ -66,6 +67,7 @@ class Numbers(Source):
         if portion.content["start"] // self.shard_rows in self.unreadable:
             raise OSError("the source cannot be read")
         for number in range(portion.content["start"], portion.content["stop"]):
+            number = number % self.shard_rows if self.same else number
             data = b"no picture" if self.broken and number % self.broken == 0 else picture(number, self.side)
             name = number % self.repeat if self.repeat else number
             reject = "unwanted" if number in self.refused else None
@@ -251,6 +253,15 @@ class Even(Select):
             copies[mine] = quotas[unit] // len(mine)
             copies[mine[: quotas[unit] % len(mine)]] += 1
         return {"copies": copies, "reject": [None if c else "not_sampled" for c in copies]}
+
+
+class Nothing(Even):
+    """Refuse every row."""
+
+    op: ClassVar[str] = "toy.nothing"
+
+    def plan(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.zeros_like(counts)
 
 
 class PlainPack(Pack):
