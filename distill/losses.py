@@ -6,10 +6,11 @@ An image counts the same however large it is and whatever it is packed with (../
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cosine_similarity, interpolate
+from torch.nn.functional import cosine_similarity
 
 
 def summary_loss(predicted_BD: Tensor, target_BD: Tensor) -> Tensor:
@@ -31,9 +32,22 @@ def patch_loss(predicted_NP: Tensor, target_NP: Tensor, tokens: Sequence[int], e
 
 
 def resample_patches(features_HWP: Tensor, rows: int, columns: int) -> Tensor:
-    """A teacher's patch features on its own grid -> (rows * columns, P) on the student's, bilinear, antialiased."""
-    if features_HWP.shape[:2] == (rows, columns):
+    """A teacher's patch features on its own grid -> (rows * columns, P) on the student's, bilinear, antialiased.
+
+    As `interpolate(mode="bilinear", antialias=True)`, which torch 2.15 computes wrongly for grids one column wide.
+    """
+    height, width, _ = features_HWP.shape
+    if (height, width) == (rows, columns):
         return features_HWP.flatten(0, 1)
-    stacked = features_HWP.permute(2, 0, 1)[None].float()
-    resized = interpolate(stacked, (rows, columns), mode="bilinear", align_corners=False, antialias=True)
-    return resized[0].permute(1, 2, 0).flatten(0, 1)
+    down, across = _triangle(height, rows).to(features_HWP), _triangle(width, columns).to(features_HWP)
+    return torch.einsum("rh,cw,hwp->rcp", down, across, features_HWP).flatten(0, 1)
+
+
+@lru_cache(maxsize=1024)
+def _triangle(size: int, wanted: int) -> Tensor:
+    """Weights (wanted, size) of a triangle filter as wide as a step of the coarser grid; rows add up to 1."""
+    step = size / wanted
+    centre = (torch.arange(wanted, dtype=torch.float64) + 0.5) * step
+    away = (torch.arange(size, dtype=torch.float64) + 0.5 - centre[:, None]).abs() / max(step, 1.0)
+    weights = (1.0 - away).clamp(min=0.0)
+    return weights / weights.sum(1, keepdim=True)

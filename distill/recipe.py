@@ -228,7 +228,8 @@ def _explain(error: ValidationError) -> str:
     if first["type"] == "missing":
         return f"{place}: missing; put it into the recipe or give --set {place}=…"
     message = first["msg"].removeprefix("Value error, ")
-    return f"{place}: {first['input']!r}: {message}" if place and first["type"] != "value_error" else message
+    given = "" if first["type"] == "value_error" else f"{first['input']!r}: "
+    return f"{place}: {given}{message}" if place else message
 
 
 def _section(location: tuple[int | str, ...]) -> list[str]:

@@ -147,7 +147,7 @@ class Moments:
         mean = self.values[1 : 1 + width] / count
         variance = (self.values[1 + width :] / count - mean.square()).clamp(min=0.0).mean()
         scale = variance.sqrt() if variance > 1e-12 else torch.ones((), dtype=torch.float64)
-        return Standard(mean.float(), scale.float())
+        return Standard(mean, scale)
 
 
 def fit_standards(

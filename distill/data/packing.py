@@ -42,9 +42,9 @@ def grids(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Patch grids (columns (n,), rows (n,)) of pictures of so many pixels: native aspect, at most `max_tokens` patches.
 
-    A picture is scaled down to fit, never up; sides are rounded to whole patches (at least one), and where rounding
-    went over the limit the longer side gives way, so the aspect is off by less than one patch. Turning a picture by 90
-    degrees turns its grid. A size that is unknown (< 1) gets the largest square.
+    A picture is scaled down to fit, never up; sides are rounded to whole patches (at least one). Where rounding the
+    shorter side up went over the limit, the longer one gives way. Turning a picture by 90 degrees turns its grid. A
+    size that is unknown (< 1) gets the largest square.
     """
     width, height = np.asarray(widths, dtype=np.float64), np.asarray(heights, dtype=np.float64)
     unknown = (width < 1) | (height < 1)

@@ -1,0 +1,29 @@
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from distill.data.patches import patchify, resize_to_grid, unpatchify
+
+
+@given(st.integers(1, 5), st.integers(1, 5), st.sampled_from([1, 2, 4]))
+def test_patches_can_be_put_back(columns, rows, patch):
+    pixels = np.random.default_rng(0).integers(0, 256, (rows * patch, columns * patch, 3), dtype=np.uint8)
+    patches = patchify(pixels, patch)
+    assert patches.shape == (rows * columns, patch * patch * 3)
+    assert np.array_equal(unpatchify(patches, columns, rows, patch), pixels)
+
+
+def test_patches_go_row_by_row():
+    pixels = np.zeros((4, 6, 3), dtype=np.uint8)
+    pixels[0:2, 2:4] = 7
+    assert np.flatnonzero(patchify(pixels, 2).any(1)).tolist() == [1]
+
+
+def test_resizing_keeps_orientation():
+    image = Image.new("RGB", (100, 40), "white")
+    image.paste((0, 0, 0), (0, 0, 50, 40))
+    pixels = resize_to_grid(image, 4, 2, 8)
+    assert pixels.shape == (16, 32, 3)
+    assert pixels[:, :12].max() < 30
+    assert pixels[:, 20:].min() > 225

@@ -1,0 +1,90 @@
+import pytest
+import yaml
+
+from curate.core.errors import RecipeError
+from distill.recipe import RECIPES, Recipe, apply_overrides, load_recipe, parse_recipe
+
+
+def with_value(values: dict, place: str, value: object) -> dict:
+    *parents, last = place.split(".")
+    node = values
+    for part in parents:
+        node = node[int(part)] if isinstance(node, list) else node.setdefault(part, {})
+    node[last] = value
+    return values
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in RECIPES.glob("*.yaml")))
+def test_recipes_of_the_package_are_valid_by_name_and_by_path(name):
+    assert load_recipe(name) == load_recipe(str(RECIPES / f"{name}.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        ("train.stepz", 5, r"r: train\.stepz: unknown; did you mean 'steps'\?"),
+        ("colour", 5, r"r: colour: unknown; known: name, seed, run"),
+        ("teachers.0.waight", 5, r"r: teachers\.0\.waight: unknown; known: encoder"),
+        ("train.steps", "many", r"r: train\.steps: 'many': Input should be a valid integer"),
+        ("train.steps", 0, r"r: train\.steps: 0: Input should be greater than or equal to 1"),
+        ("student.heads", 5, r"r: student: width 16 is not a multiple of 2 x heads \(5\)"),
+        ("data.sequence_tokens", 18, "18 is shorter than the longest picture, 19"),
+        ("teachers", [], r"r: teachers: \[\]: List should have at least 1 item"),
+        ("teachers", [{"encoder": "descriptor"}] * 2, "an encoder is named twice"),
+        ("train", 3, r"r: train: 3: Input should be"),
+    ],
+)
+def test_mistakes_are_one_line_with_their_place(values, place, value, message):
+    with pytest.raises(RecipeError, match=message) as caught:
+        parse_recipe(with_value(values, place, value), "r")
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_missing_is_named(values):
+    del values["train"]["steps"]
+    with pytest.raises(RecipeError, match=r"train\.steps: missing; put it into the recipe or give --set train\.steps="):
+        parse_recipe(values, "r")
+
+
+def test_overrides_from_the_command_line(tmp_path, values):
+    path = tmp_path / "r.yaml"
+    path.write_text(yaml.safe_dump(values))
+    sets = ["train.steps=7", "teachers.0.encoder=timm:x", "evaluate.temperature=1e-1", "data.dataset=/d"]
+    recipe = load_recipe(str(path), sets)
+    assert (recipe.train.steps, recipe.teachers[0].encoder, recipe.evaluate.temperature) == (7, "timm:x", 0.1)
+    assert apply_overrides(recipe, ["seed=3"], "r").seed == 3
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("train.steps", "expected name=value"),
+        ("name.x=3", "no place name.x"),
+        ("teachers.4.encoder=x", "no place teachers.4.encoder"),
+        ("train.steps=[", "no place train.steps"),
+        ("train.step=4", r"train\.step: unknown; did you mean 'steps'"),
+    ],
+)
+def test_wrong_overrides(recipe, override, message):
+    with pytest.raises(RecipeError, match=message):
+        apply_overrides(recipe, [override], "r")
+
+
+def test_files_that_are_no_recipe(tmp_path):
+    with pytest.raises(RecipeError, match=r"no such recipe file; give a path, or one of: .*quickstart"):
+        load_recipe(str(tmp_path / "nothing.yaml"))
+    for text, message in (("- a", "a recipe is a mapping"), ("a: [", "not YAML"), ("", "a recipe is a mapping")):
+        (tmp_path / "r.yaml").write_text(text)
+        with pytest.raises(RecipeError, match=message):
+            load_recipe(str(tmp_path / "r.yaml"))
+
+
+def test_execution_parameters_stay_outside_of_the_fingerprint(recipe):
+    same = ["run.workers=7", "data.dataset=/elsewhere", "evaluate.k=2", "name=other", "data.max_bad_fraction=1"]
+    assert apply_overrides(recipe, same, "r").semantic() == recipe.semantic()
+    for change in ("seed=1", "train.steps=9", "student.depth=1", "teachers.0.patch_weight=2", "data.lanes=1"):
+        assert apply_overrides(recipe, [change], "r").semantic() != recipe.semantic(), change
+
+
+def test_a_recipe_survives_its_own_yaml(recipe):
+    assert Recipe.model_validate(yaml.safe_load(yaml.safe_dump(recipe.model_dump(mode="json")))) == recipe

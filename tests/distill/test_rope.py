@@ -1,0 +1,51 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distill.models.rope import coordinates, directions, rotate, rotations
+
+sides = st.integers(1, 9)
+
+
+@given(sides, sides)
+def test_coordinates_are_symmetric_and_keep_the_area(rows, columns):
+    at = coordinates(rows, columns)
+    assert torch.allclose(at.mean(0), torch.zeros(2, dtype=at.dtype), atol=1e-12)
+    step_x = 2 * math.sqrt(columns / rows) / columns
+    assert at[:, 0].max().item() == pytest.approx(math.sqrt(columns / rows) - step_x / 2)
+    assert at[:, 1].max().item() == pytest.approx(math.sqrt(rows / columns) - math.sqrt(rows / columns) / rows)
+
+
+def test_a_grid_is_not_its_transpose():
+    waves = directions(2, 8)
+    assert not torch.allclose(rotations(waves, 2, 4, 1), rotations(waves, 4, 2, 1))
+
+
+def test_waves_have_log_spaced_lengths_and_directions_of_their_own():
+    waves = directions(3, 16)
+    assert torch.allclose(waves.norm(dim=-1), torch.logspace(0, math.log10(20), 8, dtype=waves.dtype).expand(3, 8))
+    angles = torch.atan2(waves[..., 1], waves[..., 0]).flatten() % math.pi
+    assert (angles.sort().values.diff() > 1e-3).all()
+
+
+def test_the_prefix_is_not_rotated_and_lengths_are_kept():
+    rotation = rotations(directions(2, 8), 3, 2, prefix=5)
+    x = torch.randn(11, 2, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    turned = rotate(x, rotation)
+    assert torch.equal(turned[:5], x[:5])
+    assert torch.allclose(turned.norm(dim=-1), x.norm(dim=-1))
+
+
+def test_scores_depend_on_the_difference_of_places_only():
+    waves = directions(1, 8)
+    q, k = torch.randn(2, 1, 1, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).unbind(0)
+    rotation = rotations(waves, 1, 5, prefix=0)
+    score = [
+        [(rotate(q, rotation[:, i : i + 1]) * rotate(k, rotation[:, j : j + 1])).sum() for j in range(5)]
+        for i in range(5)
+    ]
+    assert torch.allclose(score[0][1], score[3][4])
+    assert torch.allclose(score[0][3], score[1][4])

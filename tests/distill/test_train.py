@@ -1,0 +1,207 @@
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+from curate.core.errors import BudgetError, CurateError, InputError, PinnedError, RunExistsError
+from distill import commands
+from distill.checkpoint import last_checkpoint, save_checkpoint
+from distill.data.dataset import open_dataset
+from distill.folder import RunFolder
+from distill.parallel import World, join_world
+from distill.recipe import Recipe, apply_overrides, parse_recipe
+from distill.train import Trainer, learning_rate, train
+from distill.workbench import Workbench
+from tests.distill.conftest import recipe_values
+from tests.distill.datasets import drawn_items, write_dataset
+
+QUIET = Console(quiet=True)
+
+
+def losses(run: RunFolder) -> list[float]:
+    return [json.loads(line)["loss"] for line in run.metrics.read_text().splitlines()]
+
+
+def with_sets(recipe: Recipe, *overrides: str) -> Recipe:
+    return apply_overrides(recipe, overrides, "test")
+
+
+def assert_same_end(first: RunFolder, second: RunFolder) -> None:
+    assert losses(first) == losses(second)
+    fingerprint = first.read("run.json")["fingerprint"]
+    one, two = last_checkpoint(first, fingerprint), last_checkpoint(second, fingerprint)
+    assert one["reader"] == two["reader"]
+    assert all(torch.equal(value, two["student"][name]) for name, value in one["student"].items())
+
+
+def test_going_on_from_a_checkpoint_gives_the_same_losses_to_the_last_bit(recipe, tmp_path):
+    """As after a kill in step 4 or later: the checkpoint of step 3, and metrics that had gone further."""
+    recipe = with_sets(recipe, "train.steps=9", "run.checkpoint_every=3", "run.keep_checkpoints=9")
+    whole = commands.train(recipe, QUIET)
+    assert [json.loads(line)["epoch"] for line in whole.metrics.read_text().splitlines()][-1] >= 1
+    broken = RunFolder(tmp_path / "broken")
+    shutil.copytree(whole.path, broken.path)
+    for name in ("checkpoints/step-00000006.pt", "checkpoints/step-00000009.pt", "finished.json", "evaluation.json"):
+        (broken.path / name).unlink()
+    with broken.metrics.open("a") as file:
+        file.write('{"step": 1')
+    commands.train(with_sets(recipe, f"run.folder={broken.path}"), QUIET)
+    assert_same_end(whole, broken)
+    assert whole.read("evaluation.json")["models"] == broken.read("evaluation.json")["models"]
+
+
+def test_asked_to_stop_it_finishes_the_step_and_can_go_on(recipe, tmp_path):
+    recipe = with_sets(recipe, "train.steps=9", "run.checkpoint_every=100", "run.cache_bytes=0", "run.prefetch_steps=0")
+    whole = commands.train(recipe, QUIET)
+    stopped = with_sets(recipe, f"run.folder={tmp_path}/stopped")
+    run = RunFolder(tmp_path / "stopped")
+    dataset = open_dataset(recipe.data.dataset)
+    fingerprint = whole.read("run.json")["fingerprint"]
+    with join_world("cpu") as world, run.claimed(stopped, fingerprint, dataset.url):
+        bench = Workbench.of(stopped, dataset, world)
+        read, reads = bench.pictures._read, []
+
+        def read_and_ask(row: int) -> bytes:
+            reads.append(row)
+            if len(reads) == 60:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return read(row)
+
+        bench.pictures._read = read_and_ask
+        before = signal.getsignal(signal.SIGTERM)
+        with pytest.raises(SystemExit) as ended:
+            train(bench, run, fingerprint, QUIET)
+    assert ended.value.code == 143
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert 0 < run.last_step() < 9
+    commands.train(stopped, QUIET)
+    assert_same_end(whole, run)
+
+
+def test_a_finished_run_is_not_trained_again(recipe):
+    run = commands.train(recipe, QUIET)
+    stamps = {path: path.stat().st_mtime_ns for path in run.path.rglob("*")}
+    commands.train(recipe, QUIET)
+    result = commands.evaluate(str(run.path), [], QUIET)
+    assert {path: path.stat().st_mtime_ns for path in run.path.rglob("*")} == stamps
+    assert set(result["models"]) == {"student, random weights", "student, trained", "descriptor"}
+
+
+def test_another_evaluation_of_a_run(recipe):
+    run = commands.train(recipe, QUIET)
+    first = commands.evaluate(str(run.path), [], QUIET)
+    other = commands.evaluate(str(run.path), ["evaluate.k=1"], QUIET)
+    assert other["settings"]["k"] == 1
+    assert commands.evaluate(str(run.path), [], QUIET) == first
+    with pytest.raises(PinnedError, match=r"change only evaluate\.\* and run\.\*"):
+        commands.evaluate(str(run.path), ["seed=4", "evaluate.k=1"], QUIET)
+
+
+def test_a_run_of_another_fingerprint_is_refused_with_both_values(recipe):
+    run = commands.train(recipe, QUIET)
+    held = run.read("run.json")["fingerprint"]
+    with pytest.raises(PinnedError, match=f"holds a run of fingerprint {held}, this recipe's is [0-9a-f]{{32}}; set"):
+        commands.train(with_sets(recipe, "seed=1"), QUIET)
+    with pytest.raises(PinnedError, match=f"is of fingerprint {held}, this recipe's is other; set"):
+        last_checkpoint(run, "other")
+
+
+def test_a_folder_may_be_named_by_fingerprint(recipe, tmp_path):
+    named = [with_sets(recipe, f"run.folder={tmp_path}/{{name}}-{{fingerprint}}", f"seed={n}") for n in (0, 1)]
+    first, second = (commands.train(item, QUIET).path for item in named)
+    assert first != second
+    assert first.name.startswith("toy-")
+
+
+def test_one_process_at_a_time(recipe, tmp_path):
+    run = RunFolder(tmp_path / "run")
+    with (
+        run.claimed(recipe, "f", "d"),
+        pytest.raises(RunExistsError, match="another process"),
+        run.claimed(recipe, "f", "d"),
+    ):
+        pass
+    with run.claimed(recipe, "f", "d"):
+        pass
+
+
+def test_only_the_last_checkpoints_are_kept_and_a_cut_one_is_named(tmp_path):
+    run = RunFolder(tmp_path)
+    run.checkpoints.mkdir()
+    assert last_checkpoint(run, "f") is None
+    for step in range(1, 5):
+        save_checkpoint(run, step, {"fingerprint": "f", "step": step}, keep=2)
+    assert sorted(path.name for path in run.checkpoints.iterdir()) == ["step-00000003.pt", "step-00000004.pt"]
+    assert last_checkpoint(run, "f")["step"] == 4
+    (run.checkpoints / "step-00000004.pt").write_bytes(b"PK\x03\x04half")
+    with pytest.raises(InputError, match=r"step-00000004.pt cannot be read \(.*\); remove it"):
+        last_checkpoint(run, "f")
+
+
+@pytest.fixture
+def damaged(tmp_path) -> Path:
+    """A third of the pictures are cut, and one tar is gone."""
+    items = drawn_items(60)
+    for item in items[::3]:
+        item.data = item.data[:70]
+    folder = write_dataset(tmp_path / "damaged", items)
+    (folder / "toy-000001.tar").unlink()
+    return folder
+
+
+def test_bad_samples_are_counted_and_too_many_end_the_run(damaged, tmp_path):
+    recipe = parse_recipe(recipe_values(str(damaged), str(tmp_path / "run")), "test")
+    many = with_sets(recipe, "train.steps=40")
+    with pytest.raises(BudgetError, match=r"samples could not be used \((truncated|shard_missing) \d+, .* \d+\)"):
+        commands.train(many, QUIET)
+    with_room = with_sets(recipe, "data.max_bad_fraction=1", f"run.folder={tmp_path}/room", "train.steps=8")
+    run = commands.train(with_room, QUIET)
+    lines = [json.loads(line) for line in run.metrics.read_text().splitlines()]
+    assert sum(line["skipped"] for line in lines) > 0
+    assert all(0 < line["fill"] <= 1 for line in lines)
+
+
+def test_a_step_without_a_readable_picture_is_survived(tmp_path):
+    folder = write_dataset(tmp_path / "d", drawn_items(60), shard_rows=30)
+    (folder / "toy-000001.tar").unlink()
+    values = recipe_values(str(folder), str(tmp_path / "run"))
+    values["data"] |= {"lanes": 1, "window_shards": 1, "max_bad_fraction": 1.0}
+    values["train"] |= {"sequences": 1, "steps": 20}
+    run = commands.train(parse_recipe(values, "test"), QUIET)
+    lines = [json.loads(line) for line in run.metrics.read_text().splitlines()]
+    assert len(lines) == 20
+    assert None in [line.get("loss") for line in lines]
+    assert any(line.get("loss") for line in lines)
+
+
+def test_a_loss_that_is_no_number_ends_the_run_with_a_remedy(recipe):
+    with pytest.raises(CurateError, match=r"step \d: the loss is (nan|inf); lower train.learning_rate"):
+        commands.train(with_sets(recipe, "train.learning_rate=1e30", "train.warmup_steps=0"), QUIET)
+
+
+def test_training_lowers_the_loss_and_never_sees_a_held_out_set(recipe):
+    recipe = with_sets(recipe, "train.steps=60", "train.learning_rate=3e-3", "run.checkpoint_every=1000")
+    seen = losses(commands.train(recipe, QUIET))
+    assert np.mean(seen[-8:]) < 0.8 * np.mean(seen[:8])
+    bench = Workbench.of(recipe, open_dataset(recipe.data.dataset), World(0, 1, torch.device("cpu")))
+    assert not set(Trainer(bench, "f").loader.stream.rows) & set(np.flatnonzero(bench.test))
+
+
+def test_learning_rate_rises_then_falls_linearly(recipe):
+    recipe = with_sets(
+        recipe, "train.steps=11", "train.warmup_steps=4", "train.learning_rate=1", "train.final_learning_rate=0.4"
+    )
+    rates = [learning_rate(recipe, step) for step in range(11)]
+    assert rates == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4])
+
+
+def test_nothing_to_evaluate_is_no_reason_to_fail(recipe, capsys):
+    run = commands.train(with_sets(recipe, "data.test_fraction=0"), QUIET)
+    commands.evaluate(str(run.path), [], Console())
+    assert "kNN: not computed: no held-out picture" in capsys.readouterr().out
