@@ -1,6 +1,6 @@
 """Curate web-scale image pools into balanced training sets.
 
-    from curate import Pipeline, run
+from curate import Pipeline, run
 """
 
 from __future__ import annotations

@@ -17,7 +17,6 @@ from curate.core.storage import Storage, open_workspace
 if TYPE_CHECKING:
     from curate.core.pipeline import Pipeline
     from curate.engine.context import Options
-    from curate.engine.record import Run
 
 app = typer.Typer(
     help="Curate image pools into balanced training sets.",
@@ -60,12 +59,16 @@ def run(
     workspace: Workspace = "",
     set_: Sets = None,
     engine: Engine = "local",
-    address: Annotated[str | None, typer.Option(help="Ray cluster to join (auto, ray://…); a local one if left out.")] = None,
+    address: Annotated[
+        str | None, typer.Option(help="Ray cluster to join (auto, ray://…); a local one if left out.")
+    ] = None,
     cpus: Annotated[int | None, typer.Option(help="CPUs of a local Ray; all if left out.")] = None,
     sample: Sample = "1",
     run_id: Annotated[str | None, typer.Option(help="Name of this run; made up if left out.")] = None,
     failure_budget: Annotated[float, typer.Option(help="Share of rows that may be lost to failures.")] = 0.01,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write run id, outputs and ledger to this file.")] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write run id, outputs and ledger to this file.")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the funnel.")] = False,
 ) -> None:
     """Run a recipe. What is there already is reused; a run that was killed goes on by the same command."""
@@ -236,7 +239,15 @@ def diff(first: str, second: str, workspace: Workspace = "") -> None:
 
     storage = _open(workspace)
     one, two = Run.load(storage, first), Run.load(storage, second)
-    table = Table("stage", "output", "parameters", f"alive after {first}", f"alive after {second}", "selected", header_style="bold")
+    table = Table(
+        "stage",
+        "output",
+        "parameters",
+        f"alive after {first}",
+        f"alive after {second}",
+        "selected",
+        header_style="bold",
+    )
     for item in compare(one, two):
         state = f"only in {item.only_in}" if item.only_in else ("same" if item.same else "differs")
         parameters = "\n".join(f"{name}: {a!r} -> {b!r}" for name, (a, b) in sorted(item.parameters.items()))

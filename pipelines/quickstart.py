@@ -37,7 +37,7 @@ def quickstart(images: Path | None, workspace: str, engine: str, console: Consol
 
     outputs = curate(settings, workspace, engine)
     place = workspace if "://" not in workspace else ".cache"  # checkpoints are written to a local disk
-    settings = [f"data.dataset={outputs['dataset']}", f"run.folder={place}/runs/distill/{{name}}-{{fingerprint}}"]
+    settings = [f"data.dataset={outputs['dataset']}", f"run.folder={place}/students/{{name}}-{{fingerprint}}"]
     say(f"distill train {shlex.join([TRAINING, '--set', settings[0], '--set', settings[1]])}")
     run = commands.train(load_recipe(TRAINING, settings), console)
     say(f"distill eval {run.path}")
@@ -61,7 +61,10 @@ def fitted(images: Path) -> list[str]:
     share = min(1.0, files / OPENCLIPART)
     levels = [max(least, int(most * share)) for least, most in ((3, 400), (2, 60), (1, 12))]
     values = {"images": images, "namespace": "images", "target": max(1, int(3000 * share)), "levels": levels}
-    return [*(f"{name}={value}" for name, value in values.items()), "dataset.carry={label: meta.folder}"]
+    return [
+        *(f"{name}={value}" for name, value in values.items()),
+        "dataset.carry={label: meta.folder, duplicate_set: duplicate_set}",
+    ]
 
 
 def curate(settings: list[str], workspace: str, engine: str) -> dict[str, str]:

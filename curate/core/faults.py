@@ -1,8 +1,8 @@
 """Fault points: where a test may kill this process, to show that a kill anywhere costs nothing but time.
 
 Off unless the environment asks for it. `CURATE_FAULT_LOG=file` appends each point's name as it is passed (that is how
-the tests enumerate them); `CURATE_FAULT_KILL=pattern` kills the process (SIGKILL) at the first point whose name matches
-the shell pattern; `CURATE_FAULT_ONCE=file` makes that happen once for all processes that share the file.
+the tests enumerate them); `CURATE_FAULT_KILL=pattern|pattern` kills the process (SIGKILL) at a point whose name matches
+a shell pattern; with `CURATE_FAULT_ONCE=folder`, each pattern does so once for all processes that share the folder.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ def point(name: str) -> None:
     if log:
         with open(log, "a") as file:
             file.write(name + "\n")
-    if kill and fnmatch.fnmatchcase(name, kill) and _first():
-        os.kill(os.getpid(), signal.SIGKILL)
+    for number, pattern in enumerate(kill.split("|") if kill else ()):
+        if fnmatch.fnmatchcase(name, pattern) and _first(number):
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _first() -> bool:
+def _first(number: int) -> bool:
     once = os.environ.get("CURATE_FAULT_ONCE")
     if not once:
         return True
     try:
-        os.close(os.open(once, os.O_CREAT | os.O_EXCL))
+        os.close(os.open(os.path.join(once, str(number)), os.O_CREAT | os.O_EXCL))
     except FileExistsError:
         return False
     return True

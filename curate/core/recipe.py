@@ -142,7 +142,9 @@ def json_schema() -> dict[str, Any]:
         schema = cls.model_json_schema(ref_template="#/$defs/{model}")
         definitions |= schema.pop("$defs", {})
         properties = {"op": {"const": op}, "from": _from_schema(), **schema.get("properties", {})}
-        properties |= {port: {"type": "string", "description": f"stage that makes the {kind}"} for port, kind in cls.ports.items()}
+        properties |= {
+            port: {"type": "string", "description": f"stage that makes the {kind}"} for port, kind in cls.ports.items()
+        }
         required = ["op", *schema.get("required", []), *cls.ports]
         text = (cls.__doc__ or "").strip().splitlines()
         stages.append(

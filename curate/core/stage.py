@@ -18,7 +18,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from curate.core.view import View
 
-Table = pa.Table
-Artifact = Mapping[str, Any]  # name -> pa.Table | np.ndarray | JSON-able dict or list
+Table: TypeAlias = pa.Table
+Artifact: TypeAlias = Mapping[str, Any]  # name -> pa.Table | np.ndarray | JSON-able dict or list
 
 
 class Execution:
@@ -193,7 +193,7 @@ class Map(Stage):
         """Names of the new columns, without `reject`."""
         raise NotImplementedError
 
-    def schema(self) -> pa.Schema:
+    def schema(self) -> pa.Schema:  # type: ignore[override]  # pydantic's own is deprecated
         """Types, units and provenance (field metadata) of `writes`; called after `setup`."""
         raise NotImplementedError
 

@@ -47,7 +47,17 @@ def build_reduce(ctx: Context, node: Node, built: Built) -> None:
     began = time.monotonic()
     pool, rows, ports = ctx.pool(node), ctx.rows(node), ctx.ports(node)
     # a state depends on its shard and the stage, not on the pool's version
-    state = digest([stage.op, stage.version, stage.parameters(), stage.identity(), sorted(c.path for c in rows.columns), rows.selection, ports])
+    state = digest(
+        [
+            stage.op,
+            stage.version,
+            stage.parameters(),
+            stage.identity(),
+            sorted(c.path for c in rows.columns),
+            rows.selection,
+            ports,
+        ]
+    )
     path = f"artifacts/{stage.op}/partials/{state}"
     there = ctx.storage.list(path)
     missing = [shard for shard in pool.shards if f"{shard.id}.parquet" not in there]
@@ -117,7 +127,9 @@ def build_pack(ctx: Context, node: Node, built: Built) -> None:
 
     def task(**changes: Any) -> packing.PackTask:
         shards = tuple(ctx.pool(node).shards)
-        return packing.PackTask(ctx.storage, stage, ctx.rows(node), selection.base, built.base, buckets, shards, **changes)
+        return packing.PackTask(
+            ctx.storage, stage, ctx.rows(node), selection.base, built.base, buckets, shards, **changes
+        )
 
     with ctx.progress.step(node.name, copies) as step:
         scatters = [task(index=i, late=_late(ctx, node, chosen)) for i in range(selected)]
@@ -145,7 +157,9 @@ def build_pack(ctx: Context, node: Node, built: Built) -> None:
 def _late(ctx: Context, node: Node, chosen: Node) -> tuple[ColumnsRef, ...]:
     """Columns of the Maps between the selection and the pack: they may refuse selected rows."""
     before = {up.name for up in ctx.pipeline.along(chosen.name)}
-    return tuple(ref for ref in ctx.rows(node).columns if ref.stage not in before and _behind(ctx, ref.stage, chosen.name))
+    return tuple(
+        ref for ref in ctx.rows(node).columns if ref.stage not in before and _behind(ctx, ref.stage, chosen.name)
+    )
 
 
 def _behind(ctx: Context, stage: str, select: str) -> bool:

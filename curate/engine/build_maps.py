@@ -110,7 +110,9 @@ class MapBuild:
         with self.ctx.storage.open(f"{self.members[name].path}/{shard.id}.parquet") as file:
             return read_ledger(pq.read_schema(file))
 
-    def _tasks(self, work: list[tuple[Shard, frozenset[str]]], poison: dict[str, dict[str, list[int]]]) -> list[PassTask]:
+    def _tasks(
+        self, work: list[tuple[Shard, frozenset[str]]], poison: dict[str, dict[str, list[int]]]
+    ) -> list[PassTask]:
         slots = self.ctx.backend.slots(self.resources())
         limit = min(self.ctx.options.task_rows, max(1, sum(s.rows for s, _ in work) // (SPREAD * slots)))
         tasks: list[list[tuple[Shard, frozenset[str]]]] = []
@@ -123,7 +125,9 @@ class MapBuild:
             rows += item[0].rows
         return [self._task(tuple(items), poison) for items in tasks]
 
-    def _task(self, work: tuple[tuple[Shard, frozenset[str]], ...], poison: dict[str, dict[str, list[int]]]) -> PassTask:
+    def _task(
+        self, work: tuple[tuple[Shard, frozenset[str]], ...], poison: dict[str, dict[str, list[int]]]
+    ) -> PassTask:
         mine = {shard.id: poison[shard.id] for shard, _ in work if shard.id in poison}
         mark = self.ctx.backend.name == "local"
         members = tuple(self.members.values())
@@ -200,7 +204,9 @@ class MapBuild:
         while ranges:
             halves = [half for a, b in ranges for half in ((a, (a + b) // 2), ((a + b) // 2, b)) if half[0] < half[1]]
             probes = [replace(task, probe=half, mark=False) for half in halves]
-            bad = [probe.probe for probe, outcome in self._run(probes, isolated=True) if outcome.crashed and probe.probe]
+            bad = [
+                probe.probe for probe, outcome in self._run(probes, isolated=True) if outcome.crashed and probe.probe
+            ]
             rows += [a for a, b in bad if b - a == 1]
             ranges = sorted((a, b) for a, b in bad if b - a > 1)
         return sorted(rows)

@@ -104,7 +104,9 @@ class Context:
     def fingerprint(self, node: Node) -> str:
         """Stage, parameters, weights and everything upstream; for a global step, the pool's version too."""
         stage = node.stage
-        upstream = [self.built[up.name].fingerprint for up in self.pipeline.along(node.name) if not isinstance(up.stage, Source)]
+        upstream = [
+            self.built[up.name].fingerprint for up in self.pipeline.along(node.name) if not isinstance(up.stage, Source)
+        ]
         value: dict[str, Any] = {
             "op": stage.op,
             "version": stage.version,

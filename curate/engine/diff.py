@@ -46,7 +46,9 @@ def diff(first: Run, second: Run) -> list[StageDiff]:
 def _keys(run: Run, one: str, two: str) -> tuple[int, int, int]:
     """Bucket by bucket when both have as many (the usual case), so that memory stays that of one bucket."""
     files = sorted(run.storage.list(f"{one}/buckets")), sorted(run.storage.list(f"{two}/buckets"))
-    pairs = list(zip([[f] for f in files[0]], [[f] for f in files[1]], strict=True)) if files[0] == files[1] else [files]
+    pairs = (
+        list(zip([[f] for f in files[0]], [[f] for f in files[1]], strict=True)) if files[0] == files[1] else [files]
+    )
     counts = [0, 0, 0]
     for left, right in pairs:
         a, b = _kept(run, one, left), _kept(run, two, right)

@@ -27,7 +27,9 @@ class Events:
         self._flushed = time.monotonic()
         if self._lines:
             self._number += 1
-            self.storage.publish_bytes(f"{self.folder}/{self._number:06d}.jsonl", "\n".join([*self._lines, ""]).encode())
+            self.storage.publish_bytes(
+                f"{self.folder}/{self._number:06d}.jsonl", "\n".join([*self._lines, ""]).encode()
+            )
             self._lines = []
 
 

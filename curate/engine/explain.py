@@ -85,7 +85,11 @@ def _selection(run: Run, base: str, key: str) -> dict[str, Any]:
         if table.num_rows:
             quota = run.storage.read_table(f"{base}/quotas.parquet")
             unit = table.column("unit")[0].as_py()
-            facts = {"unit": unit, "copies": pc.sum(table.column("copies")).as_py(), "reject": table.column("reject")[0].as_py()}
+            facts = {
+                "unit": unit,
+                "copies": pc.sum(table.column("copies")).as_py(),
+                "reject": table.column("reject")[0].as_py(),
+            }
             if unit >= 0:
                 facts |= {f"unit {name}": quota.column(name)[unit].as_py() for name in ("count", "quota")}
             return facts

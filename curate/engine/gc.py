@@ -14,7 +14,9 @@ ASIDE_SECONDS = 24 * 3600
 """Half-written files older than this belong to nobody."""
 
 
-def unreachable(storage: Storage, keep: int | None = None, drop: Iterable[str] = ()) -> tuple[dict[str, int], list[str]]:
+def unreachable(
+    storage: Storage, keep: int | None = None, drop: Iterable[str] = ()
+) -> tuple[dict[str, int], list[str]]:
     """(folder or file -> bytes, runs) to remove when the last `keep` runs are kept (None: all) but those in `drop`."""
     runs = [Run.load(storage, name) for name in list_runs(storage)]
     dropped = set(drop)

@@ -130,7 +130,9 @@ def _stretch(task: PackTask) -> pa.Table:
     return pa.concat_tables(parts)
 
 
-def _gather(task: PackTask, rows: pa.Table) -> tuple[dict[tuple[str, int], dict[str, Any]], dict[tuple[str, int], bytes]]:
+def _gather(
+    task: PackTask, rows: pa.Table
+) -> tuple[dict[tuple[str, int], dict[str, Any]], dict[tuple[str, int], bytes]]:
     """Facts and bytes of the rows by (shard id, row), a pool shard at a time."""
     made = {name for ref in task.rows.columns for name in ref.names}
     extra = [name for name in task.stage.reads_if_there() if name in made]
@@ -147,7 +149,9 @@ def _gather(task: PackTask, rows: pa.Table) -> tuple[dict[tuple[str, int], dict[
         table = task.rows.table(shard, names).take(pa.array(index))
         spans = list(zip(table.column("offset").to_pylist(), table.column("size").to_pylist(), strict=True))
         fs, path = locate(task.storage, shard)
-        for row, fact, member in zip(index, table.to_pylist(), read_spans(fs, path, spans, shard.tar_bytes), strict=True):
+        for row, fact, member in zip(
+            index, table.to_pylist(), read_spans(fs, path, spans, shard.tar_bytes), strict=True
+        ):
             facts[shard_id, row], data[shard_id, row] = fact, member
     return facts, data
 
@@ -171,7 +175,10 @@ def pack_finish(task: PackTask) -> dict[str, Any]:
     refused = sum((Counter(json.loads(schema.metadata[b"refused"])) for schema in schemas), Counter[str]())
     schema = pa.unify_schemas([s.remove_metadata() for s in schemas], promote_options="permissive")
     counts: list[tuple[str, int]] = []
-    with task.storage.publish(f"{task.base}/index.parquet") as aside, pq.ParquetWriter(aside, schema, compression="zstd") as out:
+    with (
+        task.storage.publish(f"{task.base}/index.parquet") as aside,
+        pq.ParquetWriter(aside, schema, compression="zstd") as out,
+    ):
         for number, table in enumerate(_parts(task.storage, paths)):
             out.write_table(table.cast(schema))
             counts.append((f"{task.stage.name}-{number:06d}.tar", table.num_rows))

@@ -87,9 +87,7 @@ class _ShardPass:
         self.task, self.shard, self.members, self.stages = task, shard, members, stages
         self.storage = task.storage
         own = {member.path: member.name for member in members}
-        self.inside = {
-            m.name: tuple(own[ref.path] for ref in m.rows.columns if ref.path in own) for m in members
-        }
+        self.inside = {m.name: tuple(own[ref.path] for ref in m.rows.columns if ref.path in own) for m in members}
         """Which of a member's ancestors run in this same pass."""
         self.base = {m.name: self._outside(m, own).alive(shard) for m in members}
         self.places = Rows(self.storage).table(shard, ("offset", "size"))

@@ -71,7 +71,9 @@ def measured(pipeline_ops: set[str], ctx: Context) -> Rates:
 
 def plan(pipeline: Pipeline, workspace: str, options: Options, backend: Backend) -> list[Step]:
     storage = open_workspace(workspace)
-    ctx = Context(pipeline, storage, backend, options, tombstones.load(storage), Events(storage, "plan"), Progress(None))
+    ctx = Context(
+        pipeline, storage, backend, options, tombstones.load(storage), Events(storage, "plan"), Progress(None)
+    )
     rates = measured({node.stage.op for node in pipeline.nodes.values()}, ctx)
     rows: dict[str, int | None] = {}
     steps = []

@@ -26,7 +26,9 @@ class Step:
         self.rejects += rejects
         rate = self.done / max(1e-6, time.monotonic() - self.began)
         if self.bar is not None and self.owner.bars is not None:
-            self.owner.bars.update(self.bar, completed=self.done, rate=f"{rate:,.0f}/s", rejects=f"{self.rejects:,} out")
+            self.owner.bars.update(
+                self.bar, completed=self.done, rate=f"{rate:,.0f}/s", rejects=f"{self.rejects:,} out"
+            )
         elif self.owner.console and time.monotonic() - self.spoke > LINE_SECONDS and self.done < self.total:
             self.spoke = time.monotonic()
             left = (self.total - self.done) / max(rate, 1e-6)

@@ -171,6 +171,7 @@ def _sigterm_kept() -> Iterator[None]:
 
 
 def _init(address: str | None, cpus: int | None) -> None:
+    address = address or os.environ.get("RAY_ADDRESS")
     if address:
         ray.init(address=address, log_to_driver=False)
         return

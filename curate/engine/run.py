@@ -267,7 +267,9 @@ class Runner:
             return
         parent = self.ctx.built[node.inputs[0]].manifest
         if parent is not None and not 0 <= parent.entry.after - entry.before <= self.ctx.set_aside_rows:
-            raise LedgerError(f"{node.name}: {entry.before:,} rows in, but {node.inputs[0]} let {parent.entry.after:,} go on")
+            raise LedgerError(
+                f"{node.name}: {entry.before:,} rows in, but {node.inputs[0]} let {parent.entry.after:,} go on"
+            )
 
 
 # --- the run's record -------------------------------------------------------------------------------------------------

@@ -154,13 +154,18 @@ def amend_shard(task: AmendTask) -> dict[str, Any]:
     reasons = table.column("reject").to_pylist()
     for row in task.rows:
         reasons[row] = reasons[row] or "duplicate_key"
-    table = table.set_column(table.schema.get_field_index("reject"), POOL_SCHEMA.field("reject"), pa.array(reasons, pa.string()))
+    table = table.set_column(
+        table.schema.get_field_index("reject"), POOL_SCHEMA.field("reject"), pa.array(reasons, pa.string())
+    )
     identity = _content_id(table)
     shard = replace(task.shard, id=identity, table=f"pools/{task.namespace}/shards/{identity}.parquet")
     if not task.storage.exists(shard.table):  # its name is its content
         task.storage.publish_table(shard.table, table)
     rejected = Counter(reason for reason in reasons if reason)
-    return {"shard": shard.to_json(), "entry": Entry(shard.rows, rejected, shard.rows - sum(rejected.values())).to_json()}
+    return {
+        "shard": shard.to_json(),
+        "entry": Entry(shard.rows, rejected, shard.rows - sum(rejected.values())).to_json(),
+    }
 
 
 @dataclass(frozen=True)
@@ -264,7 +269,13 @@ def select_scatter(task: SelectTask) -> list[dict[str, Any]]:
         for name, values in (("unit", units), ("row", np.flatnonzero(alive))):
             table = table.append_column(name, pa.array(values, pa.int64()))
         table = table.append_column("shard", pa.array([shard.id] * table.num_rows, pa.string()))
-        shuffle.write(task.storage, f"{task.base}/shuffle/{shard.id}.parquet", table, np.maximum(units, 0) % task.buckets, task.buckets)
+        shuffle.write(
+            task.storage,
+            f"{task.base}/shuffle/{shard.id}.parquet",
+            table,
+            np.maximum(units, 0) % task.buckets,
+            task.buckets,
+        )
         unit, count = np.unique(units[units >= 0], return_counts=True)
         counts = pa.table({"unit": unit, "count": count})
         task.storage.publish_table(f"{task.base}/counts/{shard.id}.parquet", counts)

@@ -37,7 +37,9 @@ class StoredView:
     def of(cls, ctx: Context, node: Node) -> Self:
         upstream = everything_upstream(ctx, node)
         maps = [up for up in upstream if isinstance(up.stage, Map)]
-        refs = tuple(ColumnsRef(up.name, ctx.built[up.name].path, up.stage.writes()) for up in maps if isinstance(up.stage, Map))
+        refs = tuple(
+            ColumnsRef(up.name, ctx.built[up.name].path, up.stage.writes()) for up in maps if isinstance(up.stage, Map)
+        )
         select = next((up for up in upstream if isinstance(up.stage, Select)), None)
         pack = next((up for up in upstream if isinstance(up.stage, Pack)), None)
         manifests = {up.name: ctx.built[up.name].manifest for up in upstream}
@@ -93,7 +95,11 @@ class StoredView:
                 rows = table.column("row").to_numpy()
                 copies[rows] += table.column("copies").to_numpy()
                 note(self.selection[0], rows, table.column("reject").to_numpy(zero_copy_only=False))
-        return {"rejected_by": pa.array(by, pa.string()), "reject_reason": pa.array(why, pa.string()), "copies": pa.array(copies)}
+        return {
+            "rejected_by": pa.array(by, pa.string()),
+            "reject_reason": pa.array(why, pa.string()),
+            "copies": pa.array(copies),
+        }
 
     def artifact(self, stage: str) -> Artifact:
         return StoredArtifact(self.storage, self.artifacts[stage])
@@ -102,11 +108,16 @@ class StoredView:
         found: dict[str, bytes] = {}
         for shard in self.shards:
             table = self.rows.table(shard, ("offset", "size"))
-            hit = pc.and_(pc.is_in(table.column("key"), value_set=pa.array(list(keys), pa.string())), pc.is_valid(table.column("offset")))
+            hit = pc.and_(
+                pc.is_in(table.column("key"), value_set=pa.array(list(keys), pa.string())),
+                pc.is_valid(table.column("offset")),
+            )
             table = table.filter(hit)
             spans = list(zip(table.column("offset").to_pylist(), table.column("size").to_pylist(), strict=True))
             fs, path = locate(self.storage, shard)
-            for key, data in zip(table.column("key").to_pylist(), read_spans(fs, path, spans, shard.tar_bytes), strict=True):
+            for key, data in zip(
+                table.column("key").to_pylist(), read_spans(fs, path, spans, shard.tar_bytes), strict=True
+            ):
                 found.setdefault(key, data)
         return found
 

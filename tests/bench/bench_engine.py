@@ -119,10 +119,21 @@ def memory(folder: Path) -> None:
     for engine in ("local", "ray"):
         peaks: dict[int, int] = {}
         for rows in (SMALL, LARGE):
-            command = [sys.executable, "-m", "tests.bench.bench_engine", engine, str(rows), str(folder / f"{engine}{rows}")]
+            command = [
+                sys.executable,
+                "-m",
+                "tests.bench.bench_engine",
+                engine,
+                str(rows),
+                str(folder / f"{engine}{rows}"),
+            ]
             with subprocess.Popen(command, env=_environment()) as process:
                 peaks[rows] = PeakMemory(process).wait()
-            line(f"{engine}: peak memory, {rows:,} images", f"{peaks[rows] / 2**20:,.0f} MiB", "PSS of all processes + /dev/shm")
+            line(
+                f"{engine}: peak memory, {rows:,} images",
+                f"{peaks[rows] / 2**20:,.0f} MiB",
+                "PSS of all processes + /dev/shm",
+            )
             shutil.rmtree(folder / f"{engine}{rows}")
         line(f"{engine}: {LARGE:,} against {SMALL:,} images", f"{peaks[LARGE] / peaks[SMALL]:.3f}", "limit 1.15")
 
