@@ -102,7 +102,7 @@ def run(
 
 @app.command()
 def plan(recipe: Recipe, workspace: Workspace = "", set_: Sets = None, sample: Sample = "1") -> None:
-    """What a run would do: shards, passes, rows, and time and storage by the rates of earlier runs. Computes nothing."""
+    """What a run would do: shards, passes, rows; time and storage by the rates of earlier runs. Computes nothing."""
     from curate.engine import plan as planning
     from curate.engine.context import Options
     from curate.engine.local import LocalBackend

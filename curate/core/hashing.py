@@ -57,7 +57,7 @@ def key_words(keys: Sequence[str] | NDArray[Any]) -> NDArray[np.uint64]:
 
 
 def ranks(seed: int, keys: Sequence[str] | NDArray[Any], *salts: int | NDArray[Any]) -> NDArray[np.uint64]:
-    """Uniform 64-bit rank of each key under a seed; salts (scalars or arrays of n) tell apart a key's items or copies."""
+    """Uniform 64-bit rank of each key under a seed; salts (scalars or n) tell a key's items or copies apart"""
     words = key_words(keys)
     with np.errstate(over="ignore"):
         state = _mix(np.full(len(words), seed & 0xFFFFFFFFFFFFFFFF, dtype=np.uint64) + _GAMMA)

@@ -67,7 +67,7 @@ def lease_path(output: str) -> str:
 def hold(
     storage: Storage, output: str, done: Callable[[], bool], on_wait: Callable[[dict[str, Any]], None] | None = None
 ) -> Iterator[bool]:
-    """Hold the lease on an output while building it. Yields False, without it, once `done()` says another has built it."""
+    """Hold the lease on an output while building it. Yields False, without it, once `done()` (another built it)."""
     path = lease_path(output)
     if not _acquire(storage, path, output, done, on_wait):
         yield False

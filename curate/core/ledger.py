@@ -12,7 +12,7 @@ from curate.core.errors import LedgerError
 SET_ASIDE = "shard_set_aside"
 """Reason of the rows of a shard that failed for good; it is named in the run's record."""
 ERROR_PREFIX = "error_"
-"""Reasons that are failures of a stage (exceptions, killed processes), not its judgement: they count against the budget."""
+"""Reasons that are failures of a stage (exceptions, killed processes), not its judgement: the budget bounds them."""
 
 
 @dataclass

@@ -102,7 +102,7 @@ class Manifest:
             return None
 
     def commit(self, storage: Storage, base: str, shards: Sequence[Mapping[str, Any]] = ()) -> Manifest:
-        """Publish `shards.parquet`, then create the manifest. Who comes second finds the first one's and uses it."""
+        """Publish `shards.parquet`, create the manifest. Who comes second finds the first one's and uses that."""
         theirs = Manifest.load(storage, base)
         if theirs is None:
             if shards:
@@ -128,7 +128,7 @@ def read_shards(storage: Storage, base: str) -> list[Shard]:
 
 
 def save_artifact(storage: Storage, base: str, artifact: Artifact) -> int:
-    """Publish each part under its name; returns bytes. Arrays become .npy, tables .parquet, the rest JSON or raw bytes."""
+    """Publish each part under its name; returns bytes. Arrays become .npy, tables .parquet, others JSON or bytes."""
     size = 0
     for name, value in artifact.items():
         if isinstance(value, pa.Table):
@@ -149,7 +149,7 @@ def save_artifact(storage: Storage, base: str, artifact: Artifact) -> int:
 
 
 class StoredArtifact(Mapping[str, Any]):
-    """The parts of a committed artifact by name, as `Reduce.finish` returned them; each is read when first asked for."""
+    """The parts of a committed artifact by name, as `Reduce.finish` returned them; each read when first asked for."""
 
     def __init__(self, storage: Storage, base: str) -> None:
         self._storage, self._base = storage, base

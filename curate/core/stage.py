@@ -255,7 +255,7 @@ class Select(Stage):
         raise NotImplementedError
 
     def pick(self, rows: Table, units: NDArray[np.int64], quotas: NDArray[np.int64]) -> dict[str, Any]:
-        """All rows of some whole units -> `copies` (int, 0 = rejected), `reject` (reason where 0), `item` if not "0"."""
+        """All rows of some whole units -> `copies` (0 = rejected), `reject` (reason where 0), `item` if not "0"."""
         raise NotImplementedError
 
 
@@ -291,7 +291,7 @@ class Pack(Stage):
         return ()
 
     def write(self, row: Mapping[str, Any], data: bytes, add: Callable[[str, bytes], int]) -> Packed:
-        """Put one sample into the tar; `add(member name, bytes)` returns the offset of the member's bytes. Raise Reject,
+        """Put one sample into the tar; `add(member name, bytes)` returns the offset of the member's bytes. Raise Reject
         before anything is added, to leave the sample out."""
         raise NotImplementedError
 

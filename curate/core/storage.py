@@ -1,8 +1,8 @@
 """The workspace: one fsspec URL, and the only two ways in which a file may appear in it.
 
-`publish` makes a complete object appear under its final name (local: written aside, fsync, rename; object store: one PUT
-or a completed multipart, aborted on any exception). `create` does the same for a small object only if the name is free,
-which is what commits a noun. Nothing else writes: `fs.open(..., "wb")` publishes half a file after an exception.
+`publish` makes a complete object appear under its final name (local: written aside, fsync, rename; object store: one
+PUT or a completed multipart, aborted on any exception). `create` does the same for a small object only if the name is
+free, which is what commits a noun. Nothing else writes: `fs.open(..., "wb")` publishes half a file after an exception.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def attempt(function: Callable[[Any], Any], payload: Any, attempts: int = ATTEMP
             message = str(error)
         except CurateError:
             raise
-        except Exception as error:  # what a shard can do wrong has no list; the bound and the ledger keep it honest
+        except Exception as error:  # noqa: BLE001 - what a shard can do wrong has no list; the bound and the ledger keep it honest
             message = f"{type(error).__name__}: {error}"
         if number < attempts:
             time.sleep(BACKOFF_SECONDS * 2 ** (number - 1))

@@ -37,7 +37,7 @@ def run_batch(stage: Map, table: pa.Table, prepared: list[Any]) -> Produced:
         return _halve(stage, table, prepared, reject.reason, str(reject))
     except CurateError:
         raise
-    except Exception as error:  # the sample boundary: find which row it is
+    except Exception as error:  # noqa: BLE001 - the sample boundary: find which row it is
         return _halve(stage, table, prepared, ERROR_PREFIX + type(error).__name__, f"{type(error).__name__}: {error}")
     return Produced(_to_table(stage, schema, columns, len(batch)), Entry(counters=batch.counters))
 
@@ -46,7 +46,7 @@ def _halve(stage: Map, table: pa.Table, prepared: list[Any], reason: str, messag
     rows = table.num_rows
     schema = stage.schema().append(pa.field("reject", pa.string()))
     if rows == 1:
-        columns = [pa.nulls(1, f.type) for f in schema][:-1] + [pa.array([reason], pa.string())]
+        columns = [*(pa.nulls(1, f.type) for f in stage.schema()), pa.array([reason], pa.string())]
         return Produced(pa.table(columns, schema=schema), messages={reason: message})
     middle = rows // 2
     left = run_batch(stage, table.slice(0, middle), prepared[:middle])

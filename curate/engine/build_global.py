@@ -107,7 +107,8 @@ def build_select(ctx: Context, node: Node, built: Built) -> None:
     assert entry.before == sum(r["rows"] for part in scattered for r in part)
     ctx.finish(
         node, built, "selection", entry, rows=entry.after, seconds=round(time.monotonic() - began, 3),
-        built_rows=entry.before, bytes=sum(ctx.storage.list(f"{built.base}/buckets").values()), extra={"buckets": buckets},
+        built_rows=entry.before, bytes=sum(ctx.storage.list(f"{built.base}/buckets").values()),
+        extra={"buckets": buckets},
     )  # fmt: skip
     tidy(ctx, built)
 

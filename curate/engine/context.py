@@ -83,7 +83,7 @@ class Context:
         return self.pools[self.pipeline.pool_of(node.name)]
 
     def whole_pool_rows(self, node: Node) -> int:
-        """Rows of the stage's pool as it was imported, with what has been set aside since: what budgets are shares of."""
+        """Rows of the stage's pool as it was imported, with what was set aside since: what budgets are shares of."""
         manifest = self.built[self.pipeline.pool_of(node.name)].manifest
         return max(manifest.entry.before if manifest else 0, self.pool(node).rows)
 

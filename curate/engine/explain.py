@@ -40,7 +40,7 @@ def find(run: Run, wanted: str) -> tuple[str, Shard, int, dict[str, Any]]:
 
 
 def explain(run: Run, wanted: str) -> list[tuple[str, str, dict[str, Any]]]:
-    """(stage, op, facts) in the order of the DAG. `reject` says why a stage refused it; `not computed` that one before did."""
+    """(stage, op, facts) in the order of the DAG. `reject`: why it was refused; `not computed`: one before did."""
     pool, shard, row, facts = find(run, wanted)
     ops = run.ops()
     said: list[tuple[str, str, dict[str, Any]]] = [(pool, ops[pool], facts | {"shard": shard.id, "row": row})]

@@ -1,4 +1,4 @@
-"""One pass over one shard: every connected Map that still lacks the shard, with one read and one decode of each picture.
+"""One pass over one shard: every connected Map that still lacks it, with one read and one decode of each picture.
 
 A producer thread reads members and hands them to decoding threads, two chunks ahead of the models. Rows that anything
 upstream refused are never prepared or computed; they stay null. Each member publishes its own columns.
@@ -92,7 +92,7 @@ class _ShardPass:
         self.base = {m.name: self._outside(m, own).alive(shard) for m in members}
         self.places = Rows(self.storage).table(shard, ("offset", "size"))
         self.tables = {m.name: self._outside(m, own).table(shard, self._read_outside(m)) for m in members}
-        """What each member reads and this pass does not make for it: branches may give one name to different columns."""
+        """What a member reads and this pass does not make for it: branches may give a name to different columns."""
         self.poison = {name: set(rows) for name, rows in task.poison.get(shard.id, {}).items()}
         self.chunk = max(member.stage.batch_rows for member in members)
         self.seconds = dict.fromkeys((m.name for m in members), 0.0)
@@ -166,7 +166,7 @@ class _ShardPass:
                 values[member.name] = reject
             except CurateError:
                 raise
-            except Exception as error:  # the sample boundary: one bad sample is a reject with its reason
+            except Exception as error:  # noqa: BLE001 - the sample boundary: one bad sample is a reject with its reason
                 values[member.name] = Reject(ERROR_PREFIX + type(error).__name__, str(error))
             self.seconds[member.name] += (time.perf_counter() - began) / max(1, getattr(member.stage, "threads", 1))
         return values
@@ -271,7 +271,7 @@ def _ahead(
                 if not put(item):
                     return
             put(None)
-        except Exception as error:  # handed over to the consumer, which raises it
+        except Exception as error:  # noqa: BLE001 - handed over to the consumer, which raises it
             put(error)
 
     thread = threading.Thread(target=produce, daemon=True, name="read-ahead")

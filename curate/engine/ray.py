@@ -132,7 +132,7 @@ class RayBackend:
         yield outcome
 
     def _fit(self, resources: Resources | None, count: int) -> None:
-        """Make the pool `count` actors of these resources. Those there are kept where they do (a process costs seconds);
+        """Make the pool `count` actors of these resources. Those there are kept where they do (each costs seconds);
         else all are let go first, so that none waits for another's CPUs."""
         held = self._resources
         covers = resources is not None and held is not None and held.cpus >= resources.cpus

@@ -293,7 +293,8 @@ def _open_record(storage: Storage, run_id: str, pipeline: Pipeline, engine: str,
         storage.create(f"runs/{run_id}/run.json", json.dumps(record, indent=1, default=str).encode())
     except AlreadyExistsError:
         raise RunExistsError(
-            f"--run-id {run_id}: this run exists in {storage.url}; choose another id (a run goes on by itself under any id)"
+            f"--run-id {run_id}: this run exists in {storage.url}; choose another id "
+            "(what a killed run has built is found under any id)"
         ) from None
 
 

@@ -1,8 +1,9 @@
-"""Shuffles through files: rows of a shard go into one parquet file, a row group per bucket; a bucket reads its groups."""
+"""Shuffles through files: a shard's rows go into one parquet file, a row group per bucket; a bucket reads its own."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +30,7 @@ def write(storage: Storage, path: str, table: pa.Table, bucket: NDArray[np.integ
     edges = np.searchsorted(bucket[order], np.arange(buckets + 1))
     table = table.take(pa.array(order)).combine_chunks()
     with storage.publish(path) as aside, pq.ParquetWriter(aside, table.schema, compression="zstd") as writer:
-        for start, stop in zip(edges[:-1], edges[1:], strict=True):
+        for start, stop in pairwise(edges):
             writer.write_table(table.slice(start, stop - start), row_group_size=max(1, int(stop - start)))
 
 

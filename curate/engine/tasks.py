@@ -1,4 +1,4 @@
-"""What workers do besides Map passes: import a portion, the steps of Reduce and Select. Functions of one payload each."""
+"""What workers do besides Map passes: import a portion, the steps of Reduce and Select; functions of one payload."""
 
 from __future__ import annotations
 

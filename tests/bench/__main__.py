@@ -1,4 +1,4 @@
-"""`make bench`: every benchmark, one after the other. Ratios count; the machine's line says what they were measured on."""
+"""`make bench`: every benchmark, one after the other. Ratios count; the first line says on what machine."""
 
 from __future__ import annotations
 
