@@ -1,8 +1,9 @@
 """A process that has imported everything and started no thread; it forks a driver for each order it gets, in no time.
 
 Run as `python -m tests.engine.forks`. An order is a line of JSON on standard input: `workspace`, `changes` of the toy
-pipeline, `environment`, and where the driver is to be killed: at the `call`-th Python call of its main thread. The
-answer is a line: how the driver ended (`signal`), its one-line `error`, and how many `calls` it made when counted.
+pipeline, `options`, `engine`, `environment`, `console` (a file to speak to), and where the driver is to be killed: at
+the `call`-th Python call of its main thread. The answer is two lines: the driver's `pid` when it starts, and in the end
+how it went: `signal`, its one-line `error`, and how many `calls` it made when they were counted.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ import signal
 import subprocess
 import sys
 import threading
+import traceback
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Self
+
+from rich.console import Console
 
 from curate.core.errors import CurateError
 from curate.engine import isolated
@@ -40,58 +44,76 @@ class Calls:
 
 
 def drive(order: dict[str, Any]) -> dict[str, Any]:
-    """The driver: one run of the toy pipeline on the local engine."""
+    """The driver: one run of the toy pipeline."""
     os.environ.update(order.get("environment", {}))
     isolated.START_METHOD = "fork"  # a fork server would have to import everything again for each driver
     calls = Calls(order["call"]) if "call" in order else None
+    console = Console(file=open(order["console"], "w", buffering=1), width=200) if "console" in order else None
+    options = Options(**{"segment_seconds": 0.0} | order.get("options", {}))
+    pipeline = toys.pipeline(**order.get("changes", {}))
     if calls:
         sys.setprofile(calls)
     try:
-        options = Options(segment_seconds=0.0, **order.get("options", {}))
-        run(toys.pipeline(**order.get("changes", {})), order["workspace"], options=options)
+        run(pipeline, order["workspace"], engine=order.get("engine", "local"), options=options, console=console)
     except CurateError as error:
         return {"error": str(error)}
+    except Exception:
+        return {"error": traceback.format_exc()}
     finally:
         sys.setprofile(None)
     return {"calls": calls.count if calls else 0}
 
 
-def answer(order: dict[str, Any]) -> dict[str, Any]:
+def answer(order: dict[str, Any]) -> None:
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
         os.close(reader)
-        os.write(writer, json.dumps(drive(order)).encode())
-        os._exit(0)
+        os.set_inheritable(writer, False)
+        try:
+            os.write(writer, json.dumps(drive(order)).encode())
+        finally:
+            os._exit(0)
     os.close(writer)
-    with open(reader, "rb") as pipe:
-        said = pipe.read()
+    _say({"pid": child})
     _, status = os.waitpid(child, 0)
-    value: dict[str, Any] = {"signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0, "error": None}
-    return value | (json.loads(said) if said else {})
+    with open(reader, "rb") as pipe:
+        said = b"" if os.WIFSIGNALED(status) else pipe.read()
+    if os.WIFSIGNALED(status):
+        _say({"signal": os.WTERMSIG(status), "error": None})
+    else:
+        _say({"signal": 0, "error": None} | json.loads(said or b'{"error": "ended without a word"}'))
+
+
+def _say(value: dict[str, Any]) -> None:
+    print(json.dumps(value), flush=True)  # noqa: T201
 
 
 class Drivers:
     """The process above, from the test's side."""
 
     def __enter__(self) -> Self:
-        root = Path(__file__).parent.parent.parent
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.engine.forks"],
-            cwd=root,
-            text=True,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
+        command, root = [sys.executable, "-m", "tests.engine.forks"], Path(__file__).parent.parent.parent
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, cwd=root, text=True, stdin=pipe, stdout=pipe)
         return self
 
-    def run(self, workspace: str | Path, **order: Any) -> dict[str, Any]:
-        assert self.process.stdin is not None and self.process.stdout is not None
+    def start(self, workspace: str | Path, **order: Any) -> int:
+        """The driver's process number; `end` says how it went."""
+        assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(order | {"workspace": str(workspace)}) + "\n")
         self.process.stdin.flush()
+        return int(self.end()["pid"])
+
+    def end(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, "the process that forks drivers has died"
         return json.loads(line)  # type: ignore[no-any-return]
+
+    def run(self, workspace: str | Path, **order: Any) -> dict[str, Any]:
+        self.start(workspace, **order)
+        return self.end()
 
     def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
         assert self.process.stdin is not None and self.process.stdout is not None
@@ -103,7 +125,7 @@ class Drivers:
 def main() -> None:
     assert threading.active_count() == 1
     for line in sys.stdin:
-        print(json.dumps(answer(json.loads(line))), flush=True)  # noqa: T201
+        answer(json.loads(line))
 
 
 if __name__ == "__main__":

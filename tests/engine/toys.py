@@ -7,6 +7,7 @@ import io
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -101,9 +102,22 @@ class Brightness(Map):
 
 
 class Costly(Brightness):
+    """The same, and dear; with a `gate` it waits there for a test, and with a `log` it notes what it computes."""
+
     op: ClassVar[str] = "toy.costly"
     costly: ClassVar[bool] = True
     column: str = "dear"
+    gate: Annotated[str, Execution()] = ""
+    log: Annotated[str, Execution()] = ""
+
+    def process(self, batch: Batch) -> dict[str, Any]:
+        if self.gate:
+            Path(self.gate, "arrived").write_text("here")
+            Path(self.gate, "go").read_text()
+        if self.log:
+            with open(self.log, "a") as file:
+                file.writelines(f"{key}\n" for key in batch.column("key"))
+        return super().process(batch)
 
 
 class Shifted(Brightness):

@@ -1,0 +1,156 @@
+"""Two runs of the same thing, and runs that are told to stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+from curate.core import lease
+from curate.core.errors import DrainedError
+from curate.core.storage import open_storage
+from curate.engine.local import LocalBackend
+from curate.engine.record import Run, list_runs
+from curate.engine.run import run
+from tests.engine import toys, workspaces
+from tests.engine.forks import Drivers
+
+
+pytestmark = pytest.mark.timeout(100)
+
+
+class Gate:
+    """Where a run stands still until it is let go: two FIFOs, so that neither side has to look again and again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.console: IO[str] | None = None
+        for name in ("arrived", "go", "console"):
+            os.mkfifo(folder / name)
+
+    def wait(self) -> None:
+        (self.folder / "arrived").read_text()
+
+    def waiting(self) -> str:
+        """What the driver that speaks to `console` says when it has to wait for another; its FIFO stays open."""
+        self.console = open(self.folder / "console")
+        return next(line for line in self.console if "waits for process" in line)
+
+    def open(self) -> None:
+        """Let go now and from now on: the FIFO becomes a file, which is read at once."""
+        with open(self.folder / "go", "w"):
+            (self.folder / "go").rename(self.folder / "gone")
+            (self.folder / "go").write_text("")
+        (self.folder / "arrived").rename(self.folder / "over")
+
+
+@pytest.fixture()
+def gate(tmp_path: Path) -> Iterator[Gate]:
+    made = Gate(tmp_path)
+    yield made
+    if made.console is not None:
+        made.console.close()
+
+
+@pytest.fixture(scope="module")
+def drivers() -> Iterator[Drivers]:
+    with Drivers() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def second() -> Iterator[Drivers]:
+    with Drivers() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def clean(memory: Path, drivers: Drivers) -> Path:
+    assert drivers.run(memory / "clean")["error"] is None
+    return memory / "clean"
+
+
+def test_a_second_run_waits_for_what_another_builds(
+    workspace: Path, gate: Gate, clean: Path, drivers: Drivers, second: Drivers
+) -> None:
+    log = str(gate.folder / "log")
+    first = drivers.start(workspace, changes={"dear__gate": str(gate.folder), "dear__log": log})
+    gate.wait()
+    second.start(workspace, changes={"dear__log": log}, console=str(gate.folder / "console"))
+    assert f"bright: waits for process {first} on" in gate.waiting()
+    gate.open()
+    assert drivers.end()["error"] is None and second.end()["error"] is None
+    storage = open_storage(str(workspace))
+    records = [Run.load(storage, name) for name in list_runs(storage)]
+    assert records[0].ledger() == records[1].ledger()
+    assert records[1].result is not None and records[1].result["ledger"] == records[0].result["ledger"]  # type: ignore[index]
+    assert [name for name, reused in records[1].result["reused"].items() if not reused] == []
+    assert len(Path(log).read_text().split()) == 40
+    workspaces.assert_same(clean, workspace)
+
+
+def test_a_run_that_waits_can_be_stopped(workspace: Path, gate: Gate, drivers: Drivers, second: Drivers) -> None:
+    drivers.start(workspace, changes={"dear__gate": str(gate.folder)})
+    gate.wait()
+    waiting = second.start(workspace, console=str(gate.folder / "console"))
+    assert gate.waiting()
+    os.kill(waiting, signal.SIGTERM)
+    assert second.end()["error"] == "stopped before bright; the same command goes on from there"
+    gate.open()
+    assert drivers.end()["error"] is None
+
+
+def test_sigterm_commits_what_is_under_way_and_stops(
+    workspace: Path, gate: Gate, clean: Path, drivers: Drivers
+) -> None:
+    changes = {"dear__gate": str(gate.folder)}
+    driver = drivers.start(workspace, changes=changes)
+    gate.wait()
+    os.kill(driver, signal.SIGTERM)
+    gate.open()
+    assert drivers.end()["error"] == "stopped with 3 tasks to do; the same command goes on from there"
+    assert len(list(workspace.glob("columns/toy.parity/*/*.parquet"))) == 1
+    storage = open_storage(str(workspace))
+    assert Run.load(storage, list_runs(storage)[-1]).state == "failed" and storage.list("leases") == {}
+    assert drivers.run(workspace, changes=changes)["error"] is None
+    workspaces.assert_same(clean, workspace)
+
+
+def test_a_draining_backend_starts_nothing(workspace: Path) -> None:
+    backend = LocalBackend()
+    backend.draining.set()
+    with pytest.raises(DrainedError, match="stopped before pool; the same command goes on from there"):
+        run(toys.pipeline(), str(workspace), engine=backend)
+
+
+def test_an_output_is_taken_over_from_a_run_that_was_killed(
+    workspace: Path, gate: Gate, clean: Path, drivers: Drivers
+) -> None:
+    """Its lease still lies there; nobody waits for the dead."""
+    driver = drivers.start(workspace, changes={"dear__gate": str(gate.folder)})
+    gate.wait()
+    os.kill(driver, signal.SIGKILL)
+    assert drivers.end()["signal"] == signal.SIGKILL
+    storage = open_storage(str(workspace))
+    assert Run.load(storage, list_runs(storage)[-1]).state == "killed"
+    held = [storage.read_json(f"leases/{name}") for name in storage.list("leases")]
+    assert {holder["owner"]["pid"] for holder in held} == {driver}
+    assert drivers.run(workspace)["error"] is None
+    assert [
+        name for name in storage.list("leases") if lease.is_gone(storage.read_json(f"leases/{name}")["owner"])
+    ] != []
+    workspaces.assert_same(clean, workspace)
+
+
+def test_outputs_of_different_runs_do_not_wait(workspace: Path, gate: Gate, drivers: Drivers) -> None:
+    """While one run stands still in its columns, another over the same pool builds its own."""
+    drivers.start(workspace, changes={"dear__gate": str(gate.folder)})
+    gate.wait()
+    result: Any = run(toys.chain(toys.Shifted(shift=1.0)), str(workspace))
+    assert result.reused["pool"] and not result.reused["stage_1"]
+    gate.open()
+    assert drivers.end()["error"] is None
