@@ -64,6 +64,7 @@ def fitted(images: Path) -> list[str]:
     return [
         *(f"{name}={value}" for name, value in values.items()),
         "dataset.carry={label: meta.folder, duplicate_set: duplicate_set}",
+        "report.label=meta.folder",
     ]
 
 
