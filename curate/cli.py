@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
+import types
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from curate.core.errors import CurateError, DrainedError, RecipeError
@@ -166,8 +169,6 @@ def explain(
 
 
 def _cell(value: Any) -> str:
-    from rich.markup import escape
-
     if isinstance(value, list):
         return "\n".join(escape(str(item)) for item in value)
     text = str(value)
@@ -188,17 +189,32 @@ def ops(name: Annotated[str | None, typer.Argument(help="One op, with its parame
         return
     cls = registry.resolve(name)
     out.print(f"[bold]{name}[/bold] ({_contract(cls)}, version {cls.version})")
-    out.print((cls.__doc__ or "").strip(), highlight=False)
+    out.print(inspect.cleandoc(cls.__doc__ or ""), highlight=False, markup=False)
     from curate.core.stage import is_execution
 
     table = Table("parameter", "type", "default", "", "description", header_style="bold")
     for field, info in cls.model_fields.items():
-        kind = str(info.annotation).replace("typing.", "") if "[" in str(info.annotation) else info.annotation.__name__  # type: ignore[union-attr]
-        default = "required" if info.is_required() else repr(info.get_default(call_default_factory=True))
-        table.add_row(field, kind, default, "execution" if is_execution(info.metadata) else "", info.description or "")
+        default = "required" if info.is_required() else json.dumps(info.get_default(call_default_factory=True))
+        cells = (field, _kind(info.annotation), default, "execution" if is_execution(info.metadata) else "")
+        table.add_row(*(escape(cell) for cell in (*cells, info.description or "")))
     for port, artifact in cls.ports.items():
         table.add_row(port, "input", "required", "", f"name of the stage that makes the {artifact}")
     out.print(table)
+
+
+def _kind(annotation: Any) -> str:
+    """A parameter's type as a recipe's author thinks of it: `int | null`, `list[str]`, `random | closest`."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _kind(arguments[0])
+    if origin is Literal:
+        return " | ".join(str(value) for value in arguments)
+    if origin in (Union, types.UnionType):
+        return " | ".join(_kind(part) for part in arguments)
+    if origin is not None:
+        return f"{origin.__name__}[{', '.join(_kind(part) for part in arguments)}]"
+    names = {type(None): "null", Ellipsis: "…", Any: "any"}
+    return names.get(annotation) or str(annotation.__name__)
 
 
 def _contract(cls: type) -> str:
