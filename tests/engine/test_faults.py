@@ -1,0 +1,194 @@
+"""kill -9 anywhere, then the same command: the same bytes and the same ledger as if nothing had happened.
+
+The places are enumerated on an undisturbed run: every point at which a file is written or has just appeared, and twenty
+seeded moments between them (the n-th Python call of the driver). Local drivers are forked from a process that has
+imported everything, on two cores at a time.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import psutil
+import pytest
+
+from curate.core.storage import open_storage
+from curate.engine.record import Run, list_runs
+from curate.engine.run import run
+from tests.engine import toys, workspaces
+from tests.engine.forks import COUNT_ONLY, Drivers
+
+SMALL = {"pool__rows": 16, "pool__shard_rows": 8, "pool__repeat": 15, "dataset__shard_rows": 5}
+SIDE_BY_SIDE = 2
+MOMENTS = 20
+PASSING = ("publish:leases/", "publish:runs/")
+"""Points that depend on the moment (heartbeats, events); a kill there is one of the seeded moments."""
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(scope="module")
+def drivers() -> Iterator[SimpleQueue[Drivers]]:
+    """Processes that fork drivers, each for one user at a time."""
+    free: SimpleQueue[Drivers] = SimpleQueue()
+    made = [Drivers().__enter__() for _ in range(SIDE_BY_SIDE)]
+    for one in made:
+        free.put(one)
+    yield free
+    for one in made:
+        one.__exit__(None, None, None)
+
+
+@pytest.fixture(scope="module")
+def clean(memory: Path, drivers: SimpleQueue[Drivers]) -> tuple[Path, list[str], int]:
+    """An undisturbed run: its workspace, its fault points, its number of calls."""
+    one, folder, log = drivers.get(), memory / "faults", memory / "faults.log"
+    said = one.run(folder, changes=SMALL, environment={"CURATE_FAULT_LOG": str(log)})
+    assert said["error"] is None
+    counted = one.run(memory / "counted", changes=SMALL, call=COUNT_ONLY)["calls"]
+    drivers.put(one)
+    points = [line for line in log.read_text().splitlines() if not line.startswith(PASSING)]
+    assert len(points) == len(set(points))
+    return folder, points, counted
+
+
+def ledger(workspace: Path) -> Any:
+    storage = open_storage(str(workspace))
+    return Run.load(storage, list_runs(storage)[-1]).result["ledger"]  # type: ignore[index]
+
+
+def disturb(memory: Path, clean: Path, drivers: SimpleQueue[Drivers], name: str, **kill: Any) -> None:
+    """Kill a run somewhere, run it again and compare."""
+    folder, one = memory / name, drivers.get()
+    try:
+        killed = one.run(folder, changes=SMALL, **kill)
+        assert killed["signal"] == signal.SIGKILL, f"{name}: not killed at {kill}: {killed}"
+        again = one.run(folder, changes=SMALL)
+        assert (again["signal"], again["error"]) == (0, None), f"{name}: killed at {kill}: {again}"
+    finally:
+        drivers.put(one)
+    workspaces.assert_same(clean, folder)
+    assert ledger(folder) == ledger(clean)
+    shutil.rmtree(folder)
+
+
+def test_every_kind_of_file_is_among_the_points(clean: tuple[Path, list[str], int]) -> None:
+    kinds = (
+        "format",
+        "pools/*/shards",
+        "portions",
+        "repeats",
+        "versions",
+        "attempts",
+        "segments",
+        "columns",
+        "partials",
+    )
+    kinds = (
+        *kinds,
+        "artifacts",
+        "shuffle",
+        "counts",
+        "quotas",
+        "buckets",
+        "order",
+        "parts",
+        "tar",
+        "index",
+        "manifest",
+    )
+    points = "\n".join(clean[1])
+    assert [kind for kind in kinds if kind.split("/")[-1] not in points] == []
+    assert sum(point.endswith(":written") for point in clean[1]) == sum(p.endswith(":published") for p in clean[1])
+
+
+def test_killed_at_every_point(memory: Path, clean: tuple[Path, list[str], int], drivers: SimpleQueue[Drivers]) -> None:
+    folder, points, _ = clean
+    with ThreadPoolExecutor(SIDE_BY_SIDE) as threads:
+        jobs = [
+            threads.submit(disturb, memory, folder, drivers, f"point-{i}", environment={"CURATE_FAULT_KILL": point})
+            for i, point in enumerate(points)
+        ]
+        for job in jobs:
+            job.result()
+
+
+def test_killed_at_seeded_moments(
+    memory: Path, clean: tuple[Path, list[str], int], drivers: SimpleQueue[Drivers]
+) -> None:
+    folder, _, calls = clean
+    moments = random.Random(2).sample(range(1, int(0.98 * calls)), MOMENTS)
+    with ThreadPoolExecutor(SIDE_BY_SIDE) as threads:
+        jobs = [threads.submit(disturb, memory, folder, drivers, f"call-{call}", call=call) for call in moments]
+        for job in jobs:
+            job.result()
+
+
+def test_killed_twice(memory: Path, clean: tuple[Path, list[str], int], drivers: SimpleQueue[Drivers]) -> None:
+    """And while going on from a kill, killed again: at the first of its own points, and at one in the middle."""
+    folder, points, _ = clean
+    one, target = drivers.get(), memory / "twice"
+    for point in (points[len(points) // 3], points[len(points) // 2], points[-3]):
+        assert one.run(target, changes=SMALL, environment={"CURATE_FAULT_KILL": point})["signal"] == signal.SIGKILL
+    assert one.run(target, changes=SMALL)["error"] is None
+    drivers.put(one)
+    workspaces.assert_same(folder, target)
+
+
+# --- Ray --------------------------------------------------------------------------------------------------------------
+
+WORKERS_POINTS = (
+    "publish:pools/*.tar:written",
+    "publish:pools/*/portions/*:published",
+    "publish:columns/toy.brightness/*.parquet:written",
+    "publish:columns/toy.parity/*.parquet:published",
+    "publish:selections/*/quotas.parquet:written",
+    "publish:datasets/*.tar:written",
+    "publish:datasets/*/index.parquet:published",
+)
+
+
+def test_workers_killed_under_ray(
+    workspace: Path, tmp_path: Path, clean: tuple[Path, list[str], int], on_ray: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run itself goes on: a worker that dies is replaced, and what it had under way is done again."""
+    monkeypatch.setenv("CURATE_FAULT_KILL", "|".join(WORKERS_POINTS))
+    monkeypatch.setenv("CURATE_FAULT_ONCE", str(tmp_path))
+    run(toys.pipeline(**SMALL), str(workspace), engine=on_ray)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [str(i) for i in range(len(WORKERS_POINTS))]
+    workspaces.assert_same(clean[0], workspace)
+    assert ledger(workspace) == ledger(clean[0])
+
+
+@pytest.mark.parametrize("point", ["publish:columns/toy.parity/*/shards.parquet:written"])
+def test_driver_killed_under_ray(
+    workspace: Path, clean: tuple[Path, list[str], int], drivers: SimpleQueue[Drivers], on_ray: Any, point: str
+) -> None:
+    """Nothing that it has started outlives it for long."""
+    one = drivers.get()
+    driver = psutil.Process(one.start(workspace, changes=SMALL, engine="ray", environment={"CURATE_FAULT_KILL": point}))
+    family: list[psutil.Process] = []
+    while not any(workspace.glob("columns/*/*/*.parquet")) and driver.is_running():
+        family = driver.children(recursive=True) or family
+    assert one.end()["signal"] == signal.SIGKILL
+    drivers.put(one)
+    assert any("raylet" in " ".join(process.cmdline()) for process in family if process.is_running()) or family
+    _, alive = psutil.wait_procs(family, timeout=90)
+    assert alive == []
+    run(toys.pipeline(**SMALL), str(workspace), engine=on_ray)
+    workspaces.assert_same(clean[0], workspace)
+
+
+def test_no_process_is_left(drivers: SimpleQueue[Drivers]) -> None:
+    """Every driver that was forked has ended, and so has what it had started."""
+    for _ in range(SIDE_BY_SIDE):
+        one = drivers.get()
+        assert psutil.Process(one.process.pid).children(recursive=True) == []
+        drivers.put(one)
