@@ -80,6 +80,9 @@ def evaluate(bench: Workbench, students: dict[str, Student]) -> dict[str, Any]:
     features = _features(bench, students, rows)
     readable = {row for name in list(features)[:1] for row in features[name]}
     train, test = ([int(row) for row in part if row in readable] for part in (questions.train, questions.test))
+    if not train or not test:
+        why = f"only {len(train)} training and {len(test)} held-out pictures can be read"
+        return {"settings": settings, "models": {}, "why_none": why}
     models = {
         name: _score(questions, {row: found[row] for row in readable}, train, test, bench.recipe.evaluate)
         for name, found in features.items()

@@ -40,9 +40,7 @@ def share_loss(
     for head, target, standard, recipe in zip(student.heads, targets, standards, recipes, strict=True):
         assert isinstance(head, Head)
         dtype = student.backbone.prefix.dtype
-        wanted = standard(
-            Target(*(None if x is None else x.to(device, dtype) for x in (target.summary, target.patches)))
-        )
+        wanted = standard(target).to(device, dtype)
         summary = summary_loss(head(output.summary).to(dtype), wanted.summary).sum()
         parts[f"{recipe.encoder}/summary"] = summary.detach()
         total = total + recipe.summary_weight * summary

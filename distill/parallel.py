@@ -59,12 +59,11 @@ class World:
         if self.size == 1:
             return
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        own = [torch.zeros_like(item) if item.grad is None else item.grad for item in parameters]
+        total, start = self.sum(torch.cat([grad.flatten() for grad in own])), 0
         for parameter in parameters:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        flat = self.sum(torch.cat([parameter.grad.flatten() for parameter in parameters]))
-        for parameter, grad in zip(parameters, flat.split([item.numel() for item in parameters]), strict=True):
-            parameter.grad.copy_(grad.view_as(parameter))
+            parameter.grad = total[start : start + parameter.numel()].view_as(parameter)
+            start += parameter.numel()
 
 
 @contextmanager

@@ -31,6 +31,9 @@ class Target:
     patches: Tensor | None
     """(N, P) float32 on the students' grids, end to end; None when the teacher has none."""
 
+    def to(self, device: torch.device, dtype: torch.dtype) -> Target:
+        return Target(self.summary.to(device, dtype), None if self.patches is None else self.patches.to(device, dtype))
+
 
 class Teachers:
     """All teachers of a run, in the recipe's order. `missing` and `prepare` are called by reading threads."""

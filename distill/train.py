@@ -87,8 +87,8 @@ class Trainer:
     def take(self, share: Share, *, stop: bool = False) -> tuple[dict[str, float], bool]:
         """One update from this rank's share. Sums over the global batch, and whether any rank was asked to stop."""
         world = self.bench.world
-        tokens = sum(len(picture.patches) + len(self.student.backbone.prefix) for picture in share.pictures)
-        images, skipped, tokens, stops = world.numbers([len(share.pictures), len(share.skipped), tokens, stop])
+        own = sum(len(picture.patches) + len(self.student.backbone.prefix) for picture in share.pictures)
+        images, skipped, tokens, stops = world.numbers([len(share.pictures), len(share.skipped), own, stop])
         self._count_skipped(share, int(images), int(skipped))
         sums = {"images": images, "skipped": skipped, "tokens": tokens, "sequences": len(share.step.sequences)}
         if images:

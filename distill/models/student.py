@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -57,9 +58,10 @@ def build_student(config: VitConfig, heads: Sequence[HeadConfig], seed: int) -> 
         return Student(config, heads)
 
 
-def decay_groups(model: nn.Module, weight_decay: float) -> list[Mapping[str, object]]:
+def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """Parameter groups: matrices decay, vectors (norms, biases) and the prefix tokens do not."""
-    matrices, rest = [], []
+    matrices: list[nn.Parameter] = []
+    rest: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():
         (matrices if parameter.ndim > 1 and not name.endswith("prefix") else rest).append(parameter)
     return [{"params": matrices, "weight_decay": weight_decay}, {"params": rest, "weight_decay": 0.0}]

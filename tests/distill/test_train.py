@@ -205,3 +205,19 @@ def test_nothing_to_evaluate_is_no_reason_to_fail(recipe, capsys):
     run = commands.train(with_sets(recipe, "data.test_fraction=0"), QUIET)
     commands.evaluate(str(run.path), [], Console())
     assert "kNN: not computed: no held-out picture" in capsys.readouterr().out
+
+
+def test_teachers_with_and_without_patches_side_by_side(recipe):
+    """A random timm model gives patches, the descriptor does not; both have their heads, losses and kNN."""
+    spec = "timm:vit_tiny_patch16_224?depth=1&embed_dim=24&num_heads=2&img_size=32&random=7"
+    recipe = with_sets(recipe, f"teachers.0.encoder={spec}", "train.steps=12")
+    values = recipe.model_dump(mode="json")
+    values["teachers"].append({"encoder": "descriptor", "summary_weight": 0.5})
+    run = commands.train(parse_recipe(values, "test"), QUIET)
+    lines = [json.loads(line) for line in run.metrics.read_text().splitlines()]
+    for line in lines:
+        parts = {name: value for name, value in line.items() if "/" in name}
+        assert set(parts) == {f"{spec}/summary", f"{spec}/patches", "descriptor/summary"}
+        assert line["loss"] == pytest.approx(sum(parts.values()) - 0.5 * parts["descriptor/summary"])
+    assert lines[-1][f"{spec}/patches"] < lines[0][f"{spec}/patches"]
+    assert {spec, "descriptor"} < set(commands.evaluate(str(run.path), [], QUIET)["models"])
