@@ -5,7 +5,11 @@ from curate import Pipeline, run
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
+
+# Arrow's own pool keeps what was freed, so that a long run's memory creeps up; Arrow reads this when it is imported.
+os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
 if TYPE_CHECKING:
     from curate.core.pipeline import Pipeline

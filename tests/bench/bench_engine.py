@@ -139,7 +139,8 @@ def memory(folder: Path) -> None:
 
 
 def _environment() -> Mapping[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1"}
+    """That of the `curate` command, which is imported before Arrow (see curate/__init__.py)."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "ARROW_DEFAULT_MEMORY_POOL": "system"}
 
 
 def main() -> None:
