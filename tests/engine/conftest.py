@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from curate.engine import backend
+from tests.engine.gates import Gate
 
 MEMORY = Path("/dev/shm")
 
@@ -34,6 +35,13 @@ def workspace(memory: Path) -> Iterator[Path]:
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another attempt follows at once."""
     monkeypatch.setattr(backend, "BACKOFF_SECONDS", 0.0)
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Gate]:
+    made = Gate(tmp_path)
+    yield made
+    made.close()
 
 
 @pytest.fixture

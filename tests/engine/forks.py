@@ -48,7 +48,8 @@ def drive(order: dict[str, Any]) -> dict[str, Any]:
     os.environ.update(order.get("environment", {}))
     isolated.START_METHOD = "fork"  # a fork server would have to import everything again for each driver
     calls = Calls(order["call"]) if "call" in order else None
-    console = Console(file=open(order["console"], "w", buffering=1), width=200) if "console" in order else None
+    speak = Path(order["console"]).open("w", buffering=1) if "console" in order else None  # noqa: SIM115
+    console = Console(file=speak, width=200) if speak else None
     options = Options(**{"segment_seconds": 0.0} | order.get("options", {}))
     pipeline = toys.pipeline(**order.get("changes", {}))
     if calls:
@@ -57,7 +58,7 @@ def drive(order: dict[str, Any]) -> dict[str, Any]:
         run(pipeline, order["workspace"], engine=order.get("engine", "local"), options=options, console=console)
     except CurateError as error:
         return {"error": str(error)}
-    except Exception:
+    except Exception:  # noqa: BLE001 - the test shows it
         return {"error": traceback.format_exc()}
     finally:
         sys.setprofile(None)

@@ -1,4 +1,4 @@
-"""What goes wrong costs the rows it concerns: each becomes a reject with its reason, and the rest of the pool goes on."""
+"""What goes wrong costs the rows it concerns: they become rejects with a reason, and the rest of the pool goes on."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def cut(workspace: Path, which: int) -> tuple[Path, bytes]:
     raise AssertionError(which)
 
 
-@pytest.fixture()
+@pytest.fixture
 def imported(workspace: Path) -> Path:
     """A workspace with the pool of the toy pipeline, and nothing else."""
     run(toys.chain(), str(workspace))
@@ -191,7 +191,7 @@ def test_a_budget_is_a_share_of_the_pool_as_it_was(imported: Path) -> None:
 
 @pytest.mark.usefixtures("at_once")
 def test_ray_sets_a_shard_aside(imported: Path, on_ray: Any) -> None:
-    tar, _ = cut(imported, 20)
+    cut(imported, 20)
     result = run(toys.pipeline(), str(imported), engine=on_ray, options=HALF)
     assert result.ledger["bright"].rejected == Counter({SET_ASIDE: 10})
 
@@ -249,8 +249,8 @@ def test_costly_rows_are_not_computed_again(workspace: Path, memory: Path) -> No
         assert rows == [f"{start:09d}-{start + 4:09d}.parquet" for start in range(0, 16, 4)]
         log = memory / "after-segments"
         assert drivers.run(workspace, changes=source, environment={"CURATE_FAULT_LOG": str(log)})["error"] is None
-        first = [line for line in log.read_text().splitlines() if "toy.costly" in line and "/segments/" in line][0]
-        assert "000000016-000000020" in first
+        lines = [line for line in log.read_text().splitlines() if "toy.costly" in line and "/segments/" in line]
+        assert "000000016-000000020" in lines[0]
         clean = memory / "without-segments"
         drivers.run(clean, changes=source)
     workspaces.assert_same(clean, workspace)

@@ -7,6 +7,7 @@ imported everything, on two cores at a time.
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import signal
@@ -24,6 +25,7 @@ from curate.engine.record import Run, list_runs
 from curate.engine.run import run
 from tests.engine import toys, workspaces
 from tests.engine.forks import COUNT_ONLY, Drivers
+from tests.engine.gates import Family, Gate
 
 SMALL = {"pool__rows": 16, "pool__shard_rows": 8, "pool__repeat": 15, "dataset__shard_rows": 5}
 SIDE_BY_SIDE = 2
@@ -167,21 +169,30 @@ def test_workers_killed_under_ray(
     assert ledger(workspace) == ledger(clean[0])
 
 
-@pytest.mark.parametrize("point", ["publish:columns/toy.parity/*/shards.parquet:written"])
-def test_driver_killed_under_ray(
-    workspace: Path, clean: tuple[Path, list[str], int], drivers: SimpleQueue[Drivers], on_ray: Any, point: str
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_driver_ended_under_ray(
+    workspace: Path,
+    clean: tuple[Path, list[str], int],
+    drivers: SimpleQueue[Drivers],
+    on_ray: Any,
+    gate: Gate,
+    how: signal.Signals,
 ) -> None:
-    """Nothing that it has started outlives it for long."""
+    """SIGTERM drains, SIGKILL does not; of what the driver has started, nothing is left after either."""
     one = drivers.get()
-    driver = psutil.Process(one.start(workspace, changes=SMALL, engine="ray", environment={"CURATE_FAULT_KILL": point}))
-    family: list[psutil.Process] = []
-    while not any(workspace.glob("columns/*/*/*.parquet")) and driver.is_running():
-        family = driver.children(recursive=True) or family
-    assert one.end()["signal"] == signal.SIGKILL
+    driver = one.start(workspace, changes={**SMALL, "dear__gate": str(gate.folder)}, engine="ray")
+    gate.wait()
+    family = Family(driver)
+    assert "raylet" in family.members.values()
+    os.kill(driver, how)
+    if how == signal.SIGTERM:
+        gate.open()
+        assert "the same command goes on from there" in one.end()["error"]
+        assert list(workspace.glob("columns/toy.parity/*/*.parquet")) and not list(workspace.glob("artifacts/*"))
+    else:
+        assert one.end()["signal"] == how
     drivers.put(one)
-    assert any("raylet" in " ".join(process.cmdline()) for process in family if process.is_running()) or family
-    _, alive = psutil.wait_procs(family, timeout=90)
-    assert alive == []
+    assert family.left(within_seconds=30) == []
     run(toys.pipeline(**SMALL), str(workspace), engine=on_ray)
     workspaces.assert_same(clean[0], workspace)
 

@@ -32,7 +32,7 @@ def rows(result: Result) -> pa.Table:
 
 @pytest.mark.parametrize("shard_rows", [4, 10, 30])
 def test_a_key_lives_once_wherever_it_repeats(workspace: Path, shard_rows: int) -> None:
-    """Numbers 0..29 have keys of 0..11; the first of a key that is not refused itself goes on, however shards are cut."""
+    """Numbers 0..29 have keys of 0..11; the first of a key not refused itself goes on, however shards are cut."""
     result = run(
         toys.chain(toys.Brightness(), rows=30, repeat=12, refused=(0, 13), shard_rows=shard_rows), str(workspace)
     )

@@ -63,7 +63,7 @@ def test_ledger_adds_up(done: tuple[Path, Result]) -> None:
 
 
 def test_dataset_holds_what_was_selected(done: tuple[Path, Result]) -> None:
-    folder, result = done
+    _, result = done
     storage = open_storage(result.outputs["dataset"])
     index = storage.read_table("index.parquet")
     assert index.num_rows == 9 and index.column("shard").to_pylist() == sorted(index.column("shard").to_pylist())

@@ -6,7 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pytest
 
@@ -18,42 +18,9 @@ from curate.engine.record import Run, list_runs
 from curate.engine.run import run
 from tests.engine import toys, workspaces
 from tests.engine.forks import Drivers
-
+from tests.engine.gates import Gate
 
 pytestmark = pytest.mark.timeout(100)
-
-
-class Gate:
-    """Where a run stands still until it is let go: two FIFOs, so that neither side has to look again and again."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.console: IO[str] | None = None
-        for name in ("arrived", "go", "console"):
-            os.mkfifo(folder / name)
-
-    def wait(self) -> None:
-        (self.folder / "arrived").read_text()
-
-    def waiting(self) -> str:
-        """What the driver that speaks to `console` says when it has to wait for another; its FIFO stays open."""
-        self.console = open(self.folder / "console")
-        return next(line for line in self.console if "waits for process" in line)
-
-    def open(self) -> None:
-        """Let go now and from now on: the FIFO becomes a file, which is read at once."""
-        with open(self.folder / "go", "w"):
-            (self.folder / "go").rename(self.folder / "gone")
-            (self.folder / "go").write_text("")
-        (self.folder / "arrived").rename(self.folder / "over")
-
-
-@pytest.fixture()
-def gate(tmp_path: Path) -> Iterator[Gate]:
-    made = Gate(tmp_path)
-    yield made
-    if made.console is not None:
-        made.console.close()
 
 
 @pytest.fixture(scope="module")

@@ -332,7 +332,7 @@ STAGES: dict[str, tuple[type[Stage], tuple[str, ...], dict[str, str]]] = {
 
 
 def pipeline(**changes: Any) -> Pipeline:
-    """source -> brightness -> parity -> total/brighter -> even -> pack -> page; `stage__parameter=value` changes one."""
+    """source -> brightness, parity -> total, brighter -> even -> pack -> page; `stage__parameter=value` changes one."""
     made = Pipeline()
     for name, (cls, inputs, ports) in STAGES.items():
         values = {key.partition("__")[2]: value for key, value in changes.items() if key.startswith(f"{name}__")}
