@@ -89,6 +89,11 @@ class Fit(Reduce):
     def finish(self, state: Table) -> Artifact:
         """Raises CurateError where there are fewer rows than clusters."""
         rows = state.num_rows
+        if not rows:
+            raise CurateError(
+                f"{self.op}: no rows to fit on (sample {self.sample:g}): everything upstream was refused; "
+                "`curate status RUN` shows where and why"
+            )
         if rows < self.levels[0]:
             raise CurateError(
                 f"{self.op}.levels: {self.levels[0]} clusters for {rows} rows (sample {self.sample:g}); "

@@ -1,0 +1,61 @@
+"""`curate` as an operator calls it: what it says, where, and with which exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from unittest import mock
+
+from curate.cli import main
+from tests.conftest import ROOT
+
+PROGRAM = Path(sys.executable).parent / "curate"
+
+
+@dataclass(frozen=True)
+class Said:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def words(self) -> str:
+        """Standard output without the frames of tables and the breaks of lines."""
+        return " ".join(self.out.translate(dict.fromkeys(map(ord, "│┃┏┓┗┛┡┩└┘┬┴┼━─╇┳┻"), " ")).split())
+
+    @property
+    def error(self) -> str:
+        """The one line of an error that a user caused."""
+        lines = self.err.splitlines()
+        assert self.code == 1 and len(lines) == 1 and lines[0].startswith("curate: "), self
+        return lines[0]
+
+
+def curate(*words: str | Path) -> Said:
+    """The command in this process: what is no CurateError comes through as it is."""
+    out, err = io.StringIO(), io.StringIO()
+    argv = ["curate", *map(str, words)]
+    with (
+        mock.patch.object(sys, "argv", argv),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        try:
+            main()
+            code = 0
+        except SystemExit as exit:
+            code = exit.code if isinstance(exit.code, int) else int(exit.code is not None)
+    return Said(code, out.getvalue(), err.getvalue())
+
+
+def curate_process(*words: str | Path, **environment: str) -> Said:
+    """The installed program, in a process of its own."""
+    done = subprocess.run(
+        [PROGRAM, *map(str, words)], cwd=ROOT, capture_output=True, text=True, env=os.environ | environment
+    )
+    return Said(done.returncode, done.stdout, done.stderr)
