@@ -75,7 +75,7 @@ def run_pass(task: PassTask) -> list[dict[str, Any]]:
         members = [member for member in task.members if member.name in lacking]
         mark = f"{members[0].path}/{ATTEMPTS}/{shard.id}" if task.mark else None
         if mark:
-            task.storage.publish_bytes(mark, b"")
+            task.storage.mark(mark)
         results.extend(_ShardPass(task, shard, members, stages).run())  # type: ignore[arg-type]
         if mark:
             task.storage.remove(mark)
@@ -89,10 +89,13 @@ class _ShardPass:
         own = {member.path: member.name for member in members}
         self.inside = {m.name: tuple(own[ref.path] for ref in m.rows.columns if ref.path in own) for m in members}
         """Which of a member's ancestors run in this same pass."""
-        self.base = {m.name: self._outside(m, own).alive(shard) for m in members}
-        self.places = Rows(self.storage).table(shard, ("offset", "size"))
-        self.tables = {m.name: self._outside(m, own).table(shard, self._read_outside(m)) for m in members}
+        outside = {m.name: self._outside(m, own) for m in members}
+        alive = {rows: rows.alive(shard) for rows in set(outside.values())}
+        self.base = {name: alive[rows] for name, rows in outside.items()}
+        tables = {rows: rows.table(shard, self._read_outside(rows, outside)) for rows in alive}
+        self.tables = {name: tables[rows] for name, rows in outside.items()}
         """What a member reads and this pass does not make for it: branches may give a name to different columns."""
+        self.places = next(iter(tables.values()))
         self.poison = {name: set(rows) for name, rows in task.poison.get(shard.id, {}).items()}
         self.chunk = max(member.stage.batch_rows for member in members)
         self.seconds = dict.fromkeys((m.name for m in members), 0.0)
@@ -102,9 +105,13 @@ class _ShardPass:
         outside = tuple(ref for ref in member.rows.columns if ref.path not in own)
         return Rows(self.storage, outside, member.rows.selection)
 
-    def _read_outside(self, member: Member) -> tuple[str, ...]:
-        made = {name for up in self.members if up.name in self.inside[member.name] for name in up.stage.writes()}
-        return tuple(name for name in member.stage.reads() if name not in made)
+    def _read_outside(self, rows: Rows, outside: dict[str, Rows]) -> tuple[str, ...]:
+        """Columns that members with these rows read and this pass does not make for them; and where pictures are."""
+        names = ["offset", "size"]
+        for member in (m for m in self.members if outside[m.name] == rows):
+            made = {name for up in self.members if up.name in self.inside[member.name] for name in up.stage.writes()}
+            names += [name for name in member.stage.reads() if name not in made]
+        return tuple(names)
 
     # --- the loop ---
 
