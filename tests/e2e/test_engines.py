@@ -1,0 +1,39 @@
+"""The whole real pipeline in this process and on Ray: every file the same, but for the times in the report."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from curate.core.recipe import load
+from curate.engine.ray import RayBackend
+from curate.engine.run import run
+from tests.e2e import pictures
+from tests.e2e.recipes import write_recipe
+from tests.engine.workspaces import assert_same, files
+
+COUNT = 150
+
+
+def test_all_data_is_identical_on_local_and_on_ray(tmp_path: Path, ray_session: Any) -> None:
+    root = pictures.write_good(tmp_path / "images", COUNT)
+    for name, (data, _) in pictures.BAD.items():
+        (root / name).write_bytes(data)
+    source = {"op": "import.folder", "path": root, "shard_rows": 25}
+    changes = {"tree": {"levels": [20, 4], "threads": 1}, "sample": {"target": 60}, "dataset": {"shard_rows": 16}}
+    pipeline = load(write_recipe(tmp_path / "recipe.yaml", source, **changes))
+    here = run(pipeline, str(tmp_path / "local"))
+    backend = RayBackend()
+    there = run(pipeline, str(tmp_path / "ray"), engine=backend)
+    again = run(pipeline, str(tmp_path / "local"), engine=backend)
+    backend.close()
+    assert set(again.reused.values()) == {True}
+    for report in tmp_path.glob("*/artifacts/report.html"):
+        shutil.rmtree(report)
+    assert_same(tmp_path / "local", tmp_path / "ray")
+    assert {name: entry.to_json() for name, entry in here.ledger.items()} == {
+        name: entry.to_json() for name, entry in there.ledger.items()
+    }
+    made = files(tmp_path / "ray", "datasets")
+    assert sum(name.endswith(".tar") for name in made) == 4 and here.ledger["dataset"].copies == 60

@@ -1,0 +1,89 @@
+"""Pictures and workspace on an object store (moto's server on loopback): the same dataset as on a disk."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+import s3fs
+from moto.server import ThreadedMotoServer
+
+from curate.core.storage import open_storage
+from distill.data.dataset import open_dataset
+from distill.data.members import Members
+from tests.e2e import pictures
+from tests.e2e.commands import curate
+from tests.e2e.recipes import write_recipe
+
+COUNT = 24
+WORKSPACE = "s3://e2e/deep/workspace"
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[s3fs.S3FileSystem]:
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    s3fs.S3FileSystem.clear_instance_cache()
+    open_storage.cache_clear()
+    client = boto3.client("s3")
+    client.create_bucket(Bucket="e2e")
+    client.close()
+    yield s3fs.S3FileSystem()
+    open_storage.cache_clear()
+    s3fs.S3FileSystem.clear_instance_cache()
+    server.stop()
+
+
+def test_the_dataset_is_the_one_a_disk_gives(bucket: s3fs.S3FileSystem, tmp_path: Path) -> None:
+    root = pictures.write_good(tmp_path / "images", COUNT)
+    (root / "bad").mkdir()
+    for name, (data, _) in pictures.BAD.items():
+        (root / "bad" / name).write_bytes(data)
+    for path in root.rglob("*"):
+        if path.is_file():
+            bucket.pipe_file(f"e2e/deep/images/{path.relative_to(root)}", path.read_bytes())
+
+    here = _run(tmp_path / "here", str(root), str(tmp_path / "workspace"))
+    there = _run(tmp_path / "there", "s3://e2e/deep/images", WORKSPACE)
+    assert here["ledger"] == there["ledger"]
+    assert [place.removeprefix(f"{WORKSPACE}/") for place in there["outputs"].values()] == [
+        place.removeprefix(f"{tmp_path}/workspace/") for place in here["outputs"].values()
+    ]
+    local, remote = Path(here["outputs"]["dataset"]), there["outputs"]["dataset"]
+    for path in local.iterdir():
+        if path.name != "manifest.json":
+            assert bucket.cat_file(f"{remote}/{path.name}") == path.read_bytes(), path.name
+    assert bucket.exists(f"{there['outputs']['report']}/index.html")
+
+    again = _run(tmp_path / "again", "s3://e2e/deep/images", WORKSPACE)
+    assert again["outputs"] == there["outputs"]
+    assert "12 of 12" in curate("status", "-w", WORKSPACE).words
+    assert "refused truncated" in curate("explain", "bad/truncated.jpg", "-w", WORKSPACE).words
+    assert "would remove 0 outputs" in curate("gc", "-w", WORKSPACE).words
+    assert not bucket.find("e2e/deep/workspace/leases")
+    _distill_reads_the_same(str(local), remote)
+
+
+def _run(folder: Path, images: str, workspace: str) -> dict[str, Any]:
+    folder.mkdir()
+    recipe = write_recipe(folder / "recipe.yaml", {"op": "import.folder", "path": images, "shard_rows": 10})
+    said = curate("run", recipe, "-w", workspace, "-q", "--json", folder / "result.json")
+    assert (said.code, said.err) == (0, ""), said
+    return json.loads((folder / "result.json").read_text())
+
+
+def _distill_reads_the_same(local: str, remote: str) -> None:
+    here, there = open_dataset(local), open_dataset(remote)
+    assert here.fingerprint == there.fingerprint and len(here) == 12
+    for share in (1.0, 0.01):
+        one, other = Members(here, share=share), Members(there, share=share)
+        assert [one.read(row) for row in range(12)] == [other.read(row) for row in range(12)]
