@@ -18,6 +18,7 @@ PREFIX = 4
 
 def find(run: Run, wanted: str) -> tuple[str, Shard, int, dict[str, Any]]:
     """(pool stage, shard, row, facts) of the sample with this key, key prefix, source id or name."""
+    wanted = wanted.encode("utf-8", "replace").decode()  # as the pool spells names that are not UTF-8
     hits = []
     for name, output in run.outputs.items():
         if not output["base"].startswith("pools/"):
