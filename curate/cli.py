@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from curate.core.errors import CurateError, DrainedError, RecipeError
-from curate.core.storage import Storage, open_workspace
+from curate.core.storage import Storage, open_storage, open_workspace
 
 if TYPE_CHECKING:
     from curate.core.pipeline import Pipeline
@@ -109,13 +109,17 @@ def plan(recipe: Recipe, workspace: Workspace = "", set_: Sets = None, sample: S
     from curate.engine import plan as planning
     from curate.engine.context import Options
     from curate.engine.local import LocalBackend
-    from curate.engine.run import preflight, scaled
+    from curate.engine.preflight import preflight
+    from curate.engine.run import scaled
 
     options: Options = Options(sample=share(sample))
     pipeline, place = _load(recipe, set_, workspace)
     pipeline = scaled(pipeline, options.sample) if options.sample < 1 else pipeline
-    preflight(pipeline, options)
-    out.print(planning.table(planning.plan(pipeline, place, options, LocalBackend())))
+    storage = open_storage(place)
+    if storage.exists("format.json"):
+        storage = open_workspace(place)
+    portions = preflight(pipeline, storage, options.sample)
+    out.print(planning.table(planning.plan(pipeline, storage, options, LocalBackend(), portions)))
 
 
 @app.command()

@@ -73,7 +73,8 @@ class ImportFolder(Source):
                 "subfolders; hidden files are skipped"
             )
         cuts = range(0, len(samples), self.shard_rows)
-        return [Portion({"files": part}, len(part)) for part in (samples[i : i + self.shard_rows] for i in cuts)]
+        parts = [samples[i : i + self.shard_rows] for i in cuts]
+        return [Portion({"files": part}, len(part), sum(file.get("size", 0) for file in part)) for part in parts]
 
     @property
     def _place(self) -> str:

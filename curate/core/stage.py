@@ -98,6 +98,8 @@ class Portion:
     content: dict[str, Any]
     rows: int | None = None
     """Rows at most, where that is known without reading; None otherwise."""
+    bytes: int = 0
+    """Bytes that will be copied into the pool, as far as is known without reading."""
 
 
 @dataclass

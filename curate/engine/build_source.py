@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -15,37 +14,21 @@ from curate.core.hashing import digest
 from curate.core.ledger import SET_ASIDE, Entry, total
 from curate.core.nouns import Manifest, Shard, in_place, pool_base
 from curate.core.pipeline import Node
-from curate.core.stage import Portion, Source
+from curate.core.stage import Source
 from curate.core.storage import Storage, open_storage
 from curate.engine.context import Built, Context, Pool
+from curate.engine.preflight import record_path
 from curate.engine.shuffle import buckets_for
 from curate.engine.tasks import AmendTask, ImportTask, RepeatsTask, amend_shard, find_repeats, import_portion
 
 READ_THREADS = 16
 
 
-def sampled(stage: Source, portions: list[Portion], fraction: float) -> tuple[list[Portion], float]:
-    """Portions of a canary run, chosen by hash, and the share of rows to take inside each."""
-    if fraction >= 1.0 or not portions:
-        return portions, 1.0
-    count = max(1, math.ceil(fraction * len(portions)))
-    order = sorted(range(len(portions)), key=lambda i: digest([stage.namespace, portions[i].content]))
-    inside = min(1.0, fraction * len(portions) / count)
-    return [portions[i] for i in sorted(order[:count])], inside
-
-
-def record_path(stage: Source, portion: Portion, inside: float) -> str:
-    value = {"op": stage.op, "version": stage.version, "parameters": stage.parameters(), "portion": portion.content}
-    if inside < 1.0:
-        value["inside"] = inside
-    return f"pools/{stage.namespace}/portions/{digest(value)}.json"
-
-
 def build_source(ctx: Context, node: Node) -> None:
     stage = node.stage
     assert isinstance(stage, Source)
     began = time.monotonic()
-    portions, inside = sampled(stage, stage.plan(), ctx.options.sample)
+    portions, inside = ctx.portions[node.name]
     tasks = [ImportTask(ctx.storage, stage, p, record_path(stage, p, inside), inside) for p in portions]
     with ctx.lease(node, f"pools/{stage.namespace}"):
         records, built_rows, lost = _import(ctx, node, tasks)

@@ -15,7 +15,7 @@ from curate.core.ledger import Entry
 from curate.core.nouns import Manifest, Shard
 from curate.core.pipeline import Node, Pipeline
 from curate.core.rows import ColumnsRef, Rows
-from curate.core.stage import Map, Pack, Report, Resources, Select, Source, Stage
+from curate.core.stage import Map, Pack, Portion, Report, Resources, Select, Source, Stage
 from curate.core.storage import Storage
 from curate.core.tombstones import Tombstones
 from curate.engine.backend import Backend, Outcome
@@ -72,6 +72,8 @@ class Context:
     tombstones: Tombstones
     events: Events
     progress: Progress
+    portions: dict[str, tuple[list[Portion], float]] = field(default_factory=dict)
+    """What each source plans to read, and the share of rows to take inside, as the preflight found it."""
     pools: dict[str, Pool] = field(default_factory=dict)
     built: dict[str, Built] = field(default_factory=dict)
     lost: dict[str, int] = field(default_factory=dict)

@@ -10,13 +10,14 @@ from curate.core import tombstones
 from curate.core.hashing import digest
 from curate.core.nouns import Manifest, Shard
 from curate.core.pipeline import Node, Pipeline
-from curate.core.stage import Map, Source
-from curate.core.storage import open_workspace
+from curate.core.stage import Map, Select, Source
+from curate.core.storage import Storage
 from curate.engine import build_global, build_maps
 from curate.engine.backend import Backend
-from curate.engine.build_source import amended, known_repeats, record_path, sampled
+from curate.engine.build_source import amended, known_repeats, record_path
 from curate.engine.context import Built, Context, Options, Pool
 from curate.engine.events import Events
+from curate.engine.preflight import Planned, record_path
 from curate.engine.progress import Progress
 from curate.engine.record import Run, list_runs
 
@@ -69,11 +70,11 @@ def measured(pipeline_ops: set[str], ctx: Context) -> Rates:
     return rates
 
 
-def plan(pipeline: Pipeline, workspace: str, options: Options, backend: Backend) -> list[Step]:
-    storage = open_workspace(workspace)
+def plan(pipeline: Pipeline, storage: Storage, options: Options, backend: Backend, portions: Planned) -> list[Step]:
     ctx = Context(
         pipeline, storage, backend, options, tombstones.load(storage), Events(storage, "plan"), Progress(None)
     )
+    ctx.portions = portions
     rates = measured({node.stage.op for node in pipeline.nodes.values()}, ctx)
     rows: dict[str, int | None] = {}
     steps = []
@@ -99,7 +100,7 @@ def plan(pipeline: Pipeline, workspace: str, options: Options, backend: Backend)
 def _source(ctx: Context, node: Node) -> tuple[Step, int | None]:
     stage = node.stage
     assert isinstance(stage, Source)
-    portions, inside = sampled(stage, stage.plan(), ctx.options.sample)
+    portions, inside = ctx.portions[node.name]
     folder = f"pools/{stage.namespace}/portions"
     there = ctx.storage.list(folder)
     records = [record_path(stage, portion, inside) for portion in portions]
@@ -144,6 +145,8 @@ def _group(ctx: Context, node: Node) -> str:
 def _global(ctx: Context, node: Node, rows: int | None) -> Step:
     built = ctx.built[node.name] = build_global.prepare(ctx, node)
     done = Manifest.load(ctx.storage, built.base)
+    targets = [up.stage.target_rows() for up in ctx.pipeline.along(node.name) if isinstance(up.stage, Select)]
+    rows = next((target for target in targets if target), rows)
     return Step(node.name, node.stage.op, "global", 1, 1 if done else 0, done.rows if done else rows, None, None, 0)
 
 

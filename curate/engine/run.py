@@ -20,7 +20,7 @@ from typing import Any
 from rich.console import Console
 
 from curate.core import lease, tombstones
-from curate.core.errors import AlreadyExistsError, CurateError, LedgerError, PreflightError, RecipeError, RunExistsError
+from curate.core.errors import AlreadyExistsError, CurateError, LedgerError, RecipeError, RunExistsError
 from curate.core.ledger import Entry
 from curate.core.nouns import Manifest
 from curate.core.pipeline import Node, Pipeline
@@ -28,9 +28,10 @@ from curate.core.stage import Map, Pack, Reduce, Report, Select, Source
 from curate.core.storage import Storage, open_workspace
 from curate.engine import build_global, build_maps
 from curate.engine.backend import Backend, Outcome
-from curate.engine.build_source import build_source, sampled
+from curate.engine.build_source import build_source
 from curate.engine.context import Context, Options
 from curate.engine.events import Events
+from curate.engine.preflight import preflight
 from curate.engine.progress import Progress
 
 
@@ -109,13 +110,14 @@ def run(
     if options.sample < 1.0:
         pipeline = scaled(pipeline, options.sample)
     storage = open_workspace(workspace)
-    preflight(pipeline, options)
+    portions = preflight(pipeline, storage, options.sample)
     backend = make_backend(engine) if isinstance(engine, str) else engine
     run_id = run_id or new_run_id()
     _open_record(storage, run_id, pipeline, backend.name, options)
     context = Context(
         pipeline, storage, backend, options, tombstones.load(storage), Events(storage, run_id), Progress(console)
     )
+    context.portions = portions
     began = time.monotonic()
     error: str | None = "killed"
     with _drain_on_sigterm(backend), _alive(storage, run_id):
@@ -146,28 +148,6 @@ def scaled(pipeline: Pipeline, fraction: float) -> Pipeline:
     for node in pipeline.nodes.values():
         small.add(node.name, node.stage.scaled(fraction), node.inputs, place=node.place, **node.ports)
     return small.check()
-
-
-def preflight(pipeline: Pipeline, options: Options) -> None:
-    """What would stop the run later, said before anything is computed."""
-    for node in pipeline.nodes.values():
-        problems = node.stage.preflight()
-        if problems:
-            raise PreflightError(f"{node.place or 'pipeline'}: {node.name}: {problems[0]}")
-    for node in pipeline.nodes.values():
-        if isinstance(node.stage, Select) and (target := node.stage.target_rows()) is not None:
-            source = pipeline.nodes[pipeline.pool_of(node.name)].stage
-            assert isinstance(source, Source)
-            portions, inside = sampled(source, source.plan(), options.sample)
-            rows = [portion.rows for portion in portions]
-            if None in rows or inside < 1.0:
-                continue
-            most = sum(row or 0 for row in rows) * node.stage.multiplier
-            if target > most:
-                raise node.fail(
-                    f"target {target:,} is more than {most:,} ({most // node.stage.multiplier:,} rows x multiplier "
-                    f"{node.stage.multiplier}); lower the target or raise the multiplier"
-                )
 
 
 class Runner:
@@ -344,4 +324,4 @@ def _drain_on_sigterm(backend: Backend) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-__all__ = ["Options", "Result", "Runner", "make_backend", "new_run_id", "preflight", "run", "scaled"]
+__all__ = ["Options", "Result", "Runner", "make_backend", "new_run_id", "run", "scaled"]

@@ -1,0 +1,82 @@
+"""What would stop a run later, said before anything is computed: weights, credentials, targets, disk space."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from pathlib import Path
+
+from curate.core.errors import PreflightError
+from curate.core.hashing import digest
+from curate.core.pipeline import Node, Pipeline
+from curate.core.stage import Portion, Select, Source
+from curate.core.storage import Storage
+
+Planned = dict[str, tuple[list[Portion], float]]
+"""Source -> its portions, and the share of rows to take inside each."""
+LEAST_FREE_BYTES = 64 << 20
+
+
+def preflight(pipeline: Pipeline, storage: Storage, fraction: float = 1.0) -> Planned:
+    """Plan every source and check every stage. Raises PreflightError or RecipeError, naming the stage."""
+    for node in pipeline.nodes.values():
+        problems = node.stage.preflight()
+        if problems:
+            raise PreflightError(f"{node.place or 'pipeline'}: {node.name}: {problems[0]}")
+    planned: Planned = {}
+    for node in pipeline.nodes.values():
+        if isinstance(node.stage, Source):
+            planned[node.name] = sampled(node.stage, node.stage.plan(), fraction)
+            _check_space(node, storage, *planned[node.name])
+    for node in pipeline.nodes.values():
+        if isinstance(node.stage, Select):
+            _check_target(node, node.stage, *planned[pipeline.pool_of(node.name)])
+    return planned
+
+
+def sampled(stage: Source, portions: list[Portion], fraction: float) -> tuple[list[Portion], float]:
+    """Portions of a canary run, chosen by hash, and the share of rows to take inside each."""
+    if fraction >= 1.0 or not portions:
+        return portions, 1.0
+    count = max(1, math.ceil(fraction * len(portions)))
+    order = sorted(range(len(portions)), key=lambda i: digest([stage.namespace, portions[i].content]))
+    inside = min(1.0, fraction * len(portions) / count)
+    return [portions[i] for i in sorted(order[:count])], inside
+
+
+def record_path(stage: Source, portion: Portion, inside: float) -> str:
+    """Where the workspace remembers which shard a portion became."""
+    value = {"op": stage.op, "version": stage.version, "parameters": stage.parameters(), "portion": portion.content}
+    if inside < 1.0:
+        value["inside"] = inside
+    return f"pools/{stage.namespace}/portions/{digest(value)}.json"
+
+
+def _check_target(node: Node, stage: Select, portions: list[Portion], inside: float) -> None:
+    target = stage.target_rows()
+    if target is None or inside < 1.0 or any(portion.rows is None for portion in portions):
+        return
+    rows = sum(portion.rows or 0 for portion in portions)
+    if target > rows * stage.multiplier:
+        raise node.fail(
+            f"target {target:,} is more than {rows * stage.multiplier:,} ({rows:,} rows x multiplier "
+            f"{stage.multiplier}); lower the target or raise the multiplier"
+        )
+
+
+def _check_space(node: Node, storage: Storage, portions: list[Portion], inside: float) -> None:
+    """Room for what the import will copy; what the other stages write is small beside it."""
+    if not storage.local:
+        return
+    assert isinstance(node.stage, Source)
+    base = f"pools/{node.stage.namespace}/portions/"
+    there = storage.list(base.rstrip("/"))
+    missing = [p for p in portions if record_path(node.stage, p, inside).removeprefix(base) not in there]
+    need = int(inside * sum(portion.bytes for portion in missing)) + LEAST_FREE_BYTES
+    place = next(folder for folder in (Path(storage.root), *Path(storage.root).parents) if folder.exists())
+    free = shutil.disk_usage(place).free
+    if free < need:
+        raise PreflightError(
+            f"{node.place or 'pipeline'}: {node.name}: {storage.url} has {free:,} bytes free, the import needs "
+            f"{need:,}; free some or choose another workspace"
+        )
