@@ -14,7 +14,7 @@ from curate.core.stage import Map, Select, Source
 from curate.core.storage import Storage
 from curate.engine import build_global, build_maps
 from curate.engine.backend import Backend
-from curate.engine.build_source import amended, known_repeats, record_path
+from curate.engine.build_source import amended, known_repeats
 from curate.engine.context import Built, Context, Options, Pool
 from curate.engine.events import Events
 from curate.engine.preflight import Planned, record_path
