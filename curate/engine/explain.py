@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ PREFIX = 4
 
 def find(run: Run, wanted: str) -> tuple[str, Shard, int, dict[str, Any]]:
     """(pool stage, shard, row, facts) of the sample with this key, key prefix, source id or name."""
-    wanted = wanted.encode("utf-8", "replace").decode()  # as the pool spells names that are not UTF-8
+    wanted = os.fsencode(wanted).decode("utf-8", "backslashreplace")  # as importers spell names that are not UTF-8
     hits = []
     for name, output in run.outputs.items():
         if not output["base"].startswith("pools/"):
