@@ -38,12 +38,12 @@ def parse(text: str, overrides: Iterable[str] = (), file: str = "recipe") -> Pip
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
         raise RecipeError(f"{file}{line}: not YAML ({getattr(error, 'problem', error)}); mend the line") from None
+    if root is not None:
+        _walk(root, (), places, file)
     if isinstance(raw, dict) and not isinstance(raw.setdefault("vars", {}) or {}, dict):
         raise RecipeError(f"{file}: vars: {raw['vars']!r} is no mapping; write `name: value` lines below it")
     if not isinstance(raw, dict) or not isinstance(raw.get("stages"), dict) or not raw["stages"]:
         raise RecipeError(f"{file}: a recipe needs `stages:` with at least one named stage")
-    assert root is not None
-    _walk(root, (), places, file)
     for name in raw:
         if name not in TOP:
             raise RecipeError(f"{file}:{places[(str(name),)]}: {name}: no part of a recipe; it has {', '.join(TOP)}")

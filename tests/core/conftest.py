@@ -1,0 +1,25 @@
+"""The same storage suite on this machine's disk and on an object store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from curate.core.storage import Storage
+from tests.core.object_store import new_bucket, serve
+
+
+@pytest.fixture(scope="package")
+def object_store() -> Iterator[Any]:
+    with serve() as client:
+        yield client
+
+
+@pytest.fixture(params=["local", "s3"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+    if request.param == "local":
+        return Storage(str(tmp_path / "work space"))
+    return Storage(f"s3://{new_bucket(request.getfixturevalue('object_store'))}/some/prefix")

@@ -1,0 +1,39 @@
+"""An object store for tests: moto's server on loopback, its address in the environment for everybody who asks."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import boto3
+import pytest
+import s3fs
+from moto.server import ThreadedMotoServer
+
+CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
+
+
+@contextmanager
+def serve() -> Iterator[Any]:
+    """A boto3 client of a store that is there for as long as the block."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    s3fs.S3FileSystem.clear_instance_cache()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in CREDENTIALS.items():
+            patch.setenv(name, value)
+        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        client = boto3.client("s3")
+        yield client
+        client.close()
+    s3fs.S3FileSystem.clear_instance_cache()
+    server.stop()
+
+
+def new_bucket(client: Any) -> str:
+    name = f"bucket-{uuid.uuid4().hex[:8]}"
+    client.create_bucket(Bucket=name)
+    return name

@@ -1,0 +1,53 @@
+"""Nouns in a workspace: committed by one small file, never written again, read back as they were."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from curate.core.errors import PinnedError
+from curate.core.nouns import Manifest, Shard, StoredArtifact, read_shards, save_artifact
+from curate.core.storage import Storage
+
+SHARD = {"id": "a", "rows": 3, "tar": "pools/n/a.tar", "tar_bytes": 10, "table": "pools/n/a.parquet"}
+
+
+def manifest(**changes: Any) -> Manifest:
+    return Manifest(**({"noun": "pool", "op": "toy", "version": 1, "fingerprint": "f"} | changes))
+
+
+def test_who_comes_second_uses_the_first_ones(storage: Storage) -> None:
+    assert Manifest.load(storage, "base") is None
+    first = manifest(seconds=1.0).commit(storage, "base", [SHARD])
+    second = manifest(seconds=2.0).commit(storage, "base", [SHARD | {"rows": 99}])
+    assert first == second == Manifest.load(storage, "base") and second.seconds == 1.0
+    assert read_shards(storage, "base") == [Shard(**SHARD)]
+
+
+def test_an_occupied_place_names_both_fingerprints(storage: Storage) -> None:
+    manifest().commit(storage, "base")
+    with pytest.raises(PinnedError, match="base: holds f, not g; choose another name"):
+        manifest(fingerprint="g").commit(storage, "base")
+
+
+def test_artifacts_come_back_by_name(storage: Storage) -> None:
+    table = pa.table({"x": [1.5, None]})
+    parts = {"a": table, "b": np.eye(3, dtype=np.float16), "c": {"k": [1, None]}, "d.html": b"<p>", "e.f": [1]}
+    size = save_artifact(storage, "artifacts/op/f", parts)
+    manifest(noun="artifact").commit(storage, "artifacts/op/f")
+    found = StoredArtifact(storage, "artifacts/op/f")
+    assert sorted(found) == ["a", "b", "c", "d.html", "e.f"] and len(found) == 5
+    assert found["a"] == table and found["c"] == {"k": [1, None]} and found["d.html"] == b"<p>" and found["e.f"] == [1]
+    assert found["b"].dtype == np.float16 and (found["b"] == np.eye(3)).all()
+    assert found["a"] is found["a"]
+    assert size == sum(bytes_ for name, bytes_ in storage.list("artifacts").items() if "manifest" not in name)
+    with pytest.raises(KeyError):
+        found["nothing"]
+
+
+def test_pickled_arrays_are_refused(storage: Storage) -> None:
+    with pytest.raises(ValueError, match="allow_pickle"):
+        save_artifact(storage, "artifacts/op/f", {"objects": np.array([object()])})
