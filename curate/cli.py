@@ -31,7 +31,7 @@ tombstone = typer.Typer(help="Samples that must never go on: by key, sha256 or U
 app.add_typer(tombstone, name="tombstone")
 out = Console(width=None if sys.stdout.isatty() else 150)
 
-Recipe = Annotated[Path, typer.Argument(help="The recipe's YAML file.")]
+Recipe = Annotated[Path, typer.Argument(help="The recipe's YAML file.", readable=False)]
 Workspace = Annotated[
     str, typer.Option("--workspace", "-w", envvar="CURATE_WORKSPACE", help="Folder or URL (s3://…) of all outputs.")
 ]

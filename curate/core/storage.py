@@ -141,12 +141,13 @@ class Storage:
 
     def remove(self, relative: str) -> None:
         """Remove a file or a folder; fine when it is gone already."""
-        if self.local:
-            path = Path(self.path(relative))
-            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
-        else:
-            with contextlib.suppress(FileNotFoundError):
+        with _explained(self.url_of(relative)), contextlib.suppress(FileNotFoundError):
+            if not self.local:
                 self.fs.rm(self.path(relative), recursive=True)
+            elif os.path.isdir(self.path(relative)):
+                shutil.rmtree(self.path(relative), onerror=_unless_mendable)
+            else:
+                os.unlink(self.path(relative))
 
     def _aside(self, relative: str) -> Path:
         if not self.local:
@@ -215,6 +216,13 @@ _REMEDIES = {
     errno.EACCES: "not writable; check its owner and mode",
     errno.EROFS: "read-only file system; choose another workspace",
 }
+
+
+def _unless_mendable(_: Any, __: str, raised: tuple[type[BaseException], BaseException, Any]) -> None:
+    """What others remove or add meanwhile is no matter; a folder that may not be changed is."""
+    error = raised[1]
+    if isinstance(error, OSError) and error.errno in _REMEDIES:
+        raise error
 
 
 @contextlib.contextmanager
