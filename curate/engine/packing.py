@@ -6,7 +6,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -111,7 +111,7 @@ def pack_shard(task: PackTask) -> dict[str, Any]:
                 refused[reject.reason] += row["copy"] == 0
                 continue
             line = {"shard": task.index, "row": len(part), "name": f"{row['key']}-{row['item']}-{row['copy']}"}
-            line |= {"key": row["key"], "item": row["item"], "copy": row["copy"]} | asdict(packed)
+            line |= {"key": row["key"], "item": row["item"], "copy": row["copy"]} | vars(packed)
             part.append(line | stage.carried_values(fact))
     index = _index_table(part, stage).replace_schema_metadata({"refused": dump(refused)})
     task.storage.publish_table(f"{task.base}/parts/{task.index:06d}.parquet", index)
