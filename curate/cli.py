@@ -87,6 +87,9 @@ def run(
         result = carry_out(
             pipeline, place, engine=backend, options=options, run_id=run_id, console=None if quiet else out
         )
+    except KeyboardInterrupt:
+        print("curate: interrupted; the same command goes on from there", file=sys.stderr)
+        raise typer.Exit(130) from None
     finally:
         if isinstance(backend, LazyBackend):
             backend.close()
