@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 RASTER_EXTENSIONS: tuple[str, ...] = (
-    "apng", "avif", "avifs", "blp", "bmp", "bw", "cur", "dcx", "dds", "dib", "fli", "flc", "ftc", "ftu", "gif", "icb",
+    "apng", "avif", "avifs", "blp", "bmp", "bw", "cur", "dcx", "dds", "dib", "flc", "fli", "ftc", "ftu", "gif", "icb",
     "icns", "ico", "iim", "im", "j2c", "j2k", "jfif", "jp2", "jpc", "jpe", "jpeg", "jpf", "jpg", "jpx", "msp", "pbm",
     "pcd", "pcx", "pfm", "pgm", "png", "pnm", "ppm", "psd", "pxr", "qoi", "ras", "rgb", "rgba", "sgi", "tga", "tif",
     "tiff", "vda", "vst", "webp", "xbm", "xpm",

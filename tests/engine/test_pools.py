@@ -13,11 +13,13 @@ import pytest
 from curate.core import tombstones
 from curate.core.errors import InputError, RecipeError, TargetError
 from curate.core.nouns import read_shards
-from curate.core.storage import Storage, open_storage
+from curate.core.pipeline import Pipeline
+from curate.core.storage import Storage, open_storage, open_workspace
 from curate.engine import shuffle
 from curate.engine.context import Options
 from curate.engine.local import LocalBackend
 from curate.engine.plan import plan
+from curate.engine.preflight import preflight
 from curate.engine.record import Run
 from curate.engine.run import Result, run
 from tests.engine import toys, workspaces
@@ -161,11 +163,16 @@ def test_portions_alike_are_one_shard_and_its_refused_twin(workspace: Path) -> N
     assert result.ledger["stage_1"].after == 10
 
 
+def planned(pipeline: Pipeline, workspace: Path) -> list[str]:
+    storage, options = open_workspace(str(workspace)), Options()
+    return [step.state for step in plan(pipeline, storage, options, LocalBackend(), preflight(pipeline, storage))]
+
+
 def test_a_plan_knows_the_version_of_a_pool_with_repeats(workspace: Path) -> None:
     pipeline = toys.chain(toys.Brightness(), rows=20, repeat=15)
-    assert [step.state for step in plan(pipeline, str(workspace), Options(), LocalBackend())] == ["to do", "to do"]
+    assert planned(pipeline, workspace) == ["to do", "to do"]
     run(pipeline, str(workspace))
-    assert [step.state for step in plan(pipeline, str(workspace), Options(), LocalBackend())] == ["done", "done"]
+    assert planned(pipeline, workspace) == ["done", "done"]
     before = workspaces.times(workspace)
     assert all(run(pipeline, str(workspace)).reused.values())
     assert workspaces.times(workspace) == before

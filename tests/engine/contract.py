@@ -1,0 +1,310 @@
+"""The contract suite's pipelines and its goldens: every registered op, run on tiny pools that hold what pools can hold.
+
+A new op needs an entry in STAGES (or in SOURCES, if it is a source), with parameters small enough for 24 pictures, and
+goldens: `python -m tests.engine.contract update` writes them, and `git diff` shows what has changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from PIL import Image
+
+from curate.codec.tars import TarWriter
+from curate.core import registry
+from curate.core.hashing import digest
+from curate.core.nouns import Manifest, StoredArtifact, read_shards
+from curate.core.pipeline import Pipeline
+from curate.core.stage import Incoming, Map, Portion, Reduce, Report, Select, Source, Stage
+from curate.core.storage import Storage, open_storage
+from curate.core.vectors import from_binary
+from curate.engine.run import Result, run
+
+GOLDENS = Path(__file__).with_name("goldens.json")
+UPDATE = "`python -m tests.engine.contract update`"
+FAMILIES, ROWS, SIDE = 4, 24, 48
+
+STAGES: dict[str, tuple[str, str | list[str], dict[str, Any], dict[str, str]]] = {
+    "inspect": ("image.inspect", "pool", {"min_side": 8}, {}),
+    "text": ("text.clean", "inspect", {"missing": "keep"}, {}),
+    "prints": ("image.fingerprint", "text", {}, {}),
+    "embed": ("image.embed", "text", {}, {}),
+    "sets": ("duplicates.find", "prints", {}, {}),
+    "unique": ("duplicates.drop", "prints", {}, {"sets": "sets"}),
+    "tree": ("cluster.fit", ["unique", "embed"], {"levels": [4, 2], "rounds": 2, "iterations": 5}, {}),
+    "clusters": ("cluster.assign", ["unique", "embed"], {"levels": 2}, {"tree": "tree"}),
+    "sample": ("select.hierarchical", "clusters", {"target": 8}, {"tree": "tree"}),
+    "all": ("select.all", "clusters", {}, {}),
+    "dataset": ("pack.webdataset", "sample", {"name": "contract", "shard_rows": 5, "carry": ["duplicate_set"]}, {}),
+    "dataset_of_all": (
+        "pack.webdataset",
+        "all",
+        {"name": "all", "image": "resized", "format": "png", "max_side": 32},
+        {},
+    ),
+    "report": ("report.html", "dataset", {"clusters_shown": 2, "leaves_shown": 2, "pictures_shown": 1}, {}),
+}
+"""Stage -> op, `from`, parameters, ports. The first stage of an op is the one that its golden is of."""
+
+
+# --- what pools can hold ----------------------------------------------------------------------------------------------
+
+
+def picture(number: int) -> bytes:
+    """A BMP: one of four patterns in its own colours, with some noise; integers only, so the same bytes everywhere."""
+    family, y, x = number % FAMILIES, *np.mgrid[0:SIDE, 0:SIDE]
+    stripes = [x, y, x + y, (x // 12) ^ (y // 12)][family] // (6, 8, 10, 1)[family] % 2
+    noise = np.frombuffer(hashlib.shake_128(str(number).encode()).digest(SIDE * SIDE * 3), dtype=np.uint8)
+    colours = np.array([[60, 90, 130], [150, 60, 40], [40, 140, 60], [120, 120, 20]])[family]
+    pixels = stripes[..., None] * 90 + colours + noise.reshape(SIDE, SIDE, 3) // 8
+    out = io.BytesIO()
+    Image.fromarray(pixels.astype(np.uint8)).save(out, "BMP")
+    return out.getvalue()
+
+
+CAPTIONS = (
+    "a pattern",
+    None,
+    "  see &amp; buy at https://example.org/x  ",
+    "",
+    "mail me@example.org",
+    "Stri\u0301pes\n<b>b</b>",
+)
+
+
+def samples() -> Iterator[Incoming]:
+    """24 rows: pictures, one byte for byte the same as another, a cut one, none at all, one without a byte."""
+    for number in range(ROWS):
+        data = {5: picture(1), 9: picture(9)[:400], 14: b"no picture", 19: b""}.get(number, picture(number))
+        meta = {"category": f"family/{number % FAMILIES}"}
+        yield Incoming(f"{number:03d}", ext="bmp", data=data, caption=CAPTIONS[number % len(CAPTIONS)], meta=meta)
+
+
+class Mixed(Source):
+    """The samples, in shards of `shard_rows`, with an empty shard and a shard of refused rows between them."""
+
+    op: ClassVar[str] = "contract.mixed"
+    shard_rows: int = 8
+    alive: bool = True
+
+    def plan(self) -> list[Portion]:
+        starts = range(0, ROWS, self.shard_rows)
+        real = [Portion({"start": start, "kind": "real"}, self.shard_rows) for start in starts]
+        return [real[0], Portion({"kind": "empty"}, 0), Portion({"kind": "refused"}, 3), *real[1:]]
+
+    def read(self, portion: Portion) -> Iterator[Incoming]:
+        if portion.content["kind"] == "refused":
+            yield from (Incoming(f"refused-{i}", ext="bmp", data=picture(i), reject="unwanted") for i in range(3))
+        if portion.content["kind"] == "real":
+            start = portion.content["start"]
+            for incoming in list(samples())[start : start + self.shard_rows]:
+                incoming.reject = None if self.alive else "unwanted"
+                yield incoming
+
+
+def folder(place: Path) -> dict[str, Any]:
+    """The samples as files with sidecars."""
+    for incoming in samples():
+        path = place / incoming.meta["category"] / f"{incoming.source_id}.bmp"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(incoming.data or b"")
+        if incoming.caption is not None:
+            path.with_suffix(".txt").write_text(incoming.caption, encoding="utf-8")
+    return {"path": str(place), "shard_rows": 10}
+
+
+def tars(place: Path) -> dict[str, Any]:
+    for shard in range(2):
+        with open(place / f"{shard:05d}.tar", "wb") as file, TarWriter(file) as tar:
+            for incoming in list(samples())[shard * 12 : shard * 12 + 12]:
+                tar.add(f"{incoming.source_id}.bmp", incoming.data or b"")
+                tar.add(f"{incoming.source_id}.json", json.dumps({"caption": incoming.caption}).encode())
+    return {"path": str(place)}
+
+
+def table(place: Path) -> dict[str, Any]:
+    rows = [{"id": s.source_id, "image": s.data, "caption": s.caption} | s.meta for s in samples()]
+    pq.write_table(pa.Table.from_pylist(rows), place / "rows.parquet")
+    return {"path": str(place / "rows.parquet"), "image": "image", "caption": "caption", "id": "id", "shard_rows": 10}
+
+
+SOURCES = {"import.folder": folder, "import.webdataset": tars, "import.parquet": table}
+"""Op -> what writes the samples into a folder, and the parameters to import them."""
+
+
+# --- pipelines --------------------------------------------------------------------------------------------------------
+
+
+def case(op: str) -> str:
+    """The stage that an op's golden is of. A new op is told what it lacks."""
+    found = next((name for name, stage in STAGES.items() if stage[0] == op), None)
+    assert found or op in SOURCES, (
+        f"{op} is registered but the contract suite does not run it: add it to STAGES (or SOURCES) in "
+        f"tests/engine/contract.py with small parameters, then write its goldens with {UPDATE}"
+    )
+    return found or "pool"
+
+
+def stage_of(op: str, place: Path | None = None) -> Stage:
+    """The op as the suite runs it; a source needs a place for its files."""
+    name = case(op)
+    if name == "pool":
+        assert place is not None
+        return registry.resolve(op)(namespace="contract", **SOURCES[op](place))
+    return registry.resolve(op)(**STAGES[name][2])
+
+
+def pipeline(source: Source, upto: str | None = None) -> Pipeline:
+    """All stages over a pool; `upto` one of them, with what it needs."""
+    made = Pipeline().add("pool", source)
+    for name, (op, inputs, parameters, ports) in STAGES.items():
+        made.add(name, registry.resolve(op)(**parameters), inputs, **ports)
+    made.check()
+    if upto is None:
+        return made
+    wanted, todo = set(), [upto]
+    while todo:
+        name = todo.pop()
+        wanted.add(name)
+        todo += made.nodes[name].upstream
+    part = Pipeline()
+    for node in made.nodes.values():
+        if node.name in wanted:
+            part.add(node.name, node.stage, node.inputs, **node.ports)
+    return part.check()
+
+
+# --- what came out ----------------------------------------------------------------------------------------------------
+
+
+class Output:
+    """What a run has made, whatever shards it lies in: rows by key, parts by name, members by name."""
+
+    def __init__(self, workspace: str, result: Result) -> None:
+        self.storage: Storage = open_storage(workspace)
+        self.bases = {name: url.removeprefix(f"{self.storage.url}/") for name, url in result.outputs.items()}
+        self.shards = read_shards(self.storage, self.bases["pool"])
+        self.result = result
+
+    def manifest(self, name: str) -> Manifest:
+        found = Manifest.load(self.storage, self.bases[name])
+        assert found is not None
+        return found
+
+    def tables(self, name: str) -> list[tuple[pa.Table, pa.Table]]:
+        """(pool table, columns) of every shard."""
+        path = self.bases[name].split("/versions/")[0]
+        pairs = [(s.table, s.table if name == "pool" else f"{path}/{s.id}.parquet") for s in self.shards]
+        return [(self.storage.read_table(a), self.storage.read_table(b)) for a, b in pairs]
+
+    def selection(self, name: str) -> list[dict[str, Any]]:
+        files = sorted(self.storage.list(f"{self.bases[name]}/buckets"))
+        return [r for f in files for r in self.storage.read_table(f"{self.bases[name]}/buckets/{f}").to_pylist()]
+
+    def value(self, name: str, stage: Stage) -> Any:
+        """The output of a stage, without anything that depends on how the pool was cut into shards."""
+        if isinstance(stage, (Source, Map)):
+            rows = {}
+            for pool, columns in self.tables(name):
+                names = [n for n in columns.column_names if n not in ("offset", "size")]
+                keys = pool.column("key").to_pylist()
+                values = {n: decoded(columns.column(n), columns.schema.field(n)) for n in names}
+                rows |= {key: [{n: values[n][i] for n in names}] for i, key in enumerate(keys)}
+            return rows
+        if isinstance(stage, Select):
+            rows_ = [{n: row[n] for n in ("key", "item", "copies", "reject")} for row in self.selection(name)]
+            return sorted(rows_, key=lambda row: (row["key"], row["item"]))
+        if isinstance(stage, Reduce):
+            return {part: plain(value) for part, value in StoredArtifact(self.storage, self.bases[name]).items()}
+        files = [f for f in sorted(self.storage.list(self.bases[name])) if f not in ("manifest.json", "shards.parquet")]
+        if isinstance(stage, Report):
+            return files
+        return {f: self._file(f"{self.bases[name]}/{f}") for f in files}
+
+    def _file(self, path: str) -> Any:
+        if path.endswith(".parquet"):
+            return self.storage.read_table(path).to_pylist()
+        return hashlib.sha256(self.storage.read(path)).hexdigest()
+
+
+def decoded(column: pa.ChunkedArray, field: pa.Field) -> list[Any]:
+    """Values as Python has them; vectors of halves as lists of floats."""
+    if b"dim" in (field.metadata or {}):
+        vectors = from_binary(column)
+        return [None if not np.isfinite(row).all() else row.tolist() for row in vectors]
+    return column.to_pylist()
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, pa.Table):
+        return [decoded(value.column(n), value.schema.field(n)) for n in value.column_names]
+    return value.tolist() if isinstance(value, np.ndarray) else value
+
+
+def golden(value: Any) -> dict[str, Any]:
+    """A digest of everything but the floats, and a few sums of these: another CPU's last bits are no other output."""
+    floats: list[float] = []
+
+    def skeleton(item: Any) -> Any:
+        if isinstance(item, dict):
+            return {str(name): skeleton(item[name]) for name in sorted(item, key=str)}
+        if isinstance(item, (list, tuple)):
+            return [skeleton(part) for part in item]
+        if isinstance(item, float) and math.isfinite(item):
+            floats.append(item)
+            return "a number"
+        return item.hex() if isinstance(item, bytes) else repr(item) if isinstance(item, float) else item
+
+    shape = digest(skeleton(value))
+    numbers = np.array(floats)
+    signs = np.frombuffer(hashlib.shake_128(b"signs").digest(4 * len(floats)), dtype=np.int8).reshape(4, -1) // 64
+    return {"digest": shape, "floats": len(floats), "sums": [float(f"{s:.6g}") for s in signs @ numbers]}
+
+
+def goldens_of(output: Output, op: str, stage: Stage) -> dict[str, Any]:
+    return {
+        "version": stage.version,
+        "fingerprint": digest([stage.op, stage.version, stage.parameters(), stage.identity(), stage.ports]),
+        "output": golden(output.value(case(op), stage)),
+    }
+
+
+def update() -> None:
+    """Write the goldens of everything that is registered."""
+    found = {}
+    with tempfile.TemporaryDirectory() as place:
+        workspace = f"{place}/workspace"
+        made = pipeline(Mixed(namespace="contract"))
+        output = Output(workspace, run(made, workspace))
+        for op in sorted(registry.OPS):
+            if op in SOURCES:
+                files = Path(place, op)
+                files.mkdir()
+                source = stage_of(op, files)
+                made_ = Pipeline().add("pool", source)
+                found[op] = goldens_of(Output(f"{files}-ws", run(made_, f"{files}-ws")), op, neutral(source, files))
+            else:
+                found[op] = goldens_of(output, op, made.nodes[case(op)].stage)
+    GOLDENS.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def neutral(source: Stage, place: Path) -> Stage:
+    """A source without the place of its files, which is another in every test."""
+    return source.model_copy(update={"path": str(source.path).replace(str(place), "PLACE")})  # type: ignore[attr-defined]
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] != ["update"]:
+        sys.exit("usage: python -m tests.engine.contract update")
+    update()
