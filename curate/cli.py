@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import sys
 import types
 from pathlib import Path
@@ -81,6 +82,8 @@ def run(
     from curate.engine.run import run as carry_out
 
     options = Options(failure_budget=failure_budget, sample=share(sample))
+    if json_file is not None and not (json_file.parent.is_dir() and os.access(json_file.parent, os.W_OK)):
+        raise RecipeError(f"--json {json_file}: its folder is not there or not writable; choose another")
     pipeline, place = _load(recipe, set_, workspace)
     backend = make_backend(engine, address, cpus)
     try:

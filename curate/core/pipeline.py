@@ -19,7 +19,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from curate.core import registry
-from curate.core.errors import RecipeError
+from curate.core.errors import CurateError, RecipeError
 from curate.core.rows import POOL_COLUMNS
 from curate.core.stage import Map, Pack, Reduce, Report, Select, Source, Stage
 
@@ -42,6 +42,10 @@ class Node:
 
     def fail(self, text: str) -> RecipeError:
         return RecipeError(f"{self.place or 'pipeline'}: {self.name}: {text}")
+
+    def placed(self, error: CurateError) -> CurateError:
+        """What the stage says of itself, with its place in front."""
+        return type(error)(f"{self.place or 'pipeline'}: {self.name}: {error}")
 
 
 class Pipeline:
@@ -207,6 +211,9 @@ def build_stage(op: str, values: Mapping[str, Any], fail: Any) -> tuple[Stage, d
         if first["type"] == "missing":
             raise fail(where, f"missing, and {op} cannot do without it; `curate ops {op}` describes it") from None
         message = first["msg"].removeprefix("Value error, ")
+        if not where:  # a rule about several parameters, which begins with the one to blame
+            blamed, _, text = message.partition(": ")
+            raise fail(*(blamed, text) if blamed in cls.model_fields else ("", message)) from None
         raise fail(where, f"{first['input']!r}: {message[0].lower()}{message[1:]}") from None
 
 

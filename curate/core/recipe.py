@@ -113,7 +113,7 @@ def _add(pipeline: Pipeline, name: str, values: Any, places: Places, file: str) 
 
     def fail(field: str, text: str) -> RecipeError:
         where = places.get(("stages", name, *field.split(".")[:1]), line)
-        return RecipeError(f"{file}:{where}: {name}.{field}: {text}")
+        return RecipeError(f"{file}:{where}: {'.'.join(filter(None, (name, field)))}: {text}")
 
     if not isinstance(values, Mapping) or not isinstance(values.get("op"), str):
         raise RecipeError(f"{file}:{line}: {name}: a stage needs `op:`; `curate ops` lists them")

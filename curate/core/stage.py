@@ -15,6 +15,7 @@ fingerprint. A stage knows nothing of Ray, paths, retries or progress: the engin
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, field_validator
 
 from curate.core.errors import Undecodable
 
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
 
 Table: TypeAlias = pa.Table
 Artifact: TypeAlias = Mapping[str, Any]  # name -> pa.Table | np.ndarray | JSON-able dict or list
+
+
+PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+"""What becomes part of a path in the workspace: namespaces, run ids."""
 
 
 class Execution:
@@ -123,7 +128,14 @@ class Source(Stage):
     unique_keys: ClassVar[bool] = False
     """Whether keys cannot repeat across portions; otherwise the engine looks for repeats across shards."""
     namespace: str
-    """Enters every key: the same source id in another namespace is another sample."""
+    """Enters every key: the same source id in another namespace is another sample. Names a folder too."""
+
+    @field_validator("namespace", check_fields=False)
+    @classmethod
+    def _plain_namespace(cls, value: str) -> str:
+        if not PLAIN_NAME.fullmatch(value):
+            raise ValueError("expected letters, digits, . - and _, and a letter or digit first; it names a folder")
+        return value
 
     def plan(self) -> list[Portion]:
         """What there is to read, cut into shards. Raises InputError when there is nothing."""

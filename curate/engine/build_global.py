@@ -124,7 +124,7 @@ def build_pack(ctx: Context, node: Node, built: Built) -> None:
     copies = selection.manifest.entry.copies or 0
     buckets = shuffle.buckets_for(copies)
     if not copies:
-        raise TargetError(f"{node.name}: the selection {chosen.name!r} keeps no row; loosen what refuses them upstream")
+        raise TargetError(f"the selection {chosen.name!r} keeps no row; loosen what refuses them upstream")
 
     def task(**changes: Any) -> packing.PackTask:
         shards = tuple(ctx.pool(node).shards)

@@ -6,7 +6,7 @@ import math
 import shutil
 from pathlib import Path
 
-from curate.core.errors import PreflightError
+from curate.core.errors import InputError, PreflightError
 from curate.core.hashing import digest
 from curate.core.pipeline import Node, Pipeline
 from curate.core.stage import Portion, Select, Source
@@ -26,7 +26,11 @@ def preflight(pipeline: Pipeline, storage: Storage, fraction: float = 1.0) -> Pl
     planned: Planned = {}
     for node in pipeline.nodes.values():
         if isinstance(node.stage, Source):
-            planned[node.name] = sampled(node.stage, node.stage.plan(), fraction)
+            try:
+                portions = node.stage.plan()
+            except InputError as error:
+                raise node.placed(error) from None
+            planned[node.name] = sampled(node.stage, portions, fraction)
             _check_space(node, storage, *planned[node.name])
     for node in pipeline.nodes.values():
         if isinstance(node.stage, Select):

@@ -20,11 +20,19 @@ from typing import Any
 from rich.console import Console
 
 from curate.core import lease, tombstones
-from curate.core.errors import AlreadyExistsError, CurateError, LedgerError, RecipeError, RunExistsError
+from curate.core.errors import (
+    AlreadyExistsError,
+    CurateError,
+    InputError,
+    LedgerError,
+    RecipeError,
+    RunExistsError,
+    TargetError,
+)
 from curate.core.ledger import Entry
 from curate.core.nouns import Manifest
 from curate.core.pipeline import Node, Pipeline
-from curate.core.stage import Map, Pack, Reduce, Report, Select, Source
+from curate.core.stage import PLAIN_NAME, Map, Pack, Reduce, Report, Select, Source
 from curate.core.storage import Storage, open_workspace
 from curate.engine import build_global, build_maps
 from curate.engine.backend import Backend, Outcome
@@ -106,13 +114,15 @@ def run(
 ) -> Result:
     """Carry out a pipeline in a workspace (any fsspec URL). Raises a CurateError of one line where it cannot."""
     options = options or Options()
+    run_id = new_run_id() if run_id is None else run_id
+    if not PLAIN_NAME.fullmatch(run_id):
+        raise RecipeError(f"--run-id {run_id!r}: expected letters, digits, . - and _, and a letter or digit first")
     pipeline.check()
     if options.sample < 1.0:
         pipeline = scaled(pipeline, options.sample)
     storage = open_workspace(workspace)
     portions = preflight(pipeline, storage, options.sample)
     backend = make_backend(engine) if isinstance(engine, str) else engine
-    run_id = run_id or new_run_id()
     _open_record(storage, run_id, pipeline, backend.name, options)
     context = Context(
         pipeline, storage, backend, options, tombstones.load(storage), Events(storage, run_id), Progress(console)
@@ -221,7 +231,12 @@ class Runner:
             (Pack, build_global.build_pack),
             (Report, build_global.build_report),
         ]
-        next(build for kind, build in kinds if isinstance(node.stage, kind))(self.ctx, node, built)
+        try:
+            next(build for kind, build in kinds if isinstance(node.stage, kind))(self.ctx, node, built)
+        except CurateError as error:
+            if type(error) in (CurateError, InputError, TargetError):  # the stage's own, which knows no names
+                raise node.placed(error) from None
+            raise
 
     def _lease(self, node: Node) -> contextlib.AbstractContextManager[bool]:
         ctx, built = self.ctx, self.ctx.built[node.name]

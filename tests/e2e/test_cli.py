@@ -204,7 +204,15 @@ def test_a_mistake_is_one_line_before_anything_is_computed(
         (["run", "RECIPE", "-w", "W", "--set", "target"], ["--set target", "expected name=value"]),
         (["run", "RECIPE", "-w", "W", "--set", "sampel.target=1"], ["sampel.target", "no such variable or stage"]),
         (["run", "RECIPE", "-w", "W", "--set", "sample.target=[1"], ["sample.target", "not YAML"]),
-        (["run", "RECIPE", "-w", "W", "--set", "pool.path=/nowhere"], ["/nowhere", "import.folder: path"]),
+        (
+            ["run", "RECIPE", "-w", "W", "--set", "pool.path=/nowhere"],
+            ["/nowhere", "RECIPE:2: pool: import.folder: path"],
+        ),
+        (["run", "RECIPE", "-w", "W", "--set", "pool.namespace=../../x"], ["RECIPE:3: pool.namespace", "'../../x'"]),
+        (["run", "RECIPE", "-w", "W", "--set", "tree.levels=[2, 6]"], ["RECIPE:", "tree.levels: [2, 6] must decrease"]),
+        (["run", "RECIPE", "-w", "W", "--run-id", "../x"], ["--run-id '../x'", "letters, digits"]),
+        (["run", "RECIPE", "-w", "W", "--run-id", ""], ["--run-id ''"]),
+        (["run", "RECIPE", "-w", "W", "--json", "/nowhere/x.json"], ["--json /nowhere/x.json"]),
         (["run", "RECIPE", "-w", "W", "--run-id", "first"], ["--run-id first", "this run exists"]),
         (["run", "RECIPE", "-w", "/proc/nowhere"], ["/proc/nowhere"]),
         (["run", "RECIPE", "-w", "nosuch://bucket"], ["nosuch://bucket"]),
@@ -226,7 +234,7 @@ def test_a_wrong_word_is_one_line(words: list[str], told: list[str], once: Path)
     names = {"W": str(once / "workspace"), "RECIPE": str(once / "recipe.yaml")}
     error = curate(*(names.get(word, word) for word in words)).error
     for part in told:
-        assert part in error, error
+        assert part.replace("RECIPE", names["RECIPE"]) in error, error
     assert {name for name in _files(once) - before if "/runs/" not in name} == set()
 
 
@@ -234,6 +242,20 @@ def test_the_program_itself_says_it_in_one_line(once: Path) -> None:
     said = curate_process("run", once / "recipe.yaml", "-w", once / "workspace", "--set", "sample.target=0")
     assert (said.code, said.out) == (1, "") and "sample.target: 0" in said.error
     assert curate_process("run").code == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (["tree.levels=[31,2]"], "tree: cluster.fit.levels: 31 clusters for 30 rows"),
+        (["sample.target=29", "text.min_chars=27"], "sample: target: 29 rows of a pool that can give at most 20"),
+    ],
+)
+def test_what_a_stage_finds_out_is_said_with_its_place(changes: list[str], told: str, work: Path) -> None:
+    words = [word for change in changes for word in ("-s", change)]
+    said = curate("run", work / "recipe.yaml", "-w", work / "workspace", "-q", *words)
+    assert f"{work / 'recipe.yaml'}:" in said.error and told in said.error
+    assert len(list((work / "workspace/datasets/small").iterdir())) == 1
 
 
 # --- gc ---
