@@ -53,9 +53,21 @@ class Run:
             return dict(self.result["outputs"])
         return {e["stage"]: e for e in read_events(self.storage, self.run_id) if e["event"] in ("stage", "build")}
 
+    def builds(self) -> list[dict[str, Any]]:
+        """Outputs that it has begun to build, complete or not."""
+        return [event for event in read_events(self.storage, self.run_id) if event["event"] == "build"]
+
     @property
     def seconds(self) -> float:
-        return float(self.result["seconds"]) if self.result else time.time() - float(self.record["started"])
+        """Until it ended, or until now; of a killed run, until it was last heard of."""
+        if self.result is not None:
+            return float(self.result["seconds"])
+        last = time.time()
+        if self.state == "killed":
+            last = max(
+                (event["time"] for event in read_events(self.storage, self.run_id)), default=self.record["started"]
+            )
+        return last - float(self.record["started"])
 
     def ledger(self) -> dict[str, Entry]:
         found = {name: Manifest.load(self.storage, output["base"]) for name, output in self.outputs.items()}
