@@ -68,6 +68,9 @@ def _import(ctx: Context, node: Node, tasks: list[ImportTask]) -> tuple[list[dic
         for i, data in zip(have, threads.map(ctx.storage.read, [tasks[i].record for i in have]), strict=True):
             records[i] = json.loads(data)
     missing = [i for i in range(len(tasks)) if i not in records]
+    if missing:
+        ctx.events.emit("build", stage=node.name, base=folder.removesuffix("/portions"), path="")
+        ctx.events.flush()
     rows = sum(task.portion.rows or 0 for task in tasks)
     built, lost = 0, []
     if missing:

@@ -25,35 +25,64 @@ def unreachable(
     candidates = [run for run in runs if run.run_id not in dropped]
     kept = candidates if keep is None else (candidates[-keep:] if keep else [])
     kept_ids = {run.run_id for run in kept} | {run.run_id for run in runs if run.state == "running"}
-    reached = _reached(storage, [run for run in runs if run.run_id in kept_ids])
-    held = _held(storage)
+    roots = _reached(storage, [run for run in runs if run.run_id in kept_ids]) | _held(storage)
+    above = {parent for root in roots for parent in _parents(root)}
     garbage: dict[str, int] = {}
     for top in ("columns", "artifacts", "selections", "datasets", "pools"):
         for file, size in storage.list(top).items():
             path = f"{top}/{file}"
             unit = _unit(path)
-            if not any(_within(path, root) or _within(root, unit) for root in reached | held):
+            if unit not in above and roots.isdisjoint(_parents(path)):
                 garbage[unit] = garbage.get(unit, 0) + size
     garbage |= _aside(storage)
     return garbage, [run.run_id for run in runs if run.run_id not in kept_ids]
 
 
+def _parents(path: str) -> list[str]:
+    """The path and every folder above it."""
+    parts = path.split("/")
+    return ["/".join(parts[:n]) for n in range(1, len(parts) + 1)]
+
+
 def _reached(storage: Storage, runs: list[Run]) -> set[str]:
+    """Files and folders that the runs have made or found, also those that a failed run has not completed."""
     roots: set[str] = set()
+    pools: set[str] = set()
     for run in runs:
-        for output in run.outputs.values():
+        for output in [*run.outputs.values(), *run.builds()]:
             roots.add(output["base"])
             if output.get("path"):
                 roots.add(output["path"])
             manifest = Manifest.load(storage, output["base"])
             if manifest is not None and "states" in manifest.extra:
                 roots.add(manifest.extra["states"])
-            if output["base"].startswith("pools/") and storage.exists(f"{output['base']}/shards.parquet"):
-                namespace = output["base"].split("/")[1]
-                roots |= {f"pools/{namespace}/portions", f"pools/{namespace}/repeats"}
-                for shard in read_shards(storage, output["base"]):
-                    roots |= {shard.tar, shard.table}
+            if output["base"].startswith("pools/") and manifest is not None:
+                pools.add(output["base"])
+    for base in pools:
+        for shard in read_shards(storage, base):
+            roots |= {shard.tar, shard.table}
+    for namespace in {base.split("/")[1] for base in pools}:
+        roots |= _memories(storage, namespace, roots)
     return roots
+
+
+def _memories(storage: Storage, namespace: str, roots: set[str]) -> set[str]:
+    """What saves an import from being done again, as far as it speaks of shards that stay: records of portions with the
+    tables they name (a shard that repeats keys goes on under another), and records of repeats."""
+    found: set[str] = set()
+    amended: set[str] = set()
+    for file in storage.list(f"pools/{namespace}/repeats"):
+        path = f"pools/{namespace}/repeats/{file}"
+        shards = [result["shard"] for result in storage.read_json(path).values()]
+        if all(shard["table"] in roots for shard in shards):
+            found.add(path)
+            amended.update(shard["tar"] for shard in shards)
+    for file in storage.list(f"pools/{namespace}/portions"):
+        path = f"pools/{namespace}/portions/{file}"
+        shard = storage.read_json(path)["shard"]
+        if shard["table"] in roots or shard["tar"] in roots | amended:
+            found |= {path, shard["table"]}
+    return found
 
 
 def _held(storage: Storage) -> set[str]:
@@ -74,10 +103,6 @@ def _unit(path: str) -> str:
     if parts[:1] == ["artifacts"] and parts[2:3] == ["partials"]:
         return "/".join(parts[:4])
     return "/".join(parts[:3])
-
-
-def _within(path: str, root: str) -> bool:
-    return path == root or path.startswith(root + "/")
 
 
 def _aside(storage: Storage) -> dict[str, int]:

@@ -51,11 +51,13 @@ class Run:
     def outputs(self) -> dict[str, dict[str, Any]]:
         if self.result is not None:
             return dict(self.result["outputs"])
-        return {e["stage"]: e for e in read_events(self.storage, self.run_id) if e["event"] in ("stage", "build")}
+        return {e["stage"]: e for e in read_events(self.storage, self.run_id) if e["event"] == "stage"}
 
     def builds(self) -> list[dict[str, Any]]:
-        """Outputs that it has begun to build, complete or not."""
-        return [event for event in read_events(self.storage, self.run_id) if event["event"] == "build"]
+        """Outputs that it has begun to build and not completed: the same command goes on from there."""
+        done = self.outputs
+        events = [event for event in read_events(self.storage, self.run_id) if event["event"] == "build"]
+        return [event for event in events if event["stage"] not in done]
 
     @property
     def seconds(self) -> float:
