@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 
-from curate.core.errors import AlreadyExistsError
+from curate.core.errors import AlreadyExistsError, StorageError
 from curate.core.hashing import digest
 from curate.core.storage import Storage
 
@@ -91,7 +91,7 @@ def _beat(storage: Storage, path: str, output: str, stop: threading.Event) -> No
     count = 0
     while not stop.wait(BEAT_SECONDS):
         count += 1
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, StorageError):
             storage.publish_bytes(path, _content(output, count))
 
 

@@ -124,3 +124,9 @@ def test_a_target_below_one(each: int) -> None:
     pipeline = toys.pipeline()
     pipeline.nodes["even"] = type(pipeline.nodes["even"])("even", toys.Even(each=each), ("brighter",))
     refuses(pipeline, f"pipeline: even: target {each}: must be at least 1")
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", ".hidden", "-x", "ä", "a b", "a\n"])
+def test_a_namespace_names_a_folder(name: str) -> None:
+    with pytest.raises(ValueError, match="expected letters, digits"):
+        toys.Numbers(namespace=name)

@@ -147,6 +147,11 @@ def test_a_run_id_is_used_once(copy: Path) -> None:
         run(toys.pipeline(), str(copy), run_id="first")
 
 
+def test_a_run_id_names_a_folder(workspace: Path) -> None:
+    with pytest.raises(RecipeError, match=r"^--run-id '\.\./x': expected letters, digits"):
+        run(toys.chain(), str(workspace), run_id="../x")
+
+
 def test_a_canary_goes_through_the_whole_dag(workspace: Path) -> None:
     pipeline = toys.pipeline(pool__rows=400, even__each=1)
     small = run(pipeline, str(workspace), options=Options(sample=0.05))
