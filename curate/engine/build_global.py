@@ -93,11 +93,10 @@ def build_select(ctx: Context, node: Node, built: Built) -> None:
             ctx.storage, stage, ctx.rows(node), ctx.ports(node), built.base, buckets, ctx.tombstones, **changes
         )
 
-    everything = tuple(pool.shards)
     with ctx.progress.step(node.name, pool.rows) as step:
-        scattered = ctx.must(tasks.select_scatter, [task(shards=(s,)) for s in everything], stage, node.name)
-        ctx.must(tasks.select_plan, [task(shards=everything)], stage, node.name)
-        picks = [task(shards=everything, bucket=b) for b in range(buckets)]
+        scattered = ctx.must(tasks.select_scatter, [task(shards=(s,)) for s in pool.shards], stage, node.name)
+        ctx.must(tasks.select_plan, [task()], stage, node.name)
+        picks = [task(bucket=b) for b in range(buckets)]
         entries = []
         for result in ctx.must(tasks.select_pick, picks, stage, node.name):
             entry = Entry.from_json(result["entry"])
@@ -127,9 +126,9 @@ def build_pack(ctx: Context, node: Node, built: Built) -> None:
         raise TargetError(f"the selection {chosen.name!r} keeps no row; loosen what refuses them upstream")
 
     def task(**changes: Any) -> packing.PackTask:
-        shards = tuple(ctx.pool(node).shards)
+        pool = ctx.built[ctx.pipeline.pool_of(node.name)].base
         return packing.PackTask(
-            ctx.storage, stage, ctx.rows(node), selection.base, built.base, buckets, shards, **changes
+            ctx.storage, stage, ctx.rows(node), selection.base, built.base, buckets, pool, **changes
         )
 
     with ctx.progress.step(node.name, copies) as step:

@@ -7,6 +7,8 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,10 +19,10 @@ from numpy.typing import NDArray
 from curate.codec.tars import TarWriter, read_spans
 from curate.core.errors import Reject, StorageError
 from curate.core.hashing import digest_bytes, ranks
-from curate.core.nouns import Shard
+from curate.core.nouns import Shard, read_shards
 from curate.core.rows import POOL_COLUMNS, ColumnsRef, Rows, rejects_to_mask
 from curate.core.stage import Pack
-from curate.core.storage import Storage
+from curate.core.storage import Storage, open_storage
 from curate.engine import shuffle
 from curate.engine.backend import set_up
 from curate.engine.passes import locate
@@ -35,7 +37,8 @@ class PackTask:
     selection: str
     base: str
     buckets: int
-    shards: tuple[Shard, ...]
+    pool: str
+    """Base of the pool, whose list of shards is read where it is needed: a task is small in a pool of any size."""
     index: int = 0
     start: int = 0
     stop: int = 0
@@ -70,13 +73,15 @@ def pack_scatter(task: PackTask) -> tuple[int, int]:
 def _not_refused(task: PackTask, table: pa.Table) -> NDArray[np.bool_]:
     """False for the rows that a Map behind the selection has refused."""
     keep = np.ones(table.num_rows, dtype=bool)
+    if not task.late:
+        return keep
     shards = np.asarray(table.column("shard").to_pylist(), dtype=object)
     row = table.column("row").to_numpy()
-    for ref in task.late:
-        for shard in np.unique(shards[keep]):
-            mine = np.flatnonzero(shards == shard)
-            rejects = task.storage.read_table(f"{ref.path}/{shard}.parquet", columns=["reject"])
-            keep[mine] &= rejects_to_mask(rejects)[row[mine]]
+    edges = [0, *(np.flatnonzero(shards[1:] != shards[:-1]) + 1).tolist(), table.num_rows]  # rows are sorted by shard
+    for start, stop in pairwise(edges) if len(shards) else ():
+        for ref in task.late:
+            rejects = task.storage.read_table(f"{ref.path}/{shards[start]}.parquet", columns=["reject"])
+            keep[start:stop] &= rejects_to_mask(rejects)[row[start:stop]]
     return keep
 
 
@@ -137,7 +142,7 @@ def _gather(
     made = {name for ref in task.rows.columns for name in ref.names}
     extra = [name for name in task.stage.reads_if_there() if name in made]
     names = tuple(dict.fromkeys((*POOL_COLUMNS, *task.stage.reads(), *extra)))
-    by_id = {shard.id: shard for shard in task.shards}
+    by_id = _shards_of(task.storage.url, task.pool)
     wanted: dict[str, set[int]] = {}
     for shard_id, row in zip(rows.column("shard").to_pylist(), rows.column("row").to_pylist(), strict=True):
         wanted.setdefault(shard_id, set()).add(row)
@@ -154,6 +159,11 @@ def _gather(
         ):
             facts[shard_id, row], data[shard_id, row] = fact, member
     return facts, data
+
+
+@lru_cache(maxsize=2)
+def _shards_of(url: str, pool: str) -> dict[str, Shard]:
+    return {shard.id: shard for shard in read_shards(open_storage(url), pool)}
 
 
 def _index_table(part: Sequence[dict[str, Any]], stage: Pack) -> pa.Table:

@@ -249,6 +249,7 @@ class SelectTask:
     buckets: int
     tombstones: Tombstones
     shards: tuple[Shard, ...] = ()
+    """Those to scatter; later steps read what the scatter has left, so that no task carries the whole pool's list."""
     bucket: int = 0
 
     def ready(self) -> Select:
@@ -287,8 +288,8 @@ def select_plan(task: SelectTask) -> dict[str, Any]:
     """Counts of all shards -> quotas, as a file."""
     stage = task.ready()
     counts = np.zeros(0, dtype=np.int64)
-    for shard in task.shards:
-        table = task.storage.read_table(f"{task.base}/counts/{shard.id}.parquet")
+    for file in task.storage.list(f"{task.base}/counts"):
+        table = task.storage.read_table(f"{task.base}/counts/{file}")
         unit, count = table.column("unit").to_numpy(), table.column("count").to_numpy()
         if len(unit) and unit[-1] >= len(counts):
             counts = np.pad(counts, (0, int(unit[-1]) + 1 - len(counts)))
@@ -304,7 +305,7 @@ def select_pick(task: SelectTask) -> dict[str, Any]:
     """The rows of one bucket of units -> copies or a reason for each, sorted by shard and row."""
     stage = task.ready()
     quotas = task.storage.read_table(f"{task.base}/quotas.parquet").column("quota").to_numpy()
-    files = [f"{task.base}/shuffle/{shard.id}.parquet" for shard in task.shards]
+    files = [f"{task.base}/shuffle/{file}" for file in sorted(task.storage.list(f"{task.base}/shuffle"))]
     rows = shuffle.read(task.storage, files, task.bucket).sort_by("key")
     buried = rows.filter(pc.field("unit") < 0)
     rows = rows.filter(pc.field("unit") >= 0)

@@ -306,6 +306,17 @@ class PlainPack(Pack):
         return {"sizes.txt": "\n".join(f"{name} {count}" for name, count in tars).encode()}
 
 
+class Choosy(PlainPack):
+    """Leaves out odd numbers."""
+
+    op: ClassVar[str] = "toy.choosy"
+
+    def write(self, row: Mapping[str, Any], data: bytes, add: Callable[[str, bytes], int]) -> Packed:
+        if int(row["caption"].split()[-1]) % 2:
+            raise Reject("odd")
+        return super().write(row, data, add)
+
+
 class Page(Report):
     op: ClassVar[str] = "toy.page"
 
