@@ -65,6 +65,8 @@ def _to_table(stage: Map, schema: pa.Schema, columns: dict[str, Any], rows: int)
         values = columns.get(item.name)
         if values is None and item.name == "reject":
             values = pa.nulls(rows, pa.string())
+        elif values is None:
+            raise AssertionError(f"{stage.op}: process returned no {item.name!r}")
         array = values if isinstance(values, (pa.Array, pa.ChunkedArray)) else pa.array(values, item.type)
         if len(array) != rows:
             raise AssertionError(f"{stage.op}: {item.name} has {len(array)} values for a batch of {rows} rows")
