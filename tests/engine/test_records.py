@@ -1,0 +1,119 @@
+"""What can be asked after a run: its record, one sample's way, the difference of two runs, datasets with the buried."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from curate.core import tombstones
+from curate.core.errors import BudgetError, InputError
+from curate.core.storage import Storage, open_storage
+from curate.engine.affected import affected_datasets
+from curate.engine.context import Options
+from curate.engine.diff import diff
+from curate.engine.events import Events, read_events
+from curate.engine.explain import explain
+from curate.engine.record import Run, latest, list_runs
+from curate.engine.run import Result, run
+from tests.engine import toys
+
+
+@pytest.fixture(scope="module")
+def done(memory: Path) -> tuple[Storage, Result]:
+    workspace = str(memory / "records")
+    options = Options(failure_budget=0.2)
+    result = run(toys.pipeline(bright__darkest=120.0, pool__broken=13), workspace, run_id="first", options=options)
+    run(toys.pipeline(bright__darkest=120.0, pool__broken=13, even__seed=1), workspace, run_id="second")
+    return open_storage(workspace), result
+
+
+def test_the_record_is_the_result(done: tuple[Storage, Result]) -> None:
+    storage, result = done
+    record = Run.load(storage, "first")
+    assert list_runs(storage) == ["first", "second"] and latest(storage, None).run_id == "second"
+    assert record.state == "done" and record.ledger() == result.ledger and record.ops() == result.ops
+    assert record.builds() == [] and record.upstream("even") == ["pool", "bright", "dear", "parity", "brighter", "even"]
+    assert [e["stage"] for e in read_events(storage, "first") if e["event"] == "stage"] == list(toys.STAGES)
+    with pytest.raises(InputError, match=r"run 'third': not in .*; the latest runs are first, second"):
+        Run.load(storage, "third")
+
+
+def ways(done: tuple[Storage, Result]) -> dict[str, dict[str, dict[str, object]]]:
+    """Source id -> stage -> what is known there."""
+    record = Run.load(done[0], "first")
+    return {f"{n:06d}": {stage: facts for stage, _, facts in explain(record, f"{n:06d}")} for n in range(40)}
+
+
+def test_every_samples_way_agrees_with_the_ledger(done: tuple[Storage, Result]) -> None:
+    known, ledger = ways(done), done[1].ledger
+    for stage in ("bright", "dear", "parity", "brighter", "even"):
+        refused = [way[stage]["reject"] for way in known.values() if way[stage].get("reject")]
+        untouched = [way for way in known.values() if {"not computed", "not reached"} & set(way[stage])]
+        assert len(untouched) == 40 - ledger[stage].before
+        assert {reason: refused.count(reason) for reason in set(refused)} == dict(ledger[stage].rejected)
+    packed = [way for way in known.values() if way["dataset"]["members"] != "none"]
+    assert len(packed) == ledger["dataset"].after
+
+
+def test_a_way_names_who_refused(done: tuple[Storage, Result]) -> None:
+    way = ways(done)["000013"]
+    assert way["bright"]["reject"] == "not_an_image"
+    assert way["parity"] == {"not computed": "bright: not_an_image"}
+    assert way["even"] == {"not reached": "bright: not_an_image"} and way["dataset"]["members"] == "none"
+
+
+def test_a_key_may_be_cut_but_not_to_what_many_have(done: tuple[Storage, Result]) -> None:
+    record = Run.load(done[0], "first")
+    key = str(explain(record, "000001")[0][2]["key"])
+    assert explain(record, key) == explain(record, key[:12]) == explain(record, "000001")
+    with pytest.raises(InputError, match="'zz': no sample of run first has this key, key prefix, source id or name"):
+        explain(record, "zz")
+
+
+def test_two_runs_differ_where_they_differ(done: tuple[Storage, Result]) -> None:
+    found = {item.stage: item for item in diff(Run.load(done[0], "first"), Run.load(done[0], "second"))}
+    assert [name for name, item in found.items() if not item.same] == ["even", "dataset", "page"]
+    assert found["even"].parameters == {"seed": (0, 1)}
+    only_first, both, only_second = found["even"].keys or (0, 0, 0)
+    assert only_first == only_second > 0 and only_first + both == done[1].ledger["even"].after
+
+
+def test_datasets_that_hold_the_buried_are_named(workspace: Path) -> None:
+    result = run(toys.pipeline(), str(workspace))
+    storage = open_storage(str(workspace))
+    assert affected_datasets(storage, tombstones.load(storage)) == {}
+    index = open_storage(result.outputs["dataset"]).read_table("index.parquet")
+    packed = index.column("key").to_pylist()
+    way = explain(latest(storage, None), packed[0])[0][2]
+    strangers = [key for key in pool_keys(workspace) if key not in packed]
+    tombstones.bury(storage, [str(way["sha256"]), packed[1], strangers[0]], "asked for")
+    base = result.outputs["dataset"].removeprefix(f"{workspace}/")
+    assert affected_datasets(storage, tombstones.load(storage)) == {base: 2}
+
+
+def pool_keys(workspace: Path) -> list[str]:
+    storage = open_storage(str(workspace))
+    tables = sorted(name for name in storage.list("pools/toys/shards") if name.endswith(".parquet"))
+    return [key for name in tables for key in storage.read_table(f"pools/toys/shards/{name}")["key"].to_pylist()]
+
+
+def test_a_failed_run_says_why_and_what_it_had(workspace: Path) -> None:
+    with pytest.raises(BudgetError):
+        run(toys.chain(toys.Brightness(), toys.Bad(numbers=(3,))), str(workspace), run_id="failed")
+    record = Run.load(open_storage(str(workspace)), "failed")
+    assert record.state == "failed" and set(record.outputs) == {"pool"}
+    assert {event["stage"] for event in record.builds()} == {"stage_1", "stage_2"}
+
+
+def test_events_are_segments_in_order(tmp_path: Path) -> None:
+    storage = Storage(str(tmp_path))
+    events = Events(storage, "run")
+    for number in range(5):
+        events.emit("thing", number=number)
+        if number % 2:
+            events.flush()
+    events.flush()
+    events.flush()
+    assert sorted(storage.list("runs/run/events")) == ["000001.jsonl", "000002.jsonl", "000003.jsonl"]
+    assert [event["number"] for event in read_events(storage, "run")] == [0, 1, 2, 3, 4]
