@@ -18,12 +18,14 @@ from typing import Any
 
 import psutil
 
-from curate.core.errors import AlreadyExistsError, StorageError
+from curate.core.errors import AlreadyExistsError
 from curate.core.hashing import digest
 from curate.core.storage import Storage
 
 BEAT_SECONDS = 5.0
 STALE_SECONDS = 45.0
+SKEW_FACTOR = 4
+"""Clocks of two hosts may differ: by the clock, a heart is still only after this many times STALE_SECONDS."""
 POLL_SECONDS = 0.25
 
 
@@ -50,6 +52,14 @@ def is_gone(holder: dict[str, Any]) -> bool:
     if holder["host"] != mine["host"]:
         return False
     return abs(holder["boot"] - mine["boot"]) > 5 or _born(holder["pid"]) != holder["born"]
+
+
+def is_dead(held: dict[str, Any]) -> bool:
+    """What who only looks once can tell of a lease: its process is gone (same host), or it is long silent by the clock
+    (another host)."""
+    if held["owner"]["host"] == owner()["host"]:
+        return is_gone(held["owner"])
+    return bool(time.time() - held.get("time", time.time()) > SKEW_FACTOR * STALE_SECONDS)
 
 
 def read(storage: Storage, path: str) -> dict[str, Any] | None:
@@ -84,14 +94,14 @@ def hold(
 
 
 def _content(output: str, beat: int) -> bytes:
-    return json.dumps({"output": output, "owner": owner(), "beat": beat}).encode()
+    return json.dumps({"output": output, "owner": owner(), "beat": beat, "time": time.time()}).encode()
 
 
 def _beat(storage: Storage, path: str, output: str, stop: threading.Event) -> None:
     count = 0
     while not stop.wait(BEAT_SECONDS):
         count += 1
-        with contextlib.suppress(OSError, StorageError):
+        with contextlib.suppress(Exception):  # each file system has errors of its own, and none may stop the heart
             storage.publish_bytes(path, _content(output, count))
 
 

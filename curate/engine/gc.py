@@ -90,7 +90,7 @@ def _held(storage: Storage) -> set[str]:
     held: set[str] = set()
     for file in storage.list("leases"):
         content = lease.read(storage, f"leases/{file}")
-        if content is not None and not lease.is_gone(content["owner"]):
+        if content is not None and not lease.is_dead(content):
             held |= {content["output"], content["output"].split("/versions/")[0]}
     return held
 

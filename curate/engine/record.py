@@ -45,7 +45,7 @@ class Run:
         if self.result is not None:
             return "failed" if self.result["error"] else "done"
         held = lease.read(self.storage, lease.lease_path(f"runs/{self.run_id}"))
-        return "running" if held is not None and not lease.is_gone(held["owner"]) else "killed"
+        return "running" if held is not None and not lease.is_dead(held) else "killed"
 
     @property
     def outputs(self) -> dict[str, dict[str, Any]]:

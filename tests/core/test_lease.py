@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,33 @@ def test_the_heart_beats(place: Storage) -> None:
         while len(beats) < 3:
             beats.add(lease.read(place, lease.lease_path(OUTPUT))["beat"])  # type: ignore[index]
     assert place.list("leases") == {}
+
+
+def test_no_error_of_the_storage_stops_the_heart(place: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An object store's client has errors of its own, which are neither OSError nor StorageError."""
+    publish, calls = place.publish_bytes, []
+
+    def now_and_then(relative: str, data: bytes) -> None:
+        calls.append(relative)
+        if len(calls) < 3:
+            raise ZeroDivisionError("the client's own")
+        publish(relative, data)
+
+    monkeypatch.setattr(place, "publish_bytes", now_and_then)
+    beats: set[int] = set()
+    with lease.hold(place, OUTPUT, never):
+        while max(beats, default=0) < 3:
+            beats.add(lease.read(place, lease.lease_path(OUTPUT))["beat"])  # type: ignore[index]
+    assert len(calls) >= 3
+
+
+def test_who_looks_once_tells_the_dead_by_process_or_by_clock(dead: int) -> None:
+    held = {"owner": lease.owner(), "beat": 0, "time": time.time()}
+    far = held | {"owner": lease.owner() | {"host": "far-away", "pid": dead}}
+    assert not lease.is_dead(held) and not lease.is_dead(held | {"time": 0.0})
+    assert lease.is_dead(held | {"owner": lease.owner() | {"pid": dead}})
+    assert not lease.is_dead(far) and lease.is_dead(far | {"time": time.time() - 1})
+    assert not lease.is_dead(far | {"time": time.time() + 3600})
 
 
 def test_a_second_waits_until_it_is_done(place: Storage) -> None:

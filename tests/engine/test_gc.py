@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,19 @@ def test_what_somebody_builds_now_stays(workspace: Path) -> None:
         gc.collect(storage, *gc.unreachable(storage, keep=0))
     left = workspaces.files(workspace, "columns")
     assert left and all(name.startswith(held[0].split("/versions/")[0]) for name in left)
+
+
+@pytest.mark.parametrize(("silent", "state"), [(0, "running"), (3600, "killed")])
+def test_a_run_of_another_host_is_told_by_the_clock(workspace: Path, silent: float, state: str) -> None:
+    run(toys.pipeline(), str(workspace), run_id="far")
+    storage = Storage(str(workspace))
+    storage.remove("runs/far/result.json")
+    held = {"owner": lease.owner() | {"host": "far-away"}, "beat": 9, "time": time.time() - silent}
+    for output in ("runs/far", "artifacts/toy.total/0"):
+        storage.create_json(lease.lease_path(output), held | {"output": output})
+    assert Run.load(storage, "far").state == state
+    garbage, runs = gc.unreachable(storage, keep=0)
+    assert runs == ([] if state == "running" else ["far"]) and bool(garbage) == (state == "killed")
 
 
 def test_a_run_that_is_not_there(workspace: Path) -> None:
