@@ -81,6 +81,10 @@ def run(
     from curate.engine.run import LazyBackend, make_backend
     from curate.engine.run import run as carry_out
 
+    if not 0 <= failure_budget <= 1:
+        raise RecipeError(f"--failure-budget {failure_budget:g}: expected a share from 0 to 1, such as 0.01")
+    if cpus is not None and cpus < 1:
+        raise RecipeError(f"--cpus {cpus}: expected at least 1; leave it out for all there are")
     options = Options(failure_budget=failure_budget, sample=share(sample))
     if json_file is not None and not (json_file.parent.is_dir() and os.access(json_file.parent, os.W_OK)):
         raise RecipeError(f"--json {json_file}: its folder is not there or not writable; choose another")

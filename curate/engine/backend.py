@@ -49,6 +49,10 @@ class Backend(Protocol):
         An error that another attempt cannot mend (a CurateError but StorageError) is raised."""
         ...
 
+    def release(self) -> None:
+        """Let idle workers go: somebody we wait for may need what they hold."""
+        ...
+
     def close(self) -> None: ...
 
 

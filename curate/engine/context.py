@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from curate.core import lease
-from curate.core.errors import BudgetError, DrainedError, StageError
+from curate.core.errors import BudgetError, CurateError, DrainedError, StageError
 from curate.core.hashing import digest
 from curate.core.ledger import Entry
 from curate.core.nouns import Manifest, Shard
@@ -28,7 +29,7 @@ class Options:
     """How a run is carried out; never what comes out."""
 
     failure_budget: float = 0.01
-    """Share of the pool's rows that may be lost to errors, killed processes and shards set aside."""
+    """Share of the pool's rows, rounded up, that may be lost to errors, killed processes and shards set aside."""
     sample: float = 1.0
     """Share of the pool for a canary run through the whole DAG (this one does change what comes out)."""
     segment_seconds: float = 60.0
@@ -79,6 +80,8 @@ class Context:
     lost: dict[str, int] = field(default_factory=dict)
     """Stage, shard or portion -> rows that failed there, whether in this run or in the one that built it."""
     lost_example: str = ""
+    checked: bool = False
+    """Whether the stages' resources have been held against what the backend has."""
     set_aside_rows: int = 0
 
     def pool(self, node: Node) -> Pool:
@@ -131,6 +134,7 @@ class Context:
         def waits(holder: dict[str, Any]) -> None:
             place = f"process {holder['pid']} on {holder['host']}"
             self.progress.say(f"{node.name}: waits for {place}, which is building it")
+            self.backend.release()
 
         def over() -> bool:
             if self.backend.draining.is_set():
@@ -150,6 +154,8 @@ class Context:
     def run_with(
         self, function: Callable[[Any], Any], payloads: Sequence[Any], resources: Resources, *, isolated: bool = False
     ) -> Iterator[Outcome]:
+        if payloads:
+            self._check_resources()
         count = 0
         for outcome in self.backend.map(function, payloads, resources, isolated=isolated):
             count += 1
@@ -158,6 +164,16 @@ class Context:
             yield outcome
         if count < len(payloads):
             raise DrainedError(f"stopped with {len(payloads) - count} tasks to do; the same command goes on from there")
+
+    def _check_resources(self) -> None:
+        """Once, when the backend is first needed: no stage may ask for more than there is."""
+        if not self.checked:
+            self.checked = True
+            for node in self.pipeline.nodes.values():
+                try:
+                    self.backend.slots(node.stage.resources())
+                except CurateError as error:
+                    raise node.fail(str(error)) from None
 
     def must(self, function: Callable[[Any], Any], payloads: Sequence[Any], stage: Stage, what: str) -> list[Any]:
         """Values in payload order where nothing may fail (global steps)."""
@@ -172,7 +188,7 @@ class Context:
         """Note the rows that failed in `what`; BudgetError when the run has lost more than it may."""
         self.lost[what] = rows
         self.lost_example = self.lost_example or (why if rows else "")
-        lost, allowed = sum(self.lost.values()), int(self.options.failure_budget * pool_rows)
+        lost, allowed = sum(self.lost.values()), math.ceil(self.options.failure_budget * pool_rows)
         if lost > allowed:
             raise BudgetError(
                 f"{lost:,} rows were lost to failures, the budget is {allowed:,} "

@@ -37,5 +37,8 @@ class LocalBackend:
                 value, error = attempt(function, payload)
                 yield Outcome(index, value, error)
 
+    def release(self) -> None:
+        pass
+
     def close(self) -> None:
         pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -18,21 +19,26 @@ class Step:
 
     def __init__(self, owner: Progress, label: str, total: int, bar: int | None) -> None:
         self.owner, self.label, self.total, self.bar = owner, label, total, bar
-        self.done = self.rejects = 0
+        self.done = 0
+        self.rejects: Counter[str] = Counter()
         self.began = self.spoke = time.monotonic()
 
-    def advance(self, rows: int, rejects: int = 0) -> None:
+    def advance(self, rows: int, rejects: int = 0, stage: str = "") -> None:
+        """`rejects` are of one stage of a pass, or of the step's only one."""
         self.done += rows
-        self.rejects += rejects
+        self.rejects[stage] += rejects
         rate = self.done / max(1e-6, time.monotonic() - self.began)
         if self.bar is not None and self.owner.bars is not None:
-            self.owner.bars.update(
-                self.bar, completed=self.done, rate=f"{rate:,.0f}/s", rejects=f"{self.rejects:,} out"
-            )
+            self.owner.bars.update(self.bar, completed=self.done, rate=f"{rate:,.0f}/s", rejects=self.refused())
         elif self.owner.console and time.monotonic() - self.spoke > LINE_SECONDS and self.done < self.total:
             self.spoke = time.monotonic()
             left = (self.total - self.done) / max(rate, 1e-6)
             self.owner.say(f"  {self.label}: {self.done:,} of {self.total:,}, {rate:,.0f}/s, {left:,.0f} s to go")
+
+    def refused(self) -> str:
+        """How many were refused, and by which stages where there are several."""
+        by_stage = ", ".join(f"{stage} {count:,}" for stage, count in self.rejects.items() if stage and count)
+        return f"{self.rejects.total():,} refused" + (f" ({by_stage})" if by_stage else "")
 
 
 class Progress:
@@ -67,7 +73,7 @@ class Progress:
         seconds = time.monotonic() - step.began
         rate = step.done / max(seconds, 1e-6)
         if self.bars is None:
-            self.say(f"{label}: {step.done:,} rows in {seconds:.1f} s ({rate:,.0f}/s), {step.rejects:,} refused")
+            self.say(f"{label}: {step.done:,} rows in {seconds:.1f} s ({rate:,.0f}/s), {step.refused()}")
 
     def reused(self, label: str, rows: int) -> None:
         self.say(f"{label}: {rows:,} rows, reused")

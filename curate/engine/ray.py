@@ -11,6 +11,7 @@ import contextlib
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -29,6 +30,9 @@ from curate.engine.backend import ATTEMPTS, Outcome, attempt
 from curate.engine.isolated import run_isolated
 
 IN_FLIGHT = 2
+POLL_SECONDS = 5.0
+START_SECONDS = 600.0
+"""How long to wait for the first worker: an autoscaling cluster takes minutes to add a node."""
 PASSED_ON = ("CURATE_", "AWS_", "HF_", "FSSPEC_")
 """Environment variables by prefix that workers inherit from the driver."""
 
@@ -38,6 +42,9 @@ class _Worker:
 
     def __init__(self, environment: dict[str, str]) -> None:
         os.environ.update(environment)
+
+    def up(self) -> None:
+        """Answers once the process runs."""
 
     def run(
         self, function: Callable[[Any], Any], payload: Any, index: int, isolated: bool
@@ -53,7 +60,11 @@ class _Worker:
 
 @dataclass
 class _Slot:
+    """An actor and what it was given: nothing before it has said that it is up, since Ray may never place it."""
+
     actor: Any
+    greeting: Any
+    up: bool = False
     busy: dict[Any, int] = field(default_factory=dict)
     """Object reference -> payload index, oldest first."""
 
@@ -69,6 +80,7 @@ class RayBackend:
                 _init(address, cpus)
         self._pool: list[_Slot] = []
         self._resources: Resources | None = None
+        self._failed_starts = 0
 
     def slots(self, resources: Resources) -> int:
         total = ray.cluster_resources()
@@ -96,19 +108,49 @@ class RayBackend:
         self._fit(resources, count)
         todo = list(range(len(payloads)))[::-1]
         deaths = dict.fromkeys(todo, 0)
-        while todo or any(slot.busy for slot in self._pool):
+        alone = time.monotonic()
+        while True:
             if self.draining.is_set():
                 todo.clear()
             for slot in self._pool[:count]:
-                while todo and len(slot.busy) < IN_FLIGHT:
+                while slot.up and todo and len(slot.busy) < IN_FLIGHT:
                     index = todo.pop()
                     slot.busy[slot.actor.run.remote(function, payloads[index], index, isolated)] = index
-            if not any(slot.busy for slot in self._pool):
-                break
             owners = {ref: slot for slot in self._pool for ref in slot.busy}
-            ready, _ = ray.wait(list(owners), num_returns=1)
-            slot = owners[ready[0]]
-            yield from self._settle(slot, ready[0], todo, deaths)
+            if not todo and not owners:
+                return
+            starting = {slot.greeting: slot for slot in self._pool[:count] if not slot.up} if todo else {}
+            ready, _ = ray.wait([*owners, *starting], num_returns=1, timeout=POLL_SECONDS)
+            if owners:
+                alone = time.monotonic()
+            if not ready:
+                self._still_alone(time.monotonic() - alone)
+            elif ready[0] in starting:
+                self._greet(starting[ready[0]])
+            else:
+                yield from self._settle(owners[ready[0]], ready[0], todo, deaths)
+
+    def _greet(self, slot: _Slot) -> None:
+        """An actor is up, or could not start: that is never the fault of a payload."""
+        try:
+            ray.get(slot.greeting)
+            slot.up, self._failed_starts = True, 0
+        except RayActorError as error:
+            self._failed_starts += 1
+            if self._failed_starts >= ATTEMPTS:
+                text = " ".join(str(error).split())[:300]
+                raise CurateError(f"Ray workers cannot start ({text}); is this package on every node?") from error
+            fresh = self._start(self._resources)
+            slot.actor, slot.greeting = fresh.actor, fresh.greeting
+
+    def _still_alone(self, seconds: float) -> None:
+        """No worker is up: the cluster is full, or its nodes are too small for what is asked."""
+        if seconds > START_SECONDS:
+            free = ray.available_resources()
+            raise CurateError(
+                f"no Ray worker with {self._resources} could be placed in {START_SECONDS:.0f} s (free: "
+                f"{free.get('CPU', 0):g} CPUs, {free.get('GPU', 0):g} GPUs); wait for other jobs, or lower `threads`"
+            )
 
     def _settle(self, slot: _Slot, ref: Any, todo: list[int], deaths: dict[int, int]) -> Iterator[Outcome]:
         try:
@@ -117,7 +159,8 @@ class RayBackend:
             # actors work in order: the oldest payload is the one that was running
             lost = list(slot.busy.values())
             slot.busy.clear()
-            slot.actor = self._start(self._resources)
+            fresh = self._start(self._resources)
+            slot.actor, slot.greeting, slot.up = fresh.actor, fresh.greeting, False
             todo.extend(reversed(lost[1:]))
             deaths[lost[0]] += 1
             if deaths[lost[0]] < ATTEMPTS:
@@ -146,16 +189,20 @@ class RayBackend:
         if not self._pool:
             self._resources = resources
         while len(self._pool) < count:
-            self._pool.append(_Slot(self._start(self._resources)))
+            self._pool.append(self._start(self._resources))
 
-    def _start(self, resources: Resources | None) -> Any:
+    def _start(self, resources: Resources | None) -> _Slot:
         assert resources is not None
         options: dict[str, Any] = {"num_cpus": resources.cpus, "num_gpus": resources.gpus, "max_restarts": 0}
         if resources.memory_bytes:
             options["memory"] = resources.memory_bytes
         # not as a runtime_env: that would pass by the workers that Ray has started ahead
         environment = {name: value for name, value in os.environ.items() if name.startswith(PASSED_ON)}
-        return ray.remote(_Worker).options(**options).remote(environment)
+        actor = ray.remote(_Worker).options(**options).remote(environment)
+        return _Slot(actor, actor.up.remote())
+
+    def release(self) -> None:
+        self._fit(None, 0)
 
     def close(self) -> None:
         self._fit(None, 0)
@@ -174,15 +221,19 @@ def _sigterm_kept() -> Iterator[None]:
 
 def _init(address: str | None, cpus: int | None) -> None:
     address = address or os.environ.get("RAY_ADDRESS")
-    if address:
-        ray.init(address=address, log_to_driver=False)
-        return
-    os.environ.setdefault("RAY_AUTH_MODE", "disabled")
-    ray.init(
-        num_cpus=cpus,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level="ERROR",
-        object_store_memory=256 * 2**20,
-        _system_config={"idle_worker_killing_time_threshold_ms": 600_000},
-    )
+    try:
+        if address:
+            ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+            return
+        os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+        ray.init(
+            num_cpus=cpus,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level="ERROR",
+            object_store_memory=256 * 2**20,
+            _system_config={"idle_worker_killing_time_threshold_ms": 600_000},
+        )
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        what = f"--address {address}: no Ray cluster answers there" if address else "Ray could not be started"
+        raise CurateError(f"{what} ({' '.join(str(error).split())[:200]}); check it with `ray status`") from error

@@ -76,6 +76,10 @@ class LazyBackend:
         if payloads:
             yield from self._get().map(function, payloads, resources, isolated=isolated)
 
+    def release(self) -> None:
+        if self._backend is not None:
+            self._backend.release()
+
     def close(self) -> None:
         if self._backend is not None:
             self._backend.close()
