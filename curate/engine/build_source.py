@@ -71,27 +71,39 @@ def _import(ctx: Context, node: Node, tasks: list[ImportTask]) -> tuple[list[dic
     if missing:
         ctx.events.emit("build", stage=node.name, base=folder.removesuffix("/portions"), path="")
         ctx.events.flush()
-    rows = sum(task.portion.rows or 0 for task in tasks)
-    built, lost = 0, []
+    built, errors = 0, dict[int, str]()
     if missing:
         with ctx.progress.step(node.name, sum(tasks[i].portion.rows or 0 for i in missing)) as step:
             for outcome in ctx.run(import_portion, [tasks[i] for i in missing], node.stage):
                 i = missing[outcome.index]
-                if outcome.error is None:
-                    records[i] = outcome.value
-                    built += outcome.value["rows"]
-                    step.advance(outcome.value["rows"], sum(outcome.value["entry"]["rejected"].values()))
+                if outcome.error is not None:
+                    errors[i] = outcome.error
+                    ctx.progress.say(f"  portion {i + 1} of {node.name} is set aside: {outcome.error}")
                     continue
-                gone = max(1, tasks[i].portion.rows or 0)
-                ctx.progress.say(f"  portion {i + 1} of {node.name} is set aside: {outcome.error}")
-                what = f"portion {i + 1} of {node.name}"
-                ctx.lose(what, gone, f"{what}: {outcome.error}", max(rows, gone))
-                lost.append(Entry(gone, Counter({SET_ASIDE: gone}), 0))
+                records[i] = outcome.value
+                built += outcome.value["rows"]
+                step.advance(outcome.value["rows"], sum(outcome.value["entry"]["rejected"].values()))
+    lost = _lose(ctx, node, tasks, records, errors)
     for i, record in records.items():
         place = tasks[i].stage.tar(tasks[i].portion)
         if place is not None:  # a tar that stays in place is where the source is today
             record["shard"]["tar"] = open_storage(place).url
     return [records[i] for i in sorted(records)], built, lost
+
+
+def _lose(
+    ctx: Context, node: Node, tasks: list[ImportTask], records: dict[int, dict[str, Any]], errors: dict[int, str]
+) -> list[Entry]:
+    """Ledger entries of the portions that failed, judged against the rows of all of them once the others are there. One
+    whose rows are not known counts as many as the others have on average."""
+    there = [int(record["entry"]["before"]) for record in records.values()]
+    mean = round(sum(there) / len(there)) if there else 1
+    gone = {i: max(1, mean if tasks[i].portion.rows is None else tasks[i].portion.rows or 0) for i in sorted(errors)}
+    rows = sum(there) + sum(gone.values())
+    for i, count in gone.items():
+        what = f"portion {i + 1} of {node.name}"
+        ctx.lose(what, count, f"{what}: {errors[i]}", rows)
+    return [Entry(count, Counter({SET_ASIDE: count}), 0) for count in gone.values()]
 
 
 def _amend(ctx: Context, node: Node, records: list[dict[str, Any]]) -> tuple[list[Shard], Entry]:

@@ -7,12 +7,14 @@ import os
 import signal
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from curate.core.errors import BudgetError, LedgerError, StageError
 from curate.core.ledger import SET_ASIDE
+from curate.core.pipeline import Pipeline
+from curate.core.stage import Portion
 from curate.core.storage import open_storage
 from curate.engine import backend, packing
 from curate.engine.context import Options
@@ -204,6 +206,28 @@ def test_a_portion_that_cannot_be_read_is_set_aside(workspace: Path) -> None:
     assert result.ledger["pool"].before == 40 and result.ledger["stage_1"].before == 30
     with pytest.raises(BudgetError, match="portion 2 of pool"):
         run(pipeline, str(workspace))
+
+
+class Unsized(toys.Numbers):
+    """Does not know how many rows a portion has before it reads it."""
+
+    op: ClassVar[str] = "toy.unsized"
+
+    def plan(self) -> list[Portion]:
+        return [Portion(portion.content) for portion in super().plan()]
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("source", [toys.Numbers, Unsized])
+def test_a_portion_is_judged_against_all_that_came(workspace: Path, source: type[toys.Numbers]) -> None:
+    """The first of four cannot be read: by then nothing has come, and of the unsized nothing is known."""
+    pipeline = Pipeline().add("pool", source(namespace="toys", unreadable=(0,)))
+    pipeline.add("bright", toys.Brightness(), "pool").check()
+    for _ in range(2):
+        result = run(pipeline, str(workspace), options=Options(failure_budget=0.25))
+        assert result.ledger["pool"].before == 40 and result.ledger["pool"].rejected == Counter({SET_ASIDE: 10})
+    with pytest.raises(BudgetError, match=r"10 rows were lost to failures, the budget is 8 \(20.0% of 40\)"):
+        run(pipeline, str(workspace), options=Options(failure_budget=0.2))
 
 
 @pytest.mark.usefixtures("at_once")
