@@ -56,6 +56,8 @@ def _reached(storage: Storage, runs: list[Run]) -> set[str]:
             manifest = Manifest.load(storage, output["base"])
             if manifest is not None and "states" in manifest.extra:
                 roots.add(manifest.extra["states"])
+            if manifest is None:
+                roots |= _states(output["base"])
             if output["base"].startswith("pools/") and manifest is not None:
                 pools.add(output["base"])
     for base in pools:
@@ -91,8 +93,14 @@ def _held(storage: Storage) -> set[str]:
     for file in storage.list("leases"):
         content = lease.read(storage, f"leases/{file}")
         if content is not None and not lease.is_dead(content):
-            held |= {content["output"], content["output"].split("/versions/")[0]}
+            held |= {content["output"], content["output"].split("/versions/")[0], *_states(content["output"])}
     return held
+
+
+def _states(base: str) -> set[str]:
+    """Where the states of an artifact under way lie: which of the op's they are is known once it is committed."""
+    parts = base.split("/")
+    return {f"artifacts/{parts[1]}/partials"} if parts[0] == "artifacts" else set()
 
 
 def _unit(path: str) -> str:

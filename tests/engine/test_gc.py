@@ -6,11 +6,12 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from curate.core import lease
-from curate.core.errors import BudgetError, InputError
+from curate.core.errors import BudgetError, InputError, StageError
 from curate.core.storage import Storage, open_storage
 from curate.engine import gc
 from curate.engine.context import Options
@@ -124,6 +125,26 @@ def test_what_somebody_builds_now_stays(workspace: Path) -> None:
         gc.collect(storage, *gc.unreachable(storage, keep=0))
     left = workspaces.files(workspace, "columns")
     assert left and all(name.startswith(held[0].split("/versions/")[0]) for name in left)
+
+
+@pytest.mark.usefixtures("at_once")
+def test_states_of_an_artifact_under_way_stay(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one that somebody builds now, of one that a kept run has failed to build; not of a dropped run's."""
+    seen = []
+
+    def broken(*_: Any) -> None:
+        storage = open_storage(str(workspace))
+        seen.append(gc.unreachable(storage)[0] | gc.unreachable(storage, drop=("one",))[0])
+        raise OSError("no memory")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(toys.Total, "finish", broken)
+        with pytest.raises(StageError, match="no memory"):
+            run(toys.pipeline(), str(workspace), run_id="one")
+    states = sorted(workspace.glob("artifacts/toy.total/partials/*/*"))
+    assert len(states) == 4 and not any(seen) and collect(workspace) == set()
+    assert sorted(workspace.glob("artifacts/toy.total/partials/*/*")) == states
+    assert "artifacts" in collect(workspace, drop=("one",))
 
 
 @pytest.mark.parametrize(("silent", "state"), [(0, "running"), (3600, "killed")])
