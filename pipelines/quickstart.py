@@ -17,6 +17,7 @@ from typing import Any
 
 from rich.console import Console
 
+from curate.acquire.extensions import RASTER_EXTENSIONS
 from curate.core.errors import CurateError, InputError
 from distill import commands
 from distill.recipe import load_recipe
@@ -27,6 +28,8 @@ PIPELINE = "pipelines/quickstart.yaml"
 TRAINING = "distill/recipes/quickstart.yaml"
 OPENCLIPART = 8121
 """Pictures that the recipe's sizes are meant for."""
+SHARE = 0.5
+"""How much of one's own folder is taken, of what is left after copies have gone."""
 
 
 def quickstart(images: Path | None, workspace: str, engine: str, console: Console) -> None:
@@ -51,18 +54,20 @@ def quickstart(images: Path | None, workspace: str, engine: str, console: Consol
 
 
 def fitted(images: Path) -> list[str]:
-    """Settings for a folder of one's own: folders are the labels, and the sizes shrink with the number of files."""
-    images = images.expanduser().absolute()
-    files = sum(path.is_file() for path in images.rglob("*"))
+    """Settings for a folder of one's own: folders are the labels, the sizes follow what is there."""
+    files = sum(path.suffix.lower().lstrip(".") in RASTER_EXTENSIONS for path in images.rglob("*"))
     if not files:
         raise InputError(
-            f"IMAGES={images}: no such folder, or nothing in it; give one with images, or leave IMAGES out"
+            f"IMAGES={images}: no such folder, or no images in it; give one with images, or leave IMAGES out"
         )
-    share = min(1.0, files / OPENCLIPART)
-    levels = [max(least, int(most * share)) for least, most in ((3, 400), (2, 60), (1, 12))]
-    values = {"images": images, "namespace": "images", "target": max(1, int(3000 * share)), "levels": levels}
+    part = min(1.0, files / OPENCLIPART)
+    levels = [max(least, int(most * part)) for least, most in ((3, 400), (2, 60), (1, 12))]
     return [
-        *(f"{name}={value}" for name, value in values.items()),
+        f"images={images.absolute()}",
+        "namespace=images",
+        f"levels={levels}",
+        "sample.target=null",
+        f"sample.share={SHARE}",
         "dataset.carry={label: meta.folder, duplicate_set: duplicate_set}",
         "report.label=meta.folder",
     ]

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pydantic import Field, PrivateAttr
+from pydantic import Field, PrivateAttr, model_validator
 
 from curate.cluster.picking import copies_of
 from curate.cluster.sampling import leaf_quotas
@@ -28,12 +28,23 @@ class SelectHierarchical(Select):
     op: ClassVar[str] = "select.hierarchical"
     ports: ClassVar[dict[str, str]] = {"tree": "cluster_tree"}
 
-    target: int = Field(ge=1, description="Rows to take, copies counted.")
+    target: int | None = Field(None, ge=1, description="Rows to take, copies counted; or give `share`.")
+    share: float | None = Field(
+        None,
+        gt=0,
+        description="Rows to take, copies counted, as a share of those that reach the stage; or give `target`.",
+    )
     multiplier: int = Field(1, ge=1, description="The most copies of one row.")
     strategy: Literal["random", "closest"] = Field(
         "random", description="Rows of a leaf cluster: by hash(seed, key), or the closest to its centroid."
     )
     seed: int = Field(0, ge=0, description="Seed of every random choice.")
+
+    @model_validator(mode="after")
+    def _one_size(self) -> Self:
+        if (self.target is None) == (self.share is None):
+            raise ValueError(f"target: {self.target} with share: {self.share}; give one of the two")
+        return self
 
     _parents: list[NDArray[np.int64]] = PrivateAttr()
     _leaves: int = PrivateAttr()
@@ -44,9 +55,11 @@ class SelectHierarchical(Select):
         self._leaves = tree["levels"]["levels"][0]["clusters"]
 
     def scaled(self, fraction: float) -> Self:
+        if self.target is None:
+            return self
         return self.model_copy(update={"target": max(1, int(self.target * fraction))})
 
-    def target_rows(self) -> int:
+    def target_rows(self) -> int | None:
         return self.target
 
     def reads(self) -> tuple[str, ...]:
@@ -67,7 +80,8 @@ class SelectHierarchical(Select):
         """Raises TargetError where the pool cannot give the target."""
         rows = np.zeros(self._leaves, dtype=np.int64)
         rows[: len(counts)] = counts
-        return leaf_quotas(rows, self._parents, self.target, self.multiplier, self.seed)
+        target = self.target if self.share is None else max(1, int(self.share * rows.sum()))
+        return leaf_quotas(rows, self._parents, target, self.multiplier, self.seed)
 
     def pick(self, rows: Table, units: NDArray[np.int64], quotas: NDArray[np.int64]) -> dict[str, Any]:
         distance = rows.column("centroid_distance").to_numpy() if self.strategy == "closest" else None

@@ -130,6 +130,16 @@ def test_a_balanced_sample_is_nearer_to_uniform(
     assert kl_to_uniform(points[copies > 0]) < kl_to_uniform(at_random) / 3
 
 
+def test_a_share_is_a_target_of_what_is_there(points: np.ndarray, tree: Artifact, clusters: pa.Table) -> None:
+    keys = pool(points)["key"]
+    by_share = selected(SelectHierarchical(share=0.25, seed=3), tree, keys, clusters)
+    assert by_share == selected(SelectHierarchical(target=len(points) // 4, seed=3), tree, keys, clusters)
+    assert SelectHierarchical(share=0.25).scaled(0.1).share == 0.25
+    for values in ({}, {"share": 0.5, "target": 3}):
+        with pytest.raises(ValidationError, match="give one of the two"):
+            SelectHierarchical(**values)
+
+
 def test_copies_up_to_the_multiplier(points: np.ndarray, tree: Artifact, clusters: pa.Table) -> None:
     target = 2 * len(points)
     copies = selected(SelectHierarchical(target=target, multiplier=3), tree, pool(points)["key"], clusters)["copies"]

@@ -13,7 +13,7 @@ def test_a_missing_folder_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.argv", ["quickstart", "--images", str(tmp_path / "none")])
-    with pytest.raises(SystemExit, match=r"^quickstart: IMAGES=.*none: no such folder, or nothing in it[^\n]*$"):
+    with pytest.raises(SystemExit, match=r"^quickstart: IMAGES=.*none: no such folder, or no images in it[^\n]*$"):
         quickstart.main()
     assert capsys.readouterr().out == ""
 
@@ -34,8 +34,10 @@ def test_without_labels_the_verdict_says_why() -> None:
 def test_sizes_fit_a_folder_of_ones_own(tmp_path: Path, files: int) -> None:
     for number in range(files):
         (tmp_path / f"{number}.png").touch()
+        (tmp_path / f"{number}.txt").touch()
     settings = dict(setting.split("=", 1) for setting in quickstart.fitted(tmp_path))
     assert settings["images"] == str(tmp_path)
-    assert 1 <= int(settings["target"]) <= min(files, 3000)
+    assert settings["sample.target"] == "null" and 0 < float(settings["sample.share"]) < 1
     levels = json.loads(settings["levels"])
     assert 400 >= levels[0] > levels[1] > levels[2] >= 1
+    assert levels[0] <= max(3, files)
