@@ -44,8 +44,9 @@ def gate(tmp_path: Path) -> Iterator[Gate]:
     made.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="package")
 def on_ray(ray_session: Any) -> Iterator[Any]:
+    """One backend for all: its workers, which take seconds to start, stay from test to test."""
     from curate.engine.ray import RayBackend
 
     made = RayBackend()

@@ -163,7 +163,9 @@ def test_workers_killed_under_ray(
     """The run itself goes on: a worker that dies is replaced, and what it had under way is done again."""
     monkeypatch.setenv("CURATE_FAULT_KILL", "|".join(WORKERS_POINTS))
     monkeypatch.setenv("CURATE_FAULT_ONCE", str(tmp_path))
+    on_ray.close()  # workers take over the environment when they start
     run(toys.pipeline(**SMALL), str(workspace), engine=on_ray)
+    on_ray.close()
     assert sorted(path.name for path in tmp_path.iterdir()) == [str(i) for i in range(len(WORKERS_POINTS))]
     workspaces.assert_same(clean[0], workspace)
     assert ledger(workspace) == ledger(clean[0])

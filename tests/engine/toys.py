@@ -29,6 +29,7 @@ from curate.core.stage import (
     Portion,
     Reduce,
     Report,
+    Resources,
     Sample,
     Select,
     Source,
@@ -85,6 +86,10 @@ class Brightness(Map):
     darkest: float = 0.0
     column: str = "brightness"
     threads: Annotated[int, Execution()] = 2
+
+    def resources(self) -> Resources:
+        """One CPU for all stages: their workers on Ray are the same, and none has to be started again."""
+        return Resources(cpus=1)
 
     def writes(self) -> tuple[str, ...]:
         return (self.column,)
