@@ -78,6 +78,17 @@ class Pipeline:
                 todo.extend(self.nodes[step].inputs)
         return [node for node in self.nodes.values() if node.name in wanted]
 
+    def reaches(self, name: str) -> list[Node]:
+        """Everything upstream, through `from` and through ports, in topological order: what a Report looks at."""
+        wanted: set[str] = set()
+        todo = list(self.nodes[name].upstream)
+        while todo:
+            step = todo.pop()
+            if step not in wanted:
+                wanted.add(step)
+                todo.extend(self.nodes[step].upstream)
+        return [node for node in self.nodes.values() if node.name in wanted]
+
     def pool_of(self, name: str) -> str:
         """Name of the one Source that a stage's rows come from."""
         if isinstance(self.nodes[name].stage, Source):
@@ -143,7 +154,9 @@ class Pipeline:
         selects = [up.name for up in self.along(node.name) if isinstance(up.stage, Select)]
         if isinstance(stage, Pack) and len(selects) != 1:
             raise node.fail(f"{stage.op} needs exactly one selection upstream, found {len(selects)}; add `select.all`")
-        if not isinstance(stage, Report) and len(selects) > 1:
+        if isinstance(stage, Report):
+            selects = [up.name for up in self.reaches(node.name) if isinstance(up.stage, Select)]
+        if len(selects) > 1:
             raise node.fail(f"rows come from {len(selects)} selections ({', '.join(selects)}); they must come from one")
 
     def _check_ports(self, node: Node) -> None:
@@ -159,17 +172,18 @@ class Pipeline:
                 raise node.fail(f"{port}: {name!r} ({maker.op}) makes no {wanted}; name a stage that does")
 
     def _check_columns(self, node: Node) -> None:
-        if not hasattr(node.stage, "reads"):
+        reads = getattr(node.stage, "reads", None)
+        if reads is None and not isinstance(node.stage, Report):
             return
         makers: dict[str, str] = {}
-        for up in self.along(node.name):
+        for up in self.along(node.name) if reads else self.reaches(node.name):
             if isinstance(up.stage, Map):
                 for column in up.stage.writes():
                     if column in makers:
                         text = f"column {column!r} is written by {makers[column]!r} and {up.name!r}; rename one"
                         raise node.fail(text)
                     makers[column] = up.name
-        for column in node.stage.reads():
+        for column in reads() if reads else ():
             if column not in makers and column not in POOL_COLUMNS:
                 writer = next((n.name for n in self.nodes.values() if column in _writes(n.stage)), None)
                 hint = f"add {writer!r} to `from`" if writer else "add a stage that writes it"

@@ -119,6 +119,24 @@ def test_a_column_that_two_write() -> None:
     refuses(pipeline, "pipeline: parity: column 'brightness' is written by 'one' and 'two'; rename one")
 
 
+def test_a_report_looks_at_each_column_once() -> None:
+    """Along `from` and behind ports: it reads everything upstream."""
+    two = base().add("one", toys.Brightness(), "pool").add("two", toys.Shifted(), "pool")
+    message = "column 'brightness' is written by 'one' and 'two'; rename one"
+    refuses(two.add("page", toys.Page(), ["one", "two"]), f"pipeline: page: {message}")
+    behind = base().add("one", toys.Brightness(), "pool").add("two", toys.Shifted(), "pool")
+    behind.add("total", toys.Total(), "two").add("brighter", toys.Brighter(), "one", total="total").check()
+    refuses(behind.add("page", toys.Page(), "brighter"), f"pipeline: page: {message}")
+    renamed = base().add("one", toys.Brightness(), "pool").add("two", toys.Brightness(column="other"), "pool")
+    assert len(renamed.add("page", toys.Page(), ["one", "two"]).check().nodes) == 4
+
+
+def test_a_report_looks_at_one_selection() -> None:
+    pipeline = toys.pipeline().add("more", toys.Even(seed=1), "brighter")
+    message = "rows come from 2 selections (even, more); they must come from one"
+    refuses(pipeline.add("both", toys.Page(), ["dataset", "more"]), f"pipeline: both: {message}")
+
+
 @pytest.mark.parametrize("each", [0, -3])
 def test_a_target_below_one(each: int) -> None:
     pipeline = toys.pipeline()
