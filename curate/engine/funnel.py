@@ -20,13 +20,13 @@ def funnel(ledger: Mapping[str, Entry], ops: Mapping[str, str], reused: Mapping[
         table.add_column(name, justify="right")
     table.add_column("reasons")
     if reused is not None:
-        table.add_column("")
+        table.add_column("this run")
     for name, entry in ledger.items():
         refused = sum(entry.rejected.values())
         cells = [name, ops.get(name, ""), f"{entry.before:,}", f"{refused:,}" if refused else "", f"{entry.after:,}"]
         cells += ["" if entry.copies is None else f"{entry.copies:,}", _reasons(entry)]
         if reused is not None:
-            cells.append("reused" if reused.get(name) else "")
+            cells.append("reused" if reused.get(name) else "built")
         table.add_row(*cells)
     return table
 
