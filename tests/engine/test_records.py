@@ -100,7 +100,7 @@ def pool_keys(workspace: Path) -> list[str]:
 
 def test_a_failed_run_says_why_and_what_it_had(workspace: Path) -> None:
     with pytest.raises(BudgetError):
-        run(toys.chain(toys.Brightness(), toys.Bad(numbers=(3,))), str(workspace), run_id="failed")
+        run(toys.chain(toys.Brightness(), toys.Bad(numbers=(3, 4))), str(workspace), run_id="failed")
     record = Run.load(open_storage(str(workspace)), "failed")
     assert record.state == "failed" and set(record.outputs) == {"pool"}
     assert {event["stage"] for event in record.builds()} == {"stage_1", "stage_2"}
