@@ -1,15 +1,19 @@
 """One pass over one shard: every connected Map that still lacks it, with one read and one decode of each picture.
 
-A producer thread reads members and hands them to decoding threads, two chunks ahead of the models. Rows that anything
-upstream refused are never prepared or computed; they stay null. Each member publishes its own columns.
+A producer thread reads members and hands them to decoding threads, two chunks ahead of the models and no more encoded
+bytes than AHEAD_BYTES. Rows that anything upstream refused are never prepared or computed; they stay null. Each member
+publishes its own columns.
+
+A chunk is as long as the largest batch of the pixel stages (of all, where none looks at pixels), so that a text stage's
+thousands of rows do not become thousands of decoded pictures. Their batches begin at multiples of their own
+`batch_rows`; a stage without pixels that asks for more rows than a chunk gets batches of a chunk. What a stage says of
+a row must not depend on the other rows of its batch: which ones those are depends on the stages in the pass.
 """
 
 from __future__ import annotations
 
-import queue
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,12 +30,10 @@ from curate.core.nouns import Shard, in_place
 from curate.core.rows import Rows, rejects_to_mask
 from curate.core.stage import Map, Sample
 from curate.core.storage import Storage, open_storage
-from curate.engine import segments
+from curate.engine import ahead, segments
 from curate.engine.backend import set_up
 from curate.engine.batches import Produced, run_batch, scatter
 
-AHEAD = 2
-"""Chunks that are read and decoded ahead of the one being computed."""
 ATTEMPTS = "attempts"
 KILLED = ERROR_PREFIX + "killed"
 
@@ -97,7 +99,9 @@ class _ShardPass:
         """What a member reads and this pass does not make for it: branches may give a name to different columns."""
         self.places = next(iter(tables.values()))
         self.poison = {name: set(rows) for name, rows in task.poison.get(shard.id, {}).items()}
-        self.chunk = max(member.stage.batch_rows for member in members)
+        pixel = [member for member in members if member.stage.pixels]
+        self.chunk = max(member.stage.batch_rows for member in pixel or members)
+        self.room = ahead.Room(ahead.AHEAD_BYTES)
         self.seconds = dict.fromkeys((m.name for m in members), 0.0)
         self.done: dict[str, list[Produced]] = {m.name: [] for m in members}
 
@@ -141,7 +145,7 @@ class _ShardPass:
         wanted[first:last] = np.any([self.base[m.name][first:last] for m in pixel], axis=0)
         threads = max(1, max(int(getattr(m.stage, "threads", 1)) for m in pixel))
         with ThreadPoolExecutor(threads, thread_name_prefix="decode") as pool:
-            yield from _ahead(lambda: self._submit(pool, pixel, spans, wanted))
+            yield from ahead.read_ahead(lambda: self._submit(pool, pixel, spans, wanted))
 
     def _submit(
         self, pool: ThreadPoolExecutor, pixel: list[Member], spans: list[tuple[int, int]], wanted: NDArray[np.bool_]
@@ -154,8 +158,16 @@ class _ShardPass:
         for start, stop in spans:
             futures: list[Future[dict[str, Any]] | None] = []
             for row in range(start, stop):
-                futures.append(pool.submit(self._prepare, row, next(data), pixel) if wanted[row] else None)
+                futures.append(self._decode(pool, row, next(data), pixel) if wanted[row] else None)
             yield start, stop, futures
+
+    def _decode(self, pool: ThreadPoolExecutor, row: int, data: bytes, pixel: list[Member]) -> Future[dict[str, Any]]:
+        """Hand a picture to the decoding threads as soon as there is room for its bytes."""
+        size = len(data)
+        self.room.take(size)
+        future = pool.submit(self._prepare, row, data, pixel)
+        future.add_done_callback(lambda _: self.room.give(size))
+        return future
 
     def _prepare(self, row: int, data: bytes, pixel: list[Member]) -> dict[str, Any]:
         sample = Sample(data, decode)
@@ -254,41 +266,3 @@ def _beside(tables: list[pa.Table]) -> pa.Table:
         for name in table.column_names:
             first = first.append_column(table.schema.field(name), table.column(name))
     return first
-
-
-def _ahead(
-    make: Callable[[], Iterator[tuple[int, int, list[Future[dict[str, Any]] | None]]]],
-) -> Iterator[tuple[int, int, list[dict[str, Any]]]]:
-    """Run the producer in a thread, at most AHEAD chunks in front of the consumer; its errors are raised here."""
-    chunks: queue.Queue[Any] = queue.Queue(maxsize=AHEAD)
-    stop = threading.Event()
-
-    def put(item: Any) -> bool:
-        while not stop.is_set():
-            try:
-                chunks.put(item, timeout=0.1)
-                return True
-            except queue.Full:
-                continue
-        return False
-
-    def produce() -> None:
-        try:
-            for item in make():
-                if not put(item):
-                    return
-            put(None)
-        except Exception as error:  # noqa: BLE001 - handed over to the consumer, which raises it
-            put(error)
-
-    thread = threading.Thread(target=produce, daemon=True, name="read-ahead")
-    thread.start()
-    try:
-        while (item := chunks.get()) is not None:
-            if isinstance(item, Exception):
-                raise item
-            start, end, futures = item
-            yield start, end, [future.result() if future is not None else {} for future in futures]
-    finally:
-        stop.set()
-        thread.join()

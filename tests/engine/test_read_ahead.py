@@ -1,5 +1,5 @@
-"""What is read and decoded ahead of the models is bounded in rows by the pixel stages, and in bytes; nothing else of the
-result depends on it."""
+"""What is read and decoded ahead of the models is bounded in rows by the pixel stages, and in bytes; no result depends
+on it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.core.stage import Sample
-from curate.engine import passes
+from curate.engine import ahead
 from curate.engine.run import run
 from tests.engine import toys, workspaces
 
@@ -49,7 +49,7 @@ def test_a_stage_without_pixels_does_not_lengthen_the_read_ahead(workspace: Path
     result = run(toys.chain(Watched(), Wordy(), rows=120, shard_rows=120), str(workspace))
     assert result.ledger["stage_2"].after == 120
     # what is queued, what waits to be queued and what is being computed
-    assert 0 < Watched.ahead <= (passes.AHEAD + 2) * Watched.batch_rows
+    assert 0 < Watched.ahead <= (ahead.AHEAD + 2) * Watched.batch_rows
     apart = memory / "wordy-apart"
     run(toys.chain(Watched(), rows=120, shard_rows=120), str(apart))
     run(toys.chain(Watched(), Wordy(), rows=120, shard_rows=120), str(apart))
@@ -61,15 +61,15 @@ def test_results_are_the_same_however_little_room_there_is(
     workspace: Path, memory: Path, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
     """A picture of the toys has 246 bytes: with room for 1 it goes alone."""
-    most, take = 0, passes._Room.take
+    most, take = 0, ahead.Room.take
 
-    def watched(self: passes._Room, size: int) -> None:
+    def watched(self: ahead.Room, size: int) -> None:
         nonlocal most
         take(self, size)
         most = max(most, self._taken)
 
-    monkeypatch.setattr(passes, "AHEAD_BYTES", room)
-    monkeypatch.setattr(passes._Room, "take", watched)
+    monkeypatch.setattr(ahead, "AHEAD_BYTES", room)
+    monkeypatch.setattr(ahead.Room, "take", watched)
     pipeline = toys.chain(toys.Brightness(), broken=7, rows=30)
     run(pipeline, str(workspace))
     assert 0 < most <= max(room, len(toys.picture(0)))
@@ -80,7 +80,7 @@ def test_results_are_the_same_however_little_room_there_is(
 
 @given(st.lists(st.integers(0, 30), max_size=30))
 def test_whoever_waits_for_room_goes_on(sizes: list[int]) -> None:
-    room, most = passes._Room(10), []
+    room, most = ahead.Room(10), []
     taken: list[int] = []
     there = threading.Semaphore(0)
 
