@@ -157,6 +157,7 @@ def json_schema() -> dict[str, Any]:
                 "additionalProperties": False,
             }
         )
+    stages.append(_own_schema())
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "curate recipe",
@@ -170,6 +171,17 @@ def json_schema() -> dict[str, Any]:
             "stages": {"type": "object", "additionalProperties": {"oneOf": stages}, "minProperties": 1},
         },
         "$defs": definitions,
+    }
+
+
+def _own_schema() -> dict[str, Any]:
+    """A stage of one's own, by its class: what its parameters are is known once it is imported."""
+    return {
+        "title": "package.module:Class",
+        "description": "A stage of one's own",
+        "type": "object",
+        "properties": {"op": {"type": "string", "pattern": r"^[\w.]+:\w+$"}, "from": _or_variable(_from_schema())},
+        "required": ["op"],
     }
 
 

@@ -242,6 +242,12 @@ def test_the_schema_refuses_what_the_recipe_refuses(validator: Any) -> None:
     assert not validator.is_valid(good | {"stags": {}})
 
 
+def test_the_schema_accepts_a_stage_of_ones_own(validator: Any) -> None:
+    assert [error.message for error in validator.iter_errors(yaml.safe_load(GOOD))] == []
+    for wrong in ({"op": "toys"}, {"op": ":Stage"}, {"op": "toys:Stage", "from": 3}):
+        assert not validator.is_valid({"stages": {"mine": wrong}})
+
+
 def test_every_registered_op_resolves() -> None:
     for op in registry.names():
         assert registry.resolve(op).op == op
