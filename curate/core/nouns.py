@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from curate.core.errors import AlreadyExistsError, PinnedError
+from curate.core.errors import AlreadyExistsError, PinnedError, StorageError
 from curate.core.ledger import Entry
 from curate.core.stage import Artifact
 from curate.core.storage import Storage
@@ -100,6 +100,9 @@ class Manifest:
             return cls(**storage.read_json(f"{base}/manifest.json"))
         except FileNotFoundError:
             return None
+        except (ValueError, TypeError) as error:
+            path, text = storage.url_of(f"{base}/manifest.json"), f"{type(error).__name__}: {error}"
+            raise StorageError(f"{path}: no manifest can be read there ({text}); remove it and run again") from error
 
     def commit(self, storage: Storage, base: str, shards: Sequence[Mapping[str, Any]] = ()) -> Manifest:
         """Publish `shards.parquet`, create the manifest. Who comes second finds the first one's and uses that."""

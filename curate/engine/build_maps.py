@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curate.core.ledger import ERROR_PREFIX, SET_ASIDE, Entry, total
@@ -74,8 +75,9 @@ class MapBuild:
         have = [(n, s) for n, files in found.items() for s in self.pool.shards if f"{s.id}.parquet" in files]
         with ThreadPoolExecutor(FOOTER_THREADS) as threads:
             for (name, shard), result in zip(have, threads.map(self._footer, have), strict=True):
-                self.results[name][shard.id] = result
-                self._lose(name, result)
+                if result is not None:
+                    self.results[name][shard.id] = result
+                    self._lose(name, result)
         work = []
         for shard in self.pool.shards:
             lacking = frozenset(name for name in self.members if shard.id not in self.results[name])
@@ -105,10 +107,14 @@ class MapBuild:
             if folder in (ATTEMPTS, segments.FOLDER) and f"{item.split('/')[0]}.parquet" in files:
                 self.ctx.storage.remove(f"{path}/{file}")
 
-    def _footer(self, item: tuple[str, Shard]) -> dict[str, Any]:
+    def _footer(self, item: tuple[str, Shard]) -> dict[str, Any] | None:
+        """What the task that wrote the columns says of them; None where it is damaged: made again."""
         name, shard = item
-        with self.ctx.storage.open(f"{self.members[name].path}/{shard.id}.parquet") as file:
-            return read_ledger(pq.read_schema(file))
+        try:
+            with self.ctx.storage.open(f"{self.members[name].path}/{shard.id}.parquet") as file:
+                return read_ledger(pq.read_schema(file))
+        except (pa.ArrowInvalid, KeyError, TypeError, ValueError):
+            return None
 
     def _tasks(
         self, work: list[tuple[Shard, frozenset[str]]], poison: dict[str, dict[str, list[int]]]

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.core.errors import InputError
+from curate.core.errors import InputError, StorageError
 from curate.core.nouns import Shard, read_shards
 from curate.core.vectors import from_binary
 from curate.engine.record import Run
@@ -25,7 +25,7 @@ def find(run: Run, wanted: str) -> tuple[str, Shard, int, dict[str, Any]]:
         if not output["base"].startswith("pools/"):
             continue
         for shard in read_shards(run.storage, output["base"]):
-            table = run.storage.read_table(shard.table)
+            table = _table(run, shard)
             hit = pc.or_(pc.equal(table["source_id"], wanted), pc.equal(table["name"], wanted))
             if len(wanted) >= PREFIX:
                 hit = pc.or_(hit, pc.starts_with(table["key"], wanted))
@@ -39,6 +39,16 @@ def find(run: Run, wanted: str) -> tuple[str, Shard, int, dict[str, Any]]:
         some = ", ".join(hit[3]["key"] for hit in hits[:3])
         raise InputError(f"{wanted!r}: {len(hits)} samples of run {run.run_id} match ({some} …); give more of the key")
     return hits[0]
+
+
+def _table(run: Run, shard: Shard) -> pa.Table:
+    try:
+        return run.storage.read_table(shard.table)
+    except FileNotFoundError:
+        place = run.storage.url_of(shard.table)
+        records = f"{shard.table.split('/shards/')[0]}/portions"
+        text = f"the table of a shard is missing; restore it, or remove {records} and run the recipe again"
+        raise StorageError(f"{place}: {text}") from None
 
 
 def explain(run: Run, wanted: str) -> list[tuple[str, str, dict[str, Any]]]:

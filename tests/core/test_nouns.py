@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from curate.core.errors import PinnedError
+from curate.core.errors import PinnedError, StorageError
 from curate.core.nouns import Manifest, Shard, StoredArtifact, read_shards, save_artifact
 from curate.core.storage import Storage
 
@@ -31,6 +31,13 @@ def test_an_occupied_place_names_both_fingerprints(storage: Storage) -> None:
     manifest().commit(storage, "base")
     with pytest.raises(PinnedError, match="base: holds f, not g; choose another name"):
         manifest(fingerprint="g").commit(storage, "base")
+
+
+@pytest.mark.parametrize("data", [b"", b'{"noun": "po', b"[1]", b'{"noun": "pool"}', b"\xff"])
+def test_a_manifest_that_cannot_be_read_is_one_line(storage: Storage, data: bytes) -> None:
+    storage.publish_bytes("base/manifest.json", data)
+    with pytest.raises(StorageError, match=r"base/manifest.json: no manifest can be read .*; remove it and run again$"):
+        Manifest.load(storage, "base")
 
 
 def test_artifacts_come_back_by_name(storage: Storage) -> None:

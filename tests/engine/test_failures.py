@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from collections import Counter
 from pathlib import Path
@@ -172,6 +173,21 @@ def test_a_shard_set_aside_by_a_later_pass_leaves_the_ledger_whole(imported: Pat
     assert result.reused["stage_1"] and result.ledger["stage_1"] == first.ledger["stage_1"]
     assert result.ledger["stage_2"].rejected == Counter({SET_ASIDE: 10})
     assert [result.ledger[f"stage_{i}"].before for i in (2, 3, 4)] == [40, 30, 30]
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "foreign"])
+def test_columns_that_cannot_be_read_are_made_again(workspace: Path, damage: str) -> None:
+    run(toys.chain(toys.Brightness()), str(workspace))
+    before = workspaces.files(workspace)
+    [version] = workspace.glob("columns/toy.brightness/*/versions")
+    shutil.rmtree(version)
+    path = sorted(workspace.glob("columns/toy.brightness/*/*.parquet"))[1]
+    if damage == "foreign":
+        open_storage(str(workspace)).publish_table(str(path.relative_to(workspace)), toys.pa.table({"x": [1]}))
+    else:
+        path.write_bytes(path.read_bytes()[:100] if damage == "cut" else b"")
+    result = run(toys.chain(toys.Brightness()), str(workspace))
+    assert result.ledger["stage_1"].after == 40 and workspaces.files(workspace) == before
 
 
 @pytest.mark.usefixtures("at_once")

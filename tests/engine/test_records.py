@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from curate.core import tombstones
-from curate.core.errors import BudgetError, InputError
+from curate.core.errors import BudgetError, InputError, StorageError
 from curate.core.storage import Storage, open_storage
 from curate.engine.affected import affected_datasets
 from curate.engine.context import Options
@@ -69,6 +69,14 @@ def test_a_key_may_be_cut_but_not_to_what_many_have(done: tuple[Storage, Result]
     assert explain(record, key) == explain(record, key[:12]) == explain(record, "000001")
     with pytest.raises(InputError, match="'zz': no sample of run first has this key, key prefix, source id or name"):
         explain(record, "zz")
+
+
+def test_a_shard_without_its_table_is_one_line(workspace: Path) -> None:
+    run(toys.chain(), str(workspace), run_id="one")
+    table = sorted(workspace.glob("pools/toys/shards/*.parquet"))[0]
+    table.unlink()
+    with pytest.raises(StorageError, match=rf"{table.name}: the table of a shard is missing; restore it, or remove"):
+        explain(Run.load(open_storage(str(workspace)), "one"), "no such")
 
 
 def test_two_runs_differ_where_they_differ(done: tuple[Storage, Result]) -> None:
