@@ -168,7 +168,7 @@ class MapBuild:
         for result in results:
             self.results[result["stage"]][result["shard"]] = result
             self.fresh[result["stage"]].append(result)
-            self._step.advance(0, sum(result["entry"]["rejected"].values()))
+            self._step.advance(0, sum(result["entry"]["rejected"].values()), result["stage"])
             self._lose(result["stage"], result)
         self._step.advance(sum(shard.rows for shard, _ in task.work))
 
