@@ -58,7 +58,7 @@ def main() -> None:
     line("bare encoder loop, pictures decoded before", f"{COUNT / encoding:.1f} img/s", ENCODER)
     line("curate run: decode, embed, publish; start included", f"{COUNT / whole:.1f} img/s", f"{THREADS} threads")
     line("pipeline against bare encoder", f"{encoding / whole:.2f}", "aim 0.9")
-    line("decoding and preparing, one thread", f"{decoding / COUNT * 1e3:.1f} ms", "per 640 x 480 JPEG, ahead of the model")
+    line("decoding and preparing, one thread", f"{decoding / COUNT * 1e3:.1f} ms", "per 640 x 480 JPEG, ahead of it")
 
 
 if __name__ == "__main__":
