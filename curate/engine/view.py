@@ -35,7 +35,7 @@ class StoredView:
 
     @classmethod
     def of(cls, ctx: Context, node: Node) -> Self:
-        upstream = everything_upstream(ctx, node)
+        upstream = ctx.pipeline.reaches(node.name)
         maps = [up for up in upstream if isinstance(up.stage, Map)]
         refs = tuple(
             ColumnsRef(up.name, ctx.built[up.name].path, up.stage.writes()) for up in maps if isinstance(up.stage, Map)
@@ -137,14 +137,3 @@ class StoredView:
 def selection_rows(storage: Storage, base: str, where: pc.Expression) -> Iterator[pa.Table]:
     for file in sorted(storage.list(f"{base}/buckets")):
         yield storage.read_table(f"{base}/buckets/{file}", filters=where)
-
-
-def everything_upstream(ctx: Context, node: Node) -> list[Node]:
-    wanted: set[str] = set()
-    todo = list(node.upstream)
-    while todo:
-        name = todo.pop()
-        if name not in wanted:
-            wanted.add(name)
-            todo.extend(ctx.pipeline.nodes[name].upstream)
-    return [up for up in ctx.pipeline.nodes.values() if up.name in wanted]
