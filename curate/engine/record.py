@@ -14,6 +14,10 @@ from curate.core.storage import Storage
 from curate.engine.events import read_events
 
 
+STOPPED = ("stopped", "interrupted")
+"""How the errors of runs that were told to stop begin."""
+
+
 @dataclass
 class Run:
     """One run's record. `outputs` holds what it had built or found when it ended, or was last heard of."""
@@ -41,9 +45,10 @@ class Run:
 
     @property
     def state(self) -> str:
-        """done, failed, running or killed."""
+        """done, failed, stopped (SIGTERM, Ctrl-C), running or killed."""
         if self.result is not None:
-            return "failed" if self.result["error"] else "done"
+            error = self.result["error"]
+            return "stopped" if error and error.startswith(STOPPED) else "failed" if error else "done"
         held = lease.read(self.storage, lease.lease_path(f"runs/{self.run_id}"))
         return "running" if held is not None and not lease.is_dead(held) else "killed"
 
