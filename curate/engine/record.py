@@ -13,7 +13,6 @@ from curate.core.nouns import Manifest
 from curate.core.storage import Storage
 from curate.engine.events import read_events
 
-
 STOPPED = ("stopped", "interrupted")
 """How the errors of runs that were told to stop begin."""
 
