@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -32,7 +32,6 @@ class Rows:
     columns: tuple[ColumnsRef, ...] = ()
     selection: str | None = None
     """Base of a committed selection: only rows it keeps are alive."""
-    names: tuple[str, ...] = field(default=())
 
     def table(self, shard: Shard, names: tuple[str, ...]) -> pa.Table:
         """All rows of the shard, alive or not: `key` and the named columns."""
