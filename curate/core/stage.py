@@ -7,6 +7,7 @@ fingerprint. A stage knows nothing of Ray, paths, retries or progress: the engin
     Source   plan() -> portions, read(portion) -> samples             a pool
     Map      process(batch) -> as many rows of new columns            columns
     Reduce   partial(table) -> state, merge(states), finish(state)    an artifact
+    Fit      load(table) -> arrays, fit(group)                        an artifact
     Select   units(table), plan(counts) -> quotas, pick(rows)         a selection
     Pack     write(rows, fetch, tar) per shard, finish(index)         a dataset
     Report   render(view) -> files                                    an artifact that people look at
@@ -31,6 +32,7 @@ from curate.core.errors import Undecodable
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from curate.core.group import Group
     from curate.core.view import View
 
 Table: TypeAlias = pa.Table
@@ -241,6 +243,28 @@ class Reduce(Stage):
         return pa.concat_tables(list(states))
 
     def finish(self, state: Table) -> Artifact:
+        raise NotImplementedError
+
+
+# --- Fit --------------------------------------------------------------------------------------------------------------
+
+
+class Fit(Stage):
+    """A global fact that takes many passes over the rows, or their regrouping: workers hold them in parts."""
+
+    kind: ClassVar[str] = ""
+    """What other stages' ports call this artifact."""
+
+    def reads(self) -> tuple[str, ...]:
+        return ()
+
+    def load(self, table: Table) -> dict[str, NDArray[Any]]:
+        """What workers hold of one shard's live rows: arrays of as many rows as should take part, of the same names,
+        types and trailing shapes for every shard, also for one without rows. Raises InputError."""
+        raise NotImplementedError
+
+    def fit(self, group: Group) -> Artifact:
+        """Runs in the driver: steps see rows, it sees what they return. What steps `store` is part of the artifact."""
         raise NotImplementedError
 
 

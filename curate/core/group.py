@@ -1,0 +1,153 @@
+"""Groups: rows that workers hold in parts, for work that passes over the same data many times.
+
+A stage of the `Fit` contract gets a Group and runs steps over it. Which rows form a part is decided by the data alone,
+never by the number of workers, and results come back in part order: so what is summed is summed in the same order
+everywhere. Steps are module-level functions of one part and of what is shared with all of them.
+
+`MemoryGroup` is the same thing inside one process: what tests, benchmarks, and fits inside of one cell use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Arrays: TypeAlias = Mapping[str, NDArray[Any]]  # name -> (n, ...), all of the same n
+
+LEAST_PART_ROWS, MOST_PART_ROWS = 1 << 14, 1 << 20
+PARTS = 64
+
+
+def part_rows_for(rows: int) -> int:
+    """Rows that a part has at least, of `rows` in all: a function of the data alone."""
+    return min(MOST_PART_ROWS, max(LEAST_PART_ROWS, rows // PARTS))
+
+
+@dataclass
+class Part:
+    """The rows that one worker holds. `arrays` may be memory-mapped and read-only."""
+
+    index: int
+    arrays: Arrays
+    store: Callable[[str, Arrays], None]
+    """store(name, arrays): keep arrays in files of the artifact, for `Group.stored(name)` and for who reads it."""
+    threads: int = 1
+    """Cores that a step may use; nothing that comes out may depend on it."""
+    memo: dict[str, Any] = field(default_factory=dict)
+    """Kept between steps while the worker lives. A cache: whatever is in it can be computed again."""
+
+    @property
+    def rows(self) -> int:
+        return len(next(iter(self.arrays.values())))
+
+
+Step: TypeAlias = Callable[[Part, Mapping[str, Any]], Any]
+
+
+class Group(Protocol):
+    threads: int
+    """Cores of one part's worker; what a fit does outside of steps may use them too."""
+
+    @property
+    def rows(self) -> Sequence[int]:
+        """Rows of each part, in part order."""
+        ...
+
+    def each(self, step: Step, **shared: Any) -> Iterator[Any]:
+        """step(part, shared) for every part, on the worker that holds it -> what they return, in part order. `shared`
+        (arrays, numbers, strings) is sent to each worker once per call."""
+        ...
+
+    def partition(self, name: str, step: Step, cells: int, **shared: Any) -> Group:
+        """Rows regrouped: step(part, shared) -> (cell (m,) of 0 .. cells - 1, arrays of m rows); part c of the new
+        group holds cell c's rows, in order of their old part and place. A row may go to several cells or to none."""
+        ...
+
+    def scatter(self, name: str, arrays: Arrays) -> Group:
+        """A new group over arrays that the fit itself holds, cut into parts of `part_rows_for` rows."""
+        ...
+
+    def stored(self, name: str) -> Group:
+        """The group whose part i holds what part i stored under `name`."""
+        ...
+
+    def save(self, state: Mapping[str, Any]) -> None:
+        """Checkpoint: arrays and JSON-able values by name; replaces the one before. Where several fits nest, each
+        saves everything that the whole fit needs to go on."""
+        ...
+
+    def restored(self) -> dict[str, Any] | None:
+        """The last checkpoint of an interrupted build of this very artifact, or None."""
+        ...
+
+    def tell(self, done: float, text: str) -> None:
+        """Progress: share done (0 .. 1, as well as one can say) and what is going on."""
+        ...
+
+
+@dataclass
+class MemoryGroup:
+    """A group in this process. Nothing is written; a checkpoint lives as long as the object."""
+
+    parts: Sequence[Arrays]
+    threads: int = 1
+    _stored: dict[str, dict[int, Arrays]] = field(default_factory=dict)
+    _held: dict[int, Part] = field(default_factory=dict)
+    _state: dict[str, Any] | None = None
+
+    @property
+    def rows(self) -> Sequence[int]:
+        return [len(next(iter(part.values()))) for part in self.parts]
+
+    def each(self, step: Step, **shared: Any) -> Iterator[Any]:
+        for index in range(len(self.parts)):
+            yield step(self._part(index), shared)
+
+    def partition(self, name: str, step: Step, cells: int, **shared: Any) -> MemoryGroup:
+        moved: list[list[Arrays]] = [[] for _ in range(cells)]
+        for cell, arrays in self.each(step, **shared):
+            order = np.argsort(cell, kind="stable")
+            edges = np.searchsorted(cell[order], np.arange(cells + 1))
+            for number in range(cells):
+                mine = order[edges[number] : edges[number + 1]]
+                moved[number].append({key: value[mine] for key, value in arrays.items()})
+        joined = [{key: np.concatenate([a[key] for a in arrays]) for key in arrays[0]} for arrays in moved]
+        return MemoryGroup(joined, self.threads)
+
+    def scatter(self, name: str, arrays: Arrays) -> MemoryGroup:
+        return MemoryGroup(cut(arrays), self.threads)
+
+    def stored(self, name: str) -> MemoryGroup:
+        kept = self._stored[name]
+        return MemoryGroup([kept[index] for index in range(len(self.parts))], self.threads)
+
+    def save(self, state: Mapping[str, Any]) -> None:
+        self._state = dict(state)
+
+    def restored(self) -> dict[str, Any] | None:
+        return self._state
+
+    def tell(self, done: float, text: str) -> None:
+        pass
+
+    def _part(self, index: int) -> Part:
+        if index not in self._held:
+
+            def store(name: str, arrays: Arrays) -> None:
+                self._stored.setdefault(name, {})[index] = arrays
+
+            self._held[index] = Part(index, self.parts[index], store, self.threads)
+        return self._held[index]
+
+
+def cut(arrays: Arrays) -> list[Arrays]:
+    """Arrays of n rows -> parts of near-equal size; at least one, which may be empty."""
+    rows = len(next(iter(arrays.values())))
+    count = max(1, rows // part_rows_for(rows))
+    edges = [rows * i // count for i in range(count + 1)]
+    return [{name: value[a:b] for name, value in arrays.items()} for a, b in pairwise(edges)]
