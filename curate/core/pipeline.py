@@ -6,6 +6,7 @@
 
 `from` names the stages whose rows and columns a stage works on: its own rows are those that nothing upstream along
 `from` has refused. Named ports (`tree: fit`) bring artifacts. A Map whose `from` holds a Select works on selected rows.
+A Report's `from` may name artifacts too: it shows them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pydantic import ValidationError
 from curate.core import registry
 from curate.core.errors import CurateError, RecipeError
 from curate.core.rows import POOL_COLUMNS
-from curate.core.stage import Map, Pack, Reduce, Report, Select, Source, Stage
+from curate.core.stage import Map, Pack, Report, Select, Source, Stage
 
 RESERVED = ("op", "from")
 
@@ -144,8 +145,9 @@ class Pipeline:
         if not node.inputs:
             raise node.fail("`from` is missing; name the stage (or stages) whose rows it works on")
         for name in node.inputs:
-            if isinstance(self.nodes[name].stage, (Reduce, Report)):
-                raise node.fail(f"from {name!r}: {self.nodes[name].stage.op} makes an artifact; name a stage with rows")
+            made = self.nodes[name].stage
+            if isinstance(made, Report) or (getattr(made, "kind", "") and not isinstance(stage, Report)):
+                raise node.fail(f"from {name!r}: {made.op} makes an artifact; name a stage with rows")
             if isinstance(self.nodes[name].stage, Pack) and not isinstance(stage, Report):
                 raise node.fail(f"from {name!r}: a dataset is read by reports and by training, not by {stage.op}")
         sources = [up.name for up in self.along(node.name) if isinstance(up.stage, Source)]

@@ -25,7 +25,11 @@ class View(Protocol):
         ...
 
     def artifact(self, stage: str) -> Artifact:
-        """The artifact of a Reduce, by stage name."""
+        """The artifact of a Reduce or a Fit, by stage name."""
+        ...
+
+    def quotas(self) -> pa.Table | None:
+        """`count` (rows there were) and `quota` (copies asked for) of every unit of the selection upstream, if any."""
         ...
 
     def images(self, keys: Sequence[str]) -> dict[str, bytes]:

@@ -14,7 +14,7 @@ from curate.codec.tars import read_spans
 from curate.core.nouns import Manifest, Shard, StoredArtifact
 from curate.core.pipeline import Node
 from curate.core.rows import POOL_COLUMNS, ColumnsRef, Rows
-from curate.core.stage import Artifact, Map, Pack, Reduce, Select
+from curate.core.stage import Artifact, Map, Pack, Select
 from curate.core.storage import Storage
 from curate.engine.context import Context
 from curate.engine.passes import locate
@@ -52,7 +52,7 @@ class StoredView:
             shards=ctx.pool(node).shards,
             rows=Rows(ctx.storage, refs),
             selection=(select.name, ctx.built[select.name].base) if select else None,
-            artifacts={up.name: ctx.built[up.name].base for up in upstream if isinstance(up.stage, Reduce)},
+            artifacts={up.name: ctx.built[up.name].base for up in upstream if getattr(up.stage, "kind", "")},
             pack=packed,
             source=ctx.pipeline.pool_of(node.name),
             alive=min(last),
@@ -103,6 +103,9 @@ class StoredView:
 
     def artifact(self, stage: str) -> Artifact:
         return StoredArtifact(self.storage, self.artifacts[stage])
+
+    def quotas(self) -> pa.Table | None:
+        return None if self.selection is None else self.storage.read_table(f"{self.selection[1]}/quotas.parquet")
 
     def images(self, keys: Sequence[str]) -> dict[str, bytes]:
         found: dict[str, bytes] = {}

@@ -80,6 +80,12 @@ def test_rows_from_an_artifact_or_a_dataset() -> None:
     refuses(pipeline, f"pipeline: next: from 'dataset': {message}")
 
 
+def test_a_report_shows_artifacts_too() -> None:
+    pipeline = base().add("bright", toys.Brightness(), "pool").add("total", toys.Total(), "bright")
+    pipeline.add("page", toys.Page(), ["bright", "total"]).check()
+    assert [node.name for node in pipeline.reaches("page")] == ["pool", "bright", "total"]
+
+
 def test_rows_of_two_pools() -> None:
     pipeline = base().add("other", toys.Numbers(namespace="m")).add("bright", toys.Brightness(), ["pool", "other"])
     refuses(pipeline, "pipeline: bright: rows come from 2 pools (pool, other); they must come from one")

@@ -48,6 +48,8 @@ class MemoryView:
     shard_rows: int = 100
     absent: tuple[str, ...] = ()
     packed: dict[str, Any] | None = None
+    artifacts: dict[str, Artifact] = field(default_factory=dict)
+    filled: pa.Table | None = None
     asked: list[str] = field(default_factory=list)
     """Keys whose bytes were asked for."""
 
@@ -60,7 +62,10 @@ class MemoryView:
             yield pa.Table.from_pylist(self.rows[start : start + self.shard_rows], schema=schema)
 
     def artifact(self, stage: str) -> Artifact:
-        raise KeyError(stage)
+        return self.artifacts[stage]
+
+    def quotas(self) -> pa.Table | None:
+        return self.filled
 
     def images(self, keys: Sequence[str]) -> dict[str, bytes]:
         self.asked.extend(keys)
