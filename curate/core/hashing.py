@@ -58,12 +58,22 @@ def key_words(keys: Sequence[str] | NDArray[Any]) -> NDArray[np.uint64]:
 
 def ranks(seed: int, keys: Sequence[str] | NDArray[Any], *salts: int | NDArray[Any]) -> NDArray[np.uint64]:
     """Uniform 64-bit rank of each key under a seed; salts (scalars or n) tell a key's items or copies apart"""
-    words = key_words(keys)
+    return ranks_of_words(seed, key_words(keys), *salts)
+
+
+def ranks_of_words(seed: int, words: NDArray[np.uint64], *salts: int | NDArray[Any]) -> NDArray[np.uint64]:
+    """`ranks` of keys that are held as words (n, 2)."""
     with np.errstate(over="ignore"):
         state = _mix(np.full(len(words), seed & 0xFFFFFFFFFFFFFFFF, dtype=np.uint64) + _GAMMA)
         for part in (words[:, 0], words[:, 1], *(np.asarray(salt).astype(np.uint64) for salt in salts)):
             state = _mix((state ^ part) + _GAMMA)
     return state
+
+
+def keys_of_words(words: NDArray[np.uint64]) -> list[str]:
+    """Words (n, 2) -> keys, as `key_words` read them."""
+    text = np.ascontiguousarray(words).astype(">u8").tobytes().hex()
+    return [text[start : start + KEY_HEX] for start in range(0, len(text), KEY_HEX)]
 
 
 def rank_below(rank: NDArray[np.uint64], fraction: float) -> NDArray[np.bool_]:

@@ -7,7 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.core.hashing import KEY_HEX, digest, digest_bytes, key_words, make_key, rank_below, ranks
+from curate.core.hashing import (
+    KEY_HEX,
+    digest,
+    digest_bytes,
+    key_words,
+    keys_of_words,
+    make_key,
+    rank_below,
+    ranks,
+    ranks_of_words,
+)
 
 KEYS = st.lists(st.binary(min_size=16, max_size=16).map(bytes.hex), min_size=1, max_size=40, unique=True)
 SEEDS = st.integers(-(2**63), 2**64 - 1)
@@ -101,3 +111,9 @@ def test_a_smaller_share_is_a_part_of_a_larger(a: float, b: float) -> None:
     assert not (rank_below(rank, low) & ~rank_below(rank, high)).any()
     assert rank_below(rank, 1.0).all() and not rank_below(rank, 0.0).any()
     assert abs(rank_below(rank, low).mean() - low) < 0.2
+
+
+@given(KEYS, SEEDS)
+def test_words_are_keys(keys: list[str], seed: int) -> None:
+    assert keys_of_words(key_words(keys)) == keys
+    assert (ranks_of_words(seed, key_words(keys), 5) == ranks(seed, keys, 5)).all()
