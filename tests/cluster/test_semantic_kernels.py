@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 
 from curate.cluster import semantic_kernels as kernels
 from curate.cluster.nearest import nearest
-from curate.cluster.semantic_kernels import best_within, cells_to_visit, cosines, first_within, greedy, unit_rows, within
+from curate.cluster.semantic_kernels import (
+    best_within,
+    cells_to_visit,
+    cosines,
+    first_within,
+    greedy,
+    unit_rows,
+    within,
+)
 
 
 def clumps(seed: int, rows: int, dim: int = 6, around: int = 5, spread: float = 0.15) -> np.ndarray:

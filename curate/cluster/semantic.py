@@ -1,0 +1,153 @@
+"""`duplicates.semantic`: pictures that mean the same to the encoder, found within the cells of a tree and across them.
+
+Unlike exact and perceptual sets these are not transitive: chains of slightly different pictures would eat whole
+clusters. Every dropped picture has a kept one within eps, which it names, and no two kept ones lie within eps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pydantic import Field, PrivateAttr
+
+from curate.cluster.embeddings import finite_rows, read_embeddings
+from curate.cluster.semantic_kernels import unit_rows
+from curate.cluster.semantic_sets import SemanticSets, semantic_sets
+from curate.core.errors import CurateError, InputError
+from curate.core.group import Group, Part
+from curate.core.hashing import key_words, keys_of_words
+from curate.core.stage import Artifact, Execution, Fit, Resources, Table
+from curate.core.vectors import from_binary
+
+KIND = "duplicate_sets"
+
+
+class SemanticDuplicates(Fit):
+    """Pictures whose embeddings lie within `eps` of a kept one's: cosine above 1 - eps.
+
+    Rows are compared within the cells of one level of a cluster tree (SemDeDup, Abbas et al. 2023), and with those of
+    neighbouring cells, so that a pair that a border has split is found; greedily, against kept rows only, in the order
+    of `keep`. The artifact: `duplicates`, a row (key, keeper, kind, similarity) per member of a set of two or more,
+    sorted by key, kind being keeper or semantic; and `summary`, counts. `duplicates.drop` reads it.
+    """
+
+    op: ClassVar[str] = "duplicates.semantic"
+    kind: ClassVar[str] = KIND
+    ports: ClassVar[dict[str, str]] = {"tree": "cluster_tree"}
+
+    eps: float = Field(
+        0.05,
+        gt=0,
+        lt=1,
+        description="Pairs with a cosine above 1 - eps are duplicates; what suits depends on the encoder.",
+    )
+    keep: Literal["farthest", "closest", "random"] = Field(
+        "farthest",
+        description="Who comes first and so is kept: the farthest from its cell's centroid (hard examples, as "
+        "SemDeDup), the closest, or the lowest hash(seed, key).",
+    )
+    level: int | None = Field(
+        None,
+        ge=1,
+        description="Level of the tree whose clusters are the cells, 1 the finest; null takes the coarsest with at "
+        "most `cell_rows` rows in a mean cell, or the finest.",
+    )
+    cell_rows: int = Field(20_000, ge=1, description="Rows in a mean cell at most, where `level` is null.")
+    neighbours: int | None = Field(
+        4,
+        ge=0,
+        description="Neighbouring cells that a row is compared with, at most, of those where it may have duplicates; "
+        "null is all of these, 0 none, which is SemDeDup as published.",
+    )
+    embedding: str = Field("embedding", description="Column with the vectors; a column of `image.embed`.")
+    seed: int = Field(0, ge=0, description="Seed of `keep: random`.")
+    threads: Annotated[int, Execution()] = Field(1, ge=1, description="Cores of one task.")
+
+    _levels: list[NDArray[np.float32]] = PrivateAttr()
+
+    def reads(self) -> tuple[str, ...]:
+        return (self.embedding,)
+
+    def resources(self) -> Resources:
+        return Resources(cpus=self.threads)
+
+    def setup(self, artifacts: Mapping[str, Artifact]) -> None:
+        """Raises CurateError for a level that the tree has not."""
+        tree = artifacts["tree"]
+        count = len(tree["levels"]["levels"])
+        if self.level is not None and self.level > count:
+            raise CurateError(f"{self.op}.level: {self.level}, but its `tree` has {count} levels; write 1 to {count}")
+        self._levels = [np.asarray(tree[f"centroids_{level}"]) for level in range(1, count + 1)]
+
+    def load(self, table: Table) -> dict[str, NDArray[Any]]:
+        """`key` (n, 2) words, `vector` (n, d) halves. Raises InputError for what has no direction or another size."""
+        vectors = read_embeddings(self.op, table, self.embedding, True)
+        dim = self._levels[0].shape[1]
+        if vectors.shape[1] != dim:
+            raise InputError(
+                f"{self.op}.embedding: {vectors.shape[1]} dimensions, but its `tree` has {dim}; "
+                "compare with the encoder that the tree was fitted on"
+            )
+        finite = finite_rows(vectors)
+        if not finite.all():
+            first = table.column("key")[int(np.argmin(finite))].as_py()
+            raise InputError(
+                f"{self.op}.embedding: {int((~finite).sum())} rows of {self.embedding!r} are null, zero, NaN or "
+                f"infinite (first key {first}); reject them in the stage that writes the column"
+            )
+        halves = from_binary(table.column(self.embedding)).astype(np.float16)  # as stored
+        return {"key": key_words(table.column("key").to_pylist()), "vector": halves}
+
+    def fit(self, group: Group) -> Artifact:
+        rows = sum(group.rows)
+        level = self.level or self.level_for(rows)
+        centroids = unit_rows(self._levels[level - 1])
+        found = semantic_sets(group, np.nan_to_num(centroids), self.eps, self.keep, self.neighbours, self.seed)
+        sizes = np.unique(found.keeper, return_counts=True)[1] + 1
+        summary = {
+            "rows": rows,
+            "sets": len(sizes),
+            "largest_set": int(sizes.max(initial=0)),
+            "semantic_duplicates": len(found.row),
+            "eps": self.eps,
+            "level": level,
+            "cells": len(centroids),
+            **found.told,
+        }
+        return {"duplicates": duplicates_table(group, found), "summary": summary}
+
+    def level_for(self, rows: int) -> int:
+        """The coarsest level whose mean cell has at most `cell_rows` of these rows; 1 where none has."""
+        fitting = [level for level, c in enumerate(self._levels, 1) if rows <= self.cell_rows * len(c)]
+        return max(fitting, default=1)
+
+
+def duplicates_table(group: Group, found: SemanticSets) -> pa.Table:
+    """key, keeper, kind, similarity of every member of a set, by key."""
+    keepers = np.unique(found.keeper)
+    rows = np.concatenate([found.row, keepers])
+    wanted = np.unique(rows)
+    starts = np.concatenate([[0], np.cumsum(group.rows)])
+    words = np.concatenate(list(group.each(_keys_of, rows=wanted, starts=starts)))
+    keys = np.array(keys_of_words(words), dtype="U32")
+    keeper = np.concatenate([found.keeper, keepers])
+    table = pa.table(
+        {
+            "key": pa.array(keys[np.searchsorted(wanted, rows)], pa.string()),
+            "keeper": pa.array(keys[np.searchsorted(wanted, keeper)], pa.string()),
+            "kind": pa.array(np.where(rows == keeper, "keeper", "semantic"), pa.string()),
+            "similarity": np.concatenate([found.similarity, np.ones(len(keepers), np.float32)]),
+        }
+    )
+    return table.sort_by("key")
+
+
+def _keys_of(part: Part, shared: Mapping[str, Any]) -> NDArray[np.uint64]:
+    """Key words of the wanted rows that the part holds."""
+    edges: Sequence[int] = shared["starts"][part.index : part.index + 2]
+    low, high = np.searchsorted(shared["rows"], edges)
+    return np.asarray(part.arrays["key"])[shared["rows"][low:high] - edges[0]]
