@@ -132,7 +132,8 @@ def copies_of(run: Run, key: str) -> list[str]:
         files = run.storage.list(path) if path.startswith("columns/duplicates.drop/") else {}
         for shard, table in tables.items():
             if f"{shard}.parquet" in files:
-                column = run.storage.read_table(f"{path}/{shard}.parquet", columns=["duplicate_of"])["duplicate_of"]
+                columns = run.storage.read_table(f"{path}/{shard}.parquet")
+                column = columns[next(name for name in columns.column_names if name.endswith("_of"))]
                 rows = np.flatnonzero(pc.equal(column, key).fill_null(False).to_numpy(zero_copy_only=False))
                 if len(rows):
                     found += run.storage.read_table(table, columns=["key"])["key"].take(pa.array(rows)).to_pylist()

@@ -15,9 +15,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import Field, PrivateAttr
 
+from curate.core.errors import CurateError
 from curate.core.stage import Artifact, Batch, Map, Reduce, Table
 
 KIND = "duplicate_sets"
+_REFUSED = ["none", "exact", "near", "semantic"]
+"""What `reject` refuses: everything up to its value."""
 _READS = ("sha256", "pixel_sha256", "perceptual_hash", "flat", "width", "height")
 
 
@@ -78,17 +81,25 @@ def _summary(rows: int, keeper: NDArray[np.int64], kind: NDArray[np.int8]) -> di
 
 
 class DropDuplicates(Map):
-    """Name every sample's duplicate set, and refuse the members that are not its keeper: none, exact or near ones.
+    """Name every sample's duplicate set, and refuse the members that are not its keeper: none, or those of some kinds.
 
-    Rejects: exact_duplicate, and with `near` also near_duplicate.
+    The sets are those of `duplicates.find` or of `duplicates.semantic`. Rejects: exact_duplicate; with `near` also
+    near_duplicate; with `semantic` also semantic_duplicate. Two stages over one pool need two names of columns.
     """
 
     op: ClassVar[str] = "duplicates.drop"
     ports: ClassVar[dict[str, str]] = {"sets": KIND}
     batch_rows: ClassVar[int] = 4096
 
-    reject: Literal["none", "exact", "near"] = Field(
-        "near", description="Which members to refuse: none, exact duplicates, or near duplicates and exact ones."
+    reject: Literal["none", "exact", "near", "semantic"] = Field(
+        "near",
+        description="Which members to refuse: none; exact duplicates; near duplicates and exact ones; or semantic "
+        "duplicates and all others.",
+    )
+    column: str = Field(
+        "duplicate",
+        pattern=r"^[a-z][a-z0-9_]*$",
+        description="Beginning of the columns' names: `<column>_set` and `<column>_of`.",
     )
 
     _keys: NDArray[np.bytes_] = PrivateAttr()
@@ -96,20 +107,27 @@ class DropDuplicates(Map):
     _kinds: NDArray[np.str_] = PrivateAttr()
 
     def setup(self, artifacts: Mapping[str, Artifact]) -> None:
+        """Raises CurateError where `reject` would refuse none of the sets' members, whatever they are."""
+        if self.reject in ("exact", "near") and "semantic_duplicates" in artifacts["sets"]["summary"]:
+            raise CurateError(
+                f"{self.op}.reject: {self.reject!r} refuses nothing, since its `sets` are semantic; "
+                "write semantic or none"
+            )
         table = artifacts["sets"]["duplicates"]
         order = np.argsort(keys := _fixed(table.column("key")), kind="stable")
         self._keys, self._keepers = keys[order], _fixed(table.column("keeper"))[order]
         self._kinds = table.column("kind").to_numpy()[order].astype("U8")
 
     def writes(self) -> tuple[str, ...]:
-        return ("duplicate_set", "duplicate_of")
+        return (f"{self.column}_set", f"{self.column}_of")
 
     def schema(self) -> pa.Schema:
+        metadata = (
+            {"of": "key of the set's keeper; own key when alone"},
+            {"of": "key of the keeper; null for the keeper"},
+        )
         return pa.schema(
-            [
-                pa.field("duplicate_set", pa.string(), metadata={"of": "key of the set's keeper; own key when alone"}),
-                pa.field("duplicate_of", pa.string(), metadata={"of": "key of the keeper; null for the keeper"}),
-            ]
+            [pa.field(name, pa.string(), metadata=of) for name, of in zip(self.writes(), metadata, strict=True)]
         )
 
     def process(self, batch: Batch) -> dict[str, Any]:
@@ -120,11 +138,11 @@ class DropDuplicates(Map):
             member = self._keys[at] == keys
             sets[member], kinds[member] = self._keepers[at[member]], self._kinds[at[member]]
         names, other = _strings(sets), pa.array(kinds != "keeper")
-        refused = {"none": [], "exact": ["exact"], "near": ["exact", "near"]}[self.reject]
+        refused = _REFUSED[: _REFUSED.index(self.reject) + 1]
         reasons = pc.binary_join_element_wise(pa.array(kinds), "duplicate", "_")
         return {
-            "duplicate_set": names,
-            "duplicate_of": pc.if_else(other, names, pa.scalar(None, pa.string())),
+            f"{self.column}_set": names,
+            f"{self.column}_of": pc.if_else(other, names, pa.scalar(None, pa.string())),
             "reject": pc.if_else(pa.array(np.isin(kinds, refused)), reasons, pa.scalar(None, pa.string())),
         }
 

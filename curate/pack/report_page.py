@@ -58,8 +58,9 @@ def _rejected(row: Mapping[str, Any], album: Album, keepers: Mapping[str, Any]) 
 
 def keeper_of(row: Mapping[str, Any]) -> str | None:
     """Key of the picture this refused row is a duplicate of."""
-    other = row.get("duplicate_of")
-    return other if other != row["key"] and "duplicate" in (row.get("reject_reason") or "") else None
+    reason = row.get("reject_reason") or ""
+    other = (row.get("semantic_of") if reason == "semantic_duplicate" else None) or row.get("duplicate_of")
+    return other if other != row["key"] and "duplicate" in reason else None
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,7 @@ class Album:
             known |= {"Refused": f"{row.get('reject_reason')}, by {row['rejected_by']}", "Detail": detail_of(row)}
         if row.get("duplicate_of") != row["key"]:
             known["Duplicate of"] = row.get("duplicate_of")
+        known |= {"Semantic duplicate of": row.get("semantic_of"), "Evaluation image": row.get("contamination")}
         if row.get("centroid_distance") is not None:
             known["Distance to the centroid"] = f"{row['centroid_distance']:.4f}"
         known |= {"Copies": row.get("copies"), "Key": row["key"]}

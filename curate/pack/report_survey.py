@@ -173,7 +173,8 @@ def survey(view: View, scope: Scope, seed: int, rejects: int, kept: int) -> Surv
     """One pass over all rows; `rejects` rows are sampled per stage and reason, `kept` of what goes on."""
     surveyor = Surveyor(scope, seed, rejects, kept)
     label = label_column(scope.label) if scope.label else None
-    wanted = (*FACTS, scope.caption, "caption", "duplicate_of", "centroid_distance", label, *scope.clusters)
+    refusals = ("duplicate_of", "semantic_of", "contamination")
+    wanted = (*FACTS, scope.caption, "caption", *refusals, "centroid_distance", label, *scope.clusters)
     for table in view.tables(scope.names(*wanted, "rejected_by", "reject_reason", "copies")):
         surveyor.add(table)
     return surveyor.finish()

@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from curate.codec.images import decode
+from curate.core.errors import CurateError
 from curate.core.stage import Batch, Sample
 from curate.image.duplicates import DropDuplicates, FindDuplicates
 from curate.image.fingerprint import Fingerprint
@@ -134,7 +135,12 @@ def dropped(artifact: dict[str, Any], reject: str, keys: list[str]) -> pa.Table:
 
 @pytest.mark.parametrize(
     ("reject", "near", "exact"),
-    [("none", None, None), ("exact", None, "exact_duplicate"), ("near", "near_duplicate", "exact_duplicate")],
+    [
+        ("none", None, None),
+        ("exact", None, "exact_duplicate"),
+        ("near", "near_duplicate", "exact_duplicate"),
+        ("semantic", "near_duplicate", "exact_duplicate"),
+    ],
 )
 def test_drop_names_the_set_and_refuses_what_it_is_told(
     rows: pa.Table, reject: str, near: str | None, exact: str | None
@@ -157,3 +163,34 @@ def test_drop_without_any_duplicates_keeps_all(rows: pa.Table) -> None:
         {"duplicate_set": key, "duplicate_of": None, "reject": None} for key in keys
     ]
     assert dropped(alone, "near", []).num_rows == 0
+
+
+def semantic(rows: pa.Table) -> dict[str, Any]:
+    """What `duplicates.semantic` makes: row 5 stands for row 2."""
+    keys = rows.column("key").to_pylist()
+    table = pa.table(
+        {"key": [keys[2], keys[5]], "keeper": [keys[5]] * 2, "kind": ["semantic", "keeper"], "similarity": [0.98, 1.0]}
+    )
+    return {"duplicates": table, "summary": {"rows": 9, "sets": 1, "semantic_duplicates": 1}}
+
+
+def test_semantic_sets_have_columns_of_their_own(rows: pa.Table) -> None:
+    keys = rows.column("key").to_pylist()
+    stage = DropDuplicates(reject="semantic", column="semantic")
+    stage.setup({"sets": semantic(rows)})
+    assert stage.schema().names == list(stage.writes()) == ["semantic_set", "semantic_of"]
+    lines = pa.table(stage.process(Batch(rows.select(["key"])))).to_pylist()
+    for row, line in enumerate(lines):
+        dropped = row == 2
+        assert line == {
+            "semantic_set": keys[5 if dropped else row],
+            "semantic_of": keys[5] if dropped else None,
+            "reject": "semantic_duplicate" if dropped else None,
+        }
+
+
+@pytest.mark.parametrize("reject", ["exact", "near"])
+def test_what_would_refuse_nothing_is_refused(rows: pa.Table, reject: str) -> None:
+    with pytest.raises(CurateError, match=f"reject: '{reject}' refuses nothing, since its `sets` are semantic"):
+        DropDuplicates(reject=reject).setup({"sets": semantic(rows)})
+    DropDuplicates(reject="none").setup({"sets": semantic(rows)})
