@@ -3,27 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-_WORD = re.compile(r"[^\W\d_]{3,24}")
-_COMMON_TEXT = (
-    "the and for with from that this are was were has have his her its not but you your our all one two any can into "
-    "out over under about than then there their they them she who what when where which while will would also more "
-    "most other some such only very been being der die das und mit von den dem ein eine ist auf für des les une est "
-    "dans pour par sur avec aux los las una por para con del que nel della dei per com www http https html png jpg "
-    "jpeg gif svg image images picture pictures photo"
-)
-_COMMON = frozenset(_COMMON_TEXT.split())
-"""Words of several languages that name nothing, and what captions of the web say about themselves."""
+from curate.core.words import words
+
 MIN_LIFT = 1.2
 """How much more often a cluster says a word than the pool does, for the word to be its name."""
-
-
-def words(text: str) -> set[str]:
-    """The distinct words of a text, of 3 to 24 letters of any script, case-folded."""
-    return set(_WORD.findall(text.casefold())) - _COMMON
 
 
 def document_counts(texts: Iterable[str]) -> tuple[Counter[str], int]:
@@ -31,7 +17,7 @@ def document_counts(texts: Iterable[str]) -> tuple[Counter[str], int]:
     counts: Counter[str] = Counter()
     number = 0
     for text in texts:
-        counts.update(words(text))
+        counts.update(set(words(text)))
         number += 1
     return counts, number
 

@@ -1,0 +1,95 @@
+"""The figures of `cluster.profile`, a level at a time: pure functions of counts, in arrays by cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+NOISE, SINGLE_SOURCE, EMPTY, TINY = "noise", "single_source", "empty", "tiny"
+
+
+def explained(
+    sums: NDArray[np.float64], rows: NDArray[np.int64], leaves: NDArray[np.int64], variance: float
+) -> NDArray[np.float64]:
+    """Share of the pool's variance that the leaves of each cluster explain: 1 - S / ((n - m) V).
+
+    `sums` S: squared distances of a cluster's rows to the centroids of their leaves; `rows` n; `leaves` m, those with
+    rows; V: mean squared distance of the pool to its mean. It is 1 where rows equal their centroids, and near 0 where
+    they are no more alike than rows of the whole pool: n - m in place of n, as in an adjusted R squared, since the mean
+    of n unrelated rows explains 1/n of their variance. Less than 0 means more scattered than the pool. NaN where n = m.
+    """
+    free = rows - leaves
+    if variance <= 0:
+        return np.where(free > 0, 1.0, np.nan)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(free > 0, 1 - sums / (free * variance), np.nan)
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where the rows of each cluster come from; arrays (K,). NaN and None where no sampled row has a source."""
+
+    known: NDArray[np.int64]
+    """Sampled rows with a source."""
+    count: NDArray[np.int64]
+    """Distinct sources among them."""
+    entropy_bits: NDArray[np.float64]
+    top_share: NDArray[np.float64]
+    top: list[str | None]
+
+
+def sources(source: pa.Array, weight: NDArray[np.float64], cluster: NDArray[np.int64], clusters: int) -> Sources:
+    """source (n,) strings or nulls, weight (n,): the rows that a sampled row stands for, cluster (n,).
+
+    Shannon entropy in bits of the sources' shares; of equal shares, the top source is the first by name.
+    """
+    told = source.is_valid().to_numpy(zero_copy_only=False)
+    encoded = source.filter(pa.array(told)).dictionary_encode()
+    values = np.array(encoded.dictionary.to_pylist(), dtype=object)
+    order = np.argsort(values) if len(values) else np.empty(0, dtype=np.int64)
+    place = np.empty(len(values), dtype=np.int64)
+    place[order] = np.arange(len(values))
+    pair = cluster[told] * max(1, len(values)) + place[encoded.indices.to_numpy()]
+    pairs, index = np.unique(pair, return_inverse=True)
+    mass = np.bincount(index, weights=weight[told], minlength=len(pairs))
+    group, number = np.divmod(pairs, max(1, len(values)))
+    total = np.bincount(group, weights=mass, minlength=clusters)
+    share = mass / total[group]
+    entropy = np.bincount(group, weights=-share * np.log2(share), minlength=clusters)
+    best = np.lexsort((number, -mass, group))
+    first = best[np.flatnonzero(np.r_[True, np.diff(group[best]) > 0][: len(best)])]
+    top: list[str | None] = [None] * clusters
+    top_share = np.full(clusters, np.nan)
+    for here in first:
+        top[group[here]] = values[order[number[here]]]
+        top_share[group[here]] = share[here]
+    known = np.bincount(cluster[told], minlength=clusters)
+    count = np.bincount(group, minlength=clusters)
+    return Sources(known, count, np.where(known > 0, np.abs(entropy), np.nan), top_share, top)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Where flags begin."""
+
+    noise: float
+    single_source: float
+    tiny: int
+
+    def flags(
+        self, rows: NDArray[np.int64], explained: NDArray[np.float64], sources: Sources, mixed: bool
+    ) -> list[list[str]]:
+        """Flags of each cluster. `mixed`: whether the pool as a whole has sources to tell apart."""
+        tiny = (rows > 0) & (rows < self.tiny)
+        with np.errstate(invalid="ignore"):
+            noise = (rows >= self.tiny) & (explained < self.noise)
+            single = (sources.top_share >= self.single_source) & (sources.known >= self.tiny) & mixed
+        masks = {EMPTY: rows == 0, TINY: tiny, NOISE: noise, SINGLE_SOURCE: single}
+        found: list[list[str]] = [[] for _ in rows]
+        for name, mask in masks.items():
+            for cluster in np.flatnonzero(mask):
+                found[cluster].append(name)
+        return found

@@ -1,0 +1,68 @@
+"""A `cluster_tree` artifact without its centroids: sizes and parents are all that counting, naming and showing need.
+
+A tree may hold millions of leaves, its centroids then tens of gigabytes; its `parents_t` are eight bytes a cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from curate.core.stage import Artifact
+
+
+@dataclass(frozen=True)
+class TreeShape:
+    """Clusters of each level, finest first, and the cluster (K_t,) of level t + 1 that each of level t lies in."""
+
+    clusters: tuple[int, ...]
+    parents: tuple[NDArray[np.int64], ...]
+
+    @classmethod
+    def of(cls, tree: Artifact) -> Self:
+        clusters = tuple(int(level["clusters"]) for level in tree["levels"]["levels"])
+        return cls(clusters, tuple(np.asarray(tree[f"parents_{t}"]) for t in range(1, len(clusters))))
+
+    def paths(self) -> Iterator[tuple[int, NDArray[np.int64]]]:
+        """(level, the cluster of that level (K_1,) that each leaf lies in), finest first."""
+        path = np.arange(self.clusters[0])
+        for level in range(1, len(self.clusters) + 1):
+            yield level, path
+            if level < len(self.clusters):
+                path = self.parents[level - 1][path]
+
+    def sums(self, values: NDArray[Any]) -> list[NDArray[np.int64]]:
+        """Whole numbers per leaf (K_1,), or of what leaves there are -> sums per cluster, a level each, finest first.
+        Exact below 2**53."""
+        padded = np.zeros(self.clusters[0])
+        padded[: len(values)] = values
+        return [
+            np.bincount(path, weights=padded, minlength=self.clusters[level - 1]).astype(np.int64)
+            for level, path in self.paths()
+        ]
+
+    def parent_column(self, level: int) -> pa.Array:
+        """Cluster one level up, of each of a level's; null at the coarsest."""
+        if level == len(self.clusters):
+            return pa.nulls(self.clusters[level - 1], pa.int64())
+        return pa.array(self.parents[level - 1], pa.int64())
+
+    def table(self, leaf_rows: NDArray[np.int64]) -> pa.Table:
+        """The tree as a table, finest level first: level, cluster, parent, rows, leaves (with and without rows)."""
+        rows, leaves = self.sums(leaf_rows), self.sums(np.ones(self.clusters[0]))
+        parts = []
+        for level, count in enumerate(self.clusters, 1):
+            columns = {
+                "level": pa.array(np.full(count, level, np.int32)),
+                "cluster": pa.array(np.arange(count)),
+                "parent": self.parent_column(level),
+                "rows": pa.array(rows[level - 1]),
+                "leaves": pa.array(leaves[level - 1]),
+            }
+            parts.append(pa.table(columns))
+        return pa.concat_tables(parts)
