@@ -1,0 +1,80 @@
+"""`duplicates.reference`: the pictures of an evaluation set, as `duplicates.decontaminate` looks for them.
+
+Evaluation pictures come in as a pool of their own, through the same stages as the pictures for training: so the same
+picture gets the same digests, hash and vector on either side.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import Field
+
+from curate.core.errors import CurateError, InputError
+from curate.core.stage import Artifact, Reduce, Table
+from curate.core.vectors import vector_dim
+
+KIND = "reference_set"
+PRINTS = ("sha256", "pixel_sha256", "perceptual_hash", "flat")
+IDENTITY = ("encoder", "weights", "preprocessing")
+"""Field metadata of a column of `image.embed` that must be equal for vectors to be comparable."""
+
+
+class ReferenceSet(Reduce):
+    """Digests, perceptual hashes and, if wanted, embeddings of a pool's pictures.
+
+    The artifact: `reference`, a row (key, name, sha256, pixel_sha256, perceptual_hash, embedding) per picture, sorted
+    by key; name is the source id, the hash is null for flat pictures; and `summary`, with what made the embeddings.
+    """
+
+    op: ClassVar[str] = "duplicates.reference"
+    kind: ClassVar[str] = KIND
+
+    embedding: str | None = Field(
+        "embedding", description="Column of `image.embed` to compare by; null compares digests and hashes only."
+    )
+
+    def reads(self) -> tuple[str, ...]:
+        return ("source_id", *PRINTS, *([self.embedding] if self.embedding else []))
+
+    def partial(self, table: Table) -> Table:
+        """Raises InputError where `embedding` is no column of vectors."""
+        if self.embedding:
+            identity_of(self.op, table.schema.field(self.embedding))
+        return table.select(["key", *self.reads()])
+
+    def finish(self, state: Table) -> Artifact:
+        """Raises CurateError for a set without pictures."""
+        if not state.num_rows:
+            raise CurateError(
+                f"{self.op}: no picture to look for: everything upstream was refused; `curate status RUN` shows where "
+                "and why"
+            )
+        state = state.sort_by("key")
+        blank = pa.scalar(None, state.schema.field("perceptual_hash").type)
+        hashes = pc.if_else(pc.fill_null(state.column("flat"), True), blank, state.column("perceptual_hash"))
+        columns: dict[str, Any] = {
+            "key": state.column("key"),
+            "name": state.column("source_id"),
+            "sha256": state.column("sha256"),
+            "pixel_sha256": state.column("pixel_sha256"),
+            "perceptual_hash": hashes,
+        }
+        made: dict[str, str] = {}
+        if self.embedding:
+            columns["embedding"] = state.column(self.embedding)
+            made = identity_of(self.op, state.schema.field(self.embedding))
+        return {"reference": pa.table(columns), "summary": {"pictures": state.num_rows, "embedding": made}}
+
+
+def identity_of(op: str, field: pa.Field) -> dict[str, str]:
+    """What made a column of vectors, as far as it says; `dim` always. Raises InputError for other columns."""
+    try:
+        dim = vector_dim(field.type)
+    except TypeError as error:
+        raise InputError(f"{op}.embedding: column {field.name!r}: {error}; name a column of `image.embed`") from error
+    metadata = field.metadata or {}
+    known = {name: metadata[name.encode()].decode() for name in IDENTITY if name.encode() in metadata}
+    return {**known, "dim": str(dim)}
