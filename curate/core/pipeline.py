@@ -80,12 +80,14 @@ class Pipeline:
         return [node for node in self.nodes.values() if node.name in wanted]
 
     def reaches(self, name: str) -> list[Node]:
-        """Everything upstream, through `from` and through ports, in topological order: what a Report looks at."""
+        """Everything upstream, through `from` and through ports, in topological order: what a Report looks at. Stages
+        over another pool (a reference set's) stay outside: their rows are others."""
         wanted: set[str] = set()
+        pool = self.pool_of(name)
         todo = list(self.nodes[name].upstream)
         while todo:
             step = todo.pop()
-            if step not in wanted:
+            if step not in wanted and self.pool_of(step) == pool:
                 wanted.add(step)
                 todo.extend(self.nodes[step].upstream)
         return [node for node in self.nodes.values() if node.name in wanted]
@@ -146,7 +148,7 @@ class Pipeline:
             raise node.fail("`from` is missing; name the stage (or stages) whose rows it works on")
         for name in node.inputs:
             made = self.nodes[name].stage
-            if isinstance(made, Report) or (getattr(made, "kind", "") and not isinstance(stage, Report)):
+            if isinstance(made, Report) or (hasattr(made, "kind") and not isinstance(stage, Report)):
                 raise node.fail(f"from {name!r}: {made.op} makes an artifact; name a stage with rows")
             if isinstance(self.nodes[name].stage, Pack) and not isinstance(stage, Report):
                 raise node.fail(f"from {name!r}: a dataset is read by reports and by training, not by {stage.op}")

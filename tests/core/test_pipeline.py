@@ -137,6 +137,15 @@ def test_a_report_looks_at_each_column_once() -> None:
     assert len(renamed.add("page", toys.Page(), ["one", "two"]).check().nodes) == 4
 
 
+def test_a_report_looks_at_one_pool() -> None:
+    """What a port brings from another pool may have been made of columns of the same names."""
+    two = base().add("other", toys.Numbers(namespace="m"))
+    two.add("theirs", toys.Brightness(), "other").add("total", toys.Total(), "theirs")
+    two.add("ours", toys.Brightness(), "pool").add("brighter", toys.Brighter(), "ours", total="total")
+    two.add("page", toys.Page(), "brighter").check()
+    assert [node.name for node in two.reaches("page")] == ["pool", "ours", "brighter"]
+
+
 def test_a_report_looks_at_one_selection() -> None:
     pipeline = toys.pipeline().add("more", toys.Even(seed=1), "brighter")
     message = "rows come from 2 selections (even, more); they must come from one"
