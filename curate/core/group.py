@@ -30,7 +30,7 @@ def part_rows_for(rows: int) -> int:
 
 @dataclass
 class Part:
-    """The rows that one worker holds. `arrays` may be memory-mapped and read-only."""
+    """The rows that one worker holds. `arrays` are read-only, and may be mapped from a file."""
 
     index: int
     arrays: Arrays
@@ -60,7 +60,8 @@ class Group(Protocol):
 
     def each(self, step: Step, **shared: Any) -> Iterator[Any]:
         """step(part, shared) for every part, on the worker that holds it -> what they return, in part order. `shared`
-        (arrays, numbers, strings) is sent to each worker once per call."""
+        (arrays, numbers, strings) is sent to each worker once per call. Arrays are read-only on either side; nothing
+        runs before the first result is asked for."""
         ...
 
     def partition(self, name: str, step: Step, cells: int, **shared: Any) -> Group:
@@ -90,6 +91,19 @@ class Group(Protocol):
         ...
 
 
+def frozen(value: Any) -> Any:
+    """The same value with its arrays read-only, as they are where they came through another process."""
+    if isinstance(value, np.ndarray):
+        value = value.view()
+        value.flags.writeable = False
+        return value
+    if isinstance(value, dict):
+        return {name: frozen(item) for name, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(frozen(item) for item in value)
+    return value
+
+
 @dataclass
 class MemoryGroup:
     """A group in this process. Nothing is written; a checkpoint lives as long as the object."""
@@ -106,7 +120,7 @@ class MemoryGroup:
 
     def each(self, step: Step, **shared: Any) -> Iterator[Any]:
         for index in range(len(self.parts)):
-            yield step(self._part(index), shared)
+            yield frozen(step(self._part(index), frozen(shared)))
 
     def partition(self, name: str, step: Step, cells: int, **shared: Any) -> MemoryGroup:
         moved: list[list[Arrays]] = [[] for _ in range(cells)]
@@ -141,7 +155,7 @@ class MemoryGroup:
             def store(name: str, arrays: Arrays) -> None:
                 self._stored.setdefault(name, {})[index] = arrays
 
-            self._held[index] = Part(index, self.parts[index], store, self.threads)
+            self._held[index] = Part(index, frozen(dict(self.parts[index])), store, self.threads)
         return self._held[index]
 
 
@@ -151,3 +165,14 @@ def cut(arrays: Arrays) -> list[Arrays]:
     count = max(1, rows // part_rows_for(rows))
     edges = [rows * i // count for i in range(count + 1)]
     return [{name: value[a:b] for name, value in arrays.items()} for a, b in pairwise(edges)]
+
+
+def joined(rows: Sequence[int], least: int) -> list[tuple[int, int]]:
+    """Stretches (first, stop) of consecutive pieces of so many rows, each of at least `least` rows but the last."""
+    stretches, first, held = [], 0, 0
+    for number, count in enumerate(rows, 1):
+        held += count
+        if held >= least:
+            stretches.append((first, number))
+            first, held = number, 0
+    return [*stretches, (first, len(rows))] if first < len(rows) else stretches

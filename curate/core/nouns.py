@@ -9,6 +9,7 @@ files. Readers use manifests only, so files of an unfinished build are never see
     columns/<op>/<fingerprint>/<shard>.parquet           facts, aligned with the shard's rows
     columns/<op>/<fingerprint>/versions/<pool>/          columns of one pool version: manifest + shards.parquet
     artifacts/<op>/<fingerprint>/                        tables, arrays and JSON files, manifest
+    artifacts/<op>/<fingerprint>/<name>/<part>.npz       what the steps of a Fit stored under a name
     artifacts/<op>/partials/<fingerprint>/<shard>.parquet   a Reduce's states
     selections/<op>/<fingerprint>/                       buckets of rows, manifest
     datasets/<name>/<fingerprint>/                       tars, indexes, manifest
@@ -26,6 +27,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from curate.core.arrays import read_arrays
 from curate.core.errors import AlreadyExistsError, PinnedError, StorageError
 from curate.core.ledger import Entry
 from curate.core.stage import Artifact
@@ -152,13 +154,22 @@ def save_artifact(storage: Storage, base: str, artifact: Artifact) -> int:
 
 
 class StoredArtifact(Mapping[str, Any]):
-    """The parts of a committed artifact by name, as `Reduce.finish` returned them; each read when first asked for."""
+    """The parts of a committed artifact by name, as its stage returned them; each read when first asked for. What the
+    steps of a Fit stored under a name is there as `<name>/<part, six digits>`: a dict of arrays."""
 
     def __init__(self, storage: Storage, base: str) -> None:
         self._storage, self._base = storage, base
         files = [file for file in sorted(storage.list(base)) if file not in ("manifest.json", "shards.parquet")]
-        self._files = {_part_name(file): file for file in files if "/" not in file}
+        self._files = {_part_name(file): file for file in files if not file.startswith("work/")}
         self._parts: dict[str, Any] = {}
+
+    def part(self, name: str, index: int) -> dict[str, np.ndarray]:
+        """What part `index` stored under `name`; mapped on a local disk. KeyError where it stored nothing."""
+        return self._read(self._files[f"{name}/{index:06d}"])
+
+    def parts(self, name: str) -> list[int]:
+        """The parts that stored something under `name`, in order."""
+        return [int(key.rpartition("/")[2]) for key in self._files if key.rpartition("/")[0] == name]
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._parts:
@@ -175,6 +186,8 @@ class StoredArtifact(Mapping[str, Any]):
         path = f"{self._base}/{file}"
         if file.endswith(".parquet"):
             return self._storage.read_table(path)
+        if file.endswith(".npz"):
+            return read_arrays(self._storage, path)
         if file.endswith(".npy"):
             if self._storage.local:
                 return np.load(self._storage.path(path), mmap_mode="r", allow_pickle=False)
@@ -186,4 +199,4 @@ class StoredArtifact(Mapping[str, Any]):
 
 def _part_name(file: str) -> str:
     stem, _, kind = file.rpartition(".")
-    return stem if kind in ("parquet", "npy", "json") else file
+    return stem if kind in ("parquet", "npy", "npz", "json") else file

@@ -55,7 +55,9 @@ class Rows:
         return alive
 
     def live_table(self, shard: Shard, names: tuple[str, ...]) -> pa.Table:
-        return self.table(shard, names).filter(pa.array(self.alive(shard)))
+        """Live rows only; the schema's metadata says of which `shard` they are."""
+        table = self.table(shard, names).filter(pa.array(self.alive(shard)))
+        return table.replace_schema_metadata({**(table.schema.metadata or {}), b"shard": shard.id.encode()})
 
     def _maker(self, name: str) -> str | None:
         return next((ref.stage for ref in self.columns if name in ref.names), None)

@@ -60,6 +60,10 @@ class Storage:
     def read(self, relative: str) -> bytes:
         return self.fs.cat_file(self.path(relative))
 
+    def read_range(self, relative: str, start: int, stop: int | None) -> bytes:
+        """Bytes start .. stop - 1; a negative start counts from the end, and may lie before the beginning."""
+        return self.fs.cat_file(self.path(relative), start=start, end=stop)
+
     def read_json(self, relative: str) -> Any:
         return json.loads(self.read(relative))
 

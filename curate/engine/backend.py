@@ -28,6 +28,23 @@ class Outcome:
     crashed: bool = False
 
 
+@dataclass(frozen=True)
+class How:
+    """How payloads are handed out."""
+
+    isolated: bool = False
+    """Each in a process that may die of it without taking others along."""
+    sticky: bool = False
+    """The same index goes to the same worker from call to call, while it lives."""
+    window: int | None = None
+    """At most so many payloads from the first unsettled one on are under way or settled, per worker."""
+    shared: Any = None
+    """A second argument of the function, the same for all payloads: sent once to each node."""
+
+
+HOW = How()
+
+
 class Backend(Protocol):
     name: str
     draining: threading.Event
@@ -42,11 +59,14 @@ class Backend(Protocol):
         function: Callable[[Any], Any],
         payloads: Sequence[Any],
         resources: Resources,
-        *,
-        isolated: bool = False,
+        how: How = HOW,
     ) -> Iterator[Outcome]:
-        """Outcomes as they come, in any order. `isolated`: each in a process that may die without taking others along.
-        An error that another attempt cannot mend (a CurateError but StorageError) is raised."""
+        """Outcomes as they come, in any order. An error that another attempt cannot mend (a CurateError but
+        StorageError) is raised."""
+        ...
+
+    def broadcast(self, function: Callable[[Any], Any], payload: Any) -> None:
+        """function(payload) in every worker that is there and idle, as far as that can be done."""
         ...
 
     def release(self) -> None:
@@ -56,18 +76,18 @@ class Backend(Protocol):
     def close(self) -> None: ...
 
 
-def attempt(function: Callable[[Any], Any], payload: Any, attempts: int = ATTEMPTS) -> tuple[Any, str | None]:
+def attempt(function: Callable[..., Any], payload: Any, shared: Any = None) -> tuple[Any, str | None]:
     """(value, None), or (None, message) after the last attempt. Shared by all backends, inside the worker."""
-    for number in range(1, attempts + 1):
+    for number in range(1, ATTEMPTS + 1):
         try:
-            return function(payload), None
+            return function(payload) if shared is None else function(payload, shared), None
         except StorageError as error:
             message = str(error)
         except CurateError:
             raise
         except Exception as error:  # noqa: BLE001 - what a shard can do wrong has no list; the bound and the ledger keep it honest
             message = f"{type(error).__name__}: {error}"
-        if number < attempts:
+        if number < ATTEMPTS:
             time.sleep(BACKOFF_SECONDS * 2 ** (number - 1))
     return None, " ".join(message.split())
 

@@ -20,7 +20,7 @@ from curate.engine.context import Built, Context
 from curate.engine.segments import read_ledger
 from curate.engine.view import StoredView
 
-WORK = {"selections": ("shuffle", "counts"), "datasets": ("order", "parts")}
+WORK = {"artifacts": ("work",), "selections": ("shuffle", "counts"), "datasets": ("order", "parts")}
 """Folders of a noun that hold what one step of its build leaves for the next."""
 
 
@@ -36,7 +36,7 @@ def prepare(ctx: Context, node: Node) -> Built:
 
 
 def tidy(ctx: Context, built: Built) -> None:
-    """Remove what lies between the steps of a committed Select or Pack; a kill after the commit leaves it behind."""
+    """Remove what lies between the steps of a committed global stage; a kill after the commit leaves it behind."""
     for folder in WORK.get(built.base.split("/")[0], ()):
         ctx.storage.remove(f"{built.base}/{folder}")
 

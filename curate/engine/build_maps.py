@@ -19,7 +19,7 @@ from curate.core.pipeline import Node
 from curate.core.rows import ColumnsRef, Rows
 from curate.core.stage import Map, Resources
 from curate.engine import segments
-from curate.engine.backend import Outcome
+from curate.engine.backend import How, Outcome
 from curate.engine.context import Built, Context
 from curate.engine.passes import ATTEMPTS, Member, PassTask, run_pass
 from curate.engine.segments import read_ledger
@@ -146,7 +146,7 @@ class MapBuild:
     # --- work and failure ---
 
     def _run(self, tasks: list[PassTask], *, isolated: bool = False) -> Iterator[tuple[PassTask, Outcome]]:
-        for outcome in self.ctx.run_with(run_pass, tasks, self.resources(), isolated=isolated):
+        for outcome in self.ctx.run_with(run_pass, tasks, self.resources(), How(isolated=isolated)):
             yield tasks[outcome.index], outcome
 
     def _work_off(self, tasks: list[PassTask], *, isolated: bool = False) -> None:

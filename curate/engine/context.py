@@ -19,7 +19,7 @@ from curate.core.rows import ColumnsRef, Rows
 from curate.core.stage import Map, Pack, Portion, Report, Resources, Select, Source, Stage
 from curate.core.storage import Storage
 from curate.core.tombstones import Tombstones
-from curate.engine.backend import Backend, Outcome
+from curate.engine.backend import HOW, Backend, How, Outcome
 from curate.engine.events import Events
 from curate.engine.progress import Progress
 
@@ -146,18 +146,18 @@ class Context:
     # --- running tasks ---
 
     def run(
-        self, function: Callable[[Any], Any], payloads: Sequence[Any], stage: Stage, *, isolated: bool = False
+        self, function: Callable[..., Any], payloads: Sequence[Any], stage: Stage, how: How = HOW
     ) -> Iterator[Outcome]:
         """Outcomes as they come; raises DrainedError when the run was told to stop and something is left undone."""
-        return self.run_with(function, payloads, stage.resources(), isolated=isolated)
+        return self.run_with(function, payloads, stage.resources(), how)
 
     def run_with(
-        self, function: Callable[[Any], Any], payloads: Sequence[Any], resources: Resources, *, isolated: bool = False
+        self, function: Callable[..., Any], payloads: Sequence[Any], resources: Resources, how: How = HOW
     ) -> Iterator[Outcome]:
         if payloads:
             self._check_resources()
         count = 0
-        for outcome in self.backend.map(function, payloads, resources, isolated=isolated):
+        for outcome in self.backend.map(function, payloads, resources, how):
             count += 1
             if outcome.error:
                 self.events.emit("failure", task=function.__name__, index=outcome.index, error=outcome.error)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from curate.core.stage import Resources
-from curate.engine.backend import Outcome, attempt
+from curate.engine.backend import HOW, How, Outcome, attempt
 from curate.engine.isolated import run_isolated
 
 
@@ -25,17 +25,19 @@ class LocalBackend:
         function: Callable[[Any], Any],
         payloads: Sequence[Any],
         resources: Resources,
-        *,
-        isolated: bool = False,
+        how: How = HOW,
     ) -> Iterator[Outcome]:
         for index, payload in enumerate(payloads):
             if self.draining.is_set():
                 return
-            if isolated:
+            if how.isolated:
                 yield run_isolated(function, payload, index)
             else:
-                value, error = attempt(function, payload)
+                value, error = attempt(function, payload, how.shared)
                 yield Outcome(index, value, error)
+
+    def broadcast(self, function: Callable[[Any], Any], payload: Any) -> None:
+        function(payload)
 
     def release(self) -> None:
         pass

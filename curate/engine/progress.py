@@ -35,6 +35,16 @@ class Step:
             left = (self.total - self.done) / max(rate, 1e-6)
             self.owner.say(f"  {self.label}: {self.done:,} of {self.total:,}, {rate:,.0f}/s, {left:,.0f} s to go")
 
+    def tell(self, share: float, text: str) -> None:
+        """Progress of work that is not counted in rows: share done (0 .. 1), and what is going on."""
+        self.done = int(min(1.0, max(0.0, share)) * self.total)
+        if self.bar is not None and self.owner.bars is not None:
+            self.owner.bars.update(self.bar, completed=self.done, rate=text)
+        elif self.owner.console and time.monotonic() - self.spoke > LINE_SECONDS and 0 < share < 1:
+            self.spoke = time.monotonic()
+            left = (self.spoke - self.began) * (1 - share) / share
+            self.owner.say(f"  {self.label}: {share:.0%}, {text}, about {left:,.0f} s to go")
+
     def refused(self) -> str:
         """How many were refused, and by which stages where there are several."""
         by_stage = ", ".join(f"{stage} {count:,}" for stage, count in self.rejects.items() if stage and count)

@@ -12,6 +12,7 @@ import os
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -26,13 +27,16 @@ from ray.exceptions import RayActorError, RayTaskError
 
 from curate.core.errors import CurateError
 from curate.core.stage import Resources
-from curate.engine.backend import ATTEMPTS, Outcome, attempt
+from curate.engine.backend import ATTEMPTS, HOW, How, Outcome, attempt
 from curate.engine.isolated import run_isolated
+from curate.engine.queue import Queue
 
 IN_FLIGHT = 2
 POLL_SECONDS = 5.0
 START_SECONDS = 600.0
 """How long to wait for the first worker: an autoscaling cluster takes minutes to add a node."""
+ABSENT_SECONDS = 20.0
+"""After how long others take over what was meant for a worker that is not up."""
 PASSED_ON = ("CURATE_", "AWS_", "HF_", "FSSPEC_")
 """Environment variables by prefix that workers inherit from the driver."""
 
@@ -47,12 +51,12 @@ class _Worker:
         """Answers once the process runs."""
 
     def run(
-        self, function: Callable[[Any], Any], payload: Any, index: int, isolated: bool
+        self, function: Callable[..., Any], payload: Any, index: int, isolated: bool = False, shared: Any = None
     ) -> tuple[Outcome | None, CurateError | None]:
         try:
             if isolated:
                 return run_isolated(function, payload, index), None
-            value, error = attempt(function, payload)
+            value, error = attempt(function, payload, shared)
             return Outcome(index, value, error), None
         except CurateError as fatal:
             return None, fatal
@@ -65,8 +69,13 @@ class _Slot:
     actor: Any
     greeting: Any
     up: bool = False
+    since: float = field(default_factory=time.monotonic)
+    """When it was asked for."""
     busy: dict[Any, int] = field(default_factory=dict)
     """Object reference -> payload index, oldest first."""
+
+    def absent(self) -> bool:
+        return not self.up and time.monotonic() - self.since > ABSENT_SECONDS
 
 
 class RayBackend:
@@ -99,27 +108,32 @@ class RayBackend:
         function: Callable[[Any], Any],
         payloads: Sequence[Any],
         resources: Resources,
-        *,
-        isolated: bool = False,
+        how: How = HOW,
     ) -> Iterator[Outcome]:
         if not payloads:
             return
         count = min(self.slots(resources), len(payloads))
         self._fit(resources, count)
-        todo = list(range(len(payloads)))[::-1]
-        deaths = dict.fromkeys(todo, 0)
+        pool = self._pool[:count]
+        queue = Queue(len(payloads), count, how.sticky, how.window and how.window * count)
+        # passed as it is, and not inside of something: so a worker gets the value, its arrays where they lie
+        shared = None if how.shared is None else ray.put(how.shared)
+        deaths: Counter[int] = Counter()
         alone = time.monotonic()
         while True:
             if self.draining.is_set():
-                todo.clear()
-            for slot in self._pool[:count]:
-                while slot.up and todo and len(slot.busy) < IN_FLIGHT:
-                    index = todo.pop()
-                    slot.busy[slot.actor.run.remote(function, payloads[index], index, isolated)] = index
-            owners = {ref: slot for slot in self._pool for ref in slot.busy}
-            if not todo and not owners:
+                queue.clear()
+            absent = [
+                n for n, slot in enumerate(pool) if not slot.up and time.monotonic() - slot.since > ABSENT_SECONDS
+            ]
+            for number, slot in enumerate(pool):
+                while slot.up and len(slot.busy) < IN_FLIGHT and (index := queue.take(number, absent)) is not None:
+                    ref = slot.actor.run.remote(function, payloads[index], index, how.isolated, shared)
+                    slot.busy[ref] = index
+            owners = {ref: number for number, slot in enumerate(pool) for ref in slot.busy}
+            if not queue and not owners:
                 return
-            starting = {slot.greeting: slot for slot in self._pool[:count] if not slot.up} if todo else {}
+            starting = {slot.greeting: slot for slot in pool if not slot.up} if queue else {}
             ready, _ = ray.wait([*owners, *starting], num_returns=1, timeout=POLL_SECONDS)
             if owners:
                 alone = time.monotonic()
@@ -128,7 +142,14 @@ class RayBackend:
             elif ready[0] in starting:
                 self._greet(starting[ready[0]])
             else:
-                yield from self._settle(owners[ready[0]], ready[0], todo, deaths)
+                number = owners[ready[0]]
+                for outcome in self._settle(pool[number], number, ready[0], queue, deaths):
+                    queue.settle(outcome.index)
+                    yield outcome
+
+    def broadcast(self, function: Callable[[Any], Any], payload: Any) -> None:
+        refs = [slot.actor.run.remote(function, payload, 0) for slot in self._pool if slot.up and not slot.busy]
+        ray.wait(refs, num_returns=len(refs), timeout=POLL_SECONDS) if refs else None
 
     def _greet(self, slot: _Slot) -> None:
         """An actor is up, or could not start: that is never the fault of a payload."""
@@ -152,7 +173,7 @@ class RayBackend:
                 f"{free.get('CPU', 0):g} CPUs, {free.get('GPU', 0):g} GPUs); wait for other jobs, or lower `threads`"
             )
 
-    def _settle(self, slot: _Slot, ref: Any, todo: list[int], deaths: dict[int, int]) -> Iterator[Outcome]:
+    def _settle(self, slot: _Slot, number: int, ref: Any, queue: Queue, deaths: Counter[int]) -> Iterator[Outcome]:
         try:
             outcome, fatal = ray.get(ref)
         except RayActorError:
@@ -160,12 +181,12 @@ class RayBackend:
             lost = list(slot.busy.values())
             slot.busy.clear()
             fresh = self._start(self._resources)
-            slot.actor, slot.greeting, slot.up = fresh.actor, fresh.greeting, False
-            todo.extend(reversed(lost[1:]))
+            slot.actor, slot.greeting, slot.up, slot.since = fresh.actor, fresh.greeting, False, fresh.since
             deaths[lost[0]] += 1
             if deaths[lost[0]] < ATTEMPTS:
-                todo.append(lost[0])
+                queue.give_back(number, lost)
             else:
+                queue.give_back(number, lost[1:])
                 yield Outcome(lost[0], error="the worker process died", crashed=True)
             return
         except RayTaskError as error:

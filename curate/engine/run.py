@@ -32,10 +32,11 @@ from curate.core.errors import (
 from curate.core.ledger import Entry
 from curate.core.nouns import Manifest
 from curate.core.pipeline import Node, Pipeline
-from curate.core.stage import PLAIN_NAME, Map, Pack, Reduce, Report, Select, Source
+from curate.core.stage import PLAIN_NAME, Fit, Map, Pack, Reduce, Report, Select, Source
 from curate.core.storage import Storage, open_workspace
 from curate.engine import build_global, build_maps
-from curate.engine.backend import Backend, Outcome
+from curate.engine.backend import HOW, Backend, How, Outcome
+from curate.engine.build_fit import build_fit
 from curate.engine.build_source import build_source
 from curate.engine.context import Context, Options
 from curate.engine.events import Events
@@ -72,9 +73,13 @@ class LazyBackend:
     def slots(self, resources: Any) -> int:
         return self._get().slots(resources)
 
-    def map(self, function: Any, payloads: Any, resources: Any, *, isolated: bool = False) -> Iterator[Outcome]:
+    def map(self, function: Any, payloads: Any, resources: Any, how: How = HOW) -> Iterator[Outcome]:
         if payloads:
-            yield from self._get().map(function, payloads, resources, isolated=isolated)
+            yield from self._get().map(function, payloads, resources, how)
+
+    def broadcast(self, function: Any, payload: Any) -> None:
+        if self._backend is not None:
+            self._backend.broadcast(function, payload)
 
     def release(self) -> None:
         if self._backend is not None:
@@ -231,6 +236,7 @@ class Runner:
         built = self.ctx.built[node.name]
         kinds: list[tuple[type, Callable[..., None]]] = [
             (Reduce, build_global.build_reduce),
+            (Fit, build_fit),
             (Select, build_global.build_select),
             (Pack, build_global.build_pack),
             (Report, build_global.build_report),

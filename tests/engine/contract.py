@@ -26,7 +26,7 @@ from curate.core import registry
 from curate.core.hashing import digest
 from curate.core.nouns import Manifest, StoredArtifact, read_shards
 from curate.core.pipeline import Pipeline
-from curate.core.stage import Incoming, Map, Portion, Reduce, Report, Select, Source, Stage
+from curate.core.stage import Fit, Incoming, Map, Portion, Reduce, Report, Select, Source, Stage
 from curate.core.storage import Storage, open_storage
 from curate.core.vectors import from_binary
 from curate.engine.run import Result, run
@@ -42,6 +42,8 @@ STAGES: dict[str, tuple[str, str | list[str], dict[str, Any], dict[str, str]]] =
     "embed": ("image.embed", "text", {}, {}),
     "sets": ("duplicates.find", "prints", {}, {}),
     "unique": ("duplicates.drop", "prints", {}, {"sets": "sets"}),
+    "evaluation": ("duplicates.reference", ["unique", "embed"], {}, {}),
+    "clean": ("duplicates.decontaminate", ["text", "prints", "embed"], {"eps": 0.001}, {"against": "evaluation"}),
     "tree": ("cluster.fit", ["unique", "embed"], {"levels": [4, 2], "rounds": 2, "iterations": 5}, {}),
     "clusters": ("cluster.assign", ["unique", "embed"], {"levels": 2}, {"tree": "tree"}),
     "sample": ("select.hierarchical", "clusters", {"target": 8}, {"tree": "tree"}),
@@ -225,7 +227,7 @@ class Output:
         if isinstance(stage, Select):
             rows_ = [{n: row[n] for n in ("key", "item", "copies", "reject")} for row in self.selection(name)]
             return sorted(rows_, key=lambda row: (row["key"], row["item"]))
-        if isinstance(stage, Reduce):
+        if isinstance(stage, (Reduce, Fit)):
             return {part: plain(value) for part, value in StoredArtifact(self.storage, self.bases[name]).items()}
         files = [f for f in sorted(self.storage.list(self.bases[name])) if f not in ("manifest.json", "shards.parquet")]
         if isinstance(stage, Report):
@@ -249,6 +251,8 @@ def decoded(column: pa.ChunkedArray, field: pa.Field) -> list[Any]:
 def plain(value: Any) -> Any:
     if isinstance(value, pa.Table):
         return [decoded(value.column(n), value.schema.field(n)) for n in value.column_names]
+    if isinstance(value, dict):
+        return {name: plain(item) for name, item in value.items()}
     return value.tolist() if isinstance(value, np.ndarray) else value
 
 

@@ -20,7 +20,7 @@ from curate.core import registry
 from curate.core.errors import CurateError
 from curate.core.nouns import POOL_SCHEMA
 from curate.core.pipeline import Pipeline
-from curate.core.stage import Map, Pack, Reduce, Select, Source, Stage, is_execution
+from curate.core.stage import Fit, Map, Pack, Reduce, Select, Source, Stage, is_execution
 from curate.core.storage import open_storage
 from curate.engine.record import Run
 from curate.engine.run import run
@@ -29,11 +29,11 @@ from tests.engine.contract import Mixed, Output
 
 OPS = sorted(registry.OPS)
 KINDS = {
-    op: next(base for base in (Source, Map, Reduce, Select, Pack, Stage) if issubclass(registry.resolve(op), base))
+    op: next(base for base in (Source, Map, Reduce, Fit, Select, Pack, Stage) if issubclass(registry.resolve(op), base))
     for op in OPS
 }
-MAPS, REDUCES, SELECTS, PACKS, SOURCES = (
-    [op for op in OPS if KINDS[op] is kind] for kind in (Map, Reduce, Select, Pack, Source)
+MAPS, REDUCES, FITS, SELECTS, PACKS, SOURCES = (
+    [op for op in OPS if KINDS[op] is kind] for kind in (Map, Reduce, Fit, Select, Pack, Source)
 )
 REPORTS = [op for op in OPS if KINDS[op] is Stage]
 REASON = re.compile(r"[a-z][a-z0-9_]*|error_\w+")
@@ -180,7 +180,7 @@ def cut(memory: Path) -> Output:
     return Output(str(folder), run(contract.pipeline(Mixed(namespace="contract", shard_rows=5)), str(folder)))
 
 
-@pytest.mark.parametrize("op", [*MAPS, *REDUCES, *SELECTS, *PACKS])
+@pytest.mark.parametrize("op", [*MAPS, *REDUCES, *FITS, *SELECTS, *PACKS])
 def test_the_same_however_the_pool_is_cut(op: str, made: Output, cut: Output) -> None:
     stage, name = contract.stage_of(op), contract.case(op)
     assert same(contract.golden(made.value(name, stage)), contract.golden(cut.value(name, stage)))
@@ -225,7 +225,7 @@ def test_map_batches_are_a_power_of_two(op: str) -> None:
     assert rows & (rows - 1) == 0, f"{op}.batch_rows: {rows}; segments and passes cut by powers of two"
 
 
-@pytest.mark.parametrize("op", [*MAPS, *REDUCES])
+@pytest.mark.parametrize("op", [*MAPS, *REDUCES, *FITS])
 def test_nothing_alive(op: str, workspace: Path) -> None:
     """Every row refused upstream: none is computed; a Reduce has an artifact of nothing, or says in a line why not."""
     name = contract.case(op)
@@ -236,7 +236,7 @@ def test_nothing_alive(op: str, workspace: Path) -> None:
         assert (ledger[name].before, ledger[name].after) == (0, 0)
     else:
         assert re.match(r"[a-z._]+: ", said) and name not in ledger
-        assert any(isinstance(node.stage, Reduce) for node in pipeline.nodes.values())
+        assert any(isinstance(node.stage, (Reduce, Fit)) for node in pipeline.nodes.values())
     assert all(entry.after == 0 for entry in ledger.values())
 
 

@@ -12,6 +12,7 @@ import pytest
 from curate.core.pipeline import Pipeline
 from curate.core.storage import open_storage
 from curate.engine import shuffle
+from curate.engine.backend import HOW
 from curate.engine.context import Options
 from curate.engine.local import LocalBackend
 from curate.engine.run import Result, run
@@ -84,11 +85,11 @@ class Weighed(LocalBackend):
         super().__init__()
         self.sizes: dict[str, int] = {}
 
-    def map(self, function: Any, payloads: Any, resources: Any, *, isolated: bool = False) -> Any:
+    def map(self, function: Any, payloads: Any, resources: Any, how: Any = HOW) -> Any:
         for payload in payloads:
             size = len(pickle.dumps(payload))
             self.sizes[function.__name__] = max(size, self.sizes.get(function.__name__, 0))
-        return super().map(function, payloads, resources, isolated=isolated)
+        return super().map(function, payloads, resources, how)
 
 
 def test_a_task_is_as_small_in_a_large_pool(workspace: Path) -> None:

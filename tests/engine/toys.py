@@ -16,12 +16,14 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from curate.core.errors import Reject, TargetError
-from curate.core.hashing import ranks
+from curate.core.group import Group, Part
+from curate.core.hashing import key_words, rank_below, ranks
 from curate.core.pipeline import Pipeline
 from curate.core.stage import (
     Artifact,
     Batch,
     Execution,
+    Fit,
     Incoming,
     Map,
     Pack,
@@ -215,6 +217,80 @@ class Total(Reduce):
     def finish(self, state: Table) -> Artifact:
         rows, total = state.column("rows").to_numpy().sum(), state.column("sum").to_numpy().sum()
         return {"mean": np.array([total / max(1, rows)]), "facts": {"rows": int(rows)}}
+
+
+class Means(Fit):
+    """Means of rows by brightness, moved in `rounds` passes: steps, a checkpoint per pass, a regrouping, a scatter and
+    stored arrays. Notes each pass that it does in a `log`."""
+
+    op: ClassVar[str] = "toy.means"
+    kind: ClassVar[str] = "toy_means"
+    units: int = 3
+    rounds: int = 3
+    share: float = 1.0
+    reads_column: str = "brightness"
+    bad: str = ""
+    log: Annotated[str, Execution()] = ""
+    threads: Annotated[int, Execution()] = 1
+
+    def reads(self) -> tuple[str, ...]:
+        return (self.reads_column,)
+
+    def load(self, table: Table) -> dict[str, NDArray[Any]]:
+        rank = ranks(0, table.column("key").to_pylist())
+        values = table.column(self.reads_column).to_numpy()[rank_below(rank, self.share)]
+        shard = (table.schema.metadata or {})[b"shard"].decode()
+        wide = self.bad == "shape" and int(shard[:4], 16) % 2 == 1
+        vectors = np.repeat(values[:, None], 3 if wide else 2, axis=1).astype(np.float16)
+        return {"value": values, "vector": vectors, "key": key_words(table.column("key").to_pylist())[: len(values)]}
+
+    def fit(self, group: Group) -> Artifact:
+        state = group.restored() or {"round": 0, "means": np.linspace(110, 140, self.units), "sums": []}
+        means, sums = state["means"], state["sums"]
+        for number in range(state["round"], self.rounds):
+            group.tell(number / self.rounds, f"round {number}")
+            total, count = np.zeros(self.units), np.zeros(self.units)
+            for part_total, part_count in group.each(add_up, means=means, bad=self.bad):
+                total, count = total + part_total, count + part_count
+            means = np.where(count > 0, total / np.maximum(count, 1), means)
+            sums.append(float(total.sum()))
+            if self.log:
+                with open(self.log, "a") as file:
+                    file.write(f"{number}\n")
+            group.save({"round": number + 1, "means": means, "sums": sums})
+        cells = group.partition("cells", nearest_mean, self.units, means=means)
+        spread = [float(value) for value in cells.each(keep_sorted)]
+        again = sum(float(value) for value in cells.stored("sorted").each(whole))
+        few = group.scatter("few", {"mean": means})
+        facts = {"rows": [int(n) for n in cells.rows], "spread": spread, "sums": sums, "again": again}
+        return {"means": means, "facts": facts | {"scattered": [float(v) for v in few.each(whole_means)]}}
+
+
+def add_up(part: Part, shared: Mapping[str, Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    if shared["bad"] == "step":
+        raise ValueError("cannot add this up")
+    unit = np.abs(part.arrays["value"][:, None] - shared["means"]).argmin(axis=1)
+    size = len(shared["means"])
+    return np.bincount(unit, part.arrays["value"], minlength=size), np.bincount(unit, minlength=size).astype(float)
+
+
+def nearest_mean(part: Part, shared: Mapping[str, Any]) -> tuple[NDArray[Any], dict[str, NDArray[Any]]]:
+    return np.abs(part.arrays["value"][:, None] - shared["means"]).argmin(axis=1), dict(part.arrays)
+
+
+def keep_sorted(part: Part, shared: Mapping[str, Any]) -> float:
+    order = np.argsort(part.arrays["value"], kind="stable")
+    part.store("sorted", {name: array[order] for name, array in part.arrays.items()})
+    return float(np.ptp(part.arrays["value"])) if part.rows else 0.0
+
+
+def whole(part: Part, shared: Mapping[str, Any]) -> float:
+    assert np.all(np.diff(part.arrays["value"]) >= 0)
+    return float(part.arrays["vector"].astype(np.float64).sum())
+
+
+def whole_means(part: Part, shared: Mapping[str, Any]) -> float:
+    return float(part.arrays["mean"].sum())
 
 
 class Brighter(Map):

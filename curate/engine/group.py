@@ -1,0 +1,251 @@
+"""The engine's groups: parts held by workers, steps sent to them, results in part order, checkpoints on the way."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curate.core.arrays import read_arrays, write_arrays
+from curate.core.errors import DrainedError, StageError
+from curate.core.group import LEAST_PART_ROWS, PARTS, Arrays, Step, cut, frozen, joined, part_rows_for
+from curate.core.pipeline import Node
+from curate.core.stage import Fit
+from curate.engine.backend import How
+from curate.engine.context import Built, Context
+from curate.engine.parts import (
+    BlockTask,
+    FromCells,
+    FromFile,
+    FromShards,
+    Origin,
+    agreed,
+    cell_file,
+    load_block,
+    plain,
+    run_partition,
+    run_step,
+)
+from curate.engine.progress import Step as Bar
+
+WINDOW = 4
+"""Blocks per worker whose results may wait for those before them."""
+_JSON = "json"
+CHECKPOINTS = 2
+"""How many of the last are kept."""
+
+
+class _Results:
+    """Results of a call as they are asked for. Before another call starts, the rest is fetched: workers do one call
+    at a time."""
+
+    def __init__(self, source: Iterator[Any]) -> None:
+        self.wanted = True
+        self._source, self._fetched = source, deque[Any]()
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        return self._fetched.popleft() if self._fetched else next(self._source)
+
+    def fetch(self) -> None:
+        for value in self._source:
+            if self.wanted:
+                self._fetched.append(value)
+
+
+@dataclass
+class Build:
+    """What the groups of one fit share."""
+
+    ctx: Context
+    node: Node
+    stage: Fit
+    built: Built
+    bar: Bar
+    calls: int = 0
+    saved: int = 0
+    names: dict[str, int] = field(default_factory=dict)
+    """Names that are taken -> the call that stored under it, 0 for groups."""
+    results: _Results | None = None
+
+    @property
+    def base(self) -> str:
+        return self.built.base
+
+    @property
+    def threads(self) -> int:
+        return max(1, int(self.stage.resources().cpus))
+
+    def load(self) -> tuple[EngineGroup, int]:
+        """The group of the pool's rows, in the hands of workers, and how many live rows there are."""
+        ctx, shards = self.ctx, self.ctx.pool(self.node).shards
+        rows, ports = ctx.rows(self.node), ctx.ports(self.node)
+        parts = joined([shard.rows for shard in shards], part_rows_for(sum(shard.rows for shard in shards)))
+        origins = [
+            FromShards(ctx.storage, self.stage, rows, ports, self.base, tuple(shards[a:b])) for a, b in parts
+        ] or [FromShards(ctx.storage, self.stage, rows, ports, self.base, ())]
+        group = EngineGroup(self, "pool", [(number, origin) for number, origin in enumerate(origins)])
+        loaded = list(self.run(load_block, group.tasks()))
+        agreed(self.stage.op, [block.kinds for block in loaded])
+        group.known = [count for block in loaded for count in block.rows]
+        return group, sum(block.alive for block in loaded)
+
+    def take(self, name: str, call: int = 0) -> str:
+        """Claim a name; the parts of one call may share it."""
+        if self.names.setdefault(plain(name), call) != call or (not call and self.names[name]):
+            raise ValueError(f"{self.stage.op}: {name!r} names something of this fit already")
+        return name
+
+    def run(self, function: Callable[..., Any], tasks: Sequence[BlockTask], shared: Any = None) -> Iterator[Any]:
+        """What the tasks return, in their order. Raises StageError, DrainedError."""
+        if self.results is not None:
+            self.results.fetch()
+        results = self.results = _Results(self._in_order(function, tasks, shared))
+        try:
+            yield from results
+        finally:
+            results.wanted = False
+
+    def _in_order(self, function: Callable[..., Any], tasks: Sequence[BlockTask], shared: Any) -> Iterator[Any]:
+        early: dict[int, Any] = {}
+        number = 0
+        how = How(sticky=True, window=WINDOW, shared=frozen(shared))
+        for outcome in self.ctx.run(function, tasks, self.stage, how):
+            if outcome.error:
+                raise StageError(f"{self.node.name}: {outcome.error}; mend the cause and run the same command again")
+            early[outcome.index] = outcome.value
+            while number in early:
+                yield early.pop(number)
+                number += 1
+
+
+@dataclass
+class EngineGroup:
+    """A group whose parts lie with workers; see curate.core.group.Group."""
+
+    build: Build
+    name: str
+    blocks: list[tuple[int, Origin]]
+    """(first part, where its parts come from), in order."""
+    known: list[int] | None = None
+    """Rows of each part, once somebody has looked."""
+
+    @property
+    def threads(self) -> int:
+        return self.build.threads
+
+    @property
+    def rows(self) -> Sequence[int]:
+        if self.known is None:
+            self.known = [rows for block in self.build.run(load_block, self.tasks()) for rows in block.rows]
+        return self.known
+
+    def tasks(self, **changes: Any) -> list[BlockTask]:
+        build = self.build
+        return [
+            BlockTask(build.ctx.storage, build.base, self.name, first, origin, build.threads, **changes)
+            for first, origin in self.blocks
+        ]
+
+    def each(self, step: Step, **shared: Any) -> Iterator[Any]:
+        self.build.calls += 1
+        call = self.build.calls
+        for block in self.build.run(run_step, self.tasks(step=step, call=call), shared):
+            for value, stored in block:
+                for name in stored:
+                    self.build.take(name, call)
+                yield frozen(value)
+
+    def partition(self, name: str, step: Step, cells: int, **shared: Any) -> EngineGroup:
+        build = self.build
+        build.calls += 1
+        folder, files = f"{build.base}/work/{build.take(name)}", len(self.rows)
+        there = _numbers(build.ctx.storage.list(folder))
+        edges = [first for first, _ in self.blocks[1:]] + [files]
+        tasks = [
+            replace(task, there=frozenset(range(task.first, stop)) & there)
+            for task, stop in zip(
+                self.tasks(step=step, call=build.calls, folder=folder, cells=cells), edges, strict=True
+            )
+        ]
+        total: NDArray[np.int64] = np.zeros(cells, dtype=np.int64)
+        for block in build.run(run_partition, tasks, shared):
+            for counts in block:
+                total += counts
+        rows = total.tolist()
+        stretches = joined(rows, max(1, min(LEAST_PART_ROWS, sum(rows) // PARTS)))
+        origins = [(a, FromCells(build.ctx.storage, folder, files, a, b)) for a, b in stretches]
+        return EngineGroup(build, name, [*origins], rows)
+
+    def scatter(self, name: str, arrays: Arrays) -> EngineGroup:
+        storage, folder = self.build.ctx.storage, f"{self.build.base}/work/{self.build.take(name)}"
+        there, parts = _numbers(storage.list(folder)), cut(arrays)
+        for number, part in enumerate(parts):
+            if number not in there:
+                write_arrays(storage, cell_file(folder, number), part)
+        return self._of_files(name, folder, [len(next(iter(part.values()))) for part in parts])
+
+    def stored(self, name: str) -> EngineGroup:
+        parts = len(self.rows)
+        group = self._of_files(f"{name} stored", f"{self.build.base}/{plain(name)}", [0] * parts)
+        group.known = None
+        return group
+
+    def _of_files(self, name: str, folder: str, rows: list[int]) -> EngineGroup:
+        storage = self.build.ctx.storage
+        origins = [(number, FromFile(storage, cell_file(folder, number))) for number in range(len(rows))]
+        return EngineGroup(self.build, name, [*origins], rows)
+
+    def save(self, state: Mapping[str, Any]) -> None:
+        build, storage = self.build, self.build.ctx.storage
+        arrays = {name: value for name, value in state.items() if isinstance(value, np.ndarray)}
+        others = {name: value for name, value in state.items() if name not in arrays}
+        text = json.dumps(others, sort_keys=True, default=_plain_number).encode()
+        build.saved = max(build.saved, self._last_saved()) + 1
+        head = {_JSON: np.frombuffer(text, dtype=np.uint8)}
+        write_arrays(storage, self._checkpoint(build.saved), arrays, head=head)
+        storage.remove(self._checkpoint(build.saved - CHECKPOINTS))
+        build.ctx.events.emit("checkpoint", stage=build.node.name, number=build.saved)
+        if build.ctx.backend.draining.is_set():
+            raise DrainedError(f"stopped inside of {build.node.name}; the same command goes on from there")
+
+    def restored(self) -> dict[str, Any] | None:
+        build = self.build
+        build.saved = self._last_saved()
+        if not build.saved:
+            return None
+        arrays = read_arrays(build.ctx.storage, self._checkpoint(build.saved))
+        text = arrays.pop(_JSON).tobytes()
+        build.ctx.events.emit("resumed", stage=build.node.name, number=build.saved)
+        build.ctx.progress.say(f"{build.node.name}: goes on from checkpoint {build.saved}")
+        return {**json.loads(text), **{name: np.array(array) for name, array in arrays.items()}}
+
+    def _last_saved(self) -> int:
+        if self.build.saved:
+            return self.build.saved
+        files = self.build.ctx.storage.list(f"{self.build.base}/work/checkpoints")
+        return max(_numbers(files), default=0)
+
+    def _checkpoint(self, number: int) -> str:
+        return cell_file(f"{self.build.base}/work/checkpoints", number)
+
+    def tell(self, done: float, text: str) -> None:
+        self.build.bar.tell(done, text)
+
+
+def _numbers(files: Mapping[str, int]) -> frozenset[int]:
+    """Numbers of the parts that have a file in a folder."""
+    return frozenset(int(name.removesuffix(".npz")) for name in files if "/" not in name)
+
+
+def _plain_number(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"a checkpoint holds arrays and JSON-able values, not {type(value).__name__}")

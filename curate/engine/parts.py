@@ -1,0 +1,335 @@
+"""What a worker holds of a Fit's groups, and the steps it runs over that.
+
+Parts come in blocks of neighbours, each loaded at once by the worker that first needs it and kept until another build
+needs the place: from shards of the pool, from the files that a regrouping has left, or from files by part. What does
+not lie in a file that can be mapped is spilled to a file without a name, which cannot outlive the process.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, BinaryIO, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curate.core import faults
+from curate.core.arrays import members, read_arrays, read_rows, write_arrays
+from curate.core.errors import InputError, StorageError
+from curate.core.group import Arrays, Part, Step, frozen
+from curate.core.nouns import Shard
+from curate.core.rows import Rows
+from curate.core.stage import Fit
+from curate.core.storage import Storage
+from curate.engine.backend import set_up
+
+Kinds = Mapping[str, tuple[str, tuple[int, ...], str]]
+"""Name -> dtype and shape of a row, and the shard that was found to have them."""
+EDGES = "edges"
+SPILL = "CURATE_SPILL"
+"""Environment variable: folder of the files that workers map; the system's folder for temporary files without it."""
+
+
+class Origin(Protocol):
+    """Where a block's parts come from."""
+
+    def load(self, block: Block) -> list[Arrays]: ...
+
+
+@dataclass
+class Block:
+    """Neighbouring parts in one worker."""
+
+    parts: list[Part] = field(default_factory=list)
+    alive: int = 0
+    """Live rows that `load` was shown."""
+    kinds: Kinds = field(default_factory=dict)
+    stored: dict[str, int] = field(default_factory=dict)
+    """Name -> rows, of what the part at work has stored."""
+
+
+@dataclass(frozen=True)
+class FromShards:
+    """One part: the rows of some shards, as the stage wants them."""
+
+    storage: Storage
+    stage: Fit
+    rows: Rows
+    ports: Mapping[str, str]
+    base: str
+    shards: tuple[Shard, ...]
+
+    def load(self, block: Block) -> list[Arrays]:
+        stage: Fit = set_up(self.base, self.stage, dict(self.ports), self.storage)  # type: ignore[assignment]
+        spill, empty = Spill(), {}
+        for shard in self.shards:
+            table = self.rows.live_table(shard, stage.reads())
+            block.alive += table.num_rows
+            arrays = {name: np.asarray(value) for name, value in stage.load(table).items()}
+            if len({len(value) for value in arrays.values()}) != 1:
+                raise ValueError(f"{stage.op}.load: arrays of {[len(v) for v in arrays.values()]} rows")
+            kinds = {name: (value.dtype.str, value.shape[1:], shard.id) for name, value in arrays.items()}
+            if not len(next(iter(arrays.values()))):
+                empty = arrays
+                continue
+            block.kinds = agreed(stage.op, [block.kinds, kinds])
+            spill.append(arrays)
+        return [spill.mapped() or empty]
+
+
+def agreed(op: str, found: Sequence[Kinds]) -> Kinds:
+    """What all shards with rows have in common. Raises InputError naming two that differ."""
+    first: Kinds = {}
+    for kinds in found:
+        for name in {**first, **kinds} if first and kinds else ():
+            if name not in kinds or name not in first or first[name][:2] != kinds[name][:2]:
+                a, b = (_kind(name, have) for have in (first, kinds))
+                raise InputError(
+                    f"{op}: {a}, but {b}: all rows must come from one encoder with one setting; "
+                    "refuse the others upstream or import them as a pool of their own"
+                )
+        first = first or kinds
+    return first
+
+
+def _kind(name: str, kinds: Kinds) -> str:
+    if name not in kinds:
+        return f"shard {next(iter(kinds.values()))[2]} has no {name!r}"
+    dtype, shape, shard = kinds[name]
+    return f"{name!r} of shard {shard} holds {np.dtype(dtype).name} {'x'.join(map(str, shape)) or 'numbers'} per row"
+
+
+@dataclass(frozen=True)
+class FromCells:
+    """Parts first .. stop - 1 of a group that `partition` has made: cells, out of a file per old part. The cells of a
+    block lie side by side in every file, so a file is read once per array, however many cells there are."""
+
+    storage: Storage
+    folder: str
+    files: int
+    first: int
+    stop: int
+
+    def load(self, block: Block) -> list[Arrays]:
+        paths = [cell_file(self.folder, number) for number in range(self.files)]
+        edges = np.stack([read_rows(self.storage, path, EDGES, self.first, self.stop + 1) for path in paths])
+        counts = np.diff(edges, axis=1)  # (files, cells)
+        start = np.concatenate([[0], np.cumsum(counts.sum(axis=0))])
+        names = [name for name in members(self.storage, paths[0]) if name != EDGES]
+        arrays = {name: self._gather(paths, name, edges, counts, start[:-1]) for name in names}
+        return [{name: array[a:b] for name, array in arrays.items()} for a, b in pairwise(start)]
+
+    def _gather(
+        self, paths: list[str], name: str, edges: NDArray[Any], counts: NDArray[Any], start: NDArray[Any]
+    ) -> NDArray[Any]:
+        """One array of the block, cell by cell, within a cell in the order of the files."""
+        kind = members(self.storage, paths[0])[name]
+        out = spilled((int(counts.sum()), *kind.shape[1:]), kind.dtype)
+        place = start.copy()  # of the next row of each cell
+        for path, edge, count in zip(paths, edges, counts, strict=True):
+            rows = read_rows(self.storage, path, name, int(edge[0]), int(edge[-1]))
+            before = np.cumsum(count) - count
+            out[np.repeat(place - before, count) + np.arange(len(rows))] = rows
+            place += count
+        return out
+
+
+@dataclass(frozen=True)
+class FromFile:
+    """One part, out of its own file."""
+
+    storage: Storage
+    path: str
+
+    def load(self, block: Block) -> list[Arrays]:
+        return [read_arrays(self.storage, self.path)]
+
+
+def cell_file(folder: str, part: int) -> str:
+    return f"{folder}/{part:06d}.npz"
+
+
+# --- spilling ---------------------------------------------------------------------------------------------------------
+
+
+def _unnamed() -> BinaryIO:
+    folder = os.environ.get(SPILL) or None
+    try:
+        if folder:
+            os.makedirs(folder, exist_ok=True)
+        return tempfile.TemporaryFile(dir=folder)  # type: ignore[return-value]
+    except OSError as error:
+        raise _explained(error) from error
+
+
+def _explained(error: OSError) -> Exception:
+    place = os.environ.get(SPILL) or tempfile.gettempdir()
+    if error.errno in (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT):
+        return StorageError(f"{place}: no room for a worker's rows ({error.strerror}); name another folder in {SPILL}")
+    return error
+
+
+def spilled(shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
+    """An array to be filled, in a file without a name."""
+    size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+    if not size:
+        return np.empty(shape, dtype)
+    with _unnamed() as file:
+        try:
+            os.posix_fallocate(file.fileno(), 0, size)  # or a full disk is a killed process
+        except OSError as error:
+            raise _explained(error) from error
+        return np.asarray(np.memmap(file, dtype, "r+", shape=shape))
+
+
+class Spill:
+    """Arrays by name that grow at their end in files, and are mapped when they are complete."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, BinaryIO] = {}
+        self._kinds: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
+        self._rows = 0
+
+    def append(self, arrays: Arrays) -> None:
+        try:
+            for name, array in arrays.items():
+                if name not in self._files:
+                    self._files[name], self._kinds[name] = _unnamed(), (array.dtype, array.shape[1:])
+                self._files[name].write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        except OSError as error:
+            raise _explained(error) from error
+        self._rows += len(next(iter(arrays.values())))
+
+    def mapped(self) -> dict[str, NDArray[Any]]:
+        found = {}
+        for name, file in self._files.items():
+            dtype, shape = self._kinds[name]
+            with file:
+                file.flush()
+                found[name] = np.asarray(np.memmap(file, dtype, "r", shape=(self._rows, *shape)))
+        return found
+
+
+# --- what a worker does -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class BlockTask:
+    storage: Storage
+    base: str
+    """Of the artifact that is being built."""
+    group: str
+    first: int
+    """Index of the block's first part."""
+    origin: Origin
+    threads: int
+    call: int = 0
+    step: Step | None = None
+    folder: str = ""
+    """Of a regrouping's files."""
+    cells: int = 0
+    there: frozenset[int] = frozenset()
+    """Parts whose file is there already."""
+
+
+_held: dict[str, dict[tuple[str, int], Block]] = {}
+"""URL of the build -> its blocks by group and first part."""
+
+
+def hold(task: BlockTask) -> Block:
+    """The block of a task, loaded unless this process has it. Blocks of other builds are let go."""
+    build, key = task.storage.url_of(task.base), (task.group, task.first)
+    for other in [url for url in _held if url != build]:
+        _held.pop(other, None)
+    blocks = _held.setdefault(build, {})
+    if key not in blocks:
+        faults.point(f"load:{task.group}:{task.first}")
+        block = Block()
+        for number, arrays in enumerate(task.origin.load(block), task.first):
+            store = _storing(task.storage, task.base, number, block.stored)
+            block.parts.append(Part(number, frozen(dict(arrays)), store, task.threads))
+        blocks[key] = block
+    return blocks[key]
+
+
+def _storing(storage: Storage, base: str, index: int, stored: dict[str, int]) -> Callable[[str, Arrays], None]:
+    def store(name: str, arrays: Arrays) -> None:
+        write_arrays(storage, cell_file(f"{base}/{plain(name)}", index), arrays)
+        stored[name] = len(next(iter(arrays.values())))
+
+    return store
+
+
+def plain(name: str) -> str:
+    """A name as part of a path. Raises ValueError."""
+    from curate.core.stage import PLAIN_NAME
+
+    if not PLAIN_NAME.fullmatch(name) or name == "work":
+        raise ValueError(f"{name!r} cannot name a group: letters, digits, . - and _, and a letter or digit first")
+    return name
+
+
+def let_go(build: str) -> None:
+    """Forget the parts of a build that is over."""
+    _held.pop(build, None)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    alive: int
+    rows: list[int]
+    kinds: Kinds
+
+
+def load_block(task: BlockTask) -> Loaded:
+    block = hold(task)
+    return Loaded(block.alive, [part.rows for part in block.parts], block.kinds)
+
+
+def run_step(task: BlockTask, shared: Mapping[str, Any]) -> list[tuple[Any, dict[str, int]]]:
+    """What the step returns for each part of a block, and what it stored there."""
+    return [(value, stored) for _, value, stored in _stepped(task, shared)]
+
+
+def _stepped(task: BlockTask, shared: Mapping[str, Any]) -> Iterator[tuple[Part, Any, dict[str, int]]]:
+    assert task.step is not None
+    block = hold(task)
+    for part in block.parts:
+        if part.index in task.there:
+            yield part, None, {}
+            continue
+        place = f"step:{task.call}:{task.group}:{part.index}"
+        faults.point(f"{place}:begun")
+        block.stored.clear()
+        value = task.step(part, shared)
+        faults.point(f"{place}:done")
+        yield part, value, dict(block.stored)
+
+
+def run_partition(task: BlockTask, shared: Mapping[str, Any]) -> list[NDArray[np.int64]]:
+    """Rows of each cell (cells,) for each part of a block, once they lie in the part's file, sorted by cell."""
+    counts = []
+    for part, value, _ in _stepped(task, shared):
+        path = cell_file(task.folder, part.index)
+        if value is None:
+            edges = read_rows(task.storage, path, EDGES, 0, task.cells + 1)
+        else:
+            edges = _write_cells(task, path, *value)
+        counts.append(np.diff(edges))
+    return counts
+
+
+def _write_cells(task: BlockTask, path: str, cell: NDArray[Any], arrays: Arrays) -> NDArray[np.int64]:
+    if len(cell) and not 0 <= int(cell.min()) <= int(cell.max()) < task.cells:
+        raise ValueError(f"{task.folder}: cells {cell.min()} .. {cell.max()}, expected 0 .. {task.cells - 1}")
+    if EDGES in arrays or any(len(array) != len(cell) for array in arrays.values()):
+        raise ValueError(f"{task.folder}: arrays of {len(cell)} rows each are expected, none of them called {EDGES!r}")
+    order = np.argsort(cell, kind="stable")
+    edges = np.searchsorted(cell[order], np.arange(task.cells + 1)).astype(np.int64)
+    write_arrays(task.storage, path, arrays, order, head={EDGES: edges})
+    return edges
