@@ -1,0 +1,165 @@
+"""`curate cluster` over runs as the engine writes them down, with artifacts as the stages make them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from curate.cluster.drift import Drift
+from curate.cluster.profile import Profile
+from curate.core.hashing import make_key
+from curate.core.nouns import Manifest, save_artifact
+from curate.core.stage import Artifact
+from curate.core.storage import Storage, open_workspace
+from tests.e2e.commands import curate
+
+PARENTS = np.array([0, 0, 1, 1, 1])
+LEAF = np.repeat(np.arange(5), [40, 30, 20, 8, 0])
+
+
+def tree() -> Artifact:
+    sizes = np.bincount(LEAF, minlength=5)
+    facts = [{"clusters": 5, "entropy": 0.75, "gini": 0.42}, {"clusters": 2, "entropy": 0.86, "gini": 0.21}]
+    return {
+        "parents_1": PARENTS,
+        "sizes_1": sizes,
+        "sizes_2": np.array([70, 28]),
+        "distance_quantiles": np.linspace(0, 1, 101),
+        "shards": pa.table({"shard": ["a"]}),
+        "levels": {"variance": 1.0, "levels": facts},
+    }
+
+
+def rows(leaf: np.ndarray, shard: str) -> pa.Table:
+    said = ["a red apple", "a green pear", "one fire engine", "[b]old truck", "none"]
+    columns = {
+        "key": [make_key(shard, str(row)) for row in range(len(leaf))],
+        "cluster_1": leaf,
+        "centroid_distance": np.where(leaf == 2, 0.99, 0.2).astype(np.float32),
+        "caption": [said[number] for number in leaf],
+        "url": [f"https://{'one' if number == 1 else f'site{row % 7}'}.org/x" for row, number in enumerate(leaf)],
+    }
+    return pa.table(columns).replace_schema_metadata({b"shard": shard.encode()})
+
+
+def made(stage: Any, tables: list[pa.Table]) -> Artifact:
+    stage.setup({"tree": tree()})
+    return stage.finish(stage.merge(stage.partial(table.select(["key", *stage.reads()])) for table in tables))
+
+
+def write_run(storage: Storage, run_id: str, started: float, **artifacts: tuple[str, Artifact]) -> None:
+    """A run that has ended, with the artifacts (op, parts) of its stages."""
+    outputs = {}
+    for name, (op, parts) in artifacts.items():
+        base = f"artifacts/{op}/{run_id}-{name}"
+        save_artifact(storage, base, parts)
+        Manifest("artifact", op, 1, f"{run_id}-{name}").commit(storage, base)
+        outputs[name] = {"stage": name, "base": base}
+    stages = {name: {"op": op, "from": []} for name, (op, _) in artifacts.items()}
+    record = {"run_id": run_id, "started": started, "stages": stages, "engine": "local"}
+    storage.create_json(f"runs/{run_id}/run.json", record)
+    storage.create_json(f"runs/{run_id}/result.json", {"error": None, "seconds": 1.0, "outputs": outputs})
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs: `bare` with a tree alone, `none` without clusters, `full` with profile and drift, the latest."""
+    folder = tmp_path_factory.mktemp("workspace")
+    storage = open_workspace(str(folder))
+    grown = [rows(LEAF, "a"), rows(np.full(200, 3), "b")]
+    write_run(storage, "bare", 2.0, tree=("cluster.fit", tree()))
+    write_run(storage, "two", 1.0, one=("cluster.fit", tree()), other=("cluster.fit", tree()))
+    write_run(storage, "none", 0.0, sets=("duplicates.find", {"facts": {}}), odd=("gone.package:Stage", {"facts": {}}))
+    profile, drift = made(Profile(), grown[:1]), made(Drift(), grown)
+    write_run(
+        storage,
+        "full",
+        3.0,
+        tree=("cluster.fit", tree()),
+        look=("curate.cluster.profile:Profile", profile),
+        grown=("curate.cluster.drift:Drift", drift),
+    )
+    return folder
+
+
+def test_show_tells_of_levels_and_of_the_coarsest_clusters(workspace: Path) -> None:
+    said = curate("cluster", "show", "-w", workspace)
+    assert (said.code, said.err) == (0, "")
+    assert "2 2 98 70 0.863 0.214 0 0 0 0" in said.words and "1 5 98 40" in said.words
+    assert "level 2, by rows" in said.words
+    assert said.words.index("green pear") < said.words.index("fire engine")
+    assert "grown: a refit is due: level 1: new rows spread over its 5 clusters in another way" in said.words
+
+
+def test_show_lists_a_level_by_what_is_asked_for(workspace: Path) -> None:
+    said = curate("cluster", "show", "full", "-w", workspace, "--level", "1", "--sort", "distance", "--limit", "2")
+    listed = said.words.split("level 1, by distance")[1]
+    assert listed.index("fire engine") < listed.index("apple") and "noise" in listed
+    assert "3 more; --limit shows them" in listed and "[b]old" not in listed
+    flagged = curate("cluster", "show", "-w", workspace, "--level", "1").words
+    assert "one.org 100%" in flagged and "single source" in flagged and "empty" in flagged
+    assert "old truck" in flagged
+
+
+def test_show_opens_one_cluster(workspace: Path) -> None:
+    words = curate("cluster", "show", "-w", workspace, "--level", "2", "--cluster", "1").words
+    assert "level 2, cluster 1" in words and "level 1, inside of it, by rows" in words
+    assert "fire engine" in words and "green pear" not in words
+    assert "a leaf" in curate("cluster", "show", "-w", workspace, "--level", "1", "--cluster", "3").words
+
+
+def test_a_tree_without_a_profile_shows_sizes(workspace: Path) -> None:
+    words = curate("cluster", "show", "bare", "-w", workspace, "--level", "1").words
+    assert "1 5 98 40 0.750 0.420" in words and "0 0 40 40.82% 1" in words
+    assert "explained" not in words
+
+
+def test_export_writes_every_cluster(workspace: Path, tmp_path: Path) -> None:
+    said = curate("cluster", "export", tmp_path / "tree.parquet", "-w", workspace)
+    assert "7 clusters of look (with its profile)" in said.words
+    table = pq.read_table(tmp_path / "tree.parquet")
+    assert table.column("parent").to_pylist() == [0, 0, 1, 1, 1, None, None]
+    assert {"rows", "leaves", "mean_distance", "explained", "name", "flags"} <= set(table.column_names)
+    curate("cluster", "export", tmp_path / "tree.parquet", "-w", workspace, "--run", "bare")
+    assert pq.read_table(tmp_path / "tree.parquet").to_pydict() == {
+        "level": [1, 1, 1, 1, 1, 2, 2],
+        "cluster": [0, 1, 2, 3, 4, 0, 1],
+        "parent": [0, 0, 1, 1, 1, None, None],
+        "rows": [40, 30, 20, 8, 0, 70, 28],
+        "leaves": [1, 1, 1, 1, 1, 2, 3],
+    }
+    assert [path.name for path in tmp_path.iterdir()] == ["tree.parquet"]
+
+
+def test_a_stage_can_be_named(workspace: Path) -> None:
+    assert "explained" not in curate("cluster", "show", "-w", workspace, "--stage", "tree").words
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["show", "-w", "W", "--level", "3"], ["--level 3", "1 (finest) to 2"]),
+        (["show", "-w", "W", "--level", "0"], ["--level 0"]),
+        (["show", "-w", "W", "--cluster", "2"], ["--cluster 2", "level 2 has clusters 0 to 1"]),
+        (["show", "-w", "W", "--sort", "size"], ["--sort size", "expected one of rows, distance"]),
+        (["show", "bare", "-w", "W", "--sort", "distance"], ["--sort distance", "cluster.profile"]),
+        (["show", "-w", "W", "--limit", "0"], ["--limit 0"]),
+        (["show", "-w", "W", "--stage", "grown"], ["--stage grown", "look, tree"]),
+        (["show", "none", "-w", "W"], ["run none", "no tree of clusters"]),
+        (["show", "two", "-w", "W"], ["run two", "clusters of one, other", "--stage"]),
+        (["show", "last", "-w", "W"], ["'last'", "the latest runs are two, bare, full"]),
+        (["show"], ["--workspace is missing"]),
+        (["show", "-w", "/nowhere/at/all"], ["/nowhere/at/all"]),
+        (["export", "/nowhere/x.parquet", "-w", "W"], ["/nowhere/x.parquet", "cannot be written"]),
+        (["export", "W", "-w", "W"], ["cannot be written", "choose another place"]),
+    ],
+)
+def test_a_wrong_word_is_one_line(words: list[str], told: list[str], workspace: Path) -> None:
+    error = curate("cluster", *(str(workspace) if word == "W" else word for word in words)).error
+    for part in told:
+        assert part in error, error
