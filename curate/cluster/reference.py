@@ -6,7 +6,7 @@ picture gets the same digests, hash and vector on either side.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -55,18 +55,17 @@ class ReferenceSet(Reduce):
         state = state.sort_by("key")
         blank = pa.scalar(None, state.schema.field("perceptual_hash").type)
         hashes = pc.if_else(pc.fill_null(state.column("flat"), True), blank, state.column("perceptual_hash"))
-        columns: dict[str, Any] = {
-            "key": state.column("key"),
-            "name": state.column("source_id"),
-            "sha256": state.column("sha256"),
-            "pixel_sha256": state.column("pixel_sha256"),
-            "perceptual_hash": hashes,
-        }
+        table = state.select(["key", "source_id", "sha256", "pixel_sha256"]).rename_columns({"source_id": "name"})
+        table = table.append_column("perceptual_hash", hashes)
         made: dict[str, str] = {}
         if self.embedding:
-            columns["embedding"] = state.column(self.embedding)
-            made = identity_of(self.op, state.schema.field(self.embedding))
-        return {"reference": pa.table(columns), "summary": {"pictures": state.num_rows, "embedding": made}}
+            field = state.schema.field(self.embedding)
+            table = table.append_column(field.with_name("embedding"), state.column(self.embedding))
+            made = identity_of(self.op, field)
+        return {
+            "reference": table.replace_schema_metadata(None),
+            "summary": {"pictures": state.num_rows, "embedding": made},
+        }
 
 
 def identity_of(op: str, field: pa.Field) -> dict[str, str]:

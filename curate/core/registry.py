@@ -18,6 +18,8 @@ OPS = {
     "image.embed": "curate.image.embed:Embed",
     "duplicates.find": "curate.image.duplicates:FindDuplicates",
     "duplicates.drop": "curate.image.duplicates:DropDuplicates",
+    "duplicates.reference": "curate.cluster.reference:ReferenceSet",
+    "duplicates.decontaminate": "curate.cluster.decontaminate:Decontaminate",
     "text.clean": "curate.text.clean:Clean",
     "cluster.fit": "curate.cluster.fit:Fit",
     "cluster.assign": "curate.cluster.assign:Assign",
