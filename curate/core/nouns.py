@@ -159,7 +159,7 @@ class StoredArtifact(Mapping[str, Any]):
 
     def __init__(self, storage: Storage, base: str) -> None:
         self._storage, self._base = storage, base
-        files = [file for file in sorted(storage.list(base)) if file not in ("manifest.json", "shards.parquet")]
+        files = [file for file in sorted(storage.list(base)) if file != "manifest.json"]
         self._files = {_part_name(file): file for file in files if not file.startswith("work/")}
         self._parts: dict[str, Any] = {}
 
