@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from curate.core.errors import StorageError
 from curate.core.nouns import POOL_SCHEMA, Shard
 from curate.core.storage import Storage
 
@@ -41,15 +42,33 @@ class Rows:
         for ref in self.columns:
             theirs = [name for name in ref.names if name in wanted]
             if theirs:
-                part = self.storage.read_table(f"{ref.path}/{shard.id}.parquet", columns=theirs)
+                part = self._columns(ref, shard, theirs)
                 for name in theirs:
                     table = table.append_column(part.schema.field(name), part.column(name))
         return table.select(list(wanted))
 
+    def _columns(self, ref: ColumnsRef, shard: Shard, names: list[str]) -> pa.Table:
+        """Columns of one upstream stage. StorageError where a shard lacks its file or one of them."""
+        path = f"{ref.path}/{shard.id}.parquet"
+        try:
+            table = self.storage.read_table(path, columns=names)
+        except (FileNotFoundError, pa.ArrowInvalid) as error:
+            raise self._lacking(path, ref.stage, error) from error
+        if set(table.column_names) != set(names):
+            raise self._lacking(path, ref.stage, f"columns {', '.join(table.column_names) or 'none'}")
+        return table
+
+    def _lacking(self, path: str, stage: str, why: object) -> StorageError:
+        text = " ".join(str(why).split())[:200]
+        return StorageError(
+            f"{self.storage.url_of(path)}: no columns of {stage!r} can be read there ({text}); "
+            f"remove the folder {path.rpartition('/')[0]} and run the recipe again"
+        )
+
     def alive(self, shard: Shard) -> NDArray[np.bool_]:
         alive = rejects_to_mask(self.storage.read_table(shard.table, columns=["reject"]))
         for ref in self.columns:
-            alive &= rejects_to_mask(self.storage.read_table(f"{ref.path}/{shard.id}.parquet", columns=["reject"]))
+            alive &= rejects_to_mask(self._columns(ref, shard, ["reject"]))
         if self.selection is not None:
             alive &= selected_mask(self.storage, self.selection, shard)
         return alive

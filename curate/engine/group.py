@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curate.core.arrays import read_arrays, write_arrays
-from curate.core.errors import DrainedError, StageError
+from curate.core.errors import CurateError, DrainedError, StageError
 from curate.core.group import LEAST_PART_ROWS, PARTS, Arrays, Step, cut, frozen, joined, part_rows_for
 from curate.core.pipeline import Node
 from curate.core.stage import Fit
@@ -87,10 +87,10 @@ class Build:
         """The group of the pool's rows, in the hands of workers, and how many live rows there are."""
         ctx, shards = self.ctx, self.ctx.pool(self.node).shards
         rows, ports = ctx.rows(self.node), ctx.ports(self.node)
+        if not shards:
+            raise CurateError(f"{self.stage.op}: no shard is left to fit on; see why with `curate status RUN`")
         parts = joined([shard.rows for shard in shards], part_rows_for(sum(shard.rows for shard in shards)))
-        origins = [
-            FromShards(ctx.storage, self.stage, rows, ports, self.base, tuple(shards[a:b])) for a, b in parts
-        ] or [FromShards(ctx.storage, self.stage, rows, ports, self.base, ())]
+        origins = [FromShards(ctx.storage, self.stage, rows, ports, self.base, tuple(shards[a:b])) for a, b in parts]
         group = EngineGroup(self, "pool", [(number, origin) for number, origin in enumerate(origins)])
         loaded = list(self.run(load_block, group.tasks()))
         agreed(self.stage.op, [block.kinds for block in loaded])
@@ -99,8 +99,9 @@ class Build:
 
     def take(self, name: str, call: int = 0) -> str:
         """Claim a name; the parts of one call may share it."""
-        if self.names.setdefault(plain(name), call) != call or (not call and self.names[name]):
+        if plain(name) in self.names and not (call and self.names[name] == call):
             raise ValueError(f"{self.stage.op}: {name!r} names something of this fit already")
+        self.names[name] = call
         return name
 
     def run(self, function: Callable[..., Any], tasks: Sequence[BlockTask], shared: Any = None) -> Iterator[Any]:

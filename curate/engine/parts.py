@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from curate.core.errors import InputError, StorageError
 from curate.core.group import Arrays, Part, Step, frozen
 from curate.core.nouns import Shard
 from curate.core.rows import Rows
-from curate.core.stage import Fit
+from curate.core.stage import PLAIN_NAME, Fit
 from curate.core.storage import Storage
 from curate.engine.backend import set_up
 
@@ -66,7 +66,12 @@ class FromShards:
 
     def load(self, block: Block) -> list[Arrays]:
         stage: Fit = set_up(self.base, self.stage, dict(self.ports), self.storage)  # type: ignore[assignment]
-        spill, empty = Spill(), {}
+        with Spill() as spill:
+            return [self._append(stage, spill, block) or spill.mapped()]
+
+    def _append(self, stage: Fit, spill: Spill, block: Block) -> Arrays:
+        """The shards' rows onto the spill, one shard at a time; arrays of no rows where there are none."""
+        empty: Arrays = {}
         for shard in self.shards:
             table = self.rows.live_table(shard, stage.reads())
             block.alive += table.num_rows
@@ -74,12 +79,12 @@ class FromShards:
             if len({len(value) for value in arrays.values()}) != 1:
                 raise ValueError(f"{stage.op}.load: arrays of {[len(v) for v in arrays.values()]} rows")
             kinds = {name: (value.dtype.str, value.shape[1:], shard.id) for name, value in arrays.items()}
-            if not len(next(iter(arrays.values()))):
+            if len(next(iter(arrays.values()))):
+                block.kinds = agreed(stage.op, [block.kinds, kinds])
+                spill.append(arrays)
+            else:
                 empty = arrays
-                continue
-            block.kinds = agreed(stage.op, [block.kinds, kinds])
-            spill.append(arrays)
-        return [spill.mapped() or empty]
+        return {} if spill.rows else empty
 
 
 def agreed(op: str, found: Sequence[Kinds]) -> Kinds:
@@ -133,6 +138,8 @@ class FromCells:
         place = start.copy()  # of the next row of each cell
         for path, edge, count in zip(paths, edges, counts, strict=True):
             rows = read_rows(self.storage, path, name, int(edge[0]), int(edge[-1]))
+            if len(rows) and (rows.dtype, rows.shape[1:]) != (out.dtype, out.shape[1:]):
+                raise ValueError(f"{path}: {name!r} is {rows.dtype} {rows.shape[1:]}, in other parts {kind}")
             before = np.cumsum(count) - count
             out[np.repeat(place - before, count) + np.arange(len(rows))] = rows
             place += count
@@ -193,7 +200,14 @@ class Spill:
     def __init__(self) -> None:
         self._files: dict[str, BinaryIO] = {}
         self._kinds: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
-        self._rows = 0
+        self.rows = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for file in self._files.values():
+            file.close()
 
     def append(self, arrays: Arrays) -> None:
         try:
@@ -203,15 +217,14 @@ class Spill:
                 self._files[name].write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
         except OSError as error:
             raise _explained(error) from error
-        self._rows += len(next(iter(arrays.values())))
+        self.rows += len(next(iter(arrays.values())))
 
     def mapped(self) -> dict[str, NDArray[Any]]:
         found = {}
         for name, file in self._files.items():
             dtype, shape = self._kinds[name]
-            with file:
-                file.flush()
-                found[name] = np.asarray(np.memmap(file, dtype, "r", shape=(self._rows, *shape)))
+            file.flush()
+            found[name] = np.asarray(np.memmap(file, dtype, "r", shape=(self.rows, *shape)))
         return found
 
 
@@ -267,8 +280,6 @@ def _storing(storage: Storage, base: str, index: int, stored: dict[str, int]) ->
 
 def plain(name: str) -> str:
     """A name as part of a path. Raises ValueError."""
-    from curate.core.stage import PLAIN_NAME
-
     if not PLAIN_NAME.fullmatch(name) or name == "work":
         raise ValueError(f"{name!r} cannot name a group: letters, digits, . - and _, and a letter or digit first")
     return name

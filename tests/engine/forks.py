@@ -1,9 +1,10 @@
 """A process that has imported everything and started no thread; it forks a driver for each order it gets, in no time.
 
 Run as `python -m tests.engine.forks`. An order is a line of JSON on standard input: `workspace`, `changes` of the toy
-pipeline, `options`, `engine`, `environment`, `console` (a file to speak to), and where the driver is to be killed: at
-the `call`-th Python call of its main thread. The answer is two lines: the driver's `pid` when it starts, and in the end
-how it went: `signal`, its one-line `error`, and how many `calls` it made when they were counted.
+pipeline (or `fits`, those of the one with a Fit, in parts of `part_rows`), `options`, `engine`, `environment`, a
+`console` file to speak to, and where the driver is to be killed: at the `call`-th Python call of its main thread. The
+answer is two lines: the driver's `pid` when it starts, and in the end how it went: `signal`, its one-line `error`, and
+how many `calls` it made when they were counted.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any, Self
 
 from rich.console import Console
 
+from curate.core import group
 from curate.core.errors import CurateError
 from curate.engine import isolated
 from curate.engine.context import Options
@@ -51,7 +53,8 @@ def drive(order: dict[str, Any]) -> dict[str, Any]:
     speak = Path(order["console"]).open("w", buffering=1) if "console" in order else None  # noqa: SIM115
     console = Console(file=speak, width=200) if speak else None
     options = Options(**{"segment_seconds": 0.0} | order.get("options", {}))
-    pipeline = toys.pipeline(**order.get("changes", {}))
+    group.LEAST_PART_ROWS = order.get("part_rows", group.LEAST_PART_ROWS)
+    pipeline = toys.fits(**order["fits"]) if "fits" in order else toys.pipeline(**order.get("changes", {}))
     if calls:
         sys.setprofile(calls)
     try:

@@ -17,7 +17,7 @@ from PIL import Image
 
 from curate.core.errors import Reject, TargetError
 from curate.core.group import Group, Part
-from curate.core.hashing import key_words, rank_below, ranks
+from curate.core.hashing import rank_below, ranks
 from curate.core.pipeline import Pipeline
 from curate.core.stage import (
     Artifact,
@@ -221,7 +221,7 @@ class Total(Reduce):
 
 class Means(Fit):
     """Means of rows by brightness, moved in `rounds` passes: steps, a checkpoint per pass, a regrouping, a scatter and
-    stored arrays. Notes each pass that it does in a `log`."""
+    stored arrays. Notes each pass that it does in a `log`; with a `gate` it waits there before its second pass."""
 
     op: ClassVar[str] = "toy.means"
     kind: ClassVar[str] = "toy_means"
@@ -231,6 +231,7 @@ class Means(Fit):
     reads_column: str = "brightness"
     bad: str = ""
     log: Annotated[str, Execution()] = ""
+    gate: Annotated[str, Execution()] = ""
     threads: Annotated[int, Execution()] = 1
 
     def reads(self) -> tuple[str, ...]:
@@ -242,13 +243,16 @@ class Means(Fit):
         shard = (table.schema.metadata or {})[b"shard"].decode()
         wide = self.bad == "shape" and int(shard[:4], 16) % 2 == 1
         vectors = np.repeat(values[:, None], 3 if wide else 2, axis=1).astype(np.float16)
-        return {"value": values, "vector": vectors, "key": key_words(table.column("key").to_pylist())[: len(values)]}
+        return {"value": values, "vector": vectors}
 
     def fit(self, group: Group) -> Artifact:
         state = group.restored() or {"round": 0, "means": np.linspace(110, 140, self.units), "sums": []}
         means, sums = state["means"], state["sums"]
         for number in range(state["round"], self.rounds):
             group.tell(number / self.rounds, f"round {number}")
+            if self.gate and number == 1:
+                Path(self.gate, "arrived").write_text("here")
+                Path(self.gate, "go").read_text()
             total, count = np.zeros(self.units), np.zeros(self.units)
             for part_total, part_count in group.each(add_up, means=means, bad=self.bad):
                 total, count = total + part_total, count + part_count
@@ -432,6 +436,13 @@ def pipeline(**changes: Any) -> Pipeline:
             values.setdefault("namespace", "toys")
         made.add(name, cls(**values), inputs, **ports)
     return made.check()
+
+
+def fits(**changes: Any) -> Pipeline:
+    """Numbers -> brightness -> means -> brighter pictures, by an artifact of several passes."""
+    values = {"namespace": "toys", "rows": 64, "shard_rows": 8} | changes.pop("pool", {})
+    made = Pipeline().add("pool", Numbers(**values)).add("bright", Brightness(), "pool")
+    return made.add("means", Means(**changes), "bright").check()
 
 
 def chain(*stages: Stage, **source: Any) -> Pipeline:
