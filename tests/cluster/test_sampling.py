@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from curate.cluster.sampling import _NODE_KEY, fill, leaf_quotas
+from curate.cluster.sampling import _NODE_KEY, _first, fill, leaf_quotas, level_quotas
 from curate.core.errors import TargetError
 from curate.core.hashing import ranks
 
@@ -98,6 +98,55 @@ def test_names_of_leaves_decide_no_more_than_the_remainder(
     assert np.abs(before - after).max() <= 1
 
 
+@settings(max_examples=100, deadline=None)
+@given(trees(), st.integers(0, 2**32 - 1))
+def test_order_of_children_is_none(tree: tuple[list[int], list[list[int]], int, int, int], shuffle: int) -> None:
+    """With one level, relabelled leaves get the same quotas but for who has the +1s: the multiset is the same."""
+    rows, _, _, multiplier, seed = tree
+    target = int(np.random.default_rng(shuffle).integers(sum(rows) * multiplier + 1))
+    moved = np.random.default_rng(shuffle).permutation(rows)
+    before, after = (leaf_quotas(np.array(given), [], target, multiplier, seed) for given in (rows, moved))
+    assert sorted(before) == sorted(after)
+
+
+@settings(max_examples=200, deadline=None)
+@given(trees(), st.integers(1, 5))
+def test_monotone_in_the_target(tree: tuple[list[int], list[list[int]], int, int, int], more: int) -> None:
+    """A larger sample of the same tree contains the smaller one, at every level."""
+    rows, parents, target, multiplier, seed = tree
+    larger = min(target + more, sum(rows) * multiplier)
+    arrays = (np.array(rows), [np.array(p) for p in parents])
+    few, many = (level_quotas(*arrays, wanted, multiplier, seed) for wanted in (target, larger))
+    for below, above in zip(few, many, strict=True):
+        assert (below <= above).all()
+
+
+@settings(max_examples=100, deadline=None)
+@given(trees())
+def test_levels_add_up_to_their_parents(tree: tuple[list[int], list[list[int]], int, int, int]) -> None:
+    rows, parents, target, multiplier, seed = tree
+    levels = level_quotas(np.array(rows), [np.array(p) for p in parents], target, multiplier, seed)
+    assert len(levels) == len(parents) + 1 and levels[-1].sum() == target
+    for quotas, parent, above in zip(levels, parents, levels[1:], strict=False):
+        np.testing.assert_array_equal(np.bincount(parent, quotas, len(above)), above)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_the_first_of_each_parent_whatever_ties(data: st.DataObject) -> None:
+    """`order` in the lowest bits, so that all of it is lost to the parent's bits: decided in full."""
+    parents = data.draw(st.integers(1, 6))
+    parent = np.array(data.draw(st.lists(st.integers(0, parents - 1), max_size=30)), dtype=np.int64)
+    high = data.draw(st.sampled_from([0, 2**63]))
+    low = st.lists(st.integers(0, 5), min_size=len(parent), max_size=len(parent))
+    order = np.array(data.draw(low), dtype=np.uint64) + np.uint64(high)
+    number = np.array(data.draw(st.lists(st.integers(0, 8), min_size=parents, max_size=parents)))
+    chosen = _first(parent, order, number)
+    for node in range(parents):
+        mine = np.flatnonzero(parent == node)
+        assert set(mine[chosen[mine]]) == set(mine[np.lexsort((mine, order[mine]))][: number[node]])
+
+
 def test_the_remainder_is_chosen_by_seed() -> None:
     rows = np.full(7, 10)
     found = {tuple(leaf_quotas(rows, [], 10, seed=seed)) for seed in range(40)}
@@ -122,6 +171,6 @@ def test_a_level_of_a_million_is_filled_at_once() -> None:
     rng = np.random.default_rng(0)
     parent, sizes = rng.integers(0, 20_000, 1_000_000), rng.zipf(1.5, 1_000_000).clip(max=10**6)
     targets = np.bincount(parent, sizes).astype(np.int64) // 3
-    quotas = fill(targets, parent, sizes, ranks(0, [_NODE_KEY], np.arange(len(parent))))
+    quotas = fill(targets, parent, sizes)
     np.testing.assert_array_equal(np.bincount(parent, quotas), targets)
     assert (quotas <= sizes).all()
