@@ -23,6 +23,8 @@ from curate.core.view import View
 from curate.pack import report_page as page
 from curate.pack.report_format import FILTERS, printable
 from curate.pack.report_pictures import Album
+from curate.pack.report_profile import drifts, profile_of
+from curate.pack.report_quotas import fills
 from curate.pack.report_runs import cards, timings
 from curate.pack.report_stats import fanouts
 from curate.pack.report_survey import Scope, Survey, scope_of, survey
@@ -67,11 +69,14 @@ class ReportHtml(Report):
         gathered = Gathered({}, {}, {})
         if root is not None or keepers:
             gathered = gather(view, scope, root, keepers, self.pictures_shown, self.seed)
+        profile = profile_of(view, found.levels)
         if root is not None:
-            fill(root, gathered, found)
+            fill(root, gathered, found, profile)
         keys = dict.fromkeys(_shown_keys(found, root, keepers))
         album = Album(thumbnails(view, keys, self.thumbnail_pixels, self.threads), scope.caption)
-        return {"index.html": _html(self._sections(view, scope, found, root, album, gathered))}
+        shown = {(node.level, node.id) for node in root.nodes()} if root is not None else set()
+        clusters = {"drifts": drifts(view, profile, shown), "fills": fills(view), "profiled": profile is not None}
+        return {"index.html": _html(self._sections(view, scope, found, root, album, gathered) | clusters)}
 
     def _tree(self, found: Survey) -> Node | None:
         if not found.levels or not found.levels[-1].before.sum():

@@ -49,9 +49,15 @@ def printable(value: Any) -> Any:
     return value.translate(_CONTROLS) if type(value) is str else value
 
 
+def capitalize_first(text: str) -> str:
+    """A sentence's capital; the rest as it is."""
+    return text[:1].upper() + text[1:]
+
+
 FILTERS: dict[str, Callable[..., Any]] = {
     "number": number,
     "percent": percent,
     "size": size,
     "duration": duration,
+    "capitalize_first": capitalize_first,
 }

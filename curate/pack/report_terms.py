@@ -45,6 +45,22 @@ TERMS = {
         "Clusters in order of size, biggest first, on axes where each step multiplies by ten. "
         "A flat line means clusters of equal size; a steep one, that a few dominate.",
     ),
+    "explained": (
+        "Variance explained",
+        "How much more alike the pictures of a cluster are than pictures of the whole pool, seen from the centroids of "
+        "the finest clusters: 100 % when they are all the same, near 0 when the cluster is noise.",
+    ),
+    "fill": (
+        "Fill rate",
+        "A cluster's quota over what it could give: its pictures, times the copies that the recipe allows. Small "
+        "clusters give everything, big ones a share; that is how the selection becomes even.",
+    ),
+    "drift": (
+        "Growth",
+        "Pictures added to the pool are assigned to the clusters there are. A refit is due when too many of them lie "
+        "far from every centroid, or when they spread over the clusters in another way than those it was fitted on. "
+        "Two samples of the same kind differ too: what chance makes of it is taken off.",
+    ),
     "fingerprint": (
         "Fingerprint",
         "A digest of everything that decides a result: operation, version, parameters and inputs. "

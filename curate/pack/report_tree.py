@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from curate.core.hashing import KEY_HEX, ranks
 from curate.core.view import View
+from curate.pack.report_profile import Facts, Profile
 from curate.pack.report_rows import Reservoir, integers, label_column
 from curate.pack.report_stats import biggest_and_tail
 from curate.pack.report_survey import FACTS, Level, Scope, Survey
@@ -39,6 +40,8 @@ class Node:
     hidden_before: int = 0
     rows: list[dict[str, Any]] = field(default_factory=list)
     """Of a leaf: its rows closest to the centroid, closest first."""
+    facts: Facts | None = None
+    """What a profile says of it."""
 
     def leaves(self) -> Iterator[Node]:
         if self.level == 1:
@@ -138,11 +141,13 @@ def _add_cluster_rows(
             leaves.add(table, groups, order)
 
 
-def fill(root: Node, found: Gathered, survey: Survey) -> None:
-    """Give every node its name, and every leaf its rows."""
+def fill(root: Node, found: Gathered, survey: Survey, profile: Profile | None = None) -> None:
+    """Give every node its name and what the profile says of it, and every leaf its rows."""
     background, number = document_counts(survey.said)
     for node in root.nodes():
+        node.facts = profile.of(node.level, node.id) if profile else None
         captions = found.captions.get((node.level, node.id), [])
-        node.name = ", ".join(typical_words(captions, background, number))
+        node.name = node.facts.name if node.facts else ""
+        node.name = node.name or ", ".join(typical_words(captions, background, number))
         if node.level == 1:
             node.rows = found.leaf_rows.get(node.id, [])

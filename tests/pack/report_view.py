@@ -11,8 +11,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 from PIL import Image, ImageDraw
 
+from curate.cluster.drift import Drift
+from curate.cluster.profile import Profile
 from curate.core.hashing import make_key
 from curate.core.ledger import Entry
 from curate.core.nouns import Manifest
@@ -113,6 +116,39 @@ def small_pool(count: int = 240) -> MemoryView:
     for row in rows[20::3]:
         _refuse(row, "select", "not_sampled", clustered=True)
     return MemoryView(rows, stages_of(rows), pictures, absent=("cluster_3",), packed=PACKED)
+
+
+def clustered_pool() -> MemoryView:
+    """The small pool with a tree of 9 leaves under 3 clusters, quotas, a profile, and a drift that says: refit."""
+    view = small_pool()
+    for row in view.rows:
+        row["url"] = f"https://site{0 if row['cluster_1'] == 8 else int(row['key'], 16) % 5}.org/x.png"
+    table = pa.Table.from_pylist([row for row in view.rows if row["cluster_1"] is not None])
+    table = table.set_column(
+        table.schema.get_field_index("centroid_distance"),
+        "centroid_distance",
+        pa.array([1.2 if leaf == 0 else 0.2 for leaf in table["cluster_1"].to_pylist()], pa.float32()),
+    )
+    counts = np.bincount(table["cluster_1"].to_numpy(), minlength=9)
+    facts = [{"clusters": clusters, "entropy": 0.9, "gini": 0.3} for clusters in (9, 3)]
+    tree = {
+        "parents_1": np.arange(9) // 3,
+        "sizes_1": counts,
+        "sizes_2": counts.reshape(3, 3).sum(axis=1),
+        "distance_quantiles": np.linspace(0, 1, 101),
+        "shards": pa.table({"shard": ["old"]}),
+        "levels": {"variance": 1.0, "levels": facts},
+    }
+    grown = table.filter(pa.compute.greater(table["cluster_1"], 5)).replace_schema_metadata({b"shard": b"new"})
+    view.filled = pa.table({"count": counts, "quota": np.minimum(counts, 12)})
+    for name, stage, tables in (("look", Profile(), [table]), ("grown", Drift(least_rows=20), [grown])):
+        stage.setup({"tree": tree})
+        view.artifacts[name] = stage.finish(stage.merge(stage.partial(part) for part in tables))
+        view.stages[name] = manifest("artifact", stage.op, Entry(len(view.rows), after=len(view.rows)))
+    view.artifacts["tree"] = tree
+    view.stages["tree"] = manifest("artifact", "cluster.fit", Entry(len(view.rows), after=len(view.rows)))
+    view.stages["select"].inputs |= {"assign": "a0", "tree": "f1"}
+    return view
 
 
 PACKED = {"path": "/data/datasets/toy/f00", "fingerprint": "f00", "samples": 146, "tars": 2, "bytes": 1_234_567}
