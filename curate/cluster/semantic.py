@@ -67,7 +67,9 @@ class SemanticDuplicates(Fit):
     seed: int = Field(0, ge=0, description="Seed of `keep: random`.")
     threads: Annotated[int, Execution()] = Field(1, ge=1, description="Cores of one task.")
 
-    _levels: list[NDArray[np.float32]] = PrivateAttr()
+    _tree: Artifact = PrivateAttr()
+    _clusters: list[int] = PrivateAttr()
+    """Of each level, finest first."""
 
     def reads(self) -> tuple[str, ...]:
         return (self.embedding,)
@@ -77,16 +79,16 @@ class SemanticDuplicates(Fit):
 
     def setup(self, artifacts: Mapping[str, Artifact]) -> None:
         """Raises CurateError for a level that the tree has not."""
-        tree = artifacts["tree"]
-        count = len(tree["levels"]["levels"])
+        self._tree = artifacts["tree"]
+        self._clusters = [level["clusters"] for level in self._tree["levels"]["levels"]]
+        count = len(self._clusters)
         if self.level is not None and self.level > count:
             raise CurateError(f"{self.op}.level: {self.level}, but its `tree` has {count} levels; write 1 to {count}")
-        self._levels = [np.asarray(tree[f"centroids_{level}"]) for level in range(1, count + 1)]
 
     def load(self, table: Table) -> dict[str, NDArray[Any]]:
         """`key` (n, 2) words, `vector` (n, d) halves. Raises InputError for what has no direction or another size."""
         vectors = read_embeddings(self.op, table, self.embedding, True)
-        dim = self._levels[0].shape[1]
+        dim = self._tree["levels"]["dim"]
         if vectors.shape[1] != dim:
             raise InputError(
                 f"{self.op}.embedding: {vectors.shape[1]} dimensions, but its `tree` has {dim}; "
@@ -105,7 +107,7 @@ class SemanticDuplicates(Fit):
     def fit(self, group: Group) -> Artifact:
         rows = sum(group.rows)
         level = self.level or self.level_for(rows)
-        centroids = unit_rows(self._levels[level - 1])
+        centroids = unit_rows(self._tree[f"centroids_{level}"])
         found = semantic_sets(group, np.nan_to_num(centroids), self.eps, self.keep, self.neighbours, self.seed)
         sizes = np.unique(found.keeper, return_counts=True)[1] + 1
         summary = {
@@ -122,7 +124,7 @@ class SemanticDuplicates(Fit):
 
     def level_for(self, rows: int) -> int:
         """The coarsest level whose mean cell has at most `cell_rows` of these rows; 1 where none has."""
-        fitting = [level for level, c in enumerate(self._levels, 1) if rows <= self.cell_rows * len(c)]
+        fitting = [level for level, count in enumerate(self._clusters, 1) if rows <= self.cell_rows * count]
         return max(fitting, default=1)
 
 

@@ -70,7 +70,7 @@ def greedy(vectors_ND: Floats, eps: float) -> Ints:
     picture cost a row of products with a single keeper each.
     """
     keeper = np.arange(len(vectors_ND))
-    places, kept, count = np.empty(len(vectors_ND), dtype=np.int64), np.empty_like(vectors_ND), 0
+    places, kept, count = np.empty(len(vectors_ND), dtype=np.int64), np.empty((0, vectors_ND.shape[1]), np.float32), 0
     for start in range(0, len(vectors_ND), BLOCK_ROWS):
         block = np.arange(start, min(start + BLOCK_ROWS, len(vectors_ND)))
         found = first_within(vectors_ND[block], kept[:count], eps)
@@ -78,6 +78,8 @@ def greedy(vectors_ND: Floats, eps: float) -> Ints:
         rest = block[found < 0]
         keeper[rest] = rest[_greedy_inside(within(vectors_ND[rest], vectors_ND[rest], eps))]
         new = rest[keeper[rest] == rest]
+        if count + len(new) > len(kept):
+            kept = np.concatenate([kept, np.empty((max(len(kept), BLOCK_ROWS), kept.shape[1]), np.float32)])
         places[count : count + len(new)], kept[count : count + len(new)] = new, vectors_ND[new]
         count += len(new)
     return keeper

@@ -23,7 +23,7 @@ from curate.core.group import Arrays, Group, Part
 from curate.core.hashing import ranks_of_words
 
 OPEN, CANDIDATE, KEPT, DROPPED = 0, 1, 2, 3
-KEEPS = ("farthest", "closest", "random")
+ROWS_AT_ONCE = 1 << 14
 Shared = Mapping[str, Any]
 Ints = NDArray[np.int64]
 
@@ -114,12 +114,16 @@ def _fall(edges: dict[str, NDArray[Any]], state: NDArray[np.uint8]) -> dict[str,
 
 def _to_cells(part: Part, shared: Shared) -> tuple[Ints, Arrays]:
     """Every row to the cell of its nearest centroid, and as a visitor to those where it may have near-duplicates."""
-    vectors, centroids = unit_rows(part.arrays["vector"]), shared["centroids"]
-    home, distance = nearest(vectors, centroids, part.threads)
+    centroids, home = shared["centroids"], np.empty(part.rows, dtype=np.int64)
+    distance = np.empty(part.rows, dtype=np.float32)
     rows, cells = [np.arange(part.rows)], [home]
-    for row, cell in cells_to_visit(vectors, centroids, home, shared["eps"], shared["neighbours"]):
-        rows.append(row)
-        cells.append(cell)
+    for start in range(0, part.rows, ROWS_AT_ONCE):
+        block = slice(start, start + ROWS_AT_ONCE)
+        vectors = unit_rows(part.arrays["vector"][block])
+        home[block], distance[block] = nearest(vectors, centroids, part.threads)
+        for row, cell in cells_to_visit(vectors, centroids, home[block], shared["eps"], shared["neighbours"]):
+            rows.append(row + start)
+            cells.append(cell)
     row = np.concatenate(rows)
     key = np.asarray(part.arrays["key"])
     priority = _priority(shared["keep"], distance, key, shared["seed"])

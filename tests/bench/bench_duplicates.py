@@ -128,7 +128,8 @@ def one_cell(table: pa.Table) -> Vectors:
 
 
 def semantic(stage: SemanticDuplicates, table: pa.Table, centroids: Vectors) -> Any:
-    stage.setup({"tree": {"levels": {"levels": [{}]}, "centroids_1": centroids}})
+    told = {"levels": [{"clusters": len(centroids)}], "dim": centroids.shape[1]}
+    stage.setup({"tree": {"levels": told, "centroids_1": centroids}})
     return stage.fit(MemoryGroup([stage.load(table)], THREADS))
 
 

@@ -31,7 +31,7 @@ def pool(vectors: np.ndarray) -> pa.Table:
 
 
 def tree(*levels: np.ndarray) -> dict[str, Any]:
-    told = {"levels": {"levels": [{} for _ in levels], "unit_norm": True, "dim": levels[0].shape[1]}}
+    told = {"levels": {"levels": [{"clusters": len(level)} for level in levels], "dim": levels[0].shape[1]}}
     return told | {f"centroids_{t}": level for t, level in enumerate(levels, 1)}
 
 
