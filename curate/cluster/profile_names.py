@@ -7,6 +7,7 @@ clusters, and A the terms that a cluster's captions say on average. Terms are wo
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -35,12 +36,12 @@ class Said:
     @classmethod
     def of(cls, texts: Sequence[str]) -> Said:
         ids: dict[str, int] = {}
-        captions, terms = [], []
+        captions, terms = array("q"), array("q")
         for number, text in enumerate(texts):
             for term in terms_of(text):
                 captions.append(number)
                 terms.append(ids.setdefault(term, len(ids)))
-        caption, term = np.array(captions, dtype=np.int64), np.array(terms, dtype=np.int64)
+        caption, term = (np.array(numbers, dtype=np.int64) for numbers in (captions, terms))
         spelled = np.array(list(ids), dtype=object)
         often = np.bincount(term, minlength=len(ids)) >= LEAST_CAPTIONS
         order = np.argsort(spelled[often]) if often.any() else np.empty(0, dtype=np.int64)
