@@ -18,6 +18,7 @@ OPS = {
     "image.embed": "curate.image.embed:Embed",
     "duplicates.find": "curate.image.duplicates:FindDuplicates",
     "duplicates.drop": "curate.image.duplicates:DropDuplicates",
+    "duplicates.semantic": "curate.cluster.semantic:SemanticDuplicates",
     "duplicates.reference": "curate.cluster.reference:ReferenceSet",
     "duplicates.decontaminate": "curate.cluster.decontaminate:Decontaminate",
     "text.clean": "curate.text.clean:Clean",

@@ -46,6 +46,8 @@ STAGES: dict[str, tuple[str, str | list[str], dict[str, Any], dict[str, str]]] =
     "clean": ("duplicates.decontaminate", ["text", "prints", "embed"], {"eps": 0.001}, {"against": "evaluation"}),
     "tree": ("cluster.fit", ["unique", "embed"], {"levels": [4, 2], "rounds": 2, "iterations": 5}, {}),
     "clusters": ("cluster.assign", ["unique", "embed"], {"levels": 2}, {"tree": "tree"}),
+    "meanings": ("duplicates.semantic", ["unique", "embed"], {"eps": 0.15, "level": 1}, {"tree": "tree"}),
+    "apart": ("duplicates.drop", "unique", {"reject": "semantic", "column": "semantic"}, {"sets": "meanings"}),
     "sample": ("select.hierarchical", "clusters", {"target": 8}, {"tree": "tree"}),
     "all": ("select.all", "clusters", {}, {}),
     "dataset": ("pack.webdataset", "sample", {"name": "contract", "shard_rows": 5, "carry": ["duplicate_set"]}, {}),
