@@ -53,6 +53,7 @@ class MemoryView:
     packed: dict[str, Any] | None = None
     artifacts: dict[str, Artifact] = field(default_factory=dict)
     filled: pa.Table | None = None
+    pinned: dict[str, Manifest] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     """Keys whose bytes were asked for."""
 
