@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from curate.cluster import semantic_sets
 from curate.cluster.nearest import nearest
 from curate.cluster.semantic import SemanticDuplicates
 from curate.cluster.semantic_kernels import cosines, greedy, unit_rows
@@ -157,3 +158,24 @@ def test_what_cannot_be_compared() -> None:
     with pytest.raises(InputError, match=r"1 rows of 'embedding' are null, zero, NaN or infinite"):
         found(pool(np.concatenate([clumps(0, 3, DIM), np.zeros((1, DIM))])), made)
     assert pickle.loads(pickle.dumps(SemanticDuplicates(eps=0.1))) == SemanticDuplicates(eps=0.1)
+
+
+def test_it_goes_on_where_it_was_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    table, centroids = pool(clumps(8, 400, DIM, spread=0.3)), clumps(9, 12, DIM)
+    stage = SemanticDuplicates(eps=0.05, neighbours=2)
+    stage.setup({"tree": tree(centroids)})
+    whole = stage.fit(MemoryGroup([stage.load(table)]))
+    assert whole["summary"]["rounds"] > 1
+    group, real, rounds = MemoryGroup([stage.load(table)]), semantic_sets._round, iter(range(1))
+
+    def stopped(*given: Any) -> None:
+        if next(rounds, None) is None:
+            raise KeyboardInterrupt
+        real(*given)
+
+    monkeypatch.setattr(semantic_sets, "_round", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        stage.fit(group)
+    monkeypatch.setattr(semantic_sets, "_round", real)
+    again = stage.fit(group)
+    assert again["duplicates"].equals(whole["duplicates"]) and again["summary"] == whole["summary"]
