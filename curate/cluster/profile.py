@@ -110,7 +110,7 @@ class Profile(Reduce):
             "mean_distance": float(spread) / rows if rows else None,
             "sampled_rows": len(counted.weight),
             "source_entropy": _or_none(pool.entropy_bits[0]),
-            "top_source": pool.top[0],
+            "top_source": pool.top[0].as_py(),
             "top_source_share": _or_none(pool.top_share[0]),
             "levels": [_level_facts(table) for table in tables],
         }
@@ -119,7 +119,7 @@ class Profile(Reduce):
 
 def _level_facts(table: Table) -> dict[str, Any]:
     rows = table.column("rows").to_numpy()
-    flags = Counter(flag for some in table.column("flags").to_pylist() for flag in some)
+    flags = Counter(table.column("flags").combine_chunks().flatten().to_pylist())
     evenness = {"entropy": entropy(rows), "gini": gini(rows)}
     return {"level": table.column("level")[0].as_py(), "clusters": len(rows), **evenness, "flags": dict(flags)}
 

@@ -30,7 +30,7 @@ def explained(
 
 @dataclass(frozen=True)
 class Sources:
-    """Where the rows of each cluster come from; arrays (K,). NaN and None where no sampled row has a source."""
+    """Where the rows of each cluster come from; arrays (K,). NaN and null where no sampled row has a source."""
 
     known: NDArray[np.int64]
     """Sampled rows with a source."""
@@ -38,7 +38,7 @@ class Sources:
     """Distinct sources among them."""
     entropy_bits: NDArray[np.float64]
     top_share: NDArray[np.float64]
-    top: list[str | None]
+    top: pa.Array
 
 
 def sources(source: pa.Array, weight: NDArray[np.float64], cluster: NDArray[np.int64], clusters: int) -> Sources:
@@ -61,11 +61,9 @@ def sources(source: pa.Array, weight: NDArray[np.float64], cluster: NDArray[np.i
     entropy = np.bincount(group, weights=-share * np.log2(share), minlength=clusters)
     best = np.lexsort((number, -mass, group))
     first = best[np.flatnonzero(np.r_[True, np.diff(group[best]) > 0][: len(best)])]
-    top: list[str | None] = [None] * clusters
-    top_share = np.full(clusters, np.nan)
-    for here in first:
-        top[group[here]] = values[order[number[here]]]
-        top_share[group[here]] = share[here]
+    top_share, place_of_top = np.full(clusters, np.nan), np.full(clusters, -1)
+    top_share[group[first]], place_of_top[group[first]] = share[first], order[number[first]]
+    top = pa.array(values, pa.string()).take(pa.array(place_of_top, mask=place_of_top < 0))
     known = np.bincount(cluster[told], minlength=clusters)
     count = np.bincount(group, minlength=clusters)
     return Sources(known, count, np.where(known > 0, np.abs(entropy), np.nan), top_share, top)
@@ -81,15 +79,12 @@ class Limits:
 
     def flags(
         self, rows: NDArray[np.int64], explained: NDArray[np.float64], sources: Sources, mixed: bool
-    ) -> list[list[str]]:
+    ) -> pa.ListArray:
         """Flags of each cluster. `mixed`: whether the pool as a whole has sources to tell apart."""
-        tiny = (rows > 0) & (rows < self.tiny)
         with np.errstate(invalid="ignore"):
             noise = (rows >= self.tiny) & (explained < self.noise)
             single = (sources.top_share >= self.single_source) & (sources.known >= self.tiny) & mixed
-        masks = {EMPTY: rows == 0, TINY: tiny, NOISE: noise, SINGLE_SOURCE: single}
-        found: list[list[str]] = [[] for _ in rows]
-        for name, mask in masks.items():
-            for cluster in np.flatnonzero(mask):
-                found[cluster].append(name)
-        return found
+        masks = {EMPTY: rows == 0, TINY: (rows > 0) & (rows < self.tiny), NOISE: noise, SINGLE_SOURCE: single}
+        held = np.stack(list(masks.values()), axis=1)
+        offsets = np.r_[0, np.cumsum(held.sum(axis=1))].astype(np.int32)
+        return pa.ListArray.from_arrays(offsets, pa.array(list(masks)).take(pa.array(np.nonzero(held)[1])))

@@ -62,10 +62,10 @@ class Counted:
             "explained": _numbers(share),
             "sources": pa.array(found.count),
             "source_entropy": _numbers(found.entropy_bits),
-            "top_source": pa.array(found.top, pa.string()),
+            "top_source": found.top,
             "top_source_share": _numbers(found.top_share),
             "name": pa.array(names(self.said, path[self.sample.leaf], clusters), pa.string()),
-            "flags": pa.array(limits.flags(rows, share, found, mixed), pa.list_(pa.string())),
+            "flags": limits.flags(rows, share, found, mixed),
         }
         return pa.table(columns, schema=_schema(columns))
 

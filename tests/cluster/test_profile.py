@@ -219,7 +219,7 @@ def test_unrelated_rows_explain_nothing() -> None:
 
 def test_of_equal_sources_the_first_by_name_is_on_top() -> None:
     found = sources(pa.array(["b", "a", None, "c"]), np.array([1.0, 1, 5, 1]), np.array([0, 0, 0, 1]), 3)
-    assert found.top == ["a", "c", None] and found.count.tolist() == [2, 1, 0]
+    assert found.top.to_pylist() == ["a", "c", None] and found.count.tolist() == [2, 1, 0]
     np.testing.assert_array_equal(found.entropy_bits, [1, 0, np.nan])
 
 
