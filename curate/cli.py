@@ -264,6 +264,39 @@ def gc(
 
 
 @app.command()
+def pin(
+    name: str, run_id: Annotated[str, typer.Argument(metavar="RUN")], stage: str, workspace: Workspace = ""
+) -> None:
+    """Keep a stage's artifact under a name: a port may then say pin:NAME, also when the pool has grown."""
+    from curate.engine import pins as pinning
+    from curate.engine.record import Run
+
+    storage = _open(workspace)
+    made = pinning.create(storage, name, Run.load(storage, run_id), stage)
+    out.print(f"pin:{made.name} is {made.kind} {made.fingerprint} ({made.op})", highlight=False)
+
+
+@app.command()
+def unpin(name: str, workspace: Workspace = "") -> None:
+    """Forget a pin; its artifact stays until `curate gc` finds nobody who needs it."""
+    from curate.engine import pins as pinning
+
+    gone = pinning.remove(_open(workspace), name)
+    out.print(f"pin:{gone.name} was {gone.kind} {gone.fingerprint} ({gone.op})", highlight=False)
+
+
+@app.command()
+def pins(workspace: Workspace = "") -> None:
+    """The pinned artifacts of a workspace."""
+    from curate.engine import pins as pinning
+
+    table = Table("pin", "kind", "op", "fingerprint", "run", "stage", header_style="bold")
+    for found in pinning.pins(_open(workspace)).values():
+        table.add_row(found.name, found.kind, found.op, found.fingerprint, found.run, found.stage)
+    out.print(table)
+
+
+@app.command()
 def diff(first: str, second: str, workspace: Workspace = "") -> None:
     """What differs between two runs: parameters, counts, and the keys selected."""
     from curate.engine.diff import diff as compare

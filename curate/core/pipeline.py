@@ -5,7 +5,8 @@
     pipeline.add("inspect", Inspect(min_side=64), from_="pool")
 
 `from` names the stages whose rows and columns a stage works on: its own rows are those that nothing upstream along
-`from` has refused. Named ports (`tree: fit`) bring artifacts. A Map whose `from` holds a Select works on selected rows.
+`from` has refused. Named ports bring artifacts: `tree: fit` that of a stage, `tree: pin:NAME` one that the workspace
+keeps. A Map whose `from` holds a Select works on selected rows.
 A Report's `from` may name artifacts too: it shows them.
 """
 
@@ -25,6 +26,8 @@ from curate.core.rows import POOL_COLUMNS
 from curate.core.stage import Map, Pack, Report, Select, Source, Stage
 
 RESERVED = ("op", "from")
+PIN = "pin:"
+"""How a port begins that names a pinned artifact instead of a stage."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,13 @@ class Node:
 
     @property
     def upstream(self) -> tuple[str, ...]:
-        return (*self.inputs, *self.ports.values())
+        """Stages that it needs. A pinned artifact needs none."""
+        return (*self.inputs, *(name for name in self.ports.values() if not name.startswith(PIN)))
+
+    @property
+    def pinned(self) -> dict[str, str]:
+        """Ports that name a pin -> `pin:NAME`."""
+        return {port: name for port, name in self.ports.items() if name.startswith(PIN)}
 
     def fail(self, text: str) -> RecipeError:
         return RecipeError(f"{self.place or 'pipeline'}: {self.name}: {text}")
@@ -166,11 +175,13 @@ class Pipeline:
     def _check_ports(self, node: Node) -> None:
         for port, kind in node.stage.ports.items():
             if port not in node.ports:
-                raise node.fail(f"port {port!r} is missing; name the stage that makes the {kind}")
+                raise node.fail(f"port {port!r} is missing; name the stage that makes the {kind}, or pin:NAME")
         for port, name in node.ports.items():
             wanted = node.stage.ports.get(port)
             if wanted is None:
                 raise node.fail(f"{port!r} is neither a parameter nor a port of {node.stage.op}")
+            if name.startswith(PIN):  # whether there is one of this kind, the workspace knows
+                continue
             maker = self.nodes[name].stage
             if getattr(maker, "kind", "") != wanted:
                 raise node.fail(f"{port}: {name!r} ({maker.op}) makes no {wanted}; name a stage that does")

@@ -143,7 +143,8 @@ def json_schema() -> dict[str, Any]:
         definitions |= schema.pop("$defs", {})
         properties = {"op": {"const": op}, "from": _from_schema(), **schema.get("properties", {})}
         properties |= {
-            port: {"type": "string", "description": f"stage that makes the {kind}"} for port, kind in cls.ports.items()
+            port: {"type": "string", "description": f"stage that makes the {kind}, or pin:NAME"}
+            for port, kind in cls.ports.items()
         }
         required = ["op", *schema.get("required", []), *cls.ports]
         text = (cls.__doc__ or "").strip().splitlines()

@@ -15,6 +15,9 @@ class View(Protocol):
     stages: dict[str, Manifest]
     """Stage name -> its committed manifest (op, parameters, ledger, seconds, built_rows, bytes), in DAG order."""
 
+    pinned: dict[str, Manifest]
+    """`pin:NAME` -> manifest of an artifact that ports upstream take from the workspace; no stage here has made it."""
+
     def columns(self) -> tuple[str, ...]:
         """Names of all columns that can be asked for: the pool's, the upstream Maps', and the two of `tables`."""
         ...
@@ -25,7 +28,7 @@ class View(Protocol):
         ...
 
     def artifact(self, stage: str) -> Artifact:
-        """The artifact of a Reduce or a Fit, by stage name."""
+        """The artifact of a Reduce or a Fit, by stage name; a pinned one by `pin:NAME`."""
         ...
 
     def quotas(self) -> pa.Table | None:

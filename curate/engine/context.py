@@ -14,7 +14,7 @@ from curate.core.errors import BudgetError, CurateError, DrainedError, StageErro
 from curate.core.hashing import digest
 from curate.core.ledger import Entry
 from curate.core.nouns import Manifest, Shard
-from curate.core.pipeline import Node, Pipeline
+from curate.core.pipeline import PIN, Node, Pipeline
 from curate.core.rows import ColumnsRef, Rows
 from curate.core.stage import Map, Pack, Portion, Report, Resources, Select, Source, Stage
 from curate.core.storage import Storage
@@ -77,6 +77,7 @@ class Context:
     """What each source plans to read, and the share of rows to take inside, as the preflight found it."""
     pools: dict[str, Pool] = field(default_factory=dict)
     built: dict[str, Built] = field(default_factory=dict)
+    """By stage; pinned artifacts by `pin:NAME`."""
     lost: dict[str, int] = field(default_factory=dict)
     """Stage, shard or portion -> rows that failed there, whether in this run or in the one that built it."""
     lost_example: str = ""
@@ -102,6 +103,10 @@ class Context:
             elif isinstance(up.stage, Select):
                 selection = self.built[up.name].base
         return Rows(self.storage, tuple(columns), selection)
+
+    def pinned(self) -> dict[str, Built]:
+        """Artifacts that no stage of this run builds, by `pin:NAME`."""
+        return {name: built for name, built in self.built.items() if name.startswith(PIN)}
 
     def ports(self, node: Node) -> dict[str, str]:
         return {port: self.built[name].base for port, name in node.ports.items()}
@@ -208,7 +213,7 @@ class Context:
             fingerprint=built.fingerprint,
             parameters=stage.parameters(),
             identity=stage.identity(),
-            inputs={name: self.built[name].fingerprint for name in node.upstream},
+            inputs={name: self.built[name].fingerprint for name in (*node.upstream, *node.pinned.values())},
             ledger=entry.check(node.name).to_json(),
             **facts,
         )

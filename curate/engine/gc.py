@@ -1,4 +1,4 @@
-"""`curate gc`: remove what no kept run reaches. A dry run by default."""
+"""`curate gc`: remove what no kept run reaches and no pin holds. A dry run by default."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from curate.core import lease
 from curate.core.nouns import Manifest, read_shards
 from curate.core.storage import TEMPORARY, Storage
+from curate.engine.pins import pins
 from curate.engine.record import Run, list_runs
 
 ASIDE_SECONDS = 24 * 3600
@@ -26,6 +27,7 @@ def unreachable(
     kept = candidates if keep is None else (candidates[-keep:] if keep else [])
     kept_ids = {run.run_id for run in kept} | {run.run_id for run in runs if run.state == "running"}
     roots = _reached(storage, [run for run in runs if run.run_id in kept_ids]) | _held(storage)
+    roots |= {pin.base for pin in pins(storage).values()}
     above = {parent for root in roots for parent in _parents(root)}
     garbage: dict[str, int] = {}
     for top in ("columns", "artifacts", "selections", "datasets", "pools"):

@@ -12,7 +12,7 @@ from curate.core.nouns import Manifest, Shard
 from curate.core.pipeline import Node, Pipeline
 from curate.core.stage import Map, Select, Source
 from curate.core.storage import Storage
-from curate.engine import build_global, build_maps
+from curate.engine import build_global, build_maps, pins
 from curate.engine.backend import Backend
 from curate.engine.build_source import amended, known_repeats
 from curate.engine.context import Built, Context, Options, Pool
@@ -75,6 +75,7 @@ def plan(pipeline: Pipeline, storage: Storage, options: Options, backend: Backen
         pipeline, storage, backend, options, tombstones.load(storage), Events(storage, "plan"), Progress(None)
     )
     ctx.portions = portions
+    ctx.built |= pins.resolve(pipeline, storage)
     rates = measured({node.stage.op for node in pipeline.nodes.values()}, ctx)
     rows: dict[str, int | None] = {}
     steps = []
@@ -138,7 +139,9 @@ def _map(ctx: Context, node: Node, rows: int | None) -> Step:
 
 def _group(ctx: Context, node: Node) -> str:
     """Maps with the same artifacts behind them go in one pass."""
-    behind = sorted({port for up in [*ctx.pipeline.along(node.name), node] for port in up.ports.values()})
+    behind = sorted(
+        {port for up in [*ctx.pipeline.along(node.name), node] for port in up.upstream if port not in up.inputs}
+    )
     return f"pass after {', '.join(behind)}" if behind else "pass"
 
 

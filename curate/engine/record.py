@@ -82,6 +82,10 @@ class Run:
     def ops(self) -> dict[str, str]:
         return {name: stage["op"] for name, stage in self.record["stages"].items()}
 
+    def kinds(self) -> dict[str, str]:
+        """Stage -> kind of its artifact, for those that make one."""
+        return {name: stage["kind"] for name, stage in self.record["stages"].items() if stage.get("kind")}
+
     def upstream(self, name: str) -> list[str]:
         """The stages that a stage's rows come through, itself last."""
         stages = self.record["stages"]

@@ -34,7 +34,7 @@ from curate.core.nouns import Manifest
 from curate.core.pipeline import Node, Pipeline
 from curate.core.stage import PLAIN_NAME, Fit, Map, Pack, Reduce, Report, Select, Source
 from curate.core.storage import Storage, open_workspace
-from curate.engine import build_global, build_maps
+from curate.engine import build_global, build_maps, pins
 from curate.engine.backend import HOW, Backend, How, Outcome
 from curate.engine.build_fit import build_fit
 from curate.engine.build_source import build_source
@@ -130,6 +130,7 @@ def run(
     if options.sample < 1.0:
         pipeline = scaled(pipeline, options.sample)
     storage = open_workspace(workspace)
+    pinned = pins.resolve(pipeline, storage)
     portions = preflight(pipeline, storage, options.sample)
     backend = make_backend(engine) if isinstance(engine, str) else engine
     _open_record(storage, run_id, pipeline, backend.name, options)
@@ -137,6 +138,7 @@ def run(
         pipeline, storage, backend, options, tombstones.load(storage), Events(storage, run_id), Progress(console)
     )
     context.portions = portions
+    context.built |= pinned
     began = time.monotonic()
     error: str | None = "killed"
     with _drain_on_sigterm(backend), _alive(storage, run_id):
@@ -291,6 +293,7 @@ def _open_record(storage: Storage, run_id: str, pipeline: Pipeline, engine: str,
         "stages": {
             node.name: {"op": node.stage.op, "from": list(node.inputs), "ports": dict(node.ports)}
             | {"parameters": node.stage.parameters()}
+            | ({"kind": node.stage.kind} if isinstance(node.stage, (Reduce, Fit)) else {})
             for node in pipeline.nodes.values()
         },
     }
@@ -311,7 +314,7 @@ def _alive(storage: Storage, run_id: str) -> Iterator[None]:
 
 
 def _close_record(ctx: Context, run_id: str, error: str | None, seconds: float) -> Result:
-    done = {name: built for name, built in ctx.built.items() if built.manifest is not None}
+    done = {name: built for name, built in ctx.built.items() if name in ctx.pipeline.nodes and built.manifest}
     result = Result(
         run_id,
         {name: ctx.storage.url_of(built.base) for name, built in done.items()},
@@ -328,6 +331,7 @@ def _close_record(ctx: Context, run_id: str, error: str | None, seconds: float) 
         "seconds": round(seconds, 3),
         "ended": time.time(),
         "outputs": {name: {"base": b.base, "path": b.path, "fingerprint": b.fingerprint} for name, b in done.items()},
+        "pins": {name: {"base": b.base, "fingerprint": b.fingerprint} for name, b in ctx.pinned().items()},
         "reused": result.reused,
         "ledger": {name: entry.to_json() for name, entry in result.ledger.items()},
     }

@@ -32,6 +32,7 @@ class StoredView:
     pack: tuple[str, Manifest] | None
     source: str
     alive: int
+    pinned: dict[str, Manifest]
 
     @classmethod
     def of(cls, ctx: Context, node: Node) -> Self:
@@ -44,6 +45,8 @@ class StoredView:
         pack = next((up for up in upstream if isinstance(up.stage, Pack)), None)
         manifests = {up.name: ctx.built[up.name].manifest for up in upstream}
         stages = {name: manifest for name, manifest in manifests.items() if manifest is not None}
+        pins = {name: ctx.built[name] for up in [*upstream, node] for name in up.pinned.values()}
+        made = {up.name: ctx.built[up.name] for up in upstream if getattr(up.stage, "kind", "")}
         last = [stages[name].entry.after for name in node.inputs]
         packed = (ctx.built[pack.name].base, stages[pack.name]) if pack else None
         return cls(
@@ -52,10 +55,11 @@ class StoredView:
             shards=ctx.pool(node).shards,
             rows=Rows(ctx.storage, refs),
             selection=(select.name, ctx.built[select.name].base) if select else None,
-            artifacts={up.name: ctx.built[up.name].base for up in upstream if getattr(up.stage, "kind", "")},
+            artifacts={name: built.base for name, built in (made | pins).items()},
             pack=packed,
             source=ctx.pipeline.pool_of(node.name),
             alive=min(last),
+            pinned={name: pin.manifest for name, pin in pins.items() if pin.manifest is not None},
         )
 
     def columns(self) -> tuple[str, ...]:

@@ -26,8 +26,9 @@ CHANGED_SHOWN = 6
 
 
 def artifacts(view: View, kind: str) -> dict[str, Artifact]:
-    """Artifacts of a kind upstream, by stage name, in DAG order."""
-    return {name: view.artifact(name) for name, manifest in view.stages.items() if _kind(manifest.op) == kind}
+    """Artifacts of a kind upstream, by stage name, in DAG order; pinned ones last, by `pin:NAME`."""
+    made = {**view.stages, **view.pinned}
+    return {name: view.artifact(name) for name, manifest in made.items() if _kind(manifest.op) == kind}
 
 
 def _kind(op: str) -> str:

@@ -14,9 +14,11 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
+from curate.core import group as groups
+from curate.core.group import Group, Part
 from curate.core.nouns import read_shards
 from curate.core.pipeline import Pipeline
-from curate.core.stage import Batch, Map
+from curate.core.stage import Artifact, Batch, Fit, Map, Table
 from curate.core.storage import open_storage
 from curate.engine.backend import Backend
 from curate.engine.run import make_backend, run
@@ -64,6 +66,28 @@ class Vector(Map):
         return {"brightness": [float(image.mean()) for image in batch.prepared], "vector": vectors}
 
 
+class Calls(Fit):
+    """Calls of a step that does nothing, timed."""
+
+    op: ClassVar[str] = "bench.calls"
+    kind: ClassVar[str] = "bench_calls"
+    calls: int = 100
+    shared_bytes: int = 0
+    generation: int = 0
+
+    def load(self, table: Table) -> dict[str, Any]:
+        return {"zero": np.zeros(table.num_rows)}
+
+    def fit(self, group: Group) -> Artifact:
+        shared = np.zeros(self.shared_bytes, dtype=np.uint8)
+        took = [seconds(lambda: list(group.each(rows_of, shared=shared))) for _ in range(self.calls)]
+        return {"facts": {"parts": len(group.rows), "seconds": sorted(took)[self.calls // 2]}}
+
+
+def rows_of(part: Part, shared: Mapping[str, Any]) -> int:
+    return part.rows
+
+
 def chain(stages: int, generation: int) -> Pipeline:
     pipeline = Pipeline()
     pipeline.add("pool", Numbers(namespace="bench", rows=SHARDS * ROWS, shard_rows=ROWS))
@@ -88,6 +112,22 @@ def overhead(folder: Path) -> None:
         backend.close()
     by_hand = seconds(lambda: _by_hand(folder / "local"))
     line("by hand: read table, publish one parquet, per shard", f"{by_hand / SHARDS * 1e3:.2f} ms", "fsync and rename")
+
+
+def calls(folder: Path) -> None:
+    """A step sent to 8 parts and its results back, with 2 workers on Ray: what an iteration of a fit costs besides."""
+    least, groups.LEAST_PART_ROWS = groups.LEAST_PART_ROWS, ROWS
+    for engine in ("local", "ray"):
+        backend: Backend = make_backend(engine, cpus=2)
+        for shared_bytes in (0, 16 << 20):
+            pipeline = Pipeline().add("pool", Numbers(namespace="bench", rows=8 * ROWS, shard_rows=ROWS))
+            pipeline.add("calls", Calls(shared_bytes=shared_bytes), "pool")
+            result = run(pipeline, str(folder / f"{engine}-calls"), engine=backend)
+            facts = open_storage(result.outputs["calls"]).read_json("facts.json")
+            text = f"{facts['parts']} parts, {shared_bytes >> 20} MiB shared, median of 100"
+            line(f"{engine}: a call of a group's step", f"{facts['seconds'] * 1e3:.2f} ms", text)
+        backend.close()
+    groups.LEAST_PART_ROWS = least
 
 
 def _timed(stages: int, workspace: str, backend: Backend, first: int) -> float:
@@ -147,6 +187,7 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="bench-engine-"))
     try:
         overhead(folder)
+        calls(folder)
         memory(folder)
     finally:
         shutil.rmtree(folder)

@@ -120,7 +120,7 @@ def test_workers_killed_in_steps(
         "load:pool:1",
         "step:1:pool:0:begun",
         "step:3:pool:2:done",
-        "publish:*/work/cells/000001.npz:written",
+        "publish:*/cells/000001.npz:written",
         "load:cells:1",
         "step:5:cells:2:begun",
         "publish:*/sorted/000000.npz:published",
@@ -144,7 +144,7 @@ def test_driver_killed_anywhere(clean: tuple[Path, list[str]], memory: Path, dri
         said = drivers.run(target, **order, environment={"CURATE_FAULT_KILL": point})
         assert said["signal"] == signal.SIGKILL, point
         before = log.read_text().split()
-        saved = [int(p.stem) for p in target.glob("artifacts/*/*/work/checkpoints/*.npz") if p.suffix == ".npz"]
+        saved = [int(p.stem) for p in target.glob("artifacts/*/*/*/checkpoints/*.npz") if p.suffix == ".npz"]
         assert len(saved) <= 3  # the two last, and one more for a moment
         assert drivers.run(target, **order)["error"] is None
         done = max(saved, default=0) if not list(target.glob("artifacts/*/*/manifest.json")) else 3
@@ -157,7 +157,7 @@ def test_driver_killed_anywhere(clean: tuple[Path, list[str]], memory: Path, dri
 def test_driver_killed_under_ray(
     clean: tuple[Path, list[str]], workspace: Path, tmp_path: Path, drivers: Drivers, on_ray: Any
 ) -> None:
-    kill = {"CURATE_FAULT_KILL": "publish:*/work/checkpoints/000002.npz:published"}
+    kill = {"CURATE_FAULT_KILL": "publish:*/checkpoints/000002.npz:published"}
     said = drivers.run(workspace, fits={}, part_rows=PART_ROWS, engine="ray", environment=kill)
     assert said["signal"] == signal.SIGKILL
     log = tmp_path / "rounds.log"
