@@ -20,7 +20,6 @@ from curate.core.storage import open_workspace
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from curate.core.nouns import StoredArtifact
     from curate.engine.record import Run
 
 cluster = typer.Typer(help="The clusters of a run: sizes, spread, sources, names, flags.", no_args_is_help=True)
@@ -113,7 +112,7 @@ def export(
 
 
 def find(workspace: str, run_id: str | None, stage: str | None) -> Found:
-    """The profile that a run has made or used, or else its tree. Raises InputError where there is neither."""
+    """The profile that a run has made, or else its tree, or a pinned one. Raises InputError where there is none."""
     from curate.core.nouns import StoredArtifact
     from curate.core.tree import TreeShape
     from curate.engine.record import latest
@@ -121,18 +120,28 @@ def find(workspace: str, run_id: str | None, stage: str | None) -> Found:
     if not workspace:
         raise RecipeError("--workspace is missing; give a folder or URL, or set CURATE_WORKSPACE")
     run = latest(open_workspace(workspace, create=False), run_id)
-    kinds = {name: kind for name in run.outputs if (kind := _kind(run.ops()[name])) in (TREE, PROFILE, DRIFT)}
-
-    def artifact(name: str) -> StoredArtifact:
-        return StoredArtifact(run.storage, run.outputs[name]["base"])
-
-    drifts = {name: artifact(name)["drift"] for name, kind in kinds.items() if kind == DRIFT}
-    chosen = _chosen(run, {name: kind for name, kind in kinds.items() if kind != DRIFT}, stage)
-    held = artifact(chosen)
-    if kinds[chosen] == PROFILE:
+    made = _made(run)
+    drifts = {name: StoredArtifact(run.storage, base)["drift"] for name, (kind, base) in made.items() if kind == DRIFT}
+    chosen = _chosen(run, {name: kind for name, (kind, _) in made.items() if kind in (TREE, PROFILE)}, stage)
+    kind, base = made[chosen]
+    held = StoredArtifact(run.storage, base)
+    if kind == PROFILE:
         return Found(run, chosen, held["clusters"], held["profile"]["levels"], True, drifts)
     table = TreeShape.of(held).table(held["sizes_1"])
     return Found(run, chosen, table, held["levels"]["levels"], False, drifts)
+
+
+def _made(run: Run) -> dict[str, tuple[str, str]]:
+    """Stage, or `pin:NAME` -> (kind of its artifact, base)."""
+    from curate.core.nouns import Manifest
+
+    kinds, outputs = run.kinds(), run.outputs
+    found = {name: (kinds[name], str(output["base"])) for name, output in outputs.items() if name in kinds}
+    for name, pin in ((run.result or {}).get("pins") or {}).items():
+        manifest = Manifest.load(run.storage, pin["base"])
+        if manifest is not None:
+            found[name] = (_kind(manifest.op), pin["base"])
+    return found
 
 
 def _kind(op: str) -> str:
@@ -146,14 +155,16 @@ def _kind(op: str) -> str:
 
 
 def _chosen(run: Run, kinds: dict[str, str], stage: str | None) -> str:
-    if stage is not None and stage not in kinds:
-        known = ", ".join(kinds) or "none"
-        raise InputError(f"--stage {stage}: makes no clusters in run {run.run_id}; stages that do are {known}")
+    """A profile before a tree, and what the run has made before what is pinned."""
+    if stage is not None:
+        if stage not in kinds:
+            known = ", ".join(kinds) or "none"
+            raise InputError(f"--stage {stage}: makes no clusters in run {run.run_id}; stages that do are {known}")
+        return stage
     if not kinds:
         raise InputError(f"run {run.run_id}: has built no tree of clusters; name a run whose recipe has `cluster.fit`")
-    if stage is not None:
-        return stage
-    several = [name for name, kind in kinds.items() if kind == PROFILE] or list(kinds)
+    own = [name for name in kinds if name in run.outputs]
+    several = [name for name in own if kinds[name] == PROFILE] or own or list(kinds)
     if len(several) > 1:
         raise InputError(f"run {run.run_id}: has clusters of {', '.join(several)}; name one with --stage")
     return several[0]

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from curate.cluster.drift import Drift
+from curate.cluster.fit import Fit
 from curate.cluster.profile import Profile
 from curate.core.hashing import make_key
 from curate.core.nouns import Manifest, save_artifact
@@ -52,7 +53,13 @@ def made(stage: Any, tables: list[pa.Table]) -> Artifact:
     return stage.finish(stage.merge(stage.partial(table.select(["key", *stage.reads()])) for table in tables))
 
 
-def write_run(storage: Storage, run_id: str, started: float, **artifacts: tuple[str, Artifact]) -> None:
+def write_run(
+    storage: Storage,
+    run_id: str,
+    started: float,
+    pins: dict[str, Any] | None = None,
+    **artifacts: tuple[str, Artifact],
+) -> None:
     """A run that has ended, with the artifacts (op, parts) of its stages."""
     outputs = {}
     for name, (op, parts) in artifacts.items():
@@ -60,10 +67,12 @@ def write_run(storage: Storage, run_id: str, started: float, **artifacts: tuple[
         save_artifact(storage, base, parts)
         Manifest("artifact", op, 1, f"{run_id}-{name}").commit(storage, base)
         outputs[name] = {"stage": name, "base": base}
-    stages = {name: {"op": op, "from": []} for name, (op, _) in artifacts.items()}
+    kinds = {"cluster.fit": Fit.kind, "cluster.profile": Profile.kind, "cluster.drift": Drift.kind}
+    stages = {name: {"op": op, "from": [], "kind": kinds.get(op, "other")} for name, (op, _) in artifacts.items()}
     record = {"run_id": run_id, "started": started, "stages": stages, "engine": "local"}
     storage.create_json(f"runs/{run_id}/run.json", record)
-    storage.create_json(f"runs/{run_id}/result.json", {"error": None, "seconds": 1.0, "outputs": outputs})
+    result = {"error": None, "seconds": 1.0, "outputs": outputs, "pins": pins or {}}
+    storage.create_json(f"runs/{run_id}/result.json", result)
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +83,8 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     grown = [rows(LEAF, "a"), rows(np.full(200, 3), "b")]
     write_run(storage, "bare", 2.0, tree=("cluster.fit", tree()))
     write_run(storage, "two", 1.0, one=("cluster.fit", tree()), other=("cluster.fit", tree()))
+    pins = {"pin:old": {"base": "artifacts/cluster.fit/two-one"}, "pin:gone": {"base": "artifacts/cluster.fit/gone"}}
+    write_run(storage, "pinned", 1.5, pins)
     write_run(storage, "none", 0.0, sets=("duplicates.find", {"facts": {}}), odd=("gone.package:Stage", {"facts": {}}))
     profile, drift = made(Profile(), grown[:1]), made(Drift(), grown)
     write_run(
@@ -81,8 +92,8 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "full",
         3.0,
         tree=("cluster.fit", tree()),
-        look=("curate.cluster.profile:Profile", profile),
-        grown=("curate.cluster.drift:Drift", drift),
+        look=("cluster.profile", profile),
+        grown=("cluster.drift", drift),
     )
     return folder
 
@@ -119,6 +130,11 @@ def test_a_tree_without_a_profile_shows_sizes(workspace: Path) -> None:
     assert "explained" not in words
 
 
+def test_a_pinned_tree_is_shown_where_the_run_has_made_none(workspace: Path) -> None:
+    assert "1 5 98 40 0.750 0.420" in curate("cluster", "show", "pinned", "-w", workspace).words
+    assert "--stage pin:gone" in curate("cluster", "show", "pinned", "-w", workspace, "--stage", "pin:gone").error
+
+
 def test_export_writes_every_cluster(workspace: Path, tmp_path: Path) -> None:
     said = curate("cluster", "export", tmp_path / "tree.parquet", "-w", workspace)
     assert "7 clusters of look (with its profile)" in said.words
@@ -152,7 +168,7 @@ def test_a_stage_can_be_named(workspace: Path) -> None:
         (["show", "-w", "W", "--stage", "grown"], ["--stage grown", "look, tree"]),
         (["show", "none", "-w", "W"], ["run none", "no tree of clusters"]),
         (["show", "two", "-w", "W"], ["run two", "clusters of one, other", "--stage"]),
-        (["show", "last", "-w", "W"], ["'last'", "the latest runs are two, bare, full"]),
+        (["show", "last", "-w", "W"], ["'last'", "the latest runs are pinned, bare, full"]),
         (["show"], ["--workspace is missing"]),
         (["show", "-w", "/nowhere/at/all"], ["/nowhere/at/all"]),
         (["export", "/nowhere/x.parquet", "-w", "W"], ["/nowhere/x.parquet", "cannot be written"]),
