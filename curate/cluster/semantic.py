@@ -58,7 +58,7 @@ class SemanticDuplicates(Fit):
     )
     cell_rows: int = Field(20_000, ge=1, description="Rows in a mean cell at most, where `level` is null.")
     neighbours: int | None = Field(
-        4,
+        2,
         ge=0,
         description="Neighbouring cells that a row is compared with, at most, of those where it may have duplicates; "
         "null is all of these, 0 none, which is SemDeDup as published.",

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from curate.image.hamming import components, group_edges, near_edges
+from curate.image.hamming import Edges, components
 
 KEEPER, EXACT, NEAR = 0, 1, 2
 
@@ -23,27 +23,16 @@ class DuplicateSets(NamedTuple):
 
 
 def duplicate_sets(
-    keys: NDArray[np.bytes_],
-    pixels: NDArray[np.int64],
-    exact_groups: list[NDArray[np.int64]],
-    hashes_NB: NDArray[np.uint8],
-    comparable: NDArray[np.bool_],
-    max_distance: int,
+    keys: NDArray[np.bytes_], pixels: NDArray[np.int64], exact_edges: list[Edges], near_edges: list[Edges]
 ) -> DuplicateSets:
-    """Rows n -> their sets.
+    """Rows n -> their sets, which are the components of all edges: equal bytes or pixels, and hashes within reach.
 
-    exact_groups: arrays (n,) of codes, equal codes >= 0 meaning the same bytes or pixels. hashes (n, 32) are compared
-    where `comparable` (n,). Members rank by pixels (most first), then key (smallest first); the first of a set is its
-    keeper, any other is EXACT when it is not the first of those it equals exactly, else NEAR.
+    Members rank by pixels (most first), then key (smallest first); the first of a set is its keeper, any other is
+    EXACT when it is not the first of those it equals exactly, else NEAR.
     """
     count = len(keys)
-    exact_edges = [group_edges(codes) for codes in exact_groups]
     exact = components(count, exact_edges)
-    edges = list(exact_edges)
-    if max_distance >= 0:
-        where = np.flatnonzero(comparable)
-        edges += [(where[a], where[b]) for a, b in near_edges(hashes_NB[where], max_distance)]
-    together = components(count, edges)
+    together = components(count, [*exact_edges, *near_edges])
     order = np.lexsort((keys, -pixels))
     keeper = _first(together, order)
     kind = np.where(keeper == np.arange(count), KEEPER, np.where(_first(exact, order) == np.arange(count), NEAR, EXACT))

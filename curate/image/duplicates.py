@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 from pydantic import Field, PrivateAttr
 
 from curate.core.errors import CurateError
-from curate.core.stage import Artifact, Batch, Map, Reduce, Table
+from curate.core.group import Group, Part
+from curate.core.hashing import key_words, keys_of_words
+from curate.core.stage import Artifact, Batch, Fit, Map, Table
 
 KIND = "duplicate_sets"
 _REFUSED = ["none", "exact", "near", "semantic"]
@@ -24,7 +26,7 @@ _REFUSED = ["none", "exact", "near", "semantic"]
 _READS = ("sha256", "pixel_sha256", "perceptual_hash", "flat", "width", "height")
 
 
-class FindDuplicates(Reduce):
+class FindDuplicates(Fit):
     """Sets of pictures with equal bytes, equal pixels, or perceptual hashes within `max_distance`, transitively.
 
     The keeper of a set is its member with the most pixels, then the smallest key. Flat pictures match exactly only.
@@ -46,27 +48,44 @@ class FindDuplicates(Reduce):
     def reads(self) -> tuple[str, ...]:
         return _READS
 
-    def partial(self, table: Table) -> Table:
+    def load(self, table: Table) -> dict[str, NDArray[Any]]:
         pixels = pc.multiply(table.column("width").cast(pa.int64()), table.column("height").cast(pa.int64()))
-        columns = {name: table.column(name) for name in ("key", *_READS[:4])}
-        return pa.table({**columns, "pixels": pc.fill_null(pixels, 0)})
+        digests = [_digests(table.column(name)) for name in ("sha256", "pixel_sha256")]
+        comparable = pc.and_(pc.is_valid(table.column("perceptual_hash")), pc.equal(table.column("flat"), False))
+        return {
+            "key": key_words(table.column("key").to_pylist()),
+            "pixels": pc.fill_null(pixels, 0).to_numpy(),
+            "digests": np.stack([words for words, _ in digests], axis=1),
+            "known": np.stack([known for _, known in digests], axis=1),
+            "hash": _hashes(table.column("perceptual_hash")),
+            "comparable": pc.fill_null(comparable, False).to_numpy(),
+        }
 
-    def finish(self, state: Table) -> Artifact:
-        from curate.image.duplicate_sets import duplicate_sets  # SciPy, which `curate plan` need not load
+    def fit(self, group: Group) -> Artifact:
+        from curate.image.duplicate_edges import exact_edges, near_edges, starts_of  # SciPy, which plans do without
+        from curate.image.duplicate_sets import duplicate_sets
 
-        keys = _fixed(state.column("key"))
-        comparable = pc.and_(pc.is_valid(state.column("perceptual_hash")), pc.equal(state.column("flat"), False))
-        found = duplicate_sets(
-            keys,
-            state.column("pixels").to_numpy(),
-            [_codes(state.column("sha256")), _codes(state.column("pixel_sha256"))],
-            _hashes(state.column("perceptual_hash")),
-            pc.fill_null(comparable, False).to_numpy(),
-            self.max_distance,
-        )
+        group.tell(0.0, "digests go to their buckets")
+        exact = exact_edges(group)
+        group.tell(0.3, "hashes go to the buckets of their bands")
+        near = near_edges(group, self.max_distance)
+        rows = np.unique(np.concatenate([*exact, *near]))
+        facts = list(group.each(_facts, rows=rows, starts=starts_of(group)))
+        keys = np.array(keys_of_words(np.concatenate([words for words, _ in facts])), dtype="S32")
+        pixels = np.concatenate([pixels for _, pixels in facts])
+        places = [[(np.searchsorted(rows, a), np.searchsorted(rows, b))] for a, b in (exact, near)]
+        found = duplicate_sets(keys, pixels, *places)
         kinds = np.array(["keeper", "exact", "near"])[found.kind]
         table = pa.table({"key": _strings(keys[found.row]), "keeper": _strings(keys[found.keeper]), "kind": kinds})
-        return {"duplicates": table, "summary": _summary(state.num_rows, found.keeper, found.kind)}
+        return {"duplicates": table, "summary": _summary(sum(group.rows), found.keeper, found.kind)}
+
+
+def _facts(part: Part, shared: Mapping[str, Any]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Key words and pixels of those of the rows that the part holds."""
+    edges = shared["starts"][part.index : part.index + 2]
+    low, high = np.searchsorted(shared["rows"], edges)
+    places = shared["rows"][low:high] - edges[0]
+    return np.asarray(part.arrays["key"])[places], np.asarray(part.arrays["pixels"])[places]
 
 
 def _summary(rows: int, keeper: NDArray[np.int64], kind: NDArray[np.int8]) -> dict[str, int]:
@@ -156,10 +175,11 @@ def _strings(keys: NDArray[np.bytes_]) -> pa.Array:
     return pa.array(keys.astype("U32"), pa.string())
 
 
-def _codes(column: pa.ChunkedArray) -> NDArray[np.int64]:
-    """Equal values -> equal codes >= 0; null -> -1."""
-    indices = column.combine_chunks().dictionary_encode().indices
-    return pc.fill_null(indices.cast(pa.int64()), -1).to_numpy(zero_copy_only=False)
+def _digests(column: pa.ChunkedArray) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+    """Digests of 64 hexadecimal characters -> words (n, 4), and which rows (n,) have one."""
+    text = "".join(pc.fill_null(column, "0" * 64).to_pylist())
+    words = np.frombuffer(bytes.fromhex(text), dtype=">u8").astype(np.uint64).reshape(-1, 4)
+    return words, pc.is_valid(column).to_numpy()
 
 
 def _hashes(column: pa.ChunkedArray) -> NDArray[np.uint8]:

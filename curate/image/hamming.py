@@ -1,9 +1,10 @@
 """Which of many 256-bit hashes lie within a few bits of each other, transitively: exact, and not quadratic.
 
 Multi-index hashing (Norouzi et al. 2012, section 3): cut the bits into d + 1 bands; two hashes at distance d or less
-agree in a whole band, so only hashes that share a band are compared. A band that very many share, the heavy head of a
-web pool, is cut again by the bits outside of it. What is still crowded is searched by growing one component at a time,
-which is linear where all are near-duplicates of one another and never lists their pairs.
+agree in a whole band, so only hashes that share a band are compared: those with one value of a band can be looked at
+apart from all others. A value that very many share, the heavy head of a web pool, is cut again by the bits outside of
+the band. What is still crowded is searched by growing one component at a time, which is linear where all are
+near-duplicates of one another and never lists their pairs.
 """
 
 from __future__ import annotations
@@ -39,15 +40,39 @@ def group_edges(groups_N: NDArray[np.int64]) -> Edges:
     return order[:-1][same], order[1:][same]
 
 
-def near_edges(hashes_NB: NDArray[np.uint8], max_distance: int) -> Iterator[Edges]:
-    """hashes (n, 32) -> edges whose components are those of the graph 'distance <= max_distance'."""
+def spanning(edges: Iterator[Edges] | list[Edges]) -> Edges:
+    """Fewest edges with the same components: one for each node but the first of its component."""
+    pairs = list(edges)
+    first = np.concatenate([np.empty(0, np.int64), *(pair[0] for pair in pairs)])
+    second = np.concatenate([np.empty(0, np.int64), *(pair[1] for pair in pairs)])
+    nodes, places = np.unique(np.concatenate([first, second]), return_inverse=True)
+    chained = group_edges(components(len(nodes), [(places[: len(first)], places[len(first) :])]))
+    return nodes[chained[0]], nodes[chained[1]]
+
+
+def band_values(hashes_NB: NDArray[np.uint8], band: int, max_distance: int) -> NDArray[np.uint64]:
+    """A word (n,) for the value of each hash's band, of max_distance + 1: equal values give equal words."""
+    packed = _extract(hashes_NB, np.arange(band, BITS, max_distance + 1))
+    words = np.ascontiguousarray(np.pad(packed, ((0, 0), (0, -packed.shape[1] % 8)))).view(np.uint64)
+    folded = np.zeros(len(words), dtype=np.uint64)
+    for word in words.T:
+        folded = (folded ^ word) * np.uint64(0x9E3779B97F4A7C15)  # wraps
+        folded ^= folded >> np.uint64(32)
+    return folded
+
+
+def band_edges(hashes_NB: NDArray[np.uint8], band: int, max_distance: int) -> Iterator[Edges]:
+    """hashes (n, 32) -> edges between those that are within `max_distance` and agree in the band; equal hashes are
+    joined in band 0. Over all bands, the components are those of the graph 'distance <= max_distance'."""
     unique, inverse = np.unique(hashes_NB, axis=0, return_inverse=True)
     inverse = inverse.reshape(-1)
-    yield group_edges(inverse)
+    if band == 0:
+        yield group_edges(inverse)
     member = np.zeros(len(unique), dtype=np.int64)
     member[inverse] = np.arange(len(inverse))
     words_N4 = np.ascontiguousarray(unique).view(np.uint64).reshape(-1, BITS // 64)
-    for first, second in _search(unique, words_N4, np.arange(len(unique)), np.arange(BITS), max_distance, 0):
+    bits = np.arange(BITS)
+    for first, second in _search_band(unique, words_N4, np.arange(len(unique)), bits, band, max_distance, 0):
         yield member[first], member[second]
 
 
@@ -67,14 +92,29 @@ def _search(
         yield from _grow(words_N4, nodes, max_distance)
         return
     for band in range(bands):
-        chosen = bits[band::bands]
-        order, starts = _buckets(_extract(hashes_NB[nodes], chosen))
-        sizes = np.diff(starts)
-        ordered = nodes[order]
-        yield from _compare_small(words_N4, ordered, np.repeat(sizes, sizes), starts, max_distance)
-        for bucket in np.flatnonzero(sizes > _CROWD):
-            inside = ordered[starts[bucket] : starts[bucket + 1]]
-            yield from _search(hashes_NB, words_N4, inside, np.setdiff1d(bits, chosen), max_distance, depth + 1)
+        yield from _search_band(hashes_NB, words_N4, nodes, bits, band, max_distance, depth)
+
+
+def _search_band(
+    hashes_NB: NDArray[np.uint8],
+    words_N4: NDArray[np.uint64],
+    nodes: NDArray[np.int64],
+    bits: NDArray[np.int64],
+    band: int,
+    max_distance: int,
+    depth: int,
+) -> Iterator[Edges]:
+    """Edges among those `nodes` that agree in one band of `bits` too."""
+    if len(nodes) < 2:
+        return
+    chosen = bits[band :: max_distance + 1]
+    order, starts = _buckets(_extract(hashes_NB[nodes], chosen))
+    sizes = np.diff(starts)
+    ordered = nodes[order]
+    yield from _compare_small(words_N4, ordered, np.repeat(sizes, sizes), starts, max_distance)
+    for bucket in np.flatnonzero(sizes > _CROWD):
+        inside = ordered[starts[bucket] : starts[bucket + 1]]
+        yield from _search(hashes_NB, words_N4, inside, np.setdiff1d(bits, chosen), max_distance, depth + 1)
 
 
 def _extract(hashes_NB: NDArray[np.uint8], bits: NDArray[np.int64]) -> NDArray[np.uint8]:

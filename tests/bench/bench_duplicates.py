@@ -116,7 +116,7 @@ class Columns:
 def found_pairs(stage: FindDuplicates | SemanticDuplicates, table: pa.Table) -> Pairs:
     """(dropped key, keeper) of every dropped row."""
     if isinstance(stage, FindDuplicates):
-        artifact = stage.finish(stage.partial(table.select(["key", *stage.reads()])))
+        artifact = stage.fit(MemoryGroup([stage.load(table.select(["key", *stage.reads()]))], THREADS))
     else:
         artifact = semantic(stage, table, one_cell(table))
     rows = artifact["duplicates"].to_pylist()

@@ -5,6 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.image.duplicate_sets import EXACT, KEEPER, NEAR, duplicate_sets
+from curate.image.hamming import Edges, group_edges
+from tests.image.test_hamming import near_edges
 
 ROWS = st.lists(st.tuples(st.integers(0, 4), st.integers(-1, 3), st.integers(0, 3), st.booleans()), max_size=25)
 
@@ -18,10 +20,15 @@ def arrays(rows: list[tuple[int, int, int, bool]]) -> tuple[np.ndarray, ...]:
     return keys, pixels, codes, hashes, comparable.astype(bool)
 
 
+def reached(hashes: np.ndarray, comparable: np.ndarray, max_distance: int) -> list[Edges]:
+    where = np.flatnonzero(comparable)
+    return [(where[a], where[b]) for a, b in near_edges(hashes[where], max_distance)]
+
+
 @given(ROWS, st.integers(-1, 3))
 def test_sets_keep_their_promises(rows: list[tuple[int, int, int, bool]], max_distance: int) -> None:
     keys, pixels, codes, hashes, comparable = arrays(rows)
-    found = duplicate_sets(keys, pixels, [codes], hashes, comparable, max_distance)
+    found = duplicate_sets(keys, pixels, [group_edges(codes)], reached(hashes, comparable, max_distance))
     assert (keys[found.row] == np.sort(keys[found.row])).all()
     kinds = dict(zip(found.row.tolist(), found.kind.tolist(), strict=True))
     keepers = dict(zip(found.row.tolist(), found.keeper.tolist(), strict=True))
@@ -51,7 +58,8 @@ def test_sets_are_transitive_over_both_kinds() -> None:
     hashes = np.zeros((4, 32), dtype=np.uint8)
     hashes[1, 0], hashes[2, 0], hashes[3] = 0b1, 0b11, 255
     codes = np.array([-1, -1, 5, 5])
-    found = duplicate_sets(keys, np.array([1, 1, 1, 9]), [codes], hashes, np.ones(4, dtype=bool), 1)
+    everywhere = reached(hashes, np.ones(4, dtype=bool), 1)
+    found = duplicate_sets(keys, np.array([1, 1, 1, 9]), [group_edges(codes)], everywhere)
     assert found.row.tolist() == [0, 1, 2, 3]
     assert found.keeper.tolist() == [3] * 4
     assert found.kind.tolist() == [NEAR, NEAR, EXACT, KEEPER]
@@ -59,5 +67,5 @@ def test_sets_are_transitive_over_both_kinds() -> None:
 
 def test_no_rows() -> None:
     none = np.empty(0, np.int64)
-    found = duplicate_sets(none.astype("S32"), none, [none], np.empty((0, 32), np.uint8), none.astype(bool), 6)
+    found = duplicate_sets(none.astype("S32"), none, [(none, none)], [])
     assert found.row.tolist() == []

@@ -12,6 +12,7 @@ from PIL import Image
 
 from curate.codec.images import decode
 from curate.core.errors import CurateError
+from curate.core.group import MemoryGroup
 from curate.core.stage import Batch, Sample
 from curate.image.duplicates import DropDuplicates, FindDuplicates
 from curate.image.fingerprint import Fingerprint
@@ -55,8 +56,7 @@ def jpeg(image: Image.Image, quality: int) -> bytes:
 def found(rows: pa.Table, shards: int = 1, **parameters: Any) -> dict[str, Any]:
     stage = FindDuplicates(**parameters)
     cuts = np.linspace(0, rows.num_rows, shards + 1).astype(int)
-    states = (stage.partial(rows.slice(a, b - a)) for a, b in pairwise(cuts))
-    return dict(stage.finish(stage.merge(states)))
+    return dict(stage.fit(MemoryGroup([stage.load(rows.slice(a, b - a)) for a, b in pairwise(cuts)])))
 
 
 @pytest.fixture(scope="module")

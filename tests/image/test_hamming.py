@@ -1,12 +1,20 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.image import hamming
-from curate.image.hamming import components, group_edges, near_edges
+from curate.image.hamming import Edges, band_edges, band_values, components, group_edges, spanning
+
+
+def near_edges(hashes: np.ndarray, max_distance: int) -> Iterator[Edges]:
+    """All bands, one after the other."""
+    for band in range(max_distance + 1):
+        yield from band_edges(hashes, band, max_distance)
 
 
 def flipped(hashes: np.ndarray, flips: list[tuple[int, int]]) -> np.ndarray:
@@ -74,3 +82,26 @@ def test_groups_are_chained_and_negatives_stay_alone(codes: list[int]) -> None:
     for i, a in enumerate(codes):
         for j, b in enumerate(codes):
             assert (labels[i] == labels[j]) == (i == j or (a == b and a >= 0))
+
+
+EDGES = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), max_size=40)
+
+
+@given(EDGES)
+def test_a_spanning_forest_joins_the_same(pairs: list[tuple[int, int]]) -> None:
+    edges = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    first, second = spanning([(edges[:, 0], edges[:, 1])])
+    whole, fewest = components(21, [(edges[:, 0], edges[:, 1])]), components(21, [(first, second)])
+    assert partition(whole) == partition(fewest)
+    assert len(first) == 21 - len(np.unique(whole))
+
+
+@given(st.integers(0, 1000), st.integers(0, 64))
+def test_hashes_within_reach_agree_in_a_band(seed: int, distance: int) -> None:
+    rng = np.random.default_rng(seed)
+    bits = np.repeat(rng.integers(0, 2, (1, 256), dtype=np.uint8), 2, axis=0)
+    bits[1, rng.choice(256, distance, replace=False)] ^= 1
+    hashes = np.packbits(bits, axis=1)
+    agree = [band for band in range(distance + 1) if np.ptp(band_values(hashes, band, distance)) == 0]
+    assert agree
+    assert sum(len(first) for first, _ in band_edges(hashes, agree[0], distance)) == 1
