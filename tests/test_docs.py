@@ -8,6 +8,8 @@ import sys
 import types
 from pathlib import Path
 
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image, ImageFilter
 
@@ -50,14 +52,23 @@ def test_the_python_of_the_readme_runs(photos: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_the_stage_of_the_docs_is_a_stage(photos: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    [code] = blocks("docs/add-a-stage.md", "python")
-    module = types.ModuleType("sharpness_of_the_docs")
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    exec(compile(code, "add-a-stage.md", "exec"), module.__dict__)
+    codes = blocks("docs/add-a-stage.md", "python")
+    modules = [types.ModuleType(f"{name}_of_the_docs") for name in ("sharpness", "median")]
+    for code, module in zip(codes, modules, strict=True):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        exec(compile(code, "add-a-stage.md", "exec"), module.__dict__)
+    module = modules[0]
     pipeline = Pipeline()
     pipeline.add("pool", resolve("import.folder")(namespace="docs", path=str(photos)))
     pipeline.add("sharp", resolve(f"{module.__name__}:Sharpness")(least=500.0), "pool")
-    assert run(pipeline, str(tmp_path / "workspace")).ledger["sharp"].rejected == {"blurred": 1}
+    pipeline.add("median", resolve("median_of_the_docs:Median")(), "sharp")
+    result = run(pipeline, str(tmp_path / "workspace"))
+    assert result.ledger["sharp"].rejected == {"blurred": 1}
+    [columns] = (tmp_path / "workspace").glob("columns/image.sharpness/*/*.parquet")
+    values = pq.read_table(columns, columns=["sharpness", "reject"]).to_pylist()
+    least = min(row["sharpness"] for row in values if row["reject"] is None)
+    [median] = np.load(f"{result.outputs['median']}/median.npy")  # of two numbers, it is the smaller one
+    assert (result.ledger["median"].after, median) == (2, pytest.approx(least))
 
 
 @pytest.mark.parametrize("file", ["README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))])
