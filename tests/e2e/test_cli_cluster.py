@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from curate.cluster.drift import Drift
-from curate.cluster.fit import Fit
 from curate.cluster.profile import Profile
 from curate.core.hashing import make_key
 from curate.core.nouns import Manifest, save_artifact
@@ -67,7 +66,7 @@ def write_run(
         save_artifact(storage, base, parts)
         Manifest("artifact", op, 1, f"{run_id}-{name}").commit(storage, base)
         outputs[name] = {"stage": name, "base": base}
-    kinds = {"cluster.fit": Fit.kind, "cluster.profile": Profile.kind, "cluster.drift": Drift.kind}
+    kinds = {"cluster.fit": "cluster_tree", "cluster.profile": Profile.kind, "cluster.drift": Drift.kind}
     stages = {name: {"op": op, "from": [], "kind": kinds.get(op, "other")} for name, (op, _) in artifacts.items()}
     record = {"run_id": run_id, "started": started, "stages": stages, "engine": "local"}
     storage.create_json(f"runs/{run_id}/run.json", record)
