@@ -1,0 +1,66 @@
+"""Semantic duplicates from a recipe: the same sets in this process and on Ray, each dropped one names its keeper."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from curate.core.nouns import StoredArtifact
+from curate.core.recipe import load
+from curate.core.storage import open_storage
+from curate.engine.ray import RayBackend
+from curate.engine.run import Result, run
+from tests.codec.pictures import encoded
+from tests.e2e.commands import curate
+from tests.e2e.pictures import blocks, write_good
+from tests.e2e.recipes import stages
+from tests.engine.workspaces import assert_same
+
+COUNT, COPIES = 60, 12
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    """Pictures, and of some a copy whose edges are cut: too far for the hash, near to the encoder."""
+    root = write_good(tmp_path / "images", COUNT)
+    for number in range(COPIES):
+        size = 96
+        picture = blocks(number, size).crop((2, 2, size - 2, size - 2))
+        (root / f"cut-{number}.png").write_bytes(encoded(picture, "png"))
+    made = stages({"op": "import.folder", "path": str(root), "shard_rows": 20})
+    made["tree"] |= {"levels": [8, 2]}
+    semantic = {"op": "duplicates.semantic", "from": ["unique", "embed"], "tree": "tree", "level": 1, "eps": 0.15}
+    drop = {"op": "duplicates.drop", "from": "unique", "sets": "meanings", "reject": "semantic", "column": "semantic"}
+    kept = ("pool", "inspect", "text", "prints", "embed", "sets", "unique", "tree")
+    path = tmp_path / "recipe.yaml"
+    report = {"op": "report.html", "from": ["apart", "embed"]}
+    whole = {name: made[name] for name in kept} | {"meanings": semantic, "apart": drop, "report": report}
+    path.write_text(yaml.safe_dump({"stages": whole}, sort_keys=False))
+    return path
+
+
+def artifact(result: Result, stage: str) -> StoredArtifact:
+    storage = open_storage(result.outputs[stage])
+    return StoredArtifact(storage, "")
+
+
+def test_on_both_engines(recipe: Path, tmp_path: Path, ray_session: Any) -> None:
+    pipeline = load(recipe)
+    here = run(pipeline, str(tmp_path / "local"), run_id="one")
+    backend = RayBackend()
+    run(pipeline, str(tmp_path / "ray"), engine=backend)
+    backend.close()
+    for report in tmp_path.glob("*/artifacts/report.html"):
+        shutil.rmtree(report)
+    assert_same(tmp_path / "local", tmp_path / "ray")
+    rows = artifact(here, "meanings")["duplicates"].to_pylist()
+    dropped = {row["key"]: row["keeper"] for row in rows if row["kind"] == "semantic"}
+    assert len(dropped) >= COPIES / 2 and not set(dropped) & set(dropped.values())
+    assert here.ledger["apart"].rejected == {"semantic_duplicate": len(dropped)}
+    key, keeper = next(iter(dropped.items()))
+    said = curate("explain", key, "-w", tmp_path / "local", "--run", "one").out
+    assert "semantic_duplicate" in said and keeper in said
