@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from curate.cluster import semantic_sets
 from curate.cluster.nearest import nearest
 from curate.cluster.semantic import SemanticDuplicates
-from curate.cluster.semantic_kernels import cosines, greedy, unit_rows
+from curate.cluster.semantic_kernels import cells_to_visit, cosines, greedy, unit_rows
 from curate.core.errors import CurateError, InputError
 from curate.core.group import MemoryGroup
 from curate.core.hashing import key_words, make_key, ranks
@@ -80,11 +80,14 @@ def test_sets_keep_their_promises(
         assert near[row, keeper]
         assert similarity == pytest.approx(cosines(vectors[[row]], vectors[[keeper]])[0], abs=1e-6)
     home = nearest(vectors, centroids)[0]
-    kept = [row for row in range(rows) if row not in dropped]
-    for i in kept:
-        for j in kept:
-            if i < j and near[i, j]:
-                assert neighbours is not None and home[i] != home[j], "two kept rows that were compared lie within eps"
+    seen = home[:, None] == home
+    for row, cell in cells_to_visit(vectors, centroids, home, eps, neighbours):
+        for i, c in zip(row, cell, strict=True):
+            seen[i] |= home == c
+    compared = seen | seen.T if neighbours is not None else np.ones_like(seen)
+    kept = np.array([row not in dropped for row in range(rows)], dtype=bool)
+    both = kept[:, None] & kept & ~np.eye(rows, dtype=bool)
+    assert not (near & compared & both).any(), "two kept rows that were compared lie within eps"
     turned = np.random.default_rng(seed).permutation(rows)
     again = found(table.take(turned), tree(centroids), shards=1, eps=eps, keep=keep, neighbours=neighbours)
     assert again["duplicates"].equals(artifact["duplicates"]) and again["summary"] == artifact["summary"]

@@ -31,9 +31,8 @@ def clumps(seed: int, rows: int, dim: int = 6, around: int = 5, spread: float = 
 
 
 def exact(first: np.ndarray, second: np.ndarray, eps: float) -> np.ndarray:
-    return np.array([[cosines(a[None], b[None])[0] > 1 - eps for b in second] for a in first]).reshape(
-        len(first), len(second)
-    )
+    near = [[cosines(a[None], b[None])[0] > 1 - eps for b in second] for a in first]
+    return np.array(near, dtype=bool).reshape(len(first), len(second))
 
 
 CASES = given(st.integers(0, 10_000), st.integers(0, 40), st.floats(1e-7, 0.6))
