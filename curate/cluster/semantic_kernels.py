@@ -39,8 +39,10 @@ def within(first_MD: Floats, second_KD: Floats, eps: float) -> NDArray[np.bool_]
     """(M, K): whether cos > 1 - eps. Unit rows."""
     limit, margin = 1 - eps, (first_MD.shape[1] + 8) * 2.0**-24
     products = first_MD @ second_KD.T
-    near = products > limit
-    rows, columns = np.nonzero(np.abs(products - limit) <= margin)
+    near = products > np.float32(limit - 2 * margin)
+    rows, columns = np.nonzero(near)
+    doubtful = products[rows, columns] <= limit + margin
+    rows, columns = rows[doubtful], columns[doubtful]
     for start in range(0, len(rows), _DOUBTS_AT_ONCE):
         r, c = rows[start : start + _DOUBTS_AT_ONCE], columns[start : start + _DOUBTS_AT_ONCE]
         near[r, c] = cosines(first_MD[r], second_KD[c]) > limit
