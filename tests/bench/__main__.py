@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from tests.bench import bench_embed, bench_engine, bench_pack, bench_pipeline
+from tests.bench import bench_duplicates, bench_embed, bench_engine, bench_pack, bench_pipeline
 from tests.bench.measure import machine
 
 
 def main() -> None:
     print(machine())
-    for module in (bench_engine, bench_pipeline, bench_embed, bench_pack):
+    for module in (bench_engine, bench_pipeline, bench_embed, bench_pack, bench_duplicates):
         print(f"\n{module.__doc__}")
         module.main()
 
