@@ -10,9 +10,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import Field, PrivateAttr
 
+from curate.cluster.divide_probe import PROBE, Cells, nearest_leaf
 from curate.cluster.embeddings import embedding_columns, finite_rows, read_embeddings
-from curate.cluster.hierarchy import ancestors
 from curate.cluster.nearest import nearest
+from curate.cluster.tree import LEAVES, ancestors
+from curate.cluster.vectors import vectors_of
 from curate.core.errors import CurateError
 from curate.core.stage import Artifact, Batch, Execution, Map, Resources
 
@@ -20,20 +22,27 @@ from curate.core.stage import Artifact, Batch, Execution, Map, Resources
 class Assign(Map):
     """Nearest leaf centroid of each embedding, by exact search, and the clusters above it.
 
+    The leaves of a tree fitted by cells are searched in the `probe` cells nearest to the row.
+
     Writes `cluster_1` (leaf) .. `cluster_L` (coarsest) and `centroid_distance`, the squared L2 distance to the leaf's
     centroid. Rows with a null, zero, NaN or infinite embedding are rejected as `bad_embedding`.
     """
 
     op: ClassVar[str] = "cluster.assign"
+    version: ClassVar[int] = 2
     ports: ClassVar[dict[str, str]] = {"tree": "cluster_tree"}
     batch_rows: ClassVar[int] = 8192
 
     levels: int = Field(ge=1, description="Levels of the tree: as many `cluster_` columns are written.")
     embedding: str = Field("embedding", description="Column with the vectors; `<name>_norm` holds their norms.")
     unit_norm: bool = Field(True, description="Whether the tree was fitted on directions; as in its `cluster.fit`.")
+    probe: int = Field(
+        PROBE, ge=1, description="Cells that a row looks into, of a tree fitted by cells; others are searched whole."
+    )
     threads: Annotated[int, Execution()] = Field(1, ge=1, description="Cores of one task.")
 
-    _centroids: NDArray[np.float32] = PrivateAttr()
+    _leaves: NDArray[np.float32] | Cells = PrivateAttr()
+    _dim: int = PrivateAttr()
     _path: NDArray[np.int64] = PrivateAttr()
 
     def reads(self) -> tuple[str, ...]:
@@ -59,22 +68,36 @@ class Assign(Map):
         ):
             if given != fitted:
                 raise CurateError(f"{self.op}.{name}: {given}, but its `tree` was fitted with {fitted}; write {fitted}")
-        self._centroids = np.asarray(tree["centroids_1"])
-        self._path = ancestors([tree[f"parents_{t}"] for t in range(1, self.levels)], len(self._centroids))
+        self._dim = int(told["dim"])
+        self._leaves = leaves_of(tree)
+        self._path = ancestors([tree[f"parents_{t}"] for t in range(1, self.levels)], told["levels"][0]["clusters"])
 
     def process(self, batch: Batch) -> dict[str, Any]:
         vectors = read_embeddings(self.op, batch.table, self.embedding, self.unit_norm)
-        if vectors.shape[1] != self._centroids.shape[1]:
+        if vectors.shape[1] != self._dim:
             raise CurateError(
-                f"{self.op}.embedding: {vectors.shape[1]} dimensions, but its `tree` has {self._centroids.shape[1]}; "
+                f"{self.op}.embedding: {vectors.shape[1]} dimensions, but its `tree` has {self._dim}; "
                 "assign with the encoder that the tree was fitted on"
             )
         bad = ~finite_rows(vectors)
         vectors[bad] = 0
-        leaves, distances = nearest(vectors, self._centroids, self.threads)
+        if isinstance(self._leaves, Cells):
+            leaves, distances = nearest_leaf(vectors, self._leaves, self.probe, self.threads)
+        else:
+            leaves, distances = nearest(vectors, self._leaves, self.threads)
         columns: dict[str, Any] = {
             f"cluster_{level}": pa.array(self._path[leaves, level - 1], mask=bad) for level in range(1, self.levels + 1)
         }
         columns["centroid_distance"] = pa.array(distances, mask=bad)
         columns["reject"] = pa.array(np.where(bad, "bad_embedding", None), pa.string())
         return columns
+
+
+def leaves_of(tree: Artifact) -> NDArray[np.float32] | Cells:
+    """A tree's leaf centroids: an array (K, d), or by cells, whose files are mapped when they are looked into."""
+    if "cells" not in tree:
+        return np.asarray(tree["centroids_1"])
+    stored: Any = tree
+    return Cells(
+        np.asarray(tree["cells"]), np.asarray(tree["offsets"]), lambda cell: vectors_of(stored.part(LEAVES, cell))[:]
+    )

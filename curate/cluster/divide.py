@@ -57,6 +57,8 @@ class Divided:
     distances: NDArray[np.float32]
     """(101,): percentiles of those distances."""
     resample: int
+    state: State
+    """What `divide` goes on from, all cells done."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ def divide(
     state = _fit_cells(parts, settings, share, state, save, tell, name)
     offsets = np.concatenate([[0], np.cumsum(share)])
     distances = percentiles(state.values, state.counts)
-    return Divided(state.centroids, offsets, parts, state.sizes, state.inertia, distances, r)
+    return Divided(state.centroids, offsets, parts, state.sizes, state.inertia, distances, r, state)
 
 
 def _fit_cells(

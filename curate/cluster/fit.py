@@ -3,32 +3,39 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from curate.cluster.embeddings import embedding_columns, finite_rows, read_embeddings
-from curate.cluster.hierarchy import fit_tree
-from curate.core.errors import CurateError, InputError
+from curate.cluster.embeddings import embedding_columns, held_embeddings
+from curate.core.errors import CurateError
+from curate.core.group import Group
 from curate.core.hashing import rank_below, ranks
-from curate.core.stage import Artifact, Execution, Reduce, Resources, Table
+from curate.core.stage import Artifact, Execution, Fit, Resources, Table
 
 _SAMPLE_SALT = 0xC1
 """Keeps the rows fitted on independent of the rows that `select.*` takes under the same seed."""
+WHOLE_LEAVES = 1 << 15
+"""Leaves up to which level 1 is fitted in one piece, unless `cells` says otherwise."""
 
 
-class Fit(Reduce):
+class FitTree(Fit):
     """Hierarchical k-means with resampling: level 1 clusters the embeddings, each further level the centroids below.
 
     The artifact holds `centroids_1` .. `centroids_L` (K_t, d), `parents_1` .. `parents_{L-1}` (K_t,) naming clusters
-    one level up, and `levels`: the settings that `cluster.assign` must share, and per level its clusters, inertia,
-    iterations and how evenly rows are spread. It is the same for any order of shards and any number of threads.
+    one level up, `sizes_1` .. `sizes_L` (K_t,), the rows fitted on below each; `distance_quantiles` (101,), percentiles
+    of their squared distances to their leaf; `shards`, the shards fitted on; and `levels`: the settings that
+    `cluster.assign` must share, and per level its clusters, inertia, iterations and how evenly rows are spread. It is
+    the same for any number of workers and threads.
+
+    Many leaves are fitted by cells: a coarse k-means cuts the space, each cell fits its share of the leaves to its own
+    rows. Then `cells` (C, d) and `offsets` (C + 1,) take the place of `centroids_1`, whose rows lie in files by cell.
     """
 
     op: ClassVar[str] = "cluster.fit"
+    version: ClassVar[int] = 2
     kind: ClassVar[str] = "cluster_tree"
 
     levels: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)] = Field(
@@ -40,14 +47,20 @@ class Fit(Reduce):
         description="Points nearest to each centroid that a round keeps, per level, finest first; "
         "null is half the mean cluster size, 1 is no resampling.",
     )
-    iterations: int = Field(30, ge=1, description="Iterations of one k-means at most; it ends sooner when settled.")
+    iterations: int = Field(30, ge=1, description="Passes of one k-means at most; it ends sooner when settled.")
     sample: float = Field(1.0, gt=0, le=1, description="Share of the rows to fit on, chosen by hash(seed, key).")
+    cells: int | None = Field(
+        None,
+        ge=1,
+        description="Cells that fit their share of the leaves on their own; 1 is none. By default none up to 32,768 "
+        "leaves, and about the root of their number beyond.",
+    )
     embedding: str = Field("embedding", description="Column with the vectors; `<name>_norm` holds their norms.")
     unit_norm: bool = Field(
         True, description="Cluster directions, with centroids of unit length; false clusters vectors with their norms."
     )
     seed: int = Field(0, ge=0, description="Seed of the sample and of the starts of k-means.")
-    threads: Annotated[int, Execution()] = Field(2, ge=1, description="Cores of the fit.")
+    threads: Annotated[int, Execution()] = Field(2, ge=1, description="Cores of one worker.")
 
     @model_validator(mode="after")
     def _levels_agree(self) -> Self:
@@ -57,6 +70,8 @@ class Fit(Reduce):
             raise ValueError(
                 f"resample: {len(self.resample)} values for {len(self.levels)} levels; give one for each, finest first"
             )
+        if self.cells is not None and self.cells > self.levels[0]:
+            raise ValueError(f"cells: {self.cells} for {self.levels[0]} leaves; give at most one cell per leaf")
         return self
 
     def scaled(self, fraction: float) -> Self:
@@ -64,7 +79,8 @@ class Fit(Reduce):
         levels: list[int] = []
         for clusters in reversed(self.levels):
             levels.insert(0, max(levels[0] + 1 if levels else 1, min(clusters, int(clusters * fraction))))
-        return self.model_copy(update={"levels": levels})
+        cells = None if self.cells is None else min(levels[0], max(1, int(self.cells * fraction)))
+        return self.model_copy(update={"levels": levels, "cells": cells})
 
     def reads(self) -> tuple[str, ...]:
         return embedding_columns(self.embedding, self.unit_norm)
@@ -72,23 +88,18 @@ class Fit(Reduce):
     def resources(self) -> Resources:
         return Resources(cpus=self.threads)
 
-    def partial(self, table: Table) -> Table:
-        """Key and embedding of the sampled rows. Raises InputError for vectors that cannot be clustered."""
+    def load(self, table: Table) -> dict[str, NDArray[Any]]:
+        """The sampled rows' vectors. Raises InputError for vectors that cannot be clustered."""
         if self.sample < 1:
             rank = ranks(self.seed, table.column("key").to_pylist(), _SAMPLE_SALT)
             table = table.filter(pa.array(rank_below(rank, self.sample)))
-        finite = finite_rows(read_embeddings(self.op, table, self.embedding, self.unit_norm))
-        if not finite.all():
-            first = table.column("key")[int(np.argmin(finite))].as_py()
-            raise InputError(
-                f"{self.op}.embedding: {int((~finite).sum())} rows of {self.embedding!r} are null, zero, NaN or "
-                f"infinite (first key {first}); reject them in the stage that writes the column"
-            )
-        return table.select(["key", *self.reads()])
+        return held_embeddings(self.op, table, self.embedding, self.unit_norm)
 
-    def finish(self, state: Table) -> Artifact:
+    def fit(self, group: Group) -> Artifact:
         """Raises CurateError where there are fewer rows than clusters."""
-        rows = state.num_rows
+        from curate.cluster.tree import fit_tree, level_settings
+
+        rows = sum(group.rows)
         if not rows:
             raise CurateError(
                 f"{self.op}: no rows to fit on (sample {self.sample:g}): everything upstream was refused; "
@@ -99,12 +110,27 @@ class Fit(Reduce):
                 f"{self.op}.levels: {self.levels[0]} clusters for {rows} rows (sample {self.sample:g}); "
                 "lower `levels` to at most the rows, or raise `sample`"
             )
-        points = read_embeddings(self.op, state, self.embedding, self.unit_norm)
-        points = points[pc.sort_indices(state.column("key")).to_numpy()]
-        tree = fit_tree(
-            points, self.levels, self.seed, self.rounds, self.resample, self.iterations, self.unit_norm, self.threads
-        )
-        told = {"embedding": self.embedding, "unit_norm": self.unit_norm, "rows": rows, "dim": points.shape[1]}
-        centroids = {f"centroids_{t}": array for t, array in enumerate(tree.centroids, 1)}
+        settings = level_settings(self.levels, self.seed, self.rounds, self.resample, self.iterations, self.unit_norm)
+        tree = fit_tree(group, settings, self._cells(), resume=True)
+        told = {
+            "embedding": self.embedding,
+            "unit_norm": self.unit_norm,
+            "rows": rows,
+            "dim": tree.dim,
+            "variance": tree.variance,
+            "levels": list(tree.levels),
+        }
+        centroids = {f"centroids_{t}": array for t, array in enumerate(tree.centroids, 1) if array is not None}
         parents = {f"parents_{t}": array for t, array in enumerate(tree.parents, 1)}
-        return {**centroids, **parents, "levels": {**told, "levels": list(tree.levels)}}
+        sizes = {f"sizes_{t}": array for t, array in enumerate(tree.sizes, 1)}
+        divided = {} if tree.cells is None else {"cells": tree.cells, "offsets": tree.offsets}
+        shards = pa.table({"shard": pa.array(list(group.shards), pa.string())})
+        facts = {"distance_quantiles": tree.distances, "shards": shards, "levels": told}
+        return {**centroids, **parents, **sizes, **divided, **facts}
+
+    def _cells(self) -> int:
+        from curate.cluster.divide import default_cells
+
+        if self.cells is not None:
+            return self.cells
+        return default_cells(self.levels[0]) if self.levels[0] > WHOLE_LEAVES else 1

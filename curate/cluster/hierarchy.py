@@ -3,133 +3,200 @@
 k-means puts its centroids where the data are dense. Each resampling round clusters anew the few points nearest to each
 centroid, whose density is flatter, so that the centroids come to spread over the support of the data. Level 1 clusters
 the points, level t the centroids of level t - 1.
+
+What flattens is the new start of a round: drawn among the kept points, it has fewer centroids where these are crowded.
+A round that starts from the centroids before it stays where it is, since each of them is the mean of its kept points
+already. So level 1 starts anew in every round, for a few passes, since the next round starts anew as well. The levels
+above have flat inputs to begin with; a new start would only be another draw of an uneven optimum, and they go on from
+where they are. docs/benchmarks.md has the measurements of both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from curate.cluster.kmeans import kmeans
-from curate.cluster.nearest import nearest
-from curate.cluster.sizes import entropy, gini
+from curate.cluster import assigned
+from curate.cluster.assigned import Kept, position_in_group
+from curate.cluster.kmeans import Settings, State, kmeans
+from curate.core.group import Group
+
+ROUND_ITERATIONS = 3
+"""Passes of a k-means that a resampling round follows, or is, at most."""
+
+
+@dataclass(frozen=True)
+class LevelSettings:
+    """Of one level; `r` None is half the mean cluster size, halves rounded up, as in the paper's web run (10, 5 and 3
+    for means of 20, 10 and 5); r = 1 means no resampling."""
+
+    kmeans: Settings
+    rounds: int = 10
+    r: int | None = None
+    anew: bool = True
+    """Whether rounds draw a new start."""
+
+
+@dataclass(frozen=True)
+class LevelState:
+    """All that the rest of a level depends on."""
+
+    round: int = 0
+    """0 is the first k-means, over all points."""
+    base: NDArray[np.float32] | None = None
+    """Centroids at the end of the round before: they say which points this one keeps."""
+    run: State | None = None
+    iterations: int = 0
 
 
 @dataclass(frozen=True)
 class Level:
-    """One level: centroids (K, d), the cluster (n,) of each of its inputs, and what the report says of it."""
+    """Centroids (K, d), and what all points assigned to them amount to."""
 
     centroids: NDArray[np.float32]
-    ids: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    """(K,)"""
     inertia: float
     iterations: int
     resample: int
     rounds: int
-
-
-@dataclass(frozen=True)
-class Tree:
-    """Levels, finest first. `centroids[t]` is (K_t, d); `parents[t]` (K_t,) names a cluster of level t + 1."""
-
-    centroids: tuple[NDArray[np.float32], ...]
-    parents: tuple[NDArray[np.int64], ...]
-    levels: tuple[dict[str, Any], ...]
-
-
-def closest_members(ids: NDArray[np.int64], distances: NDArray[np.floating], r: int) -> NDArray[np.int64]:
-    """Indices, ascending, of the r members of each cluster that are nearest to its centroid (all, where it has fewer).
-
-    ids, distances: (n,). Equal distances go to the lower index.
-    """
-    order = np.lexsort((distances, ids))
-    return np.sort(order[position_in_group(ids[order]) < r])
-
-
-def position_in_group(groups: NDArray[np.int64]) -> NDArray[np.int64]:
-    """groups (n,), equal ones adjacent -> place (n,) of each within its group, from 0."""
-    index = np.arange(len(groups))
-    starts = np.flatnonzero(np.r_[True, groups[1:] != groups[:-1]][: len(groups)])
-    return index - np.repeat(starts, np.diff(np.r_[starts, len(groups)]))
+    distances: NDArray[np.float32]
+    """(101,): percentiles 0 .. 100 of the squared distances."""
 
 
 def fit_level(
-    points: NDArray[np.float32],
-    clusters: int,
-    seed: int,
-    rounds: int = 10,
-    r: int | None = None,
-    iterations: int = 30,
-    unit_norm: bool = False,
-    threads: int = 1,
+    group: Group,
+    settings: LevelSettings,
+    begin: LevelState | None = None,
+    save: Callable[[LevelState], None] = lambda state: None,
 ) -> Level:
-    """k-means over points (n, d), then `rounds` rounds on the `r` nearest of each cluster alone.
+    """k-means, then `rounds` rounds on the `r` nearest of each cluster alone; ends with all points assigned."""
+    rows, clusters = sum(group.rows), settings.kmeans.clusters
+    r = max(1, (rows + clusters) // (2 * clusters)) if settings.r is None else settings.r
+    rounds = settings.rounds if r > 1 else 0
+    state = begin or LevelState()
+    seeds = np.random.SeedSequence(settings.kmeans.seed).generate_state(rounds + 1, np.uint64)
+    while state.round <= rounds:
+        kept = None if state.base is None else nearest_rows(group, state.base, r)
+        if kept is not None and kept.count < clusters:
+            break  # most clusters are empty: there are hardly more distinct points than clusters
+        of_round = replace(settings.kmeans, seed=int(seeds[state.round]))
+        run = state.run
+        if rounds and settings.anew:
+            of_round = replace(of_round, iterations=min(ROUND_ITERATIONS, of_round.iterations))
+        elif kept is not None and state.base is not None:
+            run = run or State(state.base)
+        done = kmeans(group, of_round, kept.kept if kept else None, run, partial(_save_run, save, state))
+        state = LevelState(state.round + 1, done.centroids, None, state.iterations + done.iteration)
+        save(state)
+    assert state.base is not None
+    sizes, inertia, distances = summary(group, state.base)
+    return Level(state.base, sizes, inertia, state.iterations, r, rounds, distances)
 
-    r None is half the mean cluster size, halves rounded up, as in the paper's web run (10, 5 and 3 for means of 20,
-    10 and 5); r = 1 means no resampling. Every round ends with all points assigned.
-    """
-    r = max(1, (len(points) + clusters) // (2 * clusters)) if r is None else r
-    rounds = rounds if r > 1 else 0
-    seeds = np.random.SeedSequence(seed).generate_state(rounds + 1, np.uint64)
-    found = kmeans(points, clusters, int(seeds[0]), iterations, unit_norm, threads)
-    centroids, ids, distances, done = found.centroids, found.ids, found.distances, found.iterations
-    for number in range(rounds):
-        kept = closest_members(ids, distances, r)
-        if len(kept) < clusters:  # most clusters are empty: there are hardly more distinct points than clusters
-            break
-        found = kmeans(points[kept], clusters, int(seeds[number + 1]), iterations, unit_norm, threads)
-        centroids, done = found.centroids, done + found.iterations
-        ids, distances = nearest(points, centroids, threads)
-    return Level(centroids, ids, float(distances.sum(dtype=np.float64)), done, r, rounds)
+
+def _save_run(save: Callable[[LevelState], None], state: LevelState, run: State) -> None:
+    save(replace(state, run=run))
 
 
-def fit_tree(
-    points: NDArray[np.float32],
+@dataclass(frozen=True)
+class Nearest:
+    kept: Kept
+    count: int
+
+
+def nearest_rows(group: Group, centroids: NDArray[np.float32], r: int) -> Nearest:
+    """The r rows of each cluster (K) that are nearest to its centroid, over all parts; of equal distances the earlier
+    part and row."""
+    ids: list[NDArray[np.int64]] = []
+    distances: list[NDArray[np.float32]] = []
+    rows: list[NDArray[np.int64]] = []
+    parts: list[NDArray[np.int64]] = []
+    for index, (part_ids, part_distances, part_rows) in enumerate(
+        group.each(assigned.closest, centroids=centroids, r=r)
+    ):
+        ids.append(part_ids)
+        distances.append(part_distances)
+        rows.append(part_rows)
+        parts.append(np.full(len(part_ids), index))
+    id, distance, part, row = (np.concatenate(piece) for piece in (ids, distances, parts, rows))
+    order = np.lexsort((row, part, distance, id))
+    order = order[position_in_group(id[order]) < r]
+    last = order[np.r_[np.diff(id[order]) != 0, True][: len(order)]]
+    clusters = len(centroids)
+    cut = Kept(
+        centroids, np.full(clusters, -1, np.float32), np.full(clusters, -1, np.int64), np.full(clusters, -1, np.int64)
+    )
+    cut.distance[id[last]], cut.part[id[last]], cut.row[id[last]] = distance[last], part[last], row[last]
+    return Nearest(cut, len(order))
+
+
+def summary(group: Group, centroids: NDArray[np.float32]) -> tuple[NDArray[np.int64], float, NDArray[np.float32]]:
+    """All rows assigned: sizes (K,), inertia, and percentiles (101,) of the squared distances."""
+    sizes, inertia = np.zeros(len(centroids), np.int64), 0.0
+    values: list[NDArray[np.float32]] = []
+    weights: list[NDArray[np.float64]] = []
+    for part_sizes, part_inertia, ordered, rows in group.each(assigned.members, centroids=centroids):
+        sizes += part_sizes
+        inertia += part_inertia
+        values.append(ordered)
+        weights.append(np.full(len(ordered), rows / max(1, len(ordered))))
+    return sizes, inertia, percentiles(np.concatenate(values), np.concatenate(weights))
+
+
+def percentiles(values: NDArray[np.float32], weights: NDArray[np.float64]) -> NDArray[np.float32]:
+    """(101,): the smallest value with at least p % of the weight at or below it. Zeros where there is none."""
+    if not len(values):
+        return np.zeros(101, np.float32)
+    order = np.argsort(values, kind="stable")
+    below = np.cumsum(weights[order])
+    at = np.searchsorted(below, np.linspace(0, 1, 101) * below[-1] * (1 - 1e-12))
+    return values[order][np.minimum(at, len(values) - 1)]
+
+
+def level_settings(
     clusters: Sequence[int],
-    seed: int,
+    seed: int = 0,
     rounds: int = 10,
     r: Sequence[int | None] | None = None,
     iterations: int = 30,
     unit_norm: bool = False,
-    threads: int = 1,
-) -> Tree:
-    """points (n, d) -> a tree with `clusters` per level, finest first; `r` per level, None for the default."""
-    inputs, members = points, np.ones(len(points), dtype=np.int64)
-    levels: list[Level] = []
-    told: list[dict[str, Any]] = []
+) -> list[LevelSettings]:
+    """Settings per level from lists of clusters and r, finest first; each level has a seed of its own."""
     seeds = np.random.SeedSequence(seed).generate_state(len(clusters), np.uint64)
-    for number, (k, near) in enumerate(zip(clusters, r or [None] * len(clusters), strict=True)):
-        level = fit_level(inputs, k, int(seeds[number]), rounds, near, iterations, unit_norm, threads)
-        members = np.bincount(level.ids, weights=members, minlength=k).astype(np.int64)
-        levels.append(level)
-        told.append({"level": number + 1, "inputs": len(inputs), **_summary(level, members)})
-        inputs = level.centroids
-    return Tree(tuple(x.centroids for x in levels), tuple(x.ids for x in levels[1:]), tuple(told))
+    return [
+        LevelSettings(Settings(k, int(own), iterations, unit_norm), rounds, near, number == 0)
+        for number, (k, own, near) in enumerate(zip(clusters, seeds, r or [None] * len(clusters), strict=True))
+    ]
 
 
-def _summary(level: Level, members: NDArray[np.int64]) -> dict[str, Any]:
-    """What is told of a level; `members` (K,) counts the points under each cluster."""
-    return {
-        "clusters": len(members),
-        "inertia": level.inertia,
-        "iterations": level.iterations,
-        "rounds": level.rounds,
-        "resample": level.resample,
-        "smallest": int(members.min()),
-        "median": float(np.median(members)),
-        "largest": int(members.max()),
-        "empty": int((members == 0).sum()),
-        "entropy": entropy(members),
-        "gini": gini(members),
-    }
+def packed(state: LevelState) -> dict[str, Any]:
+    """A level's state as arrays and JSON-able values by name."""
+    out: dict[str, Any] = {"round": state.round, "iterations": state.iterations}
+    if state.base is not None:
+        out["base"] = state.base
+    if state.run is not None:
+        run = state.run
+        out |= {"run_centroids": run.centroids, "run_iteration": run.iteration, "run_settled": run.settled}
+        out["run_previous"] = run.previous if np.isfinite(run.previous) else None
+        if run.moves is not None:
+            out["run_moves"] = run.moves
+    return out
 
 
-def ancestors(parents: Sequence[NDArray[np.int64]], leaves: int) -> NDArray[np.int64]:
-    """(leaves, L): the cluster of each leaf at levels 1 .. L, from `parents` of levels 1 .. L - 1."""
-    path = [np.arange(leaves, dtype=np.int64)]
-    for parent in parents:
-        path.append(parent[path[-1]])
-    return np.stack(path, axis=1)
+def level_state(saved: Mapping[str, Any]) -> LevelState | None:
+    """The state that `packed` made, or None where the level has not begun."""
+    if "round" not in saved:
+        return None
+    run = None
+    if "run_centroids" in saved:
+        previous = saved["run_previous"]
+        run = State(
+            np.asarray(saved["run_centroids"]), int(saved["run_iteration"]), np.inf if previous is None else previous,
+            saved.get("run_moves"), bool(saved["run_settled"]),
+        )  # fmt: skip
+    return LevelState(int(saved["round"]), saved.get("base"), run, int(saved["iterations"]))

@@ -1,135 +1,151 @@
-"""k-means that is the same for the same seed, points and order of rows, for any number of threads.
+"""k-means over a group: the same for the same seed and rows, for any number of workers and threads, on any backend.
 
-faiss brings a k-means of its own; its sums are float32 and split by thread, it starts from random points, and it runs a
-fixed number of iterations. Here faiss does the search, sums are float64 in row order, the start is spread like
-k-means++, and iterations end when they no longer pay. What comes out depends on the seed, the points in their order,
-the settings, and the BLAS kernels of the machine's class.
+Every part sums its rows per cluster in float64 and in row order, the driver adds parts in their order, and assignments
+are exact, so nothing depends on who has computed what. Two kinds of iteration:
+
+- Lloyd's: all rows to their nearest centroid, centroids to the means of their rows.
+- Exchange (Hartigan 1975; Telgarsky & Vattani 2010, Hartigan's method): a row changes its cluster where the total
+  inertia falls, both centroids moving along. Where clusters have few rows this finds much better optima than Lloyd's,
+  whose every fixed point with a possible exchange it leaves; where they have many the two are the same, and only
+  Lloyd's is run. See `curate.cluster.exchange`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from curate.cluster.nearest import nearest
+from curate.cluster import assigned, exchange
+from curate.cluster.assigned import Kept, means_of
+from curate.cluster.start import start
+from curate.core.group import Group
 
-INIT_POINTS_PER_CENTROID = 64
-"""The start is drawn from at most this many points per centroid; more do not make it better."""
-INIT_GROWTH = 0.1
-"""Centroids drawn at once, as a share of those already there."""
 TOLERANCE = 1e-3
-"""Iterations end when one lowers the inertia by less than this share of it."""
+"""Lloyd's iterations end when one lowers the inertia by less than this share of it."""
+EXCHANGE_TOLERANCE = 1e-2
+"""The same for exchange; where it pays, Lloyd's end as soon as they gain less than this."""
+EXCHANGE_ROWS = 64
+"""Mean rows per cluster up to which exchange pays: it gains about one part in as many."""
+MOST_EXCHANGE_ROWS = 1 << 21
+"""Rows up to which exchange is done: the driver holds who has moved."""
 
 
 @dataclass(frozen=True)
-class Clustering:
-    """`ids` and `distances` (n,) belong to these very `centroids` (K, d); `inertia` is the sum of squared distances."""
+class Settings:
+    clusters: int
+    seed: int = 0
+    iterations: int = 30
+    """Passes over the rows at most, of both kinds together."""
+    unit_norm: bool = False
+    """Keep centroids at unit length (spherical k-means), for rows that have it."""
+    tolerance: float = TOLERANCE
+    exchange: bool | None = None
+    """Whether to exchange; None where clusters have at most EXCHANGE_ROWS rows on average."""
+
+
+@dataclass(frozen=True)
+class State:
+    """Between two passes: all that the rest of a k-means depends on."""
 
     centroids: NDArray[np.float32]
-    ids: NDArray[np.int64]
-    distances: NDArray[np.float32]
-    inertia: float
-    iterations: int
+    """(K, d)"""
+    iteration: int = 0
+    previous: float = np.inf
+    """Inertia that the last pass found; infinite where it says nothing."""
+    moves: NDArray[np.int64] | None = None
+    """(m, 3): (part, row, cluster) of the rows that exchange has moved since the assignment to `centroids`; None while
+    Lloyd's iterations last."""
+    settled: bool = False
+    """Whether another pass of the same kind is not worth it."""
+
+
+Save = Callable[[State], None]
 
 
 def kmeans(
-    points: NDArray[np.float32],
-    clusters: int,
-    seed: int,
-    iterations: int = 30,
-    unit_norm: bool = False,
-    threads: int = 1,
-    tolerance: float = TOLERANCE,
-) -> Clustering:
-    """Lloyd's iterations over points (n, d), n >= clusters >= 1.
+    group: Group, settings: Settings, kept: Kept | None = None, begin: State | None = None, save: Save | None = None
+) -> State:
+    """The state after the last pass, with centroids that are means, for the rows of `group` or those `kept`.
 
-    `unit_norm` keeps centroids at unit length (spherical k-means) for points that have it. A cluster left empty starts
-    anew at the point farthest from its centroid; it stays empty only where there are fewer distinct points than
-    clusters. Raises ValueError for more clusters than points.
+    Goes on from `begin`, or draws a start (`curate.cluster.start`); `save` is called between passes. A cluster left
+    empty starts anew at the row farthest from its centroid; it stays empty only where there are fewer distinct rows
+    than clusters. Raises ValueError for more clusters than rows.
     """
-    if not 1 <= clusters <= len(points):
-        raise ValueError(f"kmeans: {clusters} clusters of {len(points)} points; give 1 to {len(points)}")
-    centroids = spread(points, clusters, seed, threads)
-    previous, done = np.inf, 0
-    for done in range(iterations + 1):
-        ids, distances = nearest(points, centroids, threads, direct=False)
-        inertia = float(distances.sum(dtype=np.float64))
-        settled = np.isfinite(previous) and previous - inertia <= tolerance * previous
-        if settled or done == iterations:
-            break
-        centroids, reseeded = updated(points, ids, distances, centroids, unit_norm)
-        previous = np.inf if reseeded else inertia
-    ids, distances = nearest(points, centroids, threads)
-    return Clustering(centroids, ids, distances, float(distances.sum(dtype=np.float64)), done)
+    rows = sum(group.each(assigned.count_rows, kept=kept))
+    if not 1 <= settings.clusters <= rows:
+        raise ValueError(f"kmeans: {settings.clusters} clusters of {rows} points; give 1 to {rows}")
+    pays = rows <= min(EXCHANGE_ROWS * settings.clusters, MOST_EXCHANGE_ROWS)
+    pays = pays if settings.exchange is None else settings.exchange
+    state = begin or State(start(group, settings.clusters, settings.seed, kept))
+    while not state.settled and state.iteration < settings.iterations:
+        state = (_lloyd if state.moves is None else _exchange)(group, settings, kept, state, pays)
+        if save is not None:
+            save(state)
+    if state.moves is not None:
+        total, counts, _ = exchange.sums_now(group, kept, state.centroids, state.moves)
+        return replace(state, centroids=means_of(total, counts, state.centroids, settings.unit_norm), moves=None)
+    return state
 
 
-def spread(points: NDArray[np.float32], clusters: int, seed: int, threads: int = 1) -> NDArray[np.float32]:
-    """Start (clusters, d): points drawn with probability in proportion to the squared distance to those drawn before.
-
-    k-means++ (Arthur & Vassilvitskii 2007, section 2) draws one at a time and so reads all points once per cluster.
-    Batches that grow with what is there, as in k-means|| (Bahmani et al. 2012, algorithm 2), read them some dozens of
-    times; together they cost about one assignment.
-    """
-    rng = np.random.default_rng(seed)
-    limit = clusters * INIT_POINTS_PER_CENTROID
-    if len(points) > limit:
-        points = points[np.sort(rng.choice(len(points), limit, replace=False))]
-    chosen = rng.integers(len(points), size=1)
-    distances = np.full(len(points), np.inf, dtype=np.float32)
-    fresh = chosen
-    while len(chosen) < clusters:
-        distances = np.minimum(distances, nearest(points, points[fresh], threads)[1])
-        distances[fresh] = 0
-        batch = min(clusters - len(chosen), max(1, int(INIT_GROWTH * len(chosen))))
-        fresh = _draw(distances, chosen, batch, rng)
-        chosen = np.concatenate([chosen, fresh])
-    return points[chosen]
+def _lloyd(group: Group, settings: Settings, kept: Kept | None, state: State, pays: bool) -> State:
+    total, counts, inertia = _sums(group, state.centroids, kept)
+    gained = _gained(state.previous, inertia)
+    if gained <= (max(EXCHANGE_TOLERANCE, settings.tolerance) if pays else settings.tolerance):
+        if not pays or inertia == 0:
+            return replace(state, settled=True)
+        return replace(state, previous=inertia, moves=np.empty((0, 3), np.int64))
+    centroids, reseeded = _means(group, settings, kept, state.centroids, total, counts)
+    return State(centroids, state.iteration + 1, np.inf if reseeded else inertia)
 
 
-def _draw(
-    weights: NDArray[np.float32], taken: NDArray[np.int64], number: int, rng: np.random.Generator
-) -> NDArray[np.int64]:
-    """Weighted draw without replacement (Efraimidis & Spirakis 2006): the smallest of Exp(1) / weight.
-
-    Points of weight 0 (they coincide with chosen ones) come last, those already taken never.
-    """
-    with np.errstate(divide="ignore"):
-        order = rng.exponential(size=len(weights)) / weights
-    order[taken] = np.nan  # sorts behind infinity
-    best = np.argpartition(order, number - 1)[:number]
-    return best[np.lexsort((best, order[best]))]
+def _exchange(group: Group, settings: Settings, kept: Kept | None, state: State, pays: bool) -> State:
+    assert state.moves is not None
+    moves, inertia = exchange.exchanged(group, settings, kept, state.centroids, state.moves)
+    settled = _gained(state.previous, inertia) <= max(EXCHANGE_TOLERANCE, settings.tolerance)
+    return replace(state, iteration=state.iteration + 1, previous=inertia, moves=moves, settled=settled)
 
 
-def updated(
-    points: NDArray[np.float32],
-    ids: NDArray[np.int64],
-    distances: NDArray[np.float32],
+def _gained(previous: float, inertia: float) -> float:
+    """Share of its inertia that the last pass has taken away; 1 where that cannot be said."""
+    if inertia == 0:
+        return 0.0
+    return (previous - inertia) / previous if np.isfinite(previous) else 1.0
+
+
+def _sums(
+    group: Group, centroids: NDArray[np.float32], kept: Kept | None
+) -> tuple[NDArray[np.float64], NDArray[np.int64], float]:
+    """Sums (K, d) and counts (K,) per cluster and the inertia, added in part order."""
+    total = np.zeros(centroids.shape)
+    counts = np.zeros(len(centroids), dtype=np.int64)
+    inertia = 0.0
+    for part_total, part_counts, part_inertia in group.each(assigned.sums, centroids=centroids, kept=kept):
+        total += part_total
+        counts += part_counts
+        inertia += part_inertia
+    return total, counts, inertia
+
+
+def _means(
+    group: Group,
+    settings: Settings,
+    kept: Kept | None,
     centroids: NDArray[np.float32],
-    unit_norm: bool = False,
+    total: NDArray[np.float64],
+    counts: NDArray[np.int64],
 ) -> tuple[NDArray[np.float32], int]:
-    """Means (K, d) of the points of each cluster, and how many empty clusters were started anew."""
-    counts = np.bincount(ids, minlength=len(centroids))
-    sums = cluster_sums(points, ids, len(centroids))
-    means = np.where(counts[:, None] > 0, sums / np.maximum(counts, 1)[:, None], centroids)
-    if unit_norm:
-        lengths = np.linalg.norm(means, axis=1, keepdims=True)
-        means = np.where(lengths > 0, means / np.maximum(lengths, np.finfo(np.float64).tiny), centroids)
+    """New centroids (K, d), and how many empty clusters were started anew."""
+    means = means_of(total, counts, centroids, settings.unit_norm)
     empty = np.flatnonzero(counts == 0)
-    farthest = np.lexsort((np.arange(len(points)), -distances))[: len(empty)] if len(empty) else empty
-    farthest = farthest[distances[farthest] > 0]
-    means[empty[: len(farthest)]] = points[farthest]
-    return means.astype(np.float32), len(farthest)
-
-
-def cluster_sums(points: NDArray[np.float32], ids: NDArray[np.int64], clusters: int) -> NDArray[np.float64]:
-    """Sum (K, d) of the points (n, d) of each cluster, in float64 and in row order."""
-    from scipy import sparse
-
-    sums = np.zeros((clusters, points.shape[1]))
-    for start in range(0, len(points), 4 * clusters + 4096):
-        block = ids[start : start + 4 * clusters + 4096]
-        members = sparse.csr_array((np.ones(len(block)), (block, np.arange(len(block)))), (clusters, len(block)))
-        sums += members @ points[start : start + len(block)].astype(np.float64)
-    return sums
+    if not len(empty):
+        return means, 0
+    found = list(group.each(assigned.farthest, centroids=centroids, kept=kept, number=len(empty)))
+    distance = np.concatenate([distances for distances, _ in found])
+    rows = np.concatenate([vectors for _, vectors in found])
+    order = np.argsort(-distance, kind="stable")[: len(empty)]
+    order = order[distance[order] > 0]
+    means[empty[: len(order)]] = rows[order]
+    return means, len(order)

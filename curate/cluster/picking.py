@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from curate.cluster.hierarchy import position_in_group
+from curate.cluster.assigned import position_in_group
 
 
 def copies_of(

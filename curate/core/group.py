@@ -58,6 +58,11 @@ class Group(Protocol):
         """Rows of each part, in part order."""
         ...
 
+    @property
+    def shards(self) -> Sequence[str]:
+        """Ids of the pool's shards that the fit reads; none where it reads no pool."""
+        ...
+
     def each(self, step: Step, **shared: Any) -> Iterator[Any]:
         """step(part, shared) for every part, on the worker that holds it -> what they return, in part order. `shared`
         (arrays, numbers, strings) is sent to each worker once per call. Arrays are read-only on either side; nothing
@@ -110,6 +115,7 @@ class MemoryGroup:
 
     parts: Sequence[Arrays]
     threads: int = 1
+    shards: Sequence[str] = ()
     _stored: dict[str, dict[int, Arrays]] = field(default_factory=dict)
     _held: dict[int, Part] = field(default_factory=dict)
     _state: dict[str, Any] | None = None

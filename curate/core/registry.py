@@ -22,7 +22,7 @@ OPS = {
     "duplicates.reference": "curate.cluster.reference:ReferenceSet",
     "duplicates.decontaminate": "curate.cluster.decontaminate:Decontaminate",
     "text.clean": "curate.text.clean:Clean",
-    "cluster.fit": "curate.cluster.fit:Fit",
+    "cluster.fit": "curate.cluster.fit:FitTree",
     "cluster.assign": "curate.cluster.assign:Assign",
     "select.hierarchical": "curate.cluster.select:SelectHierarchical",
     "select.all": "curate.cluster.select_all:SelectAll",

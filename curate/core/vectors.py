@@ -45,6 +45,18 @@ def has_direction(norms: NDArray[np.floating]) -> NDArray[np.bool_]:
     return np.isfinite(norms) & (norms > 0)
 
 
+def halves_of(column: pa.Array | pa.ChunkedArray) -> NDArray[np.float16]:
+    """A vector column -> its halves (n, d). Null rows hold whatever lies there. Raises TypeError for any other type."""
+    dim = vector_dim(column.type)
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    parts = [np.empty((0, dim), dtype=_HALF)]
+    for chunk in chunks:
+        if len(chunk):
+            halves = np.frombuffer(chunk.buffers()[1], dtype=_HALF)
+            parts.append(halves[chunk.offset * dim : (chunk.offset + len(chunk)) * dim].reshape(-1, dim))
+    return parts[-1] if len(parts) == 2 else np.concatenate(parts)
+
+
 def from_binary(
     column: pa.Array | pa.ChunkedArray, norms: pa.Array | pa.ChunkedArray | NDArray[np.floating] | None = None
 ) -> NDArray[np.float32]:

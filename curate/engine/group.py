@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,6 +38,8 @@ from curate.engine.progress import Step as Bar
 WINDOW = 4
 """Blocks per worker whose results may wait for those before them."""
 _JSON = "json"
+TOLD_SECONDS = 5.0
+"""Between two events of a fit's progress."""
 CHECKPOINTS = 2
 """How many of the last are kept."""
 
@@ -74,6 +78,8 @@ class Build:
     names: dict[str, int] = field(default_factory=dict)
     """Names that are taken -> the call that stored under it, 0 for groups."""
     results: _Results | None = None
+    told: float = 0.0
+    groups: weakref.WeakSet[EngineGroup] = field(default_factory=weakref.WeakSet)
 
     @property
     def base(self) -> str:
@@ -127,7 +133,7 @@ class Build:
                 number += 1
 
 
-@dataclass
+@dataclass(eq=False)
 class EngineGroup:
     """A group whose parts lie with workers; see curate.core.group.Group."""
 
@@ -138,9 +144,16 @@ class EngineGroup:
     known: list[int] | None = None
     """Rows of each part, once somebody has looked."""
 
+    def __post_init__(self) -> None:
+        self.build.groups.add(self)
+
     @property
     def threads(self) -> int:
         return self.build.threads
+
+    @property
+    def shards(self) -> Sequence[str]:
+        return [shard.id for shard in self.build.ctx.pool(self.build.node).shards]
 
     @property
     def rows(self) -> Sequence[int]:
@@ -150,6 +163,7 @@ class EngineGroup:
 
     def tasks(self, **changes: Any) -> list[BlockTask]:
         build = self.build
+        changes["groups"] = frozenset(group.name for group in build.groups)
         return [
             BlockTask(build.ctx.storage, build.base, self.name, first, origin, build.threads, **changes)
             for first, origin in self.blocks
@@ -238,7 +252,12 @@ class EngineGroup:
         return cell_file(f"{self.build.base}/work/checkpoints", number)
 
     def tell(self, done: float, text: str) -> None:
-        self.build.bar.tell(done, text)
+        build, now = self.build, time.monotonic()
+        build.bar.tell(done, text)
+        if now - build.told > TOLD_SECONDS:
+            build.told = now
+            build.ctx.events.emit("progress", stage=build.node.name, done=round(done, 4), text=text)
+            build.ctx.events.flush()
 
 
 def _numbers(files: Mapping[str, int]) -> frozenset[int]:

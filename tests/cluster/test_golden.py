@@ -4,9 +4,10 @@ import numpy as np
 import pyarrow as pa
 
 from curate.cluster.assign import Assign
-from curate.cluster.fit import Fit
+from curate.cluster.fit import FitTree
 from curate.cluster.select import SelectHierarchical
 from curate.cluster.select_all import SelectAll
+from curate.core.group import MemoryGroup
 from curate.core.hashing import digest, make_key
 from curate.core.stage import Batch
 from curate.core.vectors import to_binary
@@ -26,8 +27,8 @@ def test_outputs_are_those_of_their_version() -> None:
     keys = [make_key("golden", str(row)) for row in range(67)]
     table = pa.table({"key": keys, "embedding": column, "embedding_norm": norms})
 
-    fit = Fit(levels=[5, 3], rounds=2, resample=[2, 1], unit_norm=False, seed=1)
-    tree = fit.finish(fit.merge(iter([fit.partial(table)])))
+    fit = FitTree(levels=[5, 3], rounds=2, resample=[2, 1], unit_norm=False, seed=1)
+    tree = fit.fit(MemoryGroup([fit.load(table)]))
     assign = Assign(levels=2, unit_norm=False)
     assign.setup({"tree": tree})
     clusters = assign.process(Batch(table))
@@ -44,9 +45,9 @@ def test_outputs_are_those_of_their_version() -> None:
     }
     stages = (fit, assign, select, SelectAll())
     assert {stage.op: (stage.version, digest(outputs[stage.op])) for stage in stages} == {
-        "cluster.fit": (1, "fd289089cbfd16a729fc97555134eead"),
-        "cluster.assign": (1, "0b8cb7a0fa3e336cdbbcf6f04f24b0ec"),
-        "select.hierarchical": (1, "74db2f8b270a77285e536f9146254a91"),
+        "cluster.fit": (2, "97b0d790174cbf4ea0cdd1ebc873ba92"),
+        "cluster.assign": (2, "384594fa837a10038c781321805aaa0d"),
+        "select.hierarchical": (1, "93aed046061d988553384be5f78081ae"),
         "select.all": (1, "882640e071370f26a38eef1d501e9eed"),
     }
     # 30 over the pair of 50 rows, the pair of 15 and the 2 that give everything twice: 13, 13 and 4

@@ -1,10 +1,38 @@
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.cluster.hierarchy import ancestors, closest_members, fit_level, fit_tree, position_in_group
+from curate.cluster.assigned import Kept, closest_members, position_in_group
+from curate.cluster.hierarchy import (
+    Level,
+    LevelSettings,
+    fit_level,
+    level_settings,
+    level_state,
+    nearest_rows,
+    packed,
+    percentiles,
+)
+from curate.cluster.kmeans import Settings
 from curate.cluster.nearest import nearest
+from curate.cluster.tree import Tree, ancestors, fit_tree
+from curate.core.group import MemoryGroup
+
+
+def held(points: np.ndarray, parts: int = 1, threads: int = 1) -> MemoryGroup:
+    return MemoryGroup([{"vectors": part} for part in np.array_split(points, parts)], threads)
+
+
+def tree_of(points: np.ndarray, clusters: list[int], rounds: int, threads: int = 1, cells: int = 1) -> Tree:
+    return fit_tree(held(points, 2, threads), level_settings(clusters, 0, rounds), cells)
+
+
+def level_of(points: np.ndarray, clusters: int, rounds: int, r: int | None = None) -> Level:
+    return fit_level(held(points, 2), LevelSettings(Settings(clusters), rounds, r))
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3)), max_size=40), st.integers(1, 9))
@@ -24,7 +52,7 @@ def test_position_in_group() -> None:
 
 def test_a_tree_is_arrays_that_fit_together() -> None:
     points = np.random.default_rng(0).normal(size=(600, 5)).astype(np.float32)
-    tree = fit_tree(points, [60, 12, 3], seed=0, rounds=2)
+    tree = tree_of(points, [60, 12, 3], rounds=2)
     assert [c.shape for c in tree.centroids] == [(60, 5), (12, 5), (3, 5)]
     assert [(p.shape, p.dtype) for p in tree.parents] == [((60,), np.int64), ((12,), np.int64)]
     for below, above, parent in zip(tree.centroids, tree.centroids[1:], tree.parents, strict=False):
@@ -45,14 +73,14 @@ def test_ancestors() -> None:
 
 def test_one_nearest_point_means_no_resampling() -> None:
     points = np.random.default_rng(0).normal(size=(300, 3)).astype(np.float32)
-    plain, single, resampled = (fit_level(points, 20, 0, rounds, r) for rounds, r in ((0, 9), (5, 1), (5, 9)))
+    plain, single, resampled = (level_of(points, 20, rounds, r) for rounds, r in ((0, 9), (5, 1), (5, 9)))
     assert plain.centroids.tobytes() == single.centroids.tobytes() != resampled.centroids.tobytes()
     assert single.rounds == 0 and resampled.rounds == 5
 
 
 def test_the_same_for_any_number_of_threads() -> None:
     points = np.random.default_rng(0).normal(size=(3000, 16)).astype(np.float32)
-    one, two = (fit_tree(points, [40, 5], 3, rounds=2, threads=threads) for threads in (1, 2))
+    one, two = (tree_of(points, [40, 5], rounds=2, threads=threads) for threads in (1, 2))
     for a, b in zip(one.centroids + one.parents, two.centroids + two.parents, strict=True):
         assert a.tobytes() == b.tobytes()
     assert one.levels == two.levels
@@ -64,13 +92,82 @@ def test_resampling_moves_centroids_out_of_the_crowd() -> None:
     points = np.concatenate([crowd, rest]).astype(np.float32)
 
     def in_the_crowd(rounds: int) -> int:
-        return int((np.abs(fit_level(points, 200, 0, rounds).centroids) < 0.06).all(axis=1).sum())
+        return int((np.abs(level_of(points, 200, rounds).centroids) < 0.06).all(axis=1).sum())
 
     assert in_the_crowd(5) < in_the_crowd(0) / 2
 
 
 def test_points_that_coincide_leave_clusters_empty() -> None:
     points = np.repeat(np.eye(4, dtype=np.float32), 25, axis=0)
-    tree = fit_tree(points, [10, 3], seed=0, rounds=3)
+    tree = tree_of(points, [10, 3], rounds=3)
     assert tree.levels[0]["empty"] == 6 and tree.levels[0]["inertia"] == 0
     assert np.isfinite(tree.centroids[0]).all()
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3)), min_size=1, max_size=40),
+    st.integers(1, 9),
+    st.integers(1, 3),
+)
+def test_nearest_rows_are_those_of_all_parts_together(rows: list[tuple[int, int]], r: int, parts: int) -> None:
+    """Points on a line beside their centroids: (cluster, distance)."""
+    ids, distances = np.array(rows, dtype=np.int64).T
+    centroids = (np.arange(5) * 100).astype(np.float32)[:, None]
+    points = (centroids[ids] + distances[:, None]).astype(np.float32)
+    group = held(points, parts)
+    found = nearest_rows(group, centroids, r)
+    kept: Kept = found.kept
+    offsets = np.cumsum([0, *group.rows])
+    mine = np.concatenate([kept.rows(group._part(part)) + offsets[part] for part in range(parts)])
+    assert mine.tolist() == closest_members(ids, distances.astype(np.float32) ** 2, r).tolist()
+    assert found.count == len(mine)
+
+
+@pytest.mark.parametrize("anew", [True, False])
+def test_a_level_goes_on_where_it_was_stopped(anew: bool) -> None:
+    points = np.random.default_rng(0).normal(size=(3000, 16)).astype(np.float32)
+    wanted = LevelSettings(Settings(100, 5), rounds=3, anew=anew)
+    saved: list[dict[str, object]] = []
+    whole = fit_level(held(points, 2), wanted, save=lambda state: saved.append(packed(state)))
+    assert len(saved) > 8
+    for state in saved[::3]:
+        again = fit_level(held(points, 2), wanted, level_state(state))
+        assert again.centroids.tobytes() == whole.centroids.tobytes()
+        assert (again.iterations, again.inertia) == (whole.iterations, whole.inertia)
+
+
+def test_a_tree_goes_on_where_it_was_stopped() -> None:
+    points = np.random.default_rng(0).normal(size=(2000, 8)).astype(np.float32)
+    settings = level_settings([64, 12, 3], 0, rounds=2)
+
+    class Remembering(MemoryGroup):
+        def save(self, state: Mapping[str, Any]) -> None:
+            states.append(dict(state))
+
+    states: list[dict[str, Any]] = []
+    group = Remembering([{"vectors": part} for part in np.array_split(points, 2)])
+    whole = fit_tree(group, settings, resume=True)
+    assert len(states) > 12
+    for state in states[:: max(1, len(states) // 12)]:
+        group._state = state
+        again = fit_tree(group, settings, resume=True)
+        for one, other in zip(
+            whole.centroids + whole.parents + whole.sizes, again.centroids + again.parents + again.sizes, strict=True
+        ):
+            assert (one is None and other is None) or one.tobytes() == other.tobytes()
+        assert whole.levels == again.levels and whole.distances.tobytes() == again.distances.tobytes()
+
+
+def test_a_tree_by_cells_fits_together() -> None:
+    points = np.random.default_rng(0).normal(size=(2000, 8)).astype(np.float32)
+    tree = tree_of(points, [64, 12, 3], rounds=2, cells=8)
+    assert tree.centroids[0] is None and tree.cells is not None and tree.offsets is not None
+    assert tree.cells.shape == (8, 8) and tree.offsets[-1] == 64 and tree.parents[0].shape == (64,)
+    assert tree.sizes[0].sum() == tree.sizes[1].sum() == tree.sizes[2].sum() == 2000
+
+
+def test_percentiles() -> None:
+    values = np.arange(11, dtype=np.float32)
+    assert percentiles(values, np.ones(11))[[0, 50, 100]].tolist() == [0, 5, 10]
+    assert percentiles(values, np.r_[np.zeros(10), 1.0])[50] == 10
+    assert not percentiles(values[:0], np.ones(0)).any()

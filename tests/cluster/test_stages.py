@@ -9,10 +9,11 @@ import pytest
 from pydantic import ValidationError
 
 from curate.cluster.assign import Assign
-from curate.cluster.fit import Fit
+from curate.cluster.fit import FitTree
 from curate.cluster.select import SelectHierarchical
 from curate.cluster.select_all import SelectAll
 from curate.core.errors import CurateError, InputError, TargetError
+from curate.core.group import MemoryGroup
 from curate.core.hashing import make_key, ranks
 from curate.core.stage import Artifact, Batch
 from curate.core.vectors import to_binary
@@ -43,10 +44,10 @@ def kl_to_uniform(points: np.ndarray, bins: int = 12) -> float:
     return float((share * np.log(share * cells)).sum())
 
 
-def fit(stage: Fit, table: pa.Table, shards: int = 3) -> Artifact:
+def fit(stage: FitTree, table: pa.Table, shards: int = 3, threads: int = 1) -> Artifact:
     cuts = np.linspace(0, table.num_rows, shards + 1).astype(int)
-    parts = (table.select(["key", *stage.reads()]).slice(a, b - a) for a, b in pairwise(cuts))
-    return stage.finish(stage.merge(stage.partial(part) for part in parts))
+    parts = [table.select(["key", *stage.reads()]).slice(a, b - a) for a, b in pairwise(cuts)]
+    return stage.fit(MemoryGroup([stage.load(part) for part in parts], threads))
 
 
 def assign(stage: Assign, tree: Artifact, table: pa.Table) -> pa.Table:
@@ -78,7 +79,7 @@ def points() -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def tree(points: np.ndarray) -> Artifact:
-    return fit(Fit(levels=[400, 40, 5], rounds=3, unit_norm=False), pool(points))
+    return fit(FitTree(levels=[400, 40, 5], rounds=3, unit_norm=False), pool(points))
 
 
 @pytest.fixture(scope="module")
@@ -87,8 +88,10 @@ def clusters(points: np.ndarray, tree: Artifact) -> pa.Table:
 
 
 def test_the_artifact_is_a_tree_that_tells_of_itself(tree: Artifact, points: np.ndarray) -> None:
-    parts = ["centroids_1", "centroids_2", "centroids_3", "parents_1", "parents_2", "levels"]
-    assert list(tree) == parts
+    arrays = ["centroids_1", "centroids_2", "centroids_3", "parents_1", "parents_2", "sizes_1", "sizes_2", "sizes_3"]
+    assert list(tree) == [*arrays, "distance_quantiles", "shards", "levels"]
+    assert [tree[f"sizes_{t}"].sum() for t in (1, 2, 3)] == 3 * [len(points)]
+    assert np.all(np.diff(tree["distance_quantiles"]) >= 0) and tree["distance_quantiles"].shape == (101,)
     assert tree["centroids_1"].shape == (400, 2) and tree["centroids_1"].dtype == np.float32
     assert tree["parents_1"].shape == (400,) and tree["parents_1"].dtype == np.int64
     told = tree["levels"]
@@ -97,14 +100,13 @@ def test_the_artifact_is_a_tree_that_tells_of_itself(tree: Artifact, points: np.
     assert all(0 < level["entropy"] <= 1 and 0 <= level["gini"] < 1 for level in told["levels"])
 
 
-def test_the_order_of_rows_and_shards_does_not_matter(points: np.ndarray) -> None:
-    stage = Fit(levels=[30, 4], rounds=1, sample=0.5, unit_norm=False)
+def test_a_sample_of_the_rows_and_any_number_of_threads(points: np.ndarray) -> None:
+    stage = FitTree(levels=[30, 4], rounds=1, sample=0.5, unit_norm=False)
     table = pool(points[:2000])
-    shuffled = table.take(np.random.default_rng(0).permutation(2000))
-    one, other = fit(stage, table, 2), fit(stage.model_copy(update={"threads": 1}), shuffled, 7)
+    one, other = fit(stage, table, 3, threads=1), fit(stage, table, 3, threads=2)
     assert one["levels"] == other["levels"]
     assert 800 < one["levels"]["rows"] < 1200
-    for name in ("centroids_1", "centroids_2", "parents_1"):
+    for name in ("centroids_1", "centroids_2", "parents_1", "distance_quantiles"):
         assert one[name].tobytes() == other[name].tobytes()
 
 
@@ -158,7 +160,7 @@ def test_rows_gone_since_the_fit_leave_empty_leaves(points: np.ndarray, tree: Ar
 def test_directions_by_default() -> None:
     rng = np.random.default_rng(0)
     vectors = rng.normal(size=(400, 12)).astype(np.float32)
-    tree = fit(Fit(levels=[20, 3], rounds=1), pool(vectors))
+    tree = fit(FitTree(levels=[20, 3], rounds=1), pool(vectors))
     np.testing.assert_allclose(np.linalg.norm(tree["centroids_1"], axis=1), 1, atol=1e-6)
     longer = pool(vectors * rng.uniform(0.1, 10, (400, 1)).astype(np.float32))
     one, other = (assign(Assign(levels=2), tree, table) for table in (pool(vectors), longer))
@@ -168,22 +170,22 @@ def test_directions_by_default() -> None:
 
 def test_bad_embeddings() -> None:
     vectors = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
-    tree = fit(Fit(levels=[5]), pool(vectors))
+    tree = fit(FitTree(levels=[5]), pool(vectors))
     vectors[[3, 7]] = [[np.nan] * 4, [0] * 4]
     table = pool(vectors)
     with pytest.raises(InputError, match=f"2 rows of 'embedding' are null.*first key {table['key'][3]}"):
-        fit(Fit(levels=[5]), table, shards=1)
+        fit(FitTree(levels=[5]), table, shards=1)
     found = assign(Assign(levels=1), tree, table)
     assert [row for row, reason in enumerate(found["reject"].to_pylist()) if reason == "bad_embedding"] == [3, 7]
     assert found["cluster_1"].null_count == found["centroid_distance"].null_count == 2
     with pytest.raises(InputError, match="no vector column"):
-        Fit(levels=[5]).partial(pa.table({"key": table["key"], "embedding": [[1.0]] * 50}))
+        FitTree(levels=[5]).load(pa.table({"key": table["key"], "embedding": [[1.0]] * 50}))
 
 
 def test_empty_shards(tree: Artifact, points: np.ndarray) -> None:
     empty = pool(points[:0])
-    stage = Fit(levels=[3], unit_norm=False, sample=0.9)
-    assert stage.partial(empty).num_rows == 0
+    stage = FitTree(levels=[3], unit_norm=False, sample=0.9)
+    assert {name: value.shape for name, value in stage.load(empty).items()} == {"vectors": (0, 2), "norms": (0,)}
     assert assign(Assign(levels=3, unit_norm=False), tree, empty).num_rows == 0
     with pytest.raises(CurateError, match="no rows to fit on"):
         fit(stage, empty)
@@ -191,7 +193,7 @@ def test_empty_shards(tree: Artifact, points: np.ndarray) -> None:
 
 def test_what_does_not_fit_is_one_line(tree: Artifact, points: np.ndarray) -> None:
     with pytest.raises(CurateError, match=r"levels: 90 clusters for 40 rows \(sample 1\)"):
-        fit(Fit(levels=[90, 3]), pool(points[:40]))
+        fit(FitTree(levels=[90, 3]), pool(points[:40]))
     with pytest.raises(CurateError, match=r"cluster.assign.levels: 2, .* fitted with 3"):
         Assign(levels=2, unit_norm=False).setup({"tree": tree})
     with pytest.raises(CurateError, match=r"unit_norm: True, .* fitted with False"):
@@ -216,20 +218,20 @@ def test_what_does_not_fit_is_one_line(tree: Artifact, points: np.ndarray) -> No
 )
 def test_parameters_are_checked(parameters: dict[str, object], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
-        Fit.model_validate(parameters)
+        FitTree.model_validate(parameters)
 
 
 @pytest.mark.parametrize(("fraction", "levels"), [(1, [400, 60, 12]), (0.1, [40, 6, 1]), (0.001, [3, 2, 1])])
 def test_a_canary_has_fewer_clusters_and_a_lower_target(fraction: float, levels: list[int]) -> None:
-    assert Fit(levels=[400, 60, 12]).scaled(fraction).levels == levels
+    assert FitTree(levels=[400, 60, 12]).scaled(fraction).levels == levels
     assert SelectHierarchical(target=500).scaled(fraction).target == max(1, int(500 * fraction))
 
 
 def test_speed_stays_outside_of_the_fingerprint_and_stages_travel() -> None:
-    assert Fit(levels=[3], threads=7).parameters() == Fit(levels=[3]).parameters()
+    assert FitTree(levels=[3], threads=7).parameters() == FitTree(levels=[3]).parameters()
     assert Assign(levels=1, threads=7).parameters() == Assign(levels=1).parameters()
-    assert Fit(levels=[3], threads=7).resources().cpus == 7
-    for stage in (Fit(levels=[4, 2]), Assign(levels=2), SelectHierarchical(target=3), SelectAll()):
+    assert FitTree(levels=[3], threads=7).resources().cpus == 7
+    for stage in (FitTree(levels=[4, 2]), Assign(levels=2), SelectHierarchical(target=3), SelectAll()):
         assert pickle.loads(pickle.dumps(stage)) == stage
         assert all(info.description for info in type(stage).model_fields.values())
 

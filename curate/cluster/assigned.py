@@ -1,0 +1,167 @@
+"""Steps over a part's vectors: who is assigned where, and what the driver needs to know of it.
+
+What a step has computed it keeps in the part's memo, under a token that names it (a digest of the centroids): the next
+step over the same centroids finds it there, and a worker that has just been born computes it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curate.cluster.nearest import nearest
+from curate.cluster.vectors import Vectors, vectors_of
+from curate.core.group import Part
+from curate.core.hashing import digest_bytes
+
+QUANTILES = 1024
+"""Order statistics of its distances that a part reports at most."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The r rows nearest to each centroid, over all parts: what a resampling round clusters.
+
+    Of cluster k those are kept whose (distance, part, row) is at most (distance[k], part[k], row[k]).
+    """
+
+    centroids: NDArray[np.float32]
+    distance: NDArray[np.float32]
+    part: NDArray[np.int64]
+    row: NDArray[np.int64]
+
+    @property
+    def token(self) -> str:
+        return token_of(self.centroids, self.distance, self.part, self.row)
+
+    def rows(self, part: Part) -> NDArray[np.int64]:
+        ids, distances = assigned(part, {"centroids": self.centroids})
+        at, here = self.distance[ids], self.part[ids]
+        row = np.arange(len(ids))
+        earlier = (part.index < here) | ((part.index == here) & (row <= self.row[ids]))
+        return np.flatnonzero((distances < at) | ((distances == at) & earlier))
+
+
+def token_of(*arrays: NDArray[Any]) -> str:
+    return digest_bytes(memoryview(np.ascontiguousarray(array)).cast("B") for array in arrays)
+
+
+def remembered(part: Part, name: str, token: str, compute: Any) -> Any:
+    """What the memo holds under `name` if it belongs to `token`, else `compute()`, which takes its place."""
+    held = part.memo.get(name)
+    if held is None or held[0] != token:
+        held = part.memo[name] = (token, compute())
+    return held[1]
+
+
+def vectors(part: Part, shared: Mapping[str, Any]) -> Vectors:
+    """Those that `shared` speaks of: all of the part's, or the kept ones."""
+    kept: Kept | None = shared.get("kept")
+    whole = vectors_of(part.arrays)
+    return whole if kept is None else whole.only(remembered(part, "kept", kept.token, lambda: kept.rows(part)))
+
+
+def assigned(part: Part, shared: Mapping[str, Any]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """ids and squared distances (n,) of the rows that `shared` speaks of, under its `centroids`."""
+    kept: Kept | None = shared.get("kept")
+    token = token_of(shared["centroids"]) + (kept.token if kept else "")
+    return remembered(
+        part, "assigned_kept" if kept else "assigned", token,
+        lambda: nearest(vectors(part, shared), shared["centroids"], part.threads),
+    )  # fmt: skip
+
+
+# --- steps ------------------------------------------------------------------------------------------------------------
+
+
+def count_rows(part: Part, shared: Mapping[str, Any]) -> int:
+    return len(vectors(part, shared))
+
+
+def draw(part: Part, shared: Mapping[str, Any]) -> NDArray[np.float32]:
+    """`numbers[part]` rows, drawn uniformly under (seed, part), in their order."""
+    x = vectors(part, shared)
+    rng = np.random.default_rng([shared["seed"], part.index])
+    return x[np.sort(rng.choice(len(x), shared["numbers"][part.index], replace=False))]
+
+
+def sums(part: Part, shared: Mapping[str, Any]) -> tuple[NDArray[np.float64], NDArray[np.int64], float]:
+    """Sum (K, d) and number (K,) of each cluster's rows, and the inertia."""
+    ids, distances = assigned(part, shared)
+    clusters = len(shared["centroids"])
+    counts = np.bincount(ids, minlength=clusters)
+    return cluster_sums(vectors(part, shared), ids, clusters), counts, float(distances.sum(dtype=np.float64))
+
+
+def farthest(part: Part, shared: Mapping[str, Any]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """The `number` rows that lie farthest from their centroids: distances, descending, and vectors."""
+    _, distances = assigned(part, shared)
+    rows = np.lexsort((np.arange(len(distances)), -distances))[: shared["number"]]
+    return distances[rows], vectors(part, shared)[rows]
+
+
+def closest(part: Part, shared: Mapping[str, Any]) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.int64]]:
+    """(cluster, distance, row) of the r rows of each cluster that lie nearest to its centroid."""
+    ids, distances = assigned(part, shared)
+    rows = closest_members(ids, distances, shared["r"])
+    return ids[rows], distances[rows], rows
+
+
+def members(part: Part, shared: Mapping[str, Any]) -> tuple[NDArray[np.int64], float, NDArray[np.float32], int]:
+    """Rows per cluster (K,), inertia, order statistics of the distances (at most QUANTILES), and how many rows."""
+    ids, distances = assigned(part, shared)
+    ordered = np.sort(distances)
+    if len(ordered) > QUANTILES:
+        ordered = ordered[np.linspace(0, len(ordered) - 1, QUANTILES).round().astype(np.int64)]
+    sizes = np.bincount(ids, minlength=len(shared["centroids"]))
+    return sizes, float(distances.sum(dtype=np.float64)), ordered, len(ids)
+
+
+def ids_of(part: Part, shared: Mapping[str, Any]) -> NDArray[np.int64]:
+    return assigned(part, shared)[0]
+
+
+# --- arrays -----------------------------------------------------------------------------------------------------------
+
+
+def cluster_sums(points: NDArray[np.float32] | Vectors, ids: NDArray[np.int64], clusters: int) -> NDArray[np.float64]:
+    """Sum (K, d) of the points (n, d) of each cluster, in float64 and in row order."""
+    from scipy import sparse
+
+    total = np.zeros((clusters, points.shape[1]))
+    for start in range(0, len(points), 4 * clusters + 4096):
+        block = ids[start : start + 4 * clusters + 4096]
+        one = sparse.csr_array((np.ones(len(block)), (block, np.arange(len(block)))), (clusters, len(block)))
+        total += one @ points[start : start + len(block)].astype(np.float64)
+    return total
+
+
+def means_of(
+    total: NDArray[np.float64], counts: NDArray[np.int64], centroids: NDArray[np.float32], unit_norm: bool
+) -> NDArray[np.float32]:
+    """Means (K, d), of unit length if asked; where there are no rows, or no direction, the centroid there was."""
+    means = np.where(counts[:, None] > 0, total / np.maximum(counts, 1)[:, None], centroids)
+    if unit_norm:
+        lengths = np.linalg.norm(means, axis=1, keepdims=True)
+        means = np.where(lengths > 0, means / np.maximum(lengths, np.finfo(np.float64).tiny), centroids)
+    return means.astype(np.float32)
+
+
+def closest_members(ids: NDArray[np.int64], distances: NDArray[np.floating], r: int) -> NDArray[np.int64]:
+    """Indices, ascending, of the r members of each cluster that are nearest to its centroid (all, where it has fewer).
+
+    ids, distances: (n,). Equal distances go to the lower index.
+    """
+    order = np.lexsort((distances, ids))
+    return np.sort(order[position_in_group(ids[order]) < r])
+
+
+def position_in_group(groups: NDArray[np.int64]) -> NDArray[np.int64]:
+    """groups (n,), equal ones adjacent -> place (n,) of each within its group, from 0."""
+    index = np.arange(len(groups))
+    starts = np.flatnonzero(np.r_[True, groups[1:] != groups[:-1]][: len(groups)])
+    return index - np.repeat(starts, np.diff(np.r_[starts, len(groups)]))

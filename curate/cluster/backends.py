@@ -1,0 +1,189 @@
+"""Searches for the nearest centroid, each with a bound on its own error, and the choice among them by measurement.
+
+faiss        float32 products (BLAS) by blocks, fused with the search of the best few
+kd-tree      for few dimensions, in float64
+torch        products of bfloat16, where the processor multiplies it faster than float32 (AMX, AVX512-BF16)
+torch:cuda   the same on a GPU
+
+A backend is prepared with centroids once per call and then searches blocks of points. It returns the best id of each
+row and, for the rows where rounding leaves more than one possible, all candidates: see `Found`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curate.core.errors import CurateError
+
+FEW = 4
+"""Neighbours that the faiss search lists; a row with more candidates than that is searched again in float64."""
+LISTED = 64
+"""Candidates per row up to which a torch search lists them."""
+WORTH_MEASURING = 1 << 27
+"""Multiplications of a call below which faiss is taken unmeasured: it has no start."""
+KD_DIMENSIONS = 12
+"""Dimensions up to which a k-d tree is tried; beyond, it looks at everything."""
+NAMES = ("faiss", "kd-tree", "torch", "torch:cuda")
+
+
+@dataclass
+class Found:
+    """Of a block of n rows: `best` (n,) of the search; pairs (row, id) of all candidates of the rows that have several;
+    rows `unsure`, whose candidates were too many to list."""
+
+    best: NDArray[np.int64]
+    row: NDArray[np.int64]
+    id: NDArray[np.int64]
+    unsure: NDArray[np.int64]
+
+
+Backend: TypeAlias = Callable[[NDArray[np.float32]], Found]
+
+
+def choose(name: str | None, rows: int, centroids: NDArray[np.float32], threads: int) -> Backend:
+    """The backend of that name, or the fastest here, prepared with centroids (K, d).
+
+    Raises CurateError for a name that is none.
+    """
+    if name is None:
+        small = rows * centroids.size < WORTH_MEASURING
+        name = "faiss" if small else fastest(centroids.shape[1], _rounded(len(centroids)), threads)
+    if name not in NAMES:
+        raise CurateError(f"backend: {name!r} is none of {', '.join(NAMES)}")
+    if name == "faiss":
+        return faiss_search(centroids)
+    return kd_search(centroids) if name == "kd-tree" else torch_search(centroids, name.partition(":")[2] or "cpu")
+
+
+def faiss_search(centroids: NDArray[np.float32]) -> Backend:
+    import faiss
+
+    few = min(FEW, len(centroids))
+    size = np.sqrt(np.einsum("kd,kd->k", centroids, centroids, dtype=np.float64))
+    largest = float(size.max())
+    # |x|^2 - 2xc + |c|^2 in float32: three sums of d terms and their sum (Higham 2002, 3.5), for each of two distances
+    unit = 2 * (centroids.shape[1] + 4) * 2.0**-24
+
+    def search(block: NDArray[np.float32]) -> Found:
+        distances, ids = faiss.knn(block, centroids, few)
+        length = np.sqrt(np.einsum("nd,nd->n", block, block, dtype=np.float64))
+        return _listed(ids, distances, (unit * (length + largest) ** 2)[:, None], few < len(centroids))
+
+    return search
+
+
+def kd_search(centroids: NDArray[np.float32]) -> Backend:
+    from scipy.spatial import KDTree
+
+    tree, few = KDTree(centroids), min(FEW, len(centroids))
+
+    def search(block: NDArray[np.float32]) -> Found:
+        distances, ids = tree.query(block, k=np.arange(1, few + 1))
+        # distances come as roots of float64 sums of d squares
+        return _listed(ids, distances, distances[:, :1] * (centroids.shape[1] + 4) * 2.0**-52, few < len(centroids))
+
+    return search
+
+
+def _listed(ids: NDArray[np.int64], distances: NDArray[np.floating], width: NDArray[np.floating], more: bool) -> Found:
+    """Of a search that lists the few nearest (n, few): those within `width` (n, 1) of the first are open."""
+    open_ = distances <= distances[:, :1] + width
+    count = open_.sum(axis=1)
+    unsure = np.flatnonzero((count == ids.shape[1]) & more)
+    open_[count == 1] = False
+    open_[unsure] = False
+    row, place = np.nonzero(open_)
+    return Found(np.ascontiguousarray(ids[:, 0]).astype(np.int64), row, ids[row, place].astype(np.int64), unsure)
+
+
+def torch_search(centroids: NDArray[np.float32], device: str) -> Backend:
+    """Products of bfloat16 rows. The rounding of both sides is known exactly, so the error is bounded by
+    |dx| |c| + |x~| |dc| (Cauchy-Schwarz), and by half a unit in the last place of the product and of the score."""
+    import torch
+
+    c = torch.from_numpy(centroids).to(device)
+    low = c.bfloat16()
+    transposed = low.T.contiguous()
+    half = c.double().square().sum(1) / 2
+    size, lost = c.double().norm(dim=1), (c.double() - low.double()).norm(dim=1)
+    half32 = half.float()
+    largest, most_lost, most_half = float(size.max()), float(lost.max()), float(half.max())
+    accumulated = (centroids.shape[1] + 4) * 2.0**-24 + 2.0**-8
+
+    def search(block: NDArray[np.float32]) -> Found:
+        x = torch.from_numpy(block).to(device)
+        rounded = x.bfloat16()
+        score = (rounded @ transposed).float().sub_(half32)
+        length = x.double().norm(dim=1)
+        gone = (x.double() - rounded.double()).norm(dim=1)
+        # the width of a row: for all centroids the largest, so that one comparison per score is enough
+        width = gone * largest + (length + gone) * most_lost + accumulated * (length * largest) + 2.0**-22 * most_half
+        top = score.amax(dim=1)
+        open_ = score >= (top - 2 * width.float() * (1 + 2**-20))[:, None]
+        count = open_.sum(dim=1)
+        best = score.argmax(dim=1)
+        open_ &= ((count > 1) & (count <= LISTED))[:, None]
+        row, id = open_.nonzero(as_tuple=True)
+        unsure = (count > LISTED).nonzero(as_tuple=True)[0]
+        return Found(*(part.cpu().numpy() for part in (best, row, id, unsure)))
+
+    return search
+
+
+@lru_cache(maxsize=64)
+def fastest(dim: int, clusters: int, threads: int) -> str:
+    """Name of the backend that searches made-up rows in the least time; measured once per shape and process."""
+    names = [
+        "faiss",
+        *(["kd-tree"] if dim <= KD_DIMENSIONS else []),
+        *(["torch"] if fast_bfloat16() else []),
+        *(["torch:cuda"] if has_cuda() else []),
+    ]
+    if len(names) == 1:
+        return names[0]
+    rng = np.random.default_rng(0)
+    centroids = rng.standard_normal((clusters, dim), dtype=np.float32)
+    block = centroids[rng.integers(clusters, size=1024)] + 0.1 * rng.standard_normal((1024, dim), dtype=np.float32)
+    return min(names, key=lambda name: _seconds(choose(name, len(block), centroids, threads), block))
+
+
+def _seconds(search: Backend, block: NDArray[np.float32]) -> float:
+    search(block)
+    began = time.perf_counter()
+    for _ in range(2):
+        search(block)
+    return time.perf_counter() - began
+
+
+def _rounded(clusters: int) -> int:
+    """A few sizes instead of many, so that few are measured."""
+    return min(1 << (clusters - 1).bit_length(), 1 << 14)
+
+
+def cpu_flags() -> frozenset[str]:
+    """What the processor says it can do; empty where the system does not tell."""
+    try:
+        rows = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return frozenset()
+    return frozenset(next((row for row in rows if row.startswith(("flags", "Features"))), "").split())
+
+
+def fast_bfloat16() -> bool:
+    return bool(cpu_flags() & {"amx_bf16", "avx512_bf16", "bf16"})
+
+
+def has_cuda() -> bool:
+    if not Path("/dev/nvidiactl").exists():  # importing torch takes seconds
+        return False
+    import torch
+
+    return bool(torch.cuda.is_available())

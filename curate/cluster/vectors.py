@@ -1,0 +1,53 @@
+"""Vectors as a worker holds them (halves, mapped from a file), handed out as float32 blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Rows (n, d) that become float32 when they are asked for, `rows` of them if given.
+
+    Halves are widened; with `norms` (n,) they are raw vectors again, without they get unit length to float32
+    precision (a half has 2**-11). What is held as float32 is taken as it is.
+    """
+
+    held: NDArray[Any]
+    norms: NDArray[np.float32] | None = None
+    rows: NDArray[np.int64] | None = None
+
+    def __len__(self) -> int:
+        return len(self.held) if self.rows is None else len(self.rows)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self), self.held.shape[1]
+
+    def __getitem__(self, place: slice | NDArray[np.int64]) -> NDArray[np.float32]:
+        at = place if self.rows is None else self.rows[place]
+        block = self.held[at]
+        if block.dtype == np.float32:
+            return block
+        block = block.astype(np.float32)
+        if self.norms is not None:
+            return block * self.norms[at][:, None]
+        lengths = np.sqrt(np.einsum("nd,nd->n", block, block))
+        return block / np.where(lengths > 0, lengths, np.nan)[:, None]
+
+    def only(self, rows: NDArray[np.int64] | None) -> Vectors:
+        """Some rows of a part's vectors; None is all of them."""
+        return replace(self, rows=rows)
+
+
+Points: TypeAlias = "NDArray[np.float32] | Vectors"
+
+
+def vectors_of(arrays: Mapping[str, NDArray[Any]]) -> Vectors:
+    """Of a part's arrays `vectors` (n, d) and, if there, `norms` (n,)."""
+    return Vectors(arrays["vectors"], arrays.get("norms"))
