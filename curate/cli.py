@@ -154,7 +154,12 @@ def status(run_id: RunId = None, workspace: Workspace = "") -> None:
     found = Run.load(storage, run_id)
     out.print(f"{found.run_id}: {found.state}, {found.seconds:,.1f} s", highlight=False)
     out.print(funnel(found.ledger(), found.ops(), (found.result or {}).get("reused")))
-    for event in read_events(storage, run_id):
+    events = read_events(storage, run_id)
+    under_way = {event["stage"]: event for event in events if event["event"] == "progress"}
+    for stage, event in under_way.items():
+        if found.result is None and stage not in found.outputs:
+            out.print(f"{stage}: {event['done']:.0%}, {event['text']}", highlight=False, markup=False)
+    for event in events:
         if event["event"] in ("failure", "shard_set_aside", "poison"):
             out.print(json.dumps(event), soft_wrap=True)
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curate.core import faults
-from curate.core.arrays import members, read_arrays, read_rows, write_arrays
+from curate.core.arrays import CHUNK_BYTES, Member, members, read_arrays, read_rows, write_arrays
 from curate.core.errors import InputError, StorageError
 from curate.core.group import Arrays, Part, Step, frozen
 from curate.core.nouns import Shard
@@ -154,7 +154,16 @@ class FromFile:
     path: str
 
     def load(self, block: Block) -> list[Arrays]:
-        return [read_arrays(self.storage, self.path)]
+        if self.storage.local:
+            return [read_arrays(self.storage, self.path)]
+        return [{name: self._fetch(name, kind) for name, kind in members(self.storage, self.path).items()}]
+
+    def _fetch(self, name: str, kind: Member) -> NDArray[Any]:
+        out, step = spilled(kind.shape, kind.dtype), max(1, CHUNK_BYTES // max(1, kind.row_bytes))
+        for start in range(0, len(out), step):
+            stop = min(start + step, len(out))
+            out[start:stop] = read_rows(self.storage, self.path, name, start, stop)
+        return out
 
 
 def cell_file(folder: str, part: int) -> str:
@@ -248,6 +257,8 @@ class BlockTask:
     cells: int = 0
     there: frozenset[int] = frozenset()
     """Parts whose file is there already."""
+    groups: frozenset[str] = frozenset()
+    """The fit's groups that are still in use; parts of others are let go."""
 
 
 _held: dict[str, dict[tuple[str, int], Block]] = {}
@@ -255,11 +266,13 @@ _held: dict[str, dict[tuple[str, int], Block]] = {}
 
 
 def hold(task: BlockTask) -> Block:
-    """The block of a task, loaded unless this process has it. Blocks of other builds are let go."""
+    """The block of a task, loaded unless this process has it. Blocks that nobody will ask for are let go."""
     build, key = task.storage.url_of(task.base), (task.group, task.first)
     for other in [url for url in _held if url != build]:
         _held.pop(other, None)
     blocks = _held.setdefault(build, {})
+    for other in [key for key in blocks if key[0] not in task.groups]:
+        del blocks[other]
     if key not in blocks:
         faults.point(f"load:{task.group}:{task.first}")
         block = Block()

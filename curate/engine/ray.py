@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import threading
 import time
@@ -240,6 +241,12 @@ def _sigterm_kept() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+def _store_bytes() -> int:
+    """Room for what a fit shares with its workers (centroids); it takes no memory before it is used."""
+    free = shutil.disk_usage("/dev/shm").free if os.path.isdir("/dev/shm") else 0
+    return max(256 << 20, min(2 << 30, free // 4))
+
+
 def _init(address: str | None, cpus: int | None) -> None:
     address = address or os.environ.get("RAY_ADDRESS")
     try:
@@ -252,7 +259,7 @@ def _init(address: str | None, cpus: int | None) -> None:
             include_dashboard=False,
             log_to_driver=False,
             logging_level="ERROR",
-            object_store_memory=256 * 2**20,
+            object_store_memory=_store_bytes(),
             _system_config={"idle_worker_killing_time_threshold_ms": 600_000},
         )
     except (ConnectionError, RuntimeError, ValueError) as error:

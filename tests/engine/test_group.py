@@ -29,6 +29,7 @@ from curate.engine.queue import Queue
 from curate.engine.record import list_runs
 from curate.engine.run import Result, run
 from tests.core.object_store import new_bucket, serve
+from tests.e2e.commands import curate
 from tests.engine import toys, workspaces
 from tests.engine.forks import Drivers
 from tests.engine.gates import Gate
@@ -160,6 +161,7 @@ def test_driver_killed_under_ray(
     kill = {"CURATE_FAULT_KILL": "publish:*/checkpoints/000002.npz:published"}
     said = drivers.run(workspace, fits={}, part_rows=PART_ROWS, engine="ray", environment=kill)
     assert said["signal"] == signal.SIGKILL
+    assert "means: 0%, round 0" in curate("status", list_runs(open_storage(str(workspace)))[0], "-w", workspace).out
     log = tmp_path / "rounds.log"
     run(toys.fits(log=str(log)), str(workspace), engine=on_ray)
     assert log.read_text().split() == ["2"]
@@ -241,6 +243,12 @@ class Odd(toys.Means):
         assert not first.flags.writeable and not shared.any()
         return {"facts": {}}
 
+    def _let_go(self, group: Group) -> Any:
+        """Parts of a group that nobody has any more are not held on to."""
+        before = sum(group.scatter("once", {"x": np.arange(40.0)}).each(sizes))
+        cells = group.partition("cells", spread, 7)
+        return {"facts": {"before": before, "held": list(dict.fromkeys(cells.each(held_groups)))}}
+
     def _many(self, group: Group) -> Any:
         cells = group.partition("cells", spread, 5000)
         assert sum(cells.rows) == 2 * sum(group.rows) and len(cells.rows) == 5000
@@ -252,6 +260,11 @@ class Odd(toys.Means):
 
 def sizes(part: Part, shared: Any) -> int:
     return part.rows
+
+
+def held_groups(part: Part, shared: Any) -> str:
+    [blocks] = parts._held.values()
+    return " ".join(sorted({group for group, _ in blocks} - {"pool"}))
 
 
 def writes(part: Part, shared: Any) -> Any:
@@ -283,10 +296,10 @@ def test_a_name_used_twice(workspace: Path, how: str) -> None:
         odd(how, "local", workspace)
 
 
-@pytest.mark.parametrize("how", ["side_by_side", "read_only", "many"])
-def test_the_same_on_both_engines(workspace: Path, memory: Path, how: str, on_ray: Any) -> None:
-    local, other = odd(how, "local", workspace), odd(how, on_ray, memory / "other")
-    assert artifact(local)["facts"] == artifact(other)["facts"]
+def test_the_same_on_both_engines(workspace: Path, memory: Path, on_ray: Any) -> None:
+    for how in ("side_by_side", "read_only", "many", "let_go"):
+        local, other = odd(how, "local", workspace), odd(how, on_ray, memory / "other")
+        assert artifact(local)["facts"] == artifact(other)["facts"]
     shutil.rmtree(memory / "other")
 
 
