@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
-from tests.bench import bench_duplicates, bench_embed, bench_engine, bench_pack, bench_pipeline
+from tests.bench import (
+    bench_balance,
+    bench_duplicates,
+    bench_embed,
+    bench_engine,
+    bench_pack,
+    bench_pipeline,
+    bench_sampling,
+)
 from tests.bench.measure import machine
 
 
 def main() -> None:
     print(machine())
-    for module in (bench_engine, bench_pipeline, bench_embed, bench_pack, bench_duplicates):
+    for module in (
+        bench_engine,
+        bench_pipeline,
+        bench_embed,
+        bench_pack,
+        bench_duplicates,
+        bench_sampling,
+        bench_balance,
+    ):
         print(f"\n{module.__doc__}")
         module.main()
 
