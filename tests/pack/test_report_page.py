@@ -6,7 +6,7 @@ import pytest
 
 from curate.pack.report_charts import HEIGHT, LEFT, RIGHT, TOP, LogAxis, rank_chart, short
 from curate.pack.report_format import duration, number, percent, printable, size
-from curate.pack.report_page import label_table, level_title
+from curate.pack.report_page import keeper_of, label_table, level_title
 from curate.pack.report_rows import LabelCounts
 
 
@@ -83,3 +83,13 @@ def test_ticks_are_powers_of_ten_with_steps_between_where_there_is_room():
 )
 def test_numbers_for_people(shown, expected):
     assert shown == expected
+
+
+def test_the_keeper_of_a_refused_picture():
+    row = {"key": "a", "duplicate_of": None, "semantic_of": None, "reject_reason": None}
+    assert keeper_of(row) is None
+    assert keeper_of(row | {"duplicate_of": "b", "reject_reason": "near_duplicate"}) == "b"
+    both = {"duplicate_of": "b", "semantic_of": "c"}
+    assert keeper_of(row | both | {"reject_reason": "semantic_duplicate"}) == "c"
+    assert keeper_of(row | {"duplicate_of": "b", "reject_reason": "semantic_duplicate"}) == "b"
+    assert keeper_of(row | both | {"reject_reason": "too_small"}) is None
