@@ -196,7 +196,8 @@ def to_cell(part: Part, shared: Mapping[str, Any]) -> tuple[NDArray[np.int64], M
 
 def count_distinct(part: Part, shared: Mapping[str, Any]) -> int:
     """Rows that differ from each other, by a 64-bit hash."""
-    return len({hash(row.tobytes()) for row in part.arrays["vectors"]})
+    whole = [array.reshape(part.rows, -1) for array in part.arrays.values()] if part.rows else []
+    return len({hash(tuple(piece.tobytes() for piece in row)) for row in zip(*whole, strict=True)})
 
 
 def fit_cell(part: Part, shared: Mapping[str, Any]) -> tuple[NDArray[np.int64], float, NDArray[np.float32], int] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.bench import (
     bench_balance,
+    bench_divide,
     bench_duplicates,
     bench_embed,
     bench_engine,
@@ -22,6 +23,7 @@ def main() -> None:
         bench_embed,
         bench_pack,
         bench_duplicates,
+        bench_divide,
         bench_sampling,
         bench_balance,
     ):

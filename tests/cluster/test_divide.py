@@ -216,6 +216,19 @@ def test_directions_are_kept_in_the_precision_of_the_rows() -> None:
     np.testing.assert_allclose(lengths, 1, atol=2e-3)
 
 
+def test_norms_go_with_their_rows() -> None:
+    rng = np.random.default_rng(3)
+    directions = rng.normal(size=(400, 5)).astype(np.float32)
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    norms = rng.uniform(1, 50, 400).astype(np.float32)
+    held = [{"vectors": directions.astype(np.float16), "norms": norms}]
+    leaves = np.concatenate(leaves_of(divide(MemoryGroup(held), level(40))))
+    raw = directions * norms[:, None]
+    assert leaves.dtype == np.float32 and nearest(raw, leaves)[1].sum() < 0.3 * raw.var(axis=0).sum() * 400
+    alike = [{"vectors": np.ones((60, 2), np.float16), "norms": np.arange(1, 61, dtype=np.float32)}]
+    assert (divide(MemoryGroup(alike), level(60), 3).sizes == 1).all()  # rows that differ in their norms alone
+
+
 def test_a_crowded_cell_is_fitted_on_some_of_its_rows_but_counts_them_all() -> None:
     rng = np.random.default_rng(4)
     points = rng.normal(size=(3 * CELL_ROWS, 2)).astype(np.float32)
