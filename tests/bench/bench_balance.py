@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -54,10 +54,17 @@ class Fitted:
 
 
 def fitted(
-    points: NDArray[np.float32], clusters: Sequence[int], r: Sequence[int | None], rounds: int, seed: int, unit: bool
+    points: NDArray[np.float32],
+    clusters: Sequence[int],
+    r: Sequence[int | None],
+    rounds: int,
+    seed: int,
+    unit: bool,
+    anew: bool | None = None,
 ) -> Fitted:
-    """A tree over all points; the only place that knows how trees are fitted."""
+    """A tree over all points; `anew` says for all levels whether rounds draw a new start, which else level 1 does."""
     settings = level_settings(clusters, seed, rounds, r, unit_norm=unit)
+    settings = settings if anew is None else [replace(level, anew=anew) for level in settings]
     tree = fit_tree(MemoryGroup([{"vectors": points}], THREADS), settings)
     return Fitted(tree.centroids[0], tree.parents, nearest(points, tree.centroids[0], THREADS)[0])
 
@@ -98,13 +105,15 @@ def blame(tree: Fitted, target: int, seed: int, area: NDArray[np.float32]) -> li
     return np.diff(found, prepend=0).tolist()
 
 
-def disc_case(points: NDArray[np.float32], levels: Sequence[int], r: Sequence[int], rounds: int) -> dict[str, float]:
+def disc_case(
+    points: NDArray[np.float32], levels: Sequence[int], r: Sequence[int], rounds: int, anew: bool | None = None
+) -> dict[str, float]:
     """Means over the seeds of what one way to sample gives; `low` and `high` are its best and worst sample."""
     area = uniform(400_000, 0)
     cases = []
     for seed in SEEDS:
         began = time.perf_counter()
-        tree = fitted(points, levels, r, rounds, seed, unit=False)
+        tree = fitted(points, levels, r, rounds, seed, unit=False, anew=anew)
         sample = kl_to_uniform(points[balanced(tree, DISC_SAMPLE, seed)])
         took = time.perf_counter() - began
         levels_blame = blame(tree, DISC_SAMPLE, seed, area)
@@ -142,10 +151,12 @@ def sweep() -> None:
     points = made("disc")
     if points is None:
         return
+    for name, anew in (("every level anew, as published", True), ("no level anew", False)):
+        told(name, disc_case(points, DISC_LEVELS, DISC_NEAREST, ROUNDS, anew))
+    for r in ((15, 1, 1), (5, 2, 2), (30, 8, 8)):
+        told(f"{ROUNDS} rounds, r = {[*r]}", disc_case(points, DISC_LEVELS, r, ROUNDS))
     for rounds in (1, 3, 30):
         told(f"{rounds} rounds, r = {[*DISC_NEAREST]}", disc_case(points, DISC_LEVELS, DISC_NEAREST, rounds))
-    for r in ((5, 2, 2), (8, 3, 3), (30, 8, 8), (15, 1, 1), (1, 5, 5)):
-        told(f"{ROUNDS} rounds, r = {[*r]}", disc_case(points, DISC_LEVELS, r, ROUNDS))
 
 
 def draw(path: Path) -> None:
