@@ -5,10 +5,11 @@ centroid, whose density is flatter, so that the centroids come to spread over th
 the points, level t the centroids of level t - 1.
 
 What flattens is the new start of a round: drawn among the kept points, it has fewer centroids where these are crowded.
-A round that starts from the centroids before it stays where it is, since each of them is the mean of its kept points
-already. So level 1 starts anew in every round, for a few passes, since the next round starts anew as well. The levels
-above have flat inputs to begin with; a new start would only be another draw of an uneven optimum, and they go on from
-where they are. docs/benchmarks.md has the measurements of both.
+A round that went on from the centroids before it would stay where it is, since each of them is the mean of its kept
+points already. So every round starts anew, and for a few passes only, since the next one starts anew as well. But the
+last start is only one draw of many uneven optima, which the levels above would pass on: there a k-means over all
+inputs follows, from where the rounds have led to (a warm start); it evens the clusters and keeps them where they are.
+docs/benchmarks.md has the measurements.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ class LevelSettings:
     kmeans: Settings
     rounds: int = 10
     r: int | None = None
-    anew: bool = True
-    """Whether rounds draw a new start."""
+    polish: bool = False
+    """Whether a k-means over all inputs follows the rounds."""
 
 
 @dataclass(frozen=True)
@@ -81,22 +82,32 @@ def fit_level(
     rounds = settings.rounds if r > 1 else 0
     state = begin or LevelState()
     seeds = np.random.SeedSequence(settings.kmeans.seed).generate_state(rounds + 1, np.uint64)
-    while state.round <= rounds:
-        kept = None if state.base is None else nearest_rows(group, state.base, r)
-        if kept is not None and kept.count < clusters:
-            break  # most clusters are empty: there are hardly more distinct points than clusters
-        of_round = replace(settings.kmeans, seed=int(seeds[state.round]))
-        run = state.run
-        if rounds and settings.anew:
+    while state.round <= rounds + 1:
+        kept, run = None, state.run
+        of_round = replace(settings.kmeans, seed=int(seeds[min(state.round, rounds)]))
+        if state.round == rounds + 1:  # over all inputs again, from where the rounds have led to
+            if not (rounds and settings.polish):
+                break
+            run = run or State(_there(state.base))
+        elif rounds:
             of_round = replace(of_round, iterations=min(ROUND_ITERATIONS, of_round.iterations))
-        elif kept is not None and state.base is not None:
-            run = run or State(state.base)
-        done = kmeans(group, of_round, kept.kept if kept else None, run, partial(_save_run, save, state))
+        if 0 < state.round <= rounds:
+            nearest = nearest_rows(group, _there(state.base), r)
+            if nearest.count < clusters:  # most clusters are empty: hardly more distinct points than clusters
+                state = replace(state, round=rounds + 1)
+                continue
+            kept = nearest.kept
+        done = kmeans(group, of_round, kept, run, partial(_save_run, save, state))
         state = LevelState(state.round + 1, done.centroids, None, state.iterations + done.iteration)
         save(state)
-    assert state.base is not None
-    sizes, inertia, distances = summary(group, state.base)
-    return Level(state.base, sizes, inertia, state.iterations, r, rounds, distances)
+    centroids = _there(state.base)
+    sizes, inertia, distances = summary(group, centroids)
+    return Level(centroids, sizes, inertia, state.iterations, r, rounds, distances)
+
+
+def _there(centroids: NDArray[np.float32] | None) -> NDArray[np.float32]:
+    assert centroids is not None
+    return centroids
 
 
 def _save_run(save: Callable[[LevelState], None], state: LevelState, run: State) -> None:
@@ -169,7 +180,7 @@ def level_settings(
     """Settings per level from lists of clusters and r, finest first; each level has a seed of its own."""
     seeds = np.random.SeedSequence(seed).generate_state(len(clusters), np.uint64)
     return [
-        LevelSettings(Settings(k, int(own), iterations, unit_norm), rounds, near, number == 0)
+        LevelSettings(Settings(k, int(own), iterations, unit_norm), rounds, near, polish=number > 0)
         for number, (k, own, near) in enumerate(zip(clusters, seeds, r or [None] * len(clusters), strict=True))
     ]
 

@@ -123,10 +123,10 @@ def test_nearest_rows_are_those_of_all_parts_together(rows: list[tuple[int, int]
     assert found.count == len(mine)
 
 
-@pytest.mark.parametrize("anew", [True, False])
-def test_a_level_goes_on_where_it_was_stopped(anew: bool) -> None:
+@pytest.mark.parametrize("polish", [True, False])
+def test_a_level_goes_on_where_it_was_stopped(polish: bool) -> None:
     points = np.random.default_rng(0).normal(size=(3000, 16)).astype(np.float32)
-    wanted = LevelSettings(Settings(100, 5), rounds=3, anew=anew)
+    wanted = LevelSettings(Settings(100, 5), rounds=3, polish=polish)
     saved: list[dict[str, object]] = []
     whole = fit_level(held(points, 2), wanted, save=lambda state: saved.append(packed(state)))
     assert len(saved) > 8

@@ -183,7 +183,11 @@ def cut(memory: Path) -> Output:
 @pytest.mark.parametrize("op", [*MAPS, *REDUCES, *FITS, *SELECTS, *PACKS])
 def test_the_same_however_the_pool_is_cut(op: str, made: Output, cut: Output) -> None:
     stage, name = contract.stage_of(op), contract.case(op)
-    assert same(contract.golden(made.value(name, stage)), contract.golden(cut.value(name, stage)))
+    values = [output.value(name, stage) for output in (made, cut)]
+    for value in values:
+        if isinstance(stage, Fit) and isinstance(value, dict):
+            value.pop("shards", None)  # which shards it was fitted on
+    assert same(*map(contract.golden, values))
 
 
 @pytest.mark.parametrize("op", MAPS)
