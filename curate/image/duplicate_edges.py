@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curate.core.group import Arrays, Group, Part
-from curate.image.hamming import Edges, band_edges, band_values, group_edges, spanning
+from curate.image.hamming import Edges, band_edges, band_values, codes_of, group_edges, spanning
 
 MOST_BUCKETS, BUCKET_ROWS = 4096, 1 << 14
 Shared = Mapping[str, Any]
@@ -62,9 +62,7 @@ def _to_digests(part: Part, shared: Shared) -> tuple[NDArray[np.int64], Arrays]:
 
 
 def _equal(part: Part, shared: Shared) -> Edges:
-    values = np.column_stack([part.arrays["sort"], part.arrays["digest"]])
-    codes = np.unique(values, axis=0, return_inverse=True)[1].reshape(-1)
-    first, second = group_edges(codes)
+    first, second = group_edges(codes_of(np.column_stack([part.arrays["sort"], part.arrays["digest"]])))
     row = np.asarray(part.arrays["row"])
     return spanning([(row[first], row[second])])
 
