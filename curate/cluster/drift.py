@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import Field, PrivateAttr
 
-from curate.cluster.drift_figures import divergences, far_limit, shift
+from curate.cluster.drift_figures import divergences, far_limit, left_out, shift
 from curate.cluster.profile import leaves_of
 from curate.cluster.sizes import entropy, gini
 from curate.core.stage import Artifact, Reduce, Table
@@ -24,10 +24,10 @@ class Drift(Reduce):
     """Says when a refit is due: new rows lie far from every centroid, or spread over the clusters in another way.
 
     New rows are those of shards that the tree was not fitted on. A row is far where its squared distance to its leaf's
-    centroid exceeds the `percentile` of the rows fitted on, so that 1 % of them are far with 99; new rows of the same
-    distribution are so a little more often, since no centroid was fitted to them. Sizes are compared level by level, by
-    the Jensen-Shannon divergence of the new rows' shares from those of the rows fitted on, less what chance would make
-    of it.
+    centroid exceeds the `percentile` of the rows fitted on: 1 % of these with 99, and more of new rows of the same
+    kind, since no centroid was fitted to them. How much more is estimated from the old rows, each measured to the mean
+    of its leaf without itself; the limit is never below that. Sizes are compared level by level, by the Jensen-Shannon
+    divergence of the new rows' shares from those of the rows fitted on, less what chance would make of it.
 
     The artifact's `drift` holds `due`, the `reasons`, and the figures behind them; its table `clusters` the `shown`
     clusters of each level that changed most. The verdict needs `least_rows` new rows.
@@ -40,7 +40,7 @@ class Drift(Reduce):
     percentile: int = Field(
         99, ge=50, le=99, description="Percentile of the fit's distances beyond which a row is far."
     )
-    far: float = Field(0.03, gt=0, le=1, description="Share of far rows among the new from which a refit is due.")
+    far: float = Field(0.05, gt=0, le=1, description="Share of far rows among the new from which a refit is due.")
     shift: float = Field(
         0.045,
         gt=0,
@@ -71,7 +71,8 @@ class Drift(Reduce):
     def partial(self, table: Table) -> Table:
         leaf = leaves_of(self.op, table, self._shape.clusters[0])
         new = table.schema.metadata[b"shard"].decode() not in self._shards
-        far = table.column("centroid_distance").to_numpy() > self._beyond
+        distance = table.column("centroid_distance").to_numpy()
+        far = (distance if new else left_out(distance, self._fitted[0][leaf])) > self._beyond
         return _added(leaf, np.full(len(leaf), int(new)), np.ones(len(leaf), np.int64), far.astype(np.int64))
 
     def merge(self, states: Iterator[Table]) -> Table:
@@ -96,7 +97,7 @@ class Drift(Reduce):
             "rows": int(by_leaf["rows"].sum()),
             "new_rows": count,
             "least_rows": self.least_rows,
-            "far": self._far(int(by_leaf["far"].sum()), count),
+            "far": self._far(int(by_leaf["far"].sum()), count, int(far[~mine].sum()), int(rows[~mine].sum())),
             "levels": [self._level(t, sums["rows"][t - 1], sums["new"][t - 1]) for t, _ in self._shape.paths()],
         }
         reasons = self._reasons(told) if enough else []
@@ -106,8 +107,8 @@ class Drift(Reduce):
         verdict = {"due": bool(reasons), "reasons": reasons, "enough": enough}
         return {"drift": verdict | told, "clusters": pa.concat_tables(parts)}
 
-    def _far(self, far: int, rows: int) -> dict[str, Any]:
-        expected = 1 - self.percentile / 100
+    def _far(self, far: int, rows: int, far_of_old: int, old: int) -> dict[str, Any]:
+        expected = far_of_old / old if old else 1 - self.percentile / 100
         return {
             "rows": far,
             "share": far / rows if rows else None,

@@ -45,6 +45,17 @@ def shift(fitted: NDArray[np.int64], new: NDArray[np.int64], seed: int) -> Shift
     return Shift(float(divergences(fitted, new).sum()), float(np.mean(drawn)), max(drawn))
 
 
+def left_out(distance: NDArray[np.floating], fitted: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Squared distance (n,) of each row to the mean of its leaf without it; `fitted` (n,): rows the leaf was fitted on.
+
+    Without x the mean of m rows moves away from it, and x - mean grows by m / (m - 1). A row alone in its leaf would
+    lie in another one, and is infinitely far.
+    """
+    with np.errstate(divide="ignore"):
+        grown = np.where(fitted > 0, fitted / (fitted - 1.0), 1.0) ** 2
+    return np.where(fitted == 1, np.inf, distance * np.where(fitted == 1, 1.0, grown))
+
+
 def far_limit(limit: float, expected: float, rows: int) -> float:
     """Share of far rows from which they are more than chance: `limit`, or three standard errors over `expected` where
     rows are so few that this is more."""

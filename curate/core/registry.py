@@ -24,6 +24,8 @@ OPS = {
     "text.clean": "curate.text.clean:Clean",
     "cluster.fit": "curate.cluster.fit:FitTree",
     "cluster.assign": "curate.cluster.assign:Assign",
+    "cluster.profile": "curate.cluster.profile:Profile",
+    "cluster.drift": "curate.cluster.drift:Drift",
     "select.hierarchical": "curate.cluster.select:SelectHierarchical",
     "select.all": "curate.cluster.select_all:SelectAll",
     "pack.webdataset": "curate.pack.webdataset:PackWebDataset",

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from curate.cluster.drift import Drift
-from curate.cluster.drift_figures import divergences, far_limit, shift
+from curate.cluster.drift_figures import divergences, far_limit, left_out, shift
 from curate.cluster.nearest import nearest
 from curate.core.errors import CurateError
 from curate.core.stage import Artifact
@@ -72,7 +72,7 @@ def test_a_pool_that_has_not_grown_needs_no_refit(tree: Artifact) -> None:
 def test_more_of_the_same_needs_no_refit(tree: Artifact, seed: int) -> None:
     found = drift(tree, OLD | {"c": draw(700, 10 + seed), "d": draw(900, 20 + seed)})["drift"]
     assert (found["due"], found["reasons"], found["new_rows"]) == (False, [], 1600)
-    assert found["far"]["share"] < 0.03
+    assert found["far"]["share"] < 0.03 and 0.01 <= found["far"]["expected"] < 0.03
     assert all(level["excess_bits"] < 0.01 for level in found["levels"])
 
 
@@ -152,3 +152,15 @@ def test_two_samples_of_one_distribution_are_apart_by_chance_alone(clusters: int
 def test_few_rows_need_more_far_ones() -> None:
     assert far_limit(0.03, 0.01, 10_000) == 0.03
     assert far_limit(0.03, 0.01, 100) == pytest.approx(0.0398, abs=1e-4)
+
+
+def test_a_row_left_out_is_measured_to_the_mean_of_the_others() -> None:
+    points = np.random.default_rng(0).normal(size=(7, 3))
+    distance = ((points - points.mean(axis=0)) ** 2).sum(axis=1)
+    others = np.stack([np.delete(points, row, axis=0).mean(axis=0) for row in range(7)])
+    np.testing.assert_allclose(left_out(distance, np.full(7, 7)), ((points - others) ** 2).sum(axis=1))
+    assert left_out(np.array([0.0, 0.5]), np.array([1, 0])).tolist() == [np.inf, 0.5]
+
+
+def test_a_pool_without_old_rows_is_held_against_the_percentile(tree: Artifact) -> None:
+    assert drift(tree, {"c": draw(300, 7)})["drift"]["far"]["expected"] == pytest.approx(0.01)

@@ -49,6 +49,8 @@ STAGES: dict[str, tuple[str, str | list[str], dict[str, Any], dict[str, str]]] =
     "meanings": ("duplicates.semantic", ["unique", "embed"], {"eps": 0.15, "level": 1}, {"tree": "tree"}),
     "apart": ("duplicates.drop", "unique", {"reject": "semantic", "column": "semantic"}, {"sets": "meanings"}),
     "sample": ("select.hierarchical", "clusters", {"target": 8}, {"tree": "tree"}),
+    "profile": ("cluster.profile", "clusters", {"source": "meta.category", "sample": 3, "tiny": 2}, {"tree": "tree"}),
+    "drift": ("cluster.drift", "clusters", {"least_rows": 1}, {"tree": "tree"}),
     "all": ("select.all", "clusters", {}, {}),
     "dataset": ("pack.webdataset", "sample", {"name": "contract", "shard_rows": 5, "carry": ["duplicate_set"]}, {}),
     "dataset_of_all": (
@@ -57,7 +59,12 @@ STAGES: dict[str, tuple[str, str | list[str], dict[str, Any], dict[str, str]]] =
         {"name": "all", "image": "resized", "format": "png", "max_side": 32},
         {},
     ),
-    "report": ("report.html", "dataset", {"clusters_shown": 2, "leaves_shown": 2, "pictures_shown": 1}, {}),
+    "report": (
+        "report.html",
+        ["dataset", "profile", "drift"],
+        {"clusters_shown": 2, "leaves_shown": 2, "pictures_shown": 1},
+        {},
+    ),
 }
 """Stage -> op, `from`, parameters, ports. The first stage of an op is the one that its golden is of."""
 
