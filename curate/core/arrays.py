@@ -96,9 +96,11 @@ def read_arrays(storage: Storage, path: str) -> dict[str, NDArray[Any]]:
     return {name: _view(data, member) for name, member in members(storage, path).items()}
 
 
-def read_rows(storage: Storage, path: str, name: str, start: int, stop: int) -> NDArray[Any]:
-    """Rows start .. stop - 1 of one array; one ranged read."""
-    member = members(storage, path)[name]
+def read_rows(
+    storage: Storage, path: str, name: str, start: int, stop: int, held: Mapping[str, Member] | None = None
+) -> NDArray[Any]:
+    """Rows start .. stop - 1 of one array; one ranged read, and another unless it is known what the file `held`."""
+    member = (held or members(storage, path))[name]
     begin = member.offset + start * member.row_bytes
     part = Member(0, member.dtype, (stop - start, *member.shape[1:]))
     size = (stop - start) * member.row_bytes

@@ -62,7 +62,13 @@ class Storage:
 
     def read_range(self, relative: str, start: int, stop: int | None) -> bytes:
         """Bytes start .. stop - 1; a negative start counts from the end, and may lie before the beginning."""
-        return self.fs.cat_file(self.path(relative), start=start, end=stop)
+        if not self.local:
+            return self.fs.cat_file(self.path(relative), start=start, end=stop)
+        with open(self.path(relative), "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            first = max(0, size + start) if start < 0 else start
+            file.seek(first)
+            return file.read((size if stop is None else stop) - first)
 
     def read_json(self, relative: str) -> Any:
         return json.loads(self.read(relative))

@@ -122,22 +122,28 @@ class FromCells:
 
     def load(self, block: Block) -> list[Arrays]:
         paths = [cell_file(self.folder, number) for number in range(self.files)]
-        edges = np.stack([read_rows(self.storage, path, EDGES, self.first, self.stop + 1) for path in paths])
+        held = {path: members(self.storage, path) for path in paths}
+        edges = np.stack([read_rows(self.storage, p, EDGES, self.first, self.stop + 1, held[p]) for p in paths])
         counts = np.diff(edges, axis=1)  # (files, cells)
         start = np.concatenate([[0], np.cumsum(counts.sum(axis=0))])
-        names = [name for name in members(self.storage, paths[0]) if name != EDGES]
-        arrays = {name: self._gather(paths, name, edges, counts, start[:-1]) for name in names}
+        names = [name for name in held[paths[0]] if name != EDGES]
+        arrays = {name: self._gather(held, name, edges, counts, start[:-1]) for name in names}
         return [{name: array[a:b] for name, array in arrays.items()} for a, b in pairwise(start)]
 
     def _gather(
-        self, paths: list[str], name: str, edges: NDArray[Any], counts: NDArray[Any], start: NDArray[Any]
+        self,
+        held: dict[str, dict[str, Member]],
+        name: str,
+        edges: NDArray[Any],
+        counts: NDArray[Any],
+        start: NDArray[Any],
     ) -> NDArray[Any]:
         """One array of the block, cell by cell, within a cell in the order of the files."""
-        kind = members(self.storage, paths[0])[name]
+        kind = next(iter(held.values()))[name]
         out = spilled((int(counts.sum()), *kind.shape[1:]), kind.dtype)
         place = start.copy()  # of the next row of each cell
-        for path, edge, count in zip(paths, edges, counts, strict=True):
-            rows = read_rows(self.storage, path, name, int(edge[0]), int(edge[-1]))
+        for path, edge, count in zip(held, edges, counts, strict=True):
+            rows = read_rows(self.storage, path, name, int(edge[0]), int(edge[-1]), held[path])
             if len(rows) and (rows.dtype, rows.shape[1:]) != (out.dtype, out.shape[1:]):
                 raise ValueError(f"{path}: {name!r} is {rows.dtype} {rows.shape[1:]}, in other parts {kind}")
             before = np.cumsum(count) - count
