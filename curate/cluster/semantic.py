@@ -107,6 +107,11 @@ class SemanticDuplicates(Fit):
     def fit(self, group: Group) -> Artifact:
         rows = sum(group.rows)
         level = self.level or self.level_for(rows)
+        if f"centroids_{level}" not in self._tree:
+            raise CurateError(
+                f"{self.op}.level: {level}, but the leaves of its `tree` were fitted by cells and lie in many files; "
+                f"write a level from 2 to {len(self._clusters)}"
+            )
         centroids = unit_rows(self._tree[f"centroids_{level}"])
         found = semantic_sets(group, np.nan_to_num(centroids), self.eps, self.keep, self.neighbours, self.seed)
         sizes = np.unique(found.keeper, return_counts=True)[1] + 1

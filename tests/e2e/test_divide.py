@@ -1,0 +1,88 @@
+"""A tree fitted by cells, from a recipe: the same on both engines, and rows assigned as brute force assigns them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from curate.cluster.assign import leaves_of
+from curate.cluster.divide_probe import Cells
+from curate.cluster.nearest import nearest
+from curate.core.nouns import StoredArtifact
+from curate.core.recipe import load
+from curate.core.storage import open_storage
+from curate.core.vectors import from_binary
+from curate.engine.ray import RayBackend
+from curate.engine.run import run
+from tests.e2e.commands import curate
+from tests.e2e.pictures import write_good
+from tests.e2e.recipes import stages
+from tests.engine.workspaces import assert_same
+
+LEAVES, CELLS = 20, 4
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    made = stages({"op": "import.folder", "path": str(write_good(tmp_path / "images", 70)), "shard_rows": 20})
+    made["tree"] |= {"levels": [LEAVES, 4, 2], "cells": CELLS}
+    made["clusters"] |= {"levels": 3, "probe": CELLS}
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump({"stages": made}, sort_keys=False))
+    return path
+
+
+def column(workspace: Path, op: str, name: str) -> pa.ChunkedArray:
+    """Of all shards, in the order of their ids."""
+    files = sorted((workspace / "columns" / op).glob("*/*.parquet"))
+    return pa.concat_tables([pq.read_table(file, columns=[name]) for file in files])[name]
+
+
+def test_on_both_engines(recipe: Path, tmp_path: Path, ray_session: Any) -> None:
+    pipeline = load(recipe)
+    here = run(pipeline, str(tmp_path / "local"), run_id="one")
+    backend = RayBackend()
+    run(pipeline, str(tmp_path / "ray"), engine=backend)
+    backend.close()
+    for report in tmp_path.glob("*/artifacts/report.html"):
+        shutil.rmtree(report)
+    assert_same(tmp_path / "local", tmp_path / "ray")
+
+    tree = StoredArtifact(open_storage(here.outputs["tree"]), "")
+    leaves = leaves_of(tree)
+    assert isinstance(leaves, Cells) and "centroids_1" not in tree
+    joined = np.concatenate([leaves.leaves(cell) for cell in range(CELLS)])
+    assert len(joined) == LEAVES == len(tree["parents_1"])
+    assert tree["sizes_1"].sum() == here.ledger["unique"].after
+    parents = [np.asarray(tree[f"parents_{level}"]) for level in (1, 2)]
+
+    work = tmp_path / "local"
+    found = column(work, "cluster.assign", "cluster_1")
+    alive = np.flatnonzero(found.is_valid())
+    found = found.to_numpy()[alive].astype(np.int64)
+    vectors = unit(from_binary(column(work, "image.embed", "embedding").take(alive)))
+    np.testing.assert_array_equal(found, nearest(vectors, joined)[0])
+    for level, path in ((2, parents[0][found]), (3, parents[1][parents[0][found]])):
+        above = column(work, "cluster.assign", f"cluster_{level}").to_numpy()[alive]
+        np.testing.assert_array_equal(above, path)
+
+
+def test_semantic_duplicates_need_a_level_in_one_piece(recipe: Path, tmp_path: Path) -> None:
+    stages = yaml.safe_load(recipe.read_text())["stages"]
+    kept = {name: stages[name] for name in ("pool", "inspect", "text", "prints", "embed", "sets", "unique", "tree")}
+    kept["same"] = {"op": "duplicates.semantic", "from": ["unique", "embed"], "tree": "tree", "level": 1}
+    recipe.write_text(yaml.safe_dump({"stages": kept}, sort_keys=False))
+    said = curate("run", recipe, "-w", tmp_path / "work")
+    assert "duplicates.semantic.level: 1" in said.error and "write a level from 2 to 3" in said.error
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    vectors = vectors.astype(np.float32)
+    return vectors / np.sqrt(np.einsum("nd,nd->n", vectors, vectors))[:, None]
