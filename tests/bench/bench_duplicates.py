@@ -1,7 +1,9 @@
 """Planted near-duplicates: recall and precision of exact, perceptual and semantic sets; what the borders of cells lose.
 
-python -m tests.bench.bench_duplicates [FOLDER]     FOLDER holds imagenet-sample-1000.parquet; CURATE_SHARED or
-                                                    ../shared/data when left out
+python -m tests.bench.bench_duplicates [FOLDER [ENCODER]]
+
+FOLDER holds imagenet-sample-1000.parquet; CURATE_SHARED or ../shared/data when left out. ENCODER is one of
+`image.embed`; `descriptor`, which needs no weights, when left out.
 """
 
 from __future__ import annotations
@@ -89,8 +91,8 @@ KINDS: dict[str, Callable[[Image.Image], bytes]] = {
 class Columns:
     """What `image.fingerprint` and `image.embed` write of encoded pictures."""
 
-    def __init__(self) -> None:
-        self.prints, self.embed = Fingerprint(), Embed()
+    def __init__(self, encoder: str) -> None:
+        self.prints, self.embed = Fingerprint(), Embed(encoder=encoder, threads=THREADS)
         self.embed.setup({})
 
     def of(self, name: str, data: list[bytes]) -> pa.Table:
@@ -136,10 +138,10 @@ def semantic(stage: SemanticDuplicates, table: pa.Table, centroids: Vectors) -> 
 # --- planted ----------------------------------------------------------------------------------------------------------
 
 
-def planted(folder: Path) -> pa.Table:
+def planted(folder: Path, encoder: str) -> pa.Table:
     """The table of figures, printed; all pictures come back."""
     data = pq.read_table(folder / "imagenet-sample-1000.parquet", columns=["image"])["image"].to_pylist()
-    columns = Columns()
+    columns = Columns(encoder)
     originals = columns.of("original", data)
     with ThreadPoolExecutor(THREADS) as pool:
         pictures = list(pool.map(decode, data))
@@ -149,14 +151,12 @@ def planted(folder: Path) -> pa.Table:
     )
     stages: list[tuple[str, Any]] = [
         *((f"hash, {d} bits" if d >= 0 else "digests", FindDuplicates(max_distance=d)) for d in DISTANCES),
-        *((f"descriptor, eps {eps}", SemanticDuplicates(eps=eps, threads=THREADS)) for eps in EPS),
+        *((f"{encoder[:12]}, eps {eps}", SemanticDuplicates(eps=eps, threads=THREADS)) for eps in EPS),
     ]
     print(f"{'':<22}" + "".join(f"{kind:>15}" for kind in KINDS) + f"{'none planted':>15}")
     for name, stage in stages:
         cells = [score(found_pairs(stage, pa.concat_tables([originals, changed]))) for changed in pools.values()]
-        texts = [
-            f"{100 * right / len(data):.1f} ({100 * right / total if total else 100:.1f})" for right, total in cells
-        ]
+        texts = [rates(right, total, len(data)) for right, total in cells]
         alone = len(found_pairs(stage, originals))
         print(f"{name:<22}" + "".join(f"{text:>15}" for text in texts) + f"{alone:>8} dropped", flush=True)
     contaminated(originals, pools)
@@ -178,9 +178,14 @@ def contaminated(originals: pa.Table, pools: dict[str, pa.Table]) -> None:
             matched = stage.process(Batch(changed))["contamination"].to_pylist()
             right = sum(name == own for name, own in zip(matched, names, strict=False))
             total = len(matched) - matched.count(None)
-            texts.append(f"{100 * right / count:.1f} ({100 * right / max(1, total):.1f})")
+            texts.append(rates(right, total, count))
         name = "decontaminate" + ("" if parameters["embedding"] else ", hash only")
         print(f"{name:<22}" + "".join(f"{text:>15}" for text in texts), flush=True)
+
+
+def rates(right: int, total: int, planted: int) -> str:
+    """Recall, and precision if anything was found, in per cent."""
+    return f"{100 * right / planted:.1f} ({f'{100 * right / total:.1f}' if total else '-'})"
 
 
 def score(pairs: Pairs) -> tuple[int, int]:
@@ -204,11 +209,11 @@ def borders(table: pa.Table) -> None:
 
     vectors = unit_rows(from_binary(table.column("embedding")))
     first, second = all_pairs(vectors, BORDER_EPS)
-    print(f"\nall {len(vectors):,} of these pictures, descriptor: {len(first):,} pairs within eps {BORDER_EPS}")
-    heads = ("neighbours", "pairs lost", "share", "cells a row", "dropped", "rounds", "seconds")
+    print(f"\nall {len(vectors):,} of these pictures, {len(first):,} pairs within eps {BORDER_EPS}")
+    heads = ("neighbours", "pairs lost", "share", "cells a row", "dropped", "rounds", "CPU s")
     print(f"{'cells':>6}" + "".join(f"{head:>12}" for head in heads))
     for cells in CELLS:
-        kmeans = faiss.Kmeans(vectors.shape[1], cells, niter=10, seed=1, spherical=True)
+        kmeans = faiss.Kmeans(vectors.shape[1], cells, niter=10, seed=1, spherical=True, min_points_per_centroid=1)
         kmeans.train(vectors)
         home = nearest(vectors, kmeans.centroids, THREADS)[0]
         for most in NEIGHBOURS:
@@ -216,10 +221,10 @@ def borders(table: pa.Table) -> None:
             for rows, where in cells_to_visit(vectors, kmeans.centroids, home, BORDER_EPS, most):
                 visits[rows, where] = True
             met = (home[first] == home[second]) | visits[first, home[second]] | visits[second, home[first]]
-            began = time.perf_counter()
+            began = time.process_time()
             stage = SemanticDuplicates(eps=BORDER_EPS, neighbours=most, threads=THREADS)
             summary = semantic(stage, table, kmeans.centroids)["summary"]
-            seconds = time.perf_counter() - began
+            seconds = time.process_time() - began
             lost = int((~met).sum())
             figures = ("all" if most is None else most, f"{lost:,}", f"{100 * lost / max(1, len(first)):.2f} %",
                        f"{1 + visits.sum() / len(home):.2f}", f"{summary['semantic_duplicates']:,}", summary["rounds"],
@@ -233,7 +238,7 @@ def all_pairs(vectors: Vectors, eps: float) -> tuple[Vectors, Vectors]:
 
 
 def copies() -> None:
-    """Time for a cell of which 10,000 rows are near-copies of one picture, against one where all rows differ."""
+    """Cost of a cell of which 10,000 rows are near-copies of one picture, against one where all rows differ."""
     rng = np.random.default_rng(0)
     print()
     for name, count in (("10,000 rows, all different", 0), ("+ 10,000 near-copies of one of them", 10_000)):
@@ -242,19 +247,19 @@ def copies() -> None:
         column, _ = to_binary(np.concatenate([rows, near]))
         keys = [make_key("copies", str(row)) for row in range(len(column))]
         table = pa.table({"key": pa.array(keys, pa.string()), "embedding": column})
-        began = time.perf_counter()
+        began = time.process_time()
         summary = semantic(SemanticDuplicates(threads=THREADS), table, one_cell(table))["summary"]
-        line(name, f"{time.perf_counter() - began:.1f} s", f"{summary['semantic_duplicates']:,} dropped")
+        line(name, f"{time.process_time() - began:.1f} CPU s", f"{summary['semantic_duplicates']:,} dropped")
 
 
 def main(arguments: list[str] | None = None) -> None:
-    given = (arguments or [])[:1]
+    given = arguments or []
     folder = Path(given[0] if given else os.environ.get("CURATE_SHARED", ROOT.parent / "shared/data"))
     copies()
     if not (folder / "imagenet-sample-1000.parquet").exists():
         print(f"no imagenet-sample-1000.parquet in {folder}: nothing planted; name its folder")
         return
-    borders(planted(folder))
+    borders(planted(folder, given[1] if given[1:] else "descriptor"))
 
 
 if __name__ == "__main__":
