@@ -1,0 +1,27 @@
+"""Peers that only benchmarks need: installed into the checkout's cache when first asked for, beside the locked set."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import subprocess
+import sys
+from types import ModuleType
+
+from tests.conftest import ROOT
+
+FOLDER = ROOT / ".cache" / "bench-peers"
+SKLEARN = ("scikit-learn==1.7.2", "joblib==1.5.2", "threadpoolctl==3.6.0")
+
+
+def sklearn(module: str = "sklearn.cluster") -> ModuleType:
+    """scikit-learn, over this environment's NumPy and SciPy. Raises RuntimeError where it cannot be had."""
+    if not (FOLDER / "sklearn").exists():
+        uv = shutil.which("uv") or str(ROOT / ".cache" / "uv" / "bin" / "uv")
+        command = [uv, "pip", "install", "--quiet", "--no-deps", "--target", str(FOLDER), *SKLEARN]
+        done = subprocess.run([*command, "--python", sys.executable], capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(f"scikit-learn could not be installed: {done.stderr.strip().splitlines()[-1]}")
+    if str(FOLDER) not in sys.path:
+        sys.path.append(str(FOLDER))
+    return importlib.import_module(module)
