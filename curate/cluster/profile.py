@@ -51,7 +51,7 @@ class Profile(Reduce):
         "`meta.category`, or null.",
     )
     sample: int = Field(64, ge=1, description="Rows of each leaf whose captions and sources are looked at.")
-    noise: float = Field(0.1, le=1, description="Share of variance explained below which a cluster is noise.")
+    noise: float = Field(0.05, le=1, description="Share of variance explained below which a cluster is noise.")
     single_source: float = Field(
         0.9, gt=0, le=1, description="Share of the largest source from which a cluster is near-single-source."
     )
