@@ -7,32 +7,28 @@ not lie in a file that can be mapped is spilled to a file without a name, which 
 
 from __future__ import annotations
 
-import errno
-import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, BinaryIO, Protocol, Self
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from curate.core import faults
 from curate.core.arrays import CHUNK_BYTES, Member, members, read_arrays, read_rows, write_arrays
-from curate.core.errors import InputError, StorageError
+from curate.core.errors import InputError
 from curate.core.group import Arrays, Part, Step, frozen
 from curate.core.nouns import Shard
 from curate.core.rows import Rows
 from curate.core.stage import PLAIN_NAME, Fit
 from curate.core.storage import Storage
 from curate.engine.backend import set_up
+from curate.engine.spill import Spill, spilled
 
 Kinds = Mapping[str, tuple[str, tuple[int, ...], str]]
 """Name -> dtype and shape of a row, and the shard that was found to have them."""
 EDGES = "edges"
-SPILL = "CURATE_SPILL"
-"""Environment variable: folder of the files that workers map; the system's folder for temporary files without it."""
 
 
 class Origin(Protocol):
@@ -174,73 +170,6 @@ class FromFile:
 
 def cell_file(folder: str, part: int) -> str:
     return f"{folder}/{part:06d}.npz"
-
-
-# --- spilling ---------------------------------------------------------------------------------------------------------
-
-
-def _unnamed() -> BinaryIO:
-    folder = os.environ.get(SPILL) or None
-    try:
-        if folder:
-            os.makedirs(folder, exist_ok=True)
-        return tempfile.TemporaryFile(dir=folder)  # type: ignore[return-value]
-    except OSError as error:
-        raise _explained(error) from error
-
-
-def _explained(error: OSError) -> Exception:
-    place = os.environ.get(SPILL) or tempfile.gettempdir()
-    if error.errno in (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT):
-        return StorageError(f"{place}: no room for a worker's rows ({error.strerror}); name another folder in {SPILL}")
-    return error
-
-
-def spilled(shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
-    """An array to be filled, in a file without a name."""
-    size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-    if not size:
-        return np.empty(shape, dtype)
-    with _unnamed() as file:
-        try:
-            os.posix_fallocate(file.fileno(), 0, size)  # or a full disk is a killed process
-        except OSError as error:
-            raise _explained(error) from error
-        return np.asarray(np.memmap(file, dtype, "r+", shape=shape))
-
-
-class Spill:
-    """Arrays by name that grow at their end in files, and are mapped when they are complete."""
-
-    def __init__(self) -> None:
-        self._files: dict[str, BinaryIO] = {}
-        self._kinds: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
-        self.rows = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for file in self._files.values():
-            file.close()
-
-    def append(self, arrays: Arrays) -> None:
-        try:
-            for name, array in arrays.items():
-                if name not in self._files:
-                    self._files[name], self._kinds[name] = _unnamed(), (array.dtype, array.shape[1:])
-                self._files[name].write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-        except OSError as error:
-            raise _explained(error) from error
-        self.rows += len(next(iter(arrays.values())))
-
-    def mapped(self) -> dict[str, NDArray[Any]]:
-        found = {}
-        for name, file in self._files.items():
-            dtype, shape = self._kinds[name]
-            file.flush()
-            found[name] = np.asarray(np.memmap(file, dtype, "r", shape=(self.rows, *shape)))
-        return found
 
 
 # --- what a worker does -----------------------------------------------------------------------------------------------

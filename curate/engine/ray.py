@@ -8,6 +8,7 @@ a bound. Only shard references and small results travel; pixels never enter the 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shutil
 import signal
@@ -34,6 +35,8 @@ from curate.engine.queue import Queue
 
 IN_FLIGHT = 2
 POLL_SECONDS = 5.0
+LOOK_SECONDS = 5.0
+"""How long what the cluster has is taken to be the same."""
 START_SECONDS = 600.0
 """How long to wait for the first worker: an autoscaling cluster takes minutes to add a node."""
 ABSENT_SECONDS = 20.0
@@ -91,9 +94,13 @@ class RayBackend:
         self._pool: list[_Slot] = []
         self._resources: Resources | None = None
         self._failed_starts = 0
+        self._total: tuple[float, dict[str, float]] = (-math.inf, {})
+        """When the cluster was last looked at, and what it has."""
 
     def slots(self, resources: Resources) -> int:
-        total = ray.cluster_resources()
+        if time.monotonic() - self._total[0] > LOOK_SECONDS:
+            self._total = time.monotonic(), ray.cluster_resources()
+        total = self._total[1]
         fits = [total.get("CPU", 1) / resources.cpus] if resources.cpus else []
         if resources.gpus:
             fits.append(total.get("GPU", 0) / resources.gpus)

@@ -28,6 +28,7 @@ from curate.engine.parts import Block, FromCells
 from curate.engine.queue import Queue
 from curate.engine.record import list_runs
 from curate.engine.run import Result, run
+from curate.engine.spill import spilled
 from tests.core.object_store import new_bucket, serve
 from tests.e2e.commands import curate
 from tests.engine import toys, workspaces
@@ -323,7 +324,7 @@ def test_spilled_rows_are_gone_with_the_fit(
 def test_a_full_disk_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CURATE_SPILL", "/dev/shm")
     with pytest.raises(StorageError, match=r"/dev/shm: no room for a worker's rows .*; name another folder in CURATE"):
-        parts.spilled((1 << 50,), "<f4")
+        spilled((1 << 50,), "<f4")
 
 
 # --- kernels ----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,81 @@
+"""Files without a name, for what a worker holds and maps: gone with the process, however that ends."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from typing import Any, BinaryIO, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curate.core.errors import StorageError
+from curate.core.group import Arrays
+
+SPILL = "CURATE_SPILL"
+"""Environment variable: their folder; the system's folder for temporary files without it."""
+
+
+def _unnamed() -> BinaryIO:
+    folder = os.environ.get(SPILL) or None
+    try:
+        if folder:
+            os.makedirs(folder, exist_ok=True)
+        return tempfile.TemporaryFile(dir=folder)  # type: ignore[return-value]
+    except OSError as error:
+        raise _explained(error) from error
+
+
+def _explained(error: OSError) -> Exception:
+    place = os.environ.get(SPILL) or tempfile.gettempdir()
+    if error.errno in (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT):
+        return StorageError(f"{place}: no room for a worker's rows ({error.strerror}); name another folder in {SPILL}")
+    return error
+
+
+def spilled(shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
+    """An array to be filled, in a file without a name."""
+    size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+    if not size:
+        return np.empty(shape, dtype)
+    with _unnamed() as file:
+        try:
+            os.posix_fallocate(file.fileno(), 0, size)  # or a full disk is a killed process
+        except OSError as error:
+            raise _explained(error) from error
+        return np.asarray(np.memmap(file, dtype, "r+", shape=shape))
+
+
+class Spill:
+    """Arrays by name that grow at their end in files, and are mapped when they are complete."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, BinaryIO] = {}
+        self._kinds: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
+        self.rows = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for file in self._files.values():
+            file.close()
+
+    def append(self, arrays: Arrays) -> None:
+        try:
+            for name, array in arrays.items():
+                if name not in self._files:
+                    self._files[name], self._kinds[name] = _unnamed(), (array.dtype, array.shape[1:])
+                self._files[name].write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        except OSError as error:
+            raise _explained(error) from error
+        self.rows += len(next(iter(arrays.values())))
+
+    def mapped(self) -> dict[str, NDArray[Any]]:
+        found = {}
+        for name, file in self._files.items():
+            dtype, shape = self._kinds[name]
+            file.flush()
+            found[name] = np.asarray(np.memmap(file, dtype, "r", shape=(self.rows, *shape)))
+        return found
