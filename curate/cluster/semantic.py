@@ -128,9 +128,11 @@ class SemanticDuplicates(Fit):
         return {"duplicates": duplicates_table(group, found), "summary": summary}
 
     def level_for(self, rows: int) -> int:
-        """The coarsest level whose mean cell has at most `cell_rows` of these rows; 1 where none has."""
-        fitting = [level for level, count in enumerate(self._clusters, 1) if rows <= self.cell_rows * count]
-        return max(fitting, default=1)
+        """The coarsest level whose mean cell has at most `cell_rows` of these rows, or the finest; of those levels
+        whose centroids lie in one file."""
+        there = [level for level in range(1, len(self._clusters) + 1) if f"centroids_{level}" in self._tree]
+        fitting = [level for level in there if rows <= self.cell_rows * self._clusters[level - 1]]
+        return max(fitting, default=min(there, default=1))
 
 
 def duplicates_table(group: Group, found: SemanticSets) -> pa.Table:

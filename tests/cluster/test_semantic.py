@@ -147,6 +147,16 @@ def test_the_level_is_the_coarsest_whose_cells_are_small_enough() -> None:
     assert [stage.level_for(rows) for rows in (0, 20, 21, 40, 41, 90, 91)] == [3, 3, 2, 2, 1, 1, 1]
 
 
+def test_leaves_that_lie_in_many_files_are_no_cells() -> None:
+    made = tree(clumps(0, 9, DIM), clumps(0, 4, DIM), clumps(0, 2, DIM))
+    del made["centroids_1"]
+    stage = SemanticDuplicates(cell_rows=10)
+    stage.setup({"tree": made})
+    assert [stage.level_for(rows) for rows in (20, 21, 91)] == [3, 2, 2]
+    with pytest.raises(CurateError, match=r"level: 1, but the leaves .* write a level from 2 to 3"):
+        found(pool(clumps(0, 3, DIM)), made, level=1)
+
+
 def test_no_rows() -> None:
     artifact = found(pool(np.empty((0, DIM))), tree(clumps(0, 3, DIM)))
     assert artifact["duplicates"].num_rows == 0 and artifact["summary"]["rows"] == 0
