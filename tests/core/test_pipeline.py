@@ -101,7 +101,8 @@ def test_selections_there_must_be_one() -> None:
 
 def test_ports_missing_unknown_and_of_the_wrong_kind() -> None:
     pipeline = base().add("bright", toys.Brightness(), "pool").add("brighter", toys.Brighter(), "bright")
-    refuses(pipeline, "pipeline: brighter: port 'total' is missing; name the stage that makes the toy_total, or pin:NAME")
+    message = "port 'total' is missing; name the stage that makes the toy_total, or pin:NAME"
+    refuses(pipeline, f"pipeline: brighter: {message}")
     pipeline = (
         base().add("bright", toys.Brightness(), "pool").add("brighter", toys.Brighter(), "bright", total="bright")
     )

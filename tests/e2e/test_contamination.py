@@ -19,7 +19,7 @@ from tests.e2e.recipes import stages
 
 @pytest.fixture
 def folders(tmp_path: Path) -> tuple[Path, Path]:
-    """20 pictures, and 4 of the evaluation set among them: as it is, as PNG instead of BMP, recompressed, half as big."""
+    """20 pictures, and 4 of the evaluation set among them: as it is, as PNG, not BMP, recompressed, half as big."""
     images, evaluation = write_good(tmp_path / "images", 20), tmp_path / "evaluation"
     evaluation.mkdir()
     pictures = [blocks(100 + number, 96) for number in range(6)]
