@@ -3,7 +3,7 @@
 A product in float32 of two unit vectors is off by less than (d + 8) 2^-24 whatever the order of its sums (Higham 2002,
 section 3.1, with Cauchy-Schwarz). Pairs closer than that to the limit are decided again in float64, so the outcome is
 that of exact arithmetic, for any block size, number of threads and BLAS. All pairs are never listed: rows are compared
-with those kept so far, a block at a time.
+with those kept so far, a block at a time, and widened from halves as they are needed (`Points`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
+
+from curate.cluster.vectors import Points
 
 BLOCK_ROWS = 512
 KEEPERS_AT_ONCE = 8192
@@ -49,7 +51,7 @@ def within(first_MD: Floats, second_KD: Floats, eps: float) -> NDArray[np.bool_]
     return near
 
 
-def first_within(vectors_ND: Floats, others_KD: Floats, eps: float) -> Ints:
+def first_within(vectors_ND: Points, others_KD: Points, eps: float) -> Ints:
     """Of each vector, the place (n,) of the first of the others within eps; -1 where there is none."""
     found = np.full(len(vectors_ND), -1, dtype=np.int64)
     for start in range(0, len(vectors_ND), BLOCK_ROWS):
@@ -64,7 +66,7 @@ def first_within(vectors_ND: Floats, others_KD: Floats, eps: float) -> Ints:
     return found
 
 
-def greedy(vectors_ND: Floats, eps: float) -> Ints:
+def greedy(vectors_ND: Points, eps: float) -> Ints:
     """Rows in order of priority -> the place (n,) of the first kept row within eps; a kept row names itself.
 
     A row is kept when no kept row before it lies within eps (SemDeDup, Abbas et al. 2023, section 3, against kept rows
@@ -78,11 +80,13 @@ def greedy(vectors_ND: Floats, eps: float) -> Ints:
         found = first_within(vectors_ND[block], kept[:count], eps)
         keeper[block[found >= 0]] = places[found[found >= 0]]
         rest = block[found < 0]
-        keeper[rest] = rest[_greedy_inside(within(vectors_ND[rest], vectors_ND[rest], eps))]
-        new = rest[keeper[rest] == rest]
+        vectors = vectors_ND[rest]
+        keeper[rest] = rest[_greedy_inside(within(vectors, vectors, eps))]
+        free = keeper[rest] == rest
+        new = rest[free]
         if count + len(new) > len(kept):
             kept = np.concatenate([kept, np.empty((max(len(kept), BLOCK_ROWS), kept.shape[1]), np.float32)])
-        places[count : count + len(new)], kept[count : count + len(new)] = new, vectors_ND[new]
+        places[count : count + len(new)], kept[count : count + len(new)] = new, vectors[free]
         count += len(new)
     return keeper
 
@@ -99,11 +103,12 @@ def _greedy_inside(near_NN: NDArray[np.bool_]) -> Ints:
     return keeper
 
 
-def pairs_within(first_MD: Floats, second_KD: Floats, eps: float) -> Iterator[tuple[Ints, Ints]]:
+def pairs_within(first_MD: Points, second_KD: Points, eps: float) -> Iterator[tuple[Ints, Ints]]:
     """All pairs (places in first, places in second) with cos > 1 - eps: for rows that were thinned out before."""
     for start in range(0, len(first_MD), BLOCK_ROWS):
+        block = first_MD[start : start + BLOCK_ROWS]
         for at in range(0, len(second_KD), KEEPERS_AT_ONCE):
-            near = within(first_MD[start : start + BLOCK_ROWS], second_KD[at : at + KEEPERS_AT_ONCE], eps)
+            near = within(block, second_KD[at : at + KEEPERS_AT_ONCE], eps)
             rows, columns = np.nonzero(near)
             yield rows + start, columns + at
 

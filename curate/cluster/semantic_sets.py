@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from curate.cluster.nearest import nearest
 from curate.cluster.semantic_kernels import cells_to_visit, cosines, first_within, greedy, pairs_within, unit_rows
+from curate.cluster.vectors import Vectors
 from curate.core.group import Arrays, Group, Part
 from curate.core.hashing import ranks_of_words
 
@@ -150,11 +151,11 @@ def _thin(part: Part, shared: Shared) -> dict[str, NDArray[Any]]:
     held = part.arrays
     is_open = np.asarray(held["home"]) & _has(shared["open"], held["row"])
     mine, kept = _in_order(held, is_open), _in_order(held, _has(shared["kept"], held["row"]) & is_open.any())
-    vectors, finals = unit_rows(held["vector"][mine]), unit_rows(held["vector"][kept])
+    vectors, finals = Vectors(held["vector"], rows=mine), Vectors(held["vector"], rows=kept)
     keeper = first_within(vectors, finals, shared["eps"])
     to = np.where(keeper >= 0, kept[keeper] if len(kept) else 0, -1)
     rest = np.flatnonzero(keeper < 0)
-    to[rest] = mine[rest[greedy(vectors[rest], shared["eps"])]]
+    to[rest] = mine[rest[greedy(vectors.only(mine[rest]), shared["eps"])]]
     return {
         "row": np.asarray(held["row"])[mine],
         "keeper": np.asarray(held["row"])[to],
@@ -171,7 +172,7 @@ def _conflicts(part: Part, shared: Shared) -> dict[str, NDArray[Any]]:
     for ours, theirs in ((candidate, candidate | kept), (kept, candidate)):
         a, b = np.flatnonzero(home & ours), np.flatnonzero(~home & theirs)
         if len(a) and len(b):
-            for x, y in pairs_within(unit_rows(held["vector"][a]), unit_rows(held["vector"][b]), shared["eps"]):
+            for x, y in pairs_within(Vectors(held["vector"], rows=a), Vectors(held["vector"], rows=b), shared["eps"]):
                 first.append(a[x])
                 second.append(b[y])
     a, b = np.concatenate(first), np.concatenate(second)
