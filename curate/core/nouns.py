@@ -30,6 +30,7 @@ import pyarrow.parquet as pq
 from curate.core.arrays import read_arrays
 from curate.core.errors import AlreadyExistsError, PinnedError, StorageError
 from curate.core.ledger import Entry
+from curate.core.spill import Spill
 from curate.core.stage import Artifact
 from curate.core.storage import Storage
 
@@ -164,8 +165,17 @@ class StoredArtifact(Mapping[str, Any]):
         self._parts: dict[str, Any] = {}
 
     def part(self, name: str, index: int) -> dict[str, np.ndarray]:
-        """What part `index` stored under `name`; mapped on a local disk. KeyError where it stored nothing."""
-        return self._read(self._files[f"{name}/{index:06d}"])
+        """What part `index` stored under `name`, mapped: from a local disk, or from a spill that it is fetched to once.
+        KeyError where it stored nothing."""
+        key = f"{name}/{index:06d}"
+        if self._storage.local:
+            return self._read(self._files[key])
+        if key not in self._parts:
+            fetched = self._read(self._files[key])
+            with Spill() as spill:
+                spill.append(fetched)
+                self._parts[key] = spill.mapped()
+        return self._parts[key]
 
     def parts(self, name: str) -> list[int]:
         """The parts that stored something under `name`, in order."""

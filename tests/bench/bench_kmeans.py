@@ -3,8 +3,8 @@
     python -m tests.bench.bench_kmeans [kernel] [flat] [hierarchy]          all of them when none is named
 
 Peers run on as many cores as we do, on the same data, in this run. "Raw" is cifar_pca256 as it is: whitened pixels
-without clusters, where most clusters of any k-means hold one row. "Unit" is the directions of the same rows, which is
-what embeddings are clustered by.
+without clusters, where most clusters of any k-means hold one row. "Unit" is the directions of the same rows, as
+embeddings are clustered by, with centroids that are plain means for all.
 """
 
 from __future__ import annotations
@@ -94,19 +94,17 @@ def kernel() -> None:
 # --- flat -------------------------------------------------------------------------------------------------------------
 
 
-def ours(points: Floats, unit_norm: bool, exchange: bool | None = None) -> Floats:
+def ours(points: Floats, exchange: bool | None = None) -> Floats:
     group = MemoryGroup([{"vectors": points}], THREADS)
-    return kmeans(group, Settings(CLUSTERS, 0, unit_norm=unit_norm, exchange=exchange)).centroids
+    return kmeans(group, Settings(CLUSTERS, 0, exchange=exchange)).centroids
 
 
-def by_faiss(points: Floats, clusters: int, unit_norm: bool, iterations: int = ITERATIONS, seed: int = 1234) -> Floats:
+def by_faiss(points: Floats, clusters: int, iterations: int = ITERATIONS, seed: int = 1234) -> Floats:
     import faiss
 
     faiss.omp_set_num_threads(THREADS)
     # without the floor on rows per cluster, which only warns
-    model = faiss.Kmeans(
-        points.shape[1], clusters, niter=iterations, seed=seed, spherical=unit_norm, min_points_per_centroid=1
-    )
+    model = faiss.Kmeans(points.shape[1], clusters, niter=iterations, seed=seed, min_points_per_centroid=1)
     model.train(points)
     return model.centroids
 
@@ -115,16 +113,14 @@ def flat() -> None:
     raw = made("cifar_pca256")
     if raw is None:
         return
-    for name, points, unit_norm in (("raw", raw, False), ("unit", unit(raw), True)):
+    for name, points in (("raw", raw), ("unit", unit(raw))):
         print(f"flat k-means, cifar_pca256 {name}, k = {CLUSTERS}: seconds and inertia, ratios to faiss.Kmeans")
-        ours(points[:4096], unit_norm) if len(points) < CLUSTERS else nearest(
-            points[:2048], points[:64]
-        )  # loads libraries
-        took, centroids = timed(lambda p=points, u=unit_norm: by_faiss(p, CLUSTERS, u))  # type: ignore[misc]
+        nearest(points[:2048], points[:64])  # loads libraries
+        took, centroids = timed(partial(by_faiss, points, CLUSTERS))
         least = inertia(points, centroids)
         line(f"faiss.Kmeans, {ITERATIONS} iterations", f"{took:.1f} s", f"inertia {least:,.0f}")
         for what, exchange in (("curate", None), ("curate, Lloyd's iterations alone", False)):
-            mine, found = timed(lambda p=points, u=unit_norm, e=exchange: ours(p, u, e))  # type: ignore[misc]
+            mine, found = timed(partial(ours, points, exchange))
             report(what, mine, took, inertia(points, found), least)
         for what, work in sklearn_models(points):
             try:
@@ -157,17 +153,17 @@ def sklearn_models(points: Floats) -> list[tuple[str, Callable[[], Floats]]]:
 Levels = tuple[list[Floats], list[NDArray[np.int64]]]
 
 
-def published(points: Floats, unit_norm: bool) -> Levels:
+def published(points: Floats) -> Levels:
     """The published schedule with faiss.Kmeans: every k-means from scratch, 50 iterations."""
     inputs, centroids, parents = points, [], []
     for level, (clusters, r) in enumerate(zip(LEVELS, NEAREST, strict=True)):
-        found = by_faiss(inputs, clusters, unit_norm)
+        found = by_faiss(inputs, clusters)
         for number in range(ROUNDS):
             distances, ids = searched(inputs, found)
             kept = closest_members(ids, distances, r)
             if len(kept) < clusters:
                 break
-            found = by_faiss(inputs[kept], clusters, unit_norm, seed=number)
+            found = by_faiss(inputs[kept], clusters, seed=number)
         if level:
             parents.append(searched(inputs, found)[1])
         centroids.append(found)
@@ -182,8 +178,8 @@ def searched(points: Floats, centroids: Floats) -> tuple[Floats, NDArray[np.int6
     return distances[:, 0], ids[:, 0]
 
 
-def hierarchical(points: Floats, unit_norm: bool) -> Levels:
-    settings = level_settings(LEVELS, 0, ROUNDS, NEAREST, unit_norm=unit_norm)
+def hierarchical(points: Floats) -> Levels:
+    settings = level_settings(LEVELS, 0, ROUNDS, NEAREST)
     tree = fit_tree(MemoryGroup([{"vectors": points}], THREADS), settings)
     return [centroids for centroids in tree.centroids if centroids is not None], list(tree.parents)
 
@@ -201,14 +197,14 @@ def hierarchy() -> None:
     if raw is None:
         return
     directions = unit(raw)
-    cells = searched(directions, by_faiss(directions, 200, True))[1]
+    cells = searched(directions, by_faiss(directions, 200))[1]
     at_random = np.bincount(cells[np.random.default_rng(0).permutation(len(raw))[: len(raw) // 10]])
-    for name, points, unit_norm in (("raw", raw, False), ("unit", directions, True)):
+    for name, points in (("raw", raw), ("unit", directions)):
         print(f"k = {LEVELS}, r = {NEAREST}, {ROUNDS} rounds, cifar_pca256 {name}; entropy of a balanced tenth")
         line("a random tenth", "", f"entropy {entropy(at_random):.4f}")
-        took, theirs = timed(lambda p=points, u=unit_norm: published(p, u))  # type: ignore[misc]
+        took, theirs = timed(partial(published, points))
         line("faiss.Kmeans, the published schedule", f"{took:.1f} s", f"entropy {balance(points, theirs, cells):.4f}")
-        mine, found = timed(lambda p=points, u=unit_norm: hierarchical(p, u))  # type: ignore[misc]
+        mine, found = timed(partial(hierarchical, points))
         note = f"{took / mine:.2f}x as fast; entropy {balance(points, found, cells):.4f}"
         line("curate", f"{mine:.1f} s", note + ("; the published reference took 217 s" if name == "raw" else ""))
 

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from curate.core.arrays import write_arrays
 from curate.core.errors import PinnedError, StorageError
 from curate.core.nouns import Manifest, Shard, StoredArtifact, read_shards, save_artifact
 from curate.core.storage import Storage
@@ -60,3 +61,15 @@ def test_artifacts_come_back_by_name(storage: Storage) -> None:
 def test_pickled_arrays_are_refused(storage: Storage) -> None:
     with pytest.raises(ValueError, match="allow_pickle"):
         save_artifact(storage, "artifacts/op/f", {"objects": np.array([object()])})
+
+
+def test_what_parts_stored_is_mapped(storage: Storage) -> None:
+    write_arrays(storage, "artifacts/op/f/leaves/000002.npz", {"x": np.arange(6).reshape(3, 2), "y": np.ones(3, "<f2")})
+    found = StoredArtifact(storage, "artifacts/op/f")
+    for _ in range(2):
+        part = found.part("leaves", 2)
+        assert part["x"].tolist() == [[0, 1], [2, 3], [4, 5]] and part["y"].dtype == np.float16
+        assert not part["x"].flags.owndata and not part["x"].flags.writeable
+    assert found.parts("leaves") == [2]
+    with pytest.raises(KeyError):
+        found.part("leaves", 0)

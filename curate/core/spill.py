@@ -22,7 +22,7 @@ def _unnamed() -> BinaryIO:
     try:
         if folder:
             os.makedirs(folder, exist_ok=True)
-        return tempfile.TemporaryFile(dir=folder)  # type: ignore[return-value]
+        return tempfile.TemporaryFile(dir=folder)
     except OSError as error:
         raise _explained(error) from error
 
