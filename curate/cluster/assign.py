@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field, PrivateAttr
 
 from curate.cluster.divide_probe import PROBE, Cells, nearest_leaf
-from curate.cluster.embeddings import embedding_columns, finite_rows, read_embeddings
+from curate.cluster.embeddings import embedding_columns, finite_rows, read_embeddings, same_encoder
 from curate.cluster.nearest import nearest
 from curate.cluster.tree import LEAVES, ancestors
 from curate.cluster.vectors import vectors_of
@@ -25,7 +25,8 @@ class Assign(Map):
     The leaves of a tree fitted by cells are searched in the `probe` cells nearest to the row.
 
     Writes `cluster_1` (leaf) .. `cluster_L` (coarsest) and `centroid_distance`, the squared L2 distance to the leaf's
-    centroid. Rows with a null, zero, NaN or infinite embedding are rejected as `bad_embedding`.
+    centroid. Rows with a null, zero, NaN or infinite embedding, or one too long to be squared, are rejected as
+    `bad_embedding`.
     """
 
     op: ClassVar[str] = "cluster.assign"
@@ -42,7 +43,8 @@ class Assign(Map):
     threads: Annotated[int, Execution()] = Field(1, ge=1, description="Cores of one task.")
 
     _leaves: NDArray[np.float32] | Cells = PrivateAttr()
-    _dim: int = PrivateAttr()
+    _made: dict[str, str] = PrivateAttr()
+    """What made the vectors that the tree was fitted on."""
     _path: NDArray[np.int64] = PrivateAttr()
 
     def reads(self) -> tuple[str, ...]:
@@ -68,17 +70,15 @@ class Assign(Map):
         ):
             if given != fitted:
                 raise CurateError(f"{self.op}.{name}: {given}, but its `tree` was fitted with {fitted}; write {fitted}")
-        self._dim = int(told["dim"])
+        self._made = {**told.get("encoder", {}), "dim": str(told["dim"])}
         self._leaves = leaves_of(tree)
         self._path = ancestors([tree[f"parents_{t}"] for t in range(1, self.levels)], told["levels"][0]["clusters"])
 
     def process(self, batch: Batch) -> dict[str, Any]:
+        """Raises CurateError where the vectors are of another encoder than those that the tree was fitted on."""
+        field = batch.table.schema.field(self.embedding)
+        same_encoder(self.op, field, self._made, "tree", "assign with the encoder that the tree was fitted on")
         vectors = read_embeddings(self.op, batch.table, self.embedding, self.unit_norm)
-        if vectors.shape[1] != self._dim:
-            raise CurateError(
-                f"{self.op}.embedding: {vectors.shape[1]} dimensions, but its `tree` has {self._dim}; "
-                "assign with the encoder that the tree was fitted on"
-            )
         bad = ~finite_rows(vectors)
         vectors[bad] = 0
         if isinstance(self._leaves, Cells):

@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import Field, PrivateAttr
 
-from curate.cluster.embeddings import read_embeddings
+from curate.cluster.embeddings import read_embeddings, same_encoder
 from curate.cluster.hash_index import BITS, HashIndex
-from curate.cluster.reference import IDENTITY, KIND, PRINTS, identity_of
+from curate.cluster.reference import KIND, PRINTS
 from curate.cluster.semantic_kernels import best_within, unit_rows
 from curate.core.errors import CurateError
 from curate.core.stage import Artifact, Batch, Map
@@ -130,7 +130,8 @@ class Decontaminate(Map):
         similarity = np.full(table.num_rows, -np.inf, dtype=np.float32)
         if not self.embedding:
             return place, similarity
-        self._same_encoder(table.schema.field(self.embedding))
+        field = table.schema.field(self.embedding)
+        same_encoder(self.op, field, self._made, "against", "embed both pools with the same encoder")
         vectors = read_embeddings(self.op, table, self.embedding, True)
         start = 0
         for halves in self._vectors:
@@ -139,15 +140,6 @@ class Decontaminate(Map):
             place[better], similarity[better] = found[better] + start, cosine[better]
             start += len(halves)
         return place, np.minimum(similarity, np.float32(1))
-
-    def _same_encoder(self, field: pa.Field) -> None:
-        mine = identity_of(self.op, field)
-        for name in (*IDENTITY, "dim"):
-            if name in mine and name in self._made and mine[name] != self._made[name]:
-                raise CurateError(
-                    f"{self.op}.embedding: {field.name!r} has {name} {mine[name]}, but its `against` "
-                    f"{self._made[name]}; embed both pools with the same encoder"
-                )
 
 
 def _bytes(column: pa.ChunkedArray) -> NDArray[np.uint8]:

@@ -9,7 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from curate.cluster.embeddings import embedding_columns, held_embeddings
+from curate.cluster.embeddings import embedding_columns, held_embeddings, made_by
 from curate.core.errors import CurateError
 from curate.core.group import Group
 from curate.core.hashing import rank_below, ranks
@@ -88,6 +88,9 @@ class FitTree(Fit):
     def resources(self) -> Resources:
         return Resources(cpus=self.threads)
 
+    def made(self, schema: pa.Schema) -> dict[str, str]:
+        return made_by(self.op, schema, self.embedding)
+
     def load(self, table: Table) -> dict[str, NDArray[Any]]:
         """The sampled rows' vectors. Raises InputError for vectors that cannot be clustered."""
         if self.sample < 1:
@@ -101,10 +104,10 @@ class FitTree(Fit):
 
         rows = sum(group.rows)
         if not rows:
-            raise CurateError(
-                f"{self.op}: no rows to fit on (sample {self.sample:g}): everything upstream was refused; "
-                "`curate status RUN` shows where and why"
-            )
+            why = "everything upstream was refused; `curate status RUN` shows where and why"
+            if self.sample < 1:
+                why = f"`sample` {self.sample:g} leaves none, or {why}; raise `sample`"
+            raise CurateError(f"{self.op}: no rows to fit on: {why}")
         if rows < self.levels[0]:
             raise CurateError(
                 f"{self.op}.levels: {self.levels[0]} clusters for {rows} rows (sample {self.sample:g}); "
@@ -114,6 +117,7 @@ class FitTree(Fit):
         tree = fit_tree(group, settings, self._cells(), resume=True)
         told = {
             "embedding": self.embedding,
+            "encoder": dict(group.made),
             "unit_norm": self.unit_norm,
             "rows": rows,
             "dim": tree.dim,

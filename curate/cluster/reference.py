@@ -12,14 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from curate.core.errors import CurateError, InputError
+from curate.cluster.embeddings import identity_of
+from curate.core.errors import CurateError
 from curate.core.stage import Artifact, Reduce, Table
-from curate.core.vectors import vector_dim
 
 KIND = "reference_set"
 PRINTS = ("sha256", "pixel_sha256", "perceptual_hash", "flat")
-IDENTITY = ("encoder", "weights", "preprocessing")
-"""Field metadata of a column of `image.embed` that must be equal for vectors to be comparable."""
 
 
 class ReferenceSet(Reduce):
@@ -66,14 +64,3 @@ class ReferenceSet(Reduce):
             "reference": table.replace_schema_metadata(None),
             "summary": {"pictures": state.num_rows, "embedding": made},
         }
-
-
-def identity_of(op: str, field: pa.Field) -> dict[str, str]:
-    """What made a column of vectors, as far as it says; `dim` always. Raises InputError for other columns."""
-    try:
-        dim = vector_dim(field.type)
-    except TypeError as error:
-        raise InputError(f"{op}.embedding: column {field.name!r}: {error}; name a column of `image.embed`") from error
-    metadata = field.metadata or {}
-    known = {name: metadata[name.encode()].decode() for name in IDENTITY if name.encode() in metadata}
-    return {**known, "dim": str(dim)}

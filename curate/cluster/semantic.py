@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import Field, PrivateAttr
 
-from curate.cluster.embeddings import finite_rows, read_embeddings
+from curate.cluster.embeddings import finite_rows, made_by, read_embeddings, same_encoder
 from curate.cluster.semantic_kernels import unit_rows
 from curate.cluster.semantic_sets import SemanticSets, semantic_sets
 from curate.core.errors import CurateError, InputError
@@ -85,15 +85,16 @@ class SemanticDuplicates(Fit):
         if self.level is not None and self.level > count:
             raise CurateError(f"{self.op}.level: {self.level}, but its `tree` has {count} levels; write 1 to {count}")
 
+    def made(self, schema: pa.Schema) -> dict[str, str]:
+        return made_by(self.op, schema, self.embedding)
+
     def load(self, table: Table) -> dict[str, NDArray[Any]]:
         """`key` (n, 2) words, `vector` (n, d) halves. Raises InputError for what has no direction or another size."""
+        told = self._tree["levels"]
+        made = {**told.get("encoder", {}), "dim": str(told["dim"])}
+        remedy = "compare with the encoder that the tree was fitted on"
+        same_encoder(self.op, table.schema.field(self.embedding), made, "tree", remedy)
         vectors = read_embeddings(self.op, table, self.embedding, True)
-        dim = self._tree["levels"]["dim"]
-        if vectors.shape[1] != dim:
-            raise InputError(
-                f"{self.op}.embedding: {vectors.shape[1]} dimensions, but its `tree` has {dim}; "
-                "compare with the encoder that the tree was fitted on"
-            )
         finite = finite_rows(vectors)
         if not finite.all():
             first = table.column("key")[int(np.argmin(finite))].as_py()

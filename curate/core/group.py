@@ -59,6 +59,11 @@ class Group(Protocol):
         ...
 
     @property
+    def made(self) -> Mapping[str, str]:
+        """What all shards say of how their columns were made (`Fit.made`)."""
+        ...
+
+    @property
     def shards(self) -> Sequence[str]:
         """Ids of the pool's shards that the fit reads; none where it reads no pool."""
         ...
@@ -116,6 +121,7 @@ class MemoryGroup:
     parts: Sequence[Arrays]
     threads: int = 1
     shards: Sequence[str] = ()
+    made: Mapping[str, str] = field(default_factory=dict)
     _stored: dict[str, dict[int, Arrays]] = field(default_factory=dict)
     _held: dict[int, Part] = field(default_factory=dict)
     _state: dict[str, Any] | None = None

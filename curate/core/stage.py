@@ -258,6 +258,10 @@ class Fit(Stage):
     def reads(self) -> tuple[str, ...]:
         return ()
 
+    def made(self, schema: pa.Schema) -> dict[str, str]:
+        """What the columns say of how they were made, as far as all shards must agree: `fit` finds it in the group."""
+        return {}
+
     def load(self, table: Table) -> dict[str, NDArray[Any]]:
         """What workers hold of one shard's live rows: arrays of as many rows as should take part, of the same names,
         types and trailing shapes for every shard, also for one without rows. Raises InputError."""

@@ -27,6 +27,7 @@ from curate.engine.parts import (
     FromShards,
     Origin,
     agreed,
+    alike,
     cell_file,
     load_block,
     plain,
@@ -73,6 +74,7 @@ class Build:
     stage: Fit
     built: Built
     bar: Bar
+    made: Mapping[str, str] = field(default_factory=dict)
     calls: int = 0
     saved: int = 0
     names: dict[str, int] = field(default_factory=dict)
@@ -100,6 +102,7 @@ class Build:
         group = EngineGroup(self, "pool", [(number, origin) for number, origin in enumerate(origins)])
         loaded = list(self.run(load_block, group.tasks()))
         agreed(self.stage.op, [block.kinds for block in loaded])
+        _, self.made = alike(self.stage.op, [block.made for block in loaded])
         group.known = [count for block in loaded for count in block.rows]
         return group, sum(block.alive for block in loaded)
 
@@ -150,6 +153,10 @@ class EngineGroup:
     @property
     def threads(self) -> int:
         return self.build.threads
+
+    @property
+    def made(self) -> Mapping[str, str]:
+        return self.build.made
 
     @property
     def shards(self) -> Sequence[str]:

@@ -21,13 +21,19 @@ from curate.core.errors import InputError
 from curate.core.group import Arrays, Part, Step, frozen
 from curate.core.nouns import Shard
 from curate.core.rows import Rows
-from curate.core.spill import Spill, spilled
 from curate.core.stage import PLAIN_NAME, Fit
 from curate.core.storage import Storage
 from curate.engine.backend import set_up
+from curate.engine.spill import Spill, spilled
 
 Kinds = Mapping[str, tuple[str, tuple[int, ...], str]]
 """Name -> dtype and shape of a row, and the shard that was found to have them."""
+Made = tuple[str, Mapping[str, str]]
+"""A shard with rows ("" where there is none), and what `Fit.made` says of it."""
+_ONE_KIND = (
+    "all rows must come from one encoder with one setting; refuse the others upstream or import them as a pool of "
+    "their own"
+)
 EDGES = "edges"
 
 
@@ -45,6 +51,7 @@ class Block:
     alive: int = 0
     """Live rows that `load` was shown."""
     kinds: Kinds = field(default_factory=dict)
+    made: Made = ("", {})
     stored: dict[str, int] = field(default_factory=dict)
     """Name -> rows, of what the part at work has stored."""
 
@@ -77,6 +84,7 @@ class FromShards:
             kinds = {name: (value.dtype.str, value.shape[1:], shard.id) for name, value in arrays.items()}
             if len(next(iter(arrays.values()))):
                 block.kinds = agreed(stage.op, [block.kinds, kinds])
+                block.made = alike(stage.op, [block.made, (shard.id, stage.made(table.schema))])
                 spill.append(arrays)
             else:
                 empty = arrays
@@ -90,12 +98,21 @@ def agreed(op: str, found: Sequence[Kinds]) -> Kinds:
         for name in {**first, **kinds} if first and kinds else ():
             if name not in kinds or name not in first or first[name][:2] != kinds[name][:2]:
                 a, b = (_kind(name, have) for have in (first, kinds))
-                raise InputError(
-                    f"{op}: {a}, but {b}: all rows must come from one encoder with one setting; "
-                    "refuse the others upstream or import them as a pool of their own"
-                )
+                raise InputError(f"{op}: {a}, but {b}: {_ONE_KIND}")
         first = first or kinds
     return first
+
+
+def alike(op: str, found: Sequence[Made]) -> Made:
+    """What all shards with rows say of how they were made. Raises InputError naming two that differ."""
+    known = [made for made in found if made[0]]
+    for shard, made in known[1:]:
+        first, before = known[0]
+        for name in sorted({**before, **made}):
+            if before.get(name) != made.get(name):
+                told = [repr(of[name]) if name in of else "unknown" for of in (before, made)]
+                raise InputError(f"{op}: {name} of shard {first} is {told[0]}, but of {shard} {told[1]}: {_ONE_KIND}")
+    return known[0] if known else ("", {})
 
 
 def _kind(name: str, kinds: Kinds) -> str:
@@ -243,11 +260,12 @@ class Loaded:
     alive: int
     rows: list[int]
     kinds: Kinds
+    made: Made
 
 
 def load_block(task: BlockTask) -> Loaded:
     block = hold(task)
-    return Loaded(block.alive, [part.rows for part in block.parts], block.kinds)
+    return Loaded(block.alive, [part.rows for part in block.parts], block.kinds, block.made)
 
 
 def run_step(task: BlockTask, shared: Mapping[str, Any]) -> list[tuple[Any, dict[str, int]]]:

@@ -125,10 +125,10 @@ def test_columns_of_another_name() -> None:
 
 def test_another_encoder_is_one_line() -> None:
     other = pool(["1"], ["x"], hash_of(7)[None], EYE[:1], encoder="open_clip:b")
-    with pytest.raises(CurateError, match=r"has encoder open_clip:b, but its `against` timm:vit; embed both pools"):
+    with pytest.raises(CurateError, match=r"has encoder open_clip:b, but its `against` has encoder timm:vit; embed both pools"):
         matched(other, reference())
     wider = pool(["1"], ["x"], hash_of(7)[None], np.eye(DIM + 1)[:1])
-    with pytest.raises(CurateError, match=r"has dim 9, but its `against` 8"):
+    with pytest.raises(CurateError, match=r"9 dimensions, but its `against` has 8"):
         matched(wider, reference())
     with pytest.raises(InputError, match=r"embedding: column 'sha256': string is no vector column"):
         reference(embedding="sha256")

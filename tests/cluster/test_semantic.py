@@ -166,7 +166,7 @@ def test_what_cannot_be_compared() -> None:
     made = tree(clumps(0, 3, DIM))
     with pytest.raises(CurateError, match=r"level: 2, but its `tree` has 1 levels; write 1 to 1"):
         found(pool(clumps(0, 3, DIM)), made, level=2)
-    with pytest.raises(InputError, match=r"7 dimensions, but its `tree` has 6"):
+    with pytest.raises(CurateError, match=r"7 dimensions, but its `tree` has 6"):
         found(pool(clumps(0, 3, 7)), made)
     with pytest.raises(InputError, match=r"1 rows of 'embedding' are null, zero, NaN or infinite"):
         found(pool(np.concatenate([clumps(0, 3, DIM), np.zeros((1, DIM))])), made)

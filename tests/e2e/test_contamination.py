@@ -78,5 +78,5 @@ def test_an_evaluation_embedded_otherwise_is_one_line(folders: tuple[Path, Path]
         del other["stages"][name]
     path.write_text(yaml.safe_dump(other, sort_keys=False))
     said = curate("run", path, "-w", tmp_path / "workspace")
-    assert "'embedding' has encoder descriptor, but its `against` timm:test_vit" in said.error, said
+    assert "'embedding' has encoder descriptor, but its `against` has encoder timm:test_vit" in said.error, said
     assert "embed both pools with the same encoder" in said.error
