@@ -21,10 +21,10 @@ from curate.core.errors import InputError
 from curate.core.group import Arrays, Part, Step, frozen
 from curate.core.nouns import Shard
 from curate.core.rows import Rows
+from curate.core.spill import Spill, spilled
 from curate.core.stage import PLAIN_NAME, Fit
 from curate.core.storage import Storage
 from curate.engine.backend import set_up
-from curate.engine.spill import Spill, spilled
 
 Kinds = Mapping[str, tuple[str, tuple[int, ...], str]]
 """Name -> dtype and shape of a row, and the shard that was found to have them."""
