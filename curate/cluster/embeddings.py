@@ -16,6 +16,8 @@ IDENTITY = ("encoder", "weights", "preprocessing")
 """Field metadata of a column of `image.embed` that must be equal for vectors to be comparable."""
 MOST_NORM = 1e15
 """Longest raw vector: the squares of longer ones run over in float32."""
+LEAST_SPREAD = 1e-15
+"""Mean distance of raw vectors from zero below which their squares vanish in float32."""
 
 
 def embedding_columns(embedding: str, unit_norm: bool) -> tuple[str, ...]:
@@ -35,6 +37,8 @@ def read_embeddings(op: str, table: pa.Table, embedding: str, unit_norm: bool) -
         with np.errstate(invalid="ignore"):
             lengths = np.sqrt(np.einsum("nd,nd->n", vectors, vectors))[:, None]
             vectors /= np.where(lengths > 0, lengths, np.nan)
+    else:
+        vectors[~np.any(vectors, axis=1)] = np.nan
     return vectors
 
 

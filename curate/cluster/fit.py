@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Annotated, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
+import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from curate.cluster.embeddings import embedding_columns, held_embeddings, made_by
+from curate.cluster.embeddings import LEAST_SPREAD, embedding_columns, held_embeddings, made_by
 from curate.core.errors import CurateError
 from curate.core.group import Group
 from curate.core.hashing import rank_below, ranks
 from curate.core.stage import Artifact, Execution, Fit, Resources, Table
+
+if TYPE_CHECKING:
+    from curate.cluster.tree import Tree
 
 _SAMPLE_SALT = 0xC1
 """Keeps the rows fitted on independent of the rows that `select.*` takes under the same seed."""
@@ -115,6 +119,7 @@ class FitTree(Fit):
             )
         settings = level_settings(self.levels, self.seed, self.rounds, self.resample, self.iterations, self.unit_norm)
         tree = fit_tree(group, settings, self._cells(), resume=True)
+        self._refuse_short(tree)
         told = {
             "embedding": self.embedding,
             "encoder": dict(group.made),
@@ -131,6 +136,14 @@ class FitTree(Fit):
         shards = pa.table({"shard": pa.array(list(group.shards), pa.string())})
         facts = {"distance_quantiles": tree.distances, "shards": shards, "levels": told}
         return {**centroids, **parents, **sizes, **divided, **facts}
+
+    def _refuse_short(self, tree: Tree) -> None:
+        """Raises CurateError where no distance between vectors can be told from zero."""
+        if 0 < tree.variance < LEAST_SPREAD**2 and np.abs(tree.centroids[-1]).max() < LEAST_SPREAD:
+            raise CurateError(
+                f"{self.op}.embedding: vectors of {self.embedding!r} are shorter than {LEAST_SPREAD:g}: their squares "
+                "vanish in float32; write unit_norm: true, or scale them in the stage that writes the column"
+            )
 
     def _cells(self) -> int:
         from curate.cluster.divide import default_cells

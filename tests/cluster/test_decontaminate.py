@@ -125,7 +125,7 @@ def test_columns_of_another_name() -> None:
 
 def test_another_encoder_is_one_line() -> None:
     other = pool(["1"], ["x"], hash_of(7)[None], EYE[:1], encoder="open_clip:b")
-    with pytest.raises(CurateError, match=r"has encoder open_clip:b, but its `against` has encoder timm:vit; embed both pools"):
+    with pytest.raises(CurateError, match=r"has encoder open_clip:b, but its `against` has encoder timm:vit; embed"):
         matched(other, reference())
     wider = pool(["1"], ["x"], hash_of(7)[None], np.eye(DIM + 1)[:1])
     with pytest.raises(CurateError, match=r"9 dimensions, but its `against` has 8"):
