@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from curate.cluster.assigned import Kept, assigned, cluster_sums, count_rows, means_of, remembered, token_of, vectors
+from curate.cluster.assigned import Kept, assigned, cluster_sums, count_rows, means_of, remembered, vectors
 from curate.cluster.nearest import each_block
 from curate.core.group import Group, Part
 
@@ -136,11 +136,7 @@ def _ids(part: Part, shared: Mapping[str, Any]) -> NDArray[np.int64]:
     """Cluster of each row now: as assigned to `before`, with the moves since."""
     kept: Kept | None = shared.get("kept")
     moves = shared["moves"]
-
-    def at_first() -> NDArray[np.int64]:
-        return assigned(part, {"centroids": shared["before"], "kept": kept})[0].copy()
-
-    ids = remembered(part, "exchange", token_of(shared["before"]) + (kept.token if kept else ""), at_first)
+    ids = assigned(part, {"centroids": shared["before"], "kept": kept})[0].copy()
     mine = moves[moves[:, 0] == part.index]
     ids[mine[:, 1]] = mine[:, 2]  # of several moves of a row the last one counts
     return ids
