@@ -12,11 +12,11 @@ row and, for the rows where rounding leaves more than one possible, all candidat
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,8 @@ FEW = 4
 """Neighbours that the faiss search lists; a row with more candidates than that is searched again in float64."""
 LISTED = 64
 """Candidates per row up to which a torch search lists them."""
+COLUMNS = 1 << 16
+"""Centroids whose scores a torch search holds at once, for each row of a block: what bounds its memory."""
 WORTH_MEASURING = 1 << 27
 """Multiplications of a call below which faiss is taken unmeasured: it has no start."""
 KD_DIMENSIONS = 12
@@ -106,36 +108,61 @@ def _listed(ids: NDArray[np.int64], distances: NDArray[np.floating], width: NDAr
 
 def torch_search(centroids: NDArray[np.float32], device: str) -> Backend:
     """Products of bfloat16 rows. The rounding of both sides is known exactly, so the error is bounded by
-    |dx| |c| + |x~| |dc| (Cauchy-Schwarz), and by half a unit in the last place of the product and of the score."""
+    |dx| |c| + |x~| |dc| (Cauchy-Schwarz), by half a unit in the last place of the product and of the score, and by
+    what a processor that has no denormal numbers leaves out. Scores are held for COLUMNS centroids at a time."""
     import torch
 
     c = torch.from_numpy(centroids).to(device)
     low = c.bfloat16()
-    transposed = low.T.contiguous()
-    half = c.double().square().sum(1) / 2
-    size, lost = c.double().norm(dim=1), (c.double() - low.double()).norm(dim=1)
-    half32 = half.float()
+    measured = [(_half_square(some), some.double().norm(dim=1), _lost(some, of)) for some, of in _stretches(c, low)]
+    half, size, lost = (torch.cat(part) for part in zip(*measured, strict=True))
+    half32, transposed = half.float(), low.T.contiguous()
     largest, most_lost, most_half = float(size.max()), float(lost.max()), float(half.max())
-    accumulated = (centroids.shape[1] + 4) * 2.0**-24 + 2.0**-8
+    del c, low
+    clusters, dim = centroids.shape
+    accumulated, vanished = (dim + 4) * 2.0**-24 + 2.0**-8, (dim + 1) * 2.0**-125
 
     def search(block: NDArray[np.float32]) -> Found:
         x = torch.from_numpy(block).to(device)
         rounded = x.bfloat16()
-        score = (rounded @ transposed).float().sub_(half32)
-        length = x.double().norm(dim=1)
-        gone = (x.double() - rounded.double()).norm(dim=1)
+        length, gone = x.double().norm(dim=1), _lost(x, rounded)
         # the width of a row: for all centroids the largest, so that one comparison per score is enough
         width = gone * largest + (length + gone) * most_lost + accumulated * (length * largest) + 2.0**-22 * most_half
-        top = score.amax(dim=1)
-        open_ = score >= (top - 2 * width.float() * (1 + 2**-20))[:, None]
-        count = open_.sum(dim=1)
-        best = score.argmax(dim=1)
-        open_ &= ((count > 1) & (count <= LISTED))[:, None]
-        row, id = open_.nonzero(as_tuple=True)
-        unsure = (count > LISTED).nonzero(as_tuple=True)[0]
-        return Found(*(part.cpu().numpy() for part in (best, row, id, unsure)))
+        slack = 2 * (width + vanished).float() * (1 + 2**-20)
+        top, best = torch.full_like(slack, -torch.inf), torch.zeros(len(x), dtype=torch.int64, device=device)
+        unsure, pairs = torch.zeros(len(x), dtype=torch.bool, device=device), []
+        for start in range(0, clusters, COLUMNS):
+            score = (rounded @ transposed[:, start : start + COLUMNS]).float().sub_(half32[start : start + COLUMNS])
+            high = score.amax(dim=1)
+            best = torch.where(high > top, score.argmax(dim=1) + start, best)
+            top = torch.maximum(high, top)
+            open_ = score >= (top - slack)[:, None]
+            count = open_.sum(dim=1)
+            unsure |= count > LISTED
+            open_ &= ((count > (clusters <= COLUMNS)) & (count <= LISTED))[:, None]
+            row, id = open_.nonzero(as_tuple=True)
+            pairs.append((row, id + start, score[row, id]))
+        row, id, value = (torch.cat(part) for part in zip(*pairs, strict=True))
+        open_ = (value >= (top - slack)[row]) & ~unsure[row]
+        several = torch.bincount(row[open_], minlength=len(x)) > 1
+        open_ &= several[row]
+        return Found(*(part.cpu().numpy() for part in (best, row[open_], id[open_], unsure.nonzero()[:, 0])))
 
     return search
+
+
+def _stretches(c: Any, low: Any) -> Iterator[tuple[Any, Any]]:
+    """Tensors of as many rows, COLUMNS rows at a time: what is measured in float64 is not all widened at once."""
+    return zip(c.split(COLUMNS), low.split(COLUMNS), strict=True)
+
+
+def _half_square(x: Any) -> Any:
+    return x.double().square().sum(1) / 2
+
+
+def _lost(x: Any, rounded: Any) -> Any:
+    """Length (n,) in float64 of what rounding has taken from each row."""
+    return (x.double() - rounded.double()).norm(dim=1)
 
 
 @lru_cache(maxsize=64)

@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from curate.cluster import backends
 from curate.cluster.nearest import BLOCK_ROWS, Ambiguity, distances_to, nearest, nearest_few
 from curate.core.errors import CurateError
 
@@ -85,6 +86,24 @@ def test_identical_centroids_count_as_the_first(dim: int) -> None:
     points = rng.normal(size=(500, dim)).astype(np.float32)
     ids, _ = nearest(points, np.concatenate([centroids, centroids, centroids[::-1]]))
     assert ids.max() < 300
+
+
+@pytest.mark.parametrize("columns", [1, 7, 100])
+def test_scores_are_held_for_some_centroids_at_a_time(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    points = rng.standard_normal((500, 32)).astype(np.float32)
+    centroids = np.concatenate([points[:150] + np.float32(0.1), np.repeat(points[:3], 80, axis=0), points[:1]])
+    wanted = nearest(points, centroids, backend="faiss")[0]
+    monkeypatch.setattr(backends, "COLUMNS", columns)
+    assert nearest(points, centroids, backend="torch")[0].tolist() == wanted.tolist()
+
+
+def test_products_that_vanish_in_float32_are_decided_in_float64() -> None:
+    rng = np.random.default_rng(0)
+    points = (rng.standard_normal((500, 16)) * 1e-20).astype(np.float32)
+    wanted = nearest(points, points[:50] * np.float32(1.1), backend="kd-tree")[0]
+    for backend in ("faiss", "torch"):
+        assert nearest(points, points[:50] * np.float32(1.1), backend=backend)[0].tolist() == wanted.tolist()
 
 
 def test_the_same_for_any_number_of_threads() -> None:
