@@ -10,6 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import Field, PrivateAttr
 
+from curate.cluster.backends import gpus_of
 from curate.cluster.divide_probe import PROBE, Cells, nearest_leaf
 from curate.cluster.embeddings import embedding_columns, finite_rows, read_embeddings, same_encoder
 from curate.cluster.nearest import nearest
@@ -41,6 +42,9 @@ class Assign(Map):
         PROBE, ge=1, description="Cells that a row looks into, of a tree fitted by cells; others are searched whole."
     )
     threads: Annotated[int, Execution()] = Field(1, ge=1, description="Cores of one task.")
+    gpus: Annotated[float | None, Execution()] = Field(
+        None, ge=0, description="GPUs of one task of a cluster; null is one if the machine that starts the run has any."
+    )
 
     _leaves: NDArray[np.float32] | Cells = PrivateAttr()
     _made: dict[str, str] = PrivateAttr()
@@ -58,7 +62,7 @@ class Assign(Map):
         return pa.schema([*clusters, pa.field("centroid_distance", pa.float32(), metadata={"unit": "squared L2"})])
 
     def resources(self) -> Resources:
-        return Resources(cpus=self.threads)
+        return Resources(cpus=self.threads, gpus=gpus_of(self.gpus))
 
     def setup(self, artifacts: Mapping[str, Artifact]) -> None:
         """Raises CurateError for a tree of other levels or another kind of vectors."""

@@ -33,6 +33,7 @@ WORTH_MEASURING = 1 << 27
 """Multiplications of a call below which faiss is taken unmeasured: it has no start."""
 KD_DIMENSIONS = 12
 """Dimensions up to which a k-d tree is tried; beyond, it looks at everything."""
+GPU_DEVICE = "/dev/nvidiactl"
 NAMES = ("faiss", "kd-tree", "torch", "torch:cuda")
 
 
@@ -209,8 +210,14 @@ def fast_bfloat16() -> bool:
 
 
 def has_cuda() -> bool:
-    if not Path("/dev/nvidiactl").exists():  # importing torch takes seconds
+    if not Path(GPU_DEVICE).exists():  # importing torch takes seconds
         return False
     import torch
 
     return bool(torch.cuda.is_available())
+
+
+def gpus_of(wanted: float | None) -> float:
+    """GPUs that a worker holds: as many as `wanted`, or one where this machine has any. A cluster shows a worker no
+    more than it holds."""
+    return float(Path(GPU_DEVICE).exists()) if wanted is None else wanted

@@ -10,6 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from curate.cluster.backends import gpus_of
 from curate.cluster.embeddings import LEAST_SPREAD, embedding_columns, held_embeddings, made_by
 from curate.core.errors import CurateError
 from curate.core.group import Group
@@ -65,6 +66,11 @@ class FitTree(Fit):
     )
     seed: int = Field(0, ge=0, description="Seed of the sample and of the starts of k-means.")
     threads: Annotated[int, Execution()] = Field(2, ge=1, description="Cores of one worker.")
+    gpus: Annotated[float | None, Execution()] = Field(
+        None,
+        ge=0,
+        description="GPUs of one worker of a cluster; null is one if the machine that starts the run has any.",
+    )
 
     @model_validator(mode="after")
     def _levels_agree(self) -> Self:
@@ -90,7 +96,7 @@ class FitTree(Fit):
         return embedding_columns(self.embedding, self.unit_norm)
 
     def resources(self) -> Resources:
-        return Resources(cpus=self.threads)
+        return Resources(cpus=self.threads, gpus=gpus_of(self.gpus))
 
     def made(self, schema: pa.Schema) -> dict[str, str]:
         return made_by(self.op, schema, self.embedding)
