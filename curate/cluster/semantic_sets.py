@@ -11,7 +11,7 @@ The driver holds a byte a row, and the pairs of what it dropped; workers are tol
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -68,9 +68,7 @@ def _begin(rows: int, visits: int) -> dict[str, Any]:
 def _round(cells: Group, found: dict[str, Any], eps: float) -> None:
     """One round over all cells; changes `found`."""
     state: NDArray[np.uint8] = found["state"]
-    dropped = _joined(cells.each(_thin, open=_bits(state == OPEN), kept=_bits(state == KEPT), eps=eps))
-    state[dropped["row"]] = np.where(dropped["row"] == dropped["keeper"], CANDIDATE, DROPPED)
-    dropped = {name: values[dropped["row"] != dropped["keeper"]] for name, values in dropped.items()}
+    dropped = _joined(_dropped(cells.each(_thin, open=_bits(state == OPEN), kept=_bits(state == KEPT), eps=eps), state))
     edges = _joined(cells.each(_conflicts, candidate=_bits(state == CANDIDATE), kept=_bits(state == KEPT), eps=eps))
     fallen = _fall(edges, state)
     state[fallen["row"]] = DROPPED
@@ -81,6 +79,14 @@ def _round(cells: Group, found: dict[str, Any], eps: float) -> None:
         found[name] = np.concatenate([found[name], dropped[name][~orphan], fallen[name]])
     found["rounds"] += 1
     found["fallen"] += len(fallen["row"])
+
+
+def _dropped(parts: Iterator[dict[str, NDArray[Any]]], state: NDArray[np.uint8]) -> Iterator[dict[str, NDArray[Any]]]:
+    """Of what `_thin` told of each cell, the rows that were dropped; `state` learns of all, a cell at a time."""
+    for part in parts:
+        dropped = part["row"] != part["keeper"]
+        state[part["row"]] = np.where(dropped, DROPPED, CANDIDATE)
+        yield {name: values[dropped] for name, values in part.items()}
 
 
 def _fall(edges: dict[str, NDArray[Any]], state: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:
