@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,27 +23,52 @@ QUANTILES = 1024
 
 
 @dataclass(frozen=True)
+class Thin:
+    """About `share` of the rows, drawn under (seed, part)."""
+
+    share: float
+    seed: int
+
+    @property
+    def token(self) -> str:
+        return f"thin {self.share} {self.seed}"
+
+    def rows(self, part: Part) -> NDArray[np.int64]:
+        return np.flatnonzero(np.random.default_rng([self.seed, part.index]).random(part.rows) < self.share)
+
+
+@dataclass(frozen=True)
 class Kept:
     """The r rows nearest to each centroid, over all parts: what a resampling round clusters.
 
-    Of cluster k those are kept whose (distance, part, row) is at most (distance[k], part[k], row[k]).
+    Of cluster k those are kept whose (distance, part, place) is at most (distance[k], part[k], place[k]); the place is
+    that of a row among those that are looked at: all of its part, or the thin ones.
     """
 
     centroids: NDArray[np.float32]
     distance: NDArray[np.float32]
     part: NDArray[np.int64]
-    row: NDArray[np.int64]
+    place: NDArray[np.int64]
+    among: Thin | None = None
 
     @property
     def token(self) -> str:
-        return token_of(self.centroids, self.distance, self.part, self.row)
+        among = self.among.token if self.among else ""
+        return token_of(self.centroids, self.distance, self.part, self.place) + among
 
     def rows(self, part: Part) -> NDArray[np.int64]:
-        ids, distances = assigned(part, {"centroids": self.centroids})
+        shared = {"centroids": self.centroids, "kept": self.among}
+        ids, distances = assigned(part, shared)
         at, here = self.distance[ids], self.part[ids]
-        row = np.arange(len(ids))
-        earlier = (part.index < here) | ((part.index == here) & (row <= self.row[ids]))
-        return np.flatnonzero((distances < at) | ((distances == at) & earlier))
+        place = np.arange(len(ids))
+        earlier = (part.index < here) | ((part.index == here) & (place <= self.place[ids]))
+        kept = np.flatnonzero((distances < at) | ((distances == at) & earlier))
+        chosen = chosen_rows(part, self.among)
+        return kept if chosen is None else chosen[kept]
+
+
+Some: TypeAlias = "Kept | Thin | None"
+"""Which rows of the parts are meant; None is all."""
 
 
 def token_of(*arrays: NDArray[Any]) -> str:
@@ -58,19 +83,23 @@ def remembered(part: Part, name: str, token: str, compute: Any) -> Any:
     return held[1]
 
 
+def chosen_rows(part: Part, some: Some) -> NDArray[np.int64] | None:
+    if some is None:
+        return None
+    return remembered(part, f"rows of {type(some).__name__}", some.token, lambda: some.rows(part))
+
+
 def vectors(part: Part, shared: Mapping[str, Any]) -> Vectors:
-    """Those that `shared` speaks of: all of the part's, or the kept ones."""
-    kept: Kept | None = shared.get("kept")
-    whole = vectors_of(part.arrays)
-    return whole if kept is None else whole.only(remembered(part, "kept", kept.token, lambda: kept.rows(part)))
+    """Those that `shared` speaks of: all of the part's, or those that are `kept`."""
+    return vectors_of(part.arrays).only(chosen_rows(part, shared.get("kept")))
 
 
 def assigned(part: Part, shared: Mapping[str, Any]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """ids and squared distances (n,) of the rows that `shared` speaks of, under its `centroids`."""
-    kept: Kept | None = shared.get("kept")
-    token = token_of(shared["centroids"]) + (kept.token if kept else "")
+    some: Some = shared.get("kept")
+    token = token_of(shared["centroids"]) + (some.token if some else "")
     return remembered(
-        part, "assigned_kept" if kept else "assigned", token,
+        part, f"assigned of {type(some).__name__}", token,
         lambda: nearest(vectors(part, shared), shared["centroids"], part.threads),
     )  # fmt: skip
 

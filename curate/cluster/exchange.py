@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from curate.cluster.assigned import Kept, assigned, cluster_sums, count_rows, means_of, remembered, vectors
+from curate.cluster.assigned import Some, assigned, cluster_sums, count_rows, means_of, remembered, vectors
 from curate.cluster.nearest import each_block
 from curate.core.group import Group, Part
 
@@ -35,7 +35,7 @@ LEAST_GAIN = 1e-4
 
 
 def exchanged(
-    group: Group, settings: Settings, kept: Kept | None, centroids: NDArray[np.float32], moves: NDArray[np.int64]
+    group: Group, settings: Settings, kept: Some, centroids: NDArray[np.float32], moves: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], float]:
     """One pass over all rows, assigned to `centroids` (K, d) with `moves` (m, 3) since -> moves, and the inertia."""
     rows = sum(group.each(count_rows, kept=kept))
@@ -65,7 +65,7 @@ def _latest(moves: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def sums_now(
-    group: Group, kept: Kept | None, centroids: NDArray[np.float32], moves: NDArray[np.int64]
+    group: Group, kept: Some, centroids: NDArray[np.float32], moves: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], NDArray[np.int64], float]:
     """Sums (K, d), counts (K,), and the sum of all rows' squares, of rows assigned to `centroids` and then moved."""
     total, counts, squares = np.zeros(centroids.shape), np.zeros(len(centroids), np.int64), 0.0
@@ -84,7 +84,7 @@ def sums_moved(part: Part, shared: Mapping[str, Any]) -> tuple[NDArray[np.float6
         blocks = each_block(lambda at: _squares(x[at : at + BLOCK_ROWS]), len(x), part.threads, BLOCK_ROWS)
         return float(sum(blocks))
 
-    kept: Kept | None = shared["kept"]
+    kept: Some = shared["kept"]
     total = cluster_sums(x, ids, clusters)
     return total, np.bincount(ids, minlength=clusters), remembered(part, "squares", kept.token if kept else "", squares)
 
@@ -134,7 +134,7 @@ def propose(part: Part, shared: Mapping[str, Any]) -> tuple[NDArray[Any], ...]:
 
 def _ids(part: Part, shared: Mapping[str, Any]) -> NDArray[np.int64]:
     """Cluster of each row now: as assigned to `before`, with the moves since."""
-    kept: Kept | None = shared.get("kept")
+    kept: Some = shared.get("kept")
     moves = shared["moves"]
     ids = assigned(part, {"centroids": shared["before"], "kept": kept})[0].copy()
     mine = moves[moves[:, 0] == part.index]

@@ -6,10 +6,10 @@ the points, level t the centroids of level t - 1.
 
 What flattens is the new start of a round: drawn among the kept points, it has fewer centroids where these are crowded.
 A round that went on from the centroids before it would stay where it is, since each of them is the mean of its kept
-points already. So every round starts anew, and for a few passes only, since the next one starts anew as well. But the
-last start is only one draw of many uneven optima, which the levels above would pass on: there a k-means over all
-inputs follows, from where the rounds have led to (a warm start); it evens the clusters and keeps them where they are.
-docs/benchmarks.md has the measurements.
+points already. So every round starts anew, for a few passes only, and all but the last look at a share of the points
+only, in which THIN_R of them stand for r. But the last start is one draw of many uneven optima, which the levels above
+would pass on: there a k-means over all inputs follows, from where the rounds have led to (a warm start); it evens the
+clusters and keeps them where they are. docs/benchmarks.md has the measurements.
 """
 
 from __future__ import annotations
@@ -23,12 +23,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curate.cluster import assigned
-from curate.cluster.assigned import Kept, position_in_group
+from curate.cluster.assigned import Kept, Thin, position_in_group
 from curate.cluster.kmeans import Settings, State, kmeans
 from curate.core.group import Group
 
-ROUND_ITERATIONS = 3
-"""Passes of a k-means that a resampling round follows, or is, at most."""
+ROUND_ITERATIONS = 2
+"""Passes of a k-means that another one from a new start follows, at most; Lloyd's alone."""
+LAST_ITERATIONS = 3
+"""Passes of the last round's, at most."""
+THIN_R = 4
+"""Rounds before the last look at a share of the rows only, in which a centroid keeps so many instead of r."""
 
 
 @dataclass(frozen=True)
@@ -83,26 +87,32 @@ def fit_level(
     state = begin or LevelState()
     seeds = np.random.SeedSequence(settings.kmeans.seed).generate_state(rounds + 1, np.uint64)
     while state.round <= rounds + 1:
-        kept, run = None, state.run
-        of_round = replace(settings.kmeans, seed=int(seeds[min(state.round, rounds)]))
+        of_round, kept, run = replace(settings.kmeans, seed=int(seeds[min(state.round, rounds)])), None, state.run
+        thin = _thin(settings, r) if state.round < rounds else None
         if state.round == rounds + 1:  # over all inputs again, from where the rounds have led to
             if not (rounds and settings.polish):
                 break
             run = run or State(_there(state.base))
         elif rounds:
-            of_round = replace(of_round, iterations=min(ROUND_ITERATIONS, of_round.iterations))
+            passes = ROUND_ITERATIONS if state.round < rounds else LAST_ITERATIONS
+            exchange = False if state.round < rounds else of_round.exchange
+            of_round = replace(of_round, iterations=min(passes, of_round.iterations), exchange=exchange)
         if 0 < state.round <= rounds:
-            nearest = nearest_rows(group, _there(state.base), r)
+            nearest = nearest_rows(group, _there(state.base), THIN_R if thin else r, thin)
             if nearest.count < clusters:  # most clusters are empty: hardly more distinct points than clusters
                 state = replace(state, round=rounds + 1)
                 continue
             kept = nearest.kept
-        done = kmeans(group, of_round, kept, run, partial(_save_run, save, state))
+        done = kmeans(group, of_round, kept or thin, run, partial(_save_run, save, state))
         state = LevelState(state.round + 1, done.centroids, None, state.iterations + done.iteration)
         save(state)
     centroids = _there(state.base)
     sizes, inertia, distances = summary(group, centroids)
     return Level(centroids, sizes, inertia, state.iterations, r, rounds, distances)
+
+
+def _thin(settings: LevelSettings, r: int) -> Thin | None:
+    return Thin(THIN_R / r, settings.kmeans.seed) if r > THIN_R else None
 
 
 def _there(centroids: NDArray[np.float32] | None) -> NDArray[np.float32]:
@@ -120,29 +130,23 @@ class Nearest:
     count: int
 
 
-def nearest_rows(group: Group, centroids: NDArray[np.float32], r: int) -> Nearest:
+def nearest_rows(group: Group, centroids: NDArray[np.float32], r: int, among: Thin | None = None) -> Nearest:
     """The r rows of each cluster (K) that are nearest to its centroid, over all parts; of equal distances the earlier
-    part and row."""
-    ids: list[NDArray[np.int64]] = []
-    distances: list[NDArray[np.float32]] = []
-    rows: list[NDArray[np.int64]] = []
-    parts: list[NDArray[np.int64]] = []
-    for index, (part_ids, part_distances, part_rows) in enumerate(
-        group.each(assigned.closest, centroids=centroids, r=r)
-    ):
-        ids.append(part_ids)
-        distances.append(part_distances)
-        rows.append(part_rows)
-        parts.append(np.full(len(part_ids), index))
-    id, distance, part, row = (np.concatenate(piece) for piece in (ids, distances, parts, rows))
-    order = np.lexsort((row, part, distance, id))
+    part and place."""
+    found = list(group.each(assigned.closest, centroids=centroids, kept=among, r=r))
+    id, distance, place = (np.concatenate(piece) for piece in zip(*found, strict=True))
+    part = np.repeat(np.arange(len(found)), [len(ids) for ids, _, _ in found])
+    order = np.lexsort((place, part, distance, id))
     order = order[position_in_group(id[order]) < r]
     last = order[np.r_[np.diff(id[order]) != 0, True][: len(order)]]
-    clusters = len(centroids)
     cut = Kept(
-        centroids, np.full(clusters, -1, np.float32), np.full(clusters, -1, np.int64), np.full(clusters, -1, np.int64)
+        centroids,
+        np.full(len(centroids), -1, np.float32),
+        np.full(len(centroids), -1, np.int64),
+        np.full(len(centroids), -1, np.int64),
+        among,
     )
-    cut.distance[id[last]], cut.part[id[last]], cut.row[id[last]] = distance[last], part[last], row[last]
+    cut.distance[id[last]], cut.part[id[last]], cut.place[id[last]] = distance[last], part[last], place[last]
     return Nearest(cut, len(order))
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curate.cluster import assigned, exchange
-from curate.cluster.assigned import Kept, means_of
+from curate.cluster.assigned import Some, means_of
 from curate.cluster.start import start
 from curate.core.group import Group
 
@@ -66,7 +66,7 @@ Save = Callable[[State], None]
 
 
 def kmeans(
-    group: Group, settings: Settings, kept: Kept | None = None, begin: State | None = None, save: Save | None = None
+    group: Group, settings: Settings, kept: Some = None, begin: State | None = None, save: Save | None = None
 ) -> State:
     """The state after the last pass, with centroids that are means, for the rows of `group` or those `kept`.
 
@@ -90,7 +90,7 @@ def kmeans(
     return state
 
 
-def _lloyd(group: Group, settings: Settings, kept: Kept | None, state: State, pays: bool) -> State:
+def _lloyd(group: Group, settings: Settings, kept: Some, state: State, pays: bool) -> State:
     total, counts, inertia = _sums(group, state.centroids, kept)
     gained = _gained(state.previous, inertia)
     if gained <= (max(EXCHANGE_TOLERANCE, settings.tolerance) if pays else settings.tolerance):
@@ -101,7 +101,7 @@ def _lloyd(group: Group, settings: Settings, kept: Kept | None, state: State, pa
     return State(centroids, state.iteration + 1, np.inf if reseeded else inertia)
 
 
-def _exchange(group: Group, settings: Settings, kept: Kept | None, state: State, pays: bool) -> State:
+def _exchange(group: Group, settings: Settings, kept: Some, state: State, pays: bool) -> State:
     assert state.moves is not None
     moves, inertia = exchange.exchanged(group, settings, kept, state.centroids, state.moves)
     settled = _gained(state.previous, inertia) <= max(EXCHANGE_TOLERANCE, settings.tolerance)
@@ -116,7 +116,7 @@ def _gained(previous: float, inertia: float) -> float:
 
 
 def _sums(
-    group: Group, centroids: NDArray[np.float32], kept: Kept | None
+    group: Group, centroids: NDArray[np.float32], kept: Some
 ) -> tuple[NDArray[np.float64], NDArray[np.int64], float]:
     """Sums (K, d) and counts (K,) per cluster and the inertia, added in part order."""
     total = np.zeros(centroids.shape)
@@ -132,7 +132,7 @@ def _sums(
 def _means(
     group: Group,
     settings: Settings,
-    kept: Kept | None,
+    kept: Some,
     centroids: NDArray[np.float32],
     total: NDArray[np.float64],
     counts: NDArray[np.int64],

@@ -46,13 +46,16 @@ def level_quotas(
     seed: int = 0,
 ) -> list[NDArray[np.int64]]:
     """As `leaf_quotas`, for every level: [(K_1,), .. (K_L,)], each adding up to `target`."""
-    sizes = level_rows(np.asarray(rows, dtype=np.int64) * multiplier, parents)
-    most = int(sizes[-1].sum())
+    rows = np.asarray(rows, dtype=np.int64)
+    most = int(rows.sum()) * multiplier
     if target > most:
         raise TargetError(
             f"target: {target} rows of a pool that can give at most {most} "
-            f"({int(np.sum(rows))} rows, each up to {multiplier} times); lower `target` or raise `multiplier`"
+            f"({int(rows.sum())} rows, each up to {multiplier} times); lower `target` or raise `multiplier`"
         )
+    # nobody is asked for more than the target: whatever the multiplier, the numbers stay small
+    able = np.minimum(rows, target // multiplier + 1) * multiplier
+    sizes = [np.minimum(able, target, out=able) for able in level_rows(able, parents)]
     quotas = [np.array([target], dtype=np.int64)]
     for level in range(len(sizes), 0, -1):
         parent = parents[level - 1] if level < len(sizes) else np.zeros(len(sizes[-1]), dtype=np.int64)

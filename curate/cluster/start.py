@@ -12,17 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curate.cluster import assigned
-from curate.cluster.assigned import Kept
+from curate.cluster.assigned import Some
 from curate.cluster.nearest import nearest
 from curate.core.group import Group
 
 ROWS_PER_CENTROID, LEAST_ROWS = 4, 1 << 16
 """The sample has so many rows per centroid, and at least so many (all, where there are fewer)."""
-GROWTH = 0.5
+GROWTH = 1.0
 """Centroids drawn at once, as a share of those already there."""
 
 
-def start(group: Group, clusters: int, seed: int, kept: Kept | None = None) -> NDArray[np.float32]:
+def start(group: Group, clusters: int, seed: int, kept: Some = None) -> NDArray[np.float32]:
     """Centroids (clusters, d), drawn from a uniform sample over all parts."""
     rows = np.array(list(group.each(assigned.count_rows, kept=kept)))
     size = min(int(rows.sum()), max(LEAST_ROWS, ROWS_PER_CENTROID * clusters))
