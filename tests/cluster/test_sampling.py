@@ -174,3 +174,10 @@ def test_a_level_of_a_million_is_filled_at_once() -> None:
     quotas = fill(targets, parent, sizes)
     np.testing.assert_array_equal(np.bincount(parent, quotas), targets)
     assert (quotas <= sizes).all()
+
+
+def test_a_multiplier_however_large_is_no_overflow() -> None:
+    rows, parents = np.full(1000, 10**9), [np.arange(1000) % 500]
+    assert leaf_quotas(rows, parents, 1000, multiplier=10**10).tolist() == [1] * 1000
+    with pytest.raises(TargetError, match=f"at most {10**22} "):
+        leaf_quotas(rows, parents, 10**22 + 1, multiplier=10**10)
