@@ -75,7 +75,7 @@ class Assign(Map):
             if given != fitted:
                 raise CurateError(f"{self.op}.{name}: {given}, but its `tree` was fitted with {fitted}; write {fitted}")
         self._made = {**told.get("encoder", {}), "dim": str(told["dim"])}
-        self._leaves = leaves_of(tree)
+        self._leaves = leaf_centroids(tree)
         self._path = ancestors([tree[f"parents_{t}"] for t in range(1, self.levels)], told["levels"][0]["clusters"])
 
     def process(self, batch: Batch) -> dict[str, Any]:
@@ -97,7 +97,7 @@ class Assign(Map):
         return columns
 
 
-def leaves_of(tree: Artifact) -> NDArray[np.float32] | Cells:
+def leaf_centroids(tree: Artifact) -> NDArray[np.float32] | Cells:
     """A tree's leaf centroids: an array (K, d), or by cells, whose files are mapped when they are looked into."""
     if "cells" not in tree:
         return np.asarray(tree["centroids_1"])

@@ -76,34 +76,6 @@ def nearest(
     return ids, distances
 
 
-def nearest_few(
-    points: Points, centroids: NDArray[np.float32], few: int, threads: int = 1
-) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """The `few` nearest centroids of each point, nearest first: ids and squared L2 distances (n, min(few, K)).
-
-    The search is float32; those found are ordered by their float64 distance, then id.
-    """
-    import faiss
-
-    centroids = rows_of(centroids)
-    few = min(few, len(centroids))
-    ids = np.empty((len(points), few), dtype=np.int64)
-    distances = np.empty((len(points), few), dtype=np.float32)
-
-    def one(start: int) -> None:
-        block = rows_of(points[start : start + BLOCK_ROWS])
-        found = faiss.knn(block, centroids, few)[1]
-        row = np.repeat(np.arange(len(block)), few)
-        exact = exact_distances(block, centroids, row, found.ravel()).reshape(-1, few)
-        order = np.lexsort((found, exact), axis=1)
-        ids[start : start + BLOCK_ROWS] = np.take_along_axis(found, order, 1)
-        distances[start : start + BLOCK_ROWS] = np.take_along_axis(exact, order, 1)
-
-    for _ in each_block(one, len(points), threads):
-        pass
-    return ids, distances
-
-
 def distances_to(
     points: Points, centroids: NDArray[np.float32], ids: NDArray[np.int64], threads: int = 1
 ) -> NDArray[np.float32]:

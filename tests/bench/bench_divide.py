@@ -18,7 +18,7 @@ from curate.cluster.divide_cells import coarse_cells
 from curate.cluster.divide_probe import Cells, nearest_leaf
 from curate.cluster.hierarchy import LevelSettings, fit_level
 from curate.cluster.kmeans import Settings, kmeans
-from curate.cluster.nearest import nearest, nearest_few
+from curate.cluster.nearest import nearest
 from curate.core.group import MemoryGroup, cut
 from tests.bench.features import kl_to_uniform, made, tail, tiled
 from tests.bench.measure import line
@@ -173,7 +173,7 @@ def slope(x: list[int], y: list[float]) -> float:
 
 
 def main() -> None:
-    nearest_few(np.ones((2, 2), np.float32), np.ones((2, 2), np.float32), 1)  # loads faiss
+    nearest(np.ones((2, 2), np.float32), np.ones((2, 2), np.float32))  # loads faiss
     cifar, disc = made("cifar_pca256"), made("disc")
     groups = tail(100_000)
     if cifar is not None:

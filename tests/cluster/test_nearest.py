@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from curate.cluster import backends
-from curate.cluster.nearest import BLOCK_ROWS, Ambiguity, distances_to, nearest, nearest_few
+from curate.cluster.nearest import BLOCK_ROWS, Ambiguity, distances_to, nearest
 from curate.core.errors import CurateError
 
 
@@ -50,18 +50,6 @@ def test_ties_go_to_the_lowest_id(n: int, k: int, d: int, seed: int, b: str) -> 
     centroids = rng.integers(-2, 3, (k, d)).astype(np.float32)
     ids = nearest(points, centroids, backend=b)[0]
     np.testing.assert_array_equal(ids, squared(points, centroids).argmin(axis=1))
-
-
-@settings(max_examples=30, deadline=None)
-@given(n=st.integers(1, 40), k=st.integers(1, 60), few=st.integers(1, 9), seed=st.integers(0, 2**32 - 1))
-def test_the_few_nearest_come_in_order(n: int, k: int, few: int, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    points, centroids = rng.normal(size=(n, 7)).astype(np.float32), rng.normal(size=(k, 7)).astype(np.float32)
-    ids, distances = nearest_few(points, centroids, few)
-    exact = squared(points, centroids)
-    expected = np.argsort(exact, axis=1, kind="stable")[:, :few]
-    np.testing.assert_array_equal(ids, expected)
-    np.testing.assert_allclose(distances, np.take_along_axis(exact, expected, 1), rtol=1e-5)
 
 
 def test_an_unknown_backend_is_one_line() -> None:

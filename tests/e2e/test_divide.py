@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from curate.cluster.assign import leaves_of
+from curate.cluster.assign import leaf_centroids
 from curate.cluster.divide_probe import Cells
 from curate.cluster.nearest import nearest
 from curate.core.nouns import StoredArtifact
@@ -56,7 +56,7 @@ def test_on_both_engines(recipe: Path, tmp_path: Path, ray_session: Any) -> None
     assert_same(tmp_path / "local", tmp_path / "ray")
 
     tree = StoredArtifact(open_storage(here.outputs["tree"]), "")
-    leaves = leaves_of(tree)
+    leaves = leaf_centroids(tree)
     assert isinstance(leaves, Cells) and "centroids_1" not in tree
     joined = np.concatenate([leaves.leaves(cell) for cell in range(CELLS)])
     assert len(joined) == LEAVES == len(tree["parents_1"])
