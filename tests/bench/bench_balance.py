@@ -27,7 +27,7 @@ from curate.cluster.sizes import entropy
 from curate.cluster.tree import fit_tree, level_settings
 from curate.core.group import MemoryGroup
 from curate.core.hashing import make_key, ranks
-from tests.bench.features import kl_to_uniform, made
+from tests.bench.features import kl_to_uniform, made, shared
 from tests.bench.measure import line
 from tests.bench.pools import THREADS, LabelledPool, cifar_tail, clip_arts
 from tests.conftest import ROOT
@@ -224,7 +224,7 @@ def _counted(name: str, found: tuple[float, float, float]) -> None:
 
 
 def all_pictures(cache: Path) -> None:
-    parquet = ROOT.parent / "shared/data/cifar10-train.parquet"
+    parquet = shared() / "data" / "cifar10-train.parquet"
     if parquet.exists():
         pictures(cifar_tail(parquet))
     else:

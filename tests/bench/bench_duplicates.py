@@ -2,7 +2,7 @@
 
 python -m tests.bench.bench_duplicates [FOLDER [ENCODER]]
 
-FOLDER holds imagenet-sample-1000.parquet; CURATE_SHARED or ../shared/data when left out. ENCODER is one of
+FOLDER holds imagenet-sample-1000.parquet; the data of CURATE_SHARED or ../shared when left out. ENCODER is one of
 `image.embed`; `descriptor`, which needs no weights, when left out.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -36,8 +35,8 @@ from curate.core.vectors import from_binary, to_binary
 from curate.image.duplicates import FindDuplicates
 from curate.image.embed import Embed
 from curate.image.fingerprint import Fingerprint
+from tests.bench.features import shared
 from tests.bench.measure import line
-from tests.conftest import ROOT
 
 THREADS = 2
 DISTANCES = (-1, 0, 6, 12, 18, 24)
@@ -254,7 +253,7 @@ def copies() -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     given = arguments or []
-    folder = Path(given[0] if given else os.environ.get("CURATE_SHARED", ROOT.parent / "shared/data"))
+    folder = Path(given[0]) if given else shared() / "data"
     copies()
     if not (folder / "imagenet-sample-1000.parquet").exists():
         print(f"no imagenet-sample-1000.parquet in {folder}: nothing planted; name its folder")

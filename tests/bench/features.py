@@ -19,8 +19,13 @@ import numpy as np
 from tests.conftest import ROOT
 
 
+def shared() -> Path:
+    """The folder of pictures and tools beside the checkout, or where CURATE_SHARED says."""
+    return Path(os.environ.get("CURATE_SHARED", ROOT.parent / "shared"))
+
+
 def generator() -> Path:
-    return Path(os.environ.get("CURATE_SHARED", ROOT.parent / "shared")) / "tools" / "make_bench_data.py"
+    return shared() / "tools" / "make_bench_data.py"
 
 
 def made(name: str) -> np.ndarray | None:
