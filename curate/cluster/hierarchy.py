@@ -88,7 +88,7 @@ def fit_level(
     seeds = np.random.SeedSequence(settings.kmeans.seed).generate_state(rounds + 1, np.uint64)
     while state.round <= rounds + 1:
         of_round, kept, run = replace(settings.kmeans, seed=int(seeds[min(state.round, rounds)])), None, state.run
-        thin = _thin(settings, r) if state.round < rounds else None
+        thin = _thin(settings, r, rows) if state.round < rounds else None
         if state.round == rounds + 1:  # over all inputs again, from where the rounds have led to
             if not (rounds and settings.polish):
                 break
@@ -111,8 +111,13 @@ def fit_level(
     return Level(centroids, sizes, inertia, state.iterations, r, rounds, distances)
 
 
-def _thin(settings: LevelSettings, r: int) -> Thin | None:
-    return Thin(THIN_R / r, settings.kmeans.seed) if r > THIN_R else None
+def _thin(settings: LevelSettings, r: int, rows: int) -> Thin | None:
+    """The share of the rows that rounds before the last look at; None is all of them."""
+    if r <= THIN_R:
+        return None
+    drawn = rows * THIN_R / r
+    enough = drawn - 6 * drawn**0.5 >= settings.kmeans.clusters  # six standard deviations: no draw falls short of it
+    return Thin(THIN_R / r, settings.kmeans.seed) if enough else None
 
 
 def _there(centroids: NDArray[np.float32] | None) -> NDArray[np.float32]:

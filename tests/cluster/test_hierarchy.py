@@ -171,3 +171,10 @@ def test_percentiles() -> None:
     assert percentiles(values, np.ones(11))[[0, 50, 100]].tolist() == [0, 5, 10]
     assert percentiles(values, np.r_[np.zeros(10), 1.0])[50] == 10
     assert not percentiles(values[:0], np.ones(0)).any()
+
+
+@pytest.mark.parametrize(("clusters", "r"), [(400, 20), (100, 200), (1990, 6), (1, 1500), (3, 7)])
+def test_rounds_never_look_at_fewer_rows_than_clusters(clusters: int, r: int) -> None:
+    points = np.random.default_rng(0).standard_normal((2000, 4)).astype(np.float32)
+    settings = LevelSettings(Settings(clusters, iterations=2), rounds=2, r=r)
+    assert fit_level(MemoryGroup([{"vectors": points}]), settings).sizes.sum() == len(points)
