@@ -126,11 +126,17 @@ def sums(part: Part, shared: Mapping[str, Any]) -> tuple[NDArray[np.float64], ND
     return cluster_sums(vectors(part, shared), ids, clusters), counts, float(distances.sum(dtype=np.float64))
 
 
-def farthest(part: Part, shared: Mapping[str, Any]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """The `number` rows that lie farthest from their centroids: distances, descending, and vectors."""
+def farthest(part: Part, shared: Mapping[str, Any]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """The `number` rows that lie farthest from their centroids: distances, descending, and places."""
     _, distances = assigned(part, shared)
-    rows = np.lexsort((np.arange(len(distances)), -distances))[: shared["number"]]
-    return distances[rows], vectors(part, shared)[rows]
+    places = np.lexsort((np.arange(len(distances)), -distances))[: shared["number"]]
+    return distances[places], places
+
+
+def taken(part: Part, shared: Mapping[str, Any]) -> NDArray[np.float32]:
+    """The vectors at `places` (m, 2) of (part, place), those of this part, in their order."""
+    places = shared["places"]
+    return vectors(part, shared)[places[places[:, 0] == part.index, 1]]
 
 
 def closest(part: Part, shared: Mapping[str, Any]) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.int64]]:

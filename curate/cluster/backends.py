@@ -4,6 +4,7 @@ faiss        float32 products (BLAS) by blocks, fused with the search of the bes
 kd-tree      for few dimensions, in float64
 torch        products of bfloat16, where the processor multiplies it faster than float32 (AMX, AVX512-BF16)
 torch:cuda   the same on a GPU
+faiss:gpu    float32 on a GPU, where faiss is built for it
 
 A backend is prepared with centroids once per call and then searches blocks of points. It returns the best id of each
 row and, for the rows where rounding leaves more than one possible, all candidates: see `Found`.
@@ -11,10 +12,11 @@ row and, for the rows where rounding leaves more than one possible, all candidat
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -33,8 +35,10 @@ WORTH_MEASURING = 1 << 27
 """Multiplications of a call below which faiss is taken unmeasured: it has no start."""
 KD_DIMENSIONS = 12
 """Dimensions up to which a k-d tree is tried; beyond, it looks at everything."""
+MEASURED_ROWS = 2048
+"""Rows per thread that a measurement searches."""
 GPU_DEVICE = "/dev/nvidiactl"
-NAMES = ("faiss", "kd-tree", "torch", "torch:cuda")
+NAMES = ("faiss", "kd-tree", "torch", "torch:cuda", "faiss:gpu")
 
 
 @dataclass
@@ -51,23 +55,49 @@ class Found:
 Backend: TypeAlias = Callable[[NDArray[np.float32]], Found]
 
 
-def choose(name: str | None, rows: int, centroids: NDArray[np.float32], threads: int) -> Backend:
-    """The backend of that name, or the fastest here, prepared with centroids (K, d).
-
-    Raises CurateError for a name that is none.
-    """
+def chosen(name: str | None, rows: int, centroids: NDArray[np.float32], threads: int) -> str:
+    """That name, or the fastest backend here for centroids (K, d). Raises CurateError for a name that is none."""
     if name is None:
         small = rows * centroids.size < WORTH_MEASURING
-        name = "faiss" if small else fastest(centroids.shape[1], _rounded(len(centroids)), threads)
+        return "faiss" if small else fastest(centroids.shape[1], _rounded(len(centroids)), threads)
     if name not in NAMES:
         raise CurateError(f"backend: {name!r} is none of {', '.join(NAMES)}")
-    if name == "faiss":
-        return faiss_search(centroids)
-    return kd_search(centroids) if name == "kd-tree" else torch_search(centroids, name.partition(":")[2] or "cpu")
+    return name
 
 
-def faiss_search(centroids: NDArray[np.float32]) -> Backend:
+def prepared(name: str, centroids: NDArray[np.float32]) -> Backend:
+    """The backend of that name, over centroids (K, d)."""
+    if name == "kd-tree":
+        return kd_search(centroids)
+    library, _, device = name.partition(":")
+    return torch_search(centroids, device or "cpu") if library == "torch" else faiss_search(centroids, bool(device))
+
+
+def side_by_side(name: str, threads: int) -> int:
+    """Blocks that are searched at a time: one where the backend itself spreads a block over the threads."""
+    return threads if name in ("faiss", "kd-tree") else 1
+
+
+@contextlib.contextmanager
+def threads_of(name: str, threads: int) -> Iterator[None]:
+    """torch keeps its number of threads for the whole process: it is put back."""
+    if name != "torch":
+        yield
+        return
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def faiss_search(centroids: NDArray[np.float32], gpu: bool = False) -> Backend:
     import faiss
+
+    knn = partial(faiss.knn_gpu, faiss.StandardGpuResources()) if gpu else faiss.knn
 
     few = min(FEW, len(centroids))
     size = np.sqrt(np.einsum("kd,kd->k", centroids, centroids, dtype=np.float64))
@@ -76,7 +106,7 @@ def faiss_search(centroids: NDArray[np.float32]) -> Backend:
     unit = 2 * (centroids.shape[1] + 4) * 2.0**-24
 
     def search(block: NDArray[np.float32]) -> Found:
-        distances, ids = faiss.knn(block, centroids, few)
+        distances, ids = knn(block, centroids, few)
         length = np.sqrt(np.einsum("nd,nd->n", block, block, dtype=np.float64))
         return _listed(ids, distances, (unit * (length + largest) ** 2)[:, None], few < len(centroids))
 
@@ -121,6 +151,12 @@ def torch_search(centroids: NDArray[np.float32], device: str) -> Backend:
     largest, most_lost, most_half = float(size.max()), float(lost.max()), float(half.max())
     del c, low
     clusters, dim = centroids.shape
+    # a GPU rounds sums of parts to bfloat16 on the way, unless it is asked for float32
+    wide = {"out_dtype": torch.float32} if device == "cuda" else {}
+
+    def product(a: Any, b: Any) -> Any:
+        return torch.mm(a, b, **wide).float()
+
     accumulated, vanished = (dim + 4) * 2.0**-24 + 2.0**-8, (dim + 1) * 2.0**-125
 
     def search(block: NDArray[np.float32]) -> Found:
@@ -133,7 +169,7 @@ def torch_search(centroids: NDArray[np.float32], device: str) -> Backend:
         top, best = torch.full_like(slack, -torch.inf), torch.zeros(len(x), dtype=torch.int64, device=device)
         unsure, pairs = torch.zeros(len(x), dtype=torch.bool, device=device), []
         for start in range(0, clusters, COLUMNS):
-            score = (rounded @ transposed[:, start : start + COLUMNS]).float().sub_(half32[start : start + COLUMNS])
+            score = product(rounded, transposed[:, start : start + COLUMNS]).sub_(half32[start : start + COLUMNS])
             high = score.amax(dim=1)
             best = torch.where(high > top, score.argmax(dim=1) + start, best)
             top = torch.maximum(high, top)
@@ -169,26 +205,34 @@ def _lost(x: Any, rounded: Any) -> Any:
 @lru_cache(maxsize=64)
 def fastest(dim: int, clusters: int, threads: int) -> str:
     """Name of the backend that searches made-up rows in the least time; measured once per shape and process."""
+    import faiss
+
     names = [
         "faiss",
         *(["kd-tree"] if dim <= KD_DIMENSIONS else []),
         *(["torch"] if fast_bfloat16() else []),
         *(["torch:cuda"] if has_cuda() else []),
+        *(["faiss:gpu"] if has_cuda() and hasattr(faiss, "StandardGpuResources") else []),
     ]
     if len(names) == 1:
         return names[0]
     rng = np.random.default_rng(0)
     centroids = rng.standard_normal((clusters, dim), dtype=np.float32)
-    block = centroids[rng.integers(clusters, size=1024)] + 0.1 * rng.standard_normal((1024, dim), dtype=np.float32)
-    return min(names, key=lambda name: _seconds(choose(name, len(block), centroids, threads), block))
+    rows = centroids[rng.integers(clusters, size=MEASURED_ROWS * threads)]
+    rows += 0.1 * rng.standard_normal(rows.shape, dtype=np.float32)
+    return min(names, key=lambda name: _seconds(name, centroids, rows, threads))
 
 
-def _seconds(search: Backend, block: NDArray[np.float32]) -> float:
-    search(block)
-    began = time.perf_counter()
-    for _ in range(2):
-        search(block)
-    return time.perf_counter() - began
+def _seconds(name: str, centroids: NDArray[np.float32], rows: NDArray[np.float32], threads: int) -> float:
+    """Shorter of two searches, as `nearest` does them."""
+    from curate.cluster.nearest import nearest
+
+    took = []
+    for _ in range(3):
+        began = time.perf_counter()
+        nearest(rows, centroids, threads, name)
+        took.append(time.perf_counter() - began)
+    return min(took[1:])
 
 
 def _rounded(clusters: int) -> int:

@@ -144,8 +144,11 @@ def _means(
         return means, 0
     found = list(group.each(assigned.farthest, centroids=centroids, kept=kept, number=len(empty)))
     distance = np.concatenate([distances for distances, _ in found])
-    rows = np.concatenate([vectors for _, vectors in found])
+    part = np.repeat(np.arange(len(found)), [len(places) for _, places in found])
+    place = np.concatenate([places for _, places in found])
     order = np.argsort(-distance, kind="stable")[: len(empty)]
     order = order[distance[order] > 0]
-    means[empty[: len(order)]] = rows[order]
+    rows = list(group.each(assigned.taken, kept=kept, places=np.stack([part[order], place[order]], axis=1)))
+    by_part = np.argsort(part[order], kind="stable")
+    means[empty[: len(order)][by_part]] = np.concatenate(rows)
     return means, len(order)

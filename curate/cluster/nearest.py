@@ -19,7 +19,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from curate.cluster.backends import Backend, Found, choose
+from curate.cluster.backends import Backend, Found, chosen, prepared, side_by_side, threads_of
 from curate.cluster.vectors import Points
 
 T = TypeVar("T")
@@ -55,7 +55,8 @@ def nearest(
     if len(centroids) == 0:
         raise ValueError("nearest: no centroids; give at least 1")
     centroids = rows_of(centroids)
-    search = choose(backend, len(points), centroids, threads)
+    name = chosen(backend, len(points), centroids, threads)
+    search = prepared(name, centroids)
     exact = _Exact(centroids)
     ids = np.empty(len(points), dtype=np.int64)
     distances = np.empty(len(points), dtype=np.float32)
@@ -68,11 +69,12 @@ def nearest(
         distances[start : start + BLOCK_ROWS] = np.einsum("nd,nd->n", difference, difference)
         return told
 
-    for told in each_block(one, len(points), threads):
-        if ambiguity is not None:
-            ambiguity.rows += told.rows
-            ambiguity.compared += told.compared
-            ambiguity.full += told.full
+    with threads_of(name, threads):
+        for told in each_block(one, len(points), side_by_side(name, threads)):
+            if ambiguity is not None:
+                ambiguity.rows += told.rows
+                ambiguity.compared += told.compared
+                ambiguity.full += told.full
     return ids, distances
 
 

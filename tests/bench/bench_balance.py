@@ -60,11 +60,12 @@ def fitted(
     rounds: int,
     seed: int,
     unit: bool,
-    anew: bool | None = None,
+    polish: Sequence[bool] | None = None,
 ) -> Fitted:
-    """A tree over all points; `anew` says for all levels whether rounds draw a new start, which else level 1 does."""
+    """A tree over all points; `polish` says of each level whether a k-means over all inputs ends it."""
     settings = level_settings(clusters, seed, rounds, r, unit_norm=unit)
-    settings = settings if anew is None else [replace(level, anew=anew) for level in settings]
+    if polish is not None:
+        settings = [replace(level, polish=ends) for level, ends in zip(settings, polish, strict=True)]
     tree = fit_tree(MemoryGroup([{"vectors": points}], THREADS), settings)
     return Fitted(tree.centroids[0], tree.parents, nearest(points, tree.centroids[0], THREADS)[0])
 
@@ -106,14 +107,18 @@ def blame(tree: Fitted, target: int, seed: int, area: NDArray[np.float32]) -> li
 
 
 def disc_case(
-    points: NDArray[np.float32], levels: Sequence[int], r: Sequence[int], rounds: int, anew: bool | None = None
+    points: NDArray[np.float32],
+    levels: Sequence[int],
+    r: Sequence[int],
+    rounds: int,
+    polish: Sequence[bool] | None = None,
 ) -> dict[str, float]:
     """Means over the seeds of what one way to sample gives; `low` and `high` are its best and worst sample."""
     area = uniform(400_000, 0)
     cases = []
     for seed in SEEDS:
         began = time.perf_counter()
-        tree = fitted(points, levels, r, rounds, seed, unit=False, anew=anew)
+        tree = fitted(points, levels, r, rounds, seed, unit=False, polish=polish)
         sample = kl_to_uniform(points[balanced(tree, DISC_SAMPLE, seed)])
         took = time.perf_counter() - began
         levels_blame = blame(tree, DISC_SAMPLE, seed, area)
@@ -151,8 +156,8 @@ def sweep() -> None:
     points = made("disc")
     if points is None:
         return
-    for name, anew in (("every level anew, as published", True), ("no level anew", False)):
-        told(name, disc_case(points, DISC_LEVELS, DISC_NEAREST, ROUNDS, anew))
+    for name, polish in (("rounds alone, as published", [False] * 3), ("every level ends with all", [True] * 3)):
+        told(name, disc_case(points, DISC_LEVELS, DISC_NEAREST, ROUNDS, polish))
     for r in ((15, 1, 1), (5, 2, 2), (30, 8, 8)):
         told(f"{ROUNDS} rounds, r = {[*r]}", disc_case(points, DISC_LEVELS, r, ROUNDS))
     for rounds in (1, 3, 30):
