@@ -1,14 +1,15 @@
 """A process that has imported everything and started no thread; it forks a driver for each order it gets, in no time.
 
-Run as `python -m tests.engine.forks`. An order is a line of JSON on standard input: `workspace`, `changes` of the toy
-pipeline (or `fits`, those of the one with a Fit, in parts of `part_rows`), `options`, `engine`, `environment`, a
-`console` file to speak to, and where the driver is to be killed: at the `call`-th Python call of its main thread. The
-answer is two lines: the driver's `pid` when it starts, and in the end how it went: `signal`, its one-line `error`, and
-how many `calls` it made when they were counted.
+Run as `python -m tests.engine.forks MODULE ...`, with modules to import besides. An order is a line of JSON on standard
+input: `workspace`, `changes` of the toy pipeline (or `fits`, those of the one with a Fit, or a `recipe`, in parts of
+`part_rows`), `options`, `engine`, `environment`, a `console` file to speak to, and where the driver is to be killed: at
+the `call`-th Python call of its main thread. The answer is two lines: the driver's `pid` when it starts, and in the end
+how it went: `signal`, its one-line `error`, and how many `calls` it made when they were counted.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -24,6 +25,7 @@ from rich.console import Console
 
 from curate.core import group
 from curate.core.errors import CurateError
+from curate.core.recipe import load
 from curate.engine import isolated
 from curate.engine.context import Options
 from curate.engine.run import run
@@ -54,7 +56,10 @@ def drive(order: dict[str, Any]) -> dict[str, Any]:
     console = Console(file=speak, width=200) if speak else None
     options = Options(**{"segment_seconds": 0.0} | order.get("options", {}))
     group.LEAST_PART_ROWS = order.get("part_rows", group.LEAST_PART_ROWS)
-    pipeline = toys.fits(**order["fits"]) if "fits" in order else toys.pipeline(**order.get("changes", {}))
+    if "recipe" in order:
+        pipeline = load(Path(order["recipe"]))
+    else:
+        pipeline = toys.fits(**order["fits"]) if "fits" in order else toys.pipeline(**order.get("changes", {}))
     if calls:
         sys.setprofile(calls)
     try:
@@ -96,8 +101,11 @@ def _say(value: dict[str, Any]) -> None:
 class Drivers:
     """The process above, from the test's side."""
 
+    def __init__(self, *modules: str) -> None:
+        self.modules = modules
+
     def __enter__(self) -> Self:
-        command, root = [sys.executable, "-m", "tests.engine.forks"], Path(__file__).parent.parent.parent
+        command, root = [sys.executable, "-m", "tests.engine.forks", *self.modules], Path(__file__).parent.parent.parent
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, cwd=root, text=True, stdin=pipe, stdout=pipe)
         return self
@@ -127,6 +135,8 @@ class Drivers:
 
 
 def main() -> None:
+    for name in sys.argv[1:]:
+        importlib.import_module(name)
     assert threading.active_count() == 1
     for line in sys.stdin:
         answer(json.loads(line))
