@@ -29,7 +29,7 @@ from tests.engine.forks import COUNT_ONLY, Drivers
 
 PART_ROWS = 64
 POOL = {"rows": 240, "shard_rows": 32}
-MOMENTS = 5
+MOMENTS = 2
 FITS = ("tree", "meanings", "cells")
 """In the order in which they are built."""
 
@@ -49,7 +49,11 @@ class Clean:
     calls: int
 
     def checkpoints(self, how: str) -> list[str]:
-        return [point for point in self.points if "/work/checkpoints/" in point and point.endswith(how)]
+        return [
+            point
+            for point in self.points
+            if Path(point).parts[-3:-1] == ("work", "checkpoints") and point.endswith(how)
+        ]
 
 
 @pytest.fixture(scope="module")
