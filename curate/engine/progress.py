@@ -30,7 +30,7 @@ class Step:
         rate = self.done / max(1e-6, time.monotonic() - self.began)
         if self.bar is not None and self.owner.bars is not None:
             self.owner.bars.update(self.bar, completed=self.done, rate=f"{rate:,.0f}/s", rejects=self.refused())
-        elif self.owner.console and time.monotonic() - self.spoke > LINE_SECONDS and self.done < self.total:
+        elif self.owner.console and time.monotonic() - self.spoke > LINE_SECONDS and 0 < self.done < self.total:
             self.spoke = time.monotonic()
             left = (self.total - self.done) / max(rate, 1e-6)
             self.owner.say(f"  {self.label}: {self.done:,} of {self.total:,}, {rate:,.0f}/s, {left:,.0f} s to go")
