@@ -219,7 +219,8 @@ def ops(name: Annotated[str | None, typer.Argument(help="One op, with its parame
         cells = (field, _kind(info.annotation), default, "execution" if is_execution(info.metadata) else "")
         table.add_row(*(escape(cell) for cell in (*cells, info.description or "")))
     for port, artifact in cls.ports.items():
-        table.add_row(port, "input", "required", "", f"name of the stage that makes the {artifact}")
+        default = "none" if port in cls.optional_ports else "required"
+        table.add_row(port, "input", default, "", f"name of the stage that makes the {artifact}")
     out.print(table)
 
 

@@ -174,7 +174,7 @@ class Pipeline:
 
     def _check_ports(self, node: Node) -> None:
         for port, kind in node.stage.ports.items():
-            if port not in node.ports:
+            if port not in node.ports and port not in node.stage.optional_ports:
                 raise node.fail(f"port {port!r} is missing; name the stage that makes the {kind}, or pin:NAME")
         for port, name in node.ports.items():
             wanted = node.stage.ports.get(port)

@@ -65,6 +65,8 @@ class Stage(BaseModel):
     version: ClassVar[int] = 1
     ports: ClassVar[dict[str, str]] = {}
     """Named inputs besides `from`: port -> kind of artifact (what a Reduce calls its `kind`)."""
+    optional_ports: ClassVar[tuple[str, ...]] = ()
+    """Ports that a recipe may leave out; `setup` then finds nothing under their names."""
 
     def parameters(self) -> dict[str, Any]:
         """The semantic parameters, JSON-able: what enters the fingerprint."""
