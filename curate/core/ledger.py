@@ -17,22 +17,24 @@ ERROR_PREFIX = "error_"
 
 @dataclass
 class Entry:
-    """One stage's line. `copies` are rows after a declared expansion (None: each row goes on once)."""
+    """One stage's line. `copies` are rows after a declared expansion (None: each row goes on once), `items` those that
+    they are copies of, where a row's items (sentences) go on one by one."""
 
     before: int = 0
     rejected: Counter[str] = field(default_factory=Counter)
     after: int = 0
     counters: Counter[str] = field(default_factory=Counter)
     copies: int | None = None
+    items: int | None = None
 
     def __add__(self, other: Entry) -> Entry:
-        copies = None if self.copies is None and other.copies is None else (self.copies or 0) + (other.copies or 0)
         return Entry(
             self.before + other.before,
             self.rejected + other.rejected,
             self.after + other.after,
             self.counters + other.counters,
-            copies,
+            _sum(self.copies, other.copies),
+            _sum(self.items, other.items),
         )
 
     def check(self, stage: str) -> Self:
@@ -48,13 +50,17 @@ class Entry:
     def to_json(self) -> dict[str, Any]:
         value: dict[str, Any] = {"before": self.before, "rejected": dict(sorted(self.rejected.items()))}
         value |= {"after": self.after, "counters": dict(sorted(self.counters.items()))}
-        return value if self.copies is None else value | {"copies": self.copies}
+        expanded = {"copies": self.copies, "items": self.items}
+        return value | {name: count for name, count in expanded.items() if count is not None}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        return cls(
-            value["before"], Counter(value["rejected"]), value["after"], Counter(value["counters"]), value.get("copies")
-        )
+        rejected, counters = Counter(value["rejected"]), Counter(value["counters"])
+        return cls(value["before"], rejected, value["after"], counters, value.get("copies"), value.get("items"))
+
+
+def _sum(a: int | None, b: int | None) -> int | None:
+    return None if a is None and b is None else (a or 0) + (b or 0)
 
 
 def total(entries: Iterable[Entry]) -> Entry:

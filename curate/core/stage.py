@@ -280,8 +280,10 @@ class Fit(Stage):
 class Select(Stage):
     """Which rows go on, and how often. `units` are what quotas are given to: clusters, concepts."""
 
+    spread: ClassVar[bool] = False
+    """Whether `pick` looks at rows one by one, so that the rows of a unit may be dealt to several buckets."""
     multiplier: int = 1
-    """The most copies of one row."""
+    """The most copies of one row, or of one of its items."""
 
     def reads(self) -> tuple[str, ...]:
         return ()
@@ -298,8 +300,16 @@ class Select(Stage):
         """counts (U,): live rows per unit -> quotas (U,): copies per unit. Raises TargetError, naming the maximum."""
         raise NotImplementedError
 
+    def planned(self, counts: NDArray[np.int64], quotas: NDArray[np.int64]) -> None:
+        """What `plan` was given and has returned, before every `pick`: for stages that pick by more than the quotas."""
+
     def pick(self, rows: Table, units: NDArray[np.int64], quotas: NDArray[np.int64]) -> dict[str, Any]:
-        """All rows of some whole units -> `copies` (0 = rejected), `reject` (reason where 0), `item` if not "0"."""
+        """All rows of some whole units (any rows, if `spread`) -> `copies` (0 = rejected), `reject` (reason where 0).
+
+        Stages that choose among items return them one by one: `row` (m,), ascending places in `rows`, each at least
+        once; `item` (m,), their names; and `copies`, `reject` (m,). `expected` (m,), if any, is how many copies chance
+        was to give: what a report holds against what it gave.
+        """
         raise NotImplementedError
 
 
@@ -326,6 +336,10 @@ class Pack(Stage):
     shard_rows: int = 1000
     seed: int = 0
 
+    def texts(self) -> tuple[str, ...]:
+        """Columns of which the first that is there holds an item's text: with a value per item, if items are packed."""
+        return ()
+
     def reads(self) -> tuple[str, ...]:
         """Columns that `write` needs or that the index carries."""
         return ()
@@ -336,7 +350,7 @@ class Pack(Stage):
 
     def write(self, row: Mapping[str, Any], data: bytes, add: Callable[[str, bytes], int]) -> Packed:
         """Put one sample into the tar; `add(member name, bytes)` returns the offset of the member's bytes. Raise Reject
-        before anything is added, to leave the sample out."""
+        before anything is added, to leave the sample out. Of per-item columns, `row` has the item's element."""
         raise NotImplementedError
 
     def carried(self) -> tuple[str, ...]:

@@ -24,7 +24,8 @@ class View(Protocol):
 
     def tables(self, names: Sequence[str]) -> Iterator[pa.Table]:
         """A table per shard, all rows: the named columns that exist, and `key`. Also to be had: `rejected_by` (name of
-        the stage that refused the row, or null) and `reject_reason`; `copies` (int32, 0 where not selected)."""
+        the stage that refused the row, or null) and `reject_reason`; `copies` (int32, 0 where not selected); by item
+        `item_copies` and `item_expected` (lists of float32: copies, and how many the selection expected by chance)."""
         ...
 
     def artifact(self, stage: str) -> Artifact:

@@ -15,7 +15,7 @@ from curate.core.nouns import save_artifact
 from curate.core.pipeline import Node
 from curate.core.rows import ColumnsRef
 from curate.core.stage import Pack, Reduce, Report, Select
-from curate.engine import packing, shuffle, tasks
+from curate.engine import packing, selecting, shuffle, tasks
 from curate.engine.context import Built, Context
 from curate.engine.segments import read_ledger
 from curate.engine.view import StoredView
@@ -88,17 +88,17 @@ def build_select(ctx: Context, node: Node, built: Built) -> None:
     pool = ctx.pool(node)
     buckets = shuffle.buckets_for(pool.rows)
 
-    def task(**changes: Any) -> tasks.SelectTask:
-        return tasks.SelectTask(
+    def task(**changes: Any) -> selecting.SelectTask:
+        return selecting.SelectTask(
             ctx.storage, stage, ctx.rows(node), ctx.ports(node), built.base, buckets, ctx.tombstones, **changes
         )
 
     with ctx.progress.step(node.name, pool.rows) as step:
-        scattered = ctx.must(tasks.select_scatter, [task(shards=(s,)) for s in pool.shards], stage, node.name)
-        ctx.must(tasks.select_plan, [task()], stage, node.name)
+        scattered = ctx.must(selecting.select_scatter, [task(shards=(s,)) for s in pool.shards], stage, node.name)
+        ctx.must(selecting.select_plan, [task()], stage, node.name)
         picks = [task(bucket=b) for b in range(buckets)]
         entries = []
-        for result in ctx.must(tasks.select_pick, picks, stage, node.name):
+        for result in ctx.must(selecting.select_pick, picks, stage, node.name):
             entry = Entry.from_json(result["entry"])
             entries.append(entry)
             step.advance(result["rows"], sum(entry.rejected.values()))

@@ -100,8 +100,10 @@ def _selection(run: Run, base: str, key: str) -> dict[str, Any]:
             facts = {
                 "unit": unit,
                 "copies": pc.sum(table.column("copies")).as_py(),
-                "reject": table.column("reject")[0].as_py(),
+                "reject": None if pc.any(pc.greater(table.column("copies"), 0)).as_py() else table["reject"][0].as_py(),
             }
+            if table.num_rows > 1 or table["item"][0].as_py() != "0":
+                facts["items"] = [f"{r['item']}: {r['reject'] or r['copies']}" for r in table.to_pylist()]
             if unit >= 0:
                 facts |= {f"unit {name}": quota.column(name)[unit].as_py() for name in ("count", "quota")}
             return facts

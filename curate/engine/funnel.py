@@ -24,7 +24,8 @@ def funnel(ledger: Mapping[str, Entry], ops: Mapping[str, str], reused: Mapping[
     for name, entry in ledger.items():
         refused = sum(entry.rejected.values())
         cells = [name, ops.get(name, ""), f"{entry.before:,}", f"{refused:,}" if refused else "", f"{entry.after:,}"]
-        cells += ["" if entry.copies is None else f"{entry.copies:,}", _reasons(entry)]
+        copies = "" if entry.copies is None else f"{entry.copies:,}"
+        cells += [copies if entry.items is None else f"{copies} of {entry.items:,} items", _reasons(entry)]
         if reused is not None:
             cells.append("reused" if reused.get(name) else "built")
         table.add_row(*cells)

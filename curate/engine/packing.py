@@ -17,8 +17,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from curate.codec.tars import TarWriter, read_spans
-from curate.core.errors import Reject, StorageError
+from curate.core.errors import CurateError, Reject, StorageError
 from curate.core.hashing import digest_bytes, ranks
+from curate.core.items import element, per_item
 from curate.core.nouns import Shard, read_shards
 from curate.core.rows import POOL_COLUMNS, ColumnsRef, Rows, rejects_to_mask
 from curate.core.stage import Pack
@@ -103,13 +104,15 @@ def pack_shard(task: PackTask) -> dict[str, Any]:
     began = time.perf_counter()
     stage: Pack = set_up(task.base, task.stage, {}, task.storage)  # type: ignore[assignment]
     rows = _stretch(task)
-    facts, data = _gather(task, rows)
+    facts, data, itemised = _gather(task, rows)
+    _check_texts(stage, rows, facts, itemised)
     part: list[dict[str, Any]] = []
     refused: Counter[str] = Counter()
     with task.storage.publish(f"{task.base}/{task.tar}") as path, open(path, "wb") as file, TarWriter(file) as tar:
         for row in rows.to_pylist():
             place = (row["shard"], row["row"])
             fact = facts[place] | {"item": row["item"], "copy": row["copy"]}
+            fact |= {name: element(fact[name], row["item"]) for name in itemised}
             try:
                 packed = stage.write(fact, data[place], tar.add)
             except Reject as reject:
@@ -137,8 +140,8 @@ def _stretch(task: PackTask) -> pa.Table:
 
 def _gather(
     task: PackTask, rows: pa.Table
-) -> tuple[dict[tuple[str, int], dict[str, Any]], dict[tuple[str, int], bytes]]:
-    """Facts and bytes of the rows by (shard id, row), a pool shard at a time."""
+) -> tuple[dict[tuple[str, int], dict[str, Any]], dict[tuple[str, int], bytes], set[str]]:
+    """Facts and bytes of the rows by (shard id, row), a pool shard at a time; and which facts are one per item."""
     made = {name for ref in task.rows.columns for name in ref.names}
     extra = [name for name in task.stage.reads_if_there() if name in made]
     names = tuple(dict.fromkeys((*POOL_COLUMNS, *task.stage.reads(), *extra)))
@@ -148,17 +151,33 @@ def _gather(
         wanted.setdefault(shard_id, set()).add(row)
     facts: dict[tuple[str, int], dict[str, Any]] = {}
     data: dict[tuple[str, int], bytes] = {}
+    itemised: set[str] = set()
     for shard_id, members in sorted(wanted.items()):
         shard = by_id[shard_id]
         index = sorted(members)
         table = task.rows.table(shard, names).take(pa.array(index))
+        itemised |= {field.name for field in table.schema if per_item(field)}
         spans = list(zip(table.column("offset").to_pylist(), table.column("size").to_pylist(), strict=True))
         fs, path = locate(task.storage, shard)
         for row, fact, member in zip(
             index, table.to_pylist(), read_spans(fs, path, spans, shard.tar_bytes), strict=True
         ):
             facts[shard_id, row], data[shard_id, row] = fact, member
-    return facts, data
+    return facts, data, itemised
+
+
+def _check_texts(stage: Pack, rows: pa.Table, facts: dict[tuple[str, int], dict[str, Any]], itemised: set[str]) -> None:
+    """Raises CurateError where items beyond the first would all be given the same text."""
+    known = next(iter(facts.values()), {})
+    text = next((name for name in stage.texts() if name in known), None)
+    if text is None or text in itemised:
+        return
+    for key, item in zip(rows.column("key").to_pylist(), rows.column("item").to_pylist(), strict=True):
+        if item != "0":
+            raise CurateError(
+                f"{stage.op}.text: {text!r} has one text a row, but item {item} of {key} was selected; name the list "
+                "column that the selection's items are of, such as text: sentences"
+            )
 
 
 @lru_cache(maxsize=2)

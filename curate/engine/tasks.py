@@ -1,4 +1,4 @@
-"""What workers do besides Map passes: import a portion, the steps of Reduce and Select; functions of one payload."""
+"""What workers do besides Map passes: import a portion, the steps of a Reduce; functions of one payload."""
 
 from __future__ import annotations
 
@@ -22,10 +22,8 @@ from curate.core.hashing import digest_bytes, key_words, make_key, rank_below, r
 from curate.core.ledger import Entry
 from curate.core.nouns import POOL_SCHEMA, Shard, save_artifact
 from curate.core.rows import Rows
-from curate.core.stage import Incoming, Portion, Reduce, Select, Source
+from curate.core.stage import Incoming, Portion, Reduce, Source
 from curate.core.storage import Storage, open_storage
-from curate.core.tombstones import Tombstones
-from curate.engine import shuffle
 from curate.engine.backend import set_up
 from curate.engine.segments import dump
 
@@ -242,69 +240,7 @@ def reduce_finish(task: FinishTask) -> dict[str, Any]:
     return {"bytes": save_artifact(task.storage, task.base, artifact)}
 
 
-# --- Select -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class SelectTask:
-    storage: Storage
-    stage: Select
-    rows: Rows
-    ports: dict[str, str]
-    base: str
-    buckets: int
-    tombstones: Tombstones
-    shards: tuple[Shard, ...] = ()
-    """Those to scatter; later steps read what the scatter has left, so that no task carries the whole pool's list."""
-    bucket: int = 0
-
-    def ready(self) -> Select:
-        return set_up(self.base, self.stage, self.ports, self.storage)  # type: ignore[return-value]
-
-
-def select_scatter(task: SelectTask) -> list[dict[str, Any]]:
-    """Live rows of shards, by bucket of units, into files; and how many each unit has."""
-    stage = task.ready()
-    results = []
-    for shard in task.shards:
-        names = tuple(dict.fromkeys((*stage.reads(), "url", "sha256")))
-        alive = task.rows.alive(shard)
-        table = task.rows.table(shard, names).filter(pa.array(alive))
-        units = np.array(stage.units(table), dtype=np.int64)
-        units[task.tombstones.mask(table)] = -1
-        table = table.select(["key", *(n for n in stage.reads() if n != "key")])
-        for name, values in (("unit", units), ("row", np.flatnonzero(alive))):
-            table = table.append_column(name, pa.array(values, pa.int64()))
-        table = table.append_column("shard", pa.array([shard.id] * table.num_rows, pa.string()))
-        shuffle.write(
-            task.storage,
-            f"{task.base}/shuffle/{shard.id}.parquet",
-            table,
-            np.maximum(units, 0) % task.buckets,
-            task.buckets,
-        )
-        unit, count = np.unique(units[units >= 0], return_counts=True)
-        counts = pa.table({"unit": unit, "count": count})
-        task.storage.publish_table(f"{task.base}/counts/{shard.id}.parquet", counts)
-        results.append({"shard": shard.id, "rows": table.num_rows})
-    return results
-
-
-def select_plan(task: SelectTask) -> dict[str, Any]:
-    """Counts of all shards -> quotas, as a file."""
-    stage = task.ready()
-    counts = np.zeros(0, dtype=np.int64)
-    files = [f"{task.base}/counts/{file}" for file in task.storage.list(f"{task.base}/counts")]
-    for table in fetched(task.storage.read_table, files):
-        unit, count = table.column("unit").to_numpy(), table.column("count").to_numpy()
-        if len(unit) and unit[-1] >= len(counts):
-            counts = np.pad(counts, (0, int(unit[-1]) + 1 - len(counts)))
-        counts[unit] += count
-    quotas = np.asarray(stage.plan(counts), dtype=np.int64)
-    counts = np.pad(counts, (0, max(0, len(quotas) - len(counts))))
-    quotas = np.pad(quotas, (0, len(counts) - len(quotas)))
-    task.storage.publish_table(f"{task.base}/quotas.parquet", pa.table({"count": counts, "quota": quotas}))
-    return {"quota": int(quotas.sum()), "units": len(quotas)}
+# --- reading ----------------------------------------------------------------------------------------------------------
 
 
 def fetched(read: Callable[[str], T], paths: Sequence[str]) -> Iterator[T]:
@@ -317,37 +253,3 @@ def fetched(read: Callable[[str], T], paths: Sequence[str]) -> Iterator[T]:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
-
-
-def select_pick(task: SelectTask) -> dict[str, Any]:
-    """The rows of one bucket of units -> copies or a reason for each, sorted by shard and row."""
-    stage = task.ready()
-    quotas = task.storage.read_table(f"{task.base}/quotas.parquet").column("quota").to_numpy()
-    files = [f"{task.base}/shuffle/{file}" for file in sorted(task.storage.list(f"{task.base}/shuffle"))]
-    rows = shuffle.read(task.storage, files, task.bucket).sort_by("key")
-    buried = rows.filter(pc.field("unit") < 0)
-    rows = rows.filter(pc.field("unit") >= 0)
-    picked = stage.pick(rows, rows.column("unit").to_numpy(), quotas)
-    out = _picked_table(rows, picked)
-    zeros = {"copies": np.zeros(buried.num_rows, np.int32), "reject": ["tombstone"] * buried.num_rows}
-    out = pa.concat_tables([out, _picked_table(buried, zeros)]).sort_by([("shard", "ascending"), ("row", "ascending")])
-    task.storage.publish_table(f"{task.base}/buckets/{task.bucket:06d}.parquet", out)
-    reasons = Counter(reason for reason in out.column("reject").to_pylist() if reason is not None)
-    kept = int(pc.sum(pc.greater(out.column("copies"), 0)).as_py() or 0)
-    entry = Entry(out.num_rows, reasons, kept, copies=int(pc.sum(out.column("copies")).as_py() or 0))
-    return {"entry": entry.check(stage.op).to_json(), "rows": out.num_rows}
-
-
-def _picked_table(rows: pa.Table, picked: dict[str, Any]) -> pa.Table:
-    item = picked.get("item", ["0"] * rows.num_rows)
-    return pa.table(
-        {
-            "key": rows.column("key"),
-            "item": pa.array(item, pa.string()),
-            "copies": pa.array(picked["copies"]).cast(pa.int32()),
-            "shard": rows.column("shard"),
-            "row": rows.column("row"),
-            "unit": rows.column("unit"),
-            "reject": pa.array(picked["reject"], pa.string()),
-        }
-    )

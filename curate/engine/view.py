@@ -19,6 +19,8 @@ from curate.core.storage import Storage
 from curate.engine.context import Context
 from curate.engine.passes import locate
 
+FATE = ("rejected_by", "reject_reason", "copies", "item_copies", "item_expected")
+
 
 @dataclass
 class StoredView:
@@ -64,14 +66,14 @@ class StoredView:
 
     def columns(self) -> tuple[str, ...]:
         made = [name for ref in self.rows.columns for name in ref.names]
-        return (*POOL_COLUMNS, *made, "rejected_by", "reject_reason", "copies")
+        return (*POOL_COLUMNS, *made, *FATE)
 
     def tables(self, names: Sequence[str]) -> Iterator[pa.Table]:
         known = self.columns()
-        wanted = [name for name in names if name in known and name not in ("rejected_by", "reject_reason", "copies")]
+        wanted = [name for name in names if name in known and name not in FATE]
         for shard in self.shards:
             table = self.rows.table(shard, tuple(wanted))
-            if {"rejected_by", "reject_reason", "copies"} & set(names):
+            if set(FATE) & set(names):
                 for name, column in self._fate(shard).items():
                     if name in names:
                         table = table.append_column(name, column)
@@ -94,16 +96,23 @@ class StoredView:
         for stage, path in paths:
             reasons = self.storage.read_table(path, columns=["reject"]).column("reject")
             note(stage, everything, reasons.to_numpy(zero_copy_only=False))
+        items = [np.zeros((0, 2), np.int64)]
+        values: dict[str, list[np.ndarray]] = {"copies": [np.zeros(0)], "expected": [np.zeros(0)]}
         if self.selection is not None:
             for table in selection_rows(self.storage, self.selection[1], pc.field("shard") == shard.id):
                 rows = table.column("row").to_numpy()
-                copies[rows] += table.column("copies").to_numpy()
-                note(self.selection[0], rows, table.column("reject").to_numpy(zero_copy_only=False))
+                np.add.at(copies, rows, table.column("copies").to_numpy())
+                reasons = np.where(copies[rows] > 0, None, table.column("reject").to_numpy(zero_copy_only=False))
+                note(self.selection[0], rows, reasons)
+                items.append(np.stack([rows, pc.cast(table.column("item"), pa.int64()).to_numpy()], axis=1))
+                for name, found in values.items():
+                    found.append(table.column(name if name in table.column_names else "copies").to_numpy())
+        of_items = {f"item_{name}": _listed(shard.rows, np.concatenate(items), found) for name, found in values.items()}
         return {
             "rejected_by": pa.array(by, pa.string()),
             "reject_reason": pa.array(why, pa.string()),
             "copies": pa.array(copies),
-        }
+        } | of_items
 
     def artifact(self, stage: str) -> Artifact:
         return StoredArtifact(self.storage, self.artifacts[stage])
@@ -139,6 +148,16 @@ class StoredView:
             "tars": manifest.extra["tars"],
             "bytes": manifest.bytes,
         }
+
+
+def _listed(rows: int, items: np.ndarray, values: list[np.ndarray]) -> pa.Array:
+    """(row, item) pairs (m, 2) and a value each -> a list per row, 0 for items that the selection did not reach."""
+    lengths = np.zeros(rows, dtype=np.int64)
+    np.maximum.at(lengths, items[:, 0], items[:, 1] + 1)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    flat = np.zeros(offsets[-1], dtype=np.float32)
+    flat[offsets[items[:, 0]] + items[:, 1]] = np.concatenate(values)
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(flat))
 
 
 def selection_rows(storage: Storage, base: str, where: pc.Expression) -> Iterator[pa.Table]:

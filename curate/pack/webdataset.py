@@ -47,7 +47,11 @@ class PackWebDataset(Pack):
     max_side: int = Field(512, ge=1, description="longer side of a resized picture; pixels; nothing is enlarged")
     format: Format = Field("webp", description="format of resized pictures")
     quality: int = Field(90, ge=1, le=100, description="quality of resized pictures in lossy formats")
-    text: str | None = Field(None, description="column of the text; default: `text` where there is one, else `caption`")
+    text: str | None = Field(
+        None,
+        description="column of the text; default: `text` where there is one, else `caption`. A column with a text per "
+        "item (`sentences`) where items were selected",
+    )
     carry: dict[str, str] | list[str] = Field(
         default_factory=list, description="columns for the index, or name -> column or meta.<field>"
     )
@@ -96,9 +100,11 @@ class PackWebDataset(Pack):
         add(f"{stem}.json", describe(row, picture, self.carried_values(row)))
         return Packed(ext, offset, len(data), text_offset, len(text_bytes), picture["width"], picture["height"])
 
+    def texts(self) -> tuple[str, ...]:
+        return (self.text,) if self.text else ("text", "caption")
+
     def _text(self, row: Mapping[str, Any]) -> str | None:
-        names = (self.text,) if self.text else ("text", "caption")
-        value = next((row[name] for name in names if row.get(name) is not None), None)
+        value = next((row[name] for name in self.texts() if row.get(name) is not None), None)
         return value if value is None else str(value)
 
     def _picture(self, row: Mapping[str, Any], data: bytes) -> tuple[bytes, str, dict[str, Any]]:
