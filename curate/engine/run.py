@@ -273,10 +273,21 @@ class Runner:
         if len(node.inputs) != 1:
             return
         parent = self.ctx.built[node.inputs[0]].manifest
-        if parent is not None and not 0 <= parent.entry.after - entry.before <= self.ctx.set_aside_rows:
-            raise LedgerError(
-                f"{node.name}: {entry.before:,} rows in, but {node.inputs[0]} let {parent.entry.after:,} go on"
-            )
+        if parent is None:
+            return
+        passed = parent.entry.after
+        if isinstance(node.stage, Pack) and self._items(node) is not None:
+            if parent.noun != "selection":
+                return  # rows in between, items again here
+            passed = self._items(node)
+        if not 0 <= passed - entry.before <= self.ctx.set_aside_rows:
+            raise LedgerError(f"{node.name}: {entry.before:,} rows in, but {node.inputs[0]} let {passed:,} go on")
+
+    def _items(self, node: Node) -> int | None:
+        """Items that the selection upstream of a pack lets go on; None where it chooses rows."""
+        select = next(up.name for up in self.ctx.pipeline.along(node.name) if isinstance(up.stage, Select))
+        manifest = self.ctx.built[select].manifest
+        return manifest.entry.items if manifest is not None else None
 
 
 # --- the run's record -------------------------------------------------------------------------------------------------
