@@ -144,7 +144,8 @@ def test_a_report_sees_items(workspace: Path) -> None:
         words = row["words"]
         counts = [0 if word is None else copies(word) for word in words]
         assert row["item_copies"] == (counts or [0]) and row["copies"] == sum(counts)
-        assert row["item_expected"] == ([0 if w is None else c + 0.5 for w, c in zip(words, counts)] or [0.5])
+        expected = [0 if word is None else copies(word) + 0.5 for word in words]
+        assert row["item_expected"] == (expected or [0.5])
         assert (row["rejected_by"] is None) == (sum(counts) > 0)
 
 
@@ -158,7 +159,7 @@ def test_explain_names_items(workspace: Path) -> None:
 
 
 def test_another_text_for_items_is_refused(workspace: Path) -> None:
-    with pytest.raises(CurateError, match="'caption' has one text a row, but item 1 of .* name the list column"):
+    with pytest.raises(CurateError, match=r"'caption' has one text a row, but item 1 of .* name the list column"):
         run(made(), str(workspace))
 
 
