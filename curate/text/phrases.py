@@ -1,0 +1,173 @@
+"""Many phrases in many texts at once, on word boundaries: an Aho-Corasick automaton over a batch joined to one blob.
+
+Texts and phrases are brought to the same form (`normalised`): words without case, single spaces between them.
+
+- A word is a run of letters, digits and marks of any script, after NFKC and case folding. Accents stay: `résumé` is not
+  `resume`. Invisible characters (soft hyphens, marks of direction, joiners, variation selectors) are left out.
+- Spaces, hyphens, underscores, full stops, apostrophes and trade marks separate words within a phrase: `ice-cream`,
+  `ice_cream` and `ice cream` are the same, `St. Bernard's` is `st bernard s`.
+- & + # % $ @ are words of their own: `AT&T` is `at & t`, and `black & white` is not `black white`.
+- All else (commas, brackets, quotes, slashes, ends of lines, emojis, a hyphen between spaces) is a `|`, several are
+  one, and no phrase reaches across unless it has one there itself (`Paris, Texas`).
+
+In the blob every word has a space before and one behind it; phrases likewise (" ice  cream "). Neighbouring words share
+none, so that leftmost-longest matches without overlap are greedy longest matches of whole words.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from ahocorasick_rs import BytesAhoCorasick, Implementation, MatchKind
+from numpy.typing import NDArray
+
+SOFT = " \t-_.'`\u00a0\u00b4\u02bc\u2010\u2011\u2018\u2019\u201b\u2122\u00ae\u2120"
+WORDS = "&+#%$@"
+_CHUNK_CHARACTERS = 1 << 20
+_END = "\0"
+_ASCII = bytes(
+    ord(" ") if chr(code) in SOFT
+    else code if chr(code).isalnum() or chr(code) in WORDS + _END
+    else ord("|")
+    for code in range(128)
+).lower() + bytes(range(128, 256))  # fmt: skip
+_SPACE, _BAR = 1, 2
+_KIND = np.array([_SPACE if byte == ord(" ") else _BAR if byte == ord("|") else 0 for byte in range(256)], np.uint8)
+_AS_BYTE = np.array([0, ord(" "), ord("|")], dtype=np.uint8)
+
+
+class Phrases:
+    """Finds phrases in texts.
+
+    longest: greedy longest matches from left to right, none over another; otherwise every phrase that is there, those
+    within others too. Of phrases that are the same once normalised the first is found; one without any word never is.
+    """
+
+    def __init__(self, phrases: Sequence[str], *, longest: bool) -> None:
+        self._overlapping = not longest
+        ids: dict[bytes, int] = {}
+        for number, phrase in enumerate(_pieces(phrases)):
+            if phrase:
+                ids.setdefault(phrase, number)
+        self._ids = np.fromiter(ids.values(), dtype=np.int32, count=len(ids))
+        kind = MatchKind.LeftmostLongest if longest else MatchKind.Standard
+        self._automaton = BytesAhoCorasick(list(ids), kind, Implementation.ContiguousNFA)
+
+    def find(self, texts: pa.Array | pa.ChunkedArray | Sequence[str | None]) -> tuple[NDArray[np.int32], NDArray[Any]]:
+        """Index of the text and of the phrase (m,), int32 both, of each match, in order of texts, then places. Nulls
+        match nothing."""
+        listed = texts.to_pylist() if isinstance(texts, (pa.Array, pa.ChunkedArray)) else texts
+        rows, found = [np.zeros(0, dtype=np.int32)], [np.zeros(0, dtype=np.int32)]
+        for start, stop in _chunks(listed):
+            blob = _blob(listed[start:stop])
+            matches = self._automaton.find_matches_as_indexes(blob, overlapping=self._overlapping)
+            flat = np.fromiter(chain.from_iterable(matches), dtype=np.int64, count=3 * len(matches)).reshape(-1, 3)
+            if self._overlapping:  # they come by their ends
+                flat = flat[np.argsort(flat[:, 1], kind="stable")]
+            ends = np.flatnonzero(np.frombuffer(blob, dtype=np.uint8) == 0)
+            rows.append((start + np.searchsorted(ends, flat[:, 1])).astype(np.int32))
+            found.append(self._ids[flat[:, 0]])
+        return np.concatenate(rows), np.concatenate(found)
+
+
+def normalised(text: str) -> str:
+    """Words of a text as they are compared, a space between each: `"Ice-Cream, please!" -> "ice cream | please"`."""
+    return _plain(_blob([text]))
+
+
+def normalised_all(texts: Sequence[str]) -> list[str]:
+    """`normalised` of each, several times as fast."""
+    return [_plain(piece) for piece in _pieces(texts)]
+
+
+def words_of(texts: Sequence[str | None]) -> Iterator[tuple[int, list[bytes]]]:
+    """Words of some million characters of texts at a time, in UTF-8: (index of the first of these texts, words, with a
+    word `\\0` behind each text)."""
+    for start, stop in _chunks(texts):
+        yield start, _blob(texts[start:stop]).split()
+
+
+def _plain(piece: bytes) -> str:
+    return piece.strip(b" \0|").replace(b"  ", b" ").decode()
+
+
+def _pieces(texts: Sequence[str]) -> Iterator[bytes]:
+    """The part of the blob that is each text's, without `|` at its ends; empty if nothing is left."""
+    for start, stop in _chunks(texts):
+        for piece in _blob(texts[start:stop]).split(b"\0")[:-1]:
+            words = piece.strip(b" |")
+            yield b" " + words + b" " if words else b""
+
+
+def _chunks(texts: Sequence[str | None]) -> Iterator[tuple[int, int]]:
+    """Ranges of texts of about a million characters, which bounds the memory of blobs and of matches."""
+    start, size = 0, 0
+    for index, text in enumerate(texts):
+        size += len(text or "")
+        if size >= _CHUNK_CHARACTERS:
+            yield start, index + 1
+            start, size = index + 1, 0
+    if start < len(texts):
+        yield start, len(texts)
+
+
+def _blob(texts: Sequence[str | None]) -> bytes:
+    """ " w1  w2 | w3 \\0 ": words of all texts in UTF-8 without case, between spaces; an \\0 behind each text."""
+    plain = [text if text.isascii() else _folded(text) for text in (text or "" for text in texts)]
+    joined = _END.join(plain)
+    if joined.count(_END) >= max(1, len(plain)):
+        joined = _END.join([text.replace(_END, "|") for text in plain])
+    blob = f" {joined}{_END}".encode().replace(b" - ", b" | ").translate(_ASCII)
+    for word in WORDS.encode():
+        blob = blob.replace(b"%c" % word, b" %c " % word)
+    return _squeezed(blob).replace(b" ", b"  ").replace(b"|", b" | ").replace(b"\0", b" \0 ")
+
+
+def _squeezed(blob: bytes) -> bytes:
+    """Each run of separators becomes one of them: `|` if there is any in it, a space otherwise."""
+    array = np.frombuffer(blob, dtype=np.uint8)
+    kind = _KIND[array]
+    apart = kind > 0
+    starts = np.flatnonzero(apart[1:] & ~apart[:-1]) + 1
+    starts = np.concatenate([[0], starts])  # a blob begins with a space
+    squeezed = array.copy()
+    squeezed[starts] = _AS_BYTE[np.maximum.reduceat(kind, starts)]
+    apart[starts] = False
+    return squeezed[~apart].tobytes()
+
+
+def _folded(text: str) -> str:
+    """What is not ASCII: separators by the rules above, the rest in NFKC and without case."""
+    text = text.translate(_OTHERS)
+    if not unicodedata.is_normalized("NFKC", text):
+        text = unicodedata.normalize("NFKC", text).translate(_OTHERS)
+    folded = text.casefold()
+    return folded if unicodedata.is_normalized("NFKC", folded) else unicodedata.normalize("NFKC", folded)
+
+
+class _Others(dict[int, str]):
+    """What becomes of a character, for `str.translate`; found out when it first occurs."""
+
+    def __missing__(self, code: int) -> str:
+        character = chr(code)
+        kind = unicodedata.category(character)
+        if code < 128:
+            made = character
+        elif kind == "Cf" or 0xFE00 <= code <= 0xFE0F or 0xE0100 <= code <= 0xE01EF:
+            made = ""
+        elif kind == "Zs" or character in SOFT:
+            made = " "
+        elif kind[0] in "PSZ" or kind in ("Cc", "Cs", "Co") or len(unicodedata.normalize("NFKC", character)) > 4:
+            made = "|"
+        else:
+            made = character
+        self[code] = made
+        return made
+
+
+_OTHERS = _Others()
