@@ -296,8 +296,13 @@ class Select(Stage):
         """Unit (>= 0) of each live row of a shard."""
         return np.zeros(table.num_rows, dtype=np.int64)
 
+    def counted(self, table: Table, units: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Units (m,) of what `plan` counts: the live rows, or the items of these for stages that choose among items."""
+        return units
+
     def plan(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """counts (U,): live rows per unit -> quotas (U,): copies per unit. Raises TargetError, naming the maximum."""
+        """counts (U,): what is `counted`, per unit -> quotas (U,): copies per unit. Raises TargetError, naming the
+        maximum."""
         raise NotImplementedError
 
     def planned(self, counts: NDArray[np.int64], quotas: NDArray[np.int64]) -> None:

@@ -56,7 +56,9 @@ def select_scatter(task: SelectTask) -> list[dict[str, Any]]:
         deal = key_words(table.column("key").to_pylist())[:, 0] if stage.spread else np.maximum(units, 0)
         bucket = (deal % deal.dtype.type(task.buckets)).astype(np.int64)
         shuffle.write(task.storage, f"{task.base}/shuffle/{shard.id}.parquet", table, bucket, task.buckets)
-        unit, count = np.unique(units[units >= 0], return_counts=True)
+        live = units >= 0
+        counted = stage.counted(table.filter(pa.array(live)), units[live])
+        unit, count = np.unique(counted, return_counts=True)
         counts = pa.table({"unit": unit, "count": count})
         task.storage.publish_table(f"{task.base}/counts/{shard.id}.parquet", counts)
         results.append({"shard": shard.id, "rows": table.num_rows})
