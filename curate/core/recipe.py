@@ -142,11 +142,11 @@ def json_schema() -> dict[str, Any]:
         schema = cls.model_json_schema(ref_template="#/$defs/{model}")
         definitions |= schema.pop("$defs", {})
         properties = {"op": {"const": op}, "from": _from_schema(), **schema.get("properties", {})}
-        properties |= {
-            port: {"type": "string", "description": f"stage that makes the {kind}, or pin:NAME"}
-            for port, kind in cls.ports.items()
-        }
-        required = ["op", *schema.get("required", []), *cls.ports]
+        for port, kind in cls.ports.items():
+            named = {"type": "string", "description": f"stage that makes the {kind}, or pin:NAME"}
+            properties[port] = {"anyOf": [properties[port], named]} if port in properties else named
+        needed = [port for port in cls.ports if port not in cls.optional_ports]
+        required = ["op", *schema.get("required", []), *needed]
         text = (cls.__doc__ or "").strip().splitlines()
         stages.append(
             {

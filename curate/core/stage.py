@@ -66,7 +66,8 @@ class Stage(BaseModel):
     ports: ClassVar[dict[str, str]] = {}
     """Named inputs besides `from`: port -> kind of artifact (what a Reduce calls its `kind`)."""
     optional_ports: ClassVar[tuple[str, ...]] = ()
-    """Ports that a recipe may leave out; `setup` then finds nothing under their names."""
+    """Ports that a recipe may leave out; `setup` then finds nothing under their names. One that bears a parameter's
+    name stands in for its value: exactly one of the two is given, and the parameter is null where it is the port."""
 
     def parameters(self) -> dict[str, Any]:
         """The semantic parameters, JSON-able: what enters the fingerprint."""
