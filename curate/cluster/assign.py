@@ -12,12 +12,13 @@ from pydantic import Field, PrivateAttr
 
 from curate.cluster.backends import gpus_of
 from curate.cluster.divide_probe import PROBE, Cells, nearest_leaf
-from curate.cluster.embeddings import embedding_columns, finite_rows, read_embeddings, same_encoder
+from curate.cluster.embeddings import embedding_columns, finite_rows, read_embeddings
 from curate.cluster.nearest import nearest
 from curate.cluster.tree import LEAVES, ancestors
 from curate.cluster.vectors import vectors_of
 from curate.core.errors import CurateError
 from curate.core.stage import Artifact, Batch, Execution, Map, Resources
+from curate.core.vectors import same_encoder
 
 
 class Assign(Map):

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from curate.core.errors import CurateError, InputError
-from curate.core.vectors import from_binary, halves_of, vector_dim
+from curate.core.errors import InputError
+from curate.core.vectors import IDENTITY, from_binary, halves_of, identity_of, no_vectors
 
-IDENTITY = ("encoder", "weights", "preprocessing")
-"""Field metadata of a column of `image.embed` that must be equal for vectors to be comparable."""
 MOST_NORM = 1e15
 """Longest raw vector: the squares of longer ones run over in float32."""
 LEAST_SPREAD = 1e-15
@@ -32,7 +29,7 @@ def read_embeddings(op: str, table: pa.Table, embedding: str, unit_norm: bool) -
         with np.errstate(over="ignore", invalid="ignore"):
             vectors = from_binary(*columns)
     except TypeError as error:
-        raise _no_vectors(op, embedding, error) from error
+        raise no_vectors(op, embedding, error) from error
     if unit_norm:
         with np.errstate(invalid="ignore"):
             lengths = np.sqrt(np.einsum("nd,nd->n", vectors, vectors))[:, None]
@@ -51,7 +48,7 @@ def held_embeddings(op: str, table: pa.Table, embedding: str, unit_norm: bool) -
     try:
         held = {"vectors": halves_of(columns[0])}
     except TypeError as error:
-        raise _no_vectors(op, embedding, error) from error
+        raise no_vectors(op, embedding, error) from error
     good = np.isfinite(held["vectors"]).all(axis=1) & np.asarray(columns[0].is_valid())
     good &= np.any(held["vectors"] != 0, axis=1)
     if not unit_norm:
@@ -77,35 +74,10 @@ def _refuse_long(op: str, table: pa.Table, embedding: str, long: NDArray[np.bool
         )
 
 
-def identity_of(op: str, field: pa.Field) -> dict[str, str]:
-    """What made a column of vectors, as far as it says; `dim` always. Raises InputError for other columns."""
-    try:
-        dim = vector_dim(field.type)
-    except TypeError as error:
-        raise _no_vectors(op, field.name, error) from error
-    metadata = field.metadata or {}
-    known = {name: metadata[name.encode()].decode() for name in IDENTITY if name.encode() in metadata}
-    return {**known, "dim": str(dim)}
-
-
 def made_by(op: str, schema: pa.Schema, embedding: str) -> dict[str, str]:
     """What `IDENTITY` a column of vectors has; its dimension is told by the arrays."""
     found = identity_of(op, schema.field(embedding))
     return {name: found[name] for name in IDENTITY if name in found}
-
-
-def same_encoder(op: str, field: pa.Field, other: Mapping[str, str], whose: str, remedy: str) -> None:
-    """Raises CurateError where a column and `other`, `whose` vectors it is held against, name different encoders."""
-    mine = identity_of(op, field)
-    for name in (*IDENTITY, "dim"):
-        if name in mine and name in other and mine[name] != other[name]:
-            said = "{} dimensions" if name == "dim" else f"{name} {{}}"
-            a, b = said.format(mine[name]), said.format(other[name])
-            raise CurateError(f"{op}.embedding: {field.name!r} has {a}, but its `{whose}` has {b}; {remedy}")
-
-
-def _no_vectors(op: str, embedding: str, error: TypeError) -> InputError:
-    return InputError(f"{op}.embedding: column {embedding!r}: {error}; name a column of `image.embed`")
 
 
 def finite_rows(vectors: NDArray[np.float32]) -> NDArray[np.bool_]:

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from curate.cluster.embeddings import identity_of
 from curate.core.errors import CurateError
 from curate.core.stage import Artifact, Reduce, Table
+from curate.core.vectors import identity_of
 
 KIND = "reference_set"
 PRINTS = ("sha256", "pixel_sha256", "perceptual_hash", "flat")

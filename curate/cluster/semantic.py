@@ -14,14 +14,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import Field, PrivateAttr
 
-from curate.cluster.embeddings import finite_rows, made_by, read_embeddings, same_encoder
+from curate.cluster.embeddings import finite_rows, made_by, read_embeddings
 from curate.cluster.semantic_kernels import unit_rows
 from curate.cluster.semantic_sets import SemanticSets, semantic_sets
 from curate.core.errors import CurateError, InputError
 from curate.core.group import Group, Part
 from curate.core.hashing import key_words, keys_of_words
 from curate.core.stage import Artifact, Execution, Fit, Resources, Table
-from curate.core.vectors import from_binary
+from curate.core.vectors import from_binary, same_encoder
 
 KIND = "duplicate_sets"
 

@@ -6,11 +6,17 @@ A list of halves is read 20-30 times slower than fixed-size binary, and parquet 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from curate.core.errors import CurateError, InputError
+
 _HALF = np.dtype("<f2")
+IDENTITY = ("encoder", "weights", "preprocessing")
+"""Field metadata of a column of `image.embed` that must be equal for vectors to be comparable."""
 
 
 def vector_type(dim: int) -> pa.DataType:
@@ -76,3 +82,28 @@ def from_binary(
     if norms is not None:
         vectors *= np.asarray(norms, dtype=np.float32)[:, None]
     return vectors
+
+
+def identity_of(op: str, field: pa.Field) -> dict[str, str]:
+    """What made a column of vectors, as far as it says; `dim` always. Raises InputError for other columns."""
+    try:
+        dim = vector_dim(field.type)
+    except TypeError as error:
+        raise no_vectors(op, field.name, error) from error
+    metadata = field.metadata or {}
+    known = {name: metadata[name.encode()].decode() for name in IDENTITY if name.encode() in metadata}
+    return {**known, "dim": str(dim)}
+
+
+def same_encoder(op: str, field: pa.Field, other: Mapping[str, str], whose: str, remedy: str) -> None:
+    """Raises CurateError where a column and `other`, `whose` vectors it is held against, name different encoders."""
+    mine = identity_of(op, field)
+    for name in (*IDENTITY, "dim"):
+        if name in mine and name in other and mine[name] != other[name]:
+            said = "{} dimensions" if name == "dim" else f"{name} {{}}"
+            a, b = said.format(mine[name]), said.format(other[name])
+            raise CurateError(f"{op}.embedding: {field.name!r} has {a}, but its `{whose}` has {b}; {remedy}")
+
+
+def no_vectors(op: str, embedding: str, error: TypeError) -> InputError:
+    return InputError(f"{op}.embedding: column {embedding!r}: {error}; name a column of `image.embed`")
