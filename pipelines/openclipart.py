@@ -17,12 +17,12 @@ import fcntl
 import json
 import os
 import shutil
-import subprocess
 import sys
 import time
 from collections import Counter
 from pathlib import Path
 
+from curate.core.debian import unpacked
 from curate.core.errors import CurateError, InputError
 from pipelines.svg_metadata import UnreadableSvgError, Work, read_work
 
@@ -45,38 +45,16 @@ def openclipart(cache: Path) -> Path:
 
 def _build(cache: Path, images: Path) -> None:
     started = time.monotonic()
-    for tool in ("apt-get", "dpkg-deb"):
-        if shutil.which(tool) is None:
-            raise InputError(f"{tool} is not here, and OpenClipart comes as Debian packages; use Debian, {INSTEAD}")
     aside = cache / "building"
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir()
-    debs = fetch(aside)
-    _say("unpacking")
-    for deb in debs:
-        _run("dpkg-deb", "-x", str(deb), str(aside / "root"))
+    _say(f"fetching {' and '.join(PACKAGES)} with apt-get (156 MB)")
+    root = unpacked(PACKAGES, aside, what="OpenClipart", instead=INSTEAD, say=_say)
     _say("reading titles, descriptions and keywords out of the SVGs")
-    make_image_folder(aside / "root/usr/share/openclipart", aside / "images")
+    make_image_folder(root / "usr/share/openclipart", aside / "images")
     (aside / "images").rename(images)
     shutil.rmtree(aside)
     _say(f"{images} ready after {time.monotonic() - started:.0f} s")
-
-
-def fetch(folder: Path) -> list[Path]:
-    """The two packages, in `folder`. Package lists of our own are fetched when the system's are missing or stale."""
-    as_we_are = ["-o", "APT::Sandbox::User=root"] if os.geteuid() == 0 else []
-    lists = folder / "apt"
-    (lists / "lists/partial").mkdir(parents=True)
-    (lists / "cache/archives/partial").mkdir(parents=True)
-    own = ["-o", f"Dir::State::Lists={(lists / 'lists').resolve()}", "-o", f"Dir::Cache={(lists / 'cache').resolve()}"]
-    _say(f"fetching {' and '.join(PACKAGES)} with apt-get (156 MB)")
-    try:
-        _run("apt-get", *as_we_are, "download", *PACKAGES, cwd=folder)
-    except InputError:
-        _say("not in the system's package lists: fetching lists of our own")
-        _run("apt-get", *as_we_are, *own, "update", cwd=folder)
-        _run("apt-get", *as_we_are, *own, "download", *PACKAGES, cwd=folder)
-    return sorted(folder.glob("*.deb"))
 
 
 def make_image_folder(root: Path, images: Path) -> None:
@@ -119,13 +97,6 @@ def _fields(work: Work, name: Path) -> dict[str, object]:
         "keywords": work.keywords,
         "category": name.parent.as_posix(),
     }
-
-
-def _run(*command: str, cwd: Path | None = None) -> None:
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True)
-    if done.returncode:
-        said = (done.stderr.strip() or done.stdout.strip() or f"exit status {done.returncode}").splitlines()[-1]
-        raise InputError(f"{command[0]} failed: {said}; check the network and free disk, {INSTEAD}")
 
 
 def _say(line: str) -> None:
