@@ -1,0 +1,123 @@
+"""`text.counts`: how many texts have each entry (concept, word of a vocabulary, hashtag), over the whole pool."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pydantic import Field
+
+from curate.core.entries import entries_of
+from curate.core.errors import CurateError
+from curate.core.stage import Artifact, Reduce, Table
+
+STATE = pa.schema(
+    [
+        pa.field("entry", pa.string()),
+        pa.field("by", pa.string(), nullable=False),
+        pa.field("count", pa.int64(), nullable=False),
+        pa.field("matched", pa.int64(), nullable=False),
+    ]
+)
+"""A row per group and entry; without entry a group's totals: `count` texts there are, `matched` with any entry."""
+COUNTS = pa.schema(
+    [
+        pa.field("entry", pa.string(), metadata={"of": "what texts have: a concept, a word, a tag"}),
+        pa.field("by", pa.string(), metadata={"of": "the group of rows, such as a language; empty without groups"}),
+        pa.field("count", pa.int64(), metadata={"unit": "texts"}),
+    ]
+)
+MERGED_ROWS = 1 << 22
+"""State rows that are held before they are added up."""
+
+
+class TextCounts(Reduce):
+    """Counts the texts that have each entry: what `select.frequency` and `select.metaclip` balance by.
+
+    A text is an item of a row (a sentence); it counts once for an entry, in however many columns it has that. The
+    artifact: `counts`, commonest first, and `summary` with the totals, which people can read.
+    """
+
+    op: ClassVar[str] = "text.counts"
+    kind: ClassVar[str] = "text_counts"
+
+    columns: tuple[str, ...] = Field(
+        ("concepts",), min_length=1, description="Columns of entries, a list for each text of a row; counted together."
+    )
+    by: str | None = Field(
+        None, description="Column of a word per row, such as `language`, whose groups are counted apart (MetaCLIP 2)."
+    )
+
+    def reads(self) -> tuple[str, ...]:
+        return (*self.columns, *([self.by] if self.by else []))
+
+    def partial(self, table: Table) -> Table:
+        found = entries_of(table, self.columns)
+        of_row, groups = grouped(table, self.by)
+        group = of_row[found.row]
+        size = max(1, len(found.names))
+        keys, counts = np.unique(group[found.item] * size + found.entry, return_counts=True)
+        entry = pa.array(found.names, pa.string()).take(pa.array(keys % size))
+        texts, matched = (np.bincount(part, minlength=len(groups)) for part in (group, group[found.matched]))
+        held = np.flatnonzero(texts)
+        names = pa.array(groups, pa.string())
+        return pa.table(
+            {
+                "entry": pa.concat_arrays([pa.nulls(len(held), pa.string()), entry]),
+                "by": names.take(pa.array(np.concatenate([held, keys // size]))),
+                "count": np.concatenate([texts[held], counts]),
+                "matched": np.concatenate([matched[held], np.zeros(len(keys), np.int64)]),
+            },
+            schema=STATE,
+        )
+
+    def merge(self, states: Iterator[Table]) -> Table:
+        """Adds up as they come: holds as many rows as there are entries, and MERGED_ROWS."""
+        parts, rows, least = [STATE.empty_table()], 0, MERGED_ROWS
+        for state in states:
+            parts.append(state.select(STATE.names).cast(STATE))
+            rows += state.num_rows
+            if rows > least:
+                parts = [summed(parts)]
+                rows = parts[0].num_rows
+                least = max(MERGED_ROWS, 2 * rows)
+        return summed(parts)
+
+    def finish(self, state: Table) -> Artifact:
+        there = pc.is_valid(state.column("entry"))
+        order = [("count", "descending"), ("entry", "ascending"), ("by", "ascending")]
+        counts = state.filter(there).sort_by(order).select(COUNTS.names).cast(COUNTS)
+        totals = state.filter(pc.invert(there)).sort_by("by").to_pylist()
+        entries = counts.group_by("by", use_threads=False).aggregate([("count", "sum"), ("count", "count")])
+        per = {row["by"]: (row["count_sum"], row["count_count"]) for row in entries.to_pylist()}
+        groups = {row["by"]: _facts(row["count"], row["matched"], *per.get(row["by"], (0, 0))) for row in totals}
+        whole = {name: sum(facts[name] for facts in groups.values()) for name in ("texts", "matched", "matches")}
+        whole["entries"] = pc.count_distinct(counts.column("entry")).as_py()
+        summary: dict[str, Any] = {"columns": list(self.columns), "by": self.by, **whole}
+        return {"counts": counts, "summary": summary | ({"groups": groups} if self.by else {})}
+
+
+def _facts(texts: int, matched: int, matches: int, entries: int) -> dict[str, int]:
+    return {"texts": texts, "matched": matched, "matches": matches, "entries": entries}
+
+
+def summed(parts: list[Table]) -> Table:
+    """States -> one state, a row per group and entry."""
+    whole = pa.concat_tables(parts).group_by(["entry", "by"], use_threads=False)
+    found = whole.aggregate([("count", "sum"), ("matched", "sum")])
+    return found.select(["entry", "by", "count_sum", "matched_sum"]).rename_columns(STATE.names).cast(STATE)
+
+
+def grouped(table: Table, by: str | None) -> tuple[NDArray[np.int64], list[str]]:
+    """Group (n,) of each row, and the groups' names; rows without a word are the group "". Raises CurateError."""
+    if by is None:
+        return np.zeros(table.num_rows, dtype=np.int64), [""]
+    column = table.column(by)
+    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        raise CurateError(f"by: column {by!r} is {column.type}; name a column of a word per row, such as `language`")
+    encoded = pc.fill_null(column, "").combine_chunks().cast(pa.string()).dictionary_encode()
+    return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), encoded.dictionary.to_pylist()
