@@ -22,6 +22,8 @@ OPS = {
     "duplicates.reference": "curate.cluster.reference:ReferenceSet",
     "duplicates.decontaminate": "curate.cluster.decontaminate:Decontaminate",
     "text.clean": "curate.text.clean:Clean",
+    "text.language": "curate.text.language:Language",
+    "text.language_filter": "curate.text.language:LanguageFilter",
     "text.counts": "curate.text.counts:TextCounts",
     "cluster.fit": "curate.cluster.fit:FitTree",
     "cluster.assign": "curate.cluster.assign:Assign",

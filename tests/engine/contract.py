@@ -38,6 +38,8 @@ FAMILIES, ROWS, SIDE = 4, 24, 48
 STAGES: dict[str, tuple[str, str | list[str], dict[str, Any], dict[str, str]]] = {
     "inspect": ("image.inspect", "pool", {"min_side": 8}, {}),
     "text": ("text.clean", "inspect", {"missing": "keep"}, {}),
+    "language": ("text.language", "text", {}, {}),
+    "english": ("text.language_filter", "language", {"languages": ["en"], "missing": "keep"}, {}),
     "prints": ("image.fingerprint", "text", {}, {}),
     "embed": ("image.embed", "text", {}, {}),
     "sets": ("duplicates.find", "prints", {}, {}),

