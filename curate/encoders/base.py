@@ -45,6 +45,8 @@ class Encoder(ABC):
     spec: str
     dim: int
     patch_dim: int | None = None
+    context: int = 0
+    """Tokens of a text that are read, the rest is cut; 0 where there is no text tower."""
     device: str = "cpu"
     precision: str = "float32"
 
@@ -71,10 +73,7 @@ class Encoder(ABC):
 
     def encode_text(self, texts: list[str]) -> NDArray[np.float32]:
         """Texts -> (B, D), comparable by cosine with `summary`. Raises CurateError where there is no text tower."""
-        raise CurateError(
-            f"encoder: {self.spec!r} has no text tower;"
-            " use an image-text model: 'open_clip:…', or a CLIP or SigLIP of 'hf:…'"
-        )
+        raise CurateError(identities.no_texts(self.spec))
 
 
 def load(spec: str, *, device: str = "auto", precision: str = "auto") -> Encoder:
@@ -105,6 +104,11 @@ def problems(spec: str) -> list[str]:
         return identities.problems(parse_spec(spec))
     except CurateError as error:
         return [str(error)]
+
+
+def text_problems(spec: str) -> list[str]:
+    """Why there can be no vectors of texts, as far as that can be told without loading a model."""
+    return identities.text_problems(parse_spec(spec))
 
 
 def resolve_device(device: str) -> str:

@@ -61,6 +61,8 @@ class HfEncoder(TorchEncoder):
         self._processor = processor
         self._tokenizer: Any = None
         self._joint = hasattr(model, "get_image_features")
+        if hasattr(model, "get_text_features"):
+            self.context = model.config.text_config.max_position_embeddings
         self._pooled = self._joint or model.config.model_type == "clip_vision_model"
         super().__init__(spec, identity, model, _preprocessing(processor), device)
 
@@ -90,16 +92,16 @@ class HfEncoder(TorchEncoder):
         return tokens - (height // rows) * (width // columns)
 
     def encode_text(self, texts: list[str]) -> NDArray[np.float32]:
-        if not hasattr(self.model, "get_text_features"):
+        if not self.context:
             return super().encode_text(texts)
         if self._tokenizer is None:
             self._tokenizer = AutoTokenizer.from_pretrained(self._source, revision=self._revision)
-        return text_features(self, texts, lambda: self._text(texts))
+        return text_features(self, texts, self._text)
 
     def _text(self, texts: list[str]) -> torch.Tensor:
         # SigLIP was trained on padded texts without a mask; CLIP's causal mask makes padding harmless.
-        length = self.model.config.text_config.max_position_embeddings
-        tokens = self._tokenizer(texts, padding="max_length", truncation=True, max_length=length, return_tensors="pt")
+        settings = {"padding": "max_length", "truncation": True, "max_length": self.context, "return_tensors": "pt"}
+        tokens = self._tokenizer(texts, **settings)
         return self.model.get_text_features(**tokens.to(self.device)).pooler_output
 
 

@@ -47,6 +47,29 @@ def problems(spec: Spec) -> list[str]:
     return hub_problem(spec.public, hub.repo, hub.files, hub.revision)
 
 
+def text_problems(spec: Spec) -> list[str]:
+    """A folder of transformers tells by its configuration; a name on the hub only once it has been fetched."""
+    found = spec.kind == "open_clip"
+    if spec.kind == "hf":
+        configs = [Path(spec.path, _CONFIGS["hf"])] if spec.path else _fetched(spec.name, spec.options.get("revision"))
+        found = all(b'"text_config"' in path.read_bytes() for path in configs if path.is_file())
+    return [] if found else [no_texts(spec.public)]
+
+
+def no_texts(public: str) -> str:
+    return (
+        f"encoder: {public!r} has no text tower; use an image-text model: 'open_clip:…', or a CLIP or SigLIP of 'hf:…'"
+    )
+
+
+def _fetched(repo: str, revision: str | None) -> list[Path]:
+    """Configuration of a model in the local cache of the hub, if it is there."""
+    from huggingface_hub import try_to_load_from_cache
+
+    path = try_to_load_from_cache(repo, _CONFIGS["hf"], revision=revision)
+    return [Path(path)] if isinstance(path, str) else []
+
+
 def _weights(spec: Spec) -> tuple[str, Any]:
     if spec.kind == "descriptor":
         from curate.encoders.descriptor import PREPROCESSING, WEIGHTS

@@ -60,6 +60,7 @@ class OpenClipEncoder(TorchEncoder):
         config = PreprocessCfg(**open_clip.get_model_preprocess_cfg(model))
         self._transform = _before_tensor(image_transform_v2(config, is_train=False))
         self._tokenizer = tokenizer
+        self.context = tokenizer.context_length
         size = [config.size, config.size] if isinstance(config.size, int) else list(config.size)
         preprocessing = {
             "size": size,
@@ -82,7 +83,7 @@ class OpenClipEncoder(TorchEncoder):
         return out["image_features"], out["image_intermediates"][-1].permute(0, 2, 3, 1)
 
     def encode_text(self, texts: list[str]) -> NDArray[np.float32]:
-        return text_features(self, texts, lambda: self.model.encode_text(self._tokenizer(texts).to(self.device)))
+        return text_features(self, texts, lambda cut: self.model.encode_text(self._tokenizer(cut).to(self.device)))
 
 
 def _before_tensor(transform: Compose) -> Compose:

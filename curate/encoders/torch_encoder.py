@@ -18,6 +18,8 @@ from curate.core.errors import CurateError, InputError
 from curate.encoders.base import Encoder, Features, resolve_device
 from curate.encoders.spec import Spec
 
+_CHARACTERS_PER_TOKEN = 16
+"""More than a token has on average in any text of words (3 to 6)."""
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -114,9 +116,15 @@ def _array(tensor: torch.Tensor) -> NDArray[np.float32]:
     return tensor.float().cpu().numpy()
 
 
-def text_features(encoder: TorchEncoder, texts: list[str], compute: Callable[[], torch.Tensor]) -> NDArray[np.float32]:
-    """(B, D) of `compute()`, with the encoder's precision and errors."""
+def text_features(
+    encoder: TorchEncoder, texts: list[str], compute: Callable[[list[str]], torch.Tensor]
+) -> NDArray[np.float32]:
+    """(B, D) of `compute(texts)`, with the encoder's precision and errors.
+
+    Characters that are no token of the context any more are cut here: CLIP's tokenizer takes a time that is quadratic
+    in the length of a word.
+    """
     if not texts:
         return np.zeros((0, encoder.dim), dtype=np.float32)
     with torch.inference_mode(), encoder.guarded(len(texts)):
-        return _array(compute())
+        return _array(compute([text[: _CHARACTERS_PER_TOKEN * encoder.context] for text in texts]))

@@ -114,3 +114,13 @@ def test_loading_what_is_missing_says_the_same():
     with pytest.raises(InputError) as error:
         encoders.load(spec)
     assert [str(error.value)] == encoders.problems(spec)
+
+
+def test_who_has_a_text_tower_is_known_without_loading(tmp_path):
+    for kind in ("clip", "dinov2"):
+        save_hf(tmp_path / kind, kind)
+    for spec in ("open_clip:ViT-B-32/openai", f"hf:{tmp_path}/clip", "hf:some/name"):
+        assert encoders.text_problems(spec) == []
+    for spec in ("descriptor", "timm:vit_small_patch16_224", f"hf:{tmp_path}/dinov2"):
+        [problem] = encoders.text_problems(spec)
+        assert "has no text tower; use an image-text model" in problem

@@ -1,0 +1,82 @@
+"""What stages that run an encoder share: its parameters, what of it enters the fingerprint, where it runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PrivateAttr, field_validator
+
+from curate.core.errors import CurateError
+from curate.core.stage import Artifact, Execution, Map, Resources
+from curate.encoders.base import Encoder, identity, load, problems
+from curate.encoders.spec import parse_spec
+
+SPECS = (
+    "timm:NAME, open_clip:NAME/TAG or hf:NAME, each also with a local checkpoint ('timm:NAME@PATH', 'hf:FOLDER'), "
+    "or descriptor (colour histogram + HOG, no weights)"
+)
+
+
+class EncoderMap(Map):
+    """A Map with a frozen encoder in `_encoder` after `setup`."""
+
+    encoder: str = Field(description=SPECS)
+    precision: Literal["float32", "bfloat16", "float16"] = Field(
+        default="float32", description="arithmetic of the model; bfloat16 is several times faster on a GPU"
+    )
+    threads: Annotated[int, Execution()] = Field(default=1, ge=1, description="CPU threads of the model")
+    device: Annotated[Literal["auto", "cpu", "cuda"], Execution()] = Field(
+        default="auto", description="auto takes a GPU if the machine that starts the run has one; a cluster's is cuda"
+    )
+
+    _encoder: Encoder = PrivateAttr()
+
+    @field_validator("encoder")
+    @classmethod
+    def _named(cls, value: str) -> str:
+        try:
+            parse_spec(value)
+        except CurateError as error:
+            raise ValueError(str(error).removeprefix("encoder: ")) from None
+        return value
+
+    def parameters(self) -> dict[str, Any]:
+        """A local checkpoint counts by its digest (see `identity`), not by its path."""
+        return {**super().parameters(), "encoder": parse_spec(self.encoder).public}
+
+    def identity(self) -> dict[str, Any]:
+        return identity(self.encoder, precision=self.precision)
+
+    def resources(self) -> Resources:
+        return Resources(cpus=self.threads, gpus=float(self._place() != "cpu"))
+
+    def preflight(self) -> list[str]:
+        return problems(self.encoder)
+
+    def setup(self, artifacts: Mapping[str, Artifact]) -> None:
+        if self.encoder != "descriptor":
+            import torch
+
+            torch.set_num_threads(self.threads)
+        self._encoder = load(self.encoder, device=self.device, precision=self.precision)
+
+    def made(self) -> dict[str, str]:
+        """Field metadata: what made the vectors; after `setup`."""
+        encoder = self._encoder
+        return {
+            "encoder": encoder.spec,
+            "weights": encoder.identity()["weights"],
+            "preprocessing": json.dumps(encoder.preprocessing, sort_keys=True),
+            "precision": encoder.precision,
+        }
+
+    def _place(self) -> str:
+        """Where the model will run: asked of the machine's devices, since torch is dear to load on the driver."""
+        if self.encoder == "descriptor":
+            return "cpu"
+        if self.device != "auto":
+            return self.device
+        return "cuda" if Path("/dev/nvidia0").exists() else "cpu"
