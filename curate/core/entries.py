@@ -6,8 +6,9 @@ A column of entries is, per row, a list per item of a list of strings, beside ot
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -44,9 +45,33 @@ class Entries:
         return found
 
 
-def entries_of(table: pa.Table, columns: Sequence[str], known: Mapping[str, int] | None = None) -> Entries:
+class Known:
+    """Entries that are numbered already, 0 … len - 1, by their place in `names` (all different)."""
+
+    def __init__(self, names: Iterable[str] | pa.Array) -> None:
+        self.names = names if isinstance(names, pa.Array) else pa.array(names, pa.string())
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self.names.to_pylist())}
+
+    def numbers(self, entries: pa.Array) -> NDArray[np.int64]:
+        """Number (P,) of each of the strings; len(self) for all others. Arrow hashes all names at every call, which
+        pays where there are as many strings as names."""
+        if len(entries) > len(self):
+            found = pc.index_in(entries, value_set=self.names)
+            return pc.fill_null(found, len(self)).to_numpy(zero_copy_only=False).astype(np.int64)
+        encoded = entries.dictionary_encode()
+        numbers = [self._numbers.get(name, len(self)) for name in encoded.dictionary.to_pylist()]
+        return np.array(numbers, dtype=np.int64)[encoded.indices.to_numpy(zero_copy_only=False)]
+
+
+def entries_of(table: pa.Table, columns: Sequence[str], known: Known | None = None) -> Entries:
     """What the items of the rows have in any of the columns; an entry in two of them counts once. Entries are numbered
-    by `known`, 0 … len(known) - 1; those that it lacks are all len(known). Raises CurateError for other columns."""
+    as `known` has it, or else by the rows themselves. Raises CurateError for columns of anything else."""
     found = [_items(table.column(name), name) for name in columns]
     row, place, owners = _united(found)
     lengths = [pc.list_value_length(items.values).to_numpy(zero_copy_only=False) for items in found]
@@ -55,14 +80,15 @@ def entries_of(table: pa.Table, columns: Sequence[str], known: Mapping[str, int]
     if flat.null_count:
         there = pc.is_valid(flat)
         item, flat = item[there.to_numpy(zero_copy_only=False)], flat.filter(there)
-    encoded = flat.dictionary_encode()
-    entry = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-    names = encoded.dictionary.to_pylist()
-    if known is not None:
-        entry = np.array([known.get(name, len(known)) for name in names], dtype=np.int64)[entry]
-    size = max(1, len(names) if known is None else len(known) + 1)
+    if known is None:
+        encoded = flat.dictionary_encode()
+        names = encoded.dictionary.to_pylist()
+        entry = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    else:
+        names, entry = [], known.numbers(flat)
+    size = len(known) + 1 if known is not None else max(1, len(names))
     item, entry = np.divmod(_distinct(item * size + entry), size)
-    return Entries(row, place, item, entry, names if known is None else [])
+    return Entries(row, place, item, entry, names)
 
 
 def _items(column: pa.ChunkedArray, name: str) -> Items:

@@ -74,6 +74,8 @@ def items_of(column: pa.ChunkedArray | pa.Array, name: str = "") -> Items:
         lengths = np.where(np.asarray(pc.is_valid(array)), 1, -1).astype(np.int64)
         row, flat = np.arange(len(array)), array
         place = np.zeros(len(array), dtype=np.int64)
+    if flat.null_count == 0:
+        return Items(flat, row, place, lengths)
     there = np.asarray(pc.is_valid(flat))
     return Items(flat.filter(pa.array(there)), row[there], place[there], lengths)
 

@@ -314,7 +314,7 @@ class Select(Stage):
 
         Stages that choose among items return them one by one: `row` (m,), ascending places in `rows`, each at least
         once; `item` (m,), their names; and `copies`, `reject` (m,). `expected` (m,), if any, is how many copies chance
-        was to give: what a report holds against what it gave.
+        was to give: what a report holds against what it gave. `unit` (m,), if any, is what each item was counted under.
         """
         raise NotImplementedError
 

@@ -116,7 +116,7 @@ def _picked_table(rows: pa.Table, picked: dict[str, Any]) -> pa.Table:
         "copies": pa.array(picked["copies"]).cast(pa.int32()),
         "shard": rows.column("shard"),
         "row": rows.column("row"),
-        "unit": rows.column("unit"),
+        "unit": pa.array(picked["unit"], pa.int64()) if "unit" in picked else rows.column("unit"),
         "reject": pa.array(picked["reject"], pa.string()),
         "place": pa.array(np.arange(rows.num_rows)),
     }

@@ -20,12 +20,16 @@ def take_probability(counts: Integers, threshold: Floats | float) -> Floats:
     return np.minimum(1.0, threshold / np.asarray(counts, dtype=np.float64))
 
 
-def any_probability(probability: Floats, item: Integers, items: int) -> Floats:
-    """1 - prod(1 - p) over the entries of each text, of `probability` (P,): the chance that any of them takes it; 0 for
-    a text of none. Exact where p is small, and 1 where one of them is 1."""
+def log_missed(probability: Floats) -> Floats:
+    """log(1 - p), exact where p is small; -inf where p is 1."""
     with np.errstate(divide="ignore"):
-        logs = np.log1p(-probability)
-    return -np.expm1(np.bincount(item, logs, minlength=items)) + 0.0
+        return np.log1p(-probability)
+
+
+def any_probability(missed: Floats, item: Integers, items: int) -> Floats:
+    """1 - prod(1 - p) over the entries of each text, of `log_missed(p)` (P,): the chance that any of them takes it; 0
+    for a text of none, and exactly 1 where one of them is certain."""
+    return -np.expm1(np.bincount(item, missed, minlength=items)) + 0.0
 
 
 # --- ViSE -------------------------------------------------------------------------------------------------------------

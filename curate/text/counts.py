@@ -60,7 +60,7 @@ class TextCounts(Reduce):
         of_row, groups = grouped(table, self.by)
         group = of_row[found.row]
         size = max(1, len(found.names))
-        keys, counts = np.unique(group[found.item] * size + found.entry, return_counts=True)
+        keys, counts = _tallied(group[found.item] * size + found.entry)
         entry = pa.array(found.names, pa.string()).take(pa.array(keys % size))
         texts, matched = (np.bincount(part, minlength=len(groups)) for part in (group, group[found.matched]))
         held = np.flatnonzero(texts)
@@ -103,6 +103,16 @@ class TextCounts(Reduce):
 
 def _facts(texts: int, matched: int, matches: int, entries: int) -> dict[str, int]:
     return {"texts": texts, "matched": matched, "matches": matches, "entries": entries}
+
+
+def _tallied(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Distinct keys >= 0, ascending, and how often each occurs."""
+    if keys.max(initial=0) > 4 * len(keys) + 1024:
+        found = np.unique(keys, return_counts=True)
+        return found[0], found[1]
+    counts = np.bincount(keys)
+    there = np.flatnonzero(counts)
+    return there, counts[there]
 
 
 def summed(parts: list[Table]) -> Table:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from curate.core.entries import Entries
+from curate.core.entries import Entries, Known
 
 
 @dataclass(frozen=True)
@@ -17,8 +17,7 @@ class Book:
     """Rows of the table of counts, commonest first, by what they are of. Row K, behind the last, is what was never
     counted: it stands for the rarest of all."""
 
-    index: dict[str, int]
-    """Entry -> its number."""
+    index: Known
     groups: dict[str, int]
     counts: NDArray[np.int64]
     """(K + 1,): texts that have the entry; 1 for what was never counted."""
@@ -33,7 +32,7 @@ class Book:
     def of(cls, table: pa.Table) -> Self:
         """`table`: entry, by, count; commonest first."""
         entry, by = (table.column(name).combine_chunks().dictionary_encode() for name in ("entry", "by"))
-        index = {name: number for number, name in enumerate(entry.dictionary.to_pylist())}
+        index = Known(entry.dictionary)
         groups = {name: number for number, name in enumerate(by.dictionary.to_pylist())}
         group = by.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         keys = group * max(1, len(index)) + entry.indices.to_numpy(zero_copy_only=False)

@@ -21,16 +21,23 @@ from curate.text.counts_book import Book
 REASONS = pa.array(["no_text", "no_entry", "head_cut"])
 """A row without a text that is there; a text without an entry; one that the draw has left out."""
 PICKED = pa.schema(
-    {"row": pa.int64(), "item": pa.string(), "copies": pa.int64(), "reject": pa.string(), "expected": pa.float32()}
+    {
+        "row": pa.int64(),
+        "item": pa.string(),
+        "copies": pa.int64(),
+        "reject": pa.string(),
+        "expected": pa.float32(),
+        "unit": pa.int64(),
+    }
 )
-STEP_ROWS = 1 << 16
+STEP_ROWS = 1 << 17
 """Rows that are looked at together: bounds what a bucket takes beside its own table."""
 
 
 class SelectItems(Select):
     """Draws each text of a row by what it has of the counted entries.
 
-    Units are rows of the table of counts, plus one: the rarest entry of a text; 0 is a text of none.
+    Units are of texts: the row of its rarest entry in the table of counts, plus one; 0 for a text of none.
     """
 
     spread: ClassVar[bool] = True
@@ -57,13 +64,6 @@ class SelectItems(Select):
 
     def reads(self) -> tuple[str, ...]:
         return (*self.columns, *([self.by] if self.by else []))
-
-    def units(self, table: Table) -> NDArray[np.int64]:
-        """Of its texts' units the rarest, per row."""
-        units = np.zeros(table.num_rows, dtype=np.int64)
-        for start, found, rows in self._seen(table):
-            np.maximum.at(units, start + found.row, self._item_units(found, rows))
-        return units
 
     def counted(self, table: Table, units: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.concatenate([np.zeros(0, np.int64), *(self._item_units(f, r) for _, f, r in self._seen(table))])
@@ -93,7 +93,7 @@ class SelectItems(Select):
         for start, found, entries in self._seen(rows):
             parts.append(self._drawn(rows.slice(start, STEP_ROWS), start, found, entries))
         whole = pa.concat_tables(parts)
-        numbers = {name: whole.column(name).to_numpy() for name in ("row", "copies", "expected")}
+        numbers = {name: whole.column(name).to_numpy() for name in ("row", "copies", "expected", "unit")}
         return numbers | {name: whole.column(name).combine_chunks() for name in ("item", "reject")}
 
     def _drawn(self, table: Table, start: int, found: Entries, rows: NDArray[np.int64]) -> Table:
@@ -102,10 +102,9 @@ class SelectItems(Select):
         expected = np.where(matched, self.expected(found, rows), 0.0)
         words = key_words(table.column("key").to_pylist())[found.row]
         copies = drawn_copies(expected, uniform(ranks_of_words(self.seed, words, found.place)))
-        bare = np.setdiff1d(np.arange(table.num_rows), found.row, assume_unique=False)
+        bare = np.flatnonzero(np.bincount(found.row, minlength=table.num_rows) == 0)
         zeros = np.zeros(len(bare), dtype=np.int64)
-        row = np.concatenate([found.row, bare])
-        reason = np.concatenate([np.where(matched, 2, 1), zeros])
+        row, reason = np.concatenate([found.row, bare]), np.concatenate([np.where(matched, 2, 1), zeros])
         copies = np.concatenate([copies, zeros])
         columns = {
             "row": row + start,
@@ -113,8 +112,10 @@ class SelectItems(Select):
             "copies": copies,
             "reject": REASONS.take(pa.array(reason, mask=copies > 0)),
             "expected": np.concatenate([expected, zeros]).astype(np.float32),
+            "unit": np.concatenate([self._item_units(found, rows), zeros]),
         }
-        return pa.table(columns, schema=PICKED).take(pa.array(np.argsort(row, kind="stable")))
+        made = pa.table(columns, schema=PICKED)
+        return made.take(pa.array(np.argsort(row, kind="stable"))) if len(bare) else made
 
     def _seen(self, table: Table) -> Iterator[tuple[int, Entries, NDArray[np.int64]]]:
         """(first row, its texts and their entries, row (P,) of the table of counts of each) of stretches of a table."""

@@ -11,7 +11,7 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from curate.core.entries import Entries, tail_count
 from curate.core.stage import Artifact
-from curate.text.balance import any_probability, take_probability
+from curate.text.balance import any_probability, log_missed, take_probability
 from curate.text.select_items import SelectItems
 
 
@@ -35,6 +35,7 @@ class SelectMetaClip(SelectItems):
     multiplier: Literal[1] = Field(1, description="Always 1: texts are not repeated.")
 
     _probability: NDArray[np.float64] = PrivateAttr()
+    _missed: NDArray[np.float64] = PrivateAttr()
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
@@ -56,9 +57,10 @@ class SelectMetaClip(SelectItems):
             share = TAIL_SHARE if self.tail_share is None else self.tail_share
             thresholds = np.array([tail_count(counts[group == g], share) for g in range(len(self._book.groups))])
         self._probability = take_probability(counts, np.append(thresholds, 1)[group])
+        self._missed = log_missed(self._probability)
 
     def expected(self, found: Entries, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        return any_probability(self._probability[rows], found.item, len(found))
+        return any_probability(self._missed[rows], found.item, len(found))
 
     def plan(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
         """Per unit, the texts that their rarest entry alone is expected to take, rounded. Raises TargetError."""

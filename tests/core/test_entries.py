@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from curate.core.entries import entries_of
+from curate.core.entries import Known, entries_of
 from curate.core.errors import CurateError
 
 LISTS = pa.list_(pa.list_(pa.string()))
@@ -39,7 +39,7 @@ def test_pairs_say_what_the_lists_say(rows) -> None:
         assert said(found, found.names) == wanted
         assert found.matched.tolist() == [bool(words) for _, _, words in wanted]
         assert np.all(np.diff(found.item) >= 0)
-        known = entries_of(table, columns, {"c": 0, "a": 1})
+        known = entries_of(table, columns, Known(["c", "a"]))
         numbered = {(i, {"c": 0, "a": 1}.get(word, 2)) for i, (_, _, words) in enumerate(wanted) for word in words}
         assert list(zip(known.item.tolist(), known.entry.tolist(), strict=True)) == sorted(numbered)
 

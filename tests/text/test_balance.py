@@ -14,6 +14,7 @@ from curate.core.hashing import make_key, ranks
 from curate.text.balance import (
     any_probability,
     drawn_copies,
+    log_missed,
     power_mean,
     rarest,
     repeat_factor,
@@ -35,13 +36,13 @@ def pairs(texts: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
 @given(TEXTS, st.lists(st.floats(0, 1), min_size=10, max_size=10))
 def test_a_text_is_taken_where_any_entry_takes_it(texts: list[list[int]], chances: list[float]) -> None:
     item, entry = pairs(texts)
-    found = any_probability(np.array(chances)[entry], item, len(texts))
+    found = any_probability(log_missed(np.array(chances))[entry], item, len(texts))
     assert found == pytest.approx([1 - math.prod(1 - chances[e] for e in text) for text in texts], abs=1e-12)
 
 
 def test_what_is_certain_is_exactly_so_and_what_is_rare_does_not_vanish() -> None:
     item = np.array([0, 0, 1, 1])
-    assert any_probability(np.array([1.0, 1e-9, 1e-18, 1e-18]), item, 3).tolist() == [1.0, 2e-18, 0.0]
+    assert any_probability(log_missed(np.array([1.0, 1e-9, 1e-18, 1e-18])), item, 3).tolist() == [1.0, 2e-18, 0.0]
     assert uniform(np.array([0, 2**64 - 1], dtype=np.uint64)).tolist() == [0.0, 1 - 2.0**-53]
     assert drawn_copies(np.array([1.0, 0.0]), np.array([1 - 2.0**-53, 0.0])).tolist() == [1, 0]
 
