@@ -24,6 +24,8 @@ OPS = {
     "text.clean": "curate.text.clean:Clean",
     "text.language": "curate.text.language:Language",
     "text.language_filter": "curate.text.language:LanguageFilter",
+    "text.duplicates": "curate.text.duplicates:FindTextDuplicates",
+    "text.drop_duplicates": "curate.text.duplicates:DropTextDuplicates",
     "text.counts": "curate.text.counts:TextCounts",
     "cluster.fit": "curate.cluster.fit:FitTree",
     "cluster.assign": "curate.cluster.assign:Assign",

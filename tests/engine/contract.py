@@ -40,6 +40,8 @@ STAGES: dict[str, tuple[str, str | list[str], dict[str, Any], dict[str, str]]] =
     "text": ("text.clean", "inspect", {"missing": "keep"}, {}),
     "language": ("text.language", "text", {}, {}),
     "english": ("text.language_filter", "language", {"languages": ["en"], "missing": "keep"}, {}),
+    "text_sets": ("text.duplicates", "text", {"keepers": 2}, {}),
+    "text_unique": ("text.drop_duplicates", "text", {"copies": 2}, {"sets": "text_sets"}),
     "prints": ("image.fingerprint", "text", {}, {}),
     "embed": ("image.embed", "text", {}, {}),
     "sets": ("duplicates.find", "prints", {}, {}),

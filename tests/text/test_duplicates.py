@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from curate.core.errors import CurateError
+from curate.core.group import MemoryGroup
+from curate.core.hashing import make_key, ranks
+from curate.core.stage import Artifact, Batch
+from curate.text import duplicates
+from curate.text.duplicates import DropTextDuplicates, FindTextDuplicates
+from curate.text.duplicates_kernels import normalised
+
+SAME = [
+    ("A Dog!", "a  dog"),
+    ("STRASSE", "Straße"),
+    ("ＦＵＬＬ width", "full width"),
+    ("Cafe\u0301", "café"),
+    ("it's", "its"),
+    ("AC/DC", "ac - dc"),
+    ("\u202bdog\u202c", "dog"),
+    ("a\0b", "a b"),
+]
+DIFFERENT = [
+    ("dog", "dogs"),
+    ("कि", "का"),
+    ("photo 12", "photo 13"),
+    ("😀", "😁"),
+    ("é", "e"),
+    ("C#", "D"),
+    ("x2", "x²a"),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), SAME)
+def test_what_counts_as_one_text(one: str, other: str) -> None:
+    assert normalised(one) == normalised(other) != ""
+
+
+@pytest.mark.parametrize(("one", "other"), DIFFERENT)
+def test_what_counts_as_two(one: str, other: str) -> None:
+    assert normalised(one) != normalised(other)
+
+
+def test_settings() -> None:
+    assert normalised("A dog!", punctuation=True) != normalised("A dog", punctuation=True)
+    assert (
+        normalised("photo 12", digits=False)
+        == normalised("Photo 97", digits=False)
+        != normalised("photo 1", digits=False)
+    )
+    assert normalised("!!!") == "!!!" and normalised(" \u200b\n") == ""
+
+
+@given(st.text(st.characters(), max_size=60), st.booleans(), st.booleans())
+def test_normalising_twice_changes_nothing(text: str, punctuation: bool, digits: bool) -> None:
+    once = normalised(text, punctuation=punctuation, digits=digits)
+    assert normalised(once, punctuation=punctuation, digits=digits) == once
+
+
+@pytest.mark.parametrize("piece", ["a", "!", "\u0301\u0323", "😀", "ﷺ", "\ud800"])
+@pytest.mark.timeout(60)
+def test_a_megabyte_is_linear(piece: str) -> None:
+    """Half a second; hours, so the time-out, if it were not."""
+    normalised(piece * (1_000_000 // len(piece.encode("utf-8", "surrogatepass"))))
+
+
+def table(texts: list[str | None], start: int = 0) -> pa.Table:
+    keys = [make_key("texts", str(start + place)) for place in range(len(texts))]
+    return pa.table({"key": keys, "text": pa.array(texts, pa.string())})
+
+
+def found(texts: list[str | None], cuts: tuple[int, ...] = (), **parameters: Any) -> Artifact:
+    stage = FindTextDuplicates(**parameters)
+    whole = table(texts)
+    edges = [0, *cuts, len(texts)]
+    return stage.fit(MemoryGroup([stage.load(whole.slice(a, b - a)) for a, b in pairwise(edges)]))
+
+
+def dropped(
+    texts: list[str | None], artifact: Artifact, **parameters: Any
+) -> tuple[list[int | None], list[str | None]]:
+    stage = DropTextDuplicates(**parameters)
+    stage.setup({"sets": artifact})
+    columns = stage.process(Batch(table(texts)))
+    return columns["text_count"].to_pylist(), columns["reject"]
+
+
+TEXTS = ["Stock photo", None, "stock photo!", "", "a dog", "STOCK PHOTO", "A dog.", "a cat", "😀"]
+
+
+def test_sets_and_what_stays() -> None:
+    artifact = found(TEXTS, keepers=2)
+    assert artifact["texts"].column("count").to_pylist() == [3, 2]
+    assert artifact["summary"] == {
+        "rows": 7,
+        "texts": 4,
+        "repeated": 2,
+        "surplus": 3,
+        "largest": 3,
+        "made": {"punctuation": False, "digits": True, "keepers": 2},
+    }
+    counts, reasons = dropped(TEXTS, artifact)
+    assert counts == [3, None, 3, None, 2, 3, 2, 1, 1]
+    kept = Counter(normalised(text) for text, reason in zip(TEXTS, reasons, strict=True) if text and not reason)
+    assert kept == {"stock photo": 1, "a dog": 1, "a cat": 1, "😀": 1}
+    assert Counter(dropped(TEXTS, artifact, copies=2)[1]) == {None: 8, "text_duplicate": 1}
+    with pytest.raises(CurateError, match=r"text.drop_duplicates.copies: 3, but its sets name 2 .* keepers: 3"):
+        dropped(TEXTS, artifact, copies=3)
+
+
+def test_the_smallest_hashes_stay() -> None:
+    texts: list[str | None] = ["the same"] * 9
+    keys = table(texts).column("key").to_pylist()
+    for seed in (0, 1):
+        artifact = found(texts, seed=seed, keepers=3)
+        expected = [keys[place] for place in np.argsort(ranks(seed, keys))[:3]]
+        assert artifact["texts"].column("keys").to_pylist() == [expected]
+
+
+@given(st.lists(st.sampled_from(["a", "A!", "b", "c c", "C  c", "d", "", None]), max_size=30), st.data())
+def test_however_rows_are_cut(texts: list[str | None], data: st.DataObject) -> None:
+    cuts = tuple(sorted(data.draw(st.lists(st.integers(0, len(texts)), max_size=3))))
+    whole, parts = found(texts, keepers=2), found(texts, cuts, keepers=2)
+    assert whole["texts"].equals(parts["texts"]) and whole["summary"] == parts["summary"]
+    counts, reasons = dropped(texts, whole, copies=2)
+    truth = Counter(normalised(text) for text in texts if text)
+    assert counts == [truth[normalised(text)] if text else None for text in texts]
+    kept = Counter(normalised(text) for text, reason in zip(texts, reasons, strict=True) if text and not reason)
+    assert kept == {text: min(2, count) for text, count in truth.items()}
+
+
+def test_many_buckets_are_the_same_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts: list[str | None] = [f"text {number % 50}" for number in range(200)]
+    one = found(texts)
+    monkeypatch.setattr(duplicates, "BUCKET_ROWS", 16)
+    assert found(texts, (20, 150))["texts"].equals(one["texts"])
+
+
+def test_a_pool_without_texts() -> None:
+    artifact = found([None, ""])
+    assert artifact["texts"].num_rows == 0 and artifact["summary"]["rows"] == 0
+    assert dropped([None, "", "new"], artifact) == ([None, None, 1], [None] * 3)
+    assert found([])["summary"]["texts"] == 0
+
+
+def test_examples_are_whole_characters() -> None:
+    [example] = found(["語" * 200] * 2)["texts"].column("example").to_pylist()
+    assert example == "語" * 32
