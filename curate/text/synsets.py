@@ -1,0 +1,223 @@
+"""Surface forms -> synsets, compiled once from WordNet and kept as a table, so that texts are matched at memory speed.
+
+Every form that nltk's morphy maps to a lemma of a noun or a verb (lemmas themselves, regular and irregular inflections)
+becomes a phrase with at most one noun synset and one verb synset:
+
+1. Lemmas of a form in nltk's order, the form itself first; but a form that is itself a lemma (`men`: work force,
+   `eyes`: opinion) gives way to what it is an inflection of (`man`, `eye`) where WordNet's tagged texts have that
+   INFLECTED times as often. `womens` and `mens`, which web texts write for `women's`, are forms of `women` and `men`;
+   `spines` is none of the verb `spin`, as morphy has it.
+2. Senses of each lemma by how often these texts have them; of equally frequent ones those spelt without capitals
+   (`crane` the machine before Stephen Crane), then in WordNet's order. The first of the first lemma is nltk's first
+   synset but for ties and 1.
+3. A sense counts if it is in one of the lexicographer files asked for, and if it has no name (an instance spelt with a
+   capital: Paris, not the sun) unless instances are asked for. `first` looks at the first sense only; with
+   `first_visual` the first sense that counts is taken.
+4. A form that can be several parts of speech is the one whose first sense is tagged most often (equal: noun, then
+   verb): `white` is an adjective, and so neither concept nor action. If asked for, it is a noun and a verb, always a
+   noun, or always a verb instead.
+
+Single stop words, single characters, bare numbers and possessives (`men's` is a room) are no forms. Phrases of several
+words are matched whole even if they then have no synset that counts: `black market` is no market.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+import unicodedata
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from curate.core.hashing import digest, digest_bytes
+from curate.text import wordnet
+from curate.text.phrases import Phrases, normalised, normalised_all
+from curate.text.stopwords import STOP_WORDS
+from curate.text.wordnet_senses import Sense, Senses, other_counts, senses
+
+INFLECTED = 5
+"""See 1. above: so much more often than the form's own sense, of which one more is counted than there are. Keeps
+`glasses` spectacles (4 : 22) and `cola` a plant (0 : 2), makes `arms` limbs (11 : 104)."""
+
+_PART = {"": 0, "n": 1, "v": 2}
+_SOURCES = ("synsets.py", "wordnet_senses.py", "phrases.py", "stopwords.py")
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Which of its synsets a form stands for."""
+
+    nouns: tuple[str, ...]
+    """Lexicographer files, such as noun.animal."""
+    verbs: tuple[str, ...]
+    sense: Literal["first", "first_visual"] = "first"
+    instances: bool = False
+    ambiguous: Literal["frequent", "both", "noun", "verb"] = "frequent"
+
+
+class Synsets:
+    """Finds synsets in texts by a table of `table`; names are sorted, ids are places in them. Raises InputError."""
+
+    def __init__(self, rules: Rules, known: pa.Table | None = None) -> None:
+        known = table() if known is None else known
+        self._forms: list[str] = known.column("form").to_pylist()
+        self.nouns, self._noun = _chosen(known.column("noun"), rules.nouns, rules)
+        self.verbs, self._verb = _chosen(known.column("verb"), rules.verbs, rules)
+        noun, verb = _decided(self._noun, self._verb, known.column("part").to_numpy(), rules)
+        several = pc.match_substring(known.column("form"), " ").to_numpy()
+        used = np.flatnonzero((noun >= 0) | (verb >= 0) | several)
+        self._noun_of, self._verb_of = noun[used], verb[used]
+        self._phrases = Phrases([self._forms[index] for index in used.tolist()], longest=True)
+
+    def find(self, texts: pa.Array | Sequence[str | None]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """(m,) each: index of the text, id of the noun synset (-1: none), id of the verb synset, of every greedy
+        longest match."""
+        rows, found = self._phrases.find(texts)
+        return rows, self._noun_of[found], self._verb_of[found]
+
+    @cached_property
+    def _place(self) -> dict[str, int]:
+        return {form: index for index, form in enumerate(self._forms)}
+
+    def lookup(self, word: str) -> tuple[str | None, str | None]:
+        """Noun synset and verb synset that a word or phrase stands for, as a whole, both where it has both."""
+        index = self._place.get(normalised(word))
+        if index is None:
+            return None, None
+        noun, verb = int(self._noun[index]), int(self._verb[index])
+        return self.nouns[noun] if noun >= 0 else None, self.verbs[verb] if verb >= 0 else None
+
+
+def _chosen(column: pa.ChunkedArray, files: Sequence[str], rules: Rules) -> tuple[list[str], NDArray[np.int32]]:
+    """Sorted names of synsets, and the id (n,) of that which each form stands for; -1 for none (3. above)."""
+    lists = column.combine_chunks()
+    labels = [label.split(" ") for label in lists.values.dictionary.to_pylist()]
+    counts = np.array([file in files and (rules.instances or not named) for file, _, *named in labels], dtype=bool)
+    sense, start, stop = lists.values.indices.to_numpy(), lists.offsets[:-1].to_numpy(), lists.offsets[1:].to_numpy()
+    fitting = np.append(np.flatnonzero(counts[sense]), len(sense))
+    first = fitting[np.searchsorted(fitting, start)]
+    there = (first == start) & (start < stop) if rules.sense == "first" else first < stop
+    found = sense[first[there]]
+    names = sorted({labels[index][1] for index in np.unique(found).tolist()})
+    ids = {name: index for index, name in enumerate(names)}
+    out = np.full(len(lists), -1, dtype=np.int32)
+    out[there] = np.array([ids.get(name, -1) for _, name, *_ in labels], dtype=np.int32)[found]
+    return names, out
+
+
+def _decided(
+    noun: NDArray[np.int32], verb: NDArray[np.int32], part: NDArray[Any], rules: Rules
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Ids (n,) after the choice between parts of speech (4. above)."""
+    if rules.ambiguous == "frequent":
+        return np.where(part == _PART["n"], noun, -1), np.where(part == _PART["v"], verb, -1)
+    if rules.ambiguous == "noun":
+        return noun, np.where(noun >= 0, -1, verb)
+    if rules.ambiguous == "verb":
+        return np.where(verb >= 0, -1, noun), verb
+    return noun, verb
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+
+def table() -> pa.Table:
+    """A row per form: `form` (normalised), `noun` and `verb` (its senses in order, as lexicographer file, synset and,
+    if it has a name, `named`), `part` (0: neither, 1: noun, 2: verb is what it is most often). From the cache; compiled
+    there first, which takes seconds."""
+    code = digest_bytes(Path(__file__).with_name(name).read_bytes() for name in _SOURCES)
+    name = digest([wordnet.identity(), code, unicodedata.unidata_version])
+    file = wordnet.cache_folder() / "synsets" / f"{name}.arrow"
+    if not file.exists():
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with (file.parent / ".lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                if not file.exists():  # no other process was quicker
+                    _publish(compiled(wordnet.read), file)
+        except OSError:  # a cache that cannot be written: compiled for each process
+            return compiled(wordnet.read)
+    with pa.memory_map(str(file)) as source:
+        return pa.ipc.open_file(source).read_all()
+
+
+def _publish(made: pa.Table, file: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=file.parent) as aside:
+        with pa.OSFile(f"{aside}/table", "wb") as sink, pa.ipc.new_file(sink, made.schema) as writer:
+            writer.write_table(made)
+        os.replace(f"{aside}/table", file)
+
+
+def compiled(read: Callable[[str], bytes]) -> pa.Table:
+    """The table of WordNet's files, which `read` gives by name."""
+    nouns, verbs = ordered(senses("n", read)), ordered(senses("v", read))
+    adjectives = other_counts(read)
+    others = dict(zip(normalised_all(list(adjectives)), adjectives.values(), strict=True))
+    forms = [form for form in sorted(nouns.keys() | verbs.keys()) if _is_form(form)]
+    parts = []
+    for form in forms:
+        noun, verb = (listed[form][0].count if form in listed else -1 for listed in (nouns, verbs))
+        part = "" if others.get(form, 0) > max(noun, verb) else "n" if noun >= verb else "v"
+        parts.append(_PART[part])
+    columns = {"noun": _lists(forms, nouns), "verb": _lists(forms, verbs), "part": pa.array(parts, pa.int8())}
+    return pa.table({"form": forms, **columns})
+
+
+def _lists(forms: list[str], known: dict[str, list[Sense]]) -> pa.ListArray:
+    """list<dictionary<string>> (n,): labels of each form's senses."""
+    labels: dict[str, int] = {}
+    codes, offsets = [], [0]
+    for form in forms:
+        for sense in known.get(form, ()):
+            label = f"{sense.lexname} {sense.synset}{' named' if sense.named else ''}"
+            codes.append(labels.setdefault(label, len(labels)))
+        offsets.append(len(codes))
+    values = pa.DictionaryArray.from_arrays(pa.array(codes, pa.int32()), pa.array(list(labels), pa.string()))
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)
+
+
+def _is_form(form: str) -> bool:
+    words = form.split(" ")
+    if len(words) == 1 and form in STOP_WORDS:
+        return False
+    return any(len(word) > 1 for word in words) and not all(word.isdigit() for word in words)
+
+
+def ordered(known: Senses) -> dict[str, list[Sense]]:
+    """Normalised form -> its senses (1. and 2. above). Of forms that are the same once normalised (`t-shirt`,
+    `t_shirt`) that with `_` between its words counts, then that of the most frequent sense, then the first by
+    alphabet."""
+    found: dict[str, tuple[tuple[bool, int], list[Sense]]] = {}
+    forms = known.forms()
+    listed = sorted(forms)
+    for form, plain in zip(listed, normalised_all(listed), strict=True):
+        if plain and not form.endswith("'s"):
+            told = in_order(known, form, forms[form])
+            rank = form.replace("_", " ") == plain, told[0].count
+            if plain not in found or rank > found[plain][0]:
+                found[plain] = rank, told
+    return {plain: told for plain, (_, told) in found.items()}
+
+
+def in_order(known: Senses, form: str, lemmas: list[str]) -> list[Sense]:
+    """The senses of a form of these lemmas (`Senses.lemmas_of`)."""
+    if known.cut(form):
+        return in_order(known, form[:-1], lemmas)
+    if lemmas[0] == form and len(lemmas) > 1:
+        own, other = (max(sense.count for sense in known.of[lemma]) for lemma in lemmas[:2])
+        if other > INFLECTED * (own + 1):
+            lemmas = [*lemmas[1:], form]
+    return [sense for lemma in lemmas for sense in _by_frequency(known.of[lemma])]
+
+
+def _by_frequency(listed: tuple[Sense, ...]) -> Sequence[Sense]:
+    return listed if len(listed) == 1 else sorted(listed, key=lambda sense: (-sense.count, not sense.small))

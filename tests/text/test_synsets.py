@@ -1,0 +1,148 @@
+"""Forms and their synsets: in a tiny WordNet by hand, in the real one against nltk."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from curate.text import synsets, wordnet
+from curate.text.phrases import normalised
+from curate.text.synsets import Rules, Synsets, table
+from curate.text.wordnet_senses import SUFFIXES, senses
+from tests.bench.texts import alt_texts
+from tests.text.wordnets import real, tiny  # noqa: F401  (fixtures)
+
+FILES = ("animal", "artifact", "food", "group", "location", "object", "person")
+NOUNS = tuple(f"noun.{name}" for name in FILES)
+VERBS = ("verb.contact", "verb.motion")
+
+
+def found(text: str, **rules: Any) -> tuple[list[str], list[str]]:
+    """Nouns and verbs of a text, in order."""
+    made = Synsets(Rules(**({"nouns": NOUNS, "verbs": VERBS} | rules)))
+    _, nouns, verbs = made.find([text])
+    return [made.nouns[i] for i in nouns if i >= 0], [made.verbs[i] for i in verbs if i >= 0]
+
+
+@pytest.mark.parametrize(
+    ("text", "nouns", "verbs"),
+    [
+        ("Dogs!", ["dog.n.01"], []),
+        ("a couch, a sofa and two SOFAS", ["sofa.n.01", "sofa.n.01", "sofa.n.01"], []),
+        ("hot dogs and red-hots", ["hot_dog.n.01", "hot_dog.n.01"], []),
+        ("geese ran", ["goose.n.01"], ["run.v.01"]),
+        ("running men, mens and men's runs", ["man.n.01", "man.n.01", "man.n.01"], ["run.v.01", "run.v.01"]),
+        ("a crane in Paris in the sun", ["crane.n.02", "sun.n.01"], []),
+        ("a black market of 10 T-shirts", ["t-shirt.n.01"], []),
+        ("white", [], []),
+        ("he runs, runes", [], ["run.v.01"]),
+        ("hot, dog", ["dog.n.01"], []),
+    ],
+)
+def test_which_synset_a_form_stands_for(tiny: Path, text: str, nouns: list[str], verbs: list[str]) -> None:  # noqa: F811
+    assert found(text) == (nouns, verbs)
+
+
+def test_rules(tiny: Path) -> None:  # noqa: F811
+    assert found("Paris and Stephen Crane", instances=True)[0] == ["paris.n.01", "crane.n.01"]
+    assert found("dog", nouns=("noun.person",)) == ([], [])
+    assert found("dog", nouns=("noun.person",), sense="first_visual") == (["dog.n.02"], [])
+    assert found("run", ambiguous="noun", sense="first_visual") == (["run.n.02"], [])
+    assert found("run couch", ambiguous="both", sense="first_visual") == (
+        ["run.n.02", "sofa.n.01"],
+        ["run.v.01", "couch.v.01"],
+    )
+    assert found("run couch white", ambiguous="verb") == (["white.n.01"], ["run.v.01", "couch.v.01"])
+
+
+def test_lookup_of_a_word(tiny: Path) -> None:  # noqa: F811
+    made = Synsets(Rules(NOUNS, VERBS))
+    assert made.lookup("Runs") == (None, "run.v.01")
+    assert made.lookup("couch") == ("sofa.n.01", "couch.v.01")
+    assert made.lookup("hot_dogs") == made.lookup("HOT-DOG") == ("hot_dog.n.01", None)
+    assert made.lookup("") == made.lookup("no such word") == made.lookup("a") == (None, None)
+
+
+def test_the_table_is_compiled_once_per_wordnet(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    first = table()
+    with monkeypatch.context() as patch:
+        patch.setattr(synsets, "compiled", lambda read: pytest.fail("compiled again"))
+        assert table().equals(first)
+    (tiny / "noun.exc").write_text("geese goose\nmooses goose\n")
+    assert "mooses" in table().column("form").to_pylist()
+    kept = sorted(path.suffix for path in (wordnet.cache_folder() / "synsets").iterdir())
+    assert kept == ["", ".arrow", ".arrow"]
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    first = table()
+    monkeypatch.setenv("CURATE_CACHE", str(tiny / "noun.exc"))  # no folder
+    assert table().equals(first)
+
+
+# --- the real one -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def reader(real: Path) -> Any:  # noqa: F811
+    """nltk's own reader over the same files."""
+    if real.parent.parent != wordnet.nltk_root():
+        pytest.skip(f"{real} is not laid out for nltk")
+    import nltk
+    from nltk.corpus.reader.wordnet import WordNetCorpusReader
+
+    nltk.data.path.insert(0, str(wordnet.nltk_root()))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of languages that are not here
+        yield WordNetCorpusReader(str(real), None)
+    nltk.data.path.pop(0)
+
+
+def test_lemmas_and_senses_are_nltks(reader: Any) -> None:
+    assert reader.get_version() == "3.0"
+    words = {word for text in alt_texts()[:2000] for word in normalised(text).split()}
+    draw = random.Random(0)
+    for part in SUFFIXES:
+        assert list(SUFFIXES[part]) == reader.MORPHOLOGICAL_SUBSTITUTIONS[part]
+        known = senses(part, wordnet.read)
+        forms = known.forms()
+        chosen = words | set(draw.sample(sorted(forms), 3000)) | set(draw.sample(sorted(known.irregular), 500))
+        for form in chosen | {f"{form}{end}" for form in words for end in ("s", "es", "ing")}:
+            expected = reader._morphy(form, part)
+            assert known.lemmas_of(form) == expected, form
+            assert form in forms or not expected or (part == "v" and form == f"{expected[0]}es")
+        for lemma in draw.sample(sorted(known.of), 100):
+            told = [(s.synset, s.lexname, s.count) for s in known.of[lemma]]
+            theirs = reader.synsets(lemma, part)[: len(told)]
+            assert told == [(s.name(), s.lexname(), count_of(s, lemma)) for s in theirs]
+
+
+def count_of(synset: Any, lemma: str) -> int:
+    return max(found.count() for found in synset.lemmas() if found.name().lower() == lemma)
+
+
+def test_known_words(real: Path) -> None:  # noqa: F811
+    files = tuple(name for name in wordnet.LEXNAMES if name.startswith("noun."))
+    made = Synsets(Rules(files, ("verb.motion", "verb.creation")))
+    for word, noun in {
+        "sofa": "sofa.n.01",
+        "couches": "sofa.n.01",
+        "men": "man.n.01",
+        "womens": "woman.n.01",
+        "eyes": "eye.n.01",
+        "arms": "arm.n.01",
+        "glasses": "spectacles.n.01",
+        "crane": "crane.n.04",
+        "sun": "sun.n.01",
+        "paris": None,
+        "ice creams": "ice_cream.n.01",
+        "T-shirt": "jersey.n.03",
+        "St. Bernard": "saint_bernard.n.01",
+    }.items():
+        assert made.lookup(word)[0] == noun, word
+    assert made.lookup("running")[1] == "run.v.01"
+    assert made.lookup("painting")[1] == "paint.v.01"
