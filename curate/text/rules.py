@@ -1,142 +1,155 @@
 """The rules by which a caption is cleaned: a table of small functions from text to text, applied in its order.
 
-To add a rule, write a function and put it into RULES where it belongs: what unpacks comes before what removes, what
-tidies comes last. A rule must leave clean text alone. The table is run until nothing changes any more (removing one
-thing may lay bare another: `&amp;lt;b&amp;gt;`), which makes cleaning idempotent; fifty rounds are the end even for
-text that was made to need more.
+To add a rule, write its function (rules_markup.py, rules_names.py, rules_signs.py) and put it into RULES where it
+belongs: what unpacks comes before what removes, what tidies comes last. A rule must leave clean text alone and run in
+linear time. The table is run until nothing changes any more (removing one thing may lay bare another: `&amp;lt;b>`),
+which makes cleaning idempotent. Real captions take two or three rounds. Text that was made to need more than `rounds`
+allows is given up: nothing is left of it, which is idempotent too, and the work has a bound.
+
+`hint` is what makes cleaning quick: a regular expression in the syntax that `re` and RE2 have in common, which finds
+something in every ASCII text that the rule changes (and in others). A column is searched for the hints of all rules,
+and for whatever is not ASCII, at once and at memory speed; where nothing is found the text is clean.
 """
 
 from __future__ import annotations
 
-import functools
-import html
-import re
-import unicodedata
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-_COMMENT = re.compile(r"<!--.*?(-->|\Z)", re.S)
-_INLINE_TAG = re.compile(r"</?(?:a|abbr|b|big|em|font|i|mark|s|small|span|strong|sub|sup|tt|u)(\s[^<>]*+)?>", re.I)
-_TAG = re.compile(r"</?[a-zA-Z][a-zA-Z0-9]*+(\s[^<>]*+)?/?>")
-_CUT_TAG = re.compile(r"<[a-zA-Z][a-zA-Z0-9]*+\s[^<>]*=[^<>]*\Z")
-_URL = re.compile(r"\b(?:(?:https?|ftp)://|www\.(?=\w))[^\s<>\"|]+", re.I)
-_URL_TAIL = re.compile(r"[.,;:!?'»”’)\]}]+\Z")
-_EMAIL = re.compile(r"(?:\b(?:e-?mail|mail|mailto|contact)\s*:\s*)?(?<![\w.+-])[\w.+-]++@\w[\w-]*+(?:\.[\w-]++)+", re.I)
-_HIDDEN = re.compile(
-    "[\x00-\x08\x0b\x0c\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb"
-    "\ud800-\udfff]"
-)
-_EMPTY = re.compile(r"\(\s*+\)|\[\s*+\]|\{\s*+\}|<\s*+>|«\s*+»|“\s*+”|(?<=\s)[.,;](?=\s|\Z)")
-_WORD = re.compile(r"\S+")
-_SEPARATORS = frozenset("|•·,;:/<>*~–—-")
-_NESTED_AMPERSAND = re.compile(r"&(?:amp;){2,}")
+from curate.text import rules_markup, rules_names, rules_signs
+from curate.text.rules_names import EXTENSIONS
+
+_SPACE = r"[ \t-\r\x1c-\x1f]"
+_SEPARATOR = "[|,;:/<>*~-]"
+NOT_ASCII = r"[^\x00-\x7f]"
 
 
 class Rule(NamedTuple):
     name: str
     apply: Callable[[str], str]
+    hint: str
     meaning: str
-
-
-def unescape_entities(text: str) -> str:
-    return html.unescape(_NESTED_AMPERSAND.sub("&amp;", text)) if "&" in text else text
-
-
-def fix_mojibake(text: str) -> str:
-    return text if text.isascii() else _encoding_fixer()(text)
-
-
-@functools.cache
-def _encoding_fixer() -> Callable[[str], str]:
-    import ftfy  # a third of a second, which `curate plan` need not spend
-
-    config = ftfy.TextFixerConfig(
-        unescape_html=False,
-        remove_terminal_escapes=False,
-        fix_latin_ligatures=False,
-        fix_character_width=False,
-        uncurl_quotes=False,
-        fix_line_breaks=False,
-        remove_control_chars=False,
-        normalization=None,
-        explain=False,
-    )
-    return functools.partial(ftfy.fix_text, config=config)
-
-
-def strip_tags(text: str) -> str:
-    """Tags of blocks stand between words and become spaces. `a < b`, `<3` and `<name@host>` are no tags."""
-    if "<" not in text:
-        return text
-    return _CUT_TAG.sub(" ", _TAG.sub(" ", _INLINE_TAG.sub("", _COMMENT.sub(" ", text))))
-
-
-def remove_urls(text: str) -> str:
-    """Punctuation that ends a sentence rather than an address stays."""
-    return _URL.sub(lambda match: " " + _tail(match.group()), text)
-
-
-def _tail(url: str) -> str:
-    found = _URL_TAIL.search(url)
-    return found.group() if found else ""
-
-
-def remove_emails(text: str) -> str:
-    return _EMAIL.sub(" ", text) if "@" in text else text
-
-
-def remove_hidden(text: str) -> str:
-    """Control characters, marks of direction, zero-width spaces, soft hyphens; joiners of scripts and emoji stay."""
-    return _HIDDEN.sub("", text)
-
-
-def normalise_unicode(text: str) -> str:
-    return unicodedata.normalize("NFC", text)
-
-
-def tidy_leftovers(text: str) -> str:
-    """What other rules leave behind: empty brackets, a full stop by itself, separators with nothing beyond them."""
-    text = _EMPTY.sub(" ", text)
-    words = list(_WORD.finditer(text))
-    told = [index for index, word in enumerate(words) if not _SEPARATORS.issuperset(word.group())]
-    if len(told) == len(words):
-        return text
-    if not told:
-        return ""
-    start = words[told[0]].start() if told[0] > 0 else 0
-    return text[start : words[told[-1]].end()] if told[-1] < len(words) - 1 else text[start:]
-
-
-def collapse_spaces(text: str) -> str:
-    return " ".join(text.split())
+    default: bool = True
 
 
 RULES = (
-    Rule("entities", unescape_entities, "HTML entities become the characters they stand for"),
-    Rule("mojibake", fix_mojibake, "text decoded with the wrong encoding is decoded again (ftfy)"),
-    Rule("tags", strip_tags, "HTML tags and comments are removed"),
-    Rule("urls", remove_urls, "web addresses are removed"),
-    Rule("emails", remove_emails, "e-mail addresses are removed"),
-    Rule("hidden", remove_hidden, "control and invisible characters are removed"),
-    Rule("unicode", normalise_unicode, "Unicode is put into normal form C"),
-    Rule("leftovers", tidy_leftovers, "empty brackets and separators at the ends are removed"),
-    Rule("spaces", collapse_spaces, "white space and line breaks become single spaces"),
+    Rule("quoting", rules_markup.unquote, r"""""|\\["']""", "CSV's doubled quotes and backslashes before quotes go"),
+    Rule(
+        "entities", rules_markup.unescape_entities, "&[#A-Za-z]", "HTML entities become the characters they stand for"
+    ),
+    Rule(
+        "mojibake",
+        rules_markup.fix_mojibake,
+        NOT_ASCII,
+        "text decoded with the wrong encoding is decoded again (ftfy)",
+    ),
+    Rule(
+        "hidden",
+        rules_signs.remove_hidden,
+        r"[\x00-\x08\x0e-\x1b\x7f]",
+        "control, invisible and replacement characters are removed",
+    ),
+    Rule("unicode", rules_signs.normalise_unicode, NOT_ASCII, "Unicode is put into normal form C"),
+    Rule("tags", rules_markup.strip_tags, "<[A-Za-z/!]", "HTML tags and comments are removed"),
+    Rule(
+        "urls",
+        rules_names.remove_urls,
+        r"://|[wW]{3}\.|[A-Za-z0-9-]\.[A-Za-z]{2,6}(:[0-9]{1,5})?/",
+        "web addresses are removed; names of sites such as Booking.com stay",
+    ),
+    Rule("emails", rules_names.remove_emails, "[^ ]@[^ ]", "e-mail addresses are removed"),
+    Rule("mentions", rules_names.remove_mentions, "@[^ 0-9]", "users (@name) are removed, with a `via` or `by` before"),
+    Rule(
+        "hashtag_words",
+        rules_names.split_hashtags,
+        "#[^ ]",
+        "hashtags of several words (#BlueSky, #blue_sky) become these words",
+        default=False,
+    ),
+    Rule("hashtags", rules_names.unsign_hashtags, "#[^ ]", "the sign goes, the hashtag's word stays; #1 stays"),
+    Rule(
+        "file_names",
+        rules_names.remove_file_names,
+        rf"\.(?i:{EXTENSIONS})",
+        "file names are removed; a plain word loses its extension only",
+    ),
+    Rule(
+        "camera_codes",
+        rules_names.remove_camera_codes,
+        "[IiDdPpHh][MmSsIiPpXx][A-Za-z]{1,2}[ _-]?[0-9]{3}|_[0-9]{3}|[Pp][1-9A-Ca-c][0-3][0-9]{5}"
+        "|([Oo][Pp][Rr]|[Nn][Yy]|[Dd][Cc]1)[0-9]{4}",
+        "names that cameras give (IMG_2034, DSC00012) are removed",
+    ),
+    Rule("emojis", rules_signs.remove_emojis, NOT_ASCII, "emojis are removed; emoticons such as :) stay"),
+    Rule(
+        "symbols",
+        rules_signs.remove_symbols,
+        NOT_ASCII,
+        "signs that say nothing are removed: ®, ™, ©, ornaments, private use",
+    ),
+    Rule(
+        "punctuation",
+        rules_signs.collapse_punctuation,
+        r"[!?][!?]|,,|;;|\.\.|---|___|===|~~~",
+        "repeated punctuation is said once; an ellipsis stays",
+    ),
+    Rule(
+        "leftovers",
+        rules_signs.tidy_leftovers,
+        rf"[(\[{{<]{_SPACE}*[)\]}}>]| [.,;]( |$)"
+        rf"|[,;:]{_SPACE}*$|^{_SPACE}*{_SEPARATOR}+({_SPACE}|$)|{_SPACE}{_SEPARATOR}+{_SPACE}*$",
+        "empty brackets, stray commas and separators at the ends are removed",
+    ),
+    Rule(
+        "spaces",
+        rules_signs.collapse_spaces,
+        r"^ | $|  |[\t-\r\x1c-\x1f]",
+        "white space and line breaks become single spaces",
+    ),
 )
 NAMES = tuple(rule.name for rule in RULES)
-_MOST_ROUNDS = 50
+DEFAULT = tuple(rule.name for rule in RULES if rule.default)
 
 
-def clean(text: str, names: Iterable[str] = NAMES) -> tuple[str, set[str]]:
-    """Text under the rules of those names, and the names of the rules that changed it."""
-    chosen = [rule for rule in RULES if rule.name in set(names)]
-    hits: set[str] = set()
-    for _ in range(_MOST_ROUNDS):
-        before = text
-        for rule in chosen:
+def chosen(names: Iterable[str]) -> tuple[Rule, ...]:
+    """The rules of these names, in the table's order."""
+    wanted = frozenset(names)
+    return tuple(rule for rule in RULES if rule.name in wanted)
+
+
+def rounds(characters: int) -> int:
+    """How often the table is run over a text at most: 32 times, fewer over texts above 125,000 characters, 4 times at
+    least; so no text costs more than the larger of 4 rounds and of a table run over 4 million characters."""
+    return max(4, min(32, 4_000_000 // max(1, characters)))
+
+
+def steps(text: str, rules: Iterable[Rule]) -> list[tuple[str, str, str]]:
+    """(rule, before, after) of everything that changed, in order. The last `after`, if any, is the cleaned text."""
+    rules, done, quiet = tuple(rules), [], 0
+    for _ in range(rounds(len(text))):
+        for rule in rules:
             after = rule.apply(text)
-            if after != text:
-                hits.add(rule.name)
+            if after == text:
+                quiet += 1
+                if quiet >= len(rules):  # none of them has anything to do
+                    return done
+            else:
+                quiet = 0
+                done.append((rule.name, text, after))
                 text = after
-        if text == before:
-            break
-    return text, hits
+    return [*done, (UNSETTLED, text, "")] if rules else done
+
+
+UNSETTLED = "unsettled"
+"""Counted beside the rules: texts given up since they had not settled after all rounds."""
+
+
+def clean(text: str, rules: Iterable[Rule] = chosen(DEFAULT)) -> tuple[str, set[str]]:
+    """Text under these rules, and the names of the rules that changed it."""
+    done = steps(text, rules)
+    return (done[-1][2] if done else text), {name for name, _, _ in done}
+
+
+def hint(rules: Iterable[Rule]) -> str:
+    """What is found in every text that any of these rules changes."""
+    return "|".join(dict.fromkeys([*(f"({rule.hint})" for rule in rules), f"({NOT_ASCII})"]))
