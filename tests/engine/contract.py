@@ -34,6 +34,8 @@ from curate.engine.run import Result, run
 GOLDENS = Path(__file__).with_name("goldens.json")
 UPDATE = "`python -m tests.engine.contract update`"
 FAMILIES, ROWS, SIDE = 4, 24, 48
+CLIP = f"open_clip:{Path(__file__).parents[1] / 'encoders/tiny_clip'}?random=3"
+"""The smallest image-text model there can be, with random weights."""
 
 STAGES: dict[str, tuple[str, str | list[str], dict[str, Any], dict[str, str]]] = {
     "inspect": ("image.inspect", "pool", {"min_side": 8}, {}),
@@ -58,6 +60,10 @@ STAGES: dict[str, tuple[str, str | list[str], dict[str, Any], dict[str, str]]] =
         {"columns": ["said"], "by": "language_said", "threshold": 2},
         {"counts": "counts_by"},
     ),
+    "seen": ("image.embed", "inspect", {"encoder": CLIP, "column": "seen"}, {}),
+    "similar": ("align.similarity", "seen", {"encoder": CLIP, "embedding": "seen", "column": "caption"}, {}),
+    "half": ("align.threshold", "similar", {"share": 0.5}, {}),
+    "aligned": ("align.filter", "similar", {"column": "caption"}, {"threshold": "half"}),
     "tree": ("cluster.fit", ["unique", "embed"], {"levels": [4, 2], "rounds": 2, "iterations": 5}, {}),
     "clusters": ("cluster.assign", ["unique", "embed"], {"levels": 2}, {"tree": "tree"}),
     "meanings": ("duplicates.semantic", ["unique", "embed"], {"eps": 0.15, "level": 1}, {"tree": "tree"}),
@@ -81,6 +87,8 @@ STAGES: dict[str, tuple[str, str | list[str], dict[str, Any], dict[str, str]]] =
     ),
 }
 """Stage -> op, `from`, parameters, ports. The first stage of an op is the one that its golden is of."""
+ON_TORCH = ("seen", "similar", "half", "aligned")
+"""Stages whose libraries each worker of Ray would take many seconds to import; no other stage needs them."""
 
 
 # --- what pools can hold ----------------------------------------------------------------------------------------------
@@ -190,15 +198,13 @@ def stage_of(op: str, place: Path | None = None) -> Stage:
     return registry.resolve(op)(**STAGES[name][2])
 
 
-def pipeline(source: Source, upto: str | None = None) -> Pipeline:
-    """All stages over a pool; `upto` one of them, with what it needs."""
+def pipeline(source: Source, upto: str | None = None, without: tuple[str, ...] = ()) -> Pipeline:
+    """All stages over a pool, or all `without` some; `upto` one of them, with what it needs."""
     made = Pipeline().add("pool", source)
     for name, (op, inputs, parameters, ports) in STAGES.items():
         made.add(name, registry.resolve(op)(**parameters), inputs, **ports)
     made.check()
-    if upto is None:
-        return made
-    wanted, todo = set(), [upto]
+    wanted, todo = set(), [upto] if upto else [name for name in made.nodes if name not in without]
     while todo:
         name = todo.pop()
         wanted.add(name)

@@ -166,9 +166,12 @@ def test_the_same_again(made: Output, memory: Path) -> None:
 
 
 def test_the_same_on_ray(made: Output, workspace: Path, on_ray: Any) -> None:
-    result = run(contract.pipeline(Mixed(namespace="contract")), str(workspace), engine=on_ray)
-    assert result.ledger == made.result.ledger
+    pipeline = contract.pipeline(Mixed(namespace="contract"), without=contract.ON_TORCH)
+    result = run(pipeline, str(workspace), engine=on_ray)
+    assert result.ledger == {name: made.result.ledger[name] for name in pipeline.nodes}
     a, b = (workspaces.files(place) for place in (made.storage.root, workspace))
+    missing = tuple(made.bases[name].split("/versions/")[0] for name in contract.ON_TORCH)
+    a = {name: digest for name, digest in a.items() if not name.startswith(missing)}
     assert sorted(a) == sorted(b)
     assert [name for name in a if a[name] != b[name] and "report.html" not in name] == []
 

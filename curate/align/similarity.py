@@ -1,0 +1,90 @@
+"""`align.similarity`: how well each text says what its picture shows, as the cosine of an image-text encoder.
+
+Radford et al., "Learning Transferable Visual Models From Natural Language Supervision" (2021), section 2.3; as a filter
+in DataComp (Gadre et al. 2023, section 3.4) and in Xray's ViSE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import Field
+
+from curate import encoders
+from curate.align.scores import cosines, encoded, texts_of
+from curate.core.items import PER_ITEM
+from curate.core.stage import Artifact, Batch
+from curate.core.vectors import from_binary, same_encoder
+from curate.encoders.stage import EncoderMap
+
+_AT_ONCE = {"cpu": 16, "cuda": 64}
+"""Texts of one pass. On a CPU a pass of 16 is as quick per text as a larger one, and less is filled up."""
+_TOKENS = 1 << 16
+"""Tokens of one pass at most: models of long contexts get fewer texts."""
+
+
+class Similarity(EncoderMap):
+    """Cosine of a picture's vector with each of its texts.
+
+    The vectors are those of `image.embed` with the same encoder; another one's are refused. What is beyond the
+    encoder's context (77 tokens for CLIP) is not read. A null text has no similarity, nor has one whose vector is not
+    finite (counted as no_direction). Rejects: no_embedding (null, zero, or not finite).
+    """
+
+    op: ClassVar[str] = "align.similarity"
+    costly: ClassVar[bool] = True
+    batch_rows: ClassVar[int] = 256
+
+    encoder: str = Field(
+        description="open_clip:NAME/TAG or hf:NAME (CLIP, SigLIP), each also with a local checkpoint: the one that the "
+        "pictures were embedded with"
+    )
+    embedding: str = Field("embedding", description="Column of `image.embed` with the pictures' vectors.")
+    column: str = Field("text", description="Column of texts: one a row, or a list (`sentences`).")
+    output: str = Field(
+        "similarity", pattern=r"^[a-z][a-z0-9_]*$", description="Name of the column of cosines, a list for each row."
+    )
+
+    def reads(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((self.embedding, self.column)))
+
+    def writes(self) -> tuple[str, ...]:
+        return (self.output,)
+
+    def schema(self) -> pa.Schema:
+        metadata = {**PER_ITEM, "of": f"{self.embedding} and {self.column}", "unit": "cosine", **self.made()}
+        return pa.schema([pa.field(self.output, pa.list_(pa.float32()), metadata=metadata)])
+
+    def preflight(self) -> list[str]:
+        return [*encoders.text_problems(self.encoder), *super().preflight()]
+
+    def setup(self, artifacts: Mapping[str, Artifact]) -> None:
+        """Raises CurateError for an encoder without a text tower."""
+        super().setup(artifacts)
+        self._encoder.encode_text([""])
+
+    def process(self, batch: Batch) -> dict[str, Any]:
+        """Raises CurateError where the pictures' vectors are of another encoder."""
+        pictures = batch.table.column(self.embedding)
+        made = {**self.made(), "dim": str(self._encoder.dim)}
+        remedy = "score with the encoder that embedded the pictures"
+        same_encoder(self.op, batch.table.schema.field(self.embedding), made, "encoder", remedy)
+        vectors = from_binary(pictures)
+        items = texts_of(self.op, batch.table.column(self.column), self.column)
+        distinct = pc.dictionary_encode(items.values.cast(pa.string()))
+        texts = encoded(self._encoder.encode_text, distinct.dictionary.to_pylist(), self._encoder.dim, self._at_once())
+        found = cosines(vectors, texts, items.row, distinct.indices.to_numpy())
+        alive = np.isfinite(vectors).all(axis=1) & np.any(vectors != 0, axis=1)
+        batch.counters["no_direction"] += int((np.isnan(found) & alive[items.row]).sum())
+        return {
+            self.output: items.nest(pa.array(found, mask=np.isnan(found)), pa.float32()),
+            "reject": np.where(alive, None, "no_embedding").tolist(),
+        }
+
+    def _at_once(self) -> int:
+        most = max(1, _TOKENS // self._encoder.context)
+        return min(_AT_ONCE["cpu" if self._encoder.device == "cpu" else "cuda"], 1 << (most.bit_length() - 1))

@@ -1,0 +1,146 @@
+"""`align.threshold`: the score above which a given share of a pool lies (DataComp's top 30 %).
+
+Counts of float32 values in the order of their bits (a sign, an exponent and a mantissa compare as a whole number once
+negative ones are turned round): exact as long as there are at most EXACT_VALUES different ones, by bins of 16 bits of
+mantissa from then on, which is to one part in 65,536. Which of the two depends on the whole pool, not on its shards.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pydantic import Field
+
+from curate.align.scores import is_list, numbers_of
+from curate.core.errors import CurateError
+from curate.core.stage import Artifact, Reduce, Table
+
+KIND = "threshold"
+EXACT_VALUES = 1 << 20
+BARS = 64
+_BIN_BITS = 7
+_SIGN = np.uint32(1 << 31)
+_LEFT_OUT = np.uint32(0xFFFFFFFF)
+"""Where null, NaN and infinite scores are counted: no finite value has this place in the order."""
+
+
+class Threshold(Reduce):
+    """The score that the best `share` of all texts (or rows) reaches, and how scores are spread.
+
+    It is the k-th highest, k = share x number rounded up: at least the share has it or more; ties may make it more
+    (`share_realised`). Null, NaN and infinite scores are left out. With over 2^20 different scores it is exact to one
+    part in 65,536, towards more.
+    """
+
+    op: ClassVar[str] = "align.threshold"
+    kind: ClassVar[str] = KIND
+
+    share: float = Field(0.3, gt=0, le=1, description="Share of the scores to be at or above the threshold.")
+    column: str = Field("similarity", description="Column of numbers: one a row, or a list with one for each text.")
+
+    def reads(self) -> tuple[str, ...]:
+        return (self.column,)
+
+    def partial(self, table: Table) -> Table:
+        column = table.column(self.column)
+        found = numbers_of(self.op, column, self.column, "column")
+        total = int(np.maximum(found.lengths, 0).sum()) if is_list(column) else table.num_rows
+        values = found.values.to_numpy(zero_copy_only=False)
+        values = values[np.isfinite(values)]
+        order, count = np.unique(ordered(values), return_counts=True)
+        left_out = total - len(values)
+        if left_out:
+            order, count = np.append(order, _LEFT_OUT), np.append(count, left_out)
+        return _state(order, count, False)
+
+    def merge(self, states: Iterator[Table]) -> Table:
+        pending, rows = [_state(np.zeros(0, np.uint32), np.zeros(0, np.int64), False)], 0
+        for state in states:
+            pending.append(state.replace_schema_metadata())
+            rows += state.num_rows
+            if rows > 2 * EXACT_VALUES:
+                pending, rows = [_summed(pending)], 0
+        return _summed(pending)
+
+    def finish(self, state: Table) -> Artifact:
+        order, count = (state.column(name).to_numpy() for name in ("order", "count"))
+        finite = order != _LEFT_OUT
+        left_out, order, count = int(count[~finite].sum()), order[finite], count[finite]
+        items = int(count.sum())
+        if not items:
+            raise CurateError(
+                f"{self.op}.column: no score in {self.column!r} ({left_out} null, NaN or infinite); "
+                "loosen what refuses rows upstream, or name another column"
+            )
+        values = numbers(order)
+        reached = np.cumsum(count[::-1])
+        place = int(np.searchsorted(reached, math.ceil(Decimal(str(self.share)) * items)))
+        told: dict[str, Any] = {
+            "column": self.column,
+            "value": float(values[::-1][place]),
+            "share": self.share,
+            "share_realised": int(reached[place]) / items,
+            "items": items,
+            "left_out": left_out,
+            "exact": not _is_binned(state),
+        }
+        return {"threshold": told, "histogram": histogram(values, count)}
+
+
+def histogram(values: NDArray[np.float32], count: NDArray[np.int64]) -> Table:
+    """Ascending values and their counts -> BARS bars of equal width (`low`, `high`, `count`); one for one value."""
+    low, high = float(values[0]), float(values[-1])
+    bars = BARS if high > low else 1
+    width = (high - low) / bars
+    place = np.zeros(len(values)) if bars == 1 else (values.astype(np.float64) - low) / width
+    counts = np.zeros(bars, dtype=np.int64)
+    np.add.at(counts, np.minimum(place.astype(np.int64), bars - 1), count)
+    edges = np.append(low + width * np.arange(bars), high)
+    return pa.table({"low": edges[:-1], "high": edges[1:], "count": counts})
+
+
+def ordered(values: NDArray[np.float32]) -> NDArray[np.uint32]:
+    """Finite float32 values -> whole numbers in the same order; 0.0 and -0.0 are one."""
+    bits = (values + np.float32(0)).view(np.uint32)
+    return np.where(bits & _SIGN, ~bits, bits | _SIGN)
+
+
+def numbers(order: NDArray[np.uint32]) -> NDArray[np.float32]:
+    """The inverse of `ordered`; of a bin, its lower edge."""
+    return np.where(order & _SIGN, order ^ _SIGN, ~order).astype(np.uint32).view(np.float32)
+
+
+def _state(order: NDArray[np.uint32], count: NDArray[np.int64], binned: bool) -> Table:
+    if len(order) > EXACT_VALUES and not binned:
+        return _binned(order, count)
+    return pa.table({"order": order, "count": count.astype(np.int64), "binned": np.full(len(order), binned)})
+
+
+def _binned(order: NDArray[np.uint32], count: NDArray[np.int64]) -> Table:
+    low = np.where(order == _LEFT_OUT, order, order >> _BIN_BITS << _BIN_BITS).astype(np.uint32)
+    return _state(*_added(low, count), True)
+
+
+def _summed(states: list[Table]) -> Table:
+    table = pa.concat_tables(states)
+    order, count = table.column("order").to_numpy(), table.column("count").to_numpy()
+    if any(map(_is_binned, states)):
+        return _binned(order, count)
+    return _state(*_added(order, count), False)
+
+
+def _is_binned(state: Table) -> bool:
+    return state.num_rows > 0 and bool(state.column("binned")[0].as_py())
+
+
+def _added(order: NDArray[np.uint32], count: NDArray[np.int64]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    """Counts of equal places in the order, together."""
+    by = np.argsort(order, kind="stable")
+    found, first = np.unique(order[by], return_index=True)
+    return found, np.add.reduceat(count[by], first) if len(first) else np.zeros(0, dtype=np.int64)
