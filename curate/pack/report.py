@@ -1,9 +1,9 @@
 """The report: one page of HTML about a run, with no other file and no network behind it.
 
-It shows the funnel, how evenly pictures are spread over clusters before and after the selection, the clusters
-themselves, what was refused and why, the time each stage took, and the recipe. Two passes over the pool's tables: the
-first counts and samples, the second fetches the pictures nearest to the centroids of the clusters that are shown.
-Memory is the counts (a number per cluster) and samples of fixed size.
+It shows the funnel, how evenly pictures are spread over clusters, and texts over what they say, before and after the
+selection, the clusters themselves, what was refused and why, the time each stage took, and the recipe. Two passes over
+the pool's tables: the first counts and samples, the second fetches the pictures nearest to the centroids of the
+clusters that are shown. Memory is the counts (a number per cluster, three per entry) and samples of fixed size.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from pydantic import Field
 from curate.core.stage import Execution, Report
 from curate.core.view import View
 from curate.pack import report_page as page
+from curate.pack.report_counters import counters
+from curate.pack.report_entries import entry_section
 from curate.pack.report_format import FILTERS, printable
 from curate.pack.report_pictures import Album
 from curate.pack.report_profile import drifts, profile_of
@@ -102,6 +104,8 @@ class ReportHtml(Report):
             "kept": [album.picture(row) for row in found.kept_rows],
             "label": self.label,
             "labels": page.label_table(found.labels, selected),
+            "entries": entry_section(found.entries, view.stages.get(scope.select or ""), scope.entries),
+            "counters": counters(view.stages),
             "timings": timings(view.stages),
             "cards": cards(view.stages),
             "terms": TERMS,

@@ -58,7 +58,11 @@ class RankChart:
     y_ticks: list[tuple[float, str]]
     curves: list[Curve]
     what: str
-    """What a group is called: cluster, label."""
+    """What a group is called: cluster, label, entry."""
+    axis: str
+    """What its size counts."""
+    total: str
+    """What all sizes add up to."""
     width: int = WIDTH
     height: int = HEIGHT
     left: int = LEFT
@@ -67,13 +71,18 @@ class RankChart:
     bottom: int = BOTTOM
 
 
-def rank_chart(series: Sequence[tuple[str, str, NDArray[np.int64]]], what: str = "cluster") -> RankChart:
+def rank_chart(
+    series: Sequence[tuple[str, str, NDArray[np.int64]]],
+    what: str = "cluster",
+    axis: str = "pictures in it",
+    total: str = "Pictures",
+) -> RankChart:
     """`series`: (name, style, sizes (K,)) each; groups sorted by their own size, so curves show shape, not identity."""
     groups = max((int((sizes > 0).sum()) for _, _, sizes in series), default=0)
     largest = max((int(sizes.max(initial=0)) for _, _, sizes in series), default=0)
     x = LogAxis(max(groups, 2), LEFT, RIGHT)
     y = LogAxis(max(largest * 1.15, 2), BOTTOM, TOP)
-    return RankChart(x.ticks(), y.ticks(), [_curve(*one, x, y, what) for one in series], what)
+    return RankChart(x.ticks(), y.ticks(), [_curve(*one, x, y, what) for one in series], what, axis, total)
 
 
 def _curve(name: str, style: str, sizes: NDArray[np.int64], x: LogAxis, y: LogAxis, what: str) -> Curve:

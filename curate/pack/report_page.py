@@ -74,6 +74,8 @@ class Step:
     refused: list[tuple[str, int, str]]
     """(reason, rows, anchor in the gallery or "")."""
     copies: int | None
+    items: int | None
+    """Texts that go on, where these are chosen one by one."""
     counted: bool
     before_share: float
     after_share: float
@@ -98,7 +100,17 @@ def funnel(stages: Mapping[str, Manifest], groups: Sequence[RejectGroup]) -> lis
         refused = [(reason, count, anchors.get((name, reason), "")) for reason, count in named]
         shares = (100 * min(1.0, count / widest) for count in (entry.before, entry.after))
         steps.append(
-            Step(name, manifest.op, entry.before, entry.after, refused, entry.copies, bool(manifest.ledger), *shares)
+            Step(
+                name,
+                manifest.op,
+                entry.before,
+                entry.after,
+                refused,
+                entry.copies,
+                entry.items,
+                bool(manifest.ledger),
+                *shares,
+            )
         )
     return steps
 

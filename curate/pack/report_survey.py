@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from curate.core.hashing import ranks
 from curate.core.view import View
+from curate.pack.report_entries import EntryCounts, entry_columns
 from curate.pack.report_rows import LabelCounts, Reservoir, integers, label_column, label_values, texts
 from curate.pack.report_stats import add_at, grown
 
@@ -32,6 +33,8 @@ class Scope:
     """Stages whose rejects never reach the selection."""
     caption: str | None
     label: str | None
+    entries: tuple[str, ...] = ()
+    """Columns of entries that the selection balances texts by."""
 
     def names(self, *wanted: str | None) -> list[str]:
         return [name for name in dict.fromkeys(wanted) if name is not None and name in self.columns]
@@ -47,9 +50,13 @@ class Scope:
         stopped = early if self.select else pc.is_valid(by)
         return ~stopped.to_numpy(zero_copy_only=False)
 
+    def alive(self, table: pa.Table) -> NDArray[np.bool_]:
+        """Rows (n,) that nothing has refused."""
+        return pc.is_null(texts(table, "rejected_by")).to_numpy(zero_copy_only=False)
+
     def copies(self, table: pa.Table) -> NDArray[np.int64]:
         """How often each row (n,) goes on: what the selection says, or 1 for what is alive."""
-        alive = pc.is_null(texts(table, "rejected_by")).to_numpy(zero_copy_only=False)
+        alive = self.alive(table)
         return alive * integers(table, "copies", 1) if self.select else alive.astype(np.int64)
 
     def said(self, table: pa.Table) -> pa.Array:
@@ -77,6 +84,7 @@ def scope_of(view: View, caption: str | None, label: str | None) -> Scope:
         earlier=tuple(order[: order.index(select)]) if select else (),
         caption=known if known in columns else None,
         label=label if label is not None and label_column(label) in columns else None,
+        entries=entry_columns(view.stages[select], columns) if select else (),
     )
 
 
@@ -113,6 +121,7 @@ class Survey:
     levels: list[Level] = field(default_factory=list)
     """Finest first."""
     labels: LabelCounts = field(default_factory=LabelCounts)
+    entries: EntryCounts = field(default_factory=EntryCounts)
     reject_rows: dict[tuple[str, str], list[dict[str, Any]]] = field(default_factory=dict)
     kept_rows: list[dict[str, Any]] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
@@ -141,6 +150,8 @@ class Surveyor:
         self._kept.add(table.take(kept), np.zeros(len(kept), np.int64), order[kept])
         if self.scope.label:
             self.found.labels.add(label_values(table.filter(reached), self.scope.label), copies[reached])
+        if self.scope.entries:
+            self.found.entries.add(table, self.scope.entries, reached, self.scope.alive(table))
         said = pa.table({"said": self.scope.said(table)}).filter(reached)
         self._said.add(said, np.zeros(said.num_rows, np.int64), order[reached])
 
@@ -175,6 +186,7 @@ def survey(view: View, scope: Scope, seed: int, rejects: int, kept: int) -> Surv
     label = label_column(scope.label) if scope.label else None
     refusals = ("duplicate_of", "semantic_of", "contamination")
     wanted = (*FACTS, scope.caption, "caption", *refusals, "centroid_distance", label, *scope.clusters)
-    for table in view.tables(scope.names(*wanted, "rejected_by", "reject_reason", "copies")):
+    items = (*scope.entries, "item_copies", "item_expected") if scope.entries else ()
+    for table in view.tables(scope.names(*wanted, *items, "rejected_by", "reject_reason", "copies")):
         surveyor.add(table)
     return surveyor.finish()

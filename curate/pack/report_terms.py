@@ -27,8 +27,8 @@ TERMS = {
     ),
     "entropy": (
         "Entropy",
-        "How evenly pictures are spread over clusters, in bits. It is greatest, log2 of the number of clusters, "
-        "when every cluster holds the same number of pictures.",
+        "How evenly pictures are spread over clusters, or texts over entries, in bits. It is greatest, log2 of the "
+        "number of clusters, when every cluster holds the same number of pictures.",
     ),
     "effective": (
         "Effective number",
@@ -77,6 +77,26 @@ TERMS = {
         "The pipeline's stages with the parameters that decide their results. Settings that only change speed, "
         "such as threads, are left out.",
     ),
+    "entry": (
+        "Entries",
+        "What texts are found to say: concepts of WordNet, words of a vocabulary, hashtags. A text may have several, "
+        "and each of them counts it: a match.",
+    ),
+    "expected": (
+        "Expected",
+        "Every text is drawn alone, with a chance that follows from how common its entries are. Expected is the sum of "
+        "these chances, made is what the draw has given; they differ by luck, about the square root of their size.",
+    ),
+    "tail": (
+        "Head and tail",
+        "The head are the commonest entries. The tail are the rarest ones, those under the recipe's threshold, or "
+        "else those that hold 6 % of all matches together. A balanced set gives less to the head, and loses no tail.",
+    ),
+    "counter": (
+        "Counts",
+        "What stages have counted beside the rows they refused. Of a cleaning stage: how many texts each of its rules "
+        "has changed; one text may be changed by several.",
+    ),
     "keeper": (
         "Keeper",
         "Pictures that are the same, or nearly, form a set. One of them stands for the set and goes on: the keeper.",
@@ -93,12 +113,18 @@ MEANINGS = REASONS | {
     "contaminated": "an evaluation image, or too close to one, which training must not see",
     "duplicate_key": "another row of the pool has the same key; the first one counts",
     "empty_caption": "nothing was left of the caption after cleaning",
+    "dissimilar": "picture and text are less alike than the recipe asks for",
     "exact_duplicate": "the same picture as its keeper, shown beside it",
     "format": "a picture format that the recipe does not list",
+    "head_cut": "what its text says is common, and the draw has left it out",
+    "language": "a language that the recipe does not list",
+    "language_uncertain": "the language is not certain enough",
     "missing_caption": "no caption, which the recipe asks for",
     "missing_file": "the source names a file that is not there",
     "near_duplicate": "almost the same picture as its keeper, shown beside it",
+    "no_entry": "its text says nothing that was counted: no concept, word or tag",
     "no_image": "the source has a row for it, and no picture",
+    "no_text": "no text that the selection could choose",
     "not_sampled": "alive, and not among those the selection took: its cluster had given its share",
     "other_extension": "a file name that does not say it is a picture",
     "semantic_duplicate": "to the encoder almost the same as its keeper, shown beside it",

@@ -20,6 +20,9 @@ from curate.core.hashing import make_key
 from curate.core.ledger import Entry
 from curate.core.nouns import Manifest
 from curate.core.stage import Artifact
+from curate.text.counts import TextCounts
+from curate.text.select_frequency import SelectFrequency
+from curate.text.select_items import SelectItems
 
 TYPES = {
     "key": pa.string(),
@@ -38,6 +41,9 @@ TYPES = {
     "rejected_by": pa.string(),
     "reject_reason": pa.string(),
     "copies": pa.int32(),
+    "concepts": pa.list_(pa.list_(pa.string())),
+    "item_copies": pa.list_(pa.float32()),
+    "item_expected": pa.list_(pa.float32()),
 }
 
 
@@ -150,6 +156,41 @@ def clustered_pool() -> MemoryView:
     view.stages["tree"] = manifest("artifact", "cluster.fit", Entry(len(view.rows), after=len(view.rows)))
     view.stages["select"].inputs |= {"assign": "a0", "tree": "f1"}
     return view
+
+
+def balanced_pool(stage: SelectItems | None = None) -> MemoryView:
+    """The small pool, of one to three texts a row with concepts that fall in frequency, balanced by these."""
+    stage = stage or SelectFrequency(multiplier=3)
+    view = small_pool()
+    rows = [row for row in view.rows if row.get("rejected_by") in (None, "select")]
+    for number, row in enumerate(rows):
+        words = [f"{('dog', 'swimming pool', 'aardvark')[n % 3]}.n.{n:02d}" for n in drawn_words(number)]
+        row["concepts"] = [[word] if number % 5 else [] for word in words[1:]] + [sorted(set(words))]
+        row |= {"rejected_by": None, "reject_reason": None}
+    table = pa.table({"key": [row["key"] for row in rows], "concepts": [row["concepts"] for row in rows]})
+    counter = TextCounts()
+    counts = counter.finish(counter.merge(iter([counter.partial(table)])))
+    stage.setup({"counts": counts})
+    tally = np.bincount(stage.counted(table, stage.units(table)))
+    quotas = stage.plan(tally)
+    picked = stage.pick(table, stage.units(table), quotas)
+    for number, row in enumerate(rows):
+        mine = np.flatnonzero(picked["row"] == number)
+        row["item_copies"], row["item_expected"] = (picked[name][mine].tolist() for name in ("copies", "expected"))
+        row["copies"] = sum(row["item_copies"])
+        if not row["copies"]:
+            row |= {"rejected_by": "select", "reject_reason": picked["reject"][int(mine[0])].as_py()}
+    view.stages = stages_of(view.rows)
+    chosen = view.stages["select"]
+    chosen.op, chosen.parameters = stage.op, stage.parameters()
+    chosen.ledger |= {"items": int((picked["copies"] > 0).sum()), "counters": {"items": len(picked["row"])}}
+    view.stages["inspect"].ledger["counters"] = {"html_entities": 12, "file_names": 190, "unheard_of": 0}
+    return view
+
+
+def drawn_words(number: int) -> list[int]:
+    """Up to three numbers, small ones more often."""
+    return (40 * np.random.default_rng(number).random(1 + number % 3) ** 3).astype(int).tolist()
 
 
 PACKED = {"path": "/data/datasets/toy/f00", "fingerprint": "f00", "samples": 146, "tars": 2, "bytes": 1_234_567}

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from curate.pack.report import ReportHtml
-from tests.pack.report_view import small_pool
+from tests.pack.report_view import balanced_pool
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
@@ -28,7 +28,7 @@ def browser(tmp_path_factory):
     from selenium.webdriver.chrome.service import Service
 
     folder = tmp_path_factory.mktemp("report")
-    (folder / "index.html").write_bytes(ReportHtml(label="meta.category").render(small_pool())["index.html"])
+    (folder / "index.html").write_bytes(ReportHtml(label="meta.category").render(balanced_pool())["index.html"])
     options = webdriver.ChromeOptions()
     options.binary_location = BROWSER
     for flag in (*FLAGS.split(), f"--user-data-dir={folder / 'profile'}"):
