@@ -108,22 +108,21 @@ class Segmenter:
         """The likeliest words of a run of letters and digits; digits are never part of an unknown word with letters."""
         if self.knows(run):
             return [run]
-        return [word for part in _DIGITS.findall(run) for word in self._viterbi(part)]
+        return [word for part in _DIGITS.findall(run) for word in _joined(self._cheapest(part), self._cost)]
 
-    def _viterbi(self, run: str) -> list[str]:
+    def _cheapest(self, run: str) -> list[str]:
+        """Viterbi: the best way to each place, by the word that ends there."""
         best, start_of = [0.0], [0]
         for stop in range(1, len(run) + 1):
-            cost, start = min(
-                (best[start] + self._cost_of(run[start:stop]), start)
-                for start in range(max(0, stop - self._longest), stop)
-            )
+            starts = range(max(0, stop - self._longest), stop)
+            cost, start = min((best[start] + self._cost_of(run[start:stop]), start) for start in starts)
             best.append(cost)
             start_of.append(start)
         words, stop = [], len(run)
         while stop:
             words.append(run[start_of[stop] : stop])
             stop = start_of[stop]
-        return _joined(reversed(words), self._cost)
+        return words[::-1]
 
     def _cost_of(self, word: str) -> float:
         known = self._cost.get(word)
