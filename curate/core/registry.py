@@ -26,6 +26,8 @@ OPS = {
     "text.language_filter": "curate.text.language:LanguageFilter",
     "text.duplicates": "curate.text.duplicates:FindTextDuplicates",
     "text.drop_duplicates": "curate.text.duplicates:DropTextDuplicates",
+    "text.boilerplate": "curate.text.boilerplate:Boilerplate",
+    "text.strip": "curate.text.strip:Strip",
     "text.concepts": "curate.text.concepts:Concepts",
     "text.counts": "curate.text.counts:TextCounts",
     "align.similarity": "curate.align.similarity:Similarity",

@@ -44,6 +44,8 @@ STAGES: dict[str, tuple[str, str | list[str], dict[str, Any], dict[str, str]]] =
     "english": ("text.language_filter", "language", {"languages": ["en"], "missing": "keep"}, {}),
     "text_sets": ("text.duplicates", "text", {"keepers": 2}, {}),
     "text_unique": ("text.drop_duplicates", "text", {"copies": 2}, {"sets": "text_sets"}),
+    "boilerplate": ("text.boilerplate", "text", {"least_count": 2, "whole": True}, {}),
+    "stripped": ("text.strip", "text", {"also": ["see"], "emptied": "keep"}, {"boilerplate": "boilerplate"}),
     "concepts": ("text.concepts", "text", {"nouns": ["cognition", "communication"], "ambiguous": "both"}, {}),
     "prints": ("image.fingerprint", "text", {}, {}),
     "embed": ("image.embed", "text", {}, {}),
