@@ -50,7 +50,7 @@ def by_hand(texts: list[str | None]) -> tuple[Counter[str], Counter[str]]:
     return unigrams, bigrams
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(TEXTS, st.integers(0, 5))
 def test_counts_of_texts(texts: list[str | None], cut: int) -> None:
     counts = Counts.of(merge([count(part, str.isalpha, True) for part in (texts[:cut], texts[cut:])]))
@@ -60,6 +60,7 @@ def test_counts_of_texts(texts: list[str | None], cut: int) -> None:
     assert (counts.texts, counts.short) == (sum(text is not None for text in texts), 0)
 
 
+@settings(max_examples=30)
 @given(st.lists(st.lists(st.sampled_from("abcdefgh")).map(" ".join), min_size=1), st.integers(1, 4))
 def test_pools_that_say_too_much_are_counted_up_to_a_bound(texts: list[str], most: int) -> None:
     state = merge((count([text], str.isalpha, False) for text in texts), most)
@@ -76,9 +77,8 @@ def test_a_text_counts_once() -> None:
 
 
 def test_words_that_are_no_terms() -> None:
-    assert [is_term(False, False, word) for word in ("the", "7", "2019", "x", "&", "dog", "犬犬")] == [False] * 5 + [
-        True
-    ] * 2
+    assert not any(is_term(False, False, word) for word in ("the", "7", "2019", "x", "&"))
+    assert all(is_term(False, False, word) for word in ("dog", "犬犬"))
     assert is_term(True, False, "the") and is_term(False, True, "2019")
     counts = Counts.of(count(["x" * 200 + " dog"], str.isalpha, False))
     assert dict(counts.unigrams.iter_rows()) == {"dog": 1}
@@ -98,7 +98,7 @@ def test_pmi() -> None:
 
 def test_words_and_pairs_of_the_pool() -> None:
     texts = [["Ice-cream for 2019", None], None, ["ice cream the ice"], ["a dog, cream"]]
-    made, summary = built(texts, wordnet=False, unigrams=2, bigrams={"count": 2, "pmi": 0})
+    made, summary = built(texts, wordnet=False, unigrams=2, bigrams={"count": 2, "pmi": -1})
     assert made == {"ice": ("unigram", 2), "cream": ("unigram", 3), "ice cream": ("bigram", 2)}
     assert summary["texts"] == 3 and summary["entries"] == 3 and summary["short"] == 0
     assert "the" in built(texts, **POOL | {"unigrams": 1}, stop_words=True)[0]
@@ -160,7 +160,7 @@ def test_files_that_are_no_vocabulary(tmp_path: Path, name: str, content: bytes 
 
 def test_a_vocabulary_without_entries() -> None:
     for texts in ([], [None], ["😀 !!"], ["rare words"]):
-        with pytest.raises(CurateError, match="no entry at all out of . texts; lower `unigrams`"):
+        with pytest.raises(CurateError, match=r"no entry at all out of . texts; lower `unigrams`"):
             built(texts, wordnet=False, unigrams=5)
     with pytest.raises(ValidationError, match="no source of entries"):
         BuildVocabulary(**POOL)
