@@ -124,9 +124,11 @@ def _distinct(values: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def tail_count(counts: NDArray[np.int64], share: float) -> int:
-    """The largest of the counts (K,) such that the entries with smaller ones hold at most `share` of all matches: the t
-    of MetaCLIP (section 3.4), of which the tail is what lies below. 0 where nothing was counted."""
+    """The one of the counts (K,) such that entries with smaller ones, the tail, hold as close to `share` of all matches
+    as can be, the smaller of two: the t of MetaCLIP (section 3.4). 0 where nothing was counted."""
     values, times = np.unique(counts[counts > 0], return_counts=True)
+    if not len(values):
+        return 0
     held = values * times
     below = np.cumsum(held) - held
-    return int(values[below <= share * held.sum()].max(initial=0))
+    return int(values[np.abs(below - share * held.sum()).argmin()])

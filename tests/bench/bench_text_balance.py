@@ -17,22 +17,33 @@ import os
 import resource
 import subprocess
 import sys
+import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from curate.acquire.folder import ImportFolder
+from curate.core import registry
+from curate.core.nouns import StoredArtifact
+from curate.core.pipeline import Pipeline
 from curate.core.stage import Artifact
+from curate.engine.run import run
+from curate.pack.report_entries import head_and_tail
+from curate.pack.report_stats import entropy_bits
 from curate.text.counts import TextCounts
 from curate.text.select_frequency import SelectFrequency
 from curate.text.select_items import SelectItems
 from curate.text.select_metaclip import SelectMetaClip
 from tests.bench.measure import line
 from tests.conftest import ROOT
+from tests.engine.contract import Output
 
 PAIRS, SHARD_PAIRS, ENTRIES, LONGEST = 100_000_000, 1_000_000, 100_000, 6
 LIMIT_SECONDS, LIMIT_BYTES = 60, 4e9
@@ -205,6 +216,66 @@ def _steps(name: str, seconds: dict[str, float], cpu: float) -> None:
     line(name, f"{sum(seconds.values()):.1f} s", f"{parts}; CPU {cpu:.1f} s")
 
 
+# --- Concepts of the corpus -------------------------------------------------------------------------------------------
+
+SELECTIONS: dict[str, SelectItems] = {
+    "MetaCLIP, tail of 6 %": SelectMetaClip(),
+    "ViSE, as many as before": SelectFrequency(),
+    "ViSE, half as many": SelectFrequency(share=0.5),
+    "ViSE, exponent 1": SelectFrequency(exponent=1),
+}
+
+
+def corpus(images: Path) -> None:
+    """Titles and descriptions of the corpus, cleaned, by sentence: what their concepts are before and after."""
+    if not images.is_dir():
+        print(f"corpus: skipped, since {images} is not there; python -m pipelines.openclipart {images.parent}")
+        return
+    made = Pipeline().add("pool", ImportFolder(path=str(images), namespace="openclipart"))
+    steps = {"text": {}, "sentences": {}, "concepts": {"column": "sentences"}}
+    last = "pool"
+    for name, parameters in steps.items():
+        op = "text.clean" if name == "text" else f"text.{name}"
+        made.add(name, registry.resolve(op)(**parameters), last)
+        last = name
+    made.add("counts", TextCounts(), "concepts")
+    for name, stage in SELECTIONS.items():
+        made.add(name, stage, "concepts", counts="counts")
+    with tempfile.TemporaryDirectory() as folder:
+        output = Output(folder, run(made.check(), folder))
+        tables = [columns.append_column("key", pool["key"]) for pool, columns in output.tables("concepts")]
+        said = {row["key"]: row["concepts"] or [] for table in tables for row in table.to_pylist()}
+        [summary] = [StoredArtifact(output.storage, output.bases["counts"])["summary"]]
+        picked = {name: output.selection(name) for name in SELECTIONS}
+    print(
+        f"{len(said):,} pictures, {summary['texts']:,} sentences, {summary['matched']:,} with a concept, "
+        f"{summary['entries']:,} concepts, {summary['matches']:,} matches"
+    )
+    for number, (name, rows) in enumerate(picked.items()):
+        _judge(name, rows, said, first=number == 0)
+
+
+def _judge(name: str, rows: list[dict[str, Any]], said: dict[str, list[list[str] | None]], first: bool) -> None:
+    counts: list[Counter[str]] = [Counter(), Counter()]
+    for row in rows:
+        texts = said[row["key"]]
+        for entry in set(texts[int(row["item"])] or []) if int(row["item"]) < len(texts) else ():
+            counts[0][entry] += 1
+            counts[1][entry] += row["copies"]
+    before, after = (np.array([count[entry] for entry in sorted(counts[0])]) for count in counts)
+    figures = head_and_tail(before, after, {})
+    notes = [
+        f"{100 * even:.1f} % of the most it could be; top 10 {100 * top:.1f} %; tail {100 * tail:.1f} % of matches"
+        for even, top, tail in zip(figures.even, figures.top, figures.tail, strict=True)
+    ]
+    if first:
+        line("before: entropy of concepts", f"{entropy_bits(before):.2f} bits", notes[0])
+    line(name, f"{entropy_bits(after):.2f} bits", notes[1])
+    kept = f"{figures.tail_kept:,} of {figures.tail_entries:,} tail concepts (under {figures.threshold:g} texts) kept"
+    copies = sum(row["copies"] for row in rows)
+    line("", f"{copies:,} samples", f"{sum(row['expected'] for row in rows):,.0f} expected; {kept}")
+
+
 def main() -> None:
     what, rest = (sys.argv[1:2] or ["all"])[0], sys.argv[2:]
     if what == "balance":
@@ -212,6 +283,8 @@ def main() -> None:
         return
     if what in ("all", "pairs"):
         pairs(int(rest[0]) if rest and what == "pairs" else PAIRS)
+    if what in ("all", "corpus"):
+        corpus(Path(rest[0]) if rest and what == "corpus" else ROOT / ".cache" / "openclipart" / "images")
 
 
 if __name__ == "__main__":

@@ -152,12 +152,15 @@ def test_thresholds_thin_the_head_repeat_the_tail_and_leave_the_middle() -> None
 
 
 def test_every_language_has_its_own_threshold() -> None:
-    texts = [["dog"]] * 300 + [["cat"]] * 20 + [["dog"]] * 30 + [["hund"]] * 60 + [["katze"]] * 2
-    rows = rows_of([[text] for text in texts], ["en"] * 320 + ["de"] * 92)
+    texts = [["dog"]] * 300 + [["cat"]] * 40 + [["bee"]] * 15 + [["dog"]] * 30 + [["hund"]] * 60 + [["katze"]] * 2
+    rows = rows_of([[text] for text in texts], ["en"] * 355 + ["de"] * 92)
     counts = counts_of(TextCounts(by="language"), rows)
     for stage, wanted in (
-        (SelectMetaClip(by="language"), [20 / 300] * 300 + [1] * 20 + [1] * 30 + [0.5] * 60 + [1] * 2),
-        (SelectMetaClip(by="language", threshold=15), [0.05] * 300 + [0.75] * 20 + [0.5] * 30 + [0.25] * 60 + [1] * 2),
+        (SelectMetaClip(by="language"), [40 / 300] * 300 + [1] * 55 + [1] * 30 + [0.5] * 60 + [1] * 2),
+        (
+            SelectMetaClip(by="language", threshold=15),
+            [0.05] * 300 + [0.375] * 40 + [1] * 15 + [0.5] * 30 + [0.25] * 60 + [1] * 2,
+        ),
     ):
         expected = {row["key"]: row["expected"] for row in ran(stage, rows, counts)}
         assert [expected[key] for key in rows.column("key").to_pylist()] == pytest.approx(wanted, rel=1e-6)
