@@ -22,6 +22,7 @@ OPS = {
     "duplicates.reference": "curate.cluster.reference:ReferenceSet",
     "duplicates.decontaminate": "curate.cluster.decontaminate:Decontaminate",
     "text.clean": "curate.text.clean:Clean",
+    "text.sentences": "curate.text.sentences:Sentences",
     "text.language": "curate.text.language:Language",
     "text.language_filter": "curate.text.language:LanguageFilter",
     "text.duplicates": "curate.text.duplicates:FindTextDuplicates",

@@ -40,6 +40,7 @@ CLIP = f"open_clip:{Path(__file__).parents[1] / 'encoders/tiny_clip'}?random=3"
 STAGES: dict[str, tuple[str, str | list[str], dict[str, Any], dict[str, str]]] = {
     "inspect": ("image.inspect", "pool", {"min_side": 8}, {}),
     "text": ("text.clean", "inspect", {"missing": "keep"}, {}),
+    "sentences": ("text.sentences", "text", {"missing": "keep"}, {}),
     "language": ("text.language", "text", {}, {}),
     "english": ("text.language_filter", "language", {"languages": ["en"], "missing": "keep"}, {}),
     "text_sets": ("text.duplicates", "text", {"keepers": 2}, {}),

@@ -1,0 +1,91 @@
+"""`text.sentences`: a text becomes its sentences, each a pair with the same picture (Xray's ViSE)."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pydantic import Field
+
+from curate.core.errors import RecipeError
+from curate.core.items import PER_ITEM
+from curate.core.stage import Batch, Map
+from curate.text.sentences_kernels import POSSIBLE, split_sentences
+
+SENTENCES = pa.list_(pa.string())
+
+
+class Sentences(Map):
+    """Split each text into sentences by rules (curate/text/sentences_kernels.py). Counters: short_sentence and
+    surplus_sentence say how many sentences the settings left out.
+
+    Rejects: no_sentence.
+    """
+
+    op: ClassVar[str] = "text.sentences"
+    batch_rows: ClassVar[int] = 1024
+
+    column: str = Field("text", description="Column of texts to split.")
+    min_words: int = Field(1, ge=1, description="Words below which a sentence is left out.")
+    min_chars: int = Field(1, ge=1, description="Characters below which a sentence is left out.")
+    most: int | None = Field(None, ge=1, description="Sentences of a text at most, the first ones; no limit when null.")
+    missing: Literal["keep", "reject"] = Field(
+        "reject", description="What happens to texts that are missing or have no sentence; kept ones have a null list."
+    )
+
+    def reads(self) -> tuple[str, ...]:
+        return (self.column,)
+
+    def writes(self) -> tuple[str, ...]:
+        return ("sentences",)
+
+    def schema(self) -> pa.Schema:
+        return pa.schema([pa.field("sentences", SENTENCES, metadata={**PER_ITEM, "of": self.column})])
+
+    def process(self, batch: Batch) -> dict[str, Any]:
+        texts = batch.table.column(self.column).combine_chunks()
+        if pa.types.is_nested(texts.type):
+            raise RecipeError(f"column {self.column!r} is {texts.type}; text.sentences splits a column of plain texts")
+        flat, lengths = split_column(texts.cast(pa.string()))
+        row = np.repeat(np.arange(len(lengths)), lengths)
+        told = np.asarray(self._long_enough(flat))
+        batch.counters["short_sentence"] += int((~told).sum())
+        if self.most is not None:
+            rank = np.cumsum(told) - 1
+            first = np.concatenate([[0], np.cumsum(np.bincount(row[told], minlength=len(lengths)))])[row]
+            surplus = told & (rank - first >= self.most)
+            batch.counters["surplus_sentence"] += int(surplus.sum())
+            told &= ~surplus
+        kept = np.bincount(row[told], minlength=len(lengths))
+        offsets = np.concatenate([[0], np.cumsum(kept)]).astype(np.int32)
+        none = kept == 0
+        nested = pa.ListArray.from_arrays(offsets, flat.filter(pa.array(told)), mask=pa.array(none))
+        reject = [("no_sentence" if empty else None) for empty in none & (self.missing == "reject")]
+        return {"sentences": nested, "reject": reject}
+
+    def _long_enough(self, sentences: pa.Array) -> pa.Array:
+        """A sentence has a letter or digit, whatever the settings."""
+        told = pc.match_substring_regex(sentences, r"[\pL\pN]")
+        if self.min_chars > 1:
+            told = pc.and_(told, pc.greater_equal(pc.utf8_length(sentences), self.min_chars))
+        if self.min_words > 1:
+            words = pc.list_value_length(pc.utf8_split_whitespace(sentences))
+            told = pc.and_(told, pc.greater_equal(words, self.min_words))
+        return told
+
+
+def split_column(texts: pa.Array) -> tuple[pa.Array, NDArray[np.int64]]:
+    """Texts (n,) -> sentences one after the other, and how many each text has (n,). Only texts that may have several
+    become Python strings."""
+    several = np.asarray(pc.fill_null(pc.match_substring_regex(texts, POSSIBLE), False))
+    split = [split_sentences(text) for text in texts.filter(pa.array(several)).to_pylist()]
+    lengths = np.asarray(pc.greater(pc.fill_null(pc.binary_length(texts), 0), 0)).astype(np.int64)
+    lengths[several] = [len(found) for found in split]
+    made = pa.array([sentence for found in split for sentence in found], pa.string())
+    row = np.repeat(np.arange(len(texts)), lengths)
+    source = row.copy()
+    source[several[row]] = len(texts) + np.arange(len(made))
+    return pa.concat_arrays([texts, made]).take(pa.array(source)), lengths
