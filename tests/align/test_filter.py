@@ -69,11 +69,10 @@ def test_exactly_one_threshold():
 
 def test_a_recipe_is_told_before_anything_runs():
     whole = contract.pipeline(contract.Mixed(namespace="contract"), upto="similar")
-    for stage in (Filter(), Filter(threshold=0.2)):
+    for stage in (Filter(column="caption"), Filter(column="caption", threshold=0.2)):
         made = Pipeline()
         made.nodes = dict(whole.nodes)
-        made.check()
-        made.add("kept", stage, ["similar"])
+        made.add("kept", stage, "similar")
         if stage.threshold is None:
             with pytest.raises(RecipeError, match="kept: threshold is missing; give its value, or name the stage that"):
                 made.check()
