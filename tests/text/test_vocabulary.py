@@ -61,7 +61,7 @@ def test_counts_of_texts(texts: list[str | None], cut: int) -> None:
 
 
 @settings(max_examples=30)
-@given(st.lists(st.lists(st.sampled_from("abcdefgh")).map(" ".join), min_size=1), st.integers(1, 4))
+@given(st.lists(st.lists(st.sampled_from("abcdefgh")).map(" ".join), min_size=1, max_size=6), st.integers(1, 4))
 def test_pools_that_say_too_much_are_counted_up_to_a_bound(texts: list[str], most: int) -> None:
     state = merge((count([text], str.isalpha, False) for text in texts), most)
     counts, true = Counts.of(state), by_hand(texts)[0]
