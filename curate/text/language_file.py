@@ -1,7 +1,7 @@
 """fastText model files (`.ftz` quantised, `.bin` not), read into arrays: what `language_model` computes with.
 
 The layout is that of facebookresearch/fastText 0.9 (`FastText::loadModel`, `Dictionary::load`, `QuantMatrix::load`),
-version 12, little-endian. Quantised rows are expanded; the large table of a `.bin` file stays mapped.
+version 12, little-endian. Quantised rows are expanded.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class FastText:
     longest: int
     """Characters of an n-gram; no n-grams where `longest` is 0."""
     buckets: int
-    kept: NDArray[np.int64] | None
+    kept: NDArray[np.int32] | None
     """(buckets,): row of an n-gram's bucket after the words', -1 where pruning has dropped it; None: all kept."""
     rows: NDArray[np.float32]
     """(R, D): a vector per word, then per bucket."""
@@ -65,7 +65,7 @@ class _Reader:
         if count < 0 or self.at + size > len(self.data):
             raise _unreadable(self.path, "it ends too early")
         self.at += size
-        return np.frombuffer(self.data, kind, count, self.at - size)
+        return np.require(np.frombuffer(self.data, kind, count, self.at - size), requirements="A")
 
     def word(self) -> bytes:
         end = self.data.find(b"\0", self.at)
@@ -106,7 +106,7 @@ def read(path: str) -> FastText:
         raise _unreadable(path, "its tables do not have the sizes it states")
     kept = None
     if pruned is not None:
-        kept = np.full(buckets, -1, dtype=np.int64)
+        kept = np.full(buckets, -1, dtype=np.int32)
         kept[pruned[:, 0]] = pruned[:, 1]
     return FastText(
         words, tuple(labels), np.array(counts), shortest, longest, buckets, kept, rows, outputs, loss == HIERARCHICAL

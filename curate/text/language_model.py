@@ -37,7 +37,7 @@ class LanguageModel:
         self._slots: dict[bytes, int] = {}
         self._sums = np.empty((MOST_WORDS, model.rows.shape[1]), dtype=np.float32)
         self._counts = np.empty(MOST_WORDS, dtype=np.float32)
-        self._outputs = np.ascontiguousarray(model.outputs, dtype=np.float32)
+        self._outputs = np.ascontiguousarray(model.outputs.T)
         self._levels = huffman_levels(model.label_counts) if model.hierarchical else []
 
     def predict(self, texts: pa.Array) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
@@ -86,7 +86,7 @@ class LanguageModel:
         """Means (b <= BLOCK, D) -> best label (b,) and its probability (b,)."""
         across = np.zeros((hidden.shape[1], BLOCK), dtype=np.float32)  # always of one shape: no sum depends on b
         across[:, : len(hidden)] = hidden.T
-        logits = np.einsum("nd,db->nb", self._outputs, across)
+        logits = np.einsum("dn,db->nb", self._outputs, across)
         likely = self._tree(logits[:-1]) if self._levels else softmax(logits)
         best = likely.argmax(axis=0)[: len(hidden)]
         return best.astype(np.int32), likely[best, np.arange(len(best))]
