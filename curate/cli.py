@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from curate.cli_cluster import cluster
+from curate.cli_text import text
 from curate.core.errors import CurateError, DrainedError, RecipeError
 from curate.core.storage import Storage, open_storage, open_workspace
 
@@ -32,6 +33,7 @@ app = typer.Typer(
 tombstone = typer.Typer(help="Samples that must never go on: by key, sha256 or URL.", no_args_is_help=True)
 app.add_typer(tombstone, name="tombstone")
 app.add_typer(cluster, name="cluster")
+app.add_typer(text, name="text")
 out = Console(width=None if sys.stdout.isatty() else 150)
 
 Recipe = Annotated[Path, typer.Argument(help="The recipe's YAML file.", readable=False)]

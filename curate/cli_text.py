@@ -1,0 +1,124 @@
+"""`curate text`: what the text stages do to a text one has at hand. Stages are reached by their names."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from curate.core import registry
+from curate.core.errors import RecipeError
+
+if TYPE_CHECKING:
+    from curate.core.stage import Map
+
+text = typer.Typer(help="Text stages, tried on a text.", no_args_is_help=True)
+out = Console(width=None if sys.stdout.isatty() else 150)
+
+AROUND = 40
+"""Characters shown on either side of what a rule changed."""
+
+
+@text.callback()
+def _group() -> None:
+    """Keeps `try` a word of its own while it is the only command."""
+
+
+@text.command("try")
+def try_(
+    captions: Annotated[
+        list[str], typer.Argument(metavar="TEXT…", help="Captions; `-` reads lines of standard input.")
+    ],
+    rules: Annotated[str, typer.Option(help="Rules to apply, with commas between; the default ones if left out.")] = "",
+    without: Annotated[str, typer.Option(help="Rules to leave out.")] = "",
+    also: Annotated[str, typer.Option(help="Rules to apply besides the default ones.")] = "",
+) -> None:
+    """What each rule of `text.clean` does to a caption, and the sentences of what is left."""
+    chosen = {"rules": rules, "without": without, "also": also}
+    clean = _clean({name: tuple(value.replace(",", " ").split()) for name, value in chosen.items() if value})
+    sentences = registry.resolve("text.sentences")(missing="keep")
+    lines = sys.stdin.buffer.read().decode("utf-8", "replace").splitlines() if captions == ["-"] else captions
+    for number, caption in enumerate(lines):
+        if number:
+            out.print()
+        _show(clean, sentences, caption.encode("utf-8", "surrogatepass").decode("utf-8", "replace"))
+
+
+def _clean(parameters: dict[str, tuple[str, ...]]) -> Any:
+    """The stage, or RecipeError in one line for a rule that is none."""
+    from pydantic import ValidationError
+
+    try:
+        return registry.resolve("text.clean")(**parameters)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise RecipeError(f"--{first['loc'][0]}: {first['msg'].removeprefix('Value error, ')}") from None
+
+
+def _show(clean: Any, sentences: Any, caption: str) -> None:
+    steps = clean.steps(caption)
+    if steps:
+        table = Table("rule", "before", "after", header_style="bold")
+        for rule, before, after in steps:
+            table.add_row(rule, *(Text(part) for part in _change(before, after)))
+        out.print(table)
+    row, counters = _processed(clean, "caption", caption)
+    cleaned = row["text"]
+    _line("text", printable(cleaned or ""), "" if steps else "unchanged")
+    if row["reject"]:
+        _line("refused", row["reject"])
+    if cleaned is not None:
+        for number, sentence in enumerate(_processed(sentences, "text", cleaned)[0]["sentences"] or ()):
+            _line(f"sentence {number}", printable(sentence))
+    if counters:
+        _line("counted", ", ".join(f"{name} {count}" for name, count in sorted(counters.items())))
+
+
+def _processed(stage: Map, column: str, value: str) -> tuple[dict[str, Any], dict[str, int]]:
+    """What a stage writes for one row, `reject` included, and its counters."""
+    import pyarrow as pa
+
+    from curate.core.stage import Batch
+
+    batch = Batch(pa.table({"key": ["0" * 32], column: pa.array([value], pa.string())}))
+    columns = {name: values[0] for name, values in stage.process(batch).items()}
+    return {name: v.as_py() if isinstance(v, pa.Scalar) else v for name, v in columns.items()}, dict(batch.counters)
+
+
+def _line(name: str, value: str, note: str = "") -> None:
+    out.print(Text.assemble((f"{name:<12}", "bold"), value, (f"  ({note})" if note else "", "dim")), soft_wrap=True)
+
+
+def _change(before: str, after: str) -> tuple[str, str]:
+    """Both texts around the place where they differ."""
+    start = _alike(before, after)
+    tail = _alike(before[start:][::-1], after[start:][::-1])
+    return _cut(before, start, len(before) - tail), _cut(after, start, len(after) - tail)
+
+
+def _alike(one: str, other: str) -> int:
+    """Characters that two texts begin with."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+def _cut(whole: str, start: int, end: int) -> str:
+    """The text from shortly before `start` to shortly after `end`; the middle of what is long is left out."""
+    first, last = max(0, start - AROUND), min(len(whole), end + AROUND)
+    shown = whole[first:last]
+    if len(shown) > 6 * AROUND:
+        shown = f"{shown[: 3 * AROUND]} … {shown[-3 * AROUND :]}"
+    return printable(f"{'…' if first else ''}{shown}{'…' if last < len(whole) else ''}")
+
+
+def printable(value: str) -> str:
+    """Characters that cannot be seen as their escapes, and white space at the ends as ␠."""
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in value)
+    bare = shown.strip(" ")
+    if not bare:
+        return "␠" * len(shown)
+    return "␠" * (len(shown) - len(shown.lstrip(" "))) + bare + "␠" * (len(shown) - len(shown.rstrip(" ")))
