@@ -7,18 +7,19 @@ becomes a phrase with at most one noun synset and one verb synset:
    `eyes`: opinion) gives way to what it is an inflection of (`man`, `eye`) where WordNet's tagged texts have that
    INFLECTED times as often. `womens` and `mens`, which web texts write for `women's`, are forms of `women` and `men`;
    `spines` is none of the verb `spin`, as morphy has it.
-2. Senses of each lemma by how often these texts have them; of equally frequent ones those spelt without capitals
-   (`crane` the machine before Stephen Crane), then in WordNet's order. The first of the first lemma is nltk's first
-   synset but for ties and 1.
-3. A sense counts if it is in one of the lexicographer files asked for, and if it has no name (an instance spelt with a
-   capital: Paris, not the sun) unless instances are asked for. `first` looks at the first sense only; with
-   `first_visual` the first sense that counts is taken.
+2. Senses of each lemma by how often these texts have them, then in WordNet's order; but where that begins with a name
+   (an instance, spelt with a capital: Paris, not the sun) what is spelt without a capital goes before what is as
+   frequent, if names are not the majority: `bikini` is no atoll, but `smith` is more often somebody. The first of the
+   first lemma is nltk's first but for names and 1.
+3. A sense counts if it is in one of the lexicographer files asked for, and if it has no name, unless instances are
+   asked for. `first` looks at the first sense only; with `first_visual` the first sense that counts is taken.
 4. A form that can be several parts of speech is the one whose first sense is tagged most often (equal: noun, then
    verb): `white` is an adjective, and so neither concept nor action. If asked for, it is a noun and a verb, always a
    noun, or always a verb instead.
 
-Single stop words, single characters, bare numbers and possessives (`men's` is a room) are no forms. Phrases of several
-words are matched whole even if they then have no synset that counts: `black market` is no market.
+Stop words, also several (`has been`), single characters, bare numbers, possessives (`men's` is a room) and what begins
+with an article (`a line` is a skirt) are no forms. Phrases of several words are matched whole even if they then have no
+synset that counts: `black market` is no market.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ INFLECTED = 5
 `glasses` spectacles (4 : 22) and `cola` a plant (0 : 2), makes `arms` limbs (11 : 104)."""
 
 _PART = {"": 0, "n": 1, "v": 2}
+_ARTICLES = ("a", "an", "the")
 _SOURCES = ("synsets.py", "wordnet_senses.py", "phrases.py", "stopwords.py")
 
 
@@ -74,9 +76,9 @@ class Synsets:
         self.verbs, self._verb = _chosen(known.column("verb"), rules.verbs, rules)
         noun, verb = _decided(self._noun, self._verb, known.column("part").to_numpy(), rules)
         several = pc.match_substring(known.column("form"), " ").to_numpy()
-        used = np.flatnonzero((noun >= 0) | (verb >= 0) | several)
-        self._noun_of, self._verb_of = noun[used], verb[used]
-        self._phrases = Phrases([self._forms[index] for index in used.tolist()], longest=True)
+        self._used = np.flatnonzero((noun >= 0) | (verb >= 0) | several)
+        self._noun_of, self._verb_of = noun[self._used], verb[self._used]
+        self._phrases = Phrases([self._forms[index] for index in self._used.tolist()], longest=True)
 
     def find(self, texts: pa.Array | Sequence[str | None]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """(m,) each: index of the text, id of the noun synset (-1: none), id of the verb synset, of every greedy
@@ -162,7 +164,7 @@ def compiled(read: Callable[[str], bytes]) -> pa.Table:
     nouns, verbs = ordered(senses("n", read)), ordered(senses("v", read))
     adjectives = other_counts(read)
     others = dict(zip(normalised_all(list(adjectives)), adjectives.values(), strict=True))
-    forms = [form for form in sorted(nouns.keys() | verbs.keys()) if _is_form(form)]
+    forms = [form for form in sorted(nouns.keys() | verbs.keys()) if is_form(form)]
     parts = []
     for form in forms:
         noun, verb = (listed[form][0].count if form in listed else -1 for listed in (nouns, verbs))
@@ -185,9 +187,10 @@ def _lists(forms: list[str], known: dict[str, list[Sense]]) -> pa.ListArray:
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)
 
 
-def _is_form(form: str) -> bool:
+def is_form(form: str) -> bool:
+    """Whether a normalised form may stand for anything."""
     words = form.split(" ")
-    if len(words) == 1 and form in STOP_WORDS:
+    if words[0] in _ARTICLES or STOP_WORDS.issuperset(words):
         return False
     return any(len(word) > 1 for word in words) and not all(word.isdigit() for word in words)
 
@@ -220,4 +223,7 @@ def in_order(known: Senses, form: str, lemmas: list[str]) -> list[Sense]:
 
 
 def _by_frequency(listed: tuple[Sense, ...]) -> Sequence[Sense]:
-    return listed if len(listed) == 1 else sorted(listed, key=lambda sense: (-sense.count, not sense.small))
+    if len(listed) == 1:
+        return listed
+    capitals_last = listed[0].named and 2 * sum(sense.named for sense in listed) <= len(listed)
+    return sorted(listed, key=lambda sense: (-sense.count, capitals_last and not sense.small))

@@ -36,7 +36,7 @@ def found(text: str, **rules: Any) -> tuple[list[str], list[str]]:
         ("hot dogs and red-hots", ["hot_dog.n.01", "hot_dog.n.01"], []),
         ("geese ran", ["goose.n.01"], ["run.v.01"]),
         ("running men, mens and men's runs", ["man.n.01", "man.n.01", "man.n.01"], ["run.v.01", "run.v.01"]),
-        ("a crane in Paris in the sun", ["crane.n.02", "sun.n.01"], []),
+        ("Smith's crane in Paris in the sun", ["crane.n.02", "sun.n.01"], []),
         ("a black market of 10 T-shirts", ["t-shirt.n.01"], []),
         ("white", [], []),
         ("he runs, runes", [], ["run.v.01"]),
@@ -104,13 +104,13 @@ def reader(real: Path) -> Any:  # noqa: F811
 
 def test_lemmas_and_senses_are_nltks(reader: Any) -> None:
     assert reader.get_version() == "3.0"
-    words = {word for text in alt_texts()[:2000] for word in normalised(text).split()}
+    words = {word for text in alt_texts()[:500] for word in normalised(text).split()}
     draw = random.Random(0)
     for part in SUFFIXES:
         assert list(SUFFIXES[part]) == reader.MORPHOLOGICAL_SUBSTITUTIONS[part]
         known = senses(part, wordnet.read)
         forms = known.forms()
-        chosen = words | set(draw.sample(sorted(forms), 3000)) | set(draw.sample(sorted(known.irregular), 500))
+        chosen = words | set(draw.sample(sorted(forms), 2000)) | set(draw.sample(sorted(known.irregular), 500))
         for form in chosen | {f"{form}{end}" for form in words for end in ("s", "es", "ing")}:
             expected = reader._morphy(form, part)
             assert known.lemmas_of(form) == expected, form
@@ -135,8 +135,11 @@ def test_known_words(real: Path) -> None:  # noqa: F811
         "womens": "woman.n.01",
         "eyes": "eye.n.01",
         "arms": "arm.n.01",
+        "a line": None,
+        "has been": None,
         "glasses": "spectacles.n.01",
-        "crane": "crane.n.04",
+        "bikini": "bikini.n.02",
+        "smith": None,
         "sun": "sun.n.01",
         "paris": None,
         "ice creams": "ice_cream.n.01",
