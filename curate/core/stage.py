@@ -293,6 +293,11 @@ class Select(Stage):
         """Rows asked for, copies counted; None when the stage takes what it takes."""
         return None
 
+    def dealt(self, table: Table) -> Table:
+        """What the methods below see of the live rows of a shard, and what goes to buckets: `key` and what the stage
+        reads, or something smaller that says as much."""
+        return table
+
     def units(self, table: Table) -> NDArray[np.int64]:
         """Unit (>= 0) of each live row of a shard."""
         return np.zeros(table.num_rows, dtype=np.int64)

@@ -47,9 +47,10 @@ def select_scatter(task: SelectTask) -> list[dict[str, Any]]:
         names = tuple(dict.fromkeys((*stage.reads(), "url", "sha256")))
         alive = task.rows.alive(shard)
         table = task.rows.table(shard, names).filter(pa.array(alive))
+        buried = task.tombstones.mask(table)
+        table = stage.dealt(table.select(["key", *(n for n in stage.reads() if n != "key")]))
         units = np.array(stage.units(table), dtype=np.int64)
-        units[task.tombstones.mask(table)] = -1
-        table = table.select(["key", *(n for n in stage.reads() if n != "key")])
+        units[buried] = -1
         for name, values in (("unit", units), ("row", np.flatnonzero(alive))):
             table = table.append_column(name, pa.array(values, pa.int64()))
         table = table.append_column("shard", pa.array([shard.id] * table.num_rows, pa.string()))

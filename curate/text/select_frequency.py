@@ -74,26 +74,26 @@ class SelectFrequency(SelectItems):
         super().setup(artifacts)
         self._tail, self._head = self.tail or 0.0, self.head or np.inf  # solved for once the texts are counted
 
-    def _item_units(self, found: Entries, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _item_units(self, found: Entries) -> NDArray[np.int64]:
         if self.combine == "rarest":
-            return super()._item_units(found, rows)
+            return super()._item_units(found)
         falling = -self._book.counts  # the unit of the entry whose count comes closest from below
-        stands = np.nan_to_num(self._stands(found, rows), nan=0.0)
+        stands = np.nan_to_num(self._stands(found), nan=0.0)
         return np.where(found.matched, np.searchsorted(falling, -stands, side="right").clip(1), 0)
 
-    def _stands(self, found: Entries, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    def _stands(self, found: Entries) -> NDArray[np.float64]:
         """The count (m,) that stands for each text; not a number for those of no entry."""
         counts = self._book.counts
         if self.combine == "mean":
-            return power_mean(counts[rows], found.item, len(found), self.exponent)
-        row = rarest(rows, found.item, len(found), empty=-1)
+            return power_mean(counts[found.entry], found.item, len(found), self.exponent)
+        row = rarest(found.entry, found.item, len(found), empty=-1)
         return np.where(row < 0, np.nan, counts[row])
 
     def _factor(self, counts: NDArray[np.generic]) -> NDArray[np.float64]:
         return repeat_factor(counts, self._tail, self._head, self.exponent, self.least, self.multiplier)
 
-    def expected(self, found: Entries, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        return self._factor(self._stands(found, rows))
+    def expected(self, found: Entries) -> NDArray[np.float64]:
+        return self._factor(self._stands(found))
 
     def plan(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
         """Copies expected per unit, rounded. Raises TargetError where the texts cannot give the target."""

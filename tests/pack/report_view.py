@@ -171,6 +171,7 @@ def balanced_pool(stage: SelectItems | None = None) -> MemoryView:
     counter = TextCounts()
     counts = counter.finish(counter.merge(iter([counter.partial(table)])))
     stage.setup({"counts": counts})
+    table = stage.dealt(table)
     tally = np.bincount(stage.counted(table, stage.units(table)))
     quotas = stage.plan(tally)
     picked = stage.pick(table, stage.units(table), quotas)
