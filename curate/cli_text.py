@@ -1,4 +1,5 @@
-"""`curate text`: what the text stages do to a text one has at hand. Stages are reached by their names."""
+"""`curate text`: what the text stages do to a text one has at hand, and the map of hashtags that a run has made. Stages
+are reached by their names."""
 
 from __future__ import annotations
 
@@ -11,21 +12,18 @@ from rich.table import Table
 from rich.text import Text
 
 from curate.core import registry
-from curate.core.errors import RecipeError
+from curate.core.errors import InputError, RecipeError
+from curate.core.storage import open_workspace
 
 if TYPE_CHECKING:
     from curate.core.stage import Map
 
-text = typer.Typer(help="Text stages, tried on a text.", no_args_is_help=True)
+text = typer.Typer(help="Text stages, tried on a text; maps of hashtags.", no_args_is_help=True)
 out = Console(width=None if sys.stdout.isatty() else 150)
 
+HASHTAG_MAP = "hashtag_map"
 AROUND = 40
 """Characters shown on either side of what a rule changed."""
-
-
-@text.callback()
-def _group() -> None:
-    """Keeps `try` a word of its own while it is the only command."""
 
 
 @text.command("try")
@@ -46,6 +44,37 @@ def try_(
         if number:
             out.print()
         _show(clean, sentences, caption.encode("utf-8", "surrogatepass").decode("utf-8", "replace"))
+
+
+@text.command("map")
+def map_(
+    run_id: Annotated[str | None, typer.Argument(help="Run id; the latest run when left out.")] = None,
+    workspace: Annotated[
+        str, typer.Option("--workspace", "-w", envvar="CURATE_WORKSPACE", help="Folder or URL (s3://…) of all outputs.")
+    ] = "",
+    stage: Annotated[str | None, typer.Option(help="Stage that made the map, where the run has several.")] = None,
+) -> None:
+    """The map of hashtags that a run has made, as lines with tabs: change what is wrong, keep those lines in a file,
+    and name it in `edits` of the stage."""
+    from curate.core.nouns import StoredArtifact
+    from curate.engine.record import latest
+
+    if not workspace:
+        raise RecipeError("--workspace is missing; give a folder or URL, or set CURATE_WORKSPACE")
+    run = latest(open_workspace(workspace, create=False), run_id)
+    made = [name for name, kind in run.kinds().items() if kind == HASHTAG_MAP and name in run.outputs]
+    if stage is not None and stage not in made:
+        raise InputError(f"--stage {stage}: made no map in run {run.run_id}; stages that did are {_names(made)}")
+    if stage is None and len(made) != 1:
+        hint = "name one with --stage" if made else "name a run whose recipe has `text.hashtag_map`"
+        raise InputError(f"run {run.run_id}: has maps of {_names(made)}; {hint}")
+    held = StoredArtifact(run.storage, str(run.outputs[stage or made[0]]["base"]))
+    for line in registry.resolve("text.hashtag_map").lines(held):  # type: ignore[attr-defined]
+        sys.stdout.write(line + "\n")
+
+
+def _names(stages: list[str]) -> str:
+    return ", ".join(stages) or "none"
 
 
 def _clean(parameters: dict[str, tuple[str, ...]]) -> Any:
