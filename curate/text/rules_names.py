@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import re
 
-from curate.text.rules_signs import gap
-
 _URL = re.compile(r"\b(?:(?:https?|ftp)://|www\.(?=\w))[^\s<>\"|]++", re.I)
 _URL_TAIL = ".,;:!?'»”’)]}"
 _DOMAINS = (
@@ -18,10 +16,10 @@ _DOMAINS = (
 )
 _BARE_URL = re.compile(rf"(?<![\w@./-])(?:[a-z0-9][a-z0-9-]*+\.)++(?:{_DOMAINS})(?::[0-9]{{1,5}}+)?/[^\s<>\"|]*+", re.I)
 _DOMAIN_PATH = re.compile(r"\.[A-Za-z]{2,6}(?::[0-9]{1,5})?/")
-_EMAIL = re.compile(
-    r"(?:\b(?:e-?mail|mail|mailto|contact)\s{0,3}:\s{0,3})?(?<![\w.+@-])[\w.+-]++@\w[\w-]*+(?:\.[\w-]++)+", re.I
-)
-_MENTION = re.compile(r"(?:\b(?:via|by|rt|cc|h/t) {0,3})?(?<![\w@/#*])@(?=[^\W\d])\w++(?:[.@]\w++)*+(?:['’]s\b)?", re.I)
+_EMAIL = re.compile(r"(?<![\w.+@-])[\w.+-]++@\w[\w-]*+(?:\.[\w-]++)+")
+_EMAIL_LABEL = re.compile(r"\b(?:e-?mail|mail|mailto|contact)\s{0,3}:\s{0,3}(?=[\w.+-]++@\w[\w-]*+\.)", re.I)
+_MENTION = re.compile(r"@(?<![\w@/#*]@)(?=[^\W\d])\w++(?:[.@]\w++)*+(?:['’]s\b)?")
+_MENTION_LABEL = re.compile(r"\b(?:via|by|rt|cc|h/t) {0,3}(?=@[^\W\d])", re.I)
 _HASHTAGS = re.compile(r"(?<![\w/&@$#＃])(?:[#＃]++(?:[^\W\d]|[0-9]++(?=[^\W\d_]{3}))\w*+)++(?![\w#＃])")
 _HASHTAG = re.compile(r"[#＃]++(\w++)")
 _COLOUR = re.compile(r"#(?=[a-f]*[0-9])[0-9a-f]{6}", re.I)
@@ -67,12 +65,12 @@ def _tail(match: re.Match[str]) -> str:
 
 
 def remove_emails(text: str) -> str:
-    return _EMAIL.sub(" ", text) if "@" in text else text
+    return _EMAIL.sub(" ", _EMAIL_LABEL.sub("", text)) if "@" in text else text
 
 
 def remove_mentions(text: str) -> str:
     """`@name`, with a `via` or `by` before it. Handles begin with a letter: `@ 3pm`, `@3pm` and `me@ home` stay."""
-    return _MENTION.sub(gap, text) if "@" in text else text
+    return _MENTION.sub(" ", _MENTION_LABEL.sub("", text)) if "@" in text else text
 
 
 def unsign_hashtags(text: str) -> str:

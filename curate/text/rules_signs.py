@@ -32,7 +32,7 @@ _EMOJI = re.compile(
 _SYMBOL = re.compile(f"[{SYMBOLS}]++")
 SEPARATORS = frozenset("|•·,;:/<>*~–—-")
 _MARKS = "\ufe0e\ufe0f\u20e3"
-_OPENS, _CLOSES = frozenset("([{“‘«\"'"), frozenset(")]}”’».,;:!?…'\"-")
+_OPENS = frozenset("([{“‘«\"'#")
 _TWICE = re.compile("[!?,;.…！？。、，_=~–—-]{2}")
 _REPEATED = re.compile(
     r"([!?])[!?]++|([,;…！？。、，])\2++|(?<!\.)(\.{3})\.++|(?<=[^\W\d])\.\.(?![\w./\\])|([-_=~–—])\4{2,}+"
@@ -41,15 +41,14 @@ _EMPTY = re.compile(r"\(\s*+\)|\[\s*+\]|\{\s*+\}|<\s*+>|«\s*+»|“\s*+”")
 _BETWEEN = re.compile(r"(?<=[\w)\]\"'’”%]) ++([.,;])(?= ++\w)")
 _ALONE = re.compile(r"(?<= )[.,;](?= |\Z)")
 _AT_START = re.compile(r"(?:\s*+[|•·,;:/<>*~–—-]++(?!\S))++\s*+")
-_ENDED = frozenset(")]\"'’”")
+_ENDED = frozenset(")]}\"'’”!?.,;:%")
 
 
 def gap(match: re.Match[str]) -> str:
-    """What stands in for something removed: nothing next to a space, a bracket or an end, a space between words."""
-    text, start, end = match.string, match.start(), match.end()
-    if start == 0 or end == len(text) or text[start - 1].isspace() or text[start - 1] in _OPENS:
-        return ""
-    return "" if text[end].isspace() or text[end] in _CLOSES else " "
+    """What stands in for something removed: a space between words, nothing next to a space, a bracket or an end."""
+    before, after = match.string[max(0, match.start() - 1) : match.start()], match.string[match.end() : match.end() + 1]
+    between = (before.isalnum() or before in _ENDED) and (after.isalnum() or after in _OPENS)
+    return " " if between and before and after else ""
 
 
 def remove_hidden(text: str) -> str:
