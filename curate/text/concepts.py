@@ -58,6 +58,7 @@ class Concepts(Map):
     )
 
     _synsets: Synsets = PrivateAttr()
+    _names: dict[str, pa.Array] = PrivateAttr()
 
     @field_validator("nouns")
     @classmethod
@@ -80,6 +81,8 @@ class Concepts(Map):
 
         nouns, verbs = (f"noun.{name}" for name in self.nouns), (f"verb.{name}" for name in self.verbs)
         self._synsets = Synsets(Rules(tuple(nouns), tuple(verbs), self.sense, self.instances, self.ambiguous))
+        listed = {"concepts": self._synsets.nouns, "actions": self._synsets.verbs}
+        self._names = {column: pa.array(names, pa.string()) for column, names in listed.items()}
 
     def reads(self) -> tuple[str, ...]:
         return (self.column,)
@@ -103,9 +106,10 @@ class Concepts(Map):
         with_verb = np.bincount(texts[verbs >= 0], minlength=len(items)) > 0
         matched = int((with_noun | with_verb).sum())
         batch.counters.update(matched=matched, unmatched=len(items) - matched)
+        ids = {"concepts": nouns, "actions": verbs}
         out: dict[str, Any] = {
-            "concepts": items.nest(lists_of(texts, nouns, len(items), self._synsets.nouns), LISTS),
-            "actions": items.nest(lists_of(texts, verbs, len(items), self._synsets.verbs), LISTS),
+            column: items.nest(lists_of(texts, ids[column], len(items), names), LISTS)
+            for column, names in self._names.items()
         }
         if self.reject == "no_concept":
             told = np.bincount(items.row[with_noun], minlength=len(batch)) > 0
@@ -113,13 +117,13 @@ class Concepts(Map):
         return out
 
 
-def lists_of(texts: NDArray[Any], ids: NDArray[Any], count: int, names: list[str]) -> pa.ListArray:
+def lists_of(texts: NDArray[Any], ids: NDArray[Any], count: int, names: pa.Array) -> pa.ListArray:
     """(text, id) pairs (m,), ids < 0 left out -> list<string> (count,): names of each text, by id, each once."""
     there = ids >= 0
     wide = np.int64(max(1, len(names)))
     pairs = np.unique(texts[there].astype(np.int64) * wide + ids[there])
     offsets = np.concatenate([[0], np.cumsum(np.bincount(pairs // wide, minlength=count))]).astype(np.int32)
-    return pa.ListArray.from_arrays(offsets, pa.array(names, pa.string()).take(pa.array(pairs % wide)))
+    return pa.ListArray.from_arrays(offsets, names.take(pa.array(pairs % wide)))
 
 
 def _known(names: tuple[str, ...], allowed: tuple[str, ...]) -> tuple[str, ...]:

@@ -52,6 +52,8 @@ INFLECTED = 5
 _PART = {"": 0, "n": 1, "v": 2}
 _ARTICLES = ("a", "an", "the")
 _SOURCES = ("synsets.py", "wordnet_senses.py", "phrases.py", "stopwords.py")
+_CODE = digest_bytes(Path(__file__).with_name(name).read_bytes() for name in _SOURCES)
+"""Read when the code is, so that a table is never kept under the name of code that did not make it."""
 
 
 @dataclass(frozen=True)
@@ -136,8 +138,7 @@ def table() -> pa.Table:
     """A row per form: `form` (normalised), `noun` and `verb` (its senses in order, as lexicographer file, synset and,
     if it has a name, `named`), `part` (0: neither, 1: noun, 2: verb is what it is most often). From the cache; compiled
     there first, which takes seconds."""
-    code = digest_bytes(Path(__file__).with_name(name).read_bytes() for name in _SOURCES)
-    name = digest([wordnet.identity(), code, unicodedata.unidata_version])
+    name = digest([wordnet.identity(), _CODE, unicodedata.unidata_version])
     file = wordnet.cache_folder() / "synsets" / f"{name}.arrow"
     if not file.exists():
         try:

@@ -78,4 +78,4 @@ def test_lists_are_sets_by_text(pairs: list[tuple[int, int]]) -> None:
     names = ["a", "b", "c", "d"]
     texts, ids = np.array(pairs, dtype=np.int32).reshape(-1, 2).T
     expected = [sorted({names[i] for t, i in pairs if t == text and i >= 0}) for text in range(5)]
-    assert lists_of(texts, ids, 5, names).to_pylist() == expected
+    assert lists_of(texts, ids, 5, pa.array(names)).to_pylist() == expected
