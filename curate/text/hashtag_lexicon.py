@@ -72,8 +72,10 @@ class Lexicon:
         return Reading("action", verb) if verb else None
 
     def _spelling(self, phrase: str) -> str:
-        """`color` for `colour` and `colours`: the more frequent of two lemmas of a synset that are a letter apart. WordNet's
-        texts, American ones, say little of how frequent the senses of the other are."""
+        """`color` for `colour` and `colours`: the more frequent of two lemmas of a synset that are a letter apart.
+
+        WordNet's tagged texts are American: of how frequent the senses of the other spelling are they say little.
+        """
         for base in self.lemmas_of.get(self.nouns.get(phrase, ""), ()):
             if inflects(phrase, base, "noun"):
                 for lemma in self.lemmas_of[self.nouns[phrase]]:

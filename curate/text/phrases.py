@@ -85,11 +85,11 @@ def normalised_all(texts: Sequence[str]) -> list[str]:
     return [_plain(piece) for piece in _pieces(texts)]
 
 
-def words_of(texts: Sequence[str | None]) -> Iterator[tuple[int, list[bytes]]]:
-    """Words of some million characters of texts at a time, in UTF-8: (index of the first of these texts, words, with a
-    word `\\0` behind each text)."""
+def blobs_of(texts: Sequence[str | None]) -> Iterator[tuple[int, bytes]]:
+    """Some million characters of texts at a time: (index of the first of these texts, their words in UTF-8, each
+    between spaces, with a word `\\0` behind each text)."""
     for start, stop in _chunks(texts):
-        yield start, _blob(texts[start:stop]).split()
+        yield start, _blob(texts[start:stop])
 
 
 def _plain(piece: bytes) -> str:

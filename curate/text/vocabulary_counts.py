@@ -17,7 +17,7 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from curate.text.phrases import words_of
+from curate.text.phrases import blobs_of
 
 UNIGRAM, BIGRAM, TEXTS, SHORT = "unigram", "bigram", "texts", "short"
 SCHEMA = pa.schema([("kind", pa.string()), ("term", pa.string()), ("count", pa.int64())])
@@ -47,8 +47,8 @@ class Counts:
 def count(texts: Sequence[str | None], keeps: Callable[[str], bool], bigrams: bool) -> pa.Table:
     """State of some texts. `keeps` says of a word whether it is a term; neighbours that both are make a bigram."""
     parts = [pl.DataFrame({"kind": [TEXTS], "term": [""], "count": [sum(text is not None for text in texts)]})]
-    for _, words in words_of(texts):
-        parts += _counted(words, keeps, bigrams)
+    for _, blob in blobs_of(texts):
+        parts += _counted(blob.split(), keeps, bigrams)
     return _arrow(_summed(pl.concat(parts)))
 
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from curate.text.match_trie import LONGEST_WORDS, WordTrie
 from curate.text.phrases import Phrases, normalised, normalised_all
 
-WORDS = ["ice", "cream", "a", "é", "и", "&", "ice-cream", "I.C.E.", ", ", "\n", "\0", "|", "😀", "x" * 30]
+WORDS = ["ice", "cream", "a", "é", "и", "&", "ice-cream", "I.C.E.", ", ", "\n", "\0", "|", "😀"]
+WORDS += ["x" * letters for letters in (7, 8, 9, 16, 17, 30)]
 TEXTS = st.lists(st.lists(st.sampled_from(WORDS), max_size=9).map(" ".join) | st.text(max_size=12), max_size=8)
 ENTRIES = st.lists(st.lists(st.sampled_from(WORDS), min_size=1, max_size=4).map(" ".join), max_size=12)
 

@@ -108,7 +108,7 @@ def test_words_and_pairs_of_the_pool() -> None:
 def test_entries_of_a_file(tmp_path: Path) -> None:
     """Repeated, empty, the same to the matcher, too long: counted, no error."""
     path = tmp_path / "entries.json"
-    path.write_text(json.dumps(["Dog", "dog", "Dog", "", " !? ", "the", "ICE-cream", "ice cream", "w " * 33]))
+    path.write_text(json.dumps(["Dog", "dog", "Dog", "", " !? ", "the", "ICE-cream", "ice cream", "w " * 21]))
     made, summary = built(["a dog, a dog", "dog"], **POOL | {"unigrams": 2}, entries=path)
     assert made == {"dog": ("given", 2), "ice cream": ("given", None), "the": ("given", None)}
     told = {"read": 9, "entries": 3, "empty": 2, "duplicate": 1, "merged": 2, "in_earlier_source": 0, "too_long": 1}
