@@ -32,7 +32,7 @@ NOUNS = tuple(f"noun.{name}" for name in VISUAL_NOUNS)
 VERBS = tuple(f"verb.{name}" for name in VISUAL_VERBS)
 RULES = Rules(NOUNS, VERBS, ambiguous="both")
 Match = tuple[str, str | None, str | None]  # form, noun synset, verb synset
-EXAMPLES = 25
+EXAMPLES = 6
 
 
 class Peer:
