@@ -26,7 +26,7 @@ class Clean(Map):
 
     op: ClassVar[str] = "text.clean"
     version: ClassVar[int] = 2
-    batch_rows: ClassVar[int] = 1024
+    batch_rows: ClassVar[int] = 4096
 
     rules: tuple[str, ...] = Field(
         DEFAULT, description=f"Rules to apply, always in the table's order; by default these: {', '.join(DEFAULT)}."

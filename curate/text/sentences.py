@@ -26,7 +26,7 @@ class Sentences(Map):
     """
 
     op: ClassVar[str] = "text.sentences"
-    batch_rows: ClassVar[int] = 1024
+    batch_rows: ClassVar[int] = 4096
 
     column: str = Field("text", description="Column of texts to split.")
     min_words: int = Field(1, ge=1, description="Words below which a sentence is left out.")
@@ -68,7 +68,9 @@ class Sentences(Map):
 
     def _long_enough(self, sentences: pa.Array) -> pa.Array:
         """A sentence has a letter or digit, whatever the settings."""
-        told = pc.match_substring_regex(sentences, r"[\pL\pN]")
+        told = pc.match_substring_regex(sentences, "[0-9A-Za-z]")
+        others = [any(map(str.isalnum, sentence)) for sentence in sentences.filter(pc.invert(told)).to_pylist()]
+        told = pc.replace_with_mask(told, pc.invert(told), pa.array(others, pa.bool_()))
         if self.min_chars > 1:
             told = pc.and_(told, pc.greater_equal(pc.utf8_length(sentences), self.min_chars))
         if self.min_words > 1:

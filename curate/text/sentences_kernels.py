@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 
-POSSIBLE = r"[.!?…][\"')\]]*[ \t-\r\x1c-\x1f]|[\n\r\x0b\x0c]|^[ \t-\r\x1c-\x1f]|[ \t-\r\x1c-\x1f]$|[^\x00-\x7f]"
-"""Found in every text that is not one sentence as it stands; for RE2 and `re`."""
+_WHITE = r"[ \t-\r\x1c-\x1f]"
+POSSIBLE = rf"[.!?][\"')\]]*{_WHITE}|[\n-\r]|^{_WHITE}|{_WHITE}$|[^\x00-\x7f]"
+"""Found in every text that is not one sentence as it stands; for RE2 and `re`. Other than ASCII is always looked at."""
 _BREAKS = "\n\r\x0b\x0c\x85\u2028\u2029"
 _MARKS = re.compile(f"[.!?…。！？{_BREAKS}]++")
 _HARD = re.compile(f"[。！？{_BREAKS}]")
