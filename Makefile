@@ -4,13 +4,16 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test lint format bench lock clean
+RECIPES := vise vise_similarity uru metaclip datacomp_basic
+.PHONY: help setup quickstart $(RECIPES) test lint format bench lock clean
 
 PYTHON_VERSION := 3.11
 PYTHON ?= python$(PYTHON_VERSION)
 WORKSPACE ?= workspace
 ENGINE ?= ray
 IMAGES ?=
+ENCODER ?=
+SET ?=
 PYTEST ?=
 
 BIN := .venv/bin
@@ -21,9 +24,10 @@ export UV_HTTP_TIMEOUT ?= 300
 UV = PATH="$$PATH:$$HOME/.local/bin:$(CURDIR)/.cache/uv/bin" uv
 
 help:  ## what there is to call
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z_]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
-	@echo "quickstart takes IMAGES=folder (your pictures instead of OpenClipart), WORKSPACE=path or URL, ENGINE=ray|local;"
+	@echo "quickstart and the recipes take IMAGES=folder (your pictures instead of OpenClipart), WORKSPACE=path or URL,"
+	@echo "ENGINE=ray|local; recipes also SET='variable=value stage.parameter=value';"
 	@echo "test takes PYTEST='arguments', for instance PYTEST='tests/text -x'; lock takes UPGRADE=--upgrade."
 
 setup: $(STAMP)  ## uv (with pip when missing), .venv, the locked packages, this project
@@ -43,6 +47,15 @@ $(STAMP): requirements.lock pyproject.toml
 
 quickstart: $(STAMP)  ## pictures in, dataset, report and a trained student out
 	@$(BIN)/python -m pipelines.quickstart --workspace "$(WORKSPACE)" --engine "$(ENGINE)" $(if $(IMAGES),--images "$(IMAGES)")
+
+vise: ## ViSE: sentences balanced by WordNet concepts, on the quickstart's corpus
+vise_similarity: ## the same above a similarity: make vise_similarity ENCODER=open_clip:NAME/TAG
+uru: ## URU: tags mapped to canonical nouns and actions, balanced by them
+metaclip: ## MetaCLIP: texts balanced by a vocabulary
+datacomp_basic: ## DataComp's basic filter
+$(RECIPES): $(STAMP)
+	@$(BIN)/python -m pipelines.corpus $@ --workspace "$(WORKSPACE)" --engine "$(ENGINE)" \
+	  $(if $(IMAGES),--images "$(IMAGES)") $(if $(ENCODER),--set "encoder=$(ENCODER)") $(foreach value,$(SET),--set "$(value)")
 
 test: lint  ## setup, linters, types, architecture, tests
 	@$(BIN)/python -m pytest $(PYTEST)
