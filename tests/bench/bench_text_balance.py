@@ -208,7 +208,8 @@ def pairs(number: int) -> None:
         line("  copies, expected", f"{one['given']:,.0f}", f"{one['due']:,.0f}")
         note = f"largest {one['z_max']:.2f}; {one['z_above_3']:.2%} above 3 (0.27 % of normal ones)"
         line("  entries' draws in standard deviations, root mean square", f"{one['z_rms']:.3f}", note)
-        line("  entries that are certain, their copies of those due", f"{one['sure']:,}", f"{one['sure_kept']:.0%}")
+        if one["sure"]:
+            line("  entries that are certain, their copies of those due", f"{one['sure']:,}", f"{one['sure_kept']:.0%}")
         line("  ten commonest entries", f"{one['top_before']:.1%}", f"-> {one['top_after']:.1%} of all matches")
         line("  rarer half of the entries", f"{one['rare_before']:.1%}", f"-> {one['rare_after']:.1%}")
     line("peak memory of the process", f"{found['peak_bytes'] / 1e9:.2f} GB", f"limit {LIMIT_BYTES / 1e9:.0f} GB")
