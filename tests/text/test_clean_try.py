@@ -15,7 +15,7 @@ def test_each_rule_that_changes_something_is_shown() -> None:
     said = curate("text", "try", "RT @jane: A dog!! &amp; [b]a cat[/b]. It #SleepsWell", "--also", "hashtag_words")
     assert (said.code, said.err) == (0, "")
     assert "entities RT @jane: A dog!! &amp; [b]a cat[/b]. It #SleepsWell RT @jane: A dog!! & [b]a cat" in said.words
-    assert "punctuation : A dog!! & [b]a cat[/b]. It Sleeps Well : A dog! & [b]a cat[/b]. It Sleeps Well" in said.words
+    assert "punctuation ␠: A dog!! & [b]a cat[/b]. It Sleeps Well ␠: A dog! & [b]a cat" in said.words
     assert "text A dog! & [b]a cat[/b]. It Sleeps Well" in said.words
     assert "sentence 0 A dog! & [b]a cat[/b]. sentence 1 It Sleeps Well" in said.words
     assert "counted entities 1, hashtag_words 1, leftovers 1, mentions 1, punctuation 1" in said.words
