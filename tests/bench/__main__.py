@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from tests.bench import (
     bench_balance,
+    bench_concepts,
     bench_divide,
     bench_duplicates,
     bench_embed,
     bench_engine,
     bench_kmeans,
+    bench_language,
     bench_pack,
     bench_pipeline,
     bench_sampling,
+    bench_text,
+    bench_text_balance,
+    bench_vocabulary,
 )
 from tests.bench.measure import machine
 
@@ -28,6 +33,11 @@ def main() -> None:
         bench_divide,
         bench_sampling,
         bench_balance,
+        bench_text,
+        bench_language,
+        bench_concepts,
+        bench_vocabulary,
+        bench_text_balance,
     ):
         print(f"\n{module.__doc__}")
         module.main()
