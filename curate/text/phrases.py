@@ -26,6 +26,8 @@ import pyarrow as pa
 from ahocorasick_rs import BytesAhoCorasick, Implementation, MatchKind
 from numpy.typing import NDArray
 
+from curate.core.normal import normal_form
+
 SOFT = " \t-_.'`\u00a0\u00b4\u02bc\u2010\u2011\u2018\u2019\u201b\u2122\u00ae\u2120"
 WORDS = "&+#%$@"
 _CHUNK_CHARACTERS = 1 << 20
@@ -145,9 +147,9 @@ def _folded(text: str) -> str:
     """What is not ASCII: separators by the rules above, the rest in NFKC and without case."""
     text = text.translate(_OTHERS)
     if not unicodedata.is_normalized("NFKC", text):
-        text = unicodedata.normalize("NFKC", text).translate(_OTHERS)
+        text = normal_form("NFKC", text).translate(_OTHERS)
     folded = text.casefold()
-    return folded if unicodedata.is_normalized("NFKC", folded) else unicodedata.normalize("NFKC", folded)
+    return folded if unicodedata.is_normalized("NFKC", folded) else normal_form("NFKC", folded)
 
 
 class _Others(dict[int, str]):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-import unicodedata
+
+from curate.core.normal import normal_form
 
 HIDDEN = (
     "\x00-\x08\x0b\x0c\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff\ufff9-\ufffd"
@@ -60,7 +61,7 @@ def remove_hidden(text: str) -> str:
 
 
 def normalise_unicode(text: str) -> str:
-    return text if text.isascii() else unicodedata.normalize("NFC", text)
+    return normal_form("NFC", text)
 
 
 def remove_emojis(text: str) -> str:

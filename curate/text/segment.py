@@ -14,6 +14,8 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping
 
+from curate.core.normal import normal_form
+
 LONGEST_WORD = 24
 """Characters of a word that segmentation may find; longer runs of letters stay in pieces of unknown words."""
 SHORT = 4
@@ -38,7 +40,7 @@ def chunks(tag: str) -> list[str]:
     """Runs of letters, digits and marks, in the case they were written in."""
     if tag.isascii() and tag.isalnum():
         return [tag]
-    return _runs(unicodedata.normalize("NFKC", _unescaped(tag)))
+    return _runs(normal_form("NFKC", _unescaped(tag)))
 
 
 def _unescaped(tag: str) -> str:
@@ -46,7 +48,7 @@ def _unescaped(tag: str) -> str:
 
 
 def _caseless(text: str) -> str:
-    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+    return normal_form("NFKC", normal_form("NFKC", text).casefold())
 
 
 def _runs(text: str) -> list[str]:

@@ -22,7 +22,18 @@ def test_long_texts_with_spaces(form: str, text: str, piece: str) -> None:
     assert normal_form(form, whole) == unicodedata.normalize(form, whole)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("piece", ["\u0301\u0323", "\u0323\u0301", "a\u0301\u0323\u0301", "ﷺ", "か\u3099", "\ud800"])
+@given(
+    FORMS, st.lists(st.sampled_from("\u0f71\u0f72\u0f73\u0344\u0323\u0301a中ﾊ\uff9eﷺ가\u11a8"), min_size=1, max_size=5)
+)
+def test_long_texts_of_marks(form: str, signs: list[str]) -> None:
+    whole = "".join(signs) * (2 * LONG // len(signs))
+    assert normal_form(form, whole) == unicodedata.normalize(form, whole)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["\u0f71\u0f72", "\u0301\u0323", "\u0323\u0301", "a\u0301\u0323\u0301", "ﷺ", "か\u3099", "\ud800"],
+)
 @pytest.mark.timeout(60)
 def test_a_megabyte_is_linear(piece: str) -> None:
     """A third of a second; many minutes, so the time-out, for `unicodedata.normalize`."""
