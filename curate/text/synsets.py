@@ -140,17 +140,29 @@ def table() -> pa.Table:
     there first, which takes seconds."""
     name = digest([wordnet.identity(), _CODE, unicodedata.unidata_version])
     file = wordnet.cache_folder() / "synsets" / f"{name}.arrow"
-    if not file.exists():
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            with (file.parent / ".lock").open("w") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)
-                if not file.exists():  # no other process was quicker
-                    _publish(compiled(wordnet.read), file)
-        except OSError:  # a cache that cannot be written: compiled for each process
-            return compiled(wordnet.read)
-    with pa.memory_map(str(file)) as source:
-        return pa.ipc.open_file(source).read_all()
+    kept = _kept(file)
+    if kept is not None:
+        return kept
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with (file.parent / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            kept = _kept(file)
+            if kept is None:  # no other process was quicker
+                kept = compiled(wordnet.read)
+                _publish(kept, file)
+            return kept
+    except OSError:  # a cache that cannot be written: compiled for each process
+        return compiled(wordnet.read) if kept is None else kept
+
+
+def _kept(file: Path) -> pa.Table | None:
+    """None where there is no such file, or a broken one (a full disk, a power cut), which is then made again."""
+    try:
+        with pa.memory_map(str(file)) as source:
+            return pa.ipc.open_file(source).read_all()
+    except (OSError, pa.ArrowInvalid):
+        return None
 
 
 def _publish(made: pa.Table, file: Path) -> None:

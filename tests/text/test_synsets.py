@@ -11,7 +11,7 @@ import pytest
 
 from curate.text import synsets, wordnet
 from curate.text.phrases import normalised
-from curate.text.synsets import Rules, Synsets, table
+from curate.text.synsets import Rules, Synsets, compiled, table
 from curate.text.wordnet_senses import SUFFIXES, senses
 from tests.bench.texts import alt_texts
 from tests.text.wordnets import real, tiny  # noqa: F401  (fixtures)
@@ -76,6 +76,17 @@ def test_the_table_is_compiled_once_per_wordnet(tiny: Path, monkeypatch: pytest.
     assert "mooses" in table().column("form").to_pylist()
     kept = sorted(path.suffix for path in (wordnet.cache_folder() / "synsets").iterdir())
     assert kept == ["", ".arrow", ".arrow"]
+
+
+@pytest.mark.parametrize("content", [b"", b"ARROW1\0\0 and then nothing"])
+def test_a_broken_file_in_the_cache_is_made_again(tiny: Path, content: bytes) -> None:  # noqa: F811
+    first = compiled(wordnet.read)
+    assert table().equals(first)
+    (file,) = (wordnet.cache_folder() / "synsets").glob("*.arrow")
+    file.unlink()  # the old one may be mapped
+    file.write_bytes(content)
+    assert table().equals(first)
+    assert file.stat().st_size > len(content)
 
 
 def test_a_cache_that_cannot_be_written_is_done_without(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
