@@ -68,7 +68,7 @@ class BuildVocabulary(Reduce):
         return self
 
     def identity(self) -> dict[str, Any]:
-        given = {"entries": digest_bytes([_bytes(self.entries)])} if self.entries else {}
+        given = {"entries": [_is_json(self.entries), digest_bytes([_bytes(self.entries)])]} if self.entries else {}
         return given | ({"wordnet": wordnet.identity()} if self.wordnet else {})
 
     def preflight(self) -> list[str]:
@@ -150,11 +150,11 @@ def given(path: Path | None) -> list[str]:
     content = _bytes(path)
     try:
         text = content.decode("utf-8-sig")
-        if path.suffix != ".json":
+        if not _is_json(path):
             return text.splitlines()
         value = json.loads(text)
     except ValueError as error:
-        what = "a JSON list" if path.suffix == ".json" else "a text in UTF-8, an entry a line"
+        what = "a JSON list" if _is_json(path) else "a text in UTF-8, an entry a line"
         raise InputError(f"text.vocabulary.entries: {path} is not {what} ({error})") from None
     if not isinstance(value, list):
         raise InputError(
@@ -166,6 +166,11 @@ def given(path: Path | None) -> list[str]:
                 f"text.vocabulary.entries: {path} holds {json.dumps(entry)[:60]} at place {place}; expected strings"
             )
     return value
+
+
+def _is_json(path: Path) -> bool:
+    """By its name; the same bytes are other entries as lines."""
+    return path.suffix.lower() == ".json"
 
 
 def _bytes(path: Path) -> bytes:

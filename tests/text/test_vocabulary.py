@@ -138,6 +138,15 @@ def test_what_decides_is_what_the_file_says(tmp_path: Path) -> None:
     assert a.identity() != b.identity()
 
 
+def test_lines_and_json_of_the_same_bytes_are_two_vocabularies(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("a.JSON", "a.txt")]
+    for path in paths:
+        path.write_text('["dog"]')
+    assert [read_given(path) for path in paths] == [["dog"], ['["dog"]']]
+    as_json, as_lines = (BuildVocabulary(**POOL, entries=path).identity() for path in paths)
+    assert as_json != as_lines
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
