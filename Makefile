@@ -15,6 +15,7 @@ IMAGES ?=
 ENCODER ?=
 SET ?=
 PYTEST ?=
+JOBS ?= 2
 
 BIN := .venv/bin
 STAMP := .venv/.ready
@@ -28,7 +29,7 @@ help:  ## what there is to call
 	@echo
 	@echo "quickstart and the recipes take IMAGES=folder (your pictures instead of OpenClipart), WORKSPACE=path or URL,"
 	@echo "ENGINE=ray|local; recipes also SET='variable=value stage.parameter=value';"
-	@echo "test takes PYTEST='arguments', for instance PYTEST='tests/text -x'; lock takes UPGRADE=--upgrade."
+	@echo "test takes PYTEST='arguments', for instance PYTEST='tests/text -x', and JOBS (processes, 2); lock UPGRADE=--upgrade."
 
 setup: $(STAMP)  ## uv (with pip when missing), .venv, the locked packages, this project
 	@:
@@ -58,7 +59,7 @@ $(RECIPES): $(STAMP)
 	  $(if $(IMAGES),--images "$(IMAGES)") $(if $(ENCODER),--set "encoder=$(ENCODER)") $(foreach value,$(SET),--set "$(value)")
 
 test: lint  ## setup, linters, types, architecture, tests
-	@$(BIN)/python -m pytest $(PYTEST)
+	@$(BIN)/python -m pytest -n $(JOBS) $(PYTEST)
 
 lint: $(STAMP)  ## ruff, mypy on curate/core, import-linter
 	@$(BIN)/ruff check .

@@ -1,9 +1,15 @@
-"""What every test stands on: few threads, no network, real data where it is, one Ray for the whole session."""
+"""What every test stands on: few threads, no network, real data where it is, one Ray for the whole session.
+
+Under xdist (`make test`) a file is run by one process, and all files that use Ray by the same one: the session's Ray
+and its workers are started once.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +41,11 @@ def data() -> Path:
 
 @pytest.fixture(scope="session")
 def ray_session() -> Iterator[Any]:
-    """A local Ray of 4 CPUs; it takes 6 to 9 s to start, so most tests use the local engine instead."""
+    """A local Ray of 2 CPUs; each of its processes takes seconds to start, so most tests use the local engine."""
     import ray
 
     ray.init(
-        num_cpus=4,
+        num_cpus=2,
         include_dashboard=False,
         object_store_memory=256 * 2**20,
         log_to_driver=False,
@@ -48,3 +54,38 @@ def ray_session() -> Iterator[Any]:
     )
     yield ray
     ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def on_ray(ray_session: Any) -> Iterator[Any]:
+    """One backend for all: its workers stay from test to test. Stages of one CPU keep them, others replace them."""
+    from curate.engine.ray import RayBackend
+
+    made = RayBackend()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def on_this_ray(ray_session: Any, on_ray: Any) -> str:
+    """Address of the session's Ray, with its CPUs free: for a driver in a process of its own."""
+    on_ray.release()
+    return str(ray_session.get_runtime_context().gcs_address)
+
+
+@lru_cache
+def uses_ray(file: str) -> bool:
+    return bool(re.search(r"\b(on_ray|ray_session)\b", (ROOT / file).read_text()))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Scopes are files; those that use Ray are one scope, the first to be handed out since it takes longest."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Files(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.split("::")[0]
+            return "ray" if uses_ray(file) else file
+
+    return Files(config, log)

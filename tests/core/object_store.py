@@ -10,6 +10,7 @@ from typing import Any
 import boto3
 import pytest
 import s3fs
+from moto import backends
 from moto.server import ThreadedMotoServer
 
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
@@ -18,6 +19,7 @@ CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AW
 @contextmanager
 def serve() -> Iterator[Any]:
     """A boto3 client of a store that is there for as long as the block."""
+    modules = tuple(backends.list_of_moto_modules())
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
@@ -26,6 +28,8 @@ def serve() -> Iterator[Any]:
         for name, value in CREDENTIALS.items():
             patch.setenv(name, value)
         patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        # it looks at some hundred folders of its own for each request
+        patch.setattr(backends, "list_of_moto_modules", lambda: iter(modules))
         client = boto3.client("s3")
         yield client
         client.close()

@@ -4,15 +4,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 import s3fs
 import torch
-from moto.server import ThreadedMotoServer
 
 from curate.core.storage import open_storage
 from distill.data.dataset import Dataset, open_dataset
 from distill.recipe import Recipe, parse_recipe
+from tests.core.object_store import serve
 from tests.distill.datasets import Item, drawn_items, write_dataset
 
 
@@ -36,29 +35,18 @@ def dataset(folder: Path) -> Dataset:
 
 
 @pytest.fixture
-def s3_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, list[Item]]]:
+def s3_folder(tmp_path: Path) -> Iterator[tuple[str, list[Item]]]:
     """A dataset of 20 pictures in 2 tars on moto's server: its URL, and what is in it."""
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    s3fs.S3FileSystem.clear_instance_cache()
     open_storage.cache_clear()
-    client = boto3.client("s3")
-    client.create_bucket(Bucket="distill")
-    client.close()
-    items = drawn_items(20)
-    local = write_dataset(tmp_path / "to-upload", items)
-    store = s3fs.S3FileSystem()
-    for path in local.iterdir():
-        store.pipe_file(f"distill/datasets/toy/{path.name}", path.read_bytes())
-    yield "s3://distill/datasets/toy", items
+    with serve() as client:
+        client.create_bucket(Bucket="distill")
+        items = drawn_items(20)
+        local = write_dataset(tmp_path / "to-upload", items)
+        store = s3fs.S3FileSystem()
+        for path in local.iterdir():
+            store.pipe_file(f"distill/datasets/toy/{path.name}", path.read_bytes())
+        yield "s3://distill/datasets/toy", items
     open_storage.cache_clear()
-    s3fs.S3FileSystem.clear_instance_cache()
-    server.stop()
 
 
 def recipe_values(dataset: str, run: str) -> dict[str, Any]:

@@ -1,11 +1,14 @@
-"""Takes steps as one of torchrun's processes, or alone: `python -m tests.distill.ranks RECIPE STEPS OUT`.
+"""What ranks do, as torchrun starts them: `python -m tests.distill.ranks RECIPE STEPS OUT PORT ARGUMENT ...`.
 
-Writes OUT/RANK.pt: per step the sums over the global batch and the gradients after they were added up, and in the end
-the teacher's standards and the student's weights.
+Takes steps in a fork of this process, so that both jobs share one import of torch: writes OUT/RANK.pt, per step the
+sums over the global batch and the gradients after they were added up, and in the end the teacher's standards and the
+student's weights. Then it is `python -m distill.cli ARGUMENT ...`.
 """
 
 from __future__ import annotations
 
+import os
+import runpy
 import sys
 from itertools import islice
 
@@ -36,6 +39,24 @@ def take_steps(values: dict, steps: int, out: str) -> None:
         )
 
 
+def in_a_fork(recipe: str, steps: int, out: str, port: str) -> None:
+    """The ranks meet at a port of their own, since torchrun's serves one group of processes."""
+    if not (child := os.fork()):
+        os.environ |= {"TORCHELASTIC_USE_AGENT_STORE": "False", "MASTER_PORT": port}
+        code = 1
+        try:
+            with open(recipe) as file:
+                take_steps(yaml.safe_load(file), steps, out)
+            code = 0
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+
+
 if __name__ == "__main__":
-    with open(sys.argv[1]) as file:
-        take_steps(yaml.safe_load(file), int(sys.argv[2]), sys.argv[3])
+    import torch._dynamo
+
+    in_a_fork(sys.argv[1], int(sys.argv[2]), *sys.argv[3:5])
+    sys.argv[:] = ["distill", *sys.argv[5:]]
+    runpy.run_module("distill.cli", run_name="__main__")

@@ -16,14 +16,14 @@ def stages(source: dict[str, Any], **changes: dict[str, Any]) -> dict[str, dict[
         "inspect": {"op": "image.inspect", "from": "pool", "min_side": 16, "threads": 1},
         "text": {"op": "text.clean", "from": "inspect", "missing": "keep"},
         "prints": {"op": "image.fingerprint", "from": "text", "threads": 1},
-        "embed": {"op": "image.embed", "from": "text"},
+        "embed": {"op": "image.embed", "from": "text", "threads": 1},
         "sets": {"op": "duplicates.find", "from": "prints"},
         "unique": {"op": "duplicates.drop", "from": "prints", "sets": "sets", "reject": "near"},
         "tree": {"op": "cluster.fit", "from": ["unique", "embed"], "levels": [6, 2], "rounds": 2, "threads": 1},
         "clusters": {"op": "cluster.assign", "from": ["unique", "embed"], "tree": "tree", "levels": 2, "threads": 1},
         "sample": {"op": "select.hierarchical", "from": "clusters", "tree": "tree", "target": 12},
         "dataset": {"op": "pack.webdataset", "from": "sample", "name": "small", "shard_rows": 5},
-        "report": {"op": "report.html", "from": "dataset"},
+        "report": {"op": "report.html", "from": "dataset", "threads": 1},
     }
     for name, change in changes.items():
         made[name] = {**made[name], **change}

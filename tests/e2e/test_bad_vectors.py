@@ -311,15 +311,6 @@ def test_trees_of_odd_pools(go: Callable[..., Done], name: str, more: dict[str, 
 # --- Ray --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def on_ray(ray_session: Any) -> Any:
-    from curate.engine.ray import RayBackend
-
-    made = RayBackend()
-    yield made
-    made.close()
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

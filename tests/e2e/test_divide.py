@@ -19,7 +19,6 @@ from curate.core.nouns import StoredArtifact
 from curate.core.recipe import load
 from curate.core.storage import open_storage
 from curate.core.vectors import from_binary
-from curate.engine.ray import RayBackend
 from curate.engine.run import run
 from tests.e2e.commands import curate
 from tests.e2e.pictures import write_good
@@ -45,12 +44,10 @@ def column(workspace: Path, op: str, name: str) -> pa.ChunkedArray:
     return pa.concat_tables([pq.read_table(file, columns=[name]) for file in files])[name]
 
 
-def test_on_both_engines(recipe: Path, tmp_path: Path, ray_session: Any) -> None:
+def test_on_both_engines(recipe: Path, tmp_path: Path, on_ray: Any) -> None:
     pipeline = load(recipe)
     here = run(pipeline, str(tmp_path / "local"), run_id="one")
-    backend = RayBackend()
-    run(pipeline, str(tmp_path / "ray"), engine=backend)
-    backend.close()
+    run(pipeline, str(tmp_path / "ray"), engine=on_ray)
     for report in tmp_path.glob("*/artifacts/report.html"):
         shutil.rmtree(report)
     assert_same(tmp_path / "local", tmp_path / "ray")

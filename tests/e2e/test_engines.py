@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from curate.core.recipe import load
-from curate.engine.ray import RayBackend
 from curate.engine.run import run
 from tests.e2e import pictures
 from tests.e2e.recipes import write_recipe
@@ -16,7 +15,7 @@ from tests.engine.workspaces import assert_same, files
 COUNT = 150
 
 
-def test_all_data_is_identical_on_local_and_on_ray(tmp_path: Path, ray_session: Any) -> None:
+def test_all_data_is_identical_on_local_and_on_ray(tmp_path: Path, on_ray: Any) -> None:
     root = pictures.write_good(tmp_path / "images", COUNT)
     for name, (data, _) in pictures.BAD.items():
         (root / name).write_bytes(data)
@@ -24,10 +23,8 @@ def test_all_data_is_identical_on_local_and_on_ray(tmp_path: Path, ray_session: 
     changes = {"tree": {"levels": [20, 4], "threads": 1}, "sample": {"target": 60}, "dataset": {"shard_rows": 16}}
     pipeline = load(write_recipe(tmp_path / "recipe.yaml", source, **changes))
     here = run(pipeline, str(tmp_path / "local"))
-    backend = RayBackend()
-    there = run(pipeline, str(tmp_path / "ray"), engine=backend)
-    again = run(pipeline, str(tmp_path / "local"), engine=backend)
-    backend.close()
+    there = run(pipeline, str(tmp_path / "ray"), engine=on_ray)
+    again = run(pipeline, str(tmp_path / "local"), engine=on_ray)
     assert set(again.reused.values()) == {True}
     for report in tmp_path.glob("*/artifacts/report.html"):
         shutil.rmtree(report)

@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 import s3fs
-from moto.server import ThreadedMotoServer
 
 from curate.core.storage import open_storage
 from distill.data.dataset import open_dataset
 from distill.data.members import Members
+from tests.core.object_store import serve
 from tests.e2e import pictures
 from tests.e2e.commands import curate
 from tests.e2e.recipes import write_recipe
@@ -24,23 +23,12 @@ WORKSPACE = "s3://e2e/deep/workspace"
 
 
 @pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[s3fs.S3FileSystem]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    s3fs.S3FileSystem.clear_instance_cache()
+def bucket() -> Iterator[s3fs.S3FileSystem]:
     open_storage.cache_clear()
-    client = boto3.client("s3")
-    client.create_bucket(Bucket="e2e")
-    client.close()
-    yield s3fs.S3FileSystem()
+    with serve() as client:
+        client.create_bucket(Bucket="e2e")
+        yield s3fs.S3FileSystem()
     open_storage.cache_clear()
-    s3fs.S3FileSystem.clear_instance_cache()
-    server.stop()
 
 
 def test_the_dataset_is_the_one_a_disk_gives(bucket: s3fs.S3FileSystem, tmp_path: Path) -> None:
@@ -75,7 +63,7 @@ def test_the_dataset_is_the_one_a_disk_gives(bucket: s3fs.S3FileSystem, tmp_path
 
 def _run(folder: Path, images: str, workspace: str) -> dict[str, Any]:
     folder.mkdir()
-    recipe = write_recipe(folder / "recipe.yaml", {"op": "import.folder", "path": images, "shard_rows": 10})
+    recipe = write_recipe(folder / "recipe.yaml", {"op": "import.folder", "path": images, "shard_rows": 20})
     said = curate("run", recipe, "-w", workspace, "-q", "--json", folder / "result.json")
     assert (said.code, said.err) == (0, ""), said
     return json.loads((folder / "result.json").read_text())

@@ -12,7 +12,6 @@ import yaml
 from curate.core.nouns import StoredArtifact
 from curate.core.recipe import load
 from curate.core.storage import open_storage
-from curate.engine.ray import RayBackend
 from curate.engine.run import Result, run
 from tests.codec.pictures import encoded
 from tests.e2e.commands import curate
@@ -48,12 +47,10 @@ def artifact(result: Result, stage: str) -> StoredArtifact:
     return StoredArtifact(storage, "")
 
 
-def test_on_both_engines(recipe: Path, tmp_path: Path, ray_session: Any) -> None:
+def test_on_both_engines(recipe: Path, tmp_path: Path, on_ray: Any) -> None:
     pipeline = load(recipe)
     here = run(pipeline, str(tmp_path / "local"), run_id="one")
-    backend = RayBackend()
-    run(pipeline, str(tmp_path / "ray"), engine=backend)
-    backend.close()
+    run(pipeline, str(tmp_path / "ray"), engine=on_ray)
     for report in tmp_path.glob("*/artifacts/report.html"):
         shutil.rmtree(report)
     assert_same(tmp_path / "local", tmp_path / "ray")

@@ -6,7 +6,6 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -40,15 +39,5 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def gate(tmp_path: Path) -> Iterator[Gate]:
     made = Gate(tmp_path)
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="package")
-def on_ray(ray_session: Any) -> Iterator[Any]:
-    """One backend for all: its workers, which take seconds to start, stay from test to test."""
-    from curate.engine.ray import RayBackend
-
-    made = RayBackend()
     yield made
     made.close()

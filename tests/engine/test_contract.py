@@ -166,7 +166,11 @@ def test_the_same_again(made: Output, memory: Path) -> None:
 
 
 def test_the_same_on_ray(made: Output, workspace: Path, on_ray: Any) -> None:
-    pipeline = contract.pipeline(Mixed(namespace="contract"), without=contract.ON_TORCH)
+    """With one CPU for every stage: two workers for each, and the same two for all."""
+    pipeline = Pipeline()
+    for node in contract.pipeline(Mixed(namespace="contract"), without=contract.ON_TORCH).nodes.values():
+        changes = {"threads": 1} if "threads" in type(node.stage).model_fields else {}
+        pipeline.add(node.name, node.stage.model_copy(update=changes), node.inputs, **node.ports)
     result = run(pipeline, str(workspace), engine=on_ray)
     assert result.ledger == {name: made.result.ledger[name] for name in pipeline.nodes}
     a, b = (workspaces.files(place) for place in (made.storage.root, workspace))

@@ -1,6 +1,6 @@
 """kill -9 anywhere, then the same command: the same bytes and the same ledger as if nothing had happened.
 
-The places are enumerated on an undisturbed run: every point at which a file is written or has just appeared, and twenty
+The places are enumerated on an undisturbed run: every point at which a file is written or has just appeared, and twelve
 seeded moments between them (the n-th Python call of the driver). Local drivers are forked from a process that has
 imported everything, on two cores at a time.
 """
@@ -24,12 +24,16 @@ from curate.core.storage import open_storage
 from curate.engine.record import Run, list_runs
 from curate.engine.run import run
 from tests.engine import toys, workspaces
+from tests.engine.deaths import deaths
 from tests.engine.forks import COUNT_ONLY, Drivers
 from tests.engine.gates import Family, Gate
 
 SMALL = {"pool__rows": 16, "pool__shard_rows": 8, "pool__repeat": 15, "dataset__shard_rows": 5}
 SIDE_BY_SIDE = 2
-MOMENTS = 20
+CHAINS = 20
+"""Runs that are killed again and again. So many that none meets a shard twice within one pass: the second time, the
+shard is computed apart and the driver lives on."""
+MOMENTS = 12
 PASSING = ("publish:leases/", "publish:runs/")
 """Points that depend on the moment (heartbeats, events); a kill there is one of the seeded moments."""
 
@@ -111,13 +115,26 @@ def test_every_kind_of_file_is_among_the_points(clean: tuple[Path, list[str], in
     assert sum(point.endswith(":written") for point in clean[1]) == sum(p.endswith(":published") for p in clean[1])
 
 
+def chain(memory: Path, clean: Path, drivers: SimpleQueue[Drivers], name: str, points: list[str]) -> None:
+    """Kill a run at the first point; each run after it goes on from there and is killed at the next."""
+    folder, one = memory / name, drivers.get()
+    try:
+        for point in points:
+            killed = one.run(folder, changes=SMALL, environment={"CURATE_FAULT_KILL": point})
+            assert killed["signal"] == signal.SIGKILL, f"{name}: not killed at {point}: {killed}"
+        ended = one.run(folder, changes=SMALL)
+        assert (ended["signal"], ended["error"]) == (0, None), f"{name}: {ended}"
+    finally:
+        drivers.put(one)
+    workspaces.assert_same(clean, folder)
+    assert ledger(folder) == ledger(clean)
+    shutil.rmtree(folder)
+
+
 def test_killed_at_every_point(memory: Path, clean: tuple[Path, list[str], int], drivers: SimpleQueue[Drivers]) -> None:
     folder, points, _ = clean
     with ThreadPoolExecutor(SIDE_BY_SIDE) as threads:
-        jobs = [
-            threads.submit(disturb, memory, folder, drivers, f"point-{i}", environment={"CURATE_FAULT_KILL": point})
-            for i, point in enumerate(points)
-        ]
+        jobs = [threads.submit(chain, memory, folder, drivers, f"chain-{i}", points[i::CHAINS]) for i in range(CHAINS)]
         for job in jobs:
             job.result()
 
@@ -158,15 +175,11 @@ WORKERS_POINTS = (
 
 
 def test_workers_killed_under_ray(
-    workspace: Path, tmp_path: Path, clean: tuple[Path, list[str], int], on_ray: Any, monkeypatch: pytest.MonkeyPatch
+    workspace: Path, tmp_path: Path, clean: tuple[Path, list[str], int], on_ray: Any
 ) -> None:
     """The run itself goes on: a worker that dies is replaced, and what it had under way is done again."""
-    monkeypatch.setenv("CURATE_FAULT_KILL", "|".join(WORKERS_POINTS))
-    monkeypatch.setenv("CURATE_FAULT_ONCE", str(tmp_path))
-    on_ray.close()  # workers take over the environment when they start
-    run(toys.pipeline(**SMALL), str(workspace), engine=on_ray)
-    on_ray.close()
-    assert sorted(path.name for path in tmp_path.iterdir()) == [str(i) for i in range(len(WORKERS_POINTS))]
+    with deaths(on_ray, WORKERS_POINTS, tmp_path):
+        run(toys.pipeline(**SMALL), str(workspace), engine=on_ray)
     workspaces.assert_same(clean[0], workspace)
     assert ledger(workspace) == ledger(clean[0])
 

@@ -25,6 +25,7 @@ from curate.engine.record import list_runs
 from curate.engine.run import run
 from tests.e2e.vectors import stages, write_recipe
 from tests.engine import workspaces
+from tests.engine.deaths import deaths
 from tests.engine.forks import COUNT_ONLY, Drivers
 
 PART_ROWS = 64
@@ -154,22 +155,19 @@ def test_workers_killed_in_iterations(
             groups.setdefault(point.split(":")[2], []).append(point)
     assert {"pool", "level-1", "cells", "leaves-cells"} <= set(groups)
     chosen = [points[len(points) // 2] for points in groups.values()]
-    monkeypatch.setenv("CURATE_FAULT_KILL", "|".join(chosen))
-    monkeypatch.setenv("CURATE_FAULT_ONCE", str(tmp_path))
-    on_ray.close()
-    run(load(clean.recipe), str(begun), engine=on_ray)
-    on_ray.close()
-    assert sorted(path.name for path in tmp_path.iterdir()) == [str(number) for number in range(len(chosen))]
+    with deaths(on_ray, chosen, tmp_path):
+        run(load(clean.recipe), str(begun), engine=on_ray)
     workspaces.assert_same(clean.done, begun)
 
 
 def test_driver_killed_under_ray(
-    clean: Clean, begun: Path, drivers: Drivers, on_ray: Any, monkeypatch: pytest.MonkeyPatch
+    clean: Clean, begun: Path, drivers: Drivers, on_ray: Any, on_this_ray: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(core, "LEAST_PART_ROWS", PART_ROWS)
     first = len(saved(clean.done)["tree"])
     point = clean.checkpoints(":published")[first // 2 - 1]
-    said = go(drivers, clean.recipe, begun, engine="ray", environment={"CURATE_FAULT_KILL": point})
+    kill = {"CURATE_FAULT_KILL": point, "RAY_ADDRESS": on_this_ray}
+    said = go(drivers, clean.recipe, begun, engine="ray", environment=kill)
     assert said["signal"] == signal.SIGKILL
     run(load(clean.recipe), str(begun), engine=on_ray)
     numbers = range(first // 2 + 1, first + 1)
@@ -183,7 +181,7 @@ def test_driver_killed_under_ray(
 def test_the_same_bytes_anywhere(memory: Path, workspace: Path, on_ray: Any) -> None:
     """Two parts: with one thread and two, in this process and with Ray's workers."""
     made = stages(
-        {"rows": 36_000, "shard_rows": 6_000},
+        {"rows": 33_000, "shard_rows": 5_500},
         tree={"levels": [100, 20], "rounds": 1},
         cells={"op": "cluster.fit", "from": "embed", "levels": [100, 20], "cells": 8, "rounds": 1, "threads": 1},
         clusters=None,
@@ -193,13 +191,12 @@ def test_the_same_bytes_anywhere(memory: Path, workspace: Path, on_ray: Any) -> 
     run(load(before), str(workspace))
     shutil.rmtree(workspace / "runs")
     done = []
-    for threads in (1, 2):
+    for threads, engine in ((1, "local"), (2, "local"), (1, on_ray)):
         for name in FITS:
             made[name] = {**made[name], "threads": threads}
         recipe = write_recipe(workspace.with_suffix(".yaml"), made)
-        for engine in ("local", on_ray):
-            done.append(workspace.with_name(f"{threads}-{len(done)}"))
-            shutil.copytree(workspace, done[-1])
-            run(load(recipe), str(done[-1]), engine=engine)
+        done.append(workspace.with_name(f"{threads}-{len(done)}"))
+        shutil.copytree(workspace, done[-1])
+        run(load(recipe), str(done[-1]), engine=engine)
     for other in done[1:]:
         workspaces.assert_same(done[0], other)

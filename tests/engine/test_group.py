@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 from collections.abc import Iterator
@@ -32,6 +33,7 @@ from curate.engine.run import Result, run
 from tests.core.object_store import new_bucket, serve
 from tests.e2e.commands import curate
 from tests.engine import toys, workspaces
+from tests.engine.deaths import deaths
 from tests.engine.forks import Drivers
 from tests.engine.gates import Gate
 from tests.engine.test_object_store import mirror
@@ -114,52 +116,67 @@ def test_an_object_store_holds_the_same_bytes(clean: tuple[Path, list[str]], tmp
 # --- kills ------------------------------------------------------------------------------------------------------------
 
 
-def test_workers_killed_in_steps(
-    clean: tuple[Path, list[str]], workspace: Path, tmp_path: Path, on_ray: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_killed_in_steps(clean: tuple[Path, list[str]], workspace: Path, tmp_path: Path, on_ray: Any) -> None:
     """While they load, in the first call and in late ones, and while they regroup and store: the fit goes on."""
     points = (
         "load:pool:1",
         "step:1:pool:0:begun",
         "step:3:pool:2:done",
         "publish:*/cells/000001.npz:written",
-        "load:cells:1",
         "step:5:cells:2:begun",
         "publish:*/sorted/000000.npz:published",
     )
-    monkeypatch.setenv("CURATE_FAULT_KILL", "|".join(points))
-    monkeypatch.setenv("CURATE_FAULT_ONCE", str(tmp_path))
-    on_ray.close()
-    run(toys.fits(), str(workspace), engine=on_ray)
-    on_ray.close()
-    assert sorted(path.name for path in tmp_path.iterdir()) == [str(number) for number in range(len(points))]
+    with deaths(on_ray, points, tmp_path):
+        run(toys.fits(), str(workspace), engine=on_ray)
     workspaces.assert_same(clean[0], workspace)
 
 
-def test_driver_killed_anywhere(clean: tuple[Path, list[str]], memory: Path, drivers: Drivers) -> None:
-    """Between steps, inside of them and while anything is written. What a checkpoint holds is not done again."""
+def going_on(drivers: Drivers, workspace: Path, log: Path, **kill: Any) -> dict[str, Any]:
+    """A run that does no pass again that a checkpoint holds, wherever it ends."""
+    saved = [int(path.stem) for path in workspace.glob("artifacts/*/*/*/checkpoints/*.npz")]
+    assert len(saved) <= 3  # the two last, and one more for a moment
+    log.write_text("")
+    said = drivers.run(workspace, fits={"log": str(log)}, part_rows=PART_ROWS, **kill)
+    rounds = log.read_text().split()
+    assert rounds == [str(number) for number in range(max(saved, default=0), 3)][: len(rounds)], (kill, saved)
+    return said
+
+
+def test_driver_killed_wherever_it_writes(
+    clean: tuple[Path, list[str]], workspace: Path, tmp_path: Path, drivers: Drivers
+) -> None:
+    """Each run goes on where the one before was killed."""
     folder, points = clean
-    target, log = memory / "killed", memory / "rounds.log"
-    order = {"fits": {"log": str(log)}, "part_rows": PART_ROWS}
-    for point in points[::2]:
-        log.write_text("")
-        said = drivers.run(target, **order, environment={"CURATE_FAULT_KILL": point})
+    for point in points:
+        if point.startswith("publish:"):
+            said = going_on(drivers, workspace, tmp_path / "log", environment={"CURATE_FAULT_KILL": point})
+            assert said["signal"] == signal.SIGKILL, point
+    assert going_on(drivers, workspace, tmp_path / "log")["error"] is None
+    workspaces.assert_same(folder, workspace)
+
+
+def test_driver_killed_in_every_call(
+    clean: tuple[Path, list[str]], workspace: Path, tmp_path: Path, drivers: Drivers
+) -> None:
+    """While a group's parts are loaded, and before or after one of the steps of each call."""
+    folder, points = clean
+    kinds: dict[str, list[str]] = {}
+    for point in points:
+        if not point.startswith("publish:"):
+            kinds.setdefault(":".join(point.split(":")[:2]), []).append(point)
+    chance = random.Random(1)
+    for point in map(chance.choice, kinds.values()):
+        said = going_on(drivers, workspace, tmp_path / "log", environment={"CURATE_FAULT_KILL": point})
         assert said["signal"] == signal.SIGKILL, point
-        before = log.read_text().split()
-        saved = [int(p.stem) for p in target.glob("artifacts/*/*/*/checkpoints/*.npz") if p.suffix == ".npz"]
-        assert len(saved) <= 3  # the two last, and one more for a moment
-        assert drivers.run(target, **order)["error"] is None
-        done = max(saved, default=0) if not list(target.glob("artifacts/*/*/manifest.json")) else 3
-        again = log.read_text().split()[len(before) :]
-        assert not saved or again == [str(number) for number in range(max(saved), 3)][: len(again)], (point, done)
-        workspaces.assert_same(folder, target)
-        shutil.rmtree(target)
+        assert going_on(drivers, workspace, tmp_path / "log")["error"] is None, point
+        workspaces.assert_same(folder, workspace)
+        shutil.rmtree(workspace)
 
 
 def test_driver_killed_under_ray(
-    clean: tuple[Path, list[str]], workspace: Path, tmp_path: Path, drivers: Drivers, on_ray: Any
+    clean: tuple[Path, list[str]], workspace: Path, tmp_path: Path, drivers: Drivers, on_ray: Any, on_this_ray: str
 ) -> None:
-    kill = {"CURATE_FAULT_KILL": "publish:*/checkpoints/000002.npz:published"}
+    kill = {"CURATE_FAULT_KILL": "publish:*/checkpoints/000002.npz:published", "RAY_ADDRESS": on_this_ray}
     said = drivers.run(workspace, fits={}, part_rows=PART_ROWS, engine="ray", environment=kill)
     assert said["signal"] == signal.SIGKILL
     assert "means: 0%, round 0" in curate("status", list_runs(open_storage(str(workspace)))[0], "-w", workspace).out
@@ -251,8 +268,8 @@ class Odd(toys.Means):
         return {"facts": {"before": before, "held": list(dict.fromkeys(cells.each(held_groups)))}}
 
     def _many(self, group: Group) -> Any:
-        cells = group.partition("cells", spread, 5000)
-        assert sum(cells.rows) == 2 * sum(group.rows) and len(cells.rows) == 5000
+        cells = group.partition("cells", spread, 1500)
+        assert sum(cells.rows) == 2 * sum(group.rows) and len(cells.rows) == 1500
         found = list(cells.each(sizes))
         assert found == list(cells.rows)
         nested = cells.partition("nested", spread, 7)
@@ -276,7 +293,7 @@ def writes(part: Part, shared: Any) -> Any:
 
 
 def spread(part: Part, shared: Any) -> Any:
-    """Every row goes to two cells out of at most 5000."""
+    """Every row goes to two cells out of at most 1500."""
     value = np.tile(part.arrays["value"], 2)
     cell = (value * 1000).astype(np.int64) % 7
     return cell, {"value": value}
