@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, PrivateAttr
 
-from curate.align.scores import scores_of, texts_of
+from curate.align.scores import scores_of
 from curate.align.threshold import KIND
 from curate.core.errors import CurateError
-from curate.core.items import PER_ITEM
+from curate.core.items import PER_ITEM, texts_of
 from curate.core.stage import Artifact, Batch, Map
 
 

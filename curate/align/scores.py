@@ -19,15 +19,6 @@ def is_list(column: pa.ChunkedArray | pa.Array) -> bool:
     return pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
 
 
-def texts_of(op: str, column: pa.ChunkedArray, name: str) -> Items:
-    """The texts that are there. Raises CurateError for columns of anything else."""
-    items = items_of(column, name)
-    kind = items.values.type
-    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind)):
-        raise CurateError(f"{op}.column: {name!r} holds {kind}; name a column of texts, or of a list of texts per row")
-    return items
-
-
 def numbers_of(op: str, column: pa.ChunkedArray, name: str, parameter: str) -> Items:
     """The values that are there, as float32. Raises CurateError where they are no numbers."""
     items = items_of(column, name)

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 from pydantic import Field
 
 from curate import encoders
-from curate.align.scores import cosines, encoded, texts_of
-from curate.core.items import PER_ITEM
+from curate.align.scores import cosines, encoded
+from curate.core.items import PER_ITEM, texts_of
 from curate.core.stage import Artifact, Batch
 from curate.core.vectors import from_binary, same_encoder
 from curate.encoders.stage import EncoderMap

@@ -80,6 +80,17 @@ def items_of(column: pa.ChunkedArray | pa.Array, name: str = "") -> Items:
     return Items(flat.filter(pa.array(there)), row[there], place[there], lengths)
 
 
+def texts_of(op: str, column: pa.ChunkedArray, name: str, parameter: str = "column") -> Items:
+    """The texts that are there. Raises CurateError, naming the parameter, for columns of anything else."""
+    items = items_of(column, name)
+    kind = items.values.type
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind)):
+        raise CurateError(
+            f"{op}.{parameter}: {name!r} holds {kind}; name a column of texts, or of a list of texts per row"
+        )
+    return items
+
+
 def element(value: Any, item: str) -> Any:
     """The element of a per-item column's row value that belongs to an item; None where there is none."""
     place = int(item) if item.isdigit() else -1

@@ -83,7 +83,7 @@ def solve_threshold(
             break
         expected = weights @ np.exp(np.clip(exponent * (middle - logs), floor, roof))
         low, high = (middle, high) if expected < target else (low, middle)
-    return float(np.exp(high))
+    return float(np.exp(min(high, 700.0)))  # e^709 is the largest double
 
 
 # --- The draw ---------------------------------------------------------------------------------------------------------

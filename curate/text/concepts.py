@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import Field, PrivateAttr, field_validator
 
-from curate.core.items import PER_ITEM, items_of
+from curate.core.items import PER_ITEM, texts_of
 from curate.core.stage import Artifact, Batch, Map
 from curate.text import wordnet
 
@@ -100,7 +100,7 @@ class Concepts(Map):
         )
 
     def process(self, batch: Batch) -> dict[str, Any]:
-        items = items_of(batch.table.column(self.column), self.column)
+        items = texts_of(self.op, batch.table.column(self.column), self.column)
         texts, nouns, verbs = self._synsets.find(items.values)
         with_noun = np.bincount(texts[nouns >= 0], minlength=len(items)) > 0
         with_verb = np.bincount(texts[verbs >= 0], minlength=len(items)) > 0

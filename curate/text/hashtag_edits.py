@@ -43,7 +43,7 @@ def read_edits(path: Path | None) -> dict[str, Edit]:
     try:
         text = read_bytes(path).decode("utf-8-sig")
         pairs = list(_from_json(path, json.loads(text)) if path.suffix == ".json" else _from_lines(path, text))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{_WHERE}: {path} is not {'JSON' if path.suffix == '.json' else 'UTF-8'} ({error})") from None
     edits: dict[str, Edit] = {}
     for place, tag, edit in pairs:

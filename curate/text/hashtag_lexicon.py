@@ -115,6 +115,7 @@ def wordnet_lexicon() -> Lexicon:
 
 
 @functools.lru_cache(maxsize=1)
+@wordnet.well_formed()
 def _lexicon(_: str) -> Lexicon:
     table = synsets.table()
     forms = table.column("form").to_pylist()

@@ -17,6 +17,7 @@ from curate.core.stage import Artifact, Execution, Reduce, Table
 from curate.text import vocabulary_counts, wordnet
 from curate.text.hashtag_edits import read_bytes, read_edits, to_tsv
 from curate.text.hashtag_rules import UNMAPPED, Row, Settings, mapped
+from curate.text.language import plain_texts
 from curate.text.segment import folded, humps
 from curate.text.tags import without_tags
 from curate.text.vocabulary_counts import SCHEMA, SHORT, TEXTS, UNIGRAM
@@ -97,7 +98,8 @@ class HashtagMap(Reduce):
             hints.update({f"{key}\t{told}" for tag, key in spelled.items() if (told := _hint(tag)) and told != key})
         states = [_state(_TAG, tags), _state(_HINT, hints)]
         if self.words:
-            texts = [text and without_tags(text) for text in table.column(self.words).to_pylist()]
+            captions = plain_texts(self.op, self.words, table.column(self.words), "words").to_pylist()
+            texts = [text and without_tags(text) for text in captions]
             states.append(vocabulary_counts.count(texts, str.isalpha, bigrams=False))
         return pa.concat_tables(states)
 

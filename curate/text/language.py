@@ -170,11 +170,11 @@ class LanguageFilter(Map):
         return {"reject": pc.if_else(pc.is_null(language), pa.scalar(no_language, pa.string()), reason)}
 
 
-def plain_texts(op: str, name: str, column: pa.ChunkedArray) -> pa.Array:
-    """A column of one text a row, as one array. Raises CurateError for any other."""
+def plain_texts(op: str, name: str, column: pa.ChunkedArray, parameter: str = "column") -> pa.Array:
+    """A column of one text a row, as one array. Raises CurateError, naming the parameter, for any other."""
     if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
         raise CurateError(
-            f"{op}.column: {name!r} holds {column.type}, expected one text a row; name a plain column, such as text"
+            f"{op}.{parameter}: {name!r} holds {column.type}, expected one text a row; name a column such as text"
         )
     texts = column.combine_chunks() if column.num_chunks else pa.array([], column.type)
     return texts if isinstance(texts, pa.Array) else pa.concat_arrays(texts.chunks)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field, PrivateAttr
 
-from curate.core.items import PER_ITEM, items_of
+from curate.core.items import PER_ITEM, texts_of
 from curate.core.stage import Artifact, Batch, Map
 from curate.text.match_trie import WordTrie
 
@@ -48,7 +48,7 @@ class Match(Map):
         return pa.schema([pa.field(self.output, pa.list_(pa.list_(pa.string())), metadata=metadata)])
 
     def process(self, batch: Batch) -> dict[str, Any]:
-        items = items_of(batch.table.column(self.column), self.column)
+        items = texts_of(self.op, batch.table.column(self.column), self.column)
         text, entry = self._trie.find(items.values.to_pylist())  # sorted by text, then entry; entries are sorted
         found = np.bincount(text, minlength=len(items))
         offsets = pa.array(np.concatenate([[0], np.cumsum(found)]), pa.int32())

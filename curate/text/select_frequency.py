@@ -36,10 +36,10 @@ class SelectFrequency(SelectItems):
     head: float | None = Field(None, gt=0, description="Count of an entry above which texts are thinned.")
     tail: float | None = Field(None, gt=0, description="Count of an entry below which texts go on more than once.")
     exponent: float = Field(
-        0.5, gt=0, le=4, description="1 evens entries out altogether, 0.5 by the square root of their frequency."
+        0.5, ge=0.01, le=4, description="1 evens entries out altogether, 0.5 by the square root of their frequency."
     )
     least: float = Field(0.0, ge=0, le=1, description="Copies that even the commonest text is expected to give.")
-    multiplier: int = Field(5, ge=1, description="The most copies of a text.")
+    multiplier: int = Field(5, ge=1, le=1_000_000, description="The most copies of a text.")
     combine: Literal["rarest", "mean"] = Field(
         "rarest", description="What decides of a text's entries: the rarest, or the mean of what each would give."
     )

@@ -10,9 +10,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import Field
 
-from curate.core.errors import RecipeError
 from curate.core.items import PER_ITEM
 from curate.core.stage import Batch, Map
+from curate.text.language import plain_texts
 from curate.text.sentences_kernels import POSSIBLE, split_sentences
 
 SENTENCES = pa.list_(pa.string())
@@ -46,9 +46,7 @@ class Sentences(Map):
         return pa.schema([pa.field("sentences", SENTENCES, metadata={**PER_ITEM, "of": self.column})])
 
     def process(self, batch: Batch) -> dict[str, Any]:
-        texts = batch.table.column(self.column).combine_chunks()
-        if pa.types.is_nested(texts.type):
-            raise RecipeError(f"column {self.column!r} is {texts.type}; text.sentences splits a column of plain texts")
+        texts = plain_texts(self.op, self.column, batch.table.column(self.column))
         flat, lengths = split_column(texts.cast(pa.string()))
         row = np.repeat(np.arange(len(lengths)), lengths)
         told = np.asarray(self._long_enough(flat))

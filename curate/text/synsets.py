@@ -172,6 +172,7 @@ def _publish(made: pa.Table, file: Path) -> None:
         os.replace(f"{aside}/table", file)
 
 
+@wordnet.well_formed()
 def compiled(read: Callable[[str], bytes]) -> pa.Table:
     """The table of WordNet's files, which `read` gives by name."""
     nouns, verbs = ordered(senses("n", read)), ordered(senses("v", read))

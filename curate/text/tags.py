@@ -11,7 +11,9 @@ from typing import Any, ClassVar
 import pyarrow as pa
 from pydantic import Field, field_validator
 
+from curate.core.items import texts_of
 from curate.core.stage import Batch, Map
+from curate.text.language import plain_texts
 
 _META = "meta."
 _MARKS = "\u0300-\u036f\u0591-\u05c7\u0610-\u061a\u064b-\u0670\u0900-\u0963\u0981-\u0e4e\u0eb1-\u1dff\u20d0-\u20f0"
@@ -63,6 +65,7 @@ class Tags(Map):
         return pa.schema([pa.field("tags", pa.list_(pa.string()), metadata=of)])
 
     def process(self, batch: Batch) -> dict[str, Any]:
+        self._check(batch.table)
         columns = {name: batch.column(name) for name in self.reads()}
         rows = []
         for number in range(len(batch)):
@@ -71,6 +74,14 @@ class Tags(Map):
             batch.counters["rows_without_tags" if not tags else "tags"] += len(tags) or 1
             rows.append(tags)
         return {"tags": pa.array(rows, pa.list_(pa.string()))}
+
+    def _check(self, table: pa.Table) -> None:
+        """Raises CurateError for columns that hold no texts."""
+        if self.caption:
+            plain_texts(self.op, self.caption, table.column(self.caption), "caption")
+        for name in self.fields:
+            if not name.startswith(_META):
+                texts_of(self.op, table.column(name), name, "fields")
 
     def _found(self, row: Mapping[str, Any]) -> Iterator[str]:
         if self.caption and row[self.caption]:

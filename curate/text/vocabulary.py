@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from curate.core.errors import CurateError, InputError
 from curate.core.hashing import digest_bytes
-from curate.core.items import items_of
+from curate.core.items import texts_of
 from curate.core.stage import Artifact, Execution, Reduce, Table
 from curate.text import vocabulary_counts, wordnet
 from curate.text.stopwords import STOP_WORDS
@@ -89,7 +89,7 @@ class BuildVocabulary(Reduce):
 
     def partial(self, table: Table) -> Table:
         counted = self.unigrams is not None or self.bigrams is not None
-        texts = items_of(table.column(self.column), self.column).values.to_pylist() if counted else []
+        texts = texts_of(self.op, table.column(self.column), self.column).values.to_pylist() if counted else []
         return vocabulary_counts.count(texts, bound(is_term, self.stop_words, self.digits), self.bigrams is not None)
 
     def merge(self, states: Iterator[Table]) -> Table:
@@ -134,6 +134,7 @@ def frequent_pairs(pool: Counts, count: int, pmi: float) -> pl.DataFrame:
     return pairs.filter(measured >= pmi).select("term", "count")
 
 
+@wordnet.well_formed()
 def lemmas(stop_words: bool, digits: bool) -> list[str]:
     """Every lemma of WordNet, of all parts of speech."""
     found: dict[str, None] = {}
@@ -153,7 +154,7 @@ def given(path: Path | None) -> list[str]:
         if not _is_json(path):
             return text.splitlines()
         value = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         what = "a JSON list" if _is_json(path) else "a text in UTF-8, an entry a line"
         raise InputError(f"text.vocabulary.entries: {path} is not {what} ({error})") from None
     if not isinstance(value, list):

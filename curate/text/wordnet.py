@@ -22,6 +22,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
@@ -78,6 +79,16 @@ def read(name: str) -> bytes:
     while data.startswith(b"  ", start):
         start = data.index(b"\n", start) + 1
     return data[start:]
+
+
+@contextmanager
+def well_formed() -> Iterator[None]:
+    """Around what parses FILES: raises InputError, with the remedy, for files that were cut or are something else."""
+    try:
+        yield
+    except (ValueError, LookupError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise InputError(f"WordNet: files in {place()} are not as WordNet 3.x has them ({what}); {REMEDY}") from error
 
 
 def identity() -> str:

@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from curate.align.scores import cosines, encoded, numbers_of, scores_of, texts_of
+from curate.align.scores import cosines, encoded, numbers_of, scores_of
 from curate.core.errors import CurateError
+from curate.core.items import texts_of
 
 ITEM = st.none() | st.tuples(st.sampled_from("ab"), st.none() | st.floats(-1, 1, width=32) | st.just(np.nan))
 ROWS = st.lists(st.none() | st.lists(ITEM, max_size=4), max_size=6)

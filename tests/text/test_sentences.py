@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.core.errors import RecipeError
+from curate.core.errors import CurateError
 from curate.core.items import per_item
 from curate.core.stage import Batch
 from curate.text.sentences import Sentences
@@ -92,7 +92,7 @@ def test_the_column_is_per_item_and_may_be_named() -> None:
     stage = Sentences(column="caption")
     columns = stage.process(Batch(pa.table({"key": ["0"], "caption": ["A. B. See. Me"]})))
     assert (stage.reads(), columns["sentences"].to_pylist()) == (("caption",), [["A. B.", "See.", "Me"]])
-    with pytest.raises(RecipeError, match="splits a column of plain texts"):
+    with pytest.raises(CurateError, match="expected one text a row"):
         stage.process(Batch(pa.table({"key": ["0"], "caption": [["a"]]})))
 
 
