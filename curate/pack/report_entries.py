@@ -14,13 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from curate.core.entries import entries_of, tail_count
+from curate.core.entries import TAIL_SHARE, entries_of, tail_count
 from curate.core.nouns import Manifest
 from curate.pack.report_charts import RankChart, rank_chart
 from curate.pack.report_stats import Spread, spread
 
-TAIL_SHARE = 0.06
-"""Of all matches, in the tail: MetaCLIP's choice, where the recipe does not say otherwise."""
 SHOWN = 12
 TOP = 10
 
@@ -94,6 +92,20 @@ class Shift:
 
 
 @dataclass(frozen=True)
+class Tail:
+    """Entries with fewer texts than `threshold`."""
+
+    threshold: float
+    asked: float | None
+    """The share of matches that the threshold follows from; None where the recipe gives the threshold itself."""
+    entries: int
+    kept: int
+    """Of these, those that some text going on has."""
+    share: tuple[float, float]
+    """Of matches, before and after."""
+
+
+@dataclass(frozen=True)
 class HeadAndTail:
     """How even the entries are, before (first) and after (second)."""
 
@@ -102,13 +114,9 @@ class HeadAndTail:
     top: tuple[float, float]
     """Share of matches that the commonest entries have."""
     top_entries: int
-    threshold: float
-    tail_entries: int
-    """Those with fewer texts than the threshold."""
-    tail_kept: int
-    """Of these, those that some text going on has."""
-    tail: tuple[float, float]
-    """Share of matches that they have."""
+    tail: Tail | None
+    """None with `by`: every group has a tail of its own, and texts are counted here over all groups."""
+    by: str | None
 
 
 @dataclass(frozen=True)
@@ -159,22 +167,28 @@ def entry_section(counts: EntryCounts, manifest: Manifest | None, columns: Seque
 
 
 def head_and_tail(before: NDArray[np.int64], after: NDArray[np.int64], parameters: Mapping[str, Any]) -> HeadAndTail:
-    """Of texts (K,) per entry; the tail is what lies under the recipe's own threshold, or else holds TAIL_SHARE."""
-    threshold = parameters.get("threshold") or parameters.get("tail")
-    if threshold is None:
-        threshold = tail_count(before, parameters.get("tail_share") or TAIL_SHARE)
-    tail = (before < threshold) & (before > 0)
+    """Of texts (K,) per entry, all groups of rows taken together."""
+    by = parameters.get("by")
     entropy = np.log2(max(2, int((before > 0).sum())))
     commonest = np.argsort(-before, kind="stable")[:TOP]
     return HeadAndTail(
         even=(spread(before).entropy_bits / entropy, spread(after).entropy_bits / entropy),
         top=_shares(before, after, commonest),
         top_entries=min(TOP, int((before > 0).sum())),
-        threshold=float(threshold),
-        tail_entries=int(tail.sum()),
-        tail_kept=int((after[tail] > 0).sum()),
-        tail=_shares(before, after, np.flatnonzero(tail)),
+        tail=None if by else tail_of(before, after, parameters),
+        by=by,
     )
+
+
+def tail_of(before: NDArray[np.int64], after: NDArray[np.int64], parameters: Mapping[str, Any]) -> Tail:
+    """What lies under the recipe's own threshold, or else holds its `tail_share`, or TAIL_SHARE, of matches before."""
+    threshold, asked = parameters.get("threshold") or parameters.get("tail"), None
+    if threshold is None:
+        asked = parameters.get("tail_share") or TAIL_SHARE
+        threshold = tail_count(before, asked)
+    tail = (before < threshold) & (before > 0)
+    shares = _shares(before, after, np.flatnonzero(tail))
+    return Tail(float(threshold), asked, int(tail.sum()), int((after[tail] > 0).sum()), shares)
 
 
 def _shares(before: NDArray[np.int64], after: NDArray[np.int64], some: NDArray[np.int64]) -> tuple[float, float]:

@@ -90,7 +90,8 @@ TERMS = {
     "tail": (
         "Head and tail",
         "The head are the commonest entries. The tail are the rarest ones, those under the recipe's threshold, or "
-        "else those that hold 6 % of all matches together. A balanced set gives less to the head, and loses no tail.",
+        "else those that hold the recipe's share of all matches, or 6 %, as nearly as counts allow. A balanced set "
+        "gives less to the head, and loses no tail.",
     ),
     "counter": (
         "Counts",

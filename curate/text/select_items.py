@@ -25,6 +25,10 @@ REASONS = pa.array(["no_text", "no_entry", "head_cut"])
 class SelectItems(Select):
     """Draws each text of a row by what it has of the counted entries.
 
+    Counts are `text.counts` as it was made: rows refused between it and the selection stay in them, so make it of the
+    very rows that are chosen from; rows with a tombstone stay in them anyhow. An entry that was never counted stands
+    for the rarest, of one text.
+
     Units are of texts: the row of its rarest entry in the table of counts, plus one; 0 for a text of none.
     """
 

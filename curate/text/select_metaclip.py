@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, PrivateAttr, model_validator
 
-from curate.core.entries import Entries, tail_count
+from curate.core.entries import TAIL_SHARE, Entries, tail_count
 from curate.core.stage import Artifact
 from curate.text.balance import any_probability, log_missed, take_probability
 from curate.text.select_items import SelectItems
@@ -19,9 +19,10 @@ class SelectMetaClip(SelectItems):
     """Takes a text with probability 1 - prod(1 - p) over its entries, p = min(1, t / count): all of the tail, and of
     the head about t texts per entry (Xu et al. 2023, Demystifying CLIP Data, section 3.4).
 
-    t is given, or follows from the pool: entries with fewer texts than t hold `tail_share` of all matches. With `by`,
-    every group has a t of its own from its own counts (MetaCLIP 2, for languages). Texts without an entry go. Every
-    text is drawn alone, by hash(seed, key, item): a larger t takes all that a smaller one does.
+    t is given, or follows from the pool: entries with fewer texts than t hold as near to `tail_share` of all matches
+    as counts allow, and some do wherever counts differ. Entries of t texts are kept whole, too. With `by`, every group
+    has a t of its own from its own counts (MetaCLIP 2, for languages). Texts without an entry go. Every text is drawn
+    alone, by hash(seed, key, item): a larger t takes all that a smaller one does.
 
     Rejects: no_text, no_entry, head_cut.
     """
@@ -65,7 +66,3 @@ class SelectMetaClip(SelectItems):
     def plan(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
         """Per unit, the texts that their rarest entry alone is expected to take, rounded. Raises TargetError."""
         return np.append(0, np.rint(self._texts(counts) * self._probability).astype(np.int64))
-
-
-TAIL_SHARE = 0.06
-"""Of all matches, in the tail: what MetaCLIP's t of 20,000 for 400M texts comes to."""

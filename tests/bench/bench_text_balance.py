@@ -35,7 +35,7 @@ from curate.core.nouns import StoredArtifact
 from curate.core.pipeline import Pipeline
 from curate.core.stage import Artifact
 from curate.engine.run import run
-from curate.pack.report_entries import head_and_tail
+from curate.pack.report_entries import head_and_tail, tail_of
 from curate.pack.report_stats import entropy_bits
 from curate.text.counts import TextCounts
 from curate.text.select_frequency import SelectFrequency
@@ -268,15 +268,15 @@ def _judge(name: str, rows: list[dict[str, Any]], said: dict[str, list[list[str]
             counts[0][entry] += 1
             counts[1][entry] += row["copies"]
     before, after = (np.array([count[entry] for entry in sorted(counts[0])]) for count in counts)
-    figures = head_and_tail(before, after, {})
+    figures, tails = head_and_tail(before, after, {}), tail_of(before, after, {})
     notes = [
         f"{100 * even:.1f} % of the most it could be; top 10 {100 * top:.1f} %; tail {100 * tail:.1f} % of matches"
-        for even, top, tail in zip(figures.even, figures.top, figures.tail, strict=True)
+        for even, top, tail in zip(figures.even, figures.top, tails.share, strict=True)
     ]
     if first:
         line("before: entropy of concepts", f"{entropy_bits(before):.2f} bits", notes[0])
     line(name, f"{entropy_bits(after):.2f} bits", notes[1])
-    kept = f"{figures.tail_kept:,} of {figures.tail_entries:,} tail concepts (under {figures.threshold:g} texts) kept"
+    kept = f"{tails.kept:,} of {tails.entries:,} tail concepts (under {tails.threshold:g} texts) kept"
     copies = sum(row["copies"] for row in rows)
     line("", f"{copies:,} samples", f"{sum(row['expected'] for row in rows):,.0f} expected; {kept}")
 

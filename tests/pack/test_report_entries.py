@@ -48,7 +48,8 @@ def test_entries_are_counted_before_and_after(stage: SelectItems) -> None:
     assert section.made == sum(sum(row.get("item_copies") or []) for row in view.rows)
     assert section.figures.even[1] > section.figures.even[0]
     assert section.figures.top[1] < section.figures.top[0]
-    assert section.figures.tail_kept == section.figures.tail_entries > 3
+    assert section.figures.tail is not None
+    assert section.figures.tail.kept == section.figures.tail.entries > 3
     assert section.cut[0].before == max(found.before)
     assert bool(section.repeated) == (stage.multiplier > 1)
 
@@ -85,14 +86,56 @@ def test_nothing_that_says_anything_is_no_section() -> None:
 
 
 @pytest.mark.parametrize(
-    ("parameters", "threshold", "tail"),
-    [({}, 60, 2), ({"tail_share": 0.8}, 400, 3), ({"threshold": 9}, 9, 1), ({"tail": 2.5, "head": 50}, 2.5, 0)],
+    ("parameters", "threshold", "asked", "tail"),
+    [
+        ({}, 60, 0.06, 2),
+        ({"tail_share": 0.8, "by": None}, 400, 0.8, 3),
+        ({"tail_share": 1e-6}, 10, 1e-6, 1),
+        ({"threshold": 9}, 9, None, 1),
+        ({"threshold": 1}, 1, None, 0),
+        ({"tail": 2.5, "head": 50}, 2.5, None, 0),
+    ],
 )
-def test_the_tail_is_what_the_recipe_says(parameters: dict[str, Any], threshold: float, tail: int) -> None:
+def test_the_tail_is_what_the_recipe_says(
+    parameters: dict[str, Any], threshold: float, asked: float | None, tail: int
+) -> None:
     before, after = np.array([400, 60, 10, 5, 0]), np.array([40, 60, 0, 5, 0])
     found = head_and_tail(before, after, parameters)
-    assert (found.threshold, found.tail_entries, found.top_entries) == (threshold, tail, 4)
-    assert found.tail_kept == tail - (tail > 1)
+    assert found.top_entries == 4 and found.tail is not None
+    assert (found.tail.threshold, found.tail.asked, found.tail.entries) == (threshold, asked, tail)
+    assert found.tail.kept == tail - (tail > 1)
+    assert found.tail.share[0] == [0, 5, 15, 75][tail] / 475
+
+
+def test_groups_have_tails_of_their_own() -> None:
+    counts = np.array([400, 60, 10])
+    for parameters in ({"tail_share": 0.1}, {"threshold": 50}):
+        found = head_and_tail(counts, counts, parameters | {"by": "language"})
+        assert found.tail is None and found.by == "language"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({"tail_share": 0.2}, r"fewer than \d+ texts\. They hold \d+ % of matches, as near to 20 % as counts allow\."),
+        ({"threshold": 7}, r"fewer than 7 texts\. (None|\d+) of them"),
+        ({"threshold": 1}, r"No entry has fewer texts than the recipe's 1: there is no tail\."),
+        ({"by": "language"}, r"Each language has counts and a tail of its own\. The figures here are over all"),
+    ],
+)
+def test_the_page_says_what_the_tail_is(parameters: dict[str, Any], words: str) -> None:
+    view = balanced_pool(SelectMetaClip(tail_share=0.2))
+    view.stages["select"].parameters = {"columns": ["concepts"], **parameters}
+    page = render(view)
+    assert re.search(words, page.text)
+    assert ("Entries in the tail" in page.text) == ("by" not in parameters)
+
+
+def test_equal_entries_have_no_tail() -> None:
+    view = balanced_pool(SelectMetaClip())
+    for row in view.rows:
+        row["concepts"] = [["dog.n.01"] for _ in row.get("concepts") or []]
+    assert re.search(r"All entries have as many texts \(\d+\): there is no tail\.", render(view).text)
 
 
 def test_an_item_has_the_value_at_its_place() -> None:
