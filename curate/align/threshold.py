@@ -47,6 +47,9 @@ class Threshold(Reduce):
     def reads(self) -> tuple[str, ...]:
         return (self.column,)
 
+    def counting(self) -> dict[str, Any]:
+        return {"column": self.column}
+
     def partial(self, table: Table) -> Table:
         column = table.column(self.column)
         found = numbers_of(self.op, column, self.column, "column")

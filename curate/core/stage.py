@@ -237,6 +237,11 @@ class Reduce(Stage):
     def reads(self) -> tuple[str, ...]:
         return ()
 
+    def counting(self) -> dict[str, Any]:
+        """What decides `partial`, JSON-able: states are kept under it. Parameters of `merge` and `finish` alone may be
+        left out; another value of them then looks at no row again."""
+        return {"parameters": self.parameters(), "identity": self.identity()}
+
     def partial(self, table: Table) -> Table:
         """State of one shard's live rows (`key` and what it `reads`)."""
         raise NotImplementedError

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from curate.core.errors import TargetError
+from curate.core.errors import InputError, TargetError
 from curate.core.hashing import digest
 from curate.core.ledger import Entry, total
 from curate.core.nouns import save_artifact
@@ -51,8 +51,7 @@ def build_reduce(ctx: Context, node: Node, built: Built) -> None:
         [
             stage.op,
             stage.version,
-            stage.parameters(),
-            stage.identity(),
+            stage.counting(),
             sorted(c.path for c in rows.columns),
             rows.selection,
             ports,
@@ -68,6 +67,10 @@ def build_reduce(ctx: Context, node: Node, built: Built) -> None:
         states = tuple(f"{path}/{shard.id}.parquet" for shard in pool.shards)
         finish = tasks.FinishTask(ctx.storage, stage, ports, states, built.base)
         [result] = ctx.must(tasks.reduce_finish, [finish], stage, node.name)
+    if ctx.fingerprint(node) != built.fingerprint:  # a file was saved in between, and nobody knows which was read
+        raise InputError(
+            f"{stage.op}: {', '.join(stage.identity())} changed while it was built; nothing of it is kept, run again"
+        )
     alive = sum(int(_footer(ctx, state)["rows"]) for state in states)
     ctx.finish(
         node, built, "artifact", Entry(alive, after=alive),

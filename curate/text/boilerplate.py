@@ -62,6 +62,9 @@ class Boilerplate(Reduce):
     def reads(self) -> tuple[str, ...]:
         return (self.column,)
 
+    def counting(self) -> dict[str, Any]:
+        return {"column": self.column, "sample": self.sample, "seed": self.seed}
+
     def partial(self, table: Table) -> Table:
         texts = plain_texts(self.op, self.column, table.column(self.column))
         rank = ranks(self.seed, table.column("key").to_pylist())

@@ -19,7 +19,7 @@ from curate.core.errors import CurateError
 from curate.core.group import Arrays, Group, Part
 from curate.core.hashing import key_words, keys_of_words
 from curate.core.stage import Artifact, Batch, Fit, Map, Table
-from curate.text.duplicates_kernels import digest_words, normalised, repeated
+from curate.text.duplicates_kernels import as_bytes, digest_words, found_in, normalised, packed, repeated
 from curate.text.language import plain_texts
 
 KIND = "text_sets"
@@ -38,6 +38,7 @@ class FindTextDuplicates(Fit):
     """
 
     op: ClassVar[str] = "text.duplicates"
+    version: ClassVar[int] = 2
     kind: ClassVar[str] = KIND
 
     column: str = Field("text", description="Column of the texts: one text a row.")
@@ -87,7 +88,7 @@ class FindTextDuplicates(Fit):
             "repeated": len(times),
             "surplus": surplus,
             "largest": int(times.max(initial=0)),
-            "made": {name: getattr(self, name) for name in ("punctuation", "digits", "keepers")},
+            "made": {name: getattr(self, name) for name in ("column", "punctuation", "digits", "keepers")},
         }
         return {"texts": table, "summary": summary}
 
@@ -136,7 +137,8 @@ def _examples(part: Part, shared: Shared) -> NDArray[np.bytes_]:
 class DropTextDuplicates(Map):
     """How often each row's text occurs in the pool; refuses its rows beyond `copies` of them.
 
-    `text_count` is null without a text. Rejects: text_duplicate.
+    Kept are the rows that the sets name, and no others: both stages must have the same `from`, since a named row that
+    is refused in between takes its text with it. `text_count` is null without a text. Rejects: text_duplicate.
     """
 
     op: ClassVar[str] = "text.drop_duplicates"
@@ -148,22 +150,27 @@ class DropTextDuplicates(Map):
 
     _digests: NDArray[np.bytes_] = PrivateAttr()
     _counts: NDArray[np.int64] = PrivateAttr()
-    _kept: frozenset[str] = PrivateAttr()
+    _kept: NDArray[np.bytes_] = PrivateAttr()
     _made: dict[str, bool] = PrivateAttr()
 
     def setup(self, artifacts: Mapping[str, Artifact]) -> None:
-        """Raises CurateError where more copies are wanted than the sets name."""
+        """Raises CurateError where the sets are of another column, or more copies are wanted than they name."""
         table, made = artifacts["sets"]["texts"], dict(artifacts["sets"]["summary"]["made"])
+        if self.column != (column := made.pop("column")):
+            raise CurateError(
+                f"{self.op}.column: {self.column!r}, but its sets are of the texts in {column!r}; name that column, or "
+                f"sets made of {self.column!r}"
+            )
         if self.copies > (named := made.pop("keepers")):
             raise CurateError(
                 f"{self.op}.copies: {self.copies}, but its sets name {named} rows of a text; "
                 f"give text.duplicates keepers: {self.copies}"
             )
-        digests = np.array(table.column("digest").to_pylist(), dtype="S32")
+        digests = packed(table.column("digest"))
         order = np.argsort(digests)
         self._digests, self._counts = digests[order], table.column("count").to_numpy()[order]
-        named_keys = pc.list_slice(table.column("keys").combine_chunks(), 0, self.copies)
-        self._kept = frozenset(named_keys.flatten().to_pylist())
+        named_keys = pc.list_slice(table.column("keys"), 0, self.copies)
+        self._kept = np.sort(packed(pc.list_flatten(named_keys)))
         self._made = made
 
     def reads(self) -> tuple[str, ...]:
@@ -179,16 +186,12 @@ class DropTextDuplicates(Map):
         texts = plain_texts(self.op, self.column, batch.table.column(self.column)).to_pylist()
         same = [normalised(text or "", **self._made) for text in texts]
         there = np.array([bool(text) for text in same], dtype=bool)
-        digests = np.array(keys_of_words(digest_words(same)), dtype="S32")
         counts = np.ones(len(same), dtype=np.int64)
-        if len(self._digests):
-            at = np.minimum(np.searchsorted(self._digests, digests), len(self._digests) - 1)
-            counts = np.where(self._digests[at] == digests, self._counts[at], 1)
-        surplus = [
-            bool(known) and count > 1 and key not in self._kept
-            for known, count, key in zip(there, counts.tolist(), batch.column("key"), strict=True)
-        ]
+        at, repeats = found_in(self._digests, as_bytes(digest_words(same)))
+        counts[repeats] = self._counts[at[repeats]]
+        _, kept = found_in(self._kept, packed(batch.table.column("key")))
+        surplus = there & repeats & ~kept
         return {
             "text_count": pa.array(counts, mask=~there),
-            "reject": ["text_duplicate" if extra else None for extra in surplus],
+            "reject": ["text_duplicate" if extra else None for extra in surplus.tolist()],
         }

@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from curate.core.hashing import ranks_of_words
+from curate.core.hashing import key_words, ranks_of_words
 from curate.core.normal import normal_form
 
 LONG = 100_000
+_PACKED = 1 << 20
 
 
 class _Folding(dict):
@@ -58,6 +60,26 @@ def digest_words(texts: Sequence[str]) -> NDArray[np.uint64]:
     """128-bit digests of normalised texts, as words (n, 2)."""
     digests = (hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest() for text in texts)
     return np.frombuffer(b"".join(digests), dtype=">u8").astype(np.uint64).reshape(-1, 2)
+
+
+def as_bytes(words: NDArray[np.uint64]) -> NDArray[np.bytes_]:
+    """Words (n, 2) -> bytes (n,) of 16, in the same order."""
+    return np.frombuffer(words.astype(">u8").tobytes(), dtype="S16")
+
+
+def packed(column: pa.ChunkedArray) -> NDArray[np.bytes_]:
+    """Keys or digests (n strings of 32 hex characters) -> bytes (n,) of 16; a million of them are strings at a time."""
+    pieces = (column.slice(start, _PACKED).to_pylist() for start in range(0, len(column), _PACKED))
+    found = [as_bytes(key_words(piece)) for piece in pieces]
+    return np.concatenate(found) if found else np.zeros(0, dtype="S16")
+
+
+def found_in(ascending: NDArray[np.bytes_], wanted: NDArray[np.bytes_]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Place (n,) of each wanted value in a sorted array, where it is there, and whether it is."""
+    if not len(ascending):
+        return np.zeros(len(wanted), dtype=np.int64), np.zeros(len(wanted), dtype=bool)
+    at = np.minimum(np.searchsorted(ascending, wanted), len(ascending) - 1)
+    return at, ascending[at] == wanted
 
 
 def repeated(

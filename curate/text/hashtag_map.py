@@ -88,6 +88,9 @@ class HashtagMap(Reduce):
     def reads(self) -> tuple[str, ...]:
         return ("tags", *([self.words] if self.words else []))
 
+    def counting(self) -> dict[str, Any]:
+        return {"words": self.words}
+
     def partial(self, table: Table) -> Table:
         """Counts of folded tags, once per row; of the words that changes of case tell; of the captions' words."""
         tags: Counter[str] = Counter()

@@ -19,8 +19,8 @@ SENTENCES = pa.list_(pa.string())
 
 
 class Sentences(Map):
-    """Split each text into sentences by rules (curate/text/sentences_kernels.py). Counters: short_sentence and
-    surplus_sentence say how many sentences the settings left out.
+    """Split each text into sentences by rules (curate/text/sentences_kernels.py). Counters: sentences made;
+    short_sentence and surplus_sentence say how many the settings left out.
 
     Rejects: no_sentence.
     """
@@ -58,6 +58,7 @@ class Sentences(Map):
             batch.counters["surplus_sentence"] += int(surplus.sum())
             told &= ~surplus
         kept = np.bincount(row[told], minlength=len(lengths))
+        batch.counters["sentences"] += int(kept.sum())
         offsets = np.concatenate([[0], np.cumsum(kept)]).astype(np.int32)
         none = kept == 0
         nested = pa.ListArray.from_arrays(offsets, flat.filter(pa.array(told)), mask=pa.array(none))

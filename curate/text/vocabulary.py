@@ -87,6 +87,10 @@ class BuildVocabulary(Reduce):
     def reads(self) -> tuple[str, ...]:
         return (self.column,)
 
+    def counting(self) -> dict[str, Any]:
+        counted = {"words": self.unigrams is not None or self.bigrams is not None, "pairs": self.bigrams is not None}
+        return counted | {name: getattr(self, name) for name in ("column", "stop_words", "digits")}
+
     def partial(self, table: Table) -> Table:
         counted = self.unigrams is not None or self.bigrams is not None
         texts = texts_of(self.op, table.column(self.column), self.column).values.to_pylist() if counted else []

@@ -105,7 +105,7 @@ def test_sets_and_what_stays() -> None:
         "repeated": 2,
         "surplus": 3,
         "largest": 3,
-        "made": {"punctuation": False, "digits": True, "keepers": 2},
+        "made": {"column": "text", "punctuation": False, "digits": True, "keepers": 2},
     }
     counts, reasons = dropped(TEXTS, artifact)
     assert counts == [3, None, 3, None, 2, 3, 2, 1, 1]
@@ -114,6 +114,8 @@ def test_sets_and_what_stays() -> None:
     assert Counter(dropped(TEXTS, artifact, copies=2)[1]) == {None: 8, "text_duplicate": 1}
     with pytest.raises(CurateError, match=r"text.drop_duplicates.copies: 3, but its sets name 2 .* keepers: 3"):
         dropped(TEXTS, artifact, copies=3)
+    with pytest.raises(CurateError, match=r"text.drop_duplicates.column: 'caption', but its sets are of .* 'text'"):
+        dropped(TEXTS, artifact, column="caption")
 
 
 def test_the_smallest_hashes_stay() -> None:

@@ -70,15 +70,15 @@ def test_what_cannot_be_several_is_one(text: str) -> None:
 @given(st.lists(st.none() | TEXTS), st.integers(1, 3), st.integers(1, 5), st.none() | st.integers(1, 3))
 def test_columns_are_split_as_texts_are(texts: list[str | None], words: int, chars: int, most: int | None) -> None:
     found, reasons, counters = split(*texts, min_words=words, min_chars=chars, most=most)
-    left_out = {"short_sentence": 0, "surplus_sentence": 0}
+    counted = {"sentences": sum(map(len, filter(None, found))), "short_sentence": 0, "surplus_sentence": 0}
     for text, sentences, reason in zip(texts, found, reasons, strict=True):
         every = split_sentences(text or "")
         told = [s for s in every if len(s) >= chars and len(s.split()) >= words and re.search(r"[^\W_]", s)]
-        left_out["short_sentence"] += len(every) - len(told)
-        left_out["surplus_sentence"] += max(0, len(told) - (most or len(told)))
+        counted["short_sentence"] += len(every) - len(told)
+        counted["surplus_sentence"] += max(0, len(told) - (most or len(told)))
         assert sentences == (told[:most] or None)
         assert reason == (None if told else "no_sentence")
-    assert counters == {name: count for name, count in left_out.items() if count}
+    assert counters == {name: count for name, count in counted.items() if count}
 
 
 def test_texts_without_a_sentence() -> None:
