@@ -28,6 +28,7 @@ class SelectMetaClip(SelectItems):
     """
 
     op: ClassVar[str] = "select.metaclip"
+    version: ClassVar[int] = 2
 
     threshold: float | None = Field(None, gt=0, description="t, in texts of an entry; or give `tail_share`.")
     tail_share: float | None = Field(
