@@ -109,6 +109,7 @@ def select_pick(task: SelectTask) -> dict[str, Any]:
 
 def _picked_table(rows: pa.Table, picked: dict[str, Any]) -> pa.Table:
     """A row per item picked or refused; `place` keeps the order in which a row's items came."""
+    rows = rows.select(["key", "shard", "row", "unit"])  # no list of a row's items once more for each of them
     if "row" in picked:
         rows = rows.take(pa.array(picked["row"], pa.int64()))
     columns = {
