@@ -36,6 +36,9 @@ app.add_typer(cluster, name="cluster")
 app.add_typer(text, name="text")
 out = Console(width=None if sys.stdout.isatty() else 150)
 
+MOST_ITEMS, MOST_CHARACTERS = 100, 2000
+"""Of a value that `curate explain` shows."""
+
 Recipe = Annotated[Path, typer.Argument(help="The recipe's YAML file.", readable=False)]
 Workspace = Annotated[
     str, typer.Option("--workspace", "-w", envvar="CURATE_WORKSPACE", help="Folder or URL (s3://…) of all outputs.")
@@ -192,9 +195,13 @@ def explain(
 
 
 def _cell(value: Any) -> str:
+    """A value as a cell of a table; of very long ones the beginning."""
     if isinstance(value, list):
-        return "\n".join(escape(str(item)) for item in value)
+        more = [f"… and {len(value) - MOST_ITEMS:,} more"] if len(value) > MOST_ITEMS else []
+        return "\n".join([*map(_cell, value[:MOST_ITEMS]), *more])
     text = str(value)
+    if len(text) > MOST_CHARACTERS:
+        text = f"{text[:MOST_CHARACTERS]} … ({len(text):,} characters)"
     return text if text.startswith("[red]") else escape(text)
 
 
