@@ -40,18 +40,28 @@ def data() -> Path:
 
 
 @pytest.fixture(scope="session")
-def ray_session() -> Iterator[Any]:
+def tiny_wordnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A WordNet of two dozen synsets, so that what is tested does not depend on this machine's."""
+    from tests.text.wordnets import write_wordnet
+
+    return write_wordnet(tmp_path_factory.mktemp("wordnet"))
+
+
+@pytest.fixture(scope="session")
+def ray_session(tiny_wordnet: Path) -> Iterator[Any]:
     """A local Ray of 2 CPUs; each of its processes takes seconds to start, so most tests use the local engine."""
     import ray
 
-    ray.init(
-        num_cpus=2,
-        include_dashboard=False,
-        object_store_memory=256 * 2**20,
-        log_to_driver=False,
-        logging_level="ERROR",
-        _system_config={"num_workers_soft_limit": 8, "idle_worker_killing_time_threshold_ms": 600_000},
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CURATE_WORDNET", str(tiny_wordnet))  # its workers inherit it
+        ray.init(
+            num_cpus=2,
+            include_dashboard=False,
+            object_store_memory=256 * 2**20,
+            log_to_driver=False,
+            logging_level="ERROR",
+            _system_config={"num_workers_soft_limit": 8, "idle_worker_killing_time_threshold_ms": 600_000},
+        )
     yield ray
     ray.shutdown()
 

@@ -10,6 +10,10 @@ from pathlib import Path
 
 from curate.core.errors import InputError
 
+_PATIENCE_TEXT = "-o Acquire::http::Timeout=20 -o Acquire::https::Timeout=20 -o Acquire::Retries=1"
+_PATIENCE = tuple(_PATIENCE_TEXT.split())
+"""With a mirror that does not answer; apt-get's own is minutes."""
+
 
 def unpacked(packages: Sequence[str], folder: Path, *, what: str, instead: str, say: Callable[[str], None]) -> Path:
     """The root that the packages unpack to, in the empty folder `folder`.
@@ -29,7 +33,7 @@ def unpacked(packages: Sequence[str], folder: Path, *, what: str, instead: str, 
 
 def _fetch(packages: Sequence[str], folder: Path, instead: str, say: Callable[[str], None]) -> list[Path]:
     """Package lists of our own are fetched when the system's are missing or stale."""
-    as_we_are = ["-o", "APT::Sandbox::User=root"] if os.geteuid() == 0 else []
+    as_we_are = [*_PATIENCE, *(["-o", "APT::Sandbox::User=root"] if os.geteuid() == 0 else [])]
     lists = folder / "apt"
     (lists / "lists/partial").mkdir(parents=True)
     (lists / "cache/archives/partial").mkdir(parents=True)

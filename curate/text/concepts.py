@@ -38,6 +38,7 @@ class Concepts(Map):
     """
 
     op: ClassVar[str] = "text.concepts"
+    version: ClassVar[int] = 2
     batch_rows: ClassVar[int] = 4096
 
     column: str = Field("text", description="Column of texts, or of a list of texts per row, to look at.")
@@ -49,8 +50,10 @@ class Concepts(Map):
         "first",
         description="first: a word's most frequent sense or nothing; first_visual: its most frequent one that counts.",
     )
-    ambiguous: Literal["frequent", "both", "noun", "verb"] = Field(
-        "frequent", description="What a word is that can be a noun and a verb: the more frequent, both, or always one."
+    ambiguous: Literal["thing", "frequent", "both", "noun", "verb"] = Field(
+        "thing",
+        description="What a word is that can be a noun and a verb: the noun if that is a thing (bear, watch), the more "
+        "frequent in WordNet's texts, both, or always one.",
     )
     instances: bool = Field(False, description="Whether what has a name (Paris, Stephen Crane) counts as a concept.")
     reject: Literal["none", "no_concept"] = Field(

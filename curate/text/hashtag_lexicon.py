@@ -20,11 +20,6 @@ from curate.text.wordnet_senses import SUFFIXES
 Kind = Literal["noun", "action"]
 _PART = {"noun": "n", "action": "v"}
 _PARTS = ("", "n", "v")
-_DEEDS_TEXT = "noun.act noun.attribute noun.cognition noun.feeling noun.motive noun.process noun.relation noun.state"
-_DEEDS = frozenset(_DEEDS_TEXT.split())
-"""Files of nouns that name no thing: `swimming`, `love`."""
-_PLAIN = frozenset({"noun.animal", "noun.food", "noun.location", "noun.plant"})
-"""Files of nouns that tags mean even if the word is an adjective elsewhere: `orange`, `home`, `feline`."""
 _LEAST_LETTERS = 3
 """Shorter words make up anything; stop words (`of`, `in`) are the exception."""
 _FUNCTION_WORDS = "the of and in at on to for from with by my"
@@ -43,11 +38,9 @@ class Lexicon:
     """Form (normalised) -> synset, of single words and phrases."""
     verbs: Mapping[str, str]
     part: Mapping[str, str]
-    """Form -> what it is most often: n, v, or the empty string for an adjective or adverb."""
+    """Form -> n, v, or the empty string for an adjective or adverb: things first, `synsets.as_thing`."""
     weights: Mapping[str, float]
     """Single words and how common they are."""
-    file_of: Mapping[str, str]
-    """Noun synset -> its lexicographer file."""
     lemmas_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Synset -> its lemmas, normalised, in WordNet's order."""
 
@@ -56,20 +49,12 @@ class Lexicon:
 
     def reading(self, phrase: str) -> Reading | None:
         """What a word or phrase stands for as a whole; None if that is no noun and no verb, or an adjective first.
-
-        People tag things: of a noun and a verb it is the noun if that is a thing (`bear`, `building`); if it names what
-        is done (`swimming`, `hug`) it is the verb for forms in -ing, and else what is more frequent, as if it names
-        somebody (`cook`).
-        """
+        People tag things: of a noun and a verb it is what `synsets.as_thing` says."""
         phrase = self._spelling(phrase)
-        noun, verb, part = self.nouns.get(phrase), self.verbs.get(phrase), self.part.get(phrase)
-        file = self.file_of.get(noun or "")
-        thing = noun is not None and file not in _DEEDS and not (file == "noun.person" and part == "v")
-        if part == "" and file not in _PLAIN:
-            return None
-        if noun and (thing or not verb or (part == "n" and not phrase.endswith("ing"))):
-            return Reading("noun", noun)
-        return Reading("action", verb) if verb else None
+        part = self.part.get(phrase)
+        if part == "n":
+            return Reading("noun", self.nouns[phrase])
+        return Reading("action", self.verbs[phrase]) if part == "v" else None
 
     def _spelling(self, phrase: str) -> str:
         """`color` for `colour` and `colours`: the more frequent of two lemmas of a synset that are a letter apart.
@@ -121,14 +106,13 @@ def _lexicon(_: str) -> Lexicon:
     forms = table.column("form").to_pylist()
     firsts = [_first_senses(forms, table.column(kind).combine_chunks()) for kind in ("noun", "verb")]
     nouns, verbs = ({form: synset for form, (_, synset, *_) in first.items()} for first in firsts)
-    file_of = {synset: file for file, synset, *_ in firsts[0].values()}
     weights = {form: 0.3 for form in forms if form.isalpha() and len(form) > _LEAST_LETTERS}
     for lemma, count in _lemma_counts().items():
         if lemma.isalpha() and (len(lemma) >= _LEAST_LETTERS or lemma in STOP_WORDS):
             weights[lemma] = 0.5 + count
-    part = dict(zip(forms, map(_PARTS.__getitem__, table.column("part").to_pylist()), strict=True))
+    part = dict(zip(forms, map(_PARTS.__getitem__, table.column("thing").to_pylist()), strict=True))
     lemmas = dict(chain(_lemmas("noun"), _lemmas("verb")))
-    return Lexicon(nouns, verbs, part, weights | dict.fromkeys(_FUNCTION_WORDS.split(), 1e3), file_of, lemmas)
+    return Lexicon(nouns, verbs, part, weights | dict.fromkeys(_FUNCTION_WORDS.split(), 1e3), lemmas)
 
 
 def _first_senses(forms: list[str], column: pa.ListArray) -> dict[str, list[str]]:

@@ -52,6 +52,7 @@ class HashtagMap(Reduce):
     """
 
     op: ClassVar[str] = "text.hashtag_map"
+    version: ClassVar[int] = 2
     kind: ClassVar[str] = KIND
 
     words: str | None = Field(

@@ -13,9 +13,11 @@ becomes a phrase with at most one noun synset and one verb synset:
    first lemma is nltk's first but for names and 1.
 3. A sense counts if it is in one of the lexicographer files asked for, and if it has no name, unless instances are
    asked for. `first` looks at the first sense only; with `first_visual` the first sense that counts is taken.
-4. A form that can be several parts of speech is the one whose first sense is tagged most often (equal: noun, then
-   verb): `white` is an adjective, and so neither concept nor action. If asked for, it is a noun and a verb, always a
-   noun, or always a verb instead.
+4. A form that can be several parts of speech is one of them, by `ambiguous`. `thing`: captions and tags name things
+   more than WordNet's tagged novels and news do, so that it is the noun if that is one (`bear`, `building`), though the
+   verb or adjective be more frequent, by up to RARER times; see `as_thing`. `frequent`: the one whose first sense is
+   tagged most often (equal: noun, then verb): `white` is an adjective, and so neither concept nor action. Or it is a
+   noun and a verb, always a noun, or always a verb.
 
 Stop words, also several (`has been`), single characters, bare numbers, possessives (`men's` is a room) and what begins
 with an article (`a line` is a skirt) are no forms. Phrases of several words are matched whole even if they then have no
@@ -24,6 +26,7 @@ synset that counts: `black market` is no market.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import tempfile
@@ -49,11 +52,26 @@ INFLECTED = 5
 """See 1. above: so much more often than the form's own sense, of which one more is counted than there are. Keeps
 `glasses` spectacles (4 : 22) and `cola` a plant (0 : 2), makes `arms` limbs (11 : 104)."""
 
+_DEEDS_TEXT = "noun.act noun.attribute noun.cognition noun.feeling noun.motive noun.process noun.relation noun.state"
+_DEEDS = frozenset(_DEEDS_TEXT.split())
+"""Files of nouns that name no thing: `swimming`, `love`."""
+_PLAIN = frozenset({"noun.animal", "noun.food", "noun.location", "noun.plant"})
+"""Files of nouns that are meant even if the word is an adjective elsewhere: `orange`, `home`, `feline`."""
+RARER = {"v": 16, "": 5}
+"""See 4. above: so much more frequent than the thing, of which one more is counted than there are, may the verb or the
+adjective be. Keeps `watch` (9 : 77), `bear` (1 : 23) and `orange` (4 : 7) things; makes `come` (0 : 276) and `stand`
+(4 : 169) verbs, `simple` (0 : 56, a plant) and `nice` (0 : 23, a city) adjectives."""
+
 _PART = {"": 0, "n": 1, "v": 2}
 _ARTICLES = ("a", "an", "the")
 _SOURCES = ("synsets.py", "wordnet_senses.py", "phrases.py", "stopwords.py")
 _CODE = digest_bytes(Path(__file__).with_name(name).read_bytes() for name in _SOURCES)
 """Read when the code is, so that a table is never kept under the name of code that did not make it."""
+TABLES = 4
+"""Kept in the cache; 15 MB each."""
+
+
+Ambiguous = Literal["thing", "frequent", "both", "noun", "verb"]
 
 
 @dataclass(frozen=True)
@@ -65,7 +83,7 @@ class Rules:
     verbs: tuple[str, ...]
     sense: Literal["first", "first_visual"] = "first"
     instances: bool = False
-    ambiguous: Literal["frequent", "both", "noun", "verb"] = "frequent"
+    ambiguous: Ambiguous = "thing"
 
 
 class Synsets:
@@ -76,7 +94,7 @@ class Synsets:
         self._forms: list[str] = known.column("form").to_pylist()
         self.nouns, self._noun = _chosen(known.column("noun"), rules.nouns, rules)
         self.verbs, self._verb = _chosen(known.column("verb"), rules.verbs, rules)
-        noun, verb = _decided(self._noun, self._verb, known.column("part").to_numpy(), rules)
+        noun, verb = _decided(self._noun, self._verb, known, rules)
         several = pc.match_substring(known.column("form"), " ").to_numpy()
         self._used = np.flatnonzero((noun >= 0) | (verb >= 0) | several)
         self._noun_of, self._verb_of = noun[self._used], verb[self._used]
@@ -119,10 +137,11 @@ def _chosen(column: pa.ChunkedArray, files: Sequence[str], rules: Rules) -> tupl
 
 
 def _decided(
-    noun: NDArray[np.int32], verb: NDArray[np.int32], part: NDArray[Any], rules: Rules
+    noun: NDArray[np.int32], verb: NDArray[np.int32], known: pa.Table, rules: Rules
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Ids (n,) after the choice between parts of speech (4. above)."""
-    if rules.ambiguous == "frequent":
+    if rules.ambiguous in ("frequent", "thing"):
+        part = known.column("part" if rules.ambiguous == "frequent" else "thing").to_numpy()
         return np.where(part == _PART["n"], noun, -1), np.where(part == _PART["v"], verb, -1)
     if rules.ambiguous == "noun":
         return noun, np.where(noun >= 0, -1, verb)
@@ -136,8 +155,8 @@ def _decided(
 
 def table() -> pa.Table:
     """A row per form: `form` (normalised), `noun` and `verb` (its senses in order, as lexicographer file, synset and,
-    if it has a name, `named`), `part` (0: neither, 1: noun, 2: verb is what it is most often). From the cache; compiled
-    there first, which takes seconds."""
+    if it has a name, `named`), `part` (0: neither, 1: noun, 2: verb is what it is most often), `thing` (the same, but
+    things first). From the cache; compiled there first, which takes seconds."""
     name = digest([wordnet.identity(), _CODE, unicodedata.unidata_version])
     file = wordnet.cache_folder() / "synsets" / f"{name}.arrow"
     kept = _kept(file)
@@ -160,16 +179,26 @@ def _kept(file: Path) -> pa.Table | None:
     """None where there is no such file, or a broken one (a full disk, a power cut), which is then made again."""
     try:
         with pa.memory_map(str(file)) as source:
-            return pa.ipc.open_file(source).read_all()
+            kept = pa.ipc.open_file(source).read_all()
     except (OSError, pa.ArrowInvalid):
         return None
+    with contextlib.suppress(OSError):  # of somebody else
+        os.utime(file)
+    return kept
 
 
 def _publish(made: pa.Table, file: Path) -> None:
+    """Whole or not at all. Of other tables, those of another code or WordNet, the last used stay."""
     with tempfile.TemporaryDirectory(dir=file.parent) as aside:
-        with pa.OSFile(f"{aside}/table", "wb") as sink, pa.ipc.new_file(sink, made.schema) as writer:
-            writer.write_table(made)
+        with open(f"{aside}/table", "wb") as sink:
+            with pa.ipc.new_file(sink, made.schema) as writer:
+                writer.write_table(made)
+            sink.flush()
+            os.fsync(sink.fileno())
         os.replace(f"{aside}/table", file)
+    others = sorted(file.parent.glob("*.arrow"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    for path in others[TABLES:]:  # a process that has mapped it keeps what it has
+        path.unlink()
 
 
 @wordnet.well_formed()
@@ -179,13 +208,39 @@ def compiled(read: Callable[[str], bytes]) -> pa.Table:
     adjectives = other_counts(read)
     others = dict(zip(normalised_all(list(adjectives)), adjectives.values(), strict=True))
     forms = [form for form in sorted(nouns.keys() | verbs.keys()) if is_form(form)]
-    parts = []
+    parts, things = [], []
     for form in forms:
-        noun, verb = (listed[form][0].count if form in listed else -1 for listed in (nouns, verbs))
-        part = "" if others.get(form, 0) > max(noun, verb) else "n" if noun >= verb else "v"
-        parts.append(_PART[part])
-    columns = {"noun": _lists(forms, nouns), "verb": _lists(forms, verbs), "part": pa.array(parts, pa.int8())}
-    return pa.table({"form": forms, **columns})
+        noun, verb = (listed[form][0] if form in listed else None for listed in (nouns, verbs))
+        parts.append(_PART[most_often(noun, verb, others.get(form, 0))])
+        things.append(_PART[as_thing(form, noun, verb, others.get(form, 0))])
+    columns = {"noun": _lists(forms, nouns), "verb": _lists(forms, verbs)}
+    choices = {"part": pa.array(parts, pa.int8()), "thing": pa.array(things, pa.int8())}
+    return pa.table({"form": forms, **columns, **choices})
+
+
+def most_often(noun: Sense | None, verb: Sense | None, other: int) -> str:
+    """What a form is most often, by its first senses and how often it is tagged as another part of speech: n, v or the
+    empty string."""
+    nouns, verbs = (-1 if sense is None else sense.count for sense in (noun, verb))
+    return "" if other > max(nouns, verbs) else "n" if nouns >= verbs else "v"
+
+
+def as_thing(form: str, noun: Sense | None, verb: Sense | None, other: int) -> str:
+    """What a form is where things are named: n, v or the empty string, of those that it can be.
+
+    The noun if it names a thing; if that is somebody (`cook`) or has a name (`Tours`), or if the form is far more
+    frequent as another part of speech, it is what it is most often. If the noun names what is done, the form is the
+    verb where it ends in -ing (`swimming`), and else what is more frequent (`love`). What is an adjective or adverb
+    first is neither, but for animals, food, plants and places (`orange`).
+    """
+    part = most_often(noun, verb, other)
+    if noun is None or part == "n":
+        return "v" if noun and verb and noun.lexname in _DEEDS and form.endswith("ing") else part
+    rarer = (verb.count if part == "v" and verb else other) > RARER[part] * (noun.count + 1)
+    if rarer or (part == "v" and (noun.named or noun.lexname == "noun.person")):
+        return part
+    kept = noun.lexname in _PLAIN if part == "" else noun.lexname not in _DEEDS
+    return "n" if kept else part
 
 
 def _lists(forms: list[str], known: dict[str, list[Sense]]) -> pa.ListArray:

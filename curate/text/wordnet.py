@@ -16,6 +16,7 @@ nltk reads it as version 3.0 once the folder `wordnet` in the cache is in its pa
 from __future__ import annotations
 
 import fcntl
+import io
 import os
 import shutil
 import sys
@@ -30,8 +31,9 @@ from curate.core.debian import unpacked
 from curate.core.errors import InputError
 from curate.core.hashing import digest_bytes
 
-FILES = ("index.noun", "data.noun", "noun.exc", "index.verb", "data.verb", "verb.exc", "cntlist.rev")
-"""What concepts are made of."""
+_NOUNS_AND_VERBS = ("index.noun", "data.noun", "noun.exc", "index.verb", "data.verb", "verb.exc", "cntlist.rev")
+FILES = (*_NOUNS_AND_VERBS, "index.adj", "index.adv")
+"""What is read: concepts are made of all but the last two, which tags and vocabularies need as well."""
 _LEXNAMES_TEXT = (
     "adj.all adj.pert adv.all noun.Tops noun.act noun.animal noun.artifact noun.attribute noun.body noun.cognition "
     "noun.communication noun.event noun.feeling noun.food noun.group noun.location noun.motive noun.object noun.person "
@@ -97,9 +99,9 @@ def identity() -> str:
 
 
 def problems() -> list[str]:
-    """A line if WordNet is neither here nor can be had."""
+    """A line if WordNet is neither here nor can be had, or one of FILES cannot be read."""
     try:
-        place()
+        identity()
     except InputError as error:
         return [str(error)]
     return []
@@ -171,21 +173,31 @@ def _fetch(root: Path) -> None:
                 return
             with tempfile.TemporaryDirectory(prefix="wordnet-", dir=root.parent) as aside:
                 made = Path(aside, "made")
+                sys.stderr.write(f"wordnet: not on this machine, fetching it into {root} (6 MB, once)\n")
                 try:
                     _from_debian(Path(aside), made)
                 except InputError as error:
                     _from_nltk(made, str(error))
-                shutil.rmtree(root, ignore_errors=True)  # incomplete, or it would have been found
-                made.rename(root)
+                _replace(root / "corpora", made / "corpora", Path(aside))
     except OSError as error:
         raise InputError(f"WordNet: cannot write to {root.parent} ({error}); set CURATE_CACHE, or {REMEDY}") from error
+
+
+def _replace(corpora: Path, made: Path, aside: Path) -> None:
+    """WordNet in nltk's folder of corpora, and nothing else there, by the one made; what is there is incomplete, or it
+    would have been found."""
+    corpora.mkdir(parents=True, exist_ok=True)
+    for name in ("wordnet", "wordnet.zip"):
+        if (corpora / name).exists():
+            (corpora / name).rename(aside / f"old-{name}")
+    for path in made.glob("wordnet*"):
+        path.rename(corpora / path.name)
 
 
 def _from_debian(aside: Path, made: Path) -> None:
     work = aside / "debian"
     work.mkdir()
-    _say("fetching wordnet-base with apt-get (6 MB)")
-    root = unpacked(["wordnet-base"], work, what="WordNet", instead=f"or {REMEDY}", say=_say)
+    root = unpacked(["wordnet-base"], work, what="WordNet", instead=f"or {REMEDY}", say=lambda line: None)
     folder = made / "corpora/wordnet"
     shutil.copytree(root / "usr/share/wordnet", folder)
     lines = [f"{n:02d}\t{name}\t{_PARTS[name.split('.')[0]]}\n" for n, name in enumerate(LEXNAMES)]
@@ -200,12 +212,8 @@ def _from_nltk(made: Path, before: str) -> None:
     import nltk  # type: ignore[import-untyped]
 
     try:
-        done = nltk.download("wordnet", download_dir=str(made), quiet=True)
+        done = nltk.download("wordnet", download_dir=str(made), quiet=True, print_error_to=io.StringIO())
     except (OSError, ValueError):  # no network, or an answer that is no index
         done = False
     if not done or not any(_complete(made / "corpora" / name) for name in ("wordnet", "wordnet.zip")):
         raise InputError(f"WordNet is not here ({before.split(';')[0]}; nltk.download failed too); {REMEDY}")
-
-
-def _say(line: str) -> None:
-    sys.stderr.write(f"wordnet: {line}\n")

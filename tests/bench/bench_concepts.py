@@ -4,7 +4,8 @@ python -m tests.bench.bench_concepts [ALTERED]
 
 The peer walks each text from left to right and asks `wn.synsets` for the longest run of words that is a noun or a verb,
 trying no more words than any lemma has that begins with the same one; it takes the first synset, by the same filter of
-lexicographer files, names and stop words. Both keep nouns and verbs (`ambiguous: both`), so that no counts are needed.
+lexicographer files, names and stop words. Both keep nouns and verbs (`ambiguous: both`): nltk does not choose between
+them, so that what the stage's default, `thing`, chooses is not compared.
 ALTERED is the number of altered texts for the stage alone, 200,000 when left out; 0 leaves them out.
 """
 

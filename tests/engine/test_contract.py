@@ -9,6 +9,7 @@ import pickle
 import re
 import tarfile
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,14 @@ MAPS, REDUCES, FITS, SELECTS, PACKS, SOURCES = (
 )
 REPORTS = [op for op in OPS if KINDS[op] is Stage]
 REASON = re.compile(r"[a-z][a-z0-9_]*|error_\w+")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def words(tiny_wordnet: Path) -> Iterator[None]:
+    """As where the goldens were made."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CURATE_WORDNET", str(tiny_wordnet))
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -22,12 +22,8 @@ VERBS = {
     "cook": "cook.v.01",
     "picture": "picture.v.01",
 }
-PART = dict.fromkeys(NOUNS, "n") | dict.fromkeys(("building", "swim", "swimming", "cook"), "v")
-PART |= dict.fromkeys(("orange", "quick", "colour"), "") | {"fluffy": ""}
-FILES = dict.fromkeys(NOUNS.values(), "noun.artifact") | {
-    "swimming.n.01": "noun.act", "cook.n.01": "noun.person", "orange.n.01": "noun.food", "quick.n.01": "noun.body",
-    "color.n.01": "noun.attribute",
-}  # fmt: skip
+PART = dict.fromkeys(NOUNS, "n") | dict.fromkeys(("swim", "swimming", "cook"), "v")
+PART |= dict.fromkeys(("quick", "colour", "fluffy"), "")
 LEMMAS = {
     "dog.n.01": ("dog", "hound"), "color.n.01": ("color", "colour"), "swim.v.01": ("swim",), "form.n.03": ("form",),
     "golden_retriever.n.01": ("golden retriever",), "crane.n.04": ("crane",), "building.n.01": ("building",),
@@ -35,7 +31,7 @@ LEMMAS = {
 }  # fmt: skip
 WORDS = "dog dogs golden retriever old house color building swimming pattern the"
 WEIGHTS = dict.fromkeys(WORDS.split(), 10.0)
-LEXICON = Lexicon(NOUNS, VERBS, PART, WEIGHTS, FILES, LEMMAS)
+LEXICON = Lexicon(NOUNS, VERBS, PART, WEIGHTS, LEMMAS)
 
 
 def rows_of(

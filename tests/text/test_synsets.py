@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import warnings
 from pathlib import Path
@@ -9,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from curate.core.errors import InputError
 from curate.text import synsets, wordnet
+from curate.text.concepts import VISUAL_NOUNS, VISUAL_VERBS
 from curate.text.phrases import normalised
-from curate.text.synsets import Rules, Synsets, compiled, table
-from curate.text.wordnet_senses import SUFFIXES, senses
+from curate.text.synsets import Rules, Synsets, as_thing, compiled, most_often, table
+from curate.text.wordnet_senses import SUFFIXES, Sense, senses
 from tests.bench.texts import alt_texts
 from tests.text.wordnets import real, tiny  # noqa: F401  (fixtures)
 
@@ -59,6 +62,39 @@ def test_rules(tiny: Path) -> None:  # noqa: F811
     assert found("run couch white", ambiguous="verb") == (["white.n.01"], ["run.v.01", "couch.v.01"])
 
 
+def sense(file: str, count: int, named: bool = False) -> Sense:
+    return Sense("a.n.01", file, count, not named, named)
+
+
+@pytest.mark.parametrize(
+    ("form", "noun", "verb", "other", "part"),
+    [
+        ("bear", sense("noun.animal", 1), sense("verb.stative", 23), 0, "n"),
+        ("come", sense("noun.body", 0), sense("verb.motion", 276), 0, "v"),
+        ("love", sense("noun.feeling", 42), sense("verb.emotion", 43), 0, "v"),
+        ("swimming", sense("noun.act", 1), sense("verb.motion", 0), 0, "v"),
+        ("wedding", sense("noun.act", 1), None, 0, "n"),
+        ("hug", sense("noun.act", 1), sense("verb.contact", 1), 0, "n"),
+        ("cook", sense("noun.person", 1), sense("verb.creation", 2), 0, "v"),
+        ("tours", sense("noun.location", 0, named=True), sense("verb.motion", 3), 0, "v"),
+        ("orange", sense("noun.food", 4), None, 7, "n"),
+        ("simple", sense("noun.plant", 0), None, 56, ""),
+        ("white", sense("noun.person", 2), None, 60, ""),
+        ("eat", None, sense("verb.consumption", 0), 0, "v"),
+        ("fast", None, sense("verb.consumption", 1), 3, ""),
+    ],
+)
+def test_things_first(form: str, noun: Sense | None, verb: Sense | None, other: int, part: str) -> None:
+    assert as_thing(form, noun, verb, other) == part
+
+
+def test_what_a_form_is_most_often() -> None:
+    assert most_often(sense("noun.animal", 1), sense("verb.stative", 23), 0) == "v"
+    assert most_often(sense("noun.animal", 0), sense("verb.stative", 0), 0) == "n"
+    assert most_often(sense("noun.animal", 0), None, 1) == ""
+    assert most_often(None, sense("verb.stative", 0), 0) == "v"
+
+
 def test_lookup_of_a_word(tiny: Path) -> None:  # noqa: F811
     made = Synsets(Rules(NOUNS, VERBS))
     assert made.lookup("Runs") == (None, "run.v.01")
@@ -76,6 +112,22 @@ def test_the_table_is_compiled_once_per_wordnet(tiny: Path, monkeypatch: pytest.
     assert "mooses" in table().column("form").to_pylist()
     kept = sorted(path.suffix for path in (wordnet.cache_folder() / "synsets").iterdir())
     assert kept == ["", ".arrow", ".arrow"]
+
+
+def test_tables_that_were_not_used_for_long_go(tiny: Path) -> None:  # noqa: F811
+    first = table()
+    folder = wordnet.cache_folder() / "synsets"
+    [file] = folder.glob("*.arrow")
+    for age in range(1, synsets.TABLES + 1):
+        (folder / f"{age}.arrow").touch()
+        os.utime(folder / f"{age}.arrow", ns=(0, file.stat().st_mtime_ns - age * 10**9))
+    os.utime(file, ns=(0, 0))
+    assert table().equals(first)  # it was used just now
+    (tiny / "noun.exc").write_text("geese goose\nmooses goose\n")
+    table()
+    kept = {path.name for path in folder.glob("*.arrow")}
+    assert len(kept) == synsets.TABLES and {file.name, "1.arrow", "2.arrow"} < kept
+    assert first.column("form").to_pylist()[0]  # mapped, whatever became of the file
 
 
 @pytest.mark.parametrize("content", [b"", b"ARROW1\0\0 and then nothing"])
@@ -132,6 +184,16 @@ def test_lemmas_and_senses_are_nltks(reader: Any) -> None:
             assert told == [(s.name(), s.lexname(), count_of(s, lemma)) for s in theirs]
 
 
+def test_nltk_is_silent_without_a_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Here since importing nltk takes seconds."""
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
+    with pytest.raises(InputError, match=r"apt-get is not here; nltk.download failed too"):
+        wordnet._from_nltk(tmp_path / "made", "apt-get is not here; or else")
+    assert "".join(capfd.readouterr()) == ""
+
+
 def count_of(synset: Any, lemma: str) -> int:
     return max(found.count() for found in synset.lemmas() if found.name().lower() == lemma)
 
@@ -160,3 +222,19 @@ def test_known_words(real: Path) -> None:  # noqa: F811
         assert made.lookup(word)[0] == noun, word
     assert made.lookup("running")[1] == "run.v.01"
     assert made.lookup("painting")[1] == "paint.v.01"
+
+
+def test_things_and_actions(real: Path) -> None:  # noqa: F811
+    """What captions mean, of words that WordNet's texts have as something else more often."""
+    nouns, verbs = (f"noun.{name}" for name in VISUAL_NOUNS), (f"verb.{name}" for name in VISUAL_VERBS)
+    made = Synsets(Rules(tuple(nouns), tuple(verbs)))
+    expected = {
+        (True, False): "bear duck building painting rose pants watch lace trail bat drink pin orange home set leaves",
+        (False, True): "swimming running come stand eating sitting smiling run open",
+        (False, False): "simple nice white young",
+    }
+    words = [(word, parts) for parts, listed in expected.items() for word in listed.split()]
+    rows, noun, verb = made.find([word for word, _ in words])
+    said = {row: (n >= 0, v >= 0) for row, n, v in zip(rows.tolist(), noun.tolist(), verb.tolist(), strict=True)}
+    told = {word: said.get(row, (False, False)) for row, (word, _) in enumerate(words)}
+    assert told == dict(words)

@@ -83,17 +83,23 @@ def test_order_of_places(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @needs_dpkg
-def test_debians_package_is_fetched_once_for_all(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_debians_package_is_fetched_once_for_all(
+    nowhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     log = fake_debian(nowhere, monkeypatch, write_wordnet(nowhere / "files"))
     half = nowhere / "cache/wordnet/corpora/wordnet"
     half.mkdir(parents=True)
     (half / "data.noun").write_text("half of it")
+    (half.with_name("brown")).write_text("another corpus")
     with ThreadPoolExecutor(4) as pool:
         places = set(pool.map(lambda _: wordnet.place(), range(4)))
     assert places == {half}
     assert len(log.read_text().splitlines()) == 1
     assert (half / "lexnames").read_text().splitlines()[5] == "05\tnoun.animal\t1"
     assert (half / "index.sense").read_bytes() == b""
+    assert half.with_name("brown").read_text() == "another corpus"
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("wordnet: not on this machine, fetching it into ")
     assert sorted(path.name for path in (nowhere / "cache").iterdir()) == ["wordnet", "wordnet.lock"]
 
 
@@ -104,6 +110,17 @@ def test_a_package_that_is_no_wordnet_leaves_nothing(nowhere: Path, monkeypatch:
     fake_debian(nowhere, monkeypatch, nowhere / "files")
     assert "not as expected" in wordnet.problems()[0]
     assert [path.name for path in (nowhere / "cache").iterdir()] == ["wordnet.lock"]
+
+
+@pytest.mark.parametrize("name", wordnet.FILES)
+def test_every_file_counts_and_is_missed(tiny: Path, name: str) -> None:  # noqa: F811
+    before = wordnet.identity()
+    text = (tiny / name).read_text()
+    (tiny / name).write_text(text + "another line\n")
+    assert wordnet.identity() != before
+    (tiny / name).unlink()
+    [line] = wordnet.problems()
+    assert f"has no {name};" in line
 
 
 def test_identity_is_of_what_is_said(tiny: Path) -> None:  # noqa: F811

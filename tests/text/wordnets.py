@@ -1,4 +1,4 @@
-"""A WordNet of a dozen synsets, written as wndb(5WN) has it, for tests that need no real one."""
+"""A WordNet of two dozen synsets, written as wndb(5WN) has it, for tests that need no real one."""
 
 from __future__ import annotations
 
@@ -36,11 +36,31 @@ SYNSETS = {
         ("animal", ["goose"], False),
         ("act", ["run"], False),
         ("artifact", ["run"], False),
+        ("cognition", ["form", "pattern"], False),
+        ("artifact", ["stripe", "streak"], False),
+        ("possession", ["bargain", "buy"], False),
+        ("group", ["family"], False),
     ],
-    "v": [("motion", ["run"], False), ("contact", ["couch"], False), ("stative", ["dog"], False)],
+    "v": [
+        ("motion", ["run"], False),
+        ("contact", ["couch"], False),
+        ("stative", ["dog"], False),
+        ("perception", ["see"], False),
+        ("possession", ["buy"], False),
+        ("contact", ["stripe"], False),
+    ],
 }
 """Lexicographer file, words, whether it is an instance: in the order of their lemmas' senses."""
-COUNTS = {"dog%1:05": 42, "man%1:18": 749, "men%1:14": 35, "run%2:38": 106, "run%1:04": 3, "white%1:18": 2}
+COUNTS = {
+    "dog%1:05": 42,
+    "man%1:18": 749,
+    "men%1:14": 35,
+    "run%2:38": 106,
+    "run%1:04": 3,
+    "white%1:18": 2,
+    "see%2:39": 613,
+}
+COUNTS |= {"buy%2:40": 102, "stripe%2:35": 9}
 ADJECTIVES = ["white%3:00:00:: 1 60", "white%5:00:01:pale:00 2 7"]
 IRREGULAR = {"n": "geese goose\n", "v": "ran run\nrunning run\n"}
 
@@ -68,6 +88,8 @@ def write_wordnet(folder: Path) -> Path:
         (folder / f"index.{PARTS[part]}").write_text(LICENCE + "".join(rows))
         (folder / f"{PARTS[part]}.exc").write_text(IRREGULAR[part])
     (folder / "cntlist.rev").write_text("\n".join(sorted(counts)) + "\n")
+    (folder / "index.adj").write_text("white a 1 0 1 1 00000000\n")
+    (folder / "index.adv").touch()
     return folder
 
 
@@ -92,5 +114,5 @@ def real() -> Path:
     return place
 
 
-WORDNET_30 = "3623da60ca90e82feea33928e5e37410"
+WORDNET_30 = "cd3c1c8b127c06c4ddd96b5d3a4f43c7"
 """The digest of Debian's files."""
