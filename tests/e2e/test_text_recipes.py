@@ -1,0 +1,206 @@
+"""The recipes of texts on a small folder: counts add up, and the dataset holds the items that were chosen."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from curate.core.pipeline import Pipeline
+from curate.core.recipe import parse
+from curate.core.storage import open_storage
+from curate.engine.ray import RayBackend
+from curate.engine.run import Result, run
+from tests.conftest import ROOT
+from tests.e2e.texts import over, recipe, write_pictures
+from tests.engine.contract import CLIP, Output
+from tests.engine.workspaces import assert_same, times
+from tests.text.wordnets import write_wordnet
+
+COUNT = 60
+SETTINGS = {
+    "vise": ["target=70"],
+    "uru": ["target=50"],
+    "metaclip": ["vocabulary.unigrams=3", "vocabulary.bigrams={count: 3, pmi: 0}"],
+    "datacomp_basic": ["report.label=meta.category"],
+}
+TEXTS = {"vise": "sentences", "uru": "text", "metaclip": "text", "datacomp_basic": "text"}
+"""Column of a recipe's texts; of those with a value per item, the item's is in the dataset."""
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_pictures(tmp_path_factory.mktemp("texts") / "images", COUNT)
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A WordNet of two dozen synsets, so that counts do not depend on which one this machine has."""
+    folder = tmp_path_factory.mktemp("words")
+    write_wordnet(folder / "wordnet")
+    for name in ("index.adj", "index.adv"):
+        (folder / "wordnet" / name).touch()
+    return folder
+
+
+@pytest.fixture
+def small(words: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CURATE_WORDNET", str(words / "wordnet"))
+    monkeypatch.setenv("CURATE_CACHE", str(words / "cache"))
+
+
+@dataclass(frozen=True)
+class Made:
+    workspace: str
+    result: Result
+    output: Output
+    again: Callable[[], Result]
+
+    def rows(self, stage: str) -> dict[str, dict[str, Any]]:
+        pairs = self.output.tables(stage)
+        return {row["key"]: row for table in pairs for row in _joined(*table)}
+
+    def index(self) -> list[dict[str, Any]]:
+        return open_storage(self.result.outputs["dataset"]).read_table("index.parquet").to_pylist()
+
+    def text(self, row: dict[str, Any]) -> str | None:
+        if row["text_offset"] < 0:
+            return None
+        name = f"{self.output.manifest('dataset').parameters['name']}-{row['shard']:06d}.tar"
+        with open_storage(self.result.outputs["dataset"]).open(name) as tar:
+            tar.seek(row["text_offset"])
+            return tar.read(row["text_size"]).decode()
+
+    def page(self) -> str:
+        return Path(self.result.outputs["report"], "index.html").read_text("utf-8")
+
+
+def _joined(pool: Any, columns: Any) -> list[dict[str, Any]]:
+    return [{**a, **b} for a, b in zip(pool.to_pylist(), columns.to_pylist(), strict=True)]
+
+
+def make(workspace: Path, name: str, images: Path, *settings: str) -> Made:
+    pipeline = recipe(name, images, *settings)
+    result = run(pipeline, str(workspace))
+    again = lambda: run(recipe(name, images, *settings), str(workspace))  # noqa: E731
+    return Made(str(workspace), result, Output(str(workspace), result), again)
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_recipe(name: str, images: Path, tmp_path: Path) -> None:
+    made = make(tmp_path, name, images, *SETTINGS[name])
+    for stage, entry in made.result.ledger.items():
+        entry.check(stage)
+    _the_dataset_is_what_was_chosen(made, name)
+    _the_report_tells_of_the_balance(made, name)
+    before = times(tmp_path)
+    assert set(made.again().reused.values()) == {True}
+    assert times(tmp_path) == before
+
+
+def _the_dataset_is_what_was_chosen(made: Made, name: str) -> None:
+    stage = "all" if name == "datacomp_basic" else "sample"
+    wanted = Counter({(row["key"], row["item"]): row["copies"] for row in made.output.selection(stage)})
+    index = made.index()
+    assert Counter((row["key"], row["item"]) for row in index) == +wanted
+    ledger = made.result.ledger
+    assert len(index) == ledger["dataset"].copies == ledger[stage].copies > 0
+    texts = made.rows("sentences" if name == "vise" else "text")
+    for row in index:
+        said = texts[row["key"]][TEXTS[name]]
+        said = said[int(row["item"])] if name == "vise" else said
+        assert made.text(row) == said
+
+
+def _the_report_tells_of_the_balance(made: Made, name: str) -> None:
+    page = made.page()
+    assert ('id="entries"' in page) == (name != "datacomp_basic")
+    if name == "vise":
+        assert "hot_dog.n.01" in page
+
+
+@pytest.mark.usefixtures("small")
+def test_vise_evens_out(images: Path, tmp_path: Path) -> None:
+    made = make(tmp_path, "vise", images, "target=70")
+    concepts = made.rows("concepts")
+    texts = {
+        (key, str(place)): found
+        for key, row in concepts.items()
+        for place, found in enumerate(row["concepts"] or ())
+        if not row["reject"]
+    }
+    before = Counter(entry for found in texts.values() for entry in found or ())
+    after = Counter(entry for row in made.index() for entry in texts[row["key"], row["item"]])
+    counts = made.output.value("counts", made_stage("text.counts"))
+    assert dict(zip(counts["counts"][0], counts["counts"][2], strict=True)) == before
+    assert set(after) == set(before)
+    rare, common = min(before, key=before.__getitem__), max(before, key=before.__getitem__)
+    assert after[rare] / before[rare] > after[common] / before[common]
+    assert abs(made.result.ledger["dataset"].copies - 70) < 25
+    assert made.result.ledger["english"].rejected["language"] == COUNT // 10
+
+
+def made_stage(op: str) -> Any:
+    from curate.core import registry
+
+    return registry.resolve(op)()
+
+
+@pytest.mark.usefixtures("small")
+def test_vise_above_a_similarity(images: Path, tmp_path: Path) -> None:
+    """An encoder of random weights: cosines mean nothing, and are compared all the same."""
+    settings = [f"encoder={CLIP}", "target=40", "sample.multiplier=20"]
+    shared = run(_of_the_best(images, 0.3, *settings), str(tmp_path))
+    output = Output(str(tmp_path), shared)
+    told = output.value("cut", made_stage("align.threshold"))["threshold"]
+    kept = shared.ledger["similar"].counters
+    assert kept["items_kept"] == round(told["share_realised"] * told["items"]) >= 0.3 * told["items"]
+    made = make(tmp_path, "vise_similarity", images, *settings, f"similarity={told['value']!r}")
+    assert all(made.result.reused[stage] for stage in ("sentences", "embed", "scores"))
+    assert made.result.ledger["similar"] == shared.ledger["similar"]
+    similar, sentences = made.rows("similar"), made.rows("sentences")
+    kept_items = set()
+    for key, row in similar.items():
+        for place, text in enumerate(row["aligned"] or ()):
+            assert text in (None, sentences[key]["sentences"][place])
+            kept_items |= {(key, str(place))} if text else set()
+    assert len(kept_items) == kept["items_kept"]
+    assert {(row["key"], row["item"]) for row in made.index()} <= kept_items
+    assert all(made.text(row) == similar[row["key"]]["aligned"][int(row["item"])] for row in made.index())
+    assert made.result.ledger["similar"].rejected["dissimilar"] > 0
+
+
+def _of_the_best(images: Path, share: float, *settings: str) -> Pipeline:
+    """The recipe with DataComp's top share in place of a value."""
+    text = yaml.safe_load((ROOT / "pipelines/vise_similarity.yaml").read_text())
+    stages = {}
+    for name, stage in text["stages"].items():
+        if name == "similar":
+            stages["cut"] = {"op": "align.threshold", "from": "scores", "share": share}
+        stages[name] = stage
+    stages["similar"]["threshold"] = "cut"
+    text["stages"] = stages
+    text["vars"].pop("similarity")
+    return parse(yaml.safe_dump(text, sort_keys=False), [*over(images), *settings])
+
+
+@pytest.mark.usefixtures("small")
+def test_vise_is_the_same_on_ray(images: Path, tmp_path: Path, ray_session: Any) -> None:
+    pipeline = recipe("vise", images, "target=70")
+    here = run(pipeline, str(tmp_path / "local"))
+    backend = RayBackend()
+    there = run(pipeline, str(tmp_path / "ray"), engine=backend)
+    backend.close()
+    for report in tmp_path.glob("*/artifacts/report.html"):
+        shutil.rmtree(report)
+    assert_same(tmp_path / "local", tmp_path / "ray")
+    assert {name: entry.to_json() for name, entry in here.ledger.items()} == {
+        name: entry.to_json() for name, entry in there.ledger.items()
+    }

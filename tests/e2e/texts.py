@@ -1,0 +1,56 @@
+"""Pictures with captions and keywords, for the recipes of texts, and recipes changed to run on them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from curate.core.pipeline import Pipeline
+from curate.core.recipe import load
+from tests.conftest import ROOT
+from tests.e2e.pictures import blocks
+
+_SUBJECTS = ("dog", "sofa", "crane", "goose", "t-shirt", "hot dog")
+_OTHERS = ("a dog with a ball", "the sofa in a room", "a man on the left", "nothing else to be seen")
+
+
+def subject_of(number: int) -> str:
+    return _SUBJECTS[5 if number % 30 == 17 else int("000001112234"[number % 12])]
+
+
+def caption(number: int) -> str:
+    """Dogs are common, hot dogs rare; every third has a second sentence, every tenth is German."""
+    if number % 10 == 9:
+        return "Ein kleines Haus mit einem Garten und einem Baum"
+    subject = subject_of(number)
+    second = f" There is also {_OTHERS[number % 4]}." if number % 3 == 0 else ""
+    return f"This is a picture of the {subject}.{second} #photo{number}"
+
+
+def keywords(number: int) -> list[str]:
+    """Of most: `dogs`, what the caption is about, and a word that nobody knows."""
+    subject = subject_of(number)
+    return [] if number % 12 == 7 else ["dogs", f"{subject}s", "runningMan" if number % 5 else "qzx"]
+
+
+def write_pictures(root: Path, count: int = 60) -> Path:
+    """`count` PNGs of 32 to 256 pixels with a metadata.jsonl: caption, keywords, category."""
+    root.mkdir(parents=True)
+    rows = []
+    for number in range(count):
+        blocks(number, size=(32, 64, 224, 256)[number % 4]).save(root / f"{number:03d}.png", compress_level=1)
+        row: dict[str, Any] = {"file_name": f"{number:03d}.png", "caption": caption(number)}
+        rows.append(row | {"keywords": keywords(number), "category": f"kind{number % 3}"})
+    (root / "metadata.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return root
+
+
+def over(images: Path) -> list[str]:
+    """Settings of a recipe over a folder of pictures, in shards of 16."""
+    return [f"images={images}", "namespace=texts", "pool.shard_rows=16", "dataset.shard_rows=20"]
+
+
+def recipe(name: str, images: Path, *settings: str) -> Pipeline:
+    """A recipe of the folder `pipelines`."""
+    return load(ROOT / f"pipelines/{name}.yaml", overrides=[*over(images), *settings])
