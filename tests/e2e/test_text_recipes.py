@@ -18,6 +18,8 @@ from curate.core.storage import open_storage
 from curate.engine.ray import RayBackend
 from curate.engine.run import Result, run
 from tests.conftest import ROOT
+from tests.core.object_store import new_bucket, serve
+from tests.e2e.commands import curate
 from tests.e2e.texts import over, recipe, write_pictures
 from tests.engine.contract import CLIP, Output
 from tests.engine.workspaces import assert_same, times
@@ -204,3 +206,35 @@ def test_vise_is_the_same_on_ray(images: Path, tmp_path: Path, ray_session: Any)
     assert {name: entry.to_json() for name, entry in here.ledger.items()} == {
         name: entry.to_json() for name, entry in there.ledger.items()
     }
+
+
+@pytest.mark.usefixtures("small")
+def test_uru_is_the_same_on_an_object_store(images: Path, tmp_path: Path) -> None:
+    with serve() as client:
+        pipeline = recipe("uru", images, "target=50", "pool.shard_rows=60")
+        here = run(pipeline, str(tmp_path))
+        there = run(pipeline, f"s3://{new_bucket(client)}/deep")
+        one, other = (open_storage(made.outputs["dataset"]) for made in (here, there))
+        assert here.ledger == there.ledger and set(one.list("")) == set(other.list(""))
+        names = [name for name in one.list("") if name != "manifest.json"]
+        assert names and all(one.read(name) == other.read(name) for name in names)
+
+
+@pytest.mark.usefixtures("small")
+def test_a_tombstone_takes_all_items_of_a_row(images: Path, tmp_path: Path) -> None:
+    made = make(tmp_path, "vise", images, "target=70")
+    key = next(row["key"] for row in made.index() if row["item"] == "1")
+    assert curate("tombstone", "add", key, "--why", "asked for", "-w", tmp_path).code == 0
+    after = make(tmp_path, "vise", images, "target=70")
+    assert all(row["key"] != key for row in after.index())
+    assert after.result.ledger["sample"].rejected["tombstone"] == 1
+    assert "refused tombstone" in curate("explain", key, "-w", tmp_path).words
+    diff = curate("diff", made.result.run_id, after.result.run_id, "-w", tmp_path)
+    assert (diff.code, diff.err) == (0, "") and "1 left" in diff.words
+
+
+@pytest.mark.usefixtures("small")
+def test_shards_do_not_matter(images: Path, tmp_path: Path) -> None:
+    made = [make(tmp_path, "vise", images, "target=70", f"pool.shard_rows={rows}") for rows in (16, 7)]
+    one, other = ([(row["name"], row["text_size"]) for row in each.index()] for each in made)
+    assert one == other
