@@ -15,7 +15,6 @@ import yaml
 from curate.core.pipeline import Pipeline
 from curate.core.recipe import parse
 from curate.core.storage import open_storage
-from curate.engine.ray import RayBackend
 from curate.engine.run import Result, run
 from tests.conftest import ROOT
 from tests.core.object_store import new_bucket, serve
@@ -194,12 +193,10 @@ def _of_the_best(images: Path, share: float, *settings: str) -> Pipeline:
 
 
 @pytest.mark.usefixtures("small")
-def test_vise_is_the_same_on_ray(images: Path, tmp_path: Path, ray_session: Any) -> None:
+def test_vise_is_the_same_on_ray(images: Path, tmp_path: Path, on_ray: Any) -> None:
     pipeline = recipe("vise", images, "target=70")
     here = run(pipeline, str(tmp_path / "local"))
-    backend = RayBackend()
-    there = run(pipeline, str(tmp_path / "ray"), engine=backend)
-    backend.close()
+    there = run(pipeline, str(tmp_path / "ray"), engine=on_ray)
     for report in tmp_path.glob("*/artifacts/report.html"):
         shutil.rmtree(report)
     assert_same(tmp_path / "local", tmp_path / "ray")
