@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 def train(recipe: Recipe, console: Console) -> RunFolder:
     """Train and evaluate; returns at once when the folder holds the finished run of the same fingerprint."""
-    dataset = open_dataset(recipe.data.dataset)
+    dataset = open_dataset(recipe.data.sources[0].dataset)
     fingerprint = _fingerprint(recipe, dataset)
     run = RunFolder.of(recipe, fingerprint)
     done = run.finished(fingerprint) or _train(recipe, dataset, run, fingerprint, console)
@@ -80,7 +80,7 @@ def _evaluate_run(run: RunFolder, recipe: Recipe, fingerprint: str) -> dict[str,
     from distill.parallel import join_world
     from distill.workbench import Workbench
 
-    dataset = open_dataset(recipe.data.dataset)
+    dataset = open_dataset(recipe.data.sources[0].dataset)
     found = _fingerprint(recipe, dataset)
     if found != fingerprint:
         raise PinnedError(

@@ -25,7 +25,7 @@ from curate.core.storage import Storage
 from distill.data.dataset import Dataset
 from distill.recipe import Recipe, parse_recipe
 
-VERSION = 1
+VERSION = 2
 """Rises when the same recipe would train another student."""
 
 
@@ -79,7 +79,7 @@ class RunFolder:
                     f"set run.folder to another folder, or put {{fingerprint}} into it"
                 )
             values = recipe.model_dump(mode="json")
-            values["data"]["dataset"] = dataset_url
+            values["data"]["sources"][0]["dataset"] = dataset_url
             self.storage.publish_bytes("recipe.yaml", yaml.safe_dump(values, sort_keys=False).encode())
             self.write("run.json", {"fingerprint": fingerprint})
             yield

@@ -42,11 +42,11 @@ def share_loss(
         dtype = student.backbone.prefix.dtype
         wanted = standard(target).to(device, dtype)
         summary = summary_loss(head(output.summary).to(dtype), wanted.summary).sum()
-        parts[f"{recipe.encoder}/summary"] = summary.detach()
-        total = total + recipe.summary_weight * summary
-        if wanted.patches is not None and recipe.patch_weight:
+        parts[f"{recipe.label}/summary"] = summary.detach()
+        total = total + recipe.summary.weight * summary
+        if wanted.patches is not None and recipe.patches.weight:
             predicted = head.patches(output.patches).to(dtype)
-            patches = patch_loss(predicted, wanted.patches, tokens, recipe.patch_error).sum()
-            parts[f"{recipe.encoder}/patches"] = patches.detach()
-            total = total + recipe.patch_weight * patches
+            patches = patch_loss(predicted, wanted.patches, tokens, recipe.patches.error).sum()
+            parts[f"{recipe.label}/patches"] = patches.detach()
+            total = total + recipe.patches.weight * patches
     return Losses(total, parts)

@@ -125,9 +125,9 @@ class Trainer:
     def _part_names(self) -> list[str]:
         names = []
         for teacher, standard in zip(self.bench.recipe.teachers, self.standards, strict=True):
-            names.append(f"{teacher.encoder}/summary")
-            if standard.patches is not None and teacher.patch_weight:
-                names.append(f"{teacher.encoder}/patches")
+            names.append(f"{teacher.label}/summary")
+            if standard.patches is not None and teacher.patches.weight:
+                names.append(f"{teacher.label}/patches")
         return names
 
     def _precision(self) -> Any:

@@ -40,7 +40,7 @@ def quickstart(images: Path | None, workspace: str, engine: str, console: Consol
 
     outputs = curate(settings, workspace, engine)
     place = workspace if "://" not in workspace else ".cache"  # checkpoints are written to a local disk
-    settings = [f"data.dataset={outputs['dataset']}", f"run.folder={place}/students/{{name}}-{{fingerprint}}"]
+    settings = [f"data.sources.0.dataset={outputs['dataset']}", f"run.folder={place}/students/{{name}}-{{fingerprint}}"]
     say(f"distill train {shlex.join([TRAINING, '--set', settings[0], '--set', settings[1]])}")
     run = commands.train(load_recipe(TRAINING, settings), console)
     say(f"distill eval {run.path}")

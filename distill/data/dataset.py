@@ -72,12 +72,12 @@ def _locate(url: str) -> Storage:
     if storage.exists("manifest.json"):
         return storage
     if not storage.fs.isdir(storage.root):
-        raise InputError(f"data.dataset: {url!r} is no folder; give the dataset folder that a pipeline wrote")
+        raise InputError(f"data.sources: {url!r} is no folder; give the dataset folder that a pipeline wrote")
     below = sorted(path.rstrip("/").rsplit("/", 1)[-1] for path in storage.fs.ls(storage.root, detail=False))
     finished = [name for name in below if storage.exists(f"{name}/manifest.json")]
     if len(finished) != 1:
         found = ", ".join(finished) or "none"
-        raise InputError(f"data.dataset: {url!r} has no manifest.json; finished datasets below it: {found}; give one")
+        raise InputError(f"data.sources: {url!r} has no manifest.json; finished datasets below it: {found}; give one")
     return open_storage(storage.url_of(finished[0]))
 
 

@@ -53,7 +53,12 @@ def recipe_values(dataset: str, run: str) -> dict[str, Any]:
     return {
         "name": "toy",
         "run": {"folder": run, "device": "cpu", "log_every": 1, "checkpoint_every": 2, "workers": 2},
-        "data": {"dataset": dataset, "max_tokens": 16, "sequence_tokens": 64, "lookahead": 32, "test_fraction": 0.3},
+        "data": {
+            "sources": [{"dataset": dataset, "max_tokens": 16}],
+            "sequence_tokens": 64,
+            "lookahead": 32,
+            "test_fraction": 0.3,
+        },
         "student": {"patch": 8, "width": 16, "depth": 2, "heads": 2, "registers": 2, "head_hidden": 16},
         "teachers": [{"encoder": "descriptor"}],
         "train": {"steps": 4, "sequences": 3, "warmup_steps": 2, "standardise_samples": 16},

@@ -26,7 +26,7 @@ def take_steps(values: dict, steps: int, out: str) -> None:
     torch.set_num_threads(1)
     recipe = parse_recipe(values, "test")
     with join_world("cpu") as world:
-        trainer = Trainer(Workbench.of(recipe, open_dataset(recipe.data.dataset), world), "fingerprint")
+        trainer = Trainer(Workbench.of(recipe, open_dataset(recipe.data.sources[0].dataset), world), "fingerprint")
         trainer.standards = trainer.bench.standards()
         taken = []
         for share in islice(trainer.loader, steps):

@@ -17,7 +17,10 @@ ROOT = Path(__file__).parents[2]
     ("arguments", "message"),
     [
         (["train", "nothing"], "distill: nothing: no such recipe file"),
-        (["train", "quickstart", "--set", "data.dataset=/nowhere"], "distill: data.dataset: '/nowhere' is no folder"),
+        (
+            ["train", "quickstart", "--set", "data.sources.0.dataset=/nowhere"],
+            "distill: data.sources: '/nowhere' is no folder",
+        ),
         (["train", "quickstart", "--set", "train.stps=3"], "train.stps: unknown; did you mean 'steps'?"),
         (["eval", "/nowhere"], "distill: /nowhere is no run folder (no recipe.yaml); `distill train` prints"),
     ],

@@ -14,7 +14,7 @@ ALONE = World(0, 1, torch.device("cpu"))
 
 
 def bench(recipe) -> Workbench:
-    return Workbench.of(recipe, open_dataset(recipe.data.dataset), ALONE)
+    return Workbench.of(recipe, open_dataset(recipe.data.sources[0].dataset), ALONE)
 
 
 def test_no_duplicate_set_is_on_both_sides(recipe):

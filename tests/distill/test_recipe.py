@@ -29,8 +29,8 @@ def test_recipes_of_the_package_are_valid_by_name_and_by_path(name):
         ("train.steps", 0, r"r: train\.steps: 0: Input should be greater than or equal to 1"),
         ("student.heads", 5, r"r: student: width 16 is not a multiple of 2 x heads \(5\)"),
         ("data.sequence_tokens", 18, "18 is shorter than the longest picture, 19"),
-        ("teachers", [], r"r: teachers: \[\]: List should have at least 1 item"),
-        ("teachers", [{"encoder": "descriptor"}] * 2, "an encoder is named twice"),
+        ("teachers", [], "nothing to learn from; give teachers, or contrastive with student.text"),
+        ("teachers", [{"encoder": "descriptor"}] * 2, "a name is given twice"),
         ("train", 3, r"r: train: 3: Input should be"),
     ],
 )
@@ -49,7 +49,7 @@ def test_what_is_missing_is_named(values):
 def test_overrides_from_the_command_line(tmp_path, values):
     path = tmp_path / "r.yaml"
     path.write_text(yaml.safe_dump(values))
-    sets = ["train.steps=7", "teachers.0.encoder=timm:x", "evaluate.temperature=1e-1", "data.dataset=/d"]
+    sets = ["train.steps=7", "teachers.0.encoder=timm:x", "evaluate.temperature=1e-1", "data.sources.0.dataset=/d"]
     recipe = load_recipe(str(path), sets)
     assert (recipe.train.steps, recipe.teachers[0].encoder, recipe.evaluate.temperature) == (7, "timm:x", 0.1)
     assert apply_overrides(recipe, ["seed=3"], "r").seed == 3
@@ -80,11 +80,52 @@ def test_files_that_are_no_recipe(tmp_path):
 
 
 def test_execution_parameters_stay_outside_of_the_fingerprint(recipe):
-    same = ["run.workers=7", "data.dataset=/elsewhere", "evaluate.k=2", "name=other", "data.max_bad_fraction=1"]
+    same = [
+        "run.workers=7",
+        "data.sources.0.dataset=/elsewhere",
+        "evaluate.k=2",
+        "name=other",
+        "data.max_bad_fraction=1",
+    ]
     assert apply_overrides(recipe, same, "r").semantic() == recipe.semantic()
-    for change in ("seed=1", "train.steps=9", "student.depth=1", "teachers.0.patch_weight=2", "data.lanes=1"):
+    for change in ("seed=1", "train.steps=9", "student.depth=1", "teachers.0.patches.weight=2", "data.lanes=1"):
         assert apply_overrides(recipe, [change], "r").semantic() != recipe.semantic(), change
 
 
 def test_a_recipe_survives_its_own_yaml(recipe):
     assert Recipe.model_validate(yaml.safe_load(yaml.safe_dump(recipe.model_dump(mode="json")))) == recipe
+
+
+def test_stages_change_data_and_schedule_and_nothing_else(values):
+    values["stages"] = [
+        {"train": {"steps": 3}},
+        {"train": {"steps": 2, "learning_rate": 1e-5}, "data": {"sequence_tokens": 128}},
+    ]
+    recipe = parse_recipe(values, "r")
+    first, second = recipe.staged()
+    assert recipe.steps == 5
+    assert (first.train.steps, first.data.sequence_tokens, first.stages) == (3, 64, [])
+    assert (second.train.learning_rate, second.data.sequence_tokens, second.student) == (1e-5, 128, first.student)
+    changed = parse_recipe(values | {"stages": values["stages"][:1]}, "r")
+    assert changed.semantic() != recipe.semantic()
+    same = apply_overrides(recipe, ["stages.1.data.max_bad_fraction=1"], "r")
+    assert same.semantic() == recipe.semantic()
+    with pytest.raises(RecipeError, match=r"learning_rat"):
+        apply_overrides(recipe, ["stages.1.train.learning_rat=1"], "r")
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        ("contrastive", {}, "contrastive and student.text go together"),
+        ("data.sources.0.max_tokens", {}, "no size in it"),
+        ("student.moe", {"experts": 4, "active": 5}, "active 5 is more than the 4 experts"),
+        ("student.head_dim", 3, "head_dim 3 is odd"),
+        ("teachers.0.relations", {"kin": "arkd"}, r"unknown; did you mean 'kind'\?"),
+        ("data.sources", [{"dataset": "a", "weight": 1}, {"dataset": "b"}], "some have a weight and some have none"),
+    ],
+)
+def test_mistakes_of_sections_that_nest(values, place, value, message):
+    with pytest.raises(RecipeError, match=message) as caught:
+        parse_recipe(with_value(values, place, value), "r")
+    assert "\n" not in str(caught.value)

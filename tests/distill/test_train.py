@@ -61,7 +61,7 @@ def test_asked_to_stop_it_finishes_the_step_and_can_go_on(recipe, tmp_path):
     whole = commands.train(recipe, QUIET)
     stopped = with_sets(recipe, f"run.folder={tmp_path}/stopped")
     run = RunFolder(tmp_path / "stopped")
-    dataset = open_dataset(recipe.data.dataset)
+    dataset = open_dataset(recipe.data.sources[0].dataset)
     fingerprint = whole.read("run.json")["fingerprint"]
     with join_world("cpu") as world, run.claimed(stopped, fingerprint, dataset.url):
         bench = Workbench.of(stopped, dataset, world)
@@ -189,7 +189,7 @@ def test_training_lowers_the_loss_and_never_sees_a_held_out_set(recipe):
     recipe = with_sets(recipe, "train.steps=60", "train.learning_rate=3e-3", "run.checkpoint_every=1000")
     seen = losses(commands.train(recipe, QUIET))
     assert np.mean(seen[-8:]) < 0.8 * np.mean(seen[:8])
-    bench = Workbench.of(recipe, open_dataset(recipe.data.dataset), World(0, 1, torch.device("cpu")))
+    bench = Workbench.of(recipe, open_dataset(recipe.data.sources[0].dataset), World(0, 1, torch.device("cpu")))
     assert not set(Trainer(bench, "f").loader.stream.rows) & set(np.flatnonzero(bench.test))
 
 
@@ -212,7 +212,7 @@ def test_teachers_with_and_without_patches_side_by_side(recipe):
     spec = "timm:vit_tiny_patch16_224?depth=1&embed_dim=24&num_heads=2&img_size=32&random=7"
     recipe = with_sets(recipe, f"teachers.0.encoder={spec}", "train.steps=12")
     values = recipe.model_dump(mode="json")
-    values["teachers"].append({"encoder": "descriptor", "summary_weight": 0.5})
+    values["teachers"].append({"encoder": "descriptor", "summary": {"loss": "cosine", "weight": 0.5}})
     run = commands.train(parse_recipe(values, "test"), QUIET)
     lines = [json.loads(line) for line in run.metrics.read_text().splitlines()]
     for line in lines:

@@ -1,0 +1,83 @@
+"""What is read, in which sizes, with which texts, and how it is packed."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, field_validator, model_validator
+
+from curate.core.stage import Execution
+from distill.recipe.section import Section
+
+Positive = Annotated[float, Field(gt=0)]
+
+
+class SourceRecipe(Section):
+    """One dataset of the blend."""
+
+    dataset: Annotated[str, Execution()]
+    """A dataset folder of `curate`, or any WebDataset: a folder of tars or `tars-{000..099}.tar`; local or s3://. Its
+    content enters the fingerprint, its place does not."""
+    weight: Annotated[float | None, Field(gt=0)] = None
+    """Share of the images drawn, relative to the other sources'; None: the number of its samples."""
+    max_tokens: Annotated[int, Field(ge=1)] | dict[Annotated[int, Field(ge=1)], Positive] = 256
+    """Patches of a picture at most; larger pictures are scaled down, aspect kept. Several with weights
+    ({256: 0.5, 1024: 0.5}) are drawn by picture and epoch."""
+    texts: dict[str, Positive] = {}
+    """Which text goes with a picture: members of the tar (`txt`), or fields of its JSON (`json.title`), with weights,
+    drawn by picture and epoch among those that it has. Empty: none is read."""
+    modality: Annotated[str, Field(pattern=r"^[\w-]+$")] = "image"
+    """A step holds samples of one modality."""
+
+    @field_validator("max_tokens")
+    @classmethod
+    def _some(cls, value: Any) -> Any:
+        if value == {}:
+            raise ValueError("no size in it; give patches, or several with weights: {256: 0.5, 1024: 0.5}")
+        return value
+
+    @property
+    def sizes(self) -> dict[int, float]:
+        """Weights by patches."""
+        return {self.max_tokens: 1.0} if isinstance(self.max_tokens, int) else dict(self.max_tokens)
+
+
+class AugmentRecipe(Section):
+    """Drawn by hash(seed, key, copy, epoch). Teachers see the changed picture too."""
+
+    crop: tuple[Annotated[float, Field(gt=0, le=1)], Annotated[float, Field(gt=0, le=1)]] = (1.0, 1.0)
+    """Least and greatest share of the area that a random crop keeps."""
+    aspect: Annotated[float, Field(ge=1)] = 1.0
+    """A crop's aspect changes by at most this factor."""
+    flip: bool = False
+    colour: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Brightness, contrast and saturation change by at most this share."""
+
+
+class DataRecipe(Section):
+    sources: Annotated[list[SourceRecipe], Field(min_length=1)]
+    test_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.2
+    """Share of the duplicate sets that are never trained on."""
+    sequence_tokens: Annotated[int, Field(ge=1)] = 2048
+    """Length of a packed sequence."""
+    sequence_images: Annotated[int, Field(ge=1)] = 16
+    lookahead: Annotated[int, Field(ge=1)] = 512
+    """Images packed together."""
+    lanes: Annotated[int, Field(ge=1)] = 8
+    window_shards: Annotated[int, Field(ge=1)] = 4
+    """lanes x window_shards tars are shuffled into one another."""
+    augment: AugmentRecipe | None = None
+    max_bad_fraction: Annotated[float, Execution(), Field(ge=0, le=1)] = 0.05
+    """The run fails when more of the samples than this had to be skipped."""
+
+    @property
+    def max_tokens(self) -> int:
+        """Patches of the largest picture."""
+        return max(size for source in self.sources for size in source.sizes)
+
+    @model_validator(mode="after")
+    def _weighted(self) -> DataRecipe:
+        given = [source.weight is not None for source in self.sources]
+        if any(given) and not all(given):
+            raise ValueError("sources: some have a weight and some have none; give all of them one, or none")
+        return self

@@ -1,0 +1,64 @@
+"""What the student is asked for: by each teacher, and by pairs of image and text."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from curate.core.stage import Execution
+from distill.recipe.section import Section
+
+
+class TermRecipe(Section):
+    """One loss between the student's and a teacher's features of the same picture."""
+
+    weight: Annotated[float, Field(ge=0)] = 1.0
+    loss: Literal["cosine", "mse", "smooth_l1"] = "mse"
+    error: Literal["mean", "sum"] = "mean"
+    """Over channels, for mse and smooth_l1 (AMoE Eq. 2 sums, its Listing 2 means)."""
+
+
+class RelationsRecipe(Section):
+    """A loss between the distances of pictures: the student's against the teacher's, over the global batch."""
+
+    weight: Annotated[float, Field(ge=0)] = 1.0
+    kind: Literal["arkd", "rkd", "none"] = "none"
+    """arkd: asymmetric (AMoE Eq. 7); rkd: symmetric (Park et al. 2019, distance-wise)."""
+
+
+class TeacherRecipe(Section):
+    encoder: Annotated[str, Execution()]
+    """A curate encoder: descriptor, tiny, timm:NAME, open_clip:NAME, hf:NAME, distill:PATH, any with @PATH to a local
+    checkpoint. Its identity (name, digest of its weights, preprocessing) enters the fingerprint, its path does not."""
+    name: Annotated[str | None, Field(pattern=r"^[\w.-]+$")] = None
+    """Of its losses and heads; None: the encoder's."""
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    pictures: Literal["own", "student"] = "own"
+    """own: prepared as the teacher was trained (often a square). student: the student's pixels, at native aspect, under
+    the teacher's normalisation; for timm's models of dynamic size with the student's patch."""
+    standardise: Literal["phi_s", "scale", "none"] = "phi_s"
+    """Targets: PHI-S (Ranzinger et al. 2024); centred and divided by one scale; or raw. Registers are never changed."""
+    summary: TermRecipe = TermRecipe(loss="cosine")
+    patches: TermRecipe = TermRecipe()
+    registers: TermRecipe = TermRecipe()
+    """Only for teachers that have registers, of a student that has as many."""
+    relations: RelationsRecipe = RelationsRecipe()
+    pooler: bool = False
+    """The student's summary is the teacher's own frozen attention pooler over its projected patches (SigLIP2's)."""
+
+    @property
+    def label(self) -> str:
+        return self.name or self.encoder
+
+
+class ContrastiveRecipe(Section):
+    """Pictures against their texts over the global batch."""
+
+    weight: Annotated[float, Field(gt=0)] = 1.0
+    loss: Literal["softmax", "sigmoid"] = "softmax"
+    """softmax: CLIP (Radford et al. 2021); sigmoid: SigLIP (Zhai et al. 2023)."""
+    temperature: Annotated[float, Field(gt=0)] = 0.07
+    """At the start; it is learned."""
+    smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Label smoothing of softmax."""

@@ -1,0 +1,43 @@
+"""Where and how a run is computed: nothing here changes its result."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from curate.core.stage import Execution
+from distill.recipe.section import Section
+
+
+class RunRecipe(Section):
+    folder: Annotated[str, Execution()] = "runs/distill/{name}-{fingerprint}"
+    """Where checkpoints, metrics and results go (a local folder). `{fingerprint}` gives every configuration its own."""
+    device: Annotated[str, Execution()] = "auto"
+    """auto (the GPU if there is one), cpu, cuda."""
+    threads: Annotated[int, Execution(), Field(ge=0)] = 0
+    """Threads of torch; 0 leaves its default."""
+    workers: Annotated[int, Execution(), Field(ge=1)] = 2
+    """Reading and decoding threads of each rank."""
+    prefetch_steps: Annotated[int, Execution(), Field(ge=0)] = 2
+    cache_bytes: Annotated[int, Execution(), Field(ge=0)] = 1 << 30
+    """Memory of each rank for decoded pictures and teacher targets, so that later epochs decode nothing."""
+    checkpoint_every: Annotated[int, Execution(), Field(ge=1)] = 500
+    """Steps."""
+    keep_checkpoints: Annotated[int, Execution(), Field(ge=1)] = 2
+    log_every: Annotated[int, Execution(), Field(ge=1)] = 10
+    """Steps averaged into one line of metrics.jsonl."""
+    tensorboard: Annotated[bool, Execution()] = True
+    """Event files beside metrics.jsonl."""
+    attention: Annotated[Literal["auto", "flex", "varlen", "sdpa_loop"], Execution()] = "auto"
+    """auto: flex on a GPU, sdpa_loop elsewhere."""
+    parallel: Annotated[Literal["replicated", "fsdp"], Execution()] = "replicated"
+    """fsdp: weights, gradients and optimiser states are split over the ranks (FSDP2)."""
+    micro_sequences: Annotated[int, Execution(), Field(ge=0)] = 0
+    """Sequences of a rank that go through the model at once; the gradients of the rest are added. 0: all at once."""
+    activation_checkpointing: Annotated[bool, Execution()] = False
+    """Compute each block's activations again for the backward pass rather than keep them."""
+    compile: Annotated[bool, Execution()] = False
+    """torch.compile the student's blocks."""
+    timeout_seconds: Annotated[float, Execution(), Field(gt=0)] = 600.0
+    """A rank that waits longer for another ends the run with an error."""

@@ -1,0 +1,80 @@
+"""The model that is trained. AMoE's is 18 deep, 768 wide, has 8 heads x 128, and 28 experts of which 6, hidden 384."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from distill.recipe.section import Section
+
+
+class MoeRecipe(Section):
+    """A mixture of SwiGLU experts in place of each block's MLP; no token is dropped."""
+
+    experts: Annotated[int, Field(ge=2)] = 28
+    active: Annotated[int, Field(ge=1)] = 6
+    """Experts of a token."""
+    hidden: Annotated[int, Field(ge=8)] = 384
+    """Hidden width of an expert; a multiple of 8."""
+    balance_rate: Annotated[float, Field(ge=0)] = 1e-3
+    """Step of the router's bias after each update (loss-free balancing); 0 leaves experts to themselves."""
+
+    @model_validator(mode="after")
+    def _possible(self) -> MoeRecipe:
+        if self.active > self.experts:
+            raise ValueError(f"active {self.active} is more than the {self.experts} experts; choose at most as many")
+        if self.hidden % 8:
+            raise ValueError(f"hidden {self.hidden} is not a multiple of 8, which grouped matrix products ask for")
+        return self
+
+
+class TextRecipe(Section):
+    """A text tower, for students that learn from pairs of image and text."""
+
+    vocabulary: Annotated[int, Field(ge=300)] = 8192
+    """Byte-pair tokens, learned from the training texts."""
+    context: Annotated[int, Field(ge=4)] = 32
+    """Tokens of a text; the rest is cut."""
+    width: Annotated[int, Field(ge=8)] = 192
+    depth: Annotated[int, Field(ge=1)] = 4
+    heads: Annotated[int, Field(ge=1)] = 3
+
+    @model_validator(mode="after")
+    def _divisible(self) -> TextRecipe:
+        if self.width % (2 * self.heads):
+            raise ValueError(f"width {self.width} is not a multiple of 2 x heads ({self.heads}); choose one that is")
+        return self
+
+
+class StudentRecipe(Section):
+    patch: Annotated[int, Field(ge=1)] = 16
+    """Pixels."""
+    width: Annotated[int, Field(ge=4)] = 192
+    depth: Annotated[int, Field(ge=1)] = 6
+    heads: Annotated[int, Field(ge=1)] = 3
+    head_dim: Annotated[int | None, Field(ge=2)] = None
+    """Width of an attention head; None: width / heads."""
+    mlp_ratio: Annotated[float, Field(gt=0)] = 8 / 3
+    """Hidden width of a dense block's SwiGLU over `width`."""
+    moe: MoeRecipe | None = None
+    """None: dense."""
+    registers: Annotated[int, Field(ge=0)] = 4
+    head_hidden: Annotated[int, Field(ge=1)] = 384
+    """Hidden width of the head that each teacher has."""
+    text: TextRecipe | None = None
+    embed: Annotated[int, Field(ge=8)] = 192
+    """Width of the space that pictures and texts share; only with `text`."""
+
+    @model_validator(mode="after")
+    def _divisible(self) -> StudentRecipe:
+        if self.head_dim is None and self.width % (2 * self.heads):
+            raise ValueError(
+                f"width {self.width} is not a multiple of 2 x heads ({self.heads}); choose one that is, "
+                f"or give head_dim"
+            )
+        if self.head_dim is not None and self.head_dim % 2:
+            raise ValueError(f"head_dim {self.head_dim} is odd; rotary positions turn pairs: choose an even one")
+        if self.moe is not None and self.width % 8:
+            raise ValueError(f"width {self.width} is not a multiple of 8, which grouped matrix products ask for")
+        return self

@@ -1,0 +1,32 @@
+"""Steps, batch, optimiser and schedule."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from distill.recipe.section import Section
+
+
+class TrainRecipe(Section):
+    steps: Annotated[int, Field(ge=1)]
+    sequences: Annotated[int, Field(ge=1)] | dict[str, Annotated[int, Field(ge=1)]] = 4
+    """Sequences of a step over all ranks: the global batch. By modality where they differ."""
+    learning_rate: Annotated[float, Field(gt=0)] = 1e-3
+    final_learning_rate: Annotated[float, Field(ge=0)] = 1e-4
+    """Reached at the last step."""
+    warmup_steps: Annotated[int, Field(ge=0)] = 50
+    schedule: Literal["linear", "cosine", "constant"] = "linear"
+    optimizer: Literal["adamw", "lion", "lamb"] = "adamw"
+    weight_decay: Annotated[float, Field(ge=0)] = 0.02
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: Annotated[float, Field(gt=0)] = 1e-15
+    clip_norm: Annotated[float, Field(ge=0)] = 0.0
+    """Global gradient norm above which gradients are scaled down; 0 for never."""
+    ema: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Decay of the moving average of the weights, which is then evaluated and exported; 0 for none."""
+    standardise_samples: Annotated[int, Field(ge=2)] = 1024
+    """Training pictures on which the teachers' statistics are fitted."""
+    precision: Literal["float32", "bfloat16", "float64"] = "float32"
+    """bfloat16 is autocast over float32 weights."""

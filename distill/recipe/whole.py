@@ -1,0 +1,114 @@
+"""A training run is one complete typed configuration.
+
+What is marked `Execution` changes speed or place, never the result, and stays outside of the run's fingerprint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, model_validator
+
+from curate.core.stage import Execution
+from distill.recipe.data import DataRecipe
+from distill.recipe.evaluate import EvaluateRecipe
+from distill.recipe.objective import ContrastiveRecipe, TeacherRecipe
+from distill.recipe.run import RunRecipe
+from distill.recipe.section import Section
+from distill.recipe.student import StudentRecipe
+from distill.recipe.train import TrainRecipe
+
+
+class StageRecipe(Section):
+    """What is different in a stage of training: any values of `data` and `train`. The weights go on."""
+
+    data: dict[str, Any] = {}
+    train: dict[str, Any] = {}
+
+
+class Recipe(Section):
+    name: Annotated[str, Execution(), Field(pattern=r"^[\w.-]+$")]
+    seed: Annotated[int, Field(ge=0)] = 0
+    run: RunRecipe = RunRecipe()
+    data: DataRecipe
+    student: StudentRecipe = StudentRecipe()
+    teachers: list[TeacherRecipe] = []
+    contrastive: ContrastiveRecipe | None = None
+    train: TrainRecipe
+    stages: list[StageRecipe] = []
+    """One after another, each with its own steps, schedule and data; empty: one stage, as `data` and `train` say."""
+    evaluate: Annotated[EvaluateRecipe, Execution()] = EvaluateRecipe()
+
+    def staged(self) -> list[Recipe]:
+        """The complete recipe of each stage, itself without stages."""
+        if not self.stages:
+            return [self]
+        base = self.model_dump(mode="json") | {"stages": []}
+        changes = ({"data": stage.data, "train": stage.train} for stage in self.stages)
+        return [Recipe.model_validate(merged(base, change)) for change in changes]
+
+    @property
+    def steps(self) -> int:
+        """Of all stages."""
+        return sum(stage.train.steps for stage in self.staged())
+
+    @model_validator(mode="after")
+    def _fits(self) -> Recipe:
+        longest = self.data.max_tokens + 1 + self.student.registers
+        if self.data.sequence_tokens < longest:
+            raise ValueError(
+                f"data.sequence_tokens {self.data.sequence_tokens} is shorter than the longest picture, {longest} "
+                f"(max_tokens + CLS + registers); raise it or lower data.sources' max_tokens"
+            )
+        names = [teacher.label for teacher in self.teachers]
+        if len(set(names)) < len(names):
+            raise ValueError("teachers: a name is given twice; give each teacher its own `name`")
+        return self
+
+    @model_validator(mode="after")
+    def _asks_something(self) -> Recipe:
+        if not self.teachers and self.contrastive is None:
+            raise ValueError("nothing to learn from; give teachers, or contrastive with student.text")
+        if (self.contrastive is None) != (self.student.text is None):
+            raise ValueError("contrastive and student.text go together; give both or neither")
+        if self.contrastive is not None and not all(source.texts for source in self.data.sources):
+            raise ValueError("contrastive needs texts; give every one of data.sources its `texts`, as in {txt: 1}")
+        return self
+
+    @model_validator(mode="after")
+    def _stages_are_valid(self) -> Recipe:
+        self.staged()
+        return self
+
+    def semantic(self) -> dict[str, Any]:
+        """What decides the trained student, JSON-able."""
+        values: dict[str, Any] = semantic(self)
+        values["stages"] = [
+            {"data": semantic(stage.data), "train": semantic(stage.train)}
+            for stage in self.staged()[: len(self.stages)]
+        ]
+        return values
+
+
+def semantic(value: Any) -> Any:
+    """Without what is marked Execution."""
+    if isinstance(value, BaseModel):
+        fields = type(value).model_fields.items()
+        kept = [name for name, info in fields if not any(isinstance(mark, Execution) for mark in info.metadata)]
+        return {name: semantic(getattr(value, name)) for name in kept}
+    if isinstance(value, Mapping):
+        return {str(key): semantic(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [semantic(item) for item in value]
+    return value
+
+
+def merged(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """`changes` over `base`, mapping by mapping; lists and plain values are replaced."""
+    out = dict(base)
+    for name, value in changes.items():
+        below = out.get(name)
+        deeper = isinstance(value, Mapping) and isinstance(below, dict)
+        out[name] = merged(below, value) if deeper and isinstance(below, dict) else value
+    return out
