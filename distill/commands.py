@@ -16,7 +16,7 @@ from curate.encoders import identity
 from distill.data.dataset import Dataset, open_dataset
 from distill.folder import RunFolder, run_fingerprint
 from distill.recipe import Recipe, apply_overrides
-from distill.show import AFTER, BEFORE, show_evaluation
+from distill.evaluation.show import AFTER, BEFORE, show_evaluation
 
 # Read when torch is loaded: threads that spin while they wait for one another make a step 30 times slower as soon as
 # anything else wants a core (8.0 s against 0.24 s, 2 threads on 2 cores beside 2 busy processes).

@@ -20,7 +20,8 @@ from curate.core.hashing import ranks
 from distill.data.dataset import Dataset
 from distill.data.loader import collate, read_in_order
 from distill.data.pictures import Picture
-from distill.knn import accuracies, knn_votes
+from distill.evaluation.knn import knn_votes
+from distill.evaluation.scores import accuracies
 from distill.models.student import Student
 from distill.recipe import EvaluateRecipe, Recipe
 from distill.workbench import Workbench
@@ -133,8 +134,7 @@ def _score(
         k=recipe.k,
         temperature=recipe.temperature,
     )
-    accuracy, per_class = accuracies(votes, answers)
-    return {"accuracy": accuracy, "per_class": per_class}
+    return accuracies(votes, answers)
 
 
 def _baselines(questions: Questions, train: list[int], test: list[int]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from curate.acquire.extensions import RASTER_EXTENSIONS
 from curate.core.errors import CurateError, InputError
 from distill import commands
 from distill.recipe import load_recipe
-from distill.show import AFTER, BEFORE
+from distill.evaluation.show import AFTER, BEFORE
 from pipelines.openclipart import openclipart
 
 PIPELINE = "pipelines/quickstart.yaml"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from distill.show import AFTER, BEFORE
+from distill.evaluation.show import AFTER, BEFORE
 from pipelines import quickstart
 
 

@@ -38,10 +38,3 @@ def knn_votes(
         rows = np.repeat(np.arange(start, start + len(similarity)), k)
         np.add.at(votes, (rows, train_labels_N[nearest].ravel()), weight.ravel())
     return votes
-
-
-def accuracies(votes_MC: NDArray[np.float64], labels_M: NDArray[np.int64]) -> tuple[float, float]:
-    """Share of test rows whose most voted class is right, and the mean of that share over the classes tested."""
-    right = votes_MC.argmax(1) == labels_M
-    per_class = [right[labels_M == label].mean() for label in np.unique(labels_M)]
-    return float(right.mean()), float(np.mean(per_class))
