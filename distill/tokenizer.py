@@ -1,0 +1,79 @@
+"""Texts as byte-pair tokens of a small vocabulary, learned from the texts that a student is trained on.
+
+A vocabulary of a large model is larger than a small student: 49,152 tokens of width 192 are 9.4M weights. Byte-level
+pairs (Sennrich et al. 2016; bytes as in GPT-2) have no unknown token, whatever is asked later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer as Pieces
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+
+from curate.core.errors import InputError
+from curate.core.hashing import digest_bytes
+
+PAD, END = 0, 1
+_SPECIAL = ["<pad>", "<end>"]
+SMALLEST = 256 + len(_SPECIAL)
+"""A token for every byte, and the special ones."""
+
+
+class Tokenizer:
+    """Lower-cased, compatibility forms composed (NFKC); case says little of what is in a picture."""
+
+    def __init__(self, pieces: Pieces) -> None:
+        self._pieces = pieces
+
+    @classmethod
+    def train(cls, texts: Iterable[str], vocabulary: int) -> Tokenizer:
+        """At most `vocabulary` tokens; fewer where the texts have no more pairs. The order of texts changes nothing."""
+        if vocabulary < SMALLEST:
+            raise InputError(
+                f"student.text.vocabulary: {vocabulary} has no place for all bytes; give {SMALLEST} or more"
+            )
+        pieces = Pieces(models.BPE())
+        pieces.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase(), normalizers.Strip()])
+        pieces.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+        pieces.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(
+            vocab_size=vocabulary, min_frequency=2, special_tokens=_SPECIAL, show_progress=False,
+            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        )  # fmt: skip
+        pieces.train_from_iterator(sorted(texts), trainer)
+        return cls(pieces)
+
+    @classmethod
+    def parse(cls, text: str, place: str = "tokenizer.json") -> Tokenizer:
+        """The inverse of `json`. Raises InputError, naming `place`."""
+        try:
+            pieces = Pieces.from_str(text)
+        except Exception as error:  # noqa: BLE001 - the library raises Exception itself
+            raise InputError(f"{place} is no tokenizer ({error}); export the run again") from None
+        if [pieces.token_to_id(token) for token in _SPECIAL] != [PAD, END]:
+            raise InputError(f"{place} has no {' and '.join(_SPECIAL)} as its first tokens; export the run again")
+        return cls(pieces)
+
+    def json(self) -> str:
+        """What tokenizer.json holds; `tokenizers` and `transformers` read it, too."""
+        return self._pieces.to_str(pretty=False)
+
+    def digest(self) -> str:
+        return digest_bytes([self.json().encode()])
+
+    def __len__(self) -> int:
+        return self._pieces.get_vocab_size()
+
+    def encode(self, texts: Sequence[str], context: int) -> NDArray[np.int64]:
+        """(B, L) with L <= context: as long as the longest; padded with PAD. Each text ends with END, also when cut."""
+        rows = [[*encoding.ids[: context - 1], END] for encoding in self._pieces.encode_batch(list(texts))]
+        out = np.full((len(rows), max(map(len, rows), default=1)), PAD, dtype=np.int64)
+        for place, row in enumerate(rows):
+            out[place, : len(row)] = row
+        return out
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return self._pieces.decode([int(token) for token in tokens]).strip()
