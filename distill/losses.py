@@ -1,34 +1,43 @@
 """Losses of each image, before any mean: the caller divides sums by the images of the global batch.
 
-An image counts the same however large it is and whatever it is packed with (../shared/training.md, "AMoE in detail").
+An image counts the same however large it is and whatever it is packed with. After AMoE, Eqs. 1 to 4: an error per
+token, a mean over the tokens of an image.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cosine_similarity
+from torch.nn.functional import cosine_similarity, smooth_l1_loss
+
+Kind = Literal["cosine", "mse", "smooth_l1"]
+Channels = Literal["mean", "sum"]
 
 
-def summary_loss(predicted_BD: Tensor, target_BD: Tensor) -> Tensor:
-    """1 - cosine (B,): 0 for the same direction, 2 for the opposite one."""
-    return 1.0 - cosine_similarity(predicted_BD, target_BD, dim=-1, eps=1e-12)
+def errors(predicted: Tensor, target: Tensor, kind: Kind, channels: Channels = "mean") -> Tensor:
+    """Of vectors (…, C) -> (…).
 
-
-def patch_loss(predicted_NP: Tensor, target_NP: Tensor, tokens: Sequence[int], error: str = "mean") -> Tensor:
-    """Squared error (B,), summed or averaged over channels, averaged over the tokens of each image.
-
-    tokens: patches per image, in order; they add up to N.
+    cosine: 1 - cos, 0 for the same direction, 2 for the opposite one, 1 for a vector of zeros. mse, smooth_l1 (of the
+    threshold 1): the mean over channels or their sum.
     """
-    squared = (predicted_NP - target_NP).square()
-    per_token = squared.mean(-1) if error == "mean" else squared.sum(-1)
-    counts = torch.as_tensor(tokens, device=per_token.device)
-    image = torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
-    total = per_token.new_zeros(len(counts)).index_add(0, image, per_token)
-    return total / counts.to(total)
+    if kind == "cosine":
+        return 1.0 - cosine_similarity(predicted, target, dim=-1, eps=1e-12)
+    if kind == "mse":
+        error = (predicted - target).square()
+    else:
+        error = smooth_l1_loss(predicted, target, reduction="none")
+    return error.mean(-1) if channels == "mean" else error.sum(-1)
+
+
+def image_means(values_N: Tensor, tokens: Sequence[int]) -> Tensor:
+    """Values of tokens, images end to end -> means (B,); tokens: patches of each image, N together."""
+    counts = torch.tensor(tokens, device=values_N.device)
+    image = torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts, output_size=len(values_N))
+    return values_N.new_zeros(len(counts)).index_add(0, image, values_N) / counts.to(values_N)
 
 
 def resample_patches(features_HWP: Tensor, rows: int, columns: int) -> Tensor:

@@ -19,7 +19,7 @@ from distill.checkpoint import last_checkpoint, save_checkpoint
 from distill.data.loader import Loader, Share, collate
 from distill.folder import RunFolder
 from distill.models.student import Student, decay_groups
-from distill.objective import share_loss
+from distill.objective import part_names, student_terms
 from distill.progress import Bar, Metrics
 from distill.recipe import Recipe
 from distill.teachers import Standards
@@ -99,15 +99,15 @@ class Trainer:
     def _update(self, share: Share, images: float) -> dict[str, float]:
         recipe, world = self.bench.recipe, self.bench.world
         self.optimizer.zero_grad(set_to_none=True)
-        names = self._part_names()
+        names = part_names(recipe, self.standards)
         sums = [0.0] * (1 + len(names))
         if share.pictures:
             batch = collate(share.pictures)
             targets = self.bench.teachers.targets(batch.pictures)
             with self._precision():
-                losses = share_loss(self.student, batch, targets, self.standards, recipe.teachers)
-            (losses.total / images).backward()
-            sums = [losses.total.item(), *(float(losses.parts[name]) for name in names)]
+                losses = student_terms(self.student, batch, targets, self.standards, recipe)
+            (losses.additive / images).backward()
+            sums = [losses.additive.item(), *(float(losses.parts[name]) for name in names)]
         sums = world.numbers(sums)
         if not math.isfinite(sums[0]):
             raise CurateError(
@@ -121,14 +121,6 @@ class Trainer:
             group["lr"] = learning_rate(recipe, self.step)
         self.optimizer.step()
         return dict(zip(["loss", *names], sums, strict=True))
-
-    def _part_names(self) -> list[str]:
-        names = []
-        for teacher, standard in zip(self.bench.recipe.teachers, self.standards, strict=True):
-            names.append(f"{teacher.label}/summary")
-            if standard.patches is not None and teacher.patches.weight:
-                names.append(f"{teacher.label}/patches")
-        return names
 
     def _precision(self) -> Any:
         if self.bench.recipe.train.precision == "bfloat16":

@@ -1,16 +1,22 @@
-"""What training and evaluation share: the dataset's split, its pictures, the teachers, and one cache for both."""
+"""What training and evaluation share: the split of the data, its pictures and texts, the teachers, one cache for all."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from curate.core.errors import InputError
 from curate.core.hashing import ranks
-from curate.encoders import load
+from distill.data.augment import augment
+from distill.data.blend import Blend, as_blend
 from distill.data.dataset import Dataset
-from distill.data.loader import read_in_order
+from distill.data.loader import Batch, read_in_order
 from distill.data.pictures import Allowance, Pictures
 from distill.data.split import held_out
 from distill.data.stream import Packing, Stream
@@ -19,12 +25,13 @@ from distill.models.vit import VitConfig
 from distill.parallel import World
 from distill.recipe import Recipe
 from distill.teachers import Standards, Teachers, fit_standards
+from distill.tokenizer import Tokenizer
 
 _STANDARDISE_SALT = 0x57A4
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}
 
 
-def held_out_rows(recipe: Recipe, dataset: Dataset) -> np.ndarray:
+def held_out_rows(recipe: Recipe, dataset: Dataset | Blend) -> np.ndarray:
     """True (n,) for the rows of the index that are held out."""
     sets = dataset.strings("duplicate_set") if dataset.has("duplicate_set") else None
     keys = [str(key) for key in dataset.strings("key")]
@@ -33,34 +40,37 @@ def held_out_rows(recipe: Recipe, dataset: Dataset) -> np.ndarray:
 
 @dataclass
 class Workbench:
-    """Built once per process; `test` (n,) is True for the rows of the index that are never trained on."""
+    """Of one stage (`Recipe.staged`), once per process; `test` (n,) is True for rows that are never trained on."""
 
     recipe: Recipe
-    dataset: Dataset
+    dataset: Blend
     world: World
     teachers: Teachers
     pictures: Pictures
     test: np.ndarray
+    tokenizer: Tokenizer | None = None
+    """Of the text tower: fitted, or read from the run's folder, before a student is made."""
 
     @classmethod
-    def of(cls, recipe: Recipe, dataset: Dataset, world: World) -> Workbench:
+    def of(
+        cls, recipe: Recipe, dataset: Dataset | Blend, world: World, *, tokenizer: Tokenizer | None = None
+    ) -> Workbench:
         if recipe.run.threads:
             torch.set_num_threads(recipe.run.threads)
+        blend = as_blend(dataset, recipe.data.sources)
         allowance = Allowance(recipe.run.cache_bytes)
-        encoders = {
-            item.encoder: load(item.encoder, device=str(world.device), precision=item.precision)
-            for item in recipe.teachers
-        }
-        teachers = Teachers(encoders, allowance=allowance)
+        teachers = Teachers.of(recipe, world.device, allowance=allowance)
         pictures = Pictures(
-            dataset,
+            blend,
             patch=recipe.student.patch,
-            max_tokens=recipe.data.max_tokens,
-            teachers=teachers,
+            teachers=teachers if recipe.teachers else None,
             allowance=allowance,
             share=1 / world.size,
+            seed=recipe.seed,
+            augment=None if recipe.data.augment is None else partial(augment, recipe=recipe.data.augment),
+            needs_text=recipe.contrastive is not None,
         )
-        return cls(recipe, dataset, world, teachers, pictures, held_out_rows(recipe, dataset))
+        return cls(recipe, blend, world, teachers, pictures, held_out_rows(recipe, blend), tokenizer)
 
     def new_student(self) -> Student:
         """As it is before training: the same weights for a recipe, wherever it is built."""
@@ -73,23 +83,46 @@ class Workbench:
             mlp_ratio=size.mlp_ratio,
             registers=size.registers,
         )
-        student = build_student(config, self.teachers.heads(size.head_hidden), self.recipe.seed)
+        student = build_student(config, self.teachers.heads(self.recipe), self.recipe.seed)
         return student.to(self.world.device, _DTYPES[self.recipe.train.precision])
 
+    def poolers(self) -> Mapping[str, Any]:
+        """Of the teachers whose own pooler makes the student's summary."""
+        wanted = [teacher.label for teacher in self.recipe.teachers if teacher.pooler]
+        return {name: self.teachers.poolers()[name] for name in wanted}
+
+    def train_rows(self) -> np.ndarray:
+        return np.flatnonzero(~self.test)
+
     def stream(self) -> Stream:
-        data = self.recipe.data
-        rows = np.flatnonzero(~self.test)
+        data, prefix = self.recipe.data, 1 + self.recipe.student.registers
         packing = Packing(data.sequence_tokens, data.sequence_images, data.lookahead, data.lanes, data.window_shards)
-        tokens = self.pictures.patch_tokens[rows] + 1 + self.recipe.student.registers
-        sequences = self.recipe.train.sequences
-        return Stream(self.dataset, rows, seed=self.recipe.seed, sequences=sequences, tokens=tokens, packing=packing)
+        return Stream(
+            self.dataset,
+            self.train_rows(),
+            seed=self.recipe.seed,
+            sequences=self.recipe.train.sequences,
+            tokens=lambda rows, epochs: self.pictures.tokens(rows, epochs) + prefix,
+            packing=packing,
+        )
 
     def standards(self) -> list[Standards]:
         """Fitted on the training pictures of lowest hash(seed, key), a share of them by each rank."""
-        rows = np.flatnonzero(~self.test)
+        if not self.recipe.teachers:
+            return []
+        rows = self.train_rows()
         keys = np.asarray(self.dataset.strings("key"), dtype=object)[rows]
         order = np.argsort(ranks(self.recipe.seed, keys, _STANDARDISE_SALT), kind="stable")
         chosen = rows[order[: self.recipe.train.standardise_samples]][self.world.rank :: self.world.size]
         read = read_in_order(self.pictures, chosen, batch=64, workers=self.recipe.run.workers)
-        heads = self.teachers.heads(self.recipe.student.head_hidden)
-        return fit_standards(self.teachers, (good for good, _ in read), heads, self.world)
+        return fit_standards(self.teachers, self.recipe.teachers, (good for good, _ in read), self.world)
+
+    def tokens(self, batch: Batch) -> Tensor | None:
+        """(B, L) of the texts that go with pictures; None without a text tower."""
+        text = self.recipe.student.text
+        if text is None or self.recipe.contrastive is None:
+            return None
+        if self.tokenizer is None:
+            raise InputError("the run's folder has no tokenizer.json; train the recipe's student first")
+        tokens = self.tokenizer.encode([item or "" for item in batch.texts], text.context)
+        return torch.from_numpy(tokens).to(self.world.device)

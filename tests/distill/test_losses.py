@@ -4,24 +4,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import interpolate
 
-from distill.losses import patch_loss, resample_patches, summary_loss
+from distill.losses import errors, image_means, resample_patches
 
 
-def test_summary_loss_is_one_minus_cosine():
+def randn(*shape, seed=0):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def test_cosine_error():
     a = torch.tensor([[1.0, 0.0], [1.0, 0.0], [2.0, 0.0], [0.0, 0.0]])
     b = torch.tensor([[3.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [1.0, 0.0]])
-    assert summary_loss(a, b).tolist() == pytest.approx([0.0, 1.0, 2.0, 1.0])
+    assert errors(a, b, "cosine").tolist() == pytest.approx([0.0, 1.0, 2.0, 1.0])
 
 
-@given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.sampled_from(["mean", "sum"]))
-def test_patch_loss_counts_images_not_tokens(tokens, error):
-    generator = torch.Generator().manual_seed(0)
-    a, b = torch.randn(2, sum(tokens), 3, dtype=torch.float64, generator=generator)
-    expected = []
-    for x, y in zip(a.split(tokens), b.split(tokens), strict=True):
-        squared = (x - y) ** 2
-        expected.append((squared.mean() if error == "mean" else squared.sum(1).mean()).item())
-    assert patch_loss(a, b, tokens, error).tolist() == pytest.approx(expected)
+@pytest.mark.parametrize(("kind", "expected"), [("mse", (0.25 + 9.0)), ("smooth_l1", (0.125 + 2.5))])
+def test_errors_over_channels(kind, expected):
+    a, b = torch.tensor([[1.5, 5.0]]), torch.tensor([[1.0, 2.0]])
+    assert errors(a, b, kind, "sum").item() == pytest.approx(expected)
+    assert errors(a, b, kind, "mean").item() == pytest.approx(expected / 2)
+    assert errors(a[None], b[None], kind).shape == (1, 1)
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=6))
+def test_an_image_counts_once_however_many_tokens_it_has(tokens):
+    values = randn(sum(tokens))
+    expected = [part.mean().item() for part in values.split(tokens)]
+    assert image_means(values, tokens).tolist() == pytest.approx(expected)
 
 
 def test_resampling_keeps_a_grid_of_its_size_and_constants():

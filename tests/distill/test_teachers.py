@@ -1,15 +1,13 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from curate.core.errors import Reject
 from curate.encoders import Encoder, Features
 from distill.data.pictures import Allowance, Pictures
-from distill.models.student import HeadConfig
 from distill.parallel import World
-from distill.teachers import Moments, Standards, Teachers, fit_standards
+from distill.recipe import TeacherRecipe
+from distill.teachers import EncoderTeacher, Shape, Standards, Teachers, fit_standards
 
 ALONE = World(0, 1, torch.device("cpu"))
 
@@ -37,7 +35,7 @@ class Colours(Encoder):
 def bench(dataset, limit: int = 1 << 24, patches: bool = True):
     allowance = Allowance(limit)
     encoder = Colours(patches)
-    teachers = Teachers({"colours": encoder}, allowance=allowance, batch=4)
+    teachers = Teachers({"colours": EncoderTeacher(encoder)}, allowance=allowance, batch=4)
     return encoder, teachers, Pictures(dataset, patch=8, max_tokens=16, teachers=teachers, allowance=allowance)
 
 
@@ -65,7 +63,7 @@ def test_targets_are_asked_for_again_where_there_is_no_room(dataset):
 def test_a_teacher_without_patches_has_none(dataset):
     _, teachers, pictures = bench(dataset, patches=False)
     assert teachers.targets([pictures.get(0)])[0].patches is None
-    assert teachers.heads(8) == [HeadConfig(3, None, 8)]
+    assert teachers.shapes == [Shape(3, None)]
 
 
 def test_a_picture_that_a_teacher_refuses_is_skipped(dataset):
@@ -78,38 +76,11 @@ def test_a_picture_that_a_teacher_refuses_is_skipped(dataset):
     assert pictures.get(0).reason == "too_bright"
 
 
-@given(st.integers(2, 30), st.integers(1, 5), st.floats(-1e3, 1e3), st.floats(0.01, 1e3))
-def test_standardised_features_have_no_mean_and_unit_variance(count, width, centre, spread):
-    x = torch.randn(count, width, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * spread + centre
-    moments = Moments(width)
-    for part in x.split(7):
-        moments.add(part)
-    y = moments.standard()(x)
-    assert torch.allclose(y.mean(0), torch.zeros(width, dtype=y.dtype), atol=1e-3)
-    assert y.var(0, unbiased=False).mean().item() == pytest.approx(1.0, rel=1e-3)
-
-
-def test_directions_and_ratios_are_kept():
-    """A centre and one scale: squared errors shrink by scale^2 everywhere, as in PHI-S."""
-    x = torch.randn(50, 4, generator=torch.Generator().manual_seed(0)) * torch.tensor([1.0, 2.0, 3.0, 10.0])
-    moments = Moments(4)
-    moments.add(x)
-    standard = moments.standard()
-    y = standard(x)
-    ratio = (x[1:] - x[0]).square().sum(1) / (y[1:] - y[0]).square().sum(1)
-    assert torch.allclose(ratio, standard.scale.float().square().expand(49), rtol=1e-4)
-
-
-def test_constant_features_are_not_divided_by_zero():
-    moments = Moments(2)
-    moments.add(torch.full((5, 2), 3.0))
-    assert torch.equal(moments.standard()(torch.full((1, 2), 3.0)), torch.zeros(1, 2))
-
-
 def test_standards_are_fitted_over_patches_too_and_survive_a_checkpoint(dataset):
     _, teachers, pictures = bench(dataset)
     items = [pictures.get(row) for row in range(20)]
-    fitted = fit_standards(teachers, [items[:9], [], items[9:]], teachers.heads(8), ALONE)[0]
+    recipes = [TeacherRecipe(encoder="descriptor", standardise="scale")]
+    fitted = fit_standards(teachers, recipes, [items[:9], [], items[9:]], ALONE)[0]
     target = fitted(teachers.targets(items)[0])
     assert target.summary.mean(0).abs().max() < 1e-3
     assert target.patches.var(0, unbiased=False).mean().item() == pytest.approx(1.0, rel=1e-3)

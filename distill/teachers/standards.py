@@ -1,0 +1,187 @@
+"""Teachers' features brought to one scale, and back: PHI-S (Ranzinger et al. 2024), or a centre and a scale alone.
+
+Otherwise the teacher with the greatest variance would take most of the student.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from curate.core.errors import RecipeError
+from distill.data.pictures import Picture
+from distill.parallel import World
+from distill.recipe import TeacherRecipe
+from distill.teachers.base import Shape, Target
+from distill.teachers.hadamard import hadamard
+from distill.teachers.moments import Moments
+from distill.teachers.panel import Teachers
+
+_CONSTANT = 1e-12
+"""Variance over squared mean below which features count as constant: they are centred, but not scaled."""
+
+
+@dataclass
+class Standard:
+    """y = R (x - mean) / scale for rows x (…, C): unit variance on average, of every single channel with a rotation.
+
+    PHI-S: R = H Uᵀ, U the covariance's eigenvectors, H an orthonormal Hadamard matrix, and scale² the mean of the
+    eigenvalues. Squared error does not see R, nor does cosine; an error per channel does. A kind with several vectors
+    a picture that must not be mixed (registers) has a mean for each, (R, C).
+    """
+
+    mean: Tensor
+    scale: Tensor
+    rotation: Tensor | None = None
+    """(C, C) float64, orthonormal."""
+    _cast: dict[tuple[torch.dtype, torch.device], tuple[Tensor, Tensor, Tensor | None]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def __call__(self, features: Tensor) -> Tensor:
+        mean, scale, rotation = self._like(features)
+        y = (features - mean) / scale
+        return y if rotation is None else _product(y, rotation.T)
+
+    def invert(self, features: Tensor) -> Tensor:
+        mean, scale, rotation = self._like(features)
+        y = features if rotation is None else _product(features, rotation)
+        return y * scale + mean
+
+    def _like(self, features: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        place = (features.dtype, features.device)
+        if place not in self._cast:
+            rotation = None if self.rotation is None else self.rotation.to(features)
+            self._cast[place] = (self.mean.to(features), self.scale.to(features), rotation)
+        return self._cast[place]
+
+
+def _product(x: Tensor, matrix: Tensor) -> Tensor:
+    """Targets keep their precision under autocast."""
+    with torch.autocast(x.device.type, enabled=False):
+        return x @ matrix
+
+
+@dataclass
+class Standards:
+    """Of one teacher, by kind; None for kinds that it does not have."""
+
+    summary: Standard
+    patches: Standard | None = None
+    registers: Standard | None = None
+
+    def __call__(self, target: Target) -> Target:
+        patches = self.patches(target.patches) if self.patches and target.patches is not None else None
+        registers = self.registers(target.registers) if self.registers and target.registers is not None else None
+        return Target(self.summary(target.summary), patches, registers)
+
+    def invert_summary(self, summary_BD: Tensor) -> Tensor:
+        return self.summary.invert(summary_BD)
+
+    def invert_patches(self, patches_NP: Tensor) -> Tensor:
+        """Of a teacher that has patches."""
+        assert self.patches is not None
+        return self.patches.invert(patches_NP)
+
+    def state(self) -> dict[str, Tensor]:
+        """For checkpoints and exports; `of` reads it."""
+        state = {}
+        for name, kind in zip(("summary", "patches", "registers"), self._kinds(), strict=True):
+            if kind is not None:
+                state |= {f"{name}_mean": kind.mean, f"{name}_scale": kind.scale}
+                state |= {} if kind.rotation is None else {f"{name}_rotation": kind.rotation}
+        return state
+
+    @classmethod
+    def of(cls, state: dict[str, Tensor]) -> Standards:
+        def kind(name: str) -> Standard | None:
+            if f"{name}_mean" not in state:
+                return None
+            return Standard(state[f"{name}_mean"], state[f"{name}_scale"], state.get(f"{name}_rotation"))
+
+        summary = kind("summary")
+        assert summary is not None
+        return cls(summary, kind("patches"), kind("registers"))
+
+    def _kinds(self) -> tuple[Standard, Standard | None, Standard | None]:
+        return self.summary, self.patches, self.registers
+
+
+def check_orders(teachers: Teachers, recipes: Sequence[TeacherRecipe]) -> None:
+    """RecipeError, before anything is read, for a dimension that PHI-S cannot do."""
+    for recipe, shape in zip(recipes, teachers.shapes, strict=True):
+        for kind, width in (("summary", shape.summary), ("patches", shape.patches)):
+            if recipe.standardise == "phi_s" and width is not None and hadamard(width) is None:
+                raise RecipeError(
+                    f"teachers: {recipe.label!r} has a {kind} of {width} dimensions, for which there is no Hadamard "
+                    f"matrix here (see distill.teachers.hadamard); give that teacher standardise: scale"
+                )
+
+
+def fit_standards(
+    teachers: Teachers, recipes: Sequence[TeacherRecipe], batches: Iterable[Sequence[Picture]], world: World
+) -> list[Standards]:
+    """Of each teacher, over this rank's pictures in `batches` and every other rank's; the same on all ranks."""
+    check_orders(teachers, recipes)
+    fits = [_Fit(recipe, shape) for recipe, shape in zip(recipes, teachers.shapes, strict=True)]
+    for pictures in batches:
+        if pictures:
+            for fit, target in zip(fits, teachers.targets(pictures), strict=True):
+                fit.add(target)
+    return [fit.standards(world) for fit in fits]
+
+
+class _Fit:
+    """Moments of one teacher's kinds."""
+
+    def __init__(self, recipe: TeacherRecipe, shape: Shape) -> None:
+        self.how, self.shape = recipe.standardise, shape
+        whole = recipe.standardise == "phi_s"
+        self.summary = Moments(shape.summary, covariance=whole)
+        self.patches = Moments(shape.patches, covariance=whole) if shape.patches else None
+        self.registers = Moments(shape.registers * shape.summary, covariance=False) if shape.registers else None
+
+    def add(self, target: Target) -> None:
+        if self.how == "none":
+            return
+        self.summary.add(target.summary)
+        if self.patches is not None and target.patches is not None:
+            self.patches.add(target.patches)
+        if self.registers is not None and target.registers is not None:
+            self.registers.add(target.registers.flatten(1))
+
+    def standards(self, world: World) -> Standards:
+        registers = _standard(self.registers, world)
+        if registers is not None and self.how != "none":
+            registers = Standard(registers.mean.view(self.shape.registers, -1), registers.scale)
+        summary = _standard(self.summary, world)
+        assert summary is not None
+        return Standards(summary, _standard(self.patches, world), registers)
+
+
+def _standard(moments: Moments | None, world: World) -> Standard | None:
+    """The identity of moments that have seen nothing."""
+    if moments is None:
+        return None
+    moments.merge(world)
+    count = moments.count.clamp(min=1.0)
+    covariance = moments.scatter / count
+    variance = (covariance.diagonal() if moments.covariance else covariance).mean()
+    varies = variance > _CONSTANT * moments.mean.square().mean()
+    scale = variance.sqrt() if varies else torch.ones((), dtype=torch.float64)
+    return Standard(moments.mean, scale, _rotation(covariance, world) if moments.covariance else None)
+
+
+def _rotation(covariance_CC: Tensor, world: World) -> Tensor:
+    """H Uᵀ as the first rank finds it: another library may find other eigenvectors where eigenvalues are close."""
+    rotation = torch.zeros_like(covariance_CC)
+    if world.first:
+        vectors = torch.linalg.eigh(covariance_CC).eigenvectors
+        largest = vectors.gather(0, vectors.abs().argmax(0, keepdim=True))
+        matrix = hadamard(len(vectors))
+        assert matrix is not None
+        rotation = torch.from_numpy(matrix).double() / len(vectors) ** 0.5 @ (vectors * largest.sign()).T
+    return world.sum(rotation.to(world.device)).cpu()
