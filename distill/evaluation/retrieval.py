@@ -38,7 +38,7 @@ def recalls(
     """`image_to_text` and `text_to_image`: share of the pictures (texts) with an own text (picture) among the first k.
 
     pairs: rows of picture and text that belong together; who has none is a candidate but asks nothing. temperature:
-    re-weight as in Perception Encoder (Bolya et al. 2025; "PE, retrieval with re-weighting"): a similarity is multiplied
+    re-weight (Bolya et al. 2025, "PE, retrieval with re-weighting"): a similarity is multiplied
     by its softmax over those who ask, so that a candidate that is near to everyone comes later. It looks at all
     questions at once, so compare such figures only with one another.
     """
