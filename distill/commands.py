@@ -13,7 +13,7 @@ from rich.console import Console
 from curate.core.errors import InputError, PinnedError
 from curate.core.hashing import digest
 from curate.encoders import identity
-from distill.data.dataset import Dataset, open_dataset
+from distill.data.blend import Blend, open_blend
 from distill.folder import RunFolder, run_fingerprint
 from distill.recipe import Recipe, apply_overrides
 from distill.evaluation.show import AFTER, BEFORE, show_evaluation
@@ -29,28 +29,28 @@ if TYPE_CHECKING:
 
 def train(recipe: Recipe, console: Console) -> RunFolder:
     """Train and evaluate; returns at once when the folder holds the finished run of the same fingerprint."""
-    dataset = open_dataset(recipe.data.sources[0].dataset)
-    fingerprint = _fingerprint(recipe, dataset)
+    blends = [open_blend(stage.data) for stage in recipe.staged()]
+    fingerprint = _fingerprint(recipe, blends)
     run = RunFolder.of(recipe, fingerprint)
-    done = run.finished(fingerprint) or _train(recipe, dataset, run, fingerprint, console)
+    done = run.finished(fingerprint) or _train(recipe, blends, run, fingerprint, console)
     if _first():
         said = f"trained {done['step']} steps in {done['seconds']:.0f} s; run: {run.path}"
         console.print(said, highlight=False, soft_wrap=True)
     return run
 
 
-def _train(recipe: Recipe, dataset: Dataset, run: RunFolder, fingerprint: str, console: Console) -> dict[str, Any]:
+def _train(
+    recipe: Recipe, blends: Sequence[Blend], run: RunFolder, fingerprint: str, console: Console
+) -> dict[str, Any]:
     from distill.parallel import join_world
-    from distill.train import train as train_student
-    from distill.workbench import Workbench
+    from distill.train import Training
 
-    with join_world(recipe.run.device) as world, ExitStack() as stack:
+    with join_world(recipe.run.device, recipe.run.timeout_seconds) as world, ExitStack() as stack:
         if world.first:
-            stack.enter_context(run.claimed(recipe, fingerprint, dataset.url))
+            stack.enter_context(run.claimed(recipe, fingerprint, blends))
         world.barrier()
-        bench = Workbench.of(recipe, dataset, world)
-        trainer = train_student(bench, run, fingerprint, console)
-        result = _evaluate(bench, trainer.student, _evaluation_digest(recipe, fingerprint, trainer.step))
+        trainer = Training(recipe, blends, run, fingerprint, world, console).train()
+        result = _evaluate(trainer.bench, trainer.trained(), _evaluation_digest(recipe, fingerprint, trainer.step))
         done = {"fingerprint": fingerprint, "step": trainer.step, "seconds": trainer.seconds}
         if world.first:
             run.write("evaluation.json", result)
@@ -80,20 +80,20 @@ def _evaluate_run(run: RunFolder, recipe: Recipe, fingerprint: str) -> dict[str,
     from distill.parallel import join_world
     from distill.workbench import Workbench
 
-    dataset = open_dataset(recipe.data.sources[0].dataset)
-    found = _fingerprint(recipe, dataset)
+    blends = [open_blend(stage.data) for stage in recipe.staged()]
+    found = _fingerprint(recipe, blends)
     if found != fingerprint:
         raise PinnedError(
             f"{run.path} is of fingerprint {fingerprint}, but its recipe and dataset now give {found}; "
-            f"change only evaluate.* and run.*, and keep {dataset.url} as it was"
+            f"change only evaluate.* and run.*, and keep {blends[-1].url} as it was"
         )
-    with join_world(recipe.run.device) as world:
-        bench = Workbench.of(recipe, dataset, world)
-        state = last_checkpoint(run, fingerprint, world.device)
-        assert state is not None
+    with join_world(recipe.run.device, recipe.run.timeout_seconds) as world:
+        bench = Workbench.of(recipe.staged()[-1], blends[-1], world)
+        saved = last_checkpoint(run, fingerprint)
+        assert saved is not None
         student = bench.new_student()
-        student.load_state_dict(state["student"])
-        result = _evaluate(bench, student, _evaluation_digest(recipe, fingerprint, state["step"]))
+        student.load_state_dict(saved.weights())
+        result = _evaluate(bench, student, _evaluation_digest(recipe, fingerprint, saved.values["step"]))
         if world.first:
             run.write("evaluation.json", result)
     return result
@@ -109,9 +109,9 @@ def _evaluation_digest(recipe: Recipe, fingerprint: str, step: int) -> str:
     return digest({"fingerprint": fingerprint, "step": step, "evaluate": recipe.evaluate.model_dump(mode="json")})
 
 
-def _fingerprint(recipe: Recipe, dataset: Dataset) -> str:
+def _fingerprint(recipe: Recipe, blends: Sequence[Blend]) -> str:
     teachers = [identity(teacher.encoder, precision=teacher.precision) for teacher in recipe.teachers]
-    return run_fingerprint(recipe, dataset, teachers)
+    return run_fingerprint(recipe, blends, teachers)
 
 
 def _first() -> bool:

@@ -29,9 +29,29 @@ class Share:
     sequence: list[int]
     """Sequence of the global step that holds each picture."""
     skipped: list[Skipped] = field(default_factory=list)
+    world: int = 1
+    """Ranks that divide the step."""
 
     def reasons(self) -> Counter[str]:
         return Counter(item.reason for item in self.skipped)
+
+    def examples(self) -> dict[str, str]:
+        """By reason, what is said of the first sample that was skipped for it: names the tar where a tar is at fault."""
+        return {item.reason: item.detail for item in reversed(self.skipped)}
+
+    def micro(self, sequences: int) -> list[Share]:
+        """Parts of at most so many sequences (0: one part). Equally many on every rank, so that ranks which go through
+        the model together may do so for each part; some may be empty."""
+        most = -(-len(self.step.sequences) // self.world)
+        if sequences < 1 or sequences >= most:
+            return [self]
+        parts = [Share(self.step, [], [], world=self.world) for _ in range(-(-most // sequences))]
+        parts[0].skipped = list(self.skipped)
+        for picture, number in zip(self.pictures, self.sequence, strict=True):
+            part = parts[number // self.world // sequences]
+            part.pictures.append(picture)
+            part.sequence.append(number)
+        return parts
 
 
 class Loader:
@@ -67,7 +87,7 @@ class Loader:
                 while len(ahead) <= self.prefetch:
                     ahead.append(self._submit(pool, next(steps)))
                 step, sequence, futures = ahead.popleft()
-                share = _collect(step, sequence, [future.result() for future in futures])
+                share = _collect(step, sequence, [future.result() for future in futures], self.world)
                 self._next = step.after
                 yield share
         finally:
@@ -76,12 +96,12 @@ class Loader:
     def _submit(self, pool: ThreadPoolExecutor, step: Step) -> tuple[Step, list[int], list[Future[Picture | Skipped]]]:
         mine = range(self.rank, len(step.sequences), self.world)
         sequence = [number for number in mine for _ in step.sequences[number]]
-        rows = [int(row) for number in mine for row in step.sequences[number]]
-        return step, sequence, [pool.submit(self.pictures.get, row) for row in rows]
+        drawn = [pair for number in mine for pair in zip(step.sequences[number], step.epochs[number], strict=True)]
+        return step, sequence, [pool.submit(self.pictures.get, int(row), int(epoch)) for row, epoch in drawn]
 
 
-def _collect(step: Step, sequence: list[int], items: Sequence[Picture | Skipped]) -> Share:
-    share = Share(step, [], [])
+def _collect(step: Step, sequence: list[int], items: Sequence[Picture | Skipped], world: int) -> Share:
+    share = Share(step, [], [], world=world)
     for number, item in zip(sequence, items, strict=True):
         if isinstance(item, Skipped):
             share.skipped.append(item)
@@ -116,9 +136,16 @@ class Batch:
     grids: list[tuple[int, int]]
     """(rows, columns) per image."""
     pictures: list[Picture]
+    texts: list[str | None]
+    """Drawn for each image."""
 
 
 def collate(pictures: Sequence[Picture]) -> Batch:
     """Order inside a batch is free, since every loss is a mean over images."""
     ordered = sorted(pictures, key=lambda picture: (picture.grid[0] * picture.grid[1], picture.grid))
-    return Batch(np.concatenate([item.patches for item in ordered]), [item.grid for item in ordered], ordered)
+    return Batch(
+        np.concatenate([item.patches for item in ordered]),
+        [item.grid for item in ordered],
+        ordered,
+        [item.text for item in ordered],
+    )

@@ -6,6 +6,7 @@ Where this process takes less than a tenth of every tar (many ranks), ranges are
 from __future__ import annotations
 
 import os
+import tarfile
 import tempfile
 import threading
 from collections import OrderedDict
@@ -13,33 +14,65 @@ from pathlib import Path
 
 from curate.core.errors import Reject
 from curate.core.storage import Storage
+from distill.data.blend import Blend, as_blend
 from distill.data.dataset import Dataset
 
 STREAM_SHARE = 0.1
+_BLOCK = tarfile.BLOCKSIZE
+_FOLLOWING = 2
+"""Members behind the picture of a sample: its text, if it has one, and its JSON."""
 
 
 class Members:
     """`read(row)` gives a sample's encoded picture; safe to call from many threads."""
 
-    def __init__(self, dataset: Dataset, *, share: float = 1.0, open_tars: int = 64) -> None:
+    def __init__(self, dataset: Dataset | Blend, *, share: float = 1.0, open_tars: int = 64) -> None:
         """share: of each tar's samples that this process reads; open_tars: tars kept open, and on disk, at most."""
-        self._storage, self._tars = dataset.storage, dataset.tars
-        self._shard = dataset.integers("shard")
-        self._offset, self._size = dataset.integers("offset"), dataset.integers("size")
-        self._whole = self._storage.local or share >= STREAM_SHARE
+        self._blend = as_blend(dataset)
+        self._shard = self._blend.integers("shard")
+        self._offset, self._size = self._blend.integers("offset"), self._blend.integers("size")
+        self._places: dict[str, _Places] = {}
+        self._share = share
         self._open: OrderedDict[int, _Tar] = OrderedDict()
         self._open_tars = open_tars
         self._lock = threading.Lock()
 
     def read(self, row: int) -> bytes:
         """Raises Reject shard_missing or truncated_member."""
-        shard, offset, size = int(self._shard[row]), int(self._offset[row]), int(self._size[row])
-        name = self._tars[shard]
+        return self._read(int(self._shard[row]), int(self._offset[row]), int(self._size[row]))
+
+    def member(self, row: int, name: str) -> bytes | None:
+        """Another member of a sample by its extension (`txt`, `json`); None when it has none. Raises as `read`."""
+        places = self._places.get(name)
+        if places is None:
+            places = self._places[name] = _Places(self._blend, name)
+        if not places.known[self._blend.source[row]]:
+            return self._following(row, name)
+        offset, size = int(places.offset[row]), int(places.size[row])
+        return None if offset < 0 else self._read(int(self._shard[row]), offset, size)
+
+    def _following(self, row: int, name: str) -> bytes | None:
+        """A member that the index does not place: in datasets of `curate` it comes right behind the picture."""
+        shard, sought = int(self._shard[row]), f"{self._blend.value('name', row)}.{name}"
+        at = int(self._offset[row]) + int(self._size[row])
+        for _ in range(_FOLLOWING):
+            at += -at % _BLOCK
+            try:
+                header = tarfile.TarInfo.frombuf(self._read(shard, at, _BLOCK), "utf-8", "surrogateescape")
+            except tarfile.HeaderError:
+                return None
+            if header.name == sought:
+                return self._read(shard, at + _BLOCK, header.size)
+            at += _BLOCK + header.size
+        return None
+
+    def _read(self, shard: int, offset: int, size: int) -> bytes:
+        storage, name = self._blend.tar(shard)
         try:
-            if self._whole:
+            if storage.local or self._share >= STREAM_SHARE:
                 data = self._tar(shard).read(offset, size)
             else:
-                data = self._storage.fs.cat_file(self._storage.path(name), start=offset, end=offset + size)
+                data = storage.fs.cat_file(storage.path(name), start=offset, end=offset + size)
         except FileNotFoundError as error:
             raise Reject("shard_missing", name) from error
         if len(data) != size:
@@ -50,11 +83,20 @@ class Members:
         with self._lock:
             tar = self._open.get(shard)
             if tar is None:
-                tar = self._open[shard] = _Tar(self._storage, self._tars[shard])
+                tar = self._open[shard] = _Tar(*self._blend.tar(shard))
             self._open.move_to_end(shard)
             while len(self._open) > self._open_tars:
                 self._open.popitem(last=False)
         return tar
+
+
+class _Places:
+    """Where the index says that a kind of member lies."""
+
+    def __init__(self, blend: Blend, name: str) -> None:
+        prefix = "text" if name == "txt" else name
+        self.known = [source.has(f"{prefix}_offset") for source in blend.sources]
+        self.offset, self.size = blend.integers(f"{prefix}_offset"), blend.integers(f"{prefix}_size")
 
 
 class _Tar:

@@ -11,16 +11,14 @@ over all of them. The dataset's tars are shuffled globally when they are written
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
-from curate.core.hashing import make_key, ranks
+from curate.core.hashing import make_key, ranks, ranks_of_words
 
 
 def epoch_order(
-    keys: Sequence[str] | NDArray[np.object_],
+    words: NDArray[np.uint64],
     shards: NDArray[np.int64],
     rows: NDArray[np.int64],
     *,
@@ -29,13 +27,13 @@ def epoch_order(
     lanes: int,
     window_shards: int,
 ) -> NDArray[np.int64]:
-    """Permutation (n,) of n samples given by key, shard (n,) and row within the shard (n,)."""
+    """Permutation (n,) of n samples given by key (n, 2), shard (n,) and row within the shard (n,)."""
     present, shard_of = np.unique(shards, return_inverse=True)
     lanes = min(lanes, len(present))
     shard_ranks = ranks(seed, [make_key("shard", str(shard)) for shard in present], epoch)
     turn = np.argsort(np.argsort(shard_ranks, kind="stable"), kind="stable")[shard_of]
     lane, window = turn % lanes, turn // lanes // window_shards
-    by_lane = np.lexsort((ranks(seed, keys, epoch, shards, rows), window, lane))
+    by_lane = np.lexsort((ranks_of_words(seed, words, epoch, shards, rows), window, lane))
     lane = lane[by_lane]
     place = np.arange(len(lane)) - np.searchsorted(lane, np.arange(lanes))[lane]
     return by_lane[np.lexsort((lane, place))]

@@ -1,35 +1,44 @@
 """The endless sequence of training steps: which images are packed together, in which step, in which epoch.
 
-Everything is planned from the index before a byte is read, as a pure function of (index, seed, parameters): the
-epoch's global order (see `order`) is cut into look-ahead windows, each window is packed, and `sequences` consecutive
+Everything is planned from the index before a byte is read, as a pure function of (index, seed, parameters): the global
+order of an epoch (see `track`) is cut into look-ahead windows, each window is packed, and `sequences` consecutive
 sequences make a step. Ranks and workers only divide what a step holds, so its images are the same for any number of
 them. The last step of an epoch holds what is left; no sample is dropped or repeated to round it up.
+
+Where sources have several modalities, each step is of one, drawn by hash(seed, step) with P(m) proportional to the
+images of m that are left in the epoch over the images of its step: N_m / B_m at the beginning (Xray, section 4.1), and
+later such that all modalities run out together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from curate.core.errors import InputError
-from curate.core.hashing import digest, digest_bytes
+from curate.core.errors import InputError, RecipeError
+from curate.core.hashing import digest, make_key, ranks
+from distill.data.blend import Blend, as_blend
 from distill.data.dataset import Dataset
-from distill.data.order import epoch_order
-from distill.data.packing import first_fit_decreasing
+from distill.data.draws import choose
+from distill.data.track import Lengths, Packing, Place, Track
+
+__all__ = ["Packing", "Place", "Position", "Step", "Stream"]
+
+_SALT = 0x30DA
 
 
 @dataclass(frozen=True)
 class Position:
-    """The next sequence to be read. Says nothing of ranks or workers: a run may go on with another number of them."""
+    """The next step to be read. Says nothing of ranks or workers: a run may go on with another number of them."""
 
-    epoch: int = 0
-    window: int = 0
-    sequence: int = 0
-    """Within the window."""
+    step: int = 0
+    places: tuple[Place, ...] = ()
+    """By modality; empty at the very beginning."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +46,9 @@ class Step:
     epoch: int
     sequences: list[NDArray[np.int64]]
     """Rows of the dataset's index, per sequence of the global batch."""
+    epochs: list[NDArray[np.int64]]
+    """How often the source of each row had been gone through before: a picture's draws are for this number."""
+    modality: str
     after: Position
     """Where the following step begins."""
 
@@ -45,82 +57,125 @@ class Step:
         return self.sequences[rank::world]
 
 
-@dataclass(frozen=True)
-class Packing:
-    capacity: int = 1
-    """Tokens of a sequence."""
-    images: int = 1
-    """Images of a sequence at most. The default (one image of one token) reads samples without packing."""
-    lookahead: int = 512
-    """Images of a window."""
-    lanes: int = 8
-    window_shards: int = 4
-
-
 class Stream:
-    """rows (n,): the samples to be read, by row of the index; tokens (n,): how long each is in a sequence."""
+    """rows (n,): the samples to be read, by row of the index."""
 
     def __init__(
         self,
-        dataset: Dataset,
+        dataset: Dataset | Blend,
         rows: NDArray[np.int64],
         *,
         seed: int,
-        sequences: int,
-        tokens: NDArray[np.int64] | None = None,
+        sequences: int | Mapping[str, int],
+        tokens: NDArray[np.int64] | Lengths | None = None,
         packing: Packing | None = None,
     ) -> None:
+        """sequences: of a step, by modality where they differ; tokens: how long each row is in a sequence, (n,) or a
+        function of rows and epochs; None for 1."""
+        blend = as_blend(dataset)
         if not len(rows):
-            raise InputError(f"{dataset.url}: no samples on this side of the split; lower data.test_fraction")
-        self.rows = rows
-        self.tokens = np.ones(len(rows), dtype=np.int64) if tokens is None else tokens
-        self.seed, self.sequences, self.packing = seed, sequences, packing or Packing()
-        self._keys = np.asarray(dataset.strings("key"), dtype=object)[rows]
-        self._shards, self._shard_rows = dataset.integers("shard")[rows], dataset.integers("row")[rows]
-        self._order: tuple[int, NDArray[np.int64]] = (-1, np.empty(0, dtype=np.int64))
-        plan = {"dataset": dataset.fingerprint, "rows": digest_bytes([rows.tobytes()]), **asdict(self.packing)}
-        self.digest = digest({**plan, "tokens": digest_bytes([self.tokens.tobytes()]), "seed": seed, "step": sequences})
+            raise InputError(f"{blend.url}: no samples on this side of the split; lower data.test_fraction")
+        self.rows, self.seed, self.packing = rows, seed, packing or Packing()
+        self.modalities = list(dict.fromkeys(recipe.modality for recipe in blend.recipes))
+        self.sequences = [_of(sequences, modality) for modality in self.modalities]
+        self._tracks = self._split(blend, _lengths(len(blend), rows, tokens))
+        self._step_images = [
+            count * track.sequence_images() for count, track in zip(self.sequences, self._tracks, strict=True)
+        ]
+        self.digest = digest({
+            "dataset": blend.fingerprint, "tracks": [track.plan() for track in self._tracks],
+            "modalities": self.modalities, "seed": seed, "step": self.sequences,
+        })  # fmt: skip
 
-    def order(self, epoch: int) -> NDArray[np.int64]:
-        """Global order (n,) of an epoch: places in `rows`."""
-        if self._order[0] != epoch:
-            cut = {"lanes": self.packing.lanes, "window_shards": self.packing.window_shards}
-            order = epoch_order(self._keys, self._shards, self._shard_rows, seed=self.seed, epoch=epoch, **cut)
-            self._order = (epoch, order)
-        return self._order[1]
-
-    def packed(self, start: Position) -> Iterator[tuple[NDArray[np.int64], Position]]:
-        """Sequences of the rest of an epoch, each with the position after it."""
-        order, size = self.order(start.epoch), self.packing.lookahead
-        skip = start.sequence
-        for window in range(start.window, -(-len(order) // size)):
-            places = order[window * size : (window + 1) * size]
-            bins = first_fit_decreasing(self.tokens[places].tolist(), self.packing.capacity, self.packing.images)
-            for number in range(skip, len(bins)):
-                last = number + 1 == len(bins)
-                after = Position(start.epoch, window + last, 0 if last else number + 1)
-                yield self.rows[places[bins[number]]], after
-            skip = 0
+    def _split(self, blend: Blend, lengths: Lengths) -> list[Track]:
+        """A track for each modality; weights (or numbers of samples) decide its images in an epoch."""
+        counts = np.bincount(blend.source[self.rows], minlength=len(blend.sources))
+        weights = np.array([recipe.weight for recipe in blend.recipes], dtype=np.float64)
+        weights = np.where(np.isnan(weights), counts, weights)
+        kinds = np.array([self.modalities.index(recipe.modality) for recipe in blend.recipes])
+        for number, recipe in enumerate(blend.recipes):
+            if recipe.weight is not None and not counts[number]:
+                raise InputError(
+                    f"{blend.urls[number]}: has a weight, but no samples on this side of the split; leave it out"
+                )
+        tracks = []
+        for kind, modality in enumerate(self.modalities):
+            mine = kinds == kind
+            images = round(len(self.rows) * weights[mine].sum() / weights.sum())
+            if not images:
+                raise InputError(f"data.sources: no samples of modality {modality!r} to train on; leave its source out")
+            shares = np.where(mine, weights, 0.0) / weights[mine].sum()
+            rows = self.rows[mine[blend.source[self.rows]]]
+            tracks.append(
+                Track(blend, rows, shares=shares.tolist(), images=images, seed=self.seed, lengths=lengths,
+                      packing=self.packing)
+            )  # fmt: skip
+        return tracks
 
     def steps(self, start: Position | None = None) -> Iterator[Step]:
         """Steps from a position on, epoch after epoch, without end."""
         position = start or Position()
+        number, places = position.step, list(position.places) or [track.start() for track in self._tracks]
         while True:
-            held: list[NDArray[np.int64]] = []
-            for sequence, after in self.packed(position):
-                held.append(sequence)
-                if len(held) == self.sequences:
-                    yield Step(position.epoch, held, after)
-                    held = []
-            position = Position(position.epoch + 1)
-            if held:
-                yield Step(position.epoch - 1, held, position)
+            epoch = min(track.epoch(place) for track, place in zip(self._tracks, places, strict=True))
+            cursors = [_Cursor(*pair, epoch) for pair in zip(self._tracks, places, strict=True)]
+            while any(cursor.left for cursor in cursors):
+                kind = self._drawn(number, [cursor.left for cursor in cursors])
+                held = cursors[kind].take(self.sequences[kind])
+                number, places[kind] = number + 1, cursors[kind].place
+                rows, epochs = [item.rows for item in held], [item.epochs for item in held]
+                yield Step(epoch, rows, epochs, self.modalities[kind], Position(number, tuple(places)))
+
+    def _drawn(self, step: int, left: list[int]) -> int:
+        """The modality of a step, given the images that each has left in the epoch."""
+        if len(left) == 1:
+            return 0
+        rank = ranks(self.seed, [make_key("step", str(step))], _SALT)
+        return int(choose(rank, [count / size for count, size in zip(left, self._step_images, strict=True)])[0])
 
     def state(self, position: Position) -> dict[str, Any]:
+        """JSON-able."""
         return {"plan": self.digest, **asdict(position)}
 
     def position(self, state: dict[str, Any]) -> Position:
         """Raises InputError for a state of another dataset, seed or packing: the remaining samples would differ."""
         if state["plan"] != self.digest:
             raise InputError(f"reader state of plan {state['plan']}, but this reader's is {self.digest}; start anew")
-        return Position(state["epoch"], state["window"], state["sequence"])
+        places = (Place(tuple(place["taken"]), place["sequence"]) for place in state["places"])
+        return Position(state["step"], tuple(places))
+
+
+class _Cursor:
+    """A track's way through what an epoch has left."""
+
+    def __init__(self, track: Track, place: Place, epoch: int) -> None:
+        self.place, self.left = place, 0
+        if track.epoch(place) == epoch:
+            self.left = track.left(place)
+            self._packed = track.packed(place)
+
+    def take(self, sequences: int) -> list[Any]:
+        held = list(islice(self._packed, sequences))
+        self.left -= sum(len(item.rows) for item in held)
+        self.place = held[-1].after
+        return held
+
+
+def _of(sequences: int | Mapping[str, int], modality: str) -> int:
+    if isinstance(sequences, int):
+        return sequences
+    if modality not in sequences:
+        known = ", ".join(sequences) or "none"
+        raise RecipeError(
+            f"train.sequences: nothing for modality {modality!r} of data.sources, only for {known}; add it"
+        )
+    return sequences[modality]
+
+
+def _lengths(n: int, rows: NDArray[np.int64], tokens: NDArray[np.int64] | Lengths | None) -> Lengths:
+    if callable(tokens):
+        return tokens
+    by_row = np.ones(n, dtype=np.int64)
+    if tokens is not None:
+        by_row[rows] = tokens
+    return lambda rows, _: by_row[rows]

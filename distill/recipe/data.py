@@ -75,6 +75,11 @@ class DataRecipe(Section):
         """Patches of the largest picture."""
         return max(size for source in self.sources for size in source.sizes)
 
+    @property
+    def varies(self) -> bool:
+        """Whether a picture may look otherwise in another epoch, so that what a teacher said of it holds no more."""
+        return self.augment is not None or any(len(source.sizes) > 1 for source in self.sources)
+
     @model_validator(mode="after")
     def _weighted(self) -> DataRecipe:
         given = [source.weight is not None for source in self.sources]

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.core.hashing import make_key
+from curate.core.hashing import key_words, make_key
 from distill.data.order import epoch_order
 
 counts = st.lists(st.integers(1, 7), min_size=1, max_size=9)
@@ -12,7 +12,7 @@ counts = st.lists(st.integers(1, 7), min_size=1, max_size=9)
 def order_of(sizes: list[int], *, seed: int = 0, epoch: int = 0, lanes: int = 3, window_shards: int = 2):
     shards = np.repeat(np.arange(len(sizes)), sizes)
     rows = np.concatenate([np.arange(size) for size in sizes])
-    keys = [make_key("t", f"{shard}/{row}") for shard, row in zip(shards, rows, strict=True)]
+    keys = key_words([make_key("t", f"{shard}/{row}") for shard, row in zip(shards, rows, strict=True)])
     order = epoch_order(keys, shards, rows, seed=seed, epoch=epoch, lanes=lanes, window_shards=window_shards)
     return order, shards
 

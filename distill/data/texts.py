@@ -1,0 +1,83 @@
+"""Which text goes with a picture: one of those that its recipe names and the sample has, drawn by weight.
+
+A text is a member of the tar (`txt`) or a field of the sample's JSON (`json.title`; `json.meta.title` goes deeper). A
+field may hold a list of texts, of which one is drawn. What is absent, empty or unreadable is not drawn.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from distill.data.blend import Blend
+from distill.data.draws import TEXT, Draws, choose
+from distill.data.members import Members
+
+Candidates = tuple[tuple[float, tuple[str, ...]], ...]
+"""Per choice that a sample has: its weight and its texts."""
+
+_LOW = np.uint64(0xFFFFFFFF)
+
+
+class Texts:
+    """Safe to call from many threads."""
+
+    def __init__(self, blend: Blend, members: Members, draws: Draws) -> None:
+        self._choices = [tuple(recipe.texts.items()) for recipe in blend.recipes]
+        self._source, self._members, self._draws = blend.source, members, draws
+
+    def wanted(self, row: int) -> bool:
+        return bool(self._choices[self._source[row]])
+
+    def candidates(self, row: int) -> Candidates:
+        """All texts of a sample. Raises Reject where its tar is missing or cut."""
+        document: Any = None
+        found = []
+        for name, weight in self._choices[self._source[row]]:
+            member, _, field = name.partition(".")
+            if member != "json":
+                texts = _texts(_decoded(self._members.member(row, name)))
+            else:
+                document = _parsed(self._members.member(row, "json")) if document is None else document
+                texts = _texts(_field(document, field))
+            if texts:
+                found.append((weight, texts))
+        return tuple(found)
+
+    def draw(self, row: int, epoch: int, candidates: Candidates) -> str | None:
+        """One of a sample's candidates, by hash(seed, key, copy, epoch); None when it has none."""
+        return drawn(candidates, self._draws.ranks(TEXT, row, epoch)[0])
+
+
+def drawn(candidates: Candidates, rank: np.uint64) -> str | None:
+    """The text that a uniform 64-bit number means: its upper half says which choice, its lower half which text."""
+    if not candidates:
+        return None
+    upper, lower = (np.array([half << np.uint64(32)]) for half in (rank >> np.uint64(32), rank & _LOW))
+    texts = candidates[int(choose(upper, [weight for weight, _ in candidates])[0])][1]
+    return texts[int(choose(lower, [1.0] * len(texts))[0])]
+
+
+def _decoded(data: bytes | None) -> str | None:
+    return None if data is None else data.decode("utf-8", "replace")
+
+
+def _parsed(data: bytes | None) -> Any:
+    try:
+        return {} if data is None else json.loads(data)
+    except (ValueError, RecursionError):
+        return {}
+
+
+def _field(document: Any, path: str) -> Any:
+    for part in path.split("."):
+        document = document.get(part) if isinstance(document, dict) else None
+    return document
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    items: Sequence[Any] = value if isinstance(value, list) else [value]
+    return tuple(item.strip() for item in items if isinstance(item, str) and item.strip())
