@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,14 +22,14 @@ import yaml
 from curate.core.errors import InputError, PinnedError, RunExistsError
 from curate.core.hashing import digest
 from curate.core.storage import Storage
-from distill.data.dataset import Dataset
+from distill.data.blend import Blend
 from distill.recipe import Recipe, parse_recipe
 
 VERSION = 2
 """Rises when the same recipe would train another student."""
 
 
-def run_fingerprint(recipe: Recipe, dataset: Dataset, teachers: list[Any]) -> str:
+def run_fingerprint(recipe: Recipe, dataset: Blend, teachers: list[Any]) -> str:
     """teachers: the encoders' identities (weight digests, preprocessing), in the recipe's order."""
     return digest(
         {"version": VERSION, "recipe": recipe.semantic(), "dataset": dataset.fingerprint, "teachers": teachers}
@@ -59,7 +59,7 @@ class RunFolder:
         self.storage.publish_bytes(name, json.dumps(value, indent=1).encode() + b"\n")
 
     @contextmanager
-    def claimed(self, recipe: Recipe, fingerprint: str, dataset_url: str) -> Iterator[None]:
+    def claimed(self, recipe: Recipe, fingerprint: str, dataset_urls: Sequence[str]) -> Iterator[None]:
         """Create the folder, or go on in it, as its only writer; the lock ends with the process.
 
         Raises PinnedError when it holds a run of another fingerprint, RunExistsError when another process writes it.
@@ -79,7 +79,8 @@ class RunFolder:
                     f"set run.folder to another folder, or put {{fingerprint}} into it"
                 )
             values = recipe.model_dump(mode="json")
-            values["data"]["sources"][0]["dataset"] = dataset_url
+            for source, url in zip(values["data"]["sources"], dataset_urls, strict=True):
+                source["dataset"] = url
             self.storage.publish_bytes("recipe.yaml", yaml.safe_dump(values, sort_keys=False).encode())
             self.write("run.json", {"fingerprint": fingerprint})
             yield

@@ -63,7 +63,7 @@ def test_asked_to_stop_it_finishes_the_step_and_can_go_on(recipe, tmp_path):
     run = RunFolder(tmp_path / "stopped")
     dataset = open_dataset(recipe.data.sources[0].dataset)
     fingerprint = whole.read("run.json")["fingerprint"]
-    with join_world("cpu") as world, run.claimed(stopped, fingerprint, dataset.url):
+    with join_world("cpu") as world, run.claimed(stopped, fingerprint, [dataset.url]):
         bench = Workbench.of(stopped, dataset, world)
         read, reads = bench.pictures._read, []
 
@@ -122,12 +122,12 @@ def test_a_folder_may_be_named_by_fingerprint(recipe, tmp_path):
 def test_one_process_at_a_time(recipe, tmp_path):
     run = RunFolder(tmp_path / "run")
     with (
-        run.claimed(recipe, "f", "d"),
+        run.claimed(recipe, "f", ["d"]),
         pytest.raises(RunExistsError, match="another process"),
-        run.claimed(recipe, "f", "d"),
+        run.claimed(recipe, "f", ["d"]),
     ):
         pass
-    with run.claimed(recipe, "f", "d"):
+    with run.claimed(recipe, "f", ["d"]):
         pass
 
 
