@@ -1,7 +1,7 @@
 """Paired differences between two arms, with 95 % intervals of two kinds.
 
-Over seeds: Student's t over the differences of the seeds' means (Student 1908). It holds what differs between trainings,
-the test pictures being fixed; with three seeds it is wide, 4.3 standard errors. The verdict is its.
+Over seeds: Student's t over the differences of the seeds' means (Student 1908). It holds what differs between
+trainings, the test pictures being fixed; with three seeds it is wide, 4.3 standard errors. The verdict is its.
 
 Over pictures: a percentile bootstrap (Efron 1979) over the test pictures, which all seeds share, pooled over them. It
 holds what differs between test sets, the trainings being fixed.
