@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from curate.core.hashing import digest, key_words
 from curate.core.storage import Storage
-from distill.data.dataset import Dataset, open_dataset
+from distill.data.dataset import Dataset, NoDataset, open_dataset
+from distill.data.webdataset import find_tars, open_webdataset
 from distill.recipe.data import DataRecipe, SourceRecipe
 
 
@@ -79,8 +80,21 @@ class Blend:
 
 
 def open_blend(data: DataRecipe) -> Blend:
-    """Raises InputError as `open_dataset` does, for the first source that is none."""
-    return Blend([open_dataset(source.dataset) for source in data.sources], data.sources)
+    """Raises InputError as `open_source` does, for the first source that cannot be read."""
+    return Blend([open_source(source.dataset) for source in data.sources], data.sources)
+
+
+def open_source(url: str) -> Dataset:
+    """A dataset of ours, or any WebDataset: a folder of tars without a manifest, or a pattern of tars."""
+    if url.endswith(".tar") or "{" in url:
+        return open_webdataset(*find_tars(url))
+    try:
+        return open_dataset(url)
+    except NoDataset:
+        storage, tars = find_tars(url)
+        if not tars:
+            raise
+        return open_webdataset(storage, tars)
 
 
 def as_blend(dataset: Dataset | Blend, recipes: Sequence[SourceRecipe] = ()) -> Blend:

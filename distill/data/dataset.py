@@ -18,6 +18,10 @@ from curate.core.storage import Storage, open_storage
 REQUIRED = ("shard", "row", "key", "copy", "ext", "offset", "size", "width", "height")
 
 
+class NoDataset(InputError):
+    """The folder is there, but holds no finished dataset."""
+
+
 @dataclass(frozen=True)
 class Dataset:
     """A finished dataset, local or on an object store."""
@@ -77,7 +81,9 @@ def _locate(url: str) -> Storage:
     finished = [name for name in below if storage.exists(f"{name}/manifest.json")]
     if len(finished) != 1:
         found = ", ".join(finished) or "none"
-        raise InputError(f"data.sources: {url!r} has no manifest.json; finished datasets below it: {found}; give one")
+        raise (InputError if finished else NoDataset)(
+            f"data.sources: {url!r} has no manifest.json; finished datasets below it: {found}; give one"
+        )
     return open_storage(storage.url_of(finished[0]))
 
 

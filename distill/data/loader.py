@@ -36,7 +36,7 @@ class Share:
         return Counter(item.reason for item in self.skipped)
 
     def examples(self) -> dict[str, str]:
-        """By reason, what is said of the first sample that was skipped for it: names the tar where a tar is at fault."""
+        """By reason, what is said of the first sample skipped for it, which names the tar where one is at fault."""
         return {item.reason: item.detail for item in reversed(self.skipped)}
 
     def micro(self, sequences: int) -> list[Share]:

@@ -12,24 +12,31 @@ def first_fit_decreasing(tokens: Sequence[int], capacity: int, max_images: int) 
     """Bins of positions into `tokens` (n,): each at most `capacity` tokens and `max_images` images.
 
     The longest goes first, into the first bin where it fits. Positions inside a bin rise, and bins are ordered by their
-    first position, so that a window of equal lengths keeps its order and long images do not all come first.
+    first position, so that a window of equal lengths keeps its order and long images do not all come first. Takes
+    n log n steps. Raises ValueError for an image longer than a sequence.
     """
     if len(tokens) and max(tokens) > capacity:
         raise ValueError(f"an image of {max(tokens)} tokens does not fit into a sequence of {capacity}")
-    bins: list[list[int]] = []
-    free: list[int] = []
-    full = 0  # bins before this one are closed
+    bins: list[list[int]] = [[] for _ in tokens]
+    leaves = 1 << max(0, len(tokens) - 1).bit_length()
+    room = [capacity] * (2 * leaves)  # a tree: node i has the larger room of 2i and 2i + 1, bins are the leaves
     for position in np.argsort(-np.asarray(tokens, dtype=np.int64), kind="stable").tolist():
         need = int(tokens[position])
-        slot = next((i for i in range(full, len(bins)) if free[i] >= need and len(bins[i]) < max_images), len(bins))
-        if slot == len(bins):
-            bins.append([])
-            free.append(capacity)
-        bins[slot].append(position)
-        free[slot] -= need
-        while full < len(bins) and len(bins[full]) == max_images:
-            full += 1
-    return sorted(sorted(bin) for bin in bins)
+        node = 1
+        while node < leaves:
+            node *= 2
+            if room[node] < need:
+                node += 1
+        bin = bins[node - leaves]
+        bin.append(position)
+        room[node] = room[node] - need if len(bin) < max_images else -1
+        while node > 1:
+            node //= 2
+            largest = max(room[2 * node], room[2 * node + 1])
+            if room[node] == largest:
+                break
+            room[node] = largest
+    return sorted(sorted(bin) for bin in bins if bin)
 
 
 def fill_rate(used_tokens: int, sequences: int, capacity: int) -> float:

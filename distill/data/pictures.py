@@ -45,6 +45,8 @@ class Picture:
     """Inputs of the teachers that have not yet seen this picture, by teacher."""
     text: str | None = None
     """The text drawn for it; None where its source names no texts, or it has none of them."""
+    changed: bool = False
+    """At random: what teachers say of it holds for this once."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class Preparer(Protocol):
 
     def missing(self, row: int) -> bool: ...
 
-    def prepare(self, row: int, image: Image.Image) -> dict[str, Any]: ...
+    def prepare(self, row: int, image: Image.Image, *, changed: bool = False) -> dict[str, Any]: ...
 
 
 class Allowance:
@@ -151,8 +153,8 @@ class Pictures:
         image = augment(self._unchanged(row), random=np.random.default_rng(int(rank)))
         place = int(self._sizes.tokens(row, epoch)[0])
         grid = self._grid(image.width * _MUCH, image.height * _MUCH, place)
-        prepared = {} if self._teachers is None else self._teachers.prepare(row, image)
-        return Picture(row, *self._cut(image, grid), prepared)
+        prepared = {} if self._teachers is None else self._teachers.prepare(row, image, changed=True)
+        return Picture(row, *self._cut(image, grid), prepared, changed=True)
 
     def _unchanged(self, row: int) -> Image.Image:
         """The picture to be changed: as it is where teachers look at it, else no larger than the student can use."""

@@ -28,8 +28,16 @@ class Item:
     columns: dict[str, Any] = field(default_factory=dict)
 
 
-def write_dataset(folder: Path, items: Sequence[Item], *, shard_rows: int = 10, name: str = "toy") -> Path:
-    """items in global order; columns are carried into the index."""
+def write_dataset(
+    folder: Path,
+    items: Sequence[Item],
+    *,
+    shard_rows: int = 10,
+    name: str = "toy",
+    texts: Sequence[bytes | None] = (),
+    documents: Sequence[dict[str, Any]] = (),
+) -> Path:
+    """items in global order; columns are carried into the index. texts, documents: members of each item, if given."""
     folder.mkdir(parents=True)
     rows, sizes = [], {}
     for shard, start in enumerate(range(0, len(items), shard_rows)):
@@ -38,9 +46,17 @@ def write_dataset(folder: Path, items: Sequence[Item], *, shard_rows: int = 10, 
             for row, item in enumerate(items[start : start + shard_rows]):
                 stem = f"{item.key}-0-{item.copy}"
                 offset = writer.add(f"{stem}.png", item.data)
-                writer.add(f"{stem}.json", json.dumps({"key": item.key}).encode())
+                text = texts[start + row] if texts else None
+                text_offset = -1 if text is None else writer.add(f"{stem}.txt", text)
+                document = documents[start + row] if documents else {}
+                writer.add(f"{stem}.json", json.dumps({"key": item.key, **document}).encode())
                 place = {"shard": shard, "row": row, "name": stem, "key": item.key, "item": "0", "copy": item.copy}
-                size = {"offset": offset, "size": len(item.data), "text_offset": -1, "text_size": 0}
+                size = {
+                    "offset": offset,
+                    "size": len(item.data),
+                    "text_offset": text_offset,
+                    "text_size": len(text or b""),
+                }
                 shape = {"width": item.width, "height": item.height}
                 rows.append({**place, "ext": "png", **size, **shape, **item.columns})
         sizes[tar] = min(shard_rows, len(items) - start)
