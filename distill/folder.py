@@ -2,8 +2,10 @@
 
 recipe.yaml       the effective recipe, overrides applied
 run.json          the fingerprint: nothing of another one is ever continued here
-checkpoints/      step-00000500.pt …, the last few
+standards.pt      how the teachers' features are brought to one scale
+checkpoints/      step-00000500 …, the last few (`distill.checkpoint`)
 metrics.jsonl     a line per `log_every` steps
+tensorboard/      the same as event files
 finished.json     present when the last step is done
 evaluation.json   kNN results, with the digest of what they were computed from
 """
@@ -25,15 +27,14 @@ from curate.core.storage import Storage
 from distill.data.blend import Blend
 from distill.recipe import Recipe, parse_recipe
 
-VERSION = 2
+VERSION = 3
 """Rises when the same recipe would train another student."""
 
 
-def run_fingerprint(recipe: Recipe, dataset: Blend, teachers: list[Any]) -> str:
-    """teachers: the encoders' identities (weight digests, preprocessing), in the recipe's order."""
-    return digest(
-        {"version": VERSION, "recipe": recipe.semantic(), "dataset": dataset.fingerprint, "teachers": teachers}
-    )
+def run_fingerprint(recipe: Recipe, blends: Sequence[Blend], teachers: list[Any]) -> str:
+    """blends: of each stage; teachers: identities (weight digests, preprocessing), in the recipe's order."""
+    content = [blend.fingerprint for blend in blends]
+    return digest({"version": VERSION, "recipe": recipe.semantic(), "datasets": content, "teachers": teachers})
 
 
 class RunFolder:
@@ -59,7 +60,7 @@ class RunFolder:
         self.storage.publish_bytes(name, json.dumps(value, indent=1).encode() + b"\n")
 
     @contextmanager
-    def claimed(self, recipe: Recipe, fingerprint: str, dataset_urls: Sequence[str]) -> Iterator[None]:
+    def claimed(self, recipe: Recipe, fingerprint: str, blends: Sequence[Blend]) -> Iterator[None]:
         """Create the folder, or go on in it, as its only writer; the lock ends with the process.
 
         Raises PinnedError when it holds a run of another fingerprint, RunExistsError when another process writes it.
@@ -78,17 +79,18 @@ class RunFolder:
                     f"{self.path} holds a run of fingerprint {held['fingerprint']}, this recipe's is {fingerprint}; "
                     f"set run.folder to another folder, or put {{fingerprint}} into it"
                 )
-            values = recipe.model_dump(mode="json")
-            for source, url in zip(values["data"]["sources"], dataset_urls, strict=True):
-                source["dataset"] = url
+            values = _placed(recipe, blends)
             self.storage.publish_bytes("recipe.yaml", yaml.safe_dump(values, sort_keys=False).encode())
             self.write("run.json", {"fingerprint": fingerprint})
             yield
 
     def last_step(self) -> int | None:
         """Step of the newest checkpoint."""
-        steps = sorted(self.checkpoints.glob("step-*.pt"))
-        return int(steps[-1].stem.removeprefix("step-")) if steps else None
+        return next(reversed(self.steps()), None)
+
+    def steps(self) -> list[int]:
+        """Of all checkpoints, rising."""
+        return sorted(int(path.name.removeprefix("step-")) for path in self.checkpoints.glob("step-[0-9]*"))
 
     def recipe(self) -> Recipe:
         """The recipe of an existing run."""
@@ -100,3 +102,14 @@ class RunFolder:
     def finished(self, fingerprint: str) -> dict[str, Any] | None:
         done = self.read("finished.json")
         return done if done is not None and done["fingerprint"] == fingerprint else None
+
+
+def _placed(recipe: Recipe, blends: Sequence[Blend]) -> dict[str, Any]:
+    """The recipe with the places where its datasets were found, whatever folder it is read in later."""
+    values = recipe.model_dump(mode="json")
+    for number, blend in enumerate(blends):
+        own = recipe.stages and "sources" in recipe.stages[number].data
+        data = values["stages"][number]["data"] if own else values["data"]
+        for source, url in zip(data["sources"], blend.urls, strict=True):
+            source["dataset"] = url
+    return values

@@ -1,14 +1,15 @@
 """This process among those that torchrun started, or alone.
 
 Gradients are sums over images divided by the images of the global batch, so adding them over ranks is exact however
-unevenly the images fell; a rank without images adds zeros and waits for nobody.
+unevenly the images fell; a rank without images adds zeros and waits for nobody. When a rank is lost, the others end
+with an error: at once where its connections close, after `run.timeout_seconds` where it only hangs.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -16,10 +17,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
-from curate.core.errors import PreflightError
+from curate.core.errors import CurateError, PreflightError
 
-_TIMEOUT = timedelta(minutes=30)
+_TIMEOUT = 600.0
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,13 @@ class World:
         """Sums of some numbers over ranks, in float64."""
         return self.sum(torch.tensor(list(values), dtype=torch.float64, device=self.device)).tolist()
 
+    def largest(self, value: int) -> int:
+        if self.size == 1:
+            return value
+        values = torch.tensor([value], device=self.device)
+        dist.all_reduce(values, dist.ReduceOp.MAX)
+        return int(values.item())
+
     def gather(self, value: Any) -> list[Any]:
         """Every rank's value, by rank, on every rank."""
         if self.size == 1:
@@ -50,35 +59,91 @@ class World:
         dist.all_gather_object(values, value)
         return values
 
+    def gather_rows(self, rows: Tensor, counts: list[int]) -> Tensor:
+        """Rows (n, …) of every rank, by rank, on every rank; counts: n of each. Nothing has a gradient."""
+        rows = rows.detach()
+        if self.size == 1:
+            return rows
+        padded = rows.new_zeros(max(counts), *rows.shape[1:])
+        padded[: len(rows)] = rows
+        found = [torch.empty_like(padded) for _ in counts]
+        dist.all_gather(found, padded)
+        return torch.cat([part[:count] for part, count in zip(found, counts, strict=True)])
+
     def barrier(self) -> None:
         if self.size > 1:
             dist.barrier()
 
     def sum_gradients(self, model: nn.Module) -> None:
-        """Add gradients over ranks, as one message."""
-        if self.size == 1:
-            return
-        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        own = [torch.zeros_like(item) if item.grad is None else item.grad for item in parameters]
-        total, start = self.sum(torch.cat([grad.flatten() for grad in own])), 0
-        for parameter in parameters:
-            parameter.grad = total[start : start + parameter.numel()].view_as(parameter)
-            start += parameter.numel()
+        """Add gradients over ranks, as one message per kind of number; a weight that had none gets zeros.
+
+        Those of sharded weights are added already.
+        """
+        trained = [item for item in model.parameters() if item.requires_grad]
+        for parameter in trained:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        replicated = [item for item in trained if not isinstance(item, DTensor)] if self.size > 1 else []
+        for dtype in dict.fromkeys(item.dtype for item in replicated):
+            grads = [item.grad for item in replicated if item.dtype == dtype and item.grad is not None]
+            total, start = self.sum(torch.cat([grad.flatten() for grad in grads])), 0
+            for grad in grads:
+                grad.copy_(total[start : start + grad.numel()].view_as(grad))
+                start += grad.numel()
+
+    def gradient_norm(self, model: nn.Module) -> float:
+        """Of all weights together, the same on every rank; after gradients were added."""
+        grads = [item.grad for item in model.parameters() if item.grad is not None]
+        zero = torch.zeros((), dtype=torch.float64, device=self.device)
+        shards = [grad.to_local() for grad in grads if isinstance(grad, DTensor)]
+        whole = [grad for grad in grads if not isinstance(grad, DTensor)]
+        squares = sum((_squares(grad) for grad in whole), start=zero)
+        if shards:
+            squares = squares + self.sum(sum((_squares(grad) for grad in shards), start=zero))
+        return float(squares.sqrt())
+
+
+def _squares(grad: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(grad, dtype=torch.float64).square()
+
+
+def local(tensor: Tensor) -> Tensor:
+    """What this rank holds of a weight: its shard, or all of it."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 @contextmanager
-def join_world(device: str) -> Iterator[World]:
-    """The world that torchrun's environment describes; one process when there is none. device: auto, cpu, cuda."""
+def join_world(device: str, timeout_seconds: float = _TIMEOUT) -> Iterator[World]:
+    """The world that torchrun's environment describes; one process when there is none. device: auto, cpu, cuda.
+
+    Raises CurateError when another rank was lost, in place of what its broken connection raised.
+    """
     rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     place = _device(device, int(os.environ.get("LOCAL_RANK", "0")))
     if size == 1:
         yield World(0, 1, place)
         return
-    dist.init_process_group("nccl" if place.type == "cuda" else "gloo", timeout=_TIMEOUT)
+    backend = "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo"
+    dist.init_process_group(backend, timeout=timedelta(seconds=timeout_seconds))
     try:
         yield World(rank, size, place)
+    except (dist.DistError, RuntimeError) as error:
+        if not _lost(error):
+            raise
+        raise CurateError(
+            f"rank {rank} of {size}: another rank has ended or has not answered for {timeout_seconds:g} s; its own "
+            f"message says why, no message means that it was killed (memory?); run again: it goes on from the last "
+            f"checkpoint"
+        ) from error
     finally:
-        dist.destroy_process_group()
+        with suppress(RuntimeError):  # of a group that has lost a member
+            dist.destroy_process_group()
+
+
+def _lost(error: BaseException) -> bool:
+    said = str(error).lower()
+    signs = ("gloo", "nccl", "connection closed", "connection reset", "broken pipe", "timed out", "timeout", "peer")
+    return isinstance(error, dist.DistError) or any(sign in said for sign in signs)
 
 
 def _device(name: str, local_rank: int) -> torch.device:

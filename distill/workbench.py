@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from curate.core.errors import InputError
+from curate.core.errors import InputError, Reject
 from curate.core.hashing import ranks
 from distill.data.augment import augment
 from distill.data.blend import Blend, as_blend
@@ -20,14 +20,15 @@ from distill.data.loader import Batch, read_in_order
 from distill.data.pictures import Allowance, Pictures
 from distill.data.split import held_out
 from distill.data.stream import Packing, Stream
-from distill.models.student import Student, build_student
-from distill.models.vit import VitConfig
+from distill.models.attention import attention_backend
+from distill.models.student import Student, StudentConfig, build_student
 from distill.parallel import World
 from distill.recipe import Recipe
 from distill.teachers import Standards, Teachers, fit_standards
 from distill.tokenizer import Tokenizer
 
-_STANDARDISE_SALT = 0x57A4
+_STANDARDISE_SALT, _TOKENIZER_SALT = 0x57A4, 0x70C3
+_TOKENIZER_SAMPLES = 200_000
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}
 
 
@@ -58,7 +59,7 @@ class Workbench:
         if recipe.run.threads:
             torch.set_num_threads(recipe.run.threads)
         blend = as_blend(dataset, recipe.data.sources)
-        allowance = Allowance(recipe.run.cache_bytes)
+        allowance, how = Allowance(recipe.run.cache_bytes), recipe.data.augment
         teachers = Teachers.of(recipe, world.device, allowance=allowance)
         pictures = Pictures(
             blend,
@@ -67,24 +68,19 @@ class Workbench:
             allowance=allowance,
             share=1 / world.size,
             seed=recipe.seed,
-            augment=None if recipe.data.augment is None else partial(augment, recipe=recipe.data.augment),
+            augment=None if how is None else lambda image, random: augment(image, how, random),
             needs_text=recipe.contrastive is not None,
         )
         return cls(recipe, blend, world, teachers, pictures, held_out_rows(recipe, blend), tokenizer)
 
     def new_student(self) -> Student:
         """As it is before training: the same weights for a recipe, wherever it is built."""
-        size = self.recipe.student
-        config = VitConfig(
-            patch=size.patch,
-            width=size.width,
-            depth=size.depth,
-            heads=size.heads,
-            mlp_ratio=size.mlp_ratio,
-            registers=size.registers,
-        )
-        student = build_student(config, self.teachers.heads(self.recipe), self.recipe.seed)
-        return student.to(self.world.device, _DTYPES[self.recipe.train.precision])
+        recipe = self.recipe
+        temperature = {} if recipe.contrastive is None else {"temperature": recipe.contrastive.temperature}
+        config = StudentConfig.of(recipe.student, **temperature)
+        student = build_student(config, self.teachers.heads(recipe), recipe.seed)
+        student.backbone.attention = attention_backend(recipe.run.attention, self.world.device)
+        return student.to(self.world.device, _DTYPES[recipe.train.precision])
 
     def poolers(self) -> Mapping[str, Any]:
         """Of the teachers whose own pooler makes the student's summary."""
@@ -106,14 +102,30 @@ class Workbench:
             packing=packing,
         )
 
+    def fitted_tokenizer(self) -> Tokenizer:
+        """Learned from the texts of the training samples of lowest hash(seed, key): all that a picture may be given."""
+        size = self.recipe.student.text
+        assert size is not None
+        texts: list[str] = []
+        for row in self._sample(_TOKENIZER_SAMPLES, _TOKENIZER_SALT):
+            with suppress(Reject):
+                texts += [text for _, choices in self.pictures.texts.candidates(int(row)) for text in choices]
+        if not texts:
+            raise InputError("data.sources: no training sample has one of the `texts`; name members or json fields of it")
+        return Tokenizer.train(texts, size.vocabulary)
+
+    def _sample(self, count: int, salt: int) -> np.ndarray:
+        """Training rows of lowest hash(seed, key)."""
+        rows = self.train_rows()
+        keys = np.asarray(self.dataset.strings("key"), dtype=object)[rows]
+        return rows[np.argsort(ranks(self.recipe.seed, keys, salt), kind="stable")[:count]]
+
     def standards(self) -> list[Standards]:
         """Fitted on the training pictures of lowest hash(seed, key), a share of them by each rank."""
         if not self.recipe.teachers:
             return []
-        rows = self.train_rows()
-        keys = np.asarray(self.dataset.strings("key"), dtype=object)[rows]
-        order = np.argsort(ranks(self.recipe.seed, keys, _STANDARDISE_SALT), kind="stable")
-        chosen = rows[order[: self.recipe.train.standardise_samples]][self.world.rank :: self.world.size]
+        chosen = self._sample(self.recipe.train.standardise_samples, _STANDARDISE_SALT)
+        chosen = chosen[self.world.rank :: self.world.size]
         read = read_in_order(self.pictures, chosen, batch=64, workers=self.recipe.run.workers)
         return fit_standards(self.teachers, self.recipe.teachers, (good for good, _ in read), self.world)
 
