@@ -60,7 +60,8 @@ class Workbench:
             torch.set_num_threads(recipe.run.threads)
         blend = as_blend(dataset, recipe.data.sources)
         allowance, how = Allowance(recipe.run.cache_bytes), recipe.data.augment
-        teachers = Teachers.of(recipe, world.device, allowance=allowance)
+        name = lambda row: f"picture {blend.strings('key')[row]}"  # noqa: E731
+        teachers = Teachers.of(recipe, world.device, allowance=allowance, name=name)
         pictures = Pictures(
             blend,
             patch=recipe.student.patch,

@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from curate.encoders import Encoder
 from distill.data.pictures import Picture
 
 
@@ -26,36 +27,24 @@ class Shape:
 
 @dataclass(frozen=True)
 class Answer:
-    """Of one teacher on one picture."""
+    """Of one teacher on one picture, float32 on any device."""
 
     summary: Tensor
-    """(D,) float32."""
+    """(D,)."""
     patches: Tensor | None = None
-    """(rows * columns, P) float32, on the student's grid."""
+    """(h, w, P) on a grid of the teacher's own, which may be the student's."""
     registers: Tensor | None = None
-    """(R, D) float32."""
+    """(R, D)."""
 
-    @property
     def kinds(self) -> list[Tensor]:
         return [kind for kind in (self.summary, self.patches, self.registers) if kind is not None]
 
-    @property
-    def nbytes(self) -> int:
-        return sum(kind.nbytes for kind in self.kinds)
+    def to_keep(self) -> Answer:
+        """In main memory, without the rest of the batch that it is a part of."""
+        return Answer(*(None if kind is None else kind.to("cpu", copy=True) for kind in self._fields()))  # type: ignore[arg-type]
 
-
-class Teacher(Protocol):
-    """A frozen model. `prepare` may run in several threads at once, `answer` in one."""
-
-    shape: Shape
-
-    def prepare(self, image: Image.Image) -> Any:
-        """Its own input of a picture; None where the student's patches are its input. May raise Reject."""
-
-    def answer(self, pictures: Sequence[Picture], prepared: Sequence[Any]) -> list[Answer]: ...
-
-    def pooler(self) -> nn.Module | None:
-        """Its frozen attention pooler over patch tokens, where it has one."""
+    def _fields(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        return self.summary, self.patches, self.registers
 
 
 @dataclass
@@ -72,3 +61,22 @@ class Target:
     def to(self, device: torch.device, dtype: torch.dtype) -> Target:
         moved = (None if kind is None else kind.to(device, dtype) for kind in (self.patches, self.registers))
         return Target(self.summary.to(device, dtype), *moved)
+
+
+class Teacher(Protocol):
+    """A frozen model. `prepare` may run in several threads at once, `answer` in one."""
+
+    encoder: Encoder
+    shape: Shape
+    prepares: bool
+    """It looks at the picture itself, and says the same whatever grid the student has it on; else at the student's
+    patches, and `prepare` is never called."""
+
+    def prepare(self, image: Image.Image) -> Any:
+        """Its own input of a picture. May raise Reject."""
+
+    def answer(self, pictures: Sequence[Picture], prepared: Sequence[Any]) -> list[Answer]:
+        """prepared: as many as pictures where it prepares, else none."""
+
+    def pooler(self) -> nn.Module | None:
+        """Its own attention pooler over patch tokens (B, N, P) -> (B, D), where its summary is made by one."""

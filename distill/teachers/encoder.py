@@ -1,6 +1,6 @@
 """Any encoder of curate as a teacher: it is given the picture as it was trained to see it (often a square).
 
-Patch features are brought to the student's grid of the same picture, so a teacher that squashes pictures still lines
+Its patch features are stretched over the student's grid of the same picture, so a teacher that squashes pictures lines
 up; one that crops them does not. A teacher without patch features gives the summary alone.
 """
 
@@ -11,36 +11,37 @@ from typing import Any
 
 import torch
 from PIL import Image
-from torch import Tensor, nn
+from torch import nn
 
 from curate.encoders import Encoder
 from distill.data.pictures import Picture
-from distill.losses import resample_patches
 from distill.teachers.base import Answer, Shape
 
 
 class EncoderTeacher:
-    def __init__(self, encoder: Encoder) -> None:
-        self._encoder = encoder
-        self.shape = Shape(encoder.dim, encoder.patch_dim or None)
+    prepares = True
+
+    def __init__(self, encoder: Encoder, *, patches: bool = True) -> None:
+        """patches: False where nobody wants them."""
+        self.encoder = encoder
+        self.shape = Shape(encoder.dim, encoder.patch_dim if patches and encoder.patch_dim else None)
 
     def prepare(self, image: Image.Image) -> Any:
-        return self._encoder.prepare(image)
+        return self.encoder.prepare(image)
 
-    @torch.no_grad()
     def answer(self, pictures: Sequence[Picture], prepared: Sequence[Any]) -> list[Answer]:
-        features = self._encoder.encode(list(prepared))
-        answers = []
-        for place, picture in enumerate(pictures):
-            patches = None
-            if features.patches is not None:
-                patches = resample_patches(_tensor(features.patches[place]), *picture.grid)
-            answers.append(Answer(_tensor(features.summary[place]), patches))
-        return answers
+        features = self.encoder.encode(list(prepared), patches=self.shape.patches is not None)
+        grids = features.patches
+        return [
+            Answer(torch.from_numpy(summary), None if grids is None else torch.from_numpy(grids[place]))
+            for place, summary in enumerate(features.summary)
+        ]
 
     def pooler(self) -> nn.Module | None:
-        return None
+        return pooler_of(getattr(self.encoder, "model", None))
 
 
-def _tensor(values: Any) -> Tensor:
-    return torch.as_tensor(values).detach().float().cpu()
+def pooler_of(model: nn.Module | None) -> nn.Module | None:
+    """timm's `attn_pool`."""
+    found = getattr(model, "attn_pool", None)
+    return found if isinstance(found, nn.Module) else None

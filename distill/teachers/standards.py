@@ -88,7 +88,7 @@ class Standards:
 
     def state(self) -> dict[str, Tensor]:
         """For checkpoints and exports; `of` reads it."""
-        state = {}
+        state: dict[str, Tensor] = {}
         for name, kind in zip(("summary", "patches", "registers"), self._kinds(), strict=True):
             if kind is not None:
                 state |= {f"{name}_mean": kind.mean, f"{name}_scale": kind.scale}
@@ -155,7 +155,7 @@ class _Fit:
 
     def standards(self, world: World) -> Standards:
         registers = _standard(self.registers, world)
-        if registers is not None and self.how != "none":
+        if registers is not None:
             registers = Standard(registers.mean.view(self.shape.registers, -1), registers.scale)
         summary = _standard(self.summary, world)
         assert summary is not None

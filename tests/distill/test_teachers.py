@@ -1,10 +1,11 @@
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
-from curate.core.errors import Reject
+from curate.core.errors import InputError, Reject
 from curate.encoders import Encoder, Features
-from distill.data.pictures import Allowance, Pictures
+from distill.data.pictures import Allowance, Picture, Pictures
 from distill.parallel import World
 from distill.recipe import TeacherRecipe
 from distill.teachers import EncoderTeacher, Shape, Standards, Teachers, fit_standards
@@ -58,6 +59,48 @@ def test_targets_are_asked_for_again_where_there_is_no_room(dataset):
     for _ in range(2):
         teachers.targets([pictures.get(row) for row in range(5)])
     assert encoder.asked == 10
+
+
+def test_a_picture_changed_at_random_is_asked_about_each_time(dataset):
+    encoder, teachers, pictures = bench(dataset)
+    plain = pictures.get(0)
+    kept = teachers.targets([plain])[0]
+    dark = Picture(0, plain.grid, plain.patches, {"colours": np.zeros((4, 4, 3), np.uint8)}, changed=True)
+    for _ in range(2):
+        asked = encoder.asked
+        target = teachers.targets([plain, dark, dark])[0]
+        assert encoder.asked == asked + 2
+        assert torch.equal(target.summary[0], kept.summary[0])
+        assert torch.equal(target.summary[1:], torch.zeros(2, 3))
+    image = Image.new("RGB", (8, 8))
+    assert not teachers.missing(0)
+    assert not teachers.prepare(0, image)
+    assert list(teachers.prepare(0, image, changed=True)) == ["colours"]
+
+
+def test_a_picture_on_two_grids_is_asked_about_once(dataset):
+    encoder, teachers, pictures = bench(dataset)
+    small, large = pictures.get(0), pictures.get(0)
+    small.grid = (1, 2)
+    target = teachers.targets([small, large])[0]
+    assert encoder.asked == 1
+    assert len(target.patches) == 2 + large.grid[0] * large.grid[1]
+
+
+def test_features_that_are_not_finite_name_teacher_and_picture(dataset):
+    encoder, _, pictures = bench(dataset)
+    teachers = Teachers({"colours": EncoderTeacher(encoder)}, name=lambda row: f"key-{row}")
+    items = [pictures.get(row) for row in range(3)]
+    plain = encoder.encode
+
+    def overflow(batch, patches=True):
+        features = plain(batch, patches=patches)
+        features.patches[1, 0, 0, 0] = np.inf
+        return features
+
+    encoder.encode = overflow
+    with pytest.raises(InputError, match=r"teachers: 'colours' gives features that are not finite for key-1;"):
+        teachers.targets(items)
 
 
 def test_a_teacher_without_patches_has_none(dataset):
