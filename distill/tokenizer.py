@@ -26,6 +26,7 @@ class Tokenizer:
     """Lower-cased, compatibility forms composed (NFKC); case says little of what is in a picture."""
 
     def __init__(self, pieces: Pieces) -> None:
+        pieces.encode_special_tokens = True  # as letters: a text cannot end itself
         self._pieces = pieces
 
     @classmethod
@@ -76,4 +77,4 @@ class Tokenizer:
         return out
 
     def decode(self, tokens: Sequence[int]) -> str:
-        return self._pieces.decode([int(token) for token in tokens]).strip()
+        return self._pieces.decode([int(token) for token in tokens]).removeprefix(" ")

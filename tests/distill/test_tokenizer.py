@@ -1,0 +1,65 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from curate.core.errors import InputError
+from distill.tokenizer import END, PAD, SMALLEST, Tokenizer
+
+TEXTS = ["A red flag", "a red frog", "the frog in the red swamp", "flag of France", "Été: a blue flag"] * 3
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.train(TEXTS, 320)
+
+
+def test_the_order_of_texts_changes_nothing(tokenizer):
+    assert Tokenizer.train(reversed(TEXTS), 320).json() == tokenizer.json()
+    assert Tokenizer.train(TEXTS[:-1] + ["something else"], 320).digest() != tokenizer.digest()
+
+
+def test_it_learns_pairs_up_to_the_size_asked_for(tokenizer):
+    assert SMALLEST < len(tokenizer) <= 320
+    assert len(Tokenizer.train(["ab"], 5000)) == SMALLEST  # nothing occurs twice
+    assert tokenizer.encode(["a red flag"], 32).shape[1] < len("a red flag")
+
+
+def test_case_and_forms_of_letters_do_not_matter(tokenizer):
+    rows = tokenizer.encode(["A RED  FLAG".replace("  ", " "), " a red flag ", "ａ red ﬂag"], 32)
+    assert (rows == rows[0]).all()
+
+
+def test_texts_end_and_are_padded(tokenizer):
+    rows = tokenizer.encode(["", "frog", "the frog in the red swamp"], 6)
+    assert rows.shape == (3, 6) and rows.dtype == np.int64
+    assert rows[0].tolist() == [END] + [PAD] * 5
+    assert rows[2, -1] == END  # cut
+    assert (rows[1] == END).sum() == 1 and PAD not in rows[1, : list(rows[1]).index(END)]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.text(max_size=40))
+def test_any_text_can_be_said_and_special_tokens_cannot_be_written(tokenizer, text):
+    row = tokenizer.encode([text], 10_000)[0]
+    assert (row[:-1] > END).all() and row[-1] == END
+    assert (tokenizer.encode([tokenizer.decode(row[:-1])], 10_000)[0] == row).all()
+
+
+def test_what_is_written_into_a_text_is_no_special_token(tokenizer):
+    assert (tokenizer.encode(["<pad><end>"], 64)[0][:-1] > END).all()
+
+
+def test_it_survives_being_saved(tokenizer):
+    again = Tokenizer.parse(tokenizer.json())
+    assert again.digest() == tokenizer.digest()
+    assert (again.encode(TEXTS, 16) == tokenizer.encode(TEXTS, 16)).all()
+
+
+def test_bad_files_and_sizes_are_one_line(tokenizer):
+    with pytest.raises(InputError, match=r"^model/tokenizer.json is no tokenizer \(.*\); export the run again$"):
+        Tokenizer.parse("{}", "model/tokenizer.json")
+    with pytest.raises(InputError, match=r"has no <pad> and <end> as its first tokens"):
+        Tokenizer.parse(tokenizer.json().replace("<end>", "<eos>"))
+    with pytest.raises(InputError, match=r"^student.text.vocabulary: 100 has no place for all bytes; give 258 or more$"):
+        Tokenizer.train(TEXTS, 100)
