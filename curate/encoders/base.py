@@ -27,6 +27,7 @@ _MODULES = {
     "timm": "curate.encoders.timm_models",
     "open_clip": "curate.encoders.open_clip_models",
     "hf": "curate.encoders.hf_models",
+    **dict.fromkeys(identities.DISTILLED, "distill.encoder"),
 }
 _LONGEST_ASPECT = 32
 
@@ -35,8 +36,9 @@ _LONGEST_ASPECT = 32
 class Features:
     summary: NDArray[np.float32]
     """(B, D): one vector a picture, as the model gives it, not normalised."""
-    patches: NDArray[np.float32] | None = None
-    """(B, h, w, P): the last grid of patch tokens or feature map; None where there is none or nobody asked."""
+    patches: NDArray[np.float32] | list[NDArray[np.float32]] | None = None
+    """(B, h, w, P): the last grid of patch tokens or feature map; B grids (h, w, P) from an encoder that takes `mixed`
+    shapes; None where there is none or nobody asked."""
 
 
 class Encoder(ABC):
@@ -47,6 +49,8 @@ class Encoder(ABC):
     patch_dim: int | None = None
     context: int = 0
     """Tokens of a text that are read, the rest is cut; 0 where there is no text tower."""
+    mixed: bool = False
+    """`prepare` keeps each picture's aspect, and `encode` takes pictures of different shapes together."""
     device: str = "cpu"
     precision: str = "float32"
 
@@ -69,7 +73,7 @@ class Encoder(ABC):
 
     @abstractmethod
     def encode(self, batch: list[NDArray[Any]], *, patches: bool = True) -> Features:
-        """Prepared pictures of one shape -> features. `patches=False` leaves the patch grid on the device."""
+        """Prepared pictures, of one shape unless `mixed`, -> features. `patches=False` leaves patches on the device."""
 
     def encode_text(self, texts: list[str]) -> NDArray[np.float32]:
         """Texts -> (B, D), comparable by cosine with `summary`. Raises CurateError where there is no text tower."""
@@ -84,6 +88,7 @@ def load(spec: str, *, device: str = "auto", precision: str = "auto") -> Encoder
     parsed = parse_spec(spec)
     for problem in identities.problems(parsed):
         raise InputError(problem)
+    device = place(parsed, device)
     known = identities.identity(parsed, resolve_precision(parsed, precision, device))
     return importlib.import_module(_MODULES[parsed.kind]).load(parsed, known, device)
 
@@ -95,7 +100,7 @@ def identity(spec: str, *, precision: str = "float32") -> dict[str, Any]:
     and revision only; `problems` reports them.
     """
     parsed = parse_spec(spec)
-    return identities.identity(parsed, resolve_precision(parsed, precision, "auto"))
+    return identities.identity(parsed, resolve_precision(parsed, precision, place(parsed, "auto")))
 
 
 def problems(spec: str) -> list[str]:
@@ -109,6 +114,13 @@ def problems(spec: str) -> list[str]:
 def text_problems(spec: str) -> list[str]:
     """Why there can be no vectors of texts, as far as that can be told without loading a model."""
     return identities.text_problems(parse_spec(spec))
+
+
+def place(spec: Spec, device: str) -> str:
+    """The device that is meant, before torch is asked what there is. Decoding takes as long as `tiny` on a CPU does."""
+    if spec.kind == "descriptor" or (spec.kind == "tiny" and device == "auto"):
+        return "cpu"
+    return device
 
 
 def resolve_device(device: str) -> str:

@@ -7,6 +7,7 @@ by its source (and, for transformers, by the digest of its configuration files),
 from __future__ import annotations
 
 import difflib
+import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ from curate.encoders.weights import file_digest, folder_digests, hub_problem, hu
 _TIMM_FILES = ("model.safetensors", "pytorch_model.bin")
 _OPEN_CLIP_FILES = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
 _HF_CONFIG = "preprocessor_config.json"
+DISTILLED = ("distill", "tiny")
+"""Kinds that are folders written by `distill export`."""
 _CONFIGS = {"timm": "config.json", "open_clip": "open_clip_config.json", "hf": "config.json"}
 
 
@@ -39,6 +42,8 @@ def identity(spec: Spec, precision: str) -> dict[str, Any]:
 def problems(spec: Spec) -> list[str]:
     if spec.kind == "descriptor":
         return []
+    if spec.kind in DISTILLED:
+        return _distilled(spec).problems
     if spec.path is not None:
         return _path_problems(spec, Path(spec.path))
     if spec.seed is not None:
@@ -53,12 +58,15 @@ def text_problems(spec: Spec) -> list[str]:
     if spec.kind == "hf":
         configs = [Path(spec.path, _CONFIGS["hf"])] if spec.path else _fetched(spec.name, spec.options.get("revision"))
         found = all(b'"text_config"' in path.read_bytes() for path in configs if path.is_file())
+    if spec.kind in DISTILLED:
+        found = _distilled(spec).texts
     return [] if found else [no_texts(spec.public)]
 
 
 def no_texts(public: str) -> str:
     return (
-        f"encoder: {public!r} has no text tower; use an image-text model: 'open_clip:…', or a CLIP or SigLIP of 'hf:…'"
+        f"encoder: {public!r} has no text tower; use an image-text model: 'tiny', 'open_clip:…', or a CLIP or SigLIP of"
+        " 'hf:…'"
     )
 
 
@@ -87,6 +95,11 @@ def _weights(spec: Spec) -> tuple[str, Any]:
     if spec.kind == "hf":
         source = {"configuration": hub_weights(hub.repo, [_HF_CONFIG], hub.revision)}
     return hub_weights(hub.repo, hub.files, hub.revision), source
+
+
+def _distilled(spec: Spec) -> Any:
+    """`distill`'s own account of a folder that it exported: reached by name, since curate works without distill."""
+    return importlib.import_module("distill.exported").account(spec)
 
 
 def _random(spec: Spec) -> str:

@@ -1,5 +1,6 @@
-"""How an encoder is named: `KIND:NAME[?option=value&…][@PATH]`, or the bare word `descriptor`.
+"""How an encoder is named: `KIND:NAME[?option=value&…][@PATH]`, or a bare word, `tiny` or `descriptor`.
 
+    tiny                                                   small image-text model, weights inside the package
     descriptor                                             colour histogram + HOG, no weights
     timm:vit_small_patch16_224.augreg_in1k                 weights of the Hugging Face hub, by timm's name
     timm:vit_small_patch16_224@/weights/vits.safetensors   timm's architecture, a local checkpoint
@@ -10,6 +11,8 @@
     open_clip:/models/tiny                                 a folder with open_clip_config.json and its weights
     hf:google/siglip-base-patch16-224                      transformers, by hub name (`?revision=` to pin it)
     hf:/models/siglip                                      a folder written by `save_pretrained`
+    distill:/models/student                                a folder written by `distill export`
+    distill:/models/student?head=NAME&max_tokens=144       … in a teacher's space, of pictures of fewer patches
 
 A path decides nothing about the output, the bytes there do: `Spec.public` leaves it out.
 """
@@ -23,9 +26,16 @@ from typing import Any
 
 from curate.core.errors import RecipeError
 
-KINDS = ("descriptor", "timm", "open_clip", "hf")
-_OPTIONS = {"open_clip": ("random", "image_size", "resize_mode", "interpolation"), "hf": ("random", "revision")}
-_EXAMPLE = "try 'timm:vit_base_patch16_dinov3', 'open_clip:ViT-B-32/laion2b_s34b_b79k', 'hf:DIR' or 'descriptor'"
+WORDS = ("descriptor", "tiny")
+KINDS = (*WORDS, "timm", "open_clip", "hf", "distill")
+SHIPPED = Path(__file__).parent / "tiny"
+"""Folder of the model that comes with the package."""
+_OPTIONS = {
+    "open_clip": ("random", "image_size", "resize_mode", "interpolation"),
+    "hf": ("random", "revision"),
+    "distill": ("head", "max_tokens"),
+}
+_EXAMPLE = "try 'timm:vit_base_patch16_dinov3', 'open_clip:ViT-B-32/laion2b_s34b_b79k', 'hf:DIR', 'distill:DIR', 'tiny'"
 
 
 @dataclass(frozen=True)
@@ -44,17 +54,22 @@ class Spec:
     def public(self) -> str:
         """The spec without its local path: what goes into fingerprints, metadata and reports."""
         query = "&".join(f"{key}={_text(value)}" for key, value in sorted(self.options.items()))
-        name = self.kind if self.kind == "descriptor" else f"{self.kind}:{self.name or 'local'}"
+        name = self.kind if self.kind in WORDS else f"{self.kind}:{self.name or 'local'}"
         return f"{name}?{query}" if query else name
 
 
 def parse_spec(text: str) -> Spec:
     """Raises RecipeError, one line, for anything that is no encoder's name."""
-    if text == "descriptor":
-        return Spec("descriptor")
+    if text in WORDS:
+        return Spec(text, path=str(SHIPPED) if text == "tiny" else None)
     kind, colon, rest = text.partition(":")
-    if not colon or kind not in KINDS or kind == "descriptor":
+    if not colon or kind not in KINDS or kind in WORDS:
         raise RecipeError(f"encoder: {text!r} is not 'library:model' with a library of {', '.join(KINDS)}; {_EXAMPLE}")
+    if kind == "distill":
+        path, _, query = rest.partition("?")
+        if not path:
+            raise RecipeError(f"encoder: {text!r} names no folder; {_EXAMPLE}")
+        return Spec(kind, "", _options(text, kind, query), str(Path(path).expanduser()))
     head, at, path = rest.partition("@")
     name, _, query = head.partition("?")
     if name.startswith(("/", "./", "../", "~")):

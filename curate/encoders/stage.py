@@ -11,11 +11,12 @@ from pydantic import Field, PrivateAttr, field_validator
 
 from curate.core.errors import CurateError
 from curate.core.stage import Artifact, Execution, Map, Resources
-from curate.encoders.base import Encoder, identity, load, problems
+from curate.encoders.base import Encoder, identity, load, place, problems
 from curate.encoders.spec import parse_spec
 
 SPECS = (
     "timm:NAME, open_clip:NAME/TAG or hf:NAME, each also with a local checkpoint ('timm:NAME@PATH', 'hf:FOLDER'), "
+    "distill:FOLDER (a student of `distill export`), tiny (small, image and text, comes with the package), "
     "or descriptor (colour histogram + HOG, no weights)"
 )
 
@@ -75,8 +76,7 @@ class EncoderMap(Map):
 
     def _place(self) -> str:
         """Where the model will run: asked of the machine's devices, since torch is dear to load on the driver."""
-        if self.encoder == "descriptor":
-            return "cpu"
-        if self.device != "auto":
-            return self.device
+        device = place(parse_spec(self.encoder), self.device)
+        if device != "auto":
+            return device
         return "cuda" if Path("/dev/nvidia0").exists() else "cpu"

@@ -23,8 +23,8 @@ _CHARACTERS_PER_TOKEN = 16
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-class TorchEncoder(Encoder):
-    """A frozen module in evaluation mode. Subclasses give `forward` (and `forward_text`) on the device's tensors."""
+class FrozenEncoder(Encoder):
+    """A module in evaluation mode on its device, in its precision. Subclasses give `encode`, and call `measure`."""
 
     def __init__(
         self, spec: Spec, identity: dict[str, Any], model: torch.nn.Module, preprocessing: dict[str, Any], device: str
@@ -34,32 +34,16 @@ class TorchEncoder(Encoder):
         self.precision = identity["precision"]
         self.model = model.eval().requires_grad_(False).to(self.device)
         self._preprocessing = preprocessing
-        self._mean_C11 = self._channels(preprocessing["mean"])
-        self._std_C11 = self._channels(preprocessing["std"])
-        height, width = preprocessing["size"]
-        probe = self.encode([np.zeros((3, height, width), dtype=np.uint8)])
-        self.dim = probe.summary.shape[1]
-        self.patch_dim = None if probe.patches is None else probe.patches.shape[3]
-
-    @abstractmethod
-    def forward(self, pixels_BCHW: torch.Tensor, patches: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Normalised pictures -> summary (B, D), patches (B, h, w, P) if wanted and there are any."""
 
     @property
     def preprocessing(self) -> dict[str, Any]:
         return dict(self._preprocessing)
 
-    def encode(self, batch: list[NDArray[np.uint8]], *, patches: bool = True) -> Features:
-        if not batch:
-            return Features(np.zeros((0, self.dim), dtype=np.float32))
-        with torch.inference_mode(), self.guarded(len(batch)):
-            pixels = torch.from_numpy(np.stack(batch)).to(self.device, non_blocking=True)
-            summary, grid = self.forward(self.normalise(pixels), patches)
-            return Features(_array(summary), _array(grid) if patches and grid is not None else None)
-
-    def normalise(self, pixels_BCHW: torch.Tensor) -> torch.Tensor:
-        """Bytes -> float32, by the model's mean and standard deviation; the arithmetic of torchvision's transforms."""
-        return pixels_BCHW.float().div_(255).sub_(self._mean_C11).div_(self._std_C11)
+    def measure(self, prepared: NDArray[np.uint8]) -> None:
+        """Find the dimensions out on one prepared picture."""
+        features = self.encode([prepared])
+        self.dim = features.summary.shape[1]
+        self.patch_dim = None if features.patches is None else features.patches[0].shape[-1]
 
     @contextmanager
     def guarded(self, rows: int) -> Iterator[None]:
@@ -73,6 +57,34 @@ class TorchEncoder(Encoder):
                 f"encoder: {self.spec!r} ran out of GPU memory on {rows} samples in {self.precision};"
                 " lower batch_size, or set precision: bfloat16"
             ) from error
+
+
+class TorchEncoder(FrozenEncoder):
+    """Pictures of one shape. Subclasses give `forward` (and `encode_text`) on the device's tensors."""
+
+    def __init__(
+        self, spec: Spec, identity: dict[str, Any], model: torch.nn.Module, preprocessing: dict[str, Any], device: str
+    ) -> None:
+        super().__init__(spec, identity, model, preprocessing, device)
+        self._mean_C11 = self._channels(preprocessing["mean"])
+        self._std_C11 = self._channels(preprocessing["std"])
+        self.measure(np.zeros((3, *preprocessing["size"]), dtype=np.uint8))
+
+    @abstractmethod
+    def forward(self, pixels_BCHW: torch.Tensor, patches: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Normalised pictures -> summary (B, D), patches (B, h, w, P) if wanted and there are any."""
+
+    def encode(self, batch: list[NDArray[np.uint8]], *, patches: bool = True) -> Features:
+        if not batch:
+            return Features(np.zeros((0, self.dim), dtype=np.float32))
+        with torch.inference_mode(), self.guarded(len(batch)):
+            pixels = torch.from_numpy(np.stack(batch)).to(self.device, non_blocking=True)
+            summary, grid = self.forward(self.normalise(pixels), patches)
+            return Features(array(summary), array(grid) if patches and grid is not None else None)
+
+    def normalise(self, pixels_BCHW: torch.Tensor) -> torch.Tensor:
+        """Bytes -> float32, by the model's mean and standard deviation; the arithmetic of torchvision's transforms."""
+        return pixels_BCHW.float().div_(255).sub_(self._mean_C11).div_(self._std_C11)
 
     def _channels(self, values: list[float]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.float32, device=self.device)[:, None, None]
@@ -112,12 +124,12 @@ def seeded(seed: int | None) -> Iterator[None]:
         yield
 
 
-def _array(tensor: torch.Tensor) -> NDArray[np.float32]:
+def array(tensor: torch.Tensor) -> NDArray[np.float32]:
     return tensor.float().cpu().numpy()
 
 
 def text_features(
-    encoder: TorchEncoder, texts: list[str], compute: Callable[[list[str]], torch.Tensor]
+    encoder: FrozenEncoder, texts: list[str], compute: Callable[[list[str]], torch.Tensor]
 ) -> NDArray[np.float32]:
     """(B, D) of `compute(texts)`, with the encoder's precision and errors.
 
@@ -127,4 +139,4 @@ def text_features(
     if not texts:
         return np.zeros((0, encoder.dim), dtype=np.float32)
     with torch.inference_mode(), encoder.guarded(len(texts)):
-        return _array(compute([text[: _CHARACTERS_PER_TOKEN * encoder.context] for text in texts]))
+        return array(compute([text[: _CHARACTERS_PER_TOKEN * encoder.context] for text in texts]))

@@ -161,7 +161,7 @@ def test_vectors_of_another_encoder_are_refused(stages, embedded, tmp_path):
 @pytest.mark.parametrize("spec", ["descriptor", "timm:vit_small_patch16_224", "dinov2"])
 def test_an_encoder_without_texts_is_told_before_the_run(spec, specs):
     stage = Similarity(encoder=specs.get(spec, spec))
-    says = "has no text tower; use an image-text model: 'open_clip:…', or a CLIP or SigLIP of 'hf:…'"
+    says = "has no text tower; use an image-text model: 'tiny', 'open_clip:…', or a CLIP or SigLIP of 'hf:…'"
     assert says in stage.preflight()[0]
 
 

@@ -14,6 +14,11 @@ def test_forms():
     assert parse_spec("timm:vit@/w/a.safetensors") == Spec("timm", "vit", {}, "/w/a.safetensors")
     assert parse_spec("open_clip:ViT-B-32/laion2b") == Spec("open_clip", "ViT-B-32/laion2b")
     assert parse_spec("hf:/models/a@b") == Spec("hf", "", {}, "/models/a@b")
+    assert parse_spec("distill:runs/a@b?head=dinov3&max_tokens=64") == Spec(
+        "distill", "", {"head": "dinov3", "max_tokens": 64}, "runs/a@b"
+    )
+    assert parse_spec("tiny").public == "tiny"
+    assert parse_spec(parse_spec("distill:/a?head=b").public).public == "distill:local?head=b"
     assert parse_spec("hf:google/siglip?revision=abc") == Spec("hf", "google/siglip", {"revision": "abc"})
 
 
@@ -38,7 +43,18 @@ def test_order_of_options_does_not_count(first, second):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "vitb", "timm:", "timm:?random=0", "timm:v@", "distill:/a", "keras:v", "descriptor?size=3", "descriptor:a"],
+    [
+        "",
+        "vitb",
+        "timm:",
+        "timm:?random=0",
+        "timm:v@",
+        "distill:",
+        "keras:v",
+        "tiny:v",
+        "descriptor?size=3",
+        "descriptor:a",
+    ],
 )
 def test_no_encoder_is_one_line_with_the_choices(text):
     with pytest.raises(RecipeError) as error:
@@ -55,6 +71,7 @@ def test_no_encoder_is_one_line_with_the_choices(text):
         ("timm:v?depth", "'depth'"),
         ("timm:v?random=x", "no whole number"),
         ("hf:/a?depth=2", "hf takes random, revision"),
+        ("distill:/a?depth=2", "distill takes head, max_tokens"),
         ("open_clip:ViT-B-32?crop=2", "open_clip takes random, image_size"),
     ],
 )

@@ -1,0 +1,144 @@
+"""A run's student as a folder that needs neither the run nor its teachers: `distill export RUN`.
+
+The same run gives the same bytes. The folder is written aside and renamed when it is whole.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from curate.core.errors import InputError
+from curate.encoders.spec import parse_spec
+from distill.checkpoint import last_checkpoint, load_standards
+from distill.distilled import new_student, weights_of
+from distill.exported import CARD, CONFIG, TOKENIZER, WEIGHTS, ModelConfig, Preprocessing, TeacherConfig, Trained
+from distill.folder import RunFolder
+from distill.models.student import HeadConfig
+from distill.recipe import Recipe
+from distill.teachers import Standards
+
+_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+def export(run: str | Path, to: str | Path | None = None, *, precision: str = "float32") -> Path:
+    """The student of a run's last checkpoint -> a model folder, `RUN/model` where none is named; returns it.
+
+    The moving average of the weights where the run has one. Raises InputError where there is no run, no checkpoint, or
+    another thing in the folder's place.
+    """
+    place = RunFolder(Path(run).expanduser().absolute())
+    recipe = place.recipe()
+    checkpoint = last_checkpoint(place, place.read("run.json")["fingerprint"])
+    if checkpoint is None:
+        raise InputError(f"{place.path} has no checkpoint yet; run `distill train` again to go on")
+    standards = load_standards(place) or []
+    heads = heads_of(recipe, standards)
+    trained = Trained(
+        fingerprint=checkpoint.values["fingerprint"], step=checkpoint.values["step"], ema=checkpoint.averaged
+    )
+    student = new_student(recipe.student, heads)
+    student.load_state_dict(checkpoint.weights())
+    tokenizer = (place.path / TOKENIZER).read_bytes() if recipe.student.text is not None else None
+    config = describe(recipe, heads, trained, precision)
+    return write_model(Path(to) if to is not None else place.path / "model", config, student, standards, tokenizer)
+
+
+def heads_of(recipe: Recipe, standards: Sequence[Standards]) -> list[HeadConfig]:
+    """Of each teacher, whose widths are those of its statistics: no teacher has to be there."""
+    return [
+        HeadConfig(
+            summary=len(standard.summary.mean),
+            patches=None if standard.patches is None else len(standard.patches.mean),
+            hidden=recipe.student.head_hidden,
+        )
+        for standard in standards
+    ]
+
+
+def describe(recipe: Recipe, heads: Sequence[HeadConfig], trained: Trained, precision: str) -> ModelConfig:
+    """Teachers go by name, never by path."""
+    teachers = [
+        TeacherConfig(
+            name=item.name or parse_spec(item.encoder).public,
+            head=asdict(head),
+            patches=head.patches is not None and (item.patches.weight > 0 or item.pooler),
+        )
+        for item, head in zip(recipe.teachers, heads, strict=True)
+    ]
+    tokens = max(stage.data.max_tokens for stage in recipe.staged())
+    return ModelConfig(
+        name=recipe.name,
+        student=recipe.student,
+        teachers=teachers,
+        preprocessing=Preprocessing(patch=recipe.student.patch, max_tokens=tokens),
+        trained=trained,
+        precision=precision,
+    )
+
+
+def write_model(
+    folder: Path,
+    config: ModelConfig,
+    student: nn.Module,
+    standards: Sequence[Standards],
+    tokenizer: bytes | None = None,
+) -> Path:
+    """standards: of each teacher; tokenizer: content of tokenizer.json, where there is a text tower.
+
+    An older model in the folder's place is replaced, and its card stays.
+    """
+    folder = folder.expanduser().absolute()
+    if folder.exists() and not (folder.is_dir() and ((folder / CONFIG).is_file() or not any(folder.iterdir()))):
+        raise InputError(f"{folder} exists and is no model; remove it, or name another folder with --to")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", suffix=".tmp", dir=folder.parent))
+    try:
+        save_file(_tensors(student, standards, config.precision), aside / WEIGHTS)
+        (aside / CONFIG).write_bytes(config.bytes())
+        if tokenizer is not None:
+            (aside / TOKENIZER).write_bytes(tokenizer)
+        if (folder / CARD).is_file():
+            shutil.copyfile(folder / CARD, aside / CARD)
+        _publish(aside, folder)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return folder
+
+
+def _tensors(student: nn.Module, standards: Sequence[Standards], precision: str) -> dict[str, Tensor]:
+    """Matrices in `precision`; what is added up rather than multiplied (norms, biases, statistics) in float32."""
+    tensors = {}
+    for name, value in weights_of(student).items():
+        dtype = _DTYPES[precision] if value.ndim > 1 else torch.float32
+        tensors[f"student.{name}"] = value.detach().to("cpu", dtype if value.is_floating_point() else None)
+    for number, standard in enumerate(standards):
+        for name, value in standard.state().items():
+            tensors[f"standards.{number}.{name}"] = value.detach().to("cpu", torch.float32)
+    return {name: value.contiguous() for name, value in tensors.items()}
+
+
+def _publish(aside: Path, folder: Path) -> None:
+    """Rename; a folder that is there is moved away first, since only an empty one can be renamed over."""
+    aside.chmod(0o755)
+    for path in (*aside.iterdir(), aside):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    if folder.exists():
+        old = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", suffix=".tmp", dir=folder.parent))
+        os.replace(folder, old)
+        os.replace(aside, folder)
+        shutil.rmtree(old)
+    else:
+        os.replace(aside, folder)

@@ -1,0 +1,211 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import distill
+from curate.core.errors import CurateError, InputError
+from distill import export
+from distill.data.loader import collate
+from distill.data.patches import patchify
+from distill.data.pictures import Picture
+from distill.exported import CARD, CONFIG, TOKENIZER, WEIGHTS, read_config
+from tests.distill.exports import HEADS, save_distill, standards
+from tests.encoders.models import picture
+
+ROOT = Path(__file__).parents[2]
+SIZES = [(90, 60), (16, 40), (200, 200), (8, 8), (40, 16), (300, 20)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("export") / "model"
+
+
+@pytest.fixture(scope="module")
+def student(folder):
+    return save_distill(folder)
+
+
+@pytest.fixture(scope="module")
+def model(folder, student):
+    return distill.load(folder)
+
+
+@pytest.fixture
+def images():
+    return [picture(*size, seed=seed) for seed, size in enumerate(SIZES)]
+
+
+@torch.no_grad()
+def test_a_loaded_model_says_what_the_student_says(student, model, images):
+    """To the last bit, in the order of the pictures, targets as the teachers would give them."""
+    seen = model(images)
+    pixels = [model.prepare(image) for image in images]
+    grids = [(item.shape[0] // 8, item.shape[1] // 8) for item in pixels]
+    batch = collate([Picture(place, grids[place], patchify(item, 8)) for place, item in enumerate(pixels)])
+    own = student(torch.from_numpy(batch.patches), batch.grids)
+    places = [item.row for item in batch.pictures]
+    assert torch.equal(seen.summary[places], own.summary)
+    assert torch.equal(torch.cat([seen.patches[place].flatten(0, 1) for place in places]), own.patches)
+    assert torch.equal(seen.embedding[places], student.project(own.summary))
+    for number, (name, standard) in enumerate(zip(("plain", "dense"), standards(2), strict=True)):
+        summary, patches = seen.teachers[name]
+        expected = standard.invert_summary(student.heads[number].summary(own.summary))
+        assert torch.allclose(summary[places], expected, atol=1e-5)
+        assert (patches is None) == (HEADS[number].patches is None)
+    dense = standards(2)[1].invert_patches(student.heads[1].patches(own.patches))
+    assert torch.allclose(torch.cat([seen.teachers["dense"][1][i].flatten(0, 1) for i in places]), dense, atol=1e-5)
+    assert seen.grids == grids
+    assert [tuple(item.shape[:2]) for item in seen.patches] == grids
+    assert max(rows * columns for rows, columns in grids) <= 24
+
+
+@torch.no_grad()
+def test_whatever_a_picture_comes_with_or_as(model, images):
+    seen = model(images, teachers=["dense"])
+    assert list(seen.teachers) == ["dense"]
+    for place, image in enumerate(images):
+        alone = model([np.asarray(image)], teachers=[])
+        assert torch.allclose(alone.summary[0], seen.summary[place], atol=1e-5)
+        assert torch.allclose(alone.patches[0], seen.patches[place], atol=1e-5)
+        prepared = model.prepare(image)
+        assert np.array_equal(model.prepare(prepared), prepared)
+    grey = model([images[0].convert("L")], teachers=[]).summary
+    assert torch.equal(grey, model([images[0].convert("L").convert("RGB")], teachers=[]).summary)
+
+
+@torch.no_grad()
+def test_texts_as_the_tower_says(student, model):
+    tokens = torch.from_numpy(model.tokenizer.encode(["A red STAR", "the sea, the sea"], 12))
+    assert torch.equal(model.encode_text(["A red STAR", "the sea, the sea"]), student.text(tokens))
+
+
+def test_gradients_reach_the_weights(model, images):
+    model(images).teachers["dense"][0].square().sum().backward()
+    assert model.student.backbone.embed.weight.grad.abs().sum() > 0
+    model.zero_grad()
+
+
+def test_the_same_student_gives_the_same_bytes(folder, student, tmp_path):
+    save_distill(tmp_path / "again")
+    names = sorted(item.name for item in folder.iterdir())
+    assert names == sorted([CONFIG, WEIGHTS, TOKENIZER])
+    assert all((folder / name).read_bytes() == (tmp_path / "again" / name).read_bytes() for name in names)
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [("float16", 3e-3), ("bfloat16", 3e-2)])
+@torch.no_grad()
+def test_half_the_bytes_for_the_last_digits(model, folder, images, tmp_path, precision, tolerance):
+    save_distill(tmp_path / "half", precision=precision)
+    half = distill.load(tmp_path / "half")
+    assert all(value.dtype == torch.float32 for value in half.student.parameters())
+    one, other = (found(images).summary for found in (model, half))
+    assert 0 < (one - other).abs().max() < tolerance * one.abs().max()
+    assert (tmp_path / "half" / WEIGHTS).stat().st_size < 0.6 * (folder / WEIGHTS).stat().st_size
+
+
+def test_a_model_is_replaced_as_a_whole_and_keeps_its_card(tmp_path, monkeypatch):
+    place = tmp_path / "model"
+    save_distill(place, seed=1)
+    (place / CARD).write_text("a card")
+    (place / "left over.txt").write_text("of an older format")
+    before = (place / WEIGHTS).read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(export, "save_file", _full)
+        with pytest.raises(OSError, match="disk"):
+            save_distill(place, seed=2)
+    assert (place / WEIGHTS).read_bytes() == before
+    save_distill(place, seed=2, text=False)
+    assert sorted(item.name for item in place.iterdir()) == sorted([CARD, CONFIG, WEIGHTS])
+    assert (place / WEIGHTS).read_bytes() != before
+    assert [item.name for item in tmp_path.iterdir()] == ["model"]
+
+
+def _full(*_):
+    raise OSError("disk full")
+
+
+@pytest.mark.parametrize("what", ["file", "folder"])
+def test_nothing_else_is_replaced(tmp_path, what):
+    place = tmp_path / "thesis"
+    if what == "file":
+        place.write_text("all of it")
+    else:
+        place.mkdir()
+        (place / "chapter-1.txt").write_text("all of it")
+    with pytest.raises(InputError, match=r"thesis exists and is no model; remove it, or name another folder with --to"):
+        save_distill(place)
+
+
+def _without(name):
+    return lambda folder: (folder / name).unlink()
+
+
+def _config(**values):
+    def change(folder):
+        config = json.loads((folder / CONFIG).read_text())
+        (folder / CONFIG).write_text(json.dumps({**config, **values}))
+
+    return change
+
+
+def _cut(folder):
+    (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:500])
+
+
+DAMAGES = {
+    "no config.json in": _without(CONFIG),
+    "no model.safetensors in": _without(WEIGHTS),
+    "no tokenizer.json in": _without(TOKENIZER),
+    "of another kind of model": _config(format="llama"),
+    "is a model of version 2, this package reads up to 1; update the package": _config(version=2),
+    "trained: Field required|trained: Input should be": _config(trained=None),
+    "is not JSON": lambda folder: (folder / CONFIG).write_text("{"),
+    "model.safetensors' cannot be read": _cut,
+    "does not fit its configuration: 1 weights differ, first 'heads.1.patch_out.weight'|weights differ": _config(
+        teachers=[]
+    ),
+    "tokenizer.json is no tokenizer": lambda folder: (folder / TOKENIZER).write_text("{}"),
+}
+
+
+@pytest.mark.parametrize("says", DAMAGES)
+def test_what_is_no_model_is_one_line(tmp_path, says):
+    save_distill(tmp_path / "model")
+    DAMAGES[says](tmp_path / "model")
+    with pytest.raises(InputError, match=says) as error:
+        distill.load(tmp_path / "model")
+    assert "\n" not in str(error.value)
+
+
+def test_no_folder_no_pictures_no_texts_no_head(model, images, tmp_path):
+    with pytest.raises(InputError, match="'/nowhere' is no folder; give one that `distill export` wrote"):
+        distill.load("/nowhere")
+    with pytest.raises(InputError, match="no pictures"):
+        model([])
+    with pytest.raises(InputError, match=r"shape \(4, 4\) and type float64; give RGB bytes"):
+        model([np.zeros((4, 4))])
+    with pytest.raises(InputError, match="has no head 'clip'; its heads: plain, dense"):
+        model(images, teachers=["clip"])
+    save_distill(tmp_path / "model", text=False, teachers=["one"])
+    blind = distill.load(tmp_path / "model")
+    assert blind(images).embedding is None
+    with pytest.raises(CurateError, match=r"has no text tower; train one with student\.text and contrastive"):
+        blind.encode_text(["a star"])
+
+
+def test_distill_is_light_until_it_is_used():
+    code = "import sys, distill; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, cwd=ROOT).returncode == 0
+
+
+def test_configuration_names_no_paths(folder):
+    config = read_config(folder)
+    assert [teacher.name for teacher in config.teachers] == ["plain", "dense"]
+    assert str(folder.parent) not in (folder / CONFIG).read_text()
+    assert config.preprocessing.max_tokens == 24
