@@ -1,6 +1,6 @@
 """The papers' ablations at small scale: paired differences over seeds, with intervals.
 
-python -m tests.bench.bench_ablations [NAME …] [--seeds 0 1 2] [--table]      all of them; --table computes nothing new
+python -m tests.bench.bench_ablations [NAME …] [--seeds 0 1 2]      all of them by default
 
 Takes hours the first time: up to 6 CPU-minutes a run, one run at a time. Results are kept in .cache/ablations (or where
 CURATE_ABLATIONS says), so that it may be interrupted at any time.
@@ -14,12 +14,12 @@ import time
 from collections.abc import Sequence
 
 from curate.core.errors import CurateError
-from tests.bench.ablations import curated, phi_s, relations
+from tests.bench.ablations import balanced, curated, packing, phi_s, relations
 from tests.bench.ablations.folders import CommandError
 from tests.bench.ablations.runs import Ablation, Done, run
 from tests.bench.ablations.table import table
 
-ABLATIONS = {"curated": curated, "relations": relations, "phi_s": phi_s}
+ABLATIONS = {"curated": curated, "relations": relations, "phi_s": phi_s, "packing": packing, "balanced": balanced}
 SEEDS = (0, 1, 2)
 
 

@@ -45,12 +45,11 @@ def scores(folder: Path, others: tuple[str, ...] = ()) -> Scores:
     """kNN and linear probe of the class, and agreement with the teachers; others: encoders taught besides."""
     bank, test = bank_and_test()
     model = judge.model_of(folder)
-    known, _ = judge.seen(model, bank.images)
-    own, said = judge.seen(model, test.images)
-    labels = (bank.labels, own, test.labels, len(test.classes))
-    found = {"kNN": judge.knn_right(known, *labels), "linear probe": judge.probe_right(known, *labels)}
+    known, own = judge.seen(model, bank.images).summary, judge.seen(model, test.images)
+    asked = (known, bank.labels, own.summary, test.labels, len(test.classes))
+    found = {"kNN": judge.knn_right(*asked), "linear probe": judge.probe_right(*asked)}
     for name, spec in {NAME: teacher(), **{other: other for other in others}}.items():
         wanted = judge.teacher_summaries(spec, test.images, "cifar-test")
-        found[f"cosine to {name}"] = judge.cosines(said[name], wanted)
-        found[f"rank correlation with {name}"] = judge.rank_correlations(own, wanted)
+        found[f"cosine to {name}"] = judge.cosines(own.said[name], wanted)
+        found[f"rank correlation with {name}"] = judge.rank_correlations(own.summary, wanted)
     return {name: np.asarray(values, np.float32) for name, values in found.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,28 +15,48 @@ from curate.codec.images import decode
 from curate.core.hashing import digest
 from curate.core.stage import Sample
 from curate.encoders import identity, load
+from distill.evaluation import probe
 from distill.evaluation.knn import knn_votes, unit
 from tests.bench.ablations.folders import HOME
 
 Floats = NDArray[np.float32]
 K, TEMPERATURE = 20, 0.07
-RIDGE = 1e-3
-"""Of the linear probe, as a share of the features' mean variance times the pictures."""
 _BATCH = 128
 
 
+@dataclass(frozen=True)
+class Seen:
+    """What the student makes of n pictures."""
+
+    summary: Floats
+    """(n, width)."""
+    said: dict[str, Floats]
+    """What it takes each teacher's summaries to be (n, D), in the teacher's own space."""
+    embedding: Floats | None
+    """(n, embed), to be compared with texts; None without a text tower."""
+
+
 @torch.no_grad()
-def seen(model: torch.nn.Module, images: Sequence[bytes]) -> tuple[Floats, dict[str, Floats]]:
-    """The student's summaries (n, width), and what it says each teacher's would be (n, D), in the teacher's space."""
+def seen(model: torch.nn.Module, images: Sequence[bytes]) -> Seen:
     torch.set_num_threads(1)
     summaries: list[Floats] = []
+    embeddings: list[Floats] = []
     said: dict[str, list[Floats]] = {}
     for start in range(0, len(images), _BATCH):
         output = model([decode(data) for data in images[start : start + _BATCH]])
         summaries.append(output.summary.float().numpy())
+        if output.embedding is not None:
+            embeddings.append(output.embedding.float().numpy())
         for name, (summary, _) in output.teachers.items():
             said.setdefault(name, []).append(summary.float().numpy())
-    return np.concatenate(summaries), {name: np.concatenate(parts) for name, parts in said.items()}
+    joined = {name: np.concatenate(parts) for name, parts in said.items()}
+    return Seen(np.concatenate(summaries), joined, np.concatenate(embeddings) if embeddings else None)
+
+
+@torch.no_grad()
+def texts(model: torch.nn.Module, said: Sequence[str]) -> Floats:
+    """(n, embed)."""
+    return np.concatenate([model.encode_text(said[at : at + 256]).float().numpy() for at in range(0, len(said), 256)])
 
 
 def teacher_summaries(spec: str, images: Sequence[bytes], name: str) -> Floats:
@@ -66,14 +87,10 @@ def knn_right(
 def probe_right(
     bank_ND: Floats, bank_labels: NDArray[np.int64], test_MD: Floats, labels: NDArray[np.int64], classes: int
 ) -> Floats:
-    """1 where ridge regression onto the classes, of the centred features, is right (M,)."""
-    mean = bank_ND.mean(0, dtype=np.float64)
-    x, wanted = bank_ND - mean, np.eye(classes)[bank_labels]
-    gram = x.T @ x
-    gram += RIDGE * np.trace(gram) / len(gram) * np.eye(len(gram))
-    weights = np.linalg.solve(gram, x.T @ (wanted - wanted.mean(0)))
-    scores = (test_MD - mean) @ weights + wanted.mean(0)
-    return (scores.argmax(1) == labels).astype(np.float32)
+    """1 where ridge regression onto the classes is right (M,)."""
+    sums = probe.Sums.empty(bank_ND.shape[1], classes)
+    sums.add(bank_ND, probe.one_hot(bank_labels, classes))
+    return (probe.fit(sums)(test_MD).argmax(1) == labels).astype(np.float32)
 
 
 def cosines(said_MD: Floats, wanted_MD: Floats) -> Floats:

@@ -29,6 +29,7 @@ ARCHITECTURE = {
     "output_stride": 8,
 }
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+PREPROCESSING = {"tag": "cifar10", "input_size": (3, 32, 32), "mean": MEAN, "std": STD, "crop_pct": 1.0}
 EPOCHS, BATCH, RATE = 12, 64, 0.1
 
 
@@ -37,15 +38,16 @@ def teach(folder: Path, seed: int = 0) -> float:
     torch.manual_seed(seed)
     torch.set_num_threads(1)
     taught, _ = parts()
-    model = timm.create_model("resnet18", num_classes=10, **ARCHITECTURE).to(memory_format=torch.channels_last)
+    model = timm.create_model("resnet18", num_classes=10, pretrained_cfg_overlay=PREPROCESSING, **ARCHITECTURE)
+    model = model.to(memory_format=torch.channels_last)
     _train(model, taught, seed)
     accuracy = _accuracy(model, cifar("test"))
-    config = {"mean": MEAN, "std": STD, "input_size": (3, 32, 32), "crop_pct": 1.0, "interpolation": "bicubic"}
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as aside:
         made = Path(aside) / "teacher"
         arguments = {name: list(value) if isinstance(value, tuple) else value for name, value in ARCHITECTURE.items()}
-        save_for_hf(model, made, model_config=config, model_args=arguments, safe_serialization=True)
+        model.to(memory_format=torch.contiguous_format)  # safetensors takes no other
+        save_for_hf(model, made, model_args=arguments, safe_serialization=True)
         made.rename(folder)
     return accuracy
 
