@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from curate.core.hashing import digest
 from curate.encoders import identity
 from distill.data.dataset import open_dataset
+from distill.export import export
 from distill.folder import VERSION
 from distill.recipe import Recipe, load_recipe
 from tests.bench.ablations.folders import HOME, RECIPES, CommandError, Curated, call
@@ -83,9 +84,8 @@ def run(ablation: Ablation, arm: Arm, seed: int) -> Done:
     folder = HOME / "runs" / f"{name}-{fingerprint[:12]}"
     log = HOME / "logs" / f"{name}.log"
     spent.call("train", ["train", *arguments, "--set", f"run.folder={folder}"], log)
-    spent.call("judge", ["export", str(folder), "--to", str(folder / "model")], log)
     began = time.process_time()
-    scores = ablation.judge(folder / "model", arm, seed)
+    scores = ablation.judge(export(folder, folder / "model"), arm, seed)
     spent.add("judge", time.process_time() - began)
     told = {
         "ablation": ablation.name, "arm": arm.name, "seed": seed, "fingerprint": fingerprint, "settings": arguments[1:],
