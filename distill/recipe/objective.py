@@ -11,7 +11,8 @@ from distill.recipe.section import Section
 
 
 class TermRecipe(Section):
-    """One loss between the student's and a teacher's features of the same picture."""
+    """One loss between the student's and a teacher's features of the same picture; a kind of weight 0 is not computed,
+    the summary apart."""
 
     weight: Annotated[float, Field(ge=0)] = 1.0
     loss: Literal["cosine", "mse", "smooth_l1"] = "mse"
@@ -38,14 +39,16 @@ class TeacherRecipe(Section):
     """own: prepared as the teacher was trained (often a square). student: the student's pixels, at native aspect, under
     the teacher's normalisation; for timm's models of dynamic size with the student's patch."""
     standardise: Literal["phi_s", "scale", "none"] = "phi_s"
-    """Targets: PHI-S (Ranzinger et al. 2024); centred and divided by one scale; or raw. Registers are never changed."""
+    """Targets: PHI-S (Ranzinger et al. 2024); centred and divided by one scale; or raw. Registers, each of which is a
+    mode of its own, are centred one by one and divided by one scale under phi_s too."""
     summary: TermRecipe = TermRecipe(loss="cosine")
     patches: TermRecipe = TermRecipe()
     registers: TermRecipe = TermRecipe()
     """Only for teachers that have registers, of a student that has as many."""
     relations: RelationsRecipe = RelationsRecipe()
     pooler: bool = False
-    """The student's summary is the teacher's own frozen attention pooler over its projected patches (SigLIP2's)."""
+    """The student's summary is the teacher's own frozen attention pooler over its projected patches, out of PHI-S space
+    (SigLIP2's)."""
 
     @property
     def label(self) -> str:
