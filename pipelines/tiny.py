@@ -45,7 +45,7 @@ def flags(values: list[str]) -> list[str]:
 
 
 def run(program: str, *arguments: str, echo: bool = False) -> str:
-    """Ends this process with the program's status where it fails: it has said why. echo: its output is returned, too."""
+    """Ends this process with the program's status where it fails: it has said why. echo: returns what it said."""
     print(f"\n$ {program} {shlex.join(arguments)}", flush=True)
     command = [str(Path(sys.executable).parent / program), *arguments]
     said = []

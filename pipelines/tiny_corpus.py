@@ -1,6 +1,6 @@
 """The corpus of the encoder `tiny`: pictures with several texts each, all out of Debian packages.
 
-`python -m pipelines.tiny_corpus CACHE` fetches what is missing and leaves an image folder in the Hugging Face convention:
+`python -m pipelines.tiny_corpus CACHE` fetches what is missing and leaves an image folder with metadata:
 
     CACHE/images/openclipart/…      OpenClipart 0.18, public domain (pipelines/openclipart.py)
     CACHE/images/stamps/…           Tux Paint's stamps, photographs and drawings, GPL-2
@@ -148,7 +148,7 @@ def texts(name: str, title: str, category: str, keywords: list[str], description
     title, description = plain(title), plain(description)
     folder = plain(" ".join(reversed(category.split("/")[-2:])))
     words = list(dict.fromkeys(word for word in map(plain, keywords) if word))
-    found = [title, f"{title}, {folder}" if title else folder]
+    found = [title, ", ".join(part for part in (title, folder) if part)]
     if description and description != title:
         found += [description, f"{title}: {description}"]
     for number in range(3 if len(words) > 1 else len(words)):
