@@ -25,10 +25,25 @@ def train(recipe: Annotated[str, typer.Argument(help="A YAML file, or `quickstar
 
 @app.command("eval")
 def evaluate(
-    run: Annotated[str, typer.Argument(help="The folder that `distill train` printed.")], set_: Overrides = None
+    run: Annotated[str, typer.Argument(help="A folder that `distill train` printed, or an exported model's.")],
+    dataset: Annotated[list[str] | None, typer.Option("--dataset", help="Judge on these pictures, too.")] = None,
+    to: Annotated[str | None, typer.Option("--to", help="Folder for a model's evaluation.json and .html.")] = None,
+    set_: Overrides = None,
 ) -> None:
-    """kNN accuracy of a run's student before and after training, beside its teachers'."""
-    commands.evaluate(run, set_ or [], Console())
+    """What a student's features are good for, before and after training, beside its teachers': tables and a page."""
+    commands.evaluate(run, set_ or [], Console(), dataset or [], to)
+
+
+@app.command("export")
+def export(
+    run: Annotated[str, typer.Argument(help="The folder that `distill train` printed.")],
+    to: Annotated[str | None, typer.Option("--to", help="The model's folder; RUN/model when left out.")] = None,
+    precision: Annotated[str, typer.Option("--precision", help="float32, float16 or bfloat16, on disk.")] = "float32",
+) -> None:
+    """Write a run's student as a folder for `distill.load` and for curate's encoder `distill:FOLDER`; prints it."""
+    from distill.export import export as export_run
+
+    print(export_run(run, to, precision=precision))
 
 
 def main() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,9 +16,11 @@ from curate.core.errors import InputError, PinnedError
 from curate.core.hashing import digest
 from curate.encoders import identity
 from distill.data.blend import Blend, open_blend
+from distill.evaluation.judged import open_sources
+from distill.evaluation.show import show_evaluation
+from distill.exported import CONFIG, TOKENIZER, ModelConfig, read_config
 from distill.folder import RunFolder, run_fingerprint
-from distill.recipe import Recipe, apply_overrides
-from distill.evaluation.show import AFTER, BEFORE, show_evaluation
+from distill.recipe import Recipe, apply_overrides, parse_recipe
 
 # Read when torch is loaded: threads that spin while they wait for one another make a step 30 times slower as soon as
 # anything else wants a core (8.0 s against 0.24 s, 2 threads on 2 cores beside 2 busy processes).
@@ -24,7 +28,10 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 if TYPE_CHECKING:
     from distill.models.student import Student
+    from distill.teachers import Standards
     from distill.workbench import Workbench
+
+PAGE = "evaluation.html"
 
 
 def train(recipe: Recipe, console: Console) -> RunFolder:
@@ -50,34 +57,49 @@ def _train(
             stack.enter_context(run.claimed(recipe, fingerprint, blends))
         world.barrier()
         trainer = Training(recipe, blends, run, fingerprint, world, console).train()
-        result = _evaluate(trainer.bench, trainer.trained(), _evaluation_digest(recipe, fingerprint, trainer.step))
+        key = _evaluation_digest(recipe, fingerprint, trainer.step)
+        _evaluate(trainer.bench, trainer.trained(), trainer.standards, run, key)
         done = {"fingerprint": fingerprint, "step": trainer.step, "seconds": trainer.seconds}
         if world.first:
-            run.write("evaluation.json", result)
             run.write("finished.json", done)
         world.barrier()
     return done
 
 
-def evaluate(place: str, overrides: Sequence[str], console: Console) -> dict[str, Any]:
-    """Print the run's evaluation, computing it when it is not there for these settings. Returns what was printed."""
-    run = RunFolder(Path(place).expanduser().absolute())
-    recipe = apply_overrides(run.recipe(), overrides, str(run.path))
+def evaluate(
+    place: str, overrides: Sequence[str], console: Console, datasets: Sequence[str] = (), to: str | None = None
+) -> dict[str, Any]:
+    """Print the evaluation of a run or of an exported model, computing it when it is not there for these settings.
+
+    datasets: places of other pictures, beside those of `evaluate.datasets`; to: folder for a model's evaluation.json
+    and evaluation.html. Returns what was printed.
+    """
+    folder = Path(place).expanduser().absolute()
+    if (folder / CONFIG).is_file():
+        result, written = _evaluate_model(folder, overrides, datasets, to)
+    else:
+        result, written = _evaluate_run(RunFolder(folder), overrides, datasets)
+    if _first():
+        show_evaluation(result, console, str(written / PAGE))
+    return result
+
+
+def _evaluate_run(run: RunFolder, overrides: Sequence[str], datasets: Sequence[str]) -> tuple[dict[str, Any], Path]:
+    recipe = apply_overrides(run.recipe(), [*overrides, *_named(datasets)], str(run.path))
     fingerprint = run.read("run.json")["fingerprint"]
     step = run.last_step()
     if step is None:
         raise InputError(f"{run.path} has no checkpoint yet; run `distill train` again to go on")
     result = run.read("evaluation.json")
     if result is None or result["digest"] != _evaluation_digest(recipe, fingerprint, step):
-        result = _evaluate_run(run, recipe, fingerprint)
-    if _first():
-        show_evaluation(result, console)
-    return result
+        result = _evaluate_checkpoint(run, recipe, fingerprint)
+    return result, run.path
 
 
-def _evaluate_run(run: RunFolder, recipe: Recipe, fingerprint: str) -> dict[str, Any]:
-    from distill.checkpoint import last_checkpoint
+def _evaluate_checkpoint(run: RunFolder, recipe: Recipe, fingerprint: str) -> dict[str, Any]:
+    from distill.checkpoint import last_checkpoint, load_standards
     from distill.parallel import join_world
+    from distill.tokenizer import Tokenizer
     from distill.workbench import Workbench
 
     blends = [open_blend(stage.data) for stage in recipe.staged()]
@@ -88,25 +110,82 @@ def _evaluate_run(run: RunFolder, recipe: Recipe, fingerprint: str) -> dict[str,
             f"change only evaluate.* and run.*, and keep {blends[-1].url} as it was"
         )
     with join_world(recipe.run.device, recipe.run.timeout_seconds) as world:
-        bench = Workbench.of(recipe.staged()[-1], blends[-1], world)
+        words = run.path / TOKENIZER
+        tokenizer = Tokenizer.parse(words.read_text("utf-8"), str(words)) if words.is_file() else None
+        bench = Workbench.of(recipe.staged()[-1], blends[-1], world, tokenizer=tokenizer)
         saved = last_checkpoint(run, fingerprint)
         assert saved is not None
         student = bench.new_student()
         student.load_state_dict(saved.weights())
-        result = _evaluate(bench, student, _evaluation_digest(recipe, fingerprint, saved.values["step"]))
-        if world.first:
-            run.write("evaluation.json", result)
+        key = _evaluation_digest(recipe, fingerprint, saved.values["step"])
+        return _evaluate(bench, student, load_standards(run) or [], run, key)
+
+
+def _evaluate(
+    bench: Workbench, student: Student, standards: Sequence[Standards], run: RunFolder, key: str
+) -> dict[str, Any]:
+    from distill.evaluation.runs import evaluate_run
+
+    result, page = evaluate_run(bench, student, standards)
+    result = {"digest": key, **result}
+    if bench.world.first:
+        run.storage.publish_bytes(PAGE, page)
+        run.write("evaluation.json", result)
     return result
 
 
-def _evaluate(bench: Workbench, student: Student, digest: str) -> dict[str, Any]:
-    from distill.evaluate import evaluate as evaluate_students
+def _evaluate_model(
+    folder: Path, overrides: Sequence[str], datasets: Sequence[str], to: str | None
+) -> tuple[dict[str, Any], Path]:
+    """Always computed: it is written beside the reader, not into the model."""
+    from distill.distilled import load
+    from distill.evaluation.runs import evaluate_model
+    from distill.parallel import join_world
 
-    return {"digest": digest, **evaluate_students(bench, {BEFORE: bench.new_student(), AFTER: student})}
+    config = read_config(folder)
+    recipe = apply_overrides(describing(config), [*overrides, *_named(datasets)], str(folder))
+    run = RunFolder(Path(to or f"evaluation-{config.name}").expanduser().absolute())
+    with join_world(recipe.run.device, recipe.run.timeout_seconds) as world:
+        result, page = evaluate_model(load(folder, device=world.device), recipe, world)
+        if world.first:
+            run.path.mkdir(parents=True, exist_ok=True)
+            run.storage.publish_bytes(PAGE, page)
+            run.write("evaluation.json", result)
+    return result, run.path
+
+
+def describing(config: ModelConfig) -> Recipe:
+    """A recipe with the student of an exported model, to be evaluated; nothing can be trained from it."""
+    tokens = config.preprocessing.max_tokens
+    source = {"dataset": "none", "max_tokens": tokens, "texts": {"txt": 1.0}}
+    values = {
+        "name": config.name,
+        "data": {"sources": [source], "sequence_tokens": tokens + 1 + config.student.registers},
+        "student": config.student.model_dump(mode="json"),
+        "teachers": [{"encoder": "descriptor", "name": teacher.name} for teacher in config.teachers],
+        "contrastive": {} if config.student.text is not None else None,
+        "train": {"steps": 1},
+    }
+    return parse_recipe(values, CONFIG)
+
+
+def _named(datasets: Sequence[str]) -> list[str]:
+    """Places of datasets as overrides of `evaluate.datasets`, each under the last part of its name."""
+    if not datasets:
+        return []
+    names = [
+        re.sub(r"[^\w.-]+", "-", place.rstrip("/").rpartition("/")[2]).strip("-") or "dataset" for place in datasets
+    ]
+    sets = [{"name": name, "dataset": place} for name, place in zip(names, datasets, strict=True)]
+    return [f"evaluate.datasets={json.dumps(sets)}"]
 
 
 def _evaluation_digest(recipe: Recipe, fingerprint: str, step: int) -> str:
-    return digest({"fingerprint": fingerprint, "step": step, "evaluate": recipe.evaluate.model_dump(mode="json")})
+    settings = recipe.evaluate
+    others = [open_sources(item).fingerprint for item in settings.datasets]
+    return digest(
+        {"fingerprint": fingerprint, "step": step, "evaluate": settings.model_dump(mode="json"), "others": others}
+    )
 
 
 def _fingerprint(recipe: Recipe, blends: Sequence[Blend]) -> str:

@@ -44,13 +44,14 @@ def quickstart(images: Path | None, workspace: str, engine: str, console: Consol
     say(f"distill train {shlex.join([TRAINING, '--set', settings[0], '--set', settings[1]])}")
     run = commands.train(load_recipe(TRAINING, settings), console)
     say(f"distill eval {run.path}")
-    knn = commands.evaluate(str(run.path), [], console)
+    evaluated = commands.evaluate(str(run.path), [], console)
 
     print()
     print(f"dataset  {outputs['dataset']}")
     print(f"report   {outputs['report']}/index.html")
     print(f"student  {run.path}")
-    print(f"kNN      {verdict(knn)}")
+    print(f"judged   {run.path}/{commands.PAGE}")
+    print(f"kNN      {verdict(evaluated['sets'][0]['knn'])}")
 
 
 def fitted(images: Path) -> list[str]:
@@ -91,7 +92,7 @@ def verdict(knn: dict[str, Any]) -> str:
     if not knn["models"]:
         return f"none: {knn['why_none']}; pictures sorted into a folder per kind would be labelled by it"
     accuracy = {name: f"{100 * model['accuracy']:.1f} %" for name, model in knn["models"].items()}
-    teachers = ", ".join(f"teacher {name} {accuracy[name]}" for name in accuracy if name not in (BEFORE, AFTER))
+    teachers = ", ".join(f"{name} {accuracy[name]}" for name in accuracy if name not in (BEFORE, AFTER))
     return f"student {accuracy[BEFORE]} before training, {accuracy[AFTER]} after ({teachers})"
 
 

@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.floating[Any]]
+LAYER, EXPERT, OUTPUT = "layer", "expert", "output"
+"""How rows and columns begin."""
 LEAST_TOKENS = 4
 """The unbiased estimate divides by n - 3."""
 

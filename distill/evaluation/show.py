@@ -1,42 +1,137 @@
-"""An evaluation as people read it. Knows nothing of torch."""
+"""An evaluation as people read it on a terminal. Knows nothing of torch."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 BEFORE, AFTER = "student, random weights", "student, trained"
+TITLES = {
+    "knn": "k nearest neighbours",
+    "probe": "linear probe",
+    "zero_shot": "zero-shot classification",
+    "retrieval": "retrieval of pictures and texts",
+    "segmentation": "linear segmentation",
+    "fidelity": "how well teachers are foretold",
+    "cka": "likeness of layers (CKA)",
+    "maps": "maps of patch features",
+}
+Result = Mapping[str, Any]
 
 
-def show_evaluation(result: dict[str, Any], console: Console) -> None:
-    if not result["models"]:
-        console.print(f"kNN: not computed: {result['why_none']}", highlight=False)
-        return
-    settings = result["settings"]
-    table = Table(
-        title=f"kNN (k {settings['k']}, tau {settings['temperature']}) of column {settings['label']!r}",
-        title_justify="left", box=None, pad_edge=False, title_style="bold",
-    )  # fmt: skip
-    table.add_column("features")
-    table.add_column("accuracy", justify="right")
-    table.add_column("mean over classes", justify="right")
-    table.add_row("chance", _percent(result["chance"]), "")
-    table.add_row("always the largest class", _percent(result["majority"]), _percent(1 / result["test_classes"]))
-    for name, model in result["models"].items():
-        label = name if name in (BEFORE, AFTER) else f"teacher {name}"
-        table.add_row(label, _percent(model["accuracy"]), _percent(model["per_class"]))
-    console.print(table, highlight=False)
+def show_evaluation(result: Result, console: Console, page: str | None = None) -> None:
+    """page: where the report lies."""
+    for judged in result["sets"]:
+        if len(result["sets"]) > 1:
+            console.print(f"\n[bold]{judged['name']}[/bold]  {judged['url']}", highlight=False, soft_wrap=True)
+        _show_set(judged, result["settings"], console)
+    if page is not None:
+        console.print(f"report: {page}", highlight=False, soft_wrap=True)
+
+
+def _show_set(judged: Result, settings: Result, console: Console) -> None:
+    for task, show in _TASKS.items():
+        found = judged.get(task)
+        if found is not None and found["models"]:
+            show(found, settings, console)
+    missing: dict[str, list[str]] = {}
+    for task, title in TITLES.items():
+        if task in judged and not judged[task]["models"]:
+            missing.setdefault(judged[task]["why_none"], []).append("kNN" if task == "knn" else title)
+    for why, titles in missing.items():
+        console.print(f"{', '.join(titles)}: not computed: {why}", highlight=False, soft_wrap=True)
+    skipped = judged["counts"].get("skipped", {})
+    if skipped:
+        reasons = ", ".join(f"{reason} {count}" for reason, count in skipped.items())
+        console.print(f"pictures that could not be read: {reasons}", highlight=False, soft_wrap=True)
+
+
+def _knn(found: Result, settings: Result, console: Console) -> None:
+    title = f"kNN (k {settings['k']}, tau {settings['temperature']}) of {settings['label']!r}"
+    _classes(title, found, console)
     console.print(
-        f"{result['test_images']} held-out pictures of {result['test_classes']} classes, neighbours from "
-        f"{result['train_images']} training pictures of {result['classes']} classes, no duplicate set on both sides; "
-        f"left out: {result['left_out_images']} pictures of {result['left_out_classes']} classes with fewer than "
+        f"{found['test_images']} held-out pictures of {found['test_classes']} classes, neighbours from "
+        f"{found['train_images']} training pictures of {found['classes']} classes, no duplicate set on both sides; "
+        f"left out: {found['left_out_images']} pictures of {found['left_out_classes']} classes with fewer than "
         f"{settings['min_train_images']} training pictures",
         highlight=False,
         soft_wrap=True,
     )
 
 
-def _percent(value: float) -> str:
+def _probe(found: Result, settings: Result, console: Console) -> None:
+    _classes(f"{TITLES['probe']} of {settings['label']!r} (ridge regression, the same pictures)", found, console)
+
+
+def _zero_shot(found: Result, settings: Result, console: Console) -> None:
+    pictures = f"{found['test_images']} pictures, {found['classes']} classes, {found['prompts']} prompts"
+    _classes(f"{TITLES['zero_shot']} ({pictures})", found, console)
+
+
+def _classes(title: str, found: Result, console: Console) -> None:
+    top = any("top5" in model for model in found["models"].values())
+    table = _table(title, ["features", "accuracy", *(["top 5"] if top else []), "mean over classes"])
+    blank = [""] if top else []
+    table.add_row("chance", percent(found["chance"]), *blank, "")
+    if "majority" in found:
+        largest = percent(found["majority"]), *blank, percent(1 / found["test_classes"])
+        table.add_row("always the largest class", *largest)
+    for name, model in found["models"].items():
+        extra = [percent(model["top5"])] if top else []
+        table.add_row(name, percent(model["accuracy"]), *extra, percent(model["per_class"]))
+    console.print(table, highlight=False)
+
+
+def _retrieval(found: Result, settings: Result, console: Console) -> None:
+    ways = {"image_to_text": "text of a picture", "text_to_image": "picture of a text"}
+    table = _table(
+        f"{TITLES['retrieval']} ({found['pictures']} pictures, {found['texts']} texts)",
+        ["features", *(f"{way} {k}" for way in ways.values() for k in ("R@1", "R@5", "R@10"))],
+    )
+    for name, model in found["models"].items():
+        for label, values in ((name, model), (f"{name}, re-weighted", model.get("reweighted"))):
+            if values is not None:
+                table.add_row(label, *(percent(values[way][k]) for way in ways for k in ("R@1", "R@5", "R@10")))
+    console.print(table, highlight=False)
+
+
+def _segmentation(found: Result, settings: Result, console: Console) -> None:
+    counts = f"{found['train_images']} and {found['test_images']} pictures, {found['classes']} classes"
+    table = _table(f"{TITLES['segmentation']} ({counts})", ["features", "mean IoU", "pixels right"])
+    table.add_row("always the largest class", "", percent(found["largest_class"]))
+    for name, model in found["models"].items():
+        table.add_row(name, percent(model["mean_iou"]), percent(model["pixel_accuracy"]))
+    console.print(table, highlight=False)
+
+
+def _fidelity(found: Result, settings: Result, console: Console) -> None:
+    table = _table(TITLES["fidelity"], ["teacher", "features", "cosine", "variance explained"])
+    for teachers in found["models"].values():
+        for teacher, kinds in teachers.items():
+            for kind, one in kinds.items():
+                table.add_row(teacher, kind, f"{one['cosine']:.3f}", percent(one["explained"]))
+    console.print(table, highlight=False)
+
+
+_TASKS = {
+    "knn": _knn,
+    "probe": _probe,
+    "zero_shot": _zero_shot,
+    "retrieval": _retrieval,
+    "segmentation": _segmentation,
+    "fidelity": _fidelity,
+}
+
+
+def _table(title: str, columns: Sequence[str]) -> Table:
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, title_style="bold")
+    for place, column in enumerate(columns):
+        table.add_column(column, justify="right" if place else "left")
+    return table
+
+
+def percent(value: float) -> str:
     return f"{100 * value:.1f} %"

@@ -16,12 +16,22 @@ import pytest
 import torch
 import yaml
 
+from distill.checkpoint import last_checkpoint
 from distill.cli import main
+from distill.data.blend import open_blend
+from distill.folder import RunFolder
+from distill.parallel import World
+from distill.recipe import parse_recipe
+from distill.trainer import Trainer
+from distill.workbench import Workbench
 from tests.distill.conftest import recipe_values
-from tests.distill.ranks import take_steps
+from tests.distill.datasets import drawn_items, write_dataset
+from tests.distill.ranks import SAVED, take_steps
 
 ROOT = Path(__file__).parents[2]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-addr=127.0.0.1"]
+ALONE = World(0, 1, torch.device("cpu"))
+PATCHES = "timm:vit_tiny_patch16_224?depth=1&embed_dim=24&num_heads=2&img_size=32&random=7"
 
 
 def torchrun(port: int, *arguments: str) -> str:
@@ -40,68 +50,155 @@ def free_ports(count: int) -> list[int]:
         return [one.getsockname()[1] for one in free]
 
 
+def everything(dataset: str, run: str) -> dict[str, Any]:
+    """Experts, relations of both kinds, pairs of image and text, a moving average, gradients clipped."""
+    values = recipe_values(dataset, run)
+    values["data"]["sources"][0]["texts"] = {"txt": 1}
+    moe = {"experts": 4, "active": 2, "hidden": 8, "balance_rate": 0.01}
+    text = {"vocabulary": 300, "context": 8, "width": 8, "depth": 1, "heads": 1}
+    values["student"] |= {"moe": moe, "text": text, "embed": 8}
+    values["teachers"] = [
+        {"encoder": "descriptor", "name": name, "standardise": "scale", "relations": {"kind": kind, "weight": 2},
+         "summary": {"loss": "smooth_l1"}}
+        for name, kind in (("one", "arkd"), ("two", "rkd"))
+    ]  # fmt: skip
+    values["contrastive"] = {"weight": 0.5}
+    values["train"] |= {"precision": "float64", "epsilon": 1e-6, "ema": 0.9, "clip_norm": 3.0, "steps": 5}
+    return values
+
+
 @dataclass(frozen=True)
 class Ended:
     """What two ranks have left: of steps taken by hand, and of the command line."""
 
-    steps: Path
-    recipe: Path
-    run: Path
+    place: Path
+    jobs: dict[str, dict[str, Any]]
     said: str
 
-    @property
-    def values(self) -> dict[str, Any]:
-        return yaml.safe_load(self.steps.read_text())
+    def ranks(self, name: str) -> list[dict[str, Any]]:
+        return [torch.load(self.place / f"{name}-{rank}.pt") for rank in range(2)]
 
 
 @pytest.fixture(scope="module")
-def ended(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Ended:
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """40 pictures, each with a text of its own."""
+    items = drawn_items(40)
+    said = [f"{item.columns['label']} number {number}".encode() for number, item in enumerate(items)]
+    return write_dataset(tmp_path_factory.mktemp("texts") / "toy", items, texts=said)
+
+
+@pytest.fixture(scope="module")
+def alone(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What one process does with everything at once; its routing is what others replay."""
+    return take_steps(everything(str(texts), str(tmp_path_factory.mktemp("alone"))), ALONE)
+
+
+@pytest.fixture(scope="module")
+def ended(
+    folder: Path, texts: Path, alone: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> Ended:
     """One torchrun for all, since each of its processes imports torch for seconds."""
     place = tmp_path_factory.mktemp("ranks")
-    made = {"steps": {"precision": "float64", "steps": 9}}
-    made["recipe"] = {"sequences": 1, "precision": "float64", "epsilon": 1e-6}
-    for name, train in made.items():
-        values = recipe_values(str(folder), str(place / "one"))
-        values["train"] |= train
-        (place / f"{name}.yaml").write_text(yaml.safe_dump(values))
-    port, other = free_ports(2)
-    steps, recipe = place / "steps.yaml", place / "recipe.yaml"
-    command = ["train", str(recipe), "--set", f"run.folder={place}/two"]
-    said = torchrun(port, "tests.distill.ranks", str(steps), "9", str(place), str(other), *command)
-    return Ended(steps, recipe, place, said)
+    plain = recipe_values(str(folder), str(place / "plain"))
+    plain["train"] |= {"precision": "float64", "steps": 9}
+    jobs = {"plain": plain}
+    for name, run in (
+        ("micro", {"micro_sequences": 1}),
+        ("sharded", {"parallel": "fsdp", "activation_checkpointing": True}),
+        ("sharded-micro", {"parallel": "fsdp", "micro_sequences": 1}),
+    ):
+        jobs[name] = everything(str(texts), str(place / name))
+        jobs[name]["run"] |= run
+        torch.save([step["routing"] for step in alone["steps"]], place / f"{name}-routing.pt")
+    (place / "jobs.yaml").write_text(yaml.safe_dump(jobs))
+
+    recipe = recipe_values(str(folder), str(place / "one"))
+    recipe["train"] |= {"sequences": 1, "precision": "float64", "epsilon": 1e-6}
+    (place / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    port, *others = free_ports(3)
+    command = ["train", str(place / "recipe.yaml"), "--set", f"run.folder={place}/two"]
+    said = torchrun(port, "tests.distill.ranks", str(place / "jobs.yaml"), str(place), *map(str, others), *command)
+    return Ended(place, jobs, said)
 
 
-def test_two_ranks_equal_one(ended, tmp_path):
-    """With three sequences a step, ranks have two and one; the epoch's last step may leave one rank with none."""
-    take_steps(ended.values, 9, str(tmp_path))
-    alone, *ranks = (torch.load(path) for path in (tmp_path / "0.pt", ended.run / "0.pt", ended.run / "1.pt"))
-    for number, step in enumerate(alone["steps"]):
+def assert_same(one: dict[str, Any], ranks: list[dict[str, Any]], rtol: float = 1e-8) -> None:
+    assert {step["own"] > 0 for rank in ranks for step in rank["steps"][:1]} == {True}
+    for number, step in enumerate(one["steps"]):
         assert sum(rank["steps"][number]["own"] for rank in ranks) == step["own"]
         for rank in ranks:
-            assert rank["steps"][number]["sums"] == pytest.approx(step["sums"], rel=1e-12)
+            assert rank["steps"][number]["sums"] == pytest.approx(step["sums"], rel=rtol, abs=1e-9)
             for name, grad in step["grads"].items():
-                assert torch.allclose(rank["steps"][number]["grads"][name], grad, rtol=1e-8, atol=1e-12), name
-    assert {rank["steps"][0]["own"] > 0 for rank in ranks} == {True}
-    for name, weight in alone["student"].items():
-        assert torch.equal(ranks[0]["student"][name], ranks[1]["student"][name])
-        assert torch.allclose(ranks[0]["student"][name], weight, atol=1e-6)
-    for name, value in alone["standards"][0].items():
+                assert torch.allclose(rank["steps"][number]["grads"][name], grad, rtol=rtol, atol=1e-12), name
+    for kind in ("student", "averaged"):
+        for name, weight in one[kind].items():
+            assert torch.equal(ranks[0][kind][name], ranks[1][kind][name])
+            assert torch.allclose(ranks[0][kind][name], weight, atol=1e-6)
+
+
+def test_two_ranks_equal_one(ended):
+    """With three sequences a step, ranks have two and one; the epoch's last step may leave one rank with none."""
+    one, ranks = take_steps(ended.jobs["plain"], ALONE), ended.ranks("plain")
+    assert len(one["steps"]) == 9
+    assert_same(one, ranks)
+    for name, value in one["standards"][0].items():
         assert torch.allclose(ranks[0]["standards"][0][name], value, rtol=1e-12)
+
+
+def test_micro_batches_equal_the_whole_batch(texts, alone, tmp_path):
+    values = everything(str(texts), str(tmp_path))
+    values["run"] |= {"micro_sequences": 1}
+    parts = take_steps(values, ALONE, routing=[step["routing"] for step in alone["steps"]])
+    for one, two in zip(alone["steps"], parts["steps"], strict=True):
+        assert two["sums"] == pytest.approx(one["sums"], rel=1e-10)
+        assert {"one/relations", "two/relations", "contrastive", "expert_load"} < set(one["sums"])
+        for name, grad in one["grads"].items():
+            assert torch.allclose(two["grads"][name], grad, rtol=1e-9, atol=1e-13), name
+    assert any(step["grads"]["logit_scale"].abs() > 1e-6 for step in alone["steps"])
+
+
+@pytest.mark.parametrize("name", ["micro", "sharded", "sharded-micro"])
+def test_two_ranks_equal_one_with_all_that_images_have_to_do_with_each_other(ended, alone, name):
+    """However weights and batches are cut: losses between images, experts, clipping and the moving average."""
+    assert_same(alone, ended.ranks(name))
+
+
+@pytest.mark.parametrize("name", ["micro", "sharded"])
+def test_one_process_goes_on_from_two_ranks(ended, alone, name):
+    """Their checkpoint, sharded or not, is read by another number of processes."""
+    recipe = parse_recipe(ended.jobs[name] | {"run": ended.jobs[name]["run"] | {"parallel": "replicated"}}, "test")
+    saved = last_checkpoint(RunFolder(ended.place / f"{name}-run"), "fingerprint")
+    bench = Workbench.of(recipe, open_blend(recipe.data), ALONE)
+    bench.tokenizer = bench.fitted_tokenizer()
+    trainer = Trainer(bench, "fingerprint")
+    trainer.load(saved)
+    assert trainer.step == SAVED
+    for share, step in zip(trainer.loader, alone["steps"][SAVED:], strict=False):
+        sums, _ = trainer.take(share)
+        assert sums["loss"] == pytest.approx(step["sums"]["loss"], rel=1e-6)
+    for name, weight in alone["averaged"].items():
+        assert torch.allclose(trainer.trained().state_dict()[name], weight, atol=1e-6)
+
+
+def test_a_rank_that_is_killed_ends_the_others_with_a_line(ended):
+    said = (ended.place / "lost.txt").read_text()
+    assert said.startswith("rank 0 of 2: another rank has ended or has not answered for 60 s")
+    assert "run again: it goes on from the last checkpoint" in said
+    assert "\n" not in said.strip()
 
 
 def test_the_command_line_under_torchrun(ended, monkeypatch, capsys):
     """One sequence a step leaves the second rank without images throughout: it still takes every step."""
     assert ended.said.count("trained 4 steps") == 1
-    monkeypatch.setattr(sys, "argv", ["distill", "train", str(ended.recipe)])
+    monkeypatch.setattr(sys, "argv", ["distill", "train", str(ended.place / "recipe.yaml")])
     with pytest.raises(SystemExit) as exit:
         main()
     assert not exit.value.code
     assert "trained 4 steps" in capsys.readouterr().out
     one, two = (
-        [json.loads(line)["loss"] for line in (ended.run / name / "metrics.jsonl").read_text().splitlines()]
+        [json.loads(line)["loss"] for line in (ended.place / name / "metrics.jsonl").read_text().splitlines()]
         for name in ("one", "two")
     )
     assert len(one) == 4
     assert two == pytest.approx(one, rel=1e-9)
-    scores = [json.loads((ended.run / name / "evaluation.json").read_text())["models"] for name in ("one", "two")]
+    scores = [json.loads((ended.place / name / "evaluation.json").read_text())["models"] for name in ("one", "two")]
     assert scores[0] == scores[1]

@@ -1,0 +1,166 @@
+"""Which layers and experts of a student have come to resemble which layers of its teachers: linear CKA over tokens.
+
+Features are those of the same patches: a teacher's grid is brought to the student's. An expert is compared on the
+tokens that were routed to it, which is why the estimate has to be unbiased: they may be few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from distill.data.loader import collate
+from distill.data.pictures import Picture, Pictures
+from distill.evaluation.cka import LAYER, OUTPUT, Alignment
+from distill.losses import resample_patches
+from distill.models.student import Student
+from distill.parallel import World
+from distill.teachers import Teachers
+
+Floats = NDArray[np.float32]
+_TOKENS = 1024
+"""Of a minibatch, about."""
+_MOST_PREFIX = 8
+_ASPECT_ERROR = 0.5
+"""A grid is whole patches, so its aspect may be far off the picture's where it is small."""
+
+
+class Recorder:
+    """What some modules give while it is entered, by name; of modules that ran twice, the last."""
+
+    def __init__(self, modules: Mapping[str, nn.Module]) -> None:
+        self._modules = modules
+        self.found: dict[str, Any] = {}
+        self._handles: list[torch.utils.hooks.RemovableHandle] = []
+
+    def __enter__(self) -> Self:
+        for name, module in self._modules.items():
+            self._handles.append(module.register_forward_hook(self._hook(name)))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        while self._handles:
+            self._handles.pop().remove()
+
+    def _hook(self, name: str) -> Any:
+        def keep(_: nn.Module, __: Any, output: Any) -> None:
+            self.found[name] = output[0] if isinstance(output, tuple) else output
+
+        return keep
+
+
+def layers_of(model: nn.Module, most: int | None = None) -> dict[str, nn.Module]:
+    """Blocks of a network's image tower, `layer 1` …: the longest list of modules of one kind. most: evenly spread,
+    the last among them."""
+    tower = getattr(model, "visual", None) or getattr(model, "vision_model", None) or model
+    lists = (part for part in tower.modules() if isinstance(part, nn.ModuleList | nn.Sequential))
+    alike = [part for part in lists if len(part) > 1 and len({type(child) for child in part}) == 1]
+    blocks = list(max(alike, key=len, default=()))
+    places = range(len(blocks))
+    if most is not None and len(blocks) > most:
+        places = np.unique(np.rint(np.linspace(len(blocks) - 1, 0, most, endpoint=False)).astype(int)).tolist()
+    return {f"{LAYER} {place + 1}": blocks[place] for place in places}
+
+
+def on_grid(tokens: Tensor, prefix: int | None, shape: tuple[int, int], grid: tuple[int, int]) -> Tensor | None:
+    """Tokens (1, T, D), or a map (1, D, h, w), of one picture of `shape` -> its patches (rows * columns, D).
+
+    prefix: class and register tokens in front, None for as few as leave a grid of the picture's aspect. None for what
+    is no grid.
+    """
+    if tokens.ndim == 4:
+        return resample_patches(tokens[0].permute(1, 2, 0).float(), *grid)
+    flat, aspect = tokens.reshape(-1, tokens.shape[-1]).float(), shape[1] / shape[0]
+    for skipped in range(_MOST_PREFIX + 1) if prefix is None else (prefix,):
+        count = len(flat) - skipped
+        rows = round((max(count, 0) / aspect) ** 0.5)
+        if rows and count % rows == 0 and abs(count / rows**2 / aspect - 1) < _ASPECT_ERROR:
+            return resample_patches(flat[skipped:].view(rows, count // rows, -1), *grid)
+    return None
+
+
+@dataclass
+class _Minibatch:
+    """Features of the same patches, of several pictures."""
+
+    rows: dict[str, list[Floats]] = field(default_factory=dict)
+    experts: dict[str, tuple[list[Floats], list[NDArray[np.int64]]]] = field(default_factory=dict)
+    """Outputs, and which patches of the minibatch they belong to."""
+    columns: dict[str, list[Floats]] = field(default_factory=dict)
+    tokens: int = 0
+
+    def into(self, alignment: Alignment) -> None:
+        columns = {name: np.concatenate(parts) for name, parts in self.columns.items()}
+        columns = {name: values for name, values in columns.items() if len(values) == self.tokens}
+        for name, parts in self.rows.items():
+            alignment.add(name, np.concatenate(parts), columns)
+        for name, (outputs, places) in self.experts.items():
+            which = np.concatenate(places)
+            alignment.add(name, np.concatenate(outputs), {key: values[which] for key, values in columns.items()})
+
+
+@torch.no_grad()
+def align(
+    student: Student, teachers: Teachers, pictures: Pictures, rows: Sequence[int], world: World, *, layers: int
+) -> Alignment:
+    """Rows: the student's layers and experts. Columns: `TEACHER: layer I`, at most `layers` of them, and
+    `TEACHER: output`. rows: pictures, the same on every rank; those that cannot be read are left out."""
+    alignment, batch = Alignment(), _Minibatch()
+    for row in rows[world.rank :: world.size]:
+        picture = pictures.get(int(row))
+        if not isinstance(picture, Picture):
+            continue
+        _student_rows(batch, student, picture)
+        _teacher_columns(batch, teachers, picture, layers)
+        batch.tokens += len(picture.patches)
+        if batch.tokens >= _TOKENS:
+            batch.into(alignment)
+            batch = _Minibatch()
+    batch.into(alignment)
+    total = Alignment()
+    for part in world.gather(alignment):
+        total.merge(part)
+    return total
+
+
+def _student_rows(batch: _Minibatch, student: Student, picture: Picture) -> None:
+    one = collate([picture])
+    blocks = {f"{LAYER} {place + 1}": block for place, block in enumerate(student.backbone.blocks)}
+    with Recorder(blocks) as recorder:
+        student(torch.from_numpy(one.patches).to(student.backbone.prefix.device), one.grids)
+    for name, tokens in recorder.found.items():
+        batch.rows.setdefault(name, []).append(_array(tokens[-len(picture.patches) :]))
+
+
+def _teacher_columns(batch: _Minibatch, teachers: Teachers, picture: Picture, most: int) -> None:
+    with Recorder(
+        {
+            f"{name}: {layer}": module
+            for name, encoder in teachers.encoders.items()
+            if isinstance(getattr(encoder, "model", None), nn.Module)
+            for layer, module in layers_of(encoder.model, most).items()
+        }
+    ) as recorder:
+        targets = dict(zip(teachers.names, teachers.targets([picture]), strict=True))
+    for name, tokens in recorder.found.items():
+        teacher = name.rpartition(": ")[0]
+        given = picture.prepared.get(teacher)
+        shape = picture.grid if given is None else tuple(given.shape[-2:])
+        prefix = getattr(teachers.encoders[teacher].model, "num_prefix_tokens", None)
+        found = on_grid(tokens, prefix, shape, picture.grid)
+        if found is not None:
+            batch.columns.setdefault(name, []).append(_array(found))
+    for name, target in targets.items():
+        if target.patches is not None:
+            batch.columns.setdefault(f"{name}: {OUTPUT}", []).append(_array(target.patches))
+
+
+def _array(values: Tensor) -> Floats:
+    return values.float().cpu().numpy()

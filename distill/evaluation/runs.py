@@ -1,0 +1,107 @@
+"""Who is judged on what: a run's student before and after training beside its teachers, or an exported model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from curate.core.errors import InputError, RecipeError
+from curate.encoders import Encoder, load
+from distill.data.pictures import Pictures
+from distill.distilled import DistilledModel
+from distill.evaluation.evaluate import Findings, judge
+from distill.evaluation.judged import HELD_OUT, Judged, open_judged
+from distill.evaluation.page import render
+from distill.evaluation.show import AFTER, BEFORE
+from distill.evaluation.subjects import OWN, StudentSubject, Subject, TeacherSubject, text_encoder
+from distill.evaluation.watchers import Models
+from distill.evaluation.zero_shot import TextEncoder
+from distill.models.student import Student
+from distill.parallel import World
+from distill.recipe import EvaluateRecipe, Recipe
+from distill.teachers import Standards, Teachers
+from distill.workbench import Workbench
+
+Result = dict[str, Any]
+
+
+def evaluate_run(bench: Workbench, student: Student, standards: Sequence[Standards]) -> tuple[Result, bytes]:
+    """What evaluation.json holds, and the page. The same on every rank, all of which have to call it.
+
+    bench: of the run's last stage; standards: of its teachers.
+    """
+    recipe, settings, teachers = bench.recipe, bench.recipe.evaluate, bench.teachers
+    student.eval()
+    read = _teachers_texts(teachers.encoders, settings, str(bench.world.device))
+    own = dict(read)
+    if student.text is not None and bench.tokenizer is not None and recipe.student.text is not None:
+        own[OWN] = text_encoder(student, bench.tokenizer, recipe.student.text.context)
+    subjects: list[Subject] = [
+        StudentSubject(BEFORE, bench.new_student().eval()),
+        StudentSubject(
+            AFTER, student, teachers=teachers.names, standards=standards, poolers=bench.poolers(), texts=own
+        ),
+        *(TeacherSubject(name, read.get(name)) for name in teachers.names),
+    ]
+    held_out = Judged(HELD_OUT, bench.dataset, bench.test, settings, recipe.seed, recipe.run.workers)
+    models = Models(subjects, teachers, bench.pictures, bench.world, recipe.run.workers)
+    findings = [judge(models, held_out), *_others(recipe, subjects, teachers, bench.world)]
+    return _report(f"{recipe.name}: evaluation", settings, findings)
+
+
+def evaluate_model(model: DistilledModel, recipe: Recipe, world: World) -> tuple[Result, bytes]:
+    """Of an exported model, on `evaluate.datasets` of a recipe that describes it. Its teachers are not at hand, so
+    there is no fidelity to tell; their texts are, where evaluate.text_encoders names encoders."""
+    settings = recipe.evaluate
+    if not settings.datasets:
+        raise InputError(
+            "a model says nothing of pictures by itself; name some: --dataset FOLDER, or evaluate.datasets"
+        )
+    texts = _teachers_texts(dict.fromkeys(model.teachers), settings, str(world.device))
+    if model.tokenizer is not None and recipe.student.text is not None:
+        texts[OWN] = text_encoder(model.student, model.tokenizer, recipe.student.text.context)
+    subject = StudentSubject(
+        model.config.name, model.student, teachers=model.teachers, standards=model.standards, texts=texts
+    )
+    return _report(f"{model.config.name}: evaluation", settings, list(_others(recipe, [subject], None, world)))
+
+
+def _others(recipe: Recipe, subjects: Sequence[Subject], teachers: Teachers | None, world: World) -> list[Findings]:
+    """Every other set of pictures, at the largest size of the recipe's own."""
+    found = []
+    for other in recipe.evaluate.datasets:
+        judged = open_judged(
+            other, recipe.evaluate, max_tokens=recipe.data.max_tokens, seed=recipe.seed, workers=recipe.run.workers
+        )
+        fresh = None if teachers is None or not teachers.names else teachers.again()
+        pictures = Pictures(judged.blend, patch=recipe.student.patch, teachers=fresh)
+        found.append(judge(Models(subjects, fresh, pictures, world, recipe.run.workers), judged))
+    return found
+
+
+def _teachers_texts(
+    encoders: Mapping[str, Encoder | None], settings: EvaluateRecipe, device: str
+) -> dict[str, TextEncoder]:
+    """By teacher: its own text tower, or the encoder that the settings name for it."""
+    unknown = sorted(set(settings.text_encoders) - set(encoders))
+    if unknown:
+        known = ", ".join(encoders) or "none"
+        raise RecipeError(f"evaluate.text_encoders: no teacher is called {unknown[0]!r}; there are: {known}")
+    found: dict[str, TextEncoder] = {}
+    for name, encoder in encoders.items():
+        if name in settings.text_encoders:
+            other = load(settings.text_encoders[name], device=device)
+            if encoder is not None and other.dim != encoder.dim:
+                raise RecipeError(
+                    f"evaluate.text_encoders: {settings.text_encoders[name]!r} has vectors of {other.dim} dimensions, "
+                    f"the summaries of {name!r} have {encoder.dim}; name the text tower that belongs to it"
+                )
+            found[name] = other.encode_text
+        elif encoder is not None and encoder.context:
+            found[name] = encoder.encode_text
+    return found
+
+
+def _report(title: str, settings: EvaluateRecipe, findings: Sequence[Findings]) -> tuple[Result, bytes]:
+    result = {"settings": settings.model_dump(mode="json"), "sets": [item.result for item in findings]}
+    return result, render(title, result, [item.maps for item in findings])
