@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,3 +66,10 @@ def grids(
     columns = np.where(over & wide, max_tokens // rows, columns)
     rows = np.where(over & ~wide, max_tokens // columns, rows)
     return columns, rows
+
+
+@lru_cache(maxsize=1 << 16)
+def grid(width: int, height: int, *, patch: int, max_tokens: int) -> tuple[int, int]:
+    """(columns, rows) of one picture."""
+    columns, rows = grids(np.array([width]), np.array([height]), patch=patch, max_tokens=max_tokens)
+    return int(columns[0]), int(rows[0])

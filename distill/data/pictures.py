@@ -22,7 +22,7 @@ from distill.data.blend import Blend, as_blend
 from distill.data.dataset import Dataset
 from distill.data.draws import AUGMENT, Draws
 from distill.data.members import Members
-from distill.data.packing import grids
+from distill.data.packing import grid
 from distill.data.patches import patchify, resize_to_grid
 from distill.data.sizes import Sizes
 from distill.data.texts import Candidates, Texts
@@ -108,7 +108,8 @@ class Pictures:
         self._sizes = Sizes(blend, draws, patch=patch, limits=limits)
         self.patch_tokens = self._sizes.tokens(np.arange(len(blend)))
         """Patches (n,) planned for each row of the index at its largest."""
-        self._teachers, self._allowance, self._augment = teachers, allowance or Allowance(0), augment
+        self._teachers = teachers if teachers is not None and teachers.prepares else None
+        self._allowance, self._augment = allowance or Allowance(0), augment
         self._kept: dict[tuple[int, int], Picture] = {}
         self._kept_images: dict[int, Image.Image] = {}
         self._kept_texts: dict[int, Candidates] = {}
@@ -138,23 +139,36 @@ class Pictures:
         kept = self._kept.get((row, limit))
         if kept is not None and (self._teachers is None or not self._teachers.missing(row)):
             return Picture(row, kept.grid, kept.patches)
-        image = decode(self._read(row), max_pixels=self._max_pixels)
+        image, size = self._decoded(row, limit)
         if kept is None:
-            grid = self._fitted(image, limit, self._sizes.planned(row, limit))
-            kept = Picture(row, *self._cut(image, grid))
+            kept = Picture(row, *self._cut(image, self._fitted(size, limit, self._sizes.planned(row, limit))))
             if self._allowance.take(kept.patches.nbytes):
                 self._kept[row, limit] = kept
         prepared = {} if self._teachers is None else self._teachers.prepare(row, image)
         return Picture(row, kept.grid, kept.patches, prepared)
+
+    def _decoded(self, row: int, limit: int) -> tuple[Image.Image, tuple[int, int]]:
+        """A picture and its true size. It is whole where teachers look at it, who see more of it than the student does,
+        else no larger than need be: the student's pixels depend on the recipe, never on what was kept."""
+        size = [0, 0]
+
+        def enough(width: int, height: int) -> tuple[int, int]:
+            size[:] = width, height
+            columns, rows = grid(width, height, patch=self.patch, max_tokens=limit)
+            return columns * self.patch, rows * self.patch
+
+        data = self._read(row)
+        image = decode(data, max_pixels=self._max_pixels, enough=enough if self._teachers is None else None)
+        return image, (size[0] or image.width, size[1] or image.height)
 
     def _changed(self, row: int, epoch: int, augment: Augment) -> Picture:
         """Whatever part of the picture is left fills the place that was planned for the whole."""
         rank = self._draws.ranks(AUGMENT, row, epoch)[0]
         image = augment(self._unchanged(row), random=np.random.default_rng(int(rank)))
         place = int(self._sizes.tokens(row, epoch)[0])
-        grid = self._grid(image.width * _MUCH, image.height * _MUCH, place)
+        shape = grid(image.width * _MUCH, image.height * _MUCH, patch=self.patch, max_tokens=place)
         prepared = {} if self._teachers is None else self._teachers.prepare(row, image, changed=True)
-        return Picture(row, *self._cut(image, grid), prepared, changed=True)
+        return Picture(row, *self._cut(image, shape), prepared, changed=True)
 
     def _unchanged(self, row: int) -> Image.Image:
         """The picture to be changed: as it is where teachers look at it, else no larger than the student can use."""
@@ -173,17 +187,13 @@ class Pictures:
             self._kept_images[row] = image
         return image
 
-    def _fitted(self, image: Image.Image, limit: int, place: int) -> tuple[int, int]:
+    def _fitted(self, size: tuple[int, int], limit: int, place: int) -> tuple[int, int]:
         """The grid follows the picture itself; where the index knew another size, it must fit the place planned."""
-        columns, rows = self._grid(image.width, image.height, limit)
-        return (columns, rows) if columns * rows <= place else self._grid(image.width, image.height, place)
+        columns, rows = grid(*size, patch=self.patch, max_tokens=limit)
+        return (columns, rows) if columns * rows <= place else grid(*size, patch=self.patch, max_tokens=place)
 
-    def _grid(self, width: int, height: int, limit: int) -> tuple[int, int]:
-        columns, rows = grids(np.array([width]), np.array([height]), patch=self.patch, max_tokens=limit)
-        return int(columns[0]), int(rows[0])
-
-    def _cut(self, image: Image.Image, grid: tuple[int, int]) -> tuple[tuple[int, int], NDArray[np.uint8]]:
-        columns, rows = grid
+    def _cut(self, image: Image.Image, shape: tuple[int, int]) -> tuple[tuple[int, int], NDArray[np.uint8]]:
+        columns, rows = shape
         return (rows, columns), patchify(resize_to_grid(image, columns, rows, self.patch), self.patch)
 
     def _text(self, row: int, epoch: int) -> str | None:

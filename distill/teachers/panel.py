@@ -76,6 +76,11 @@ class Teachers:
         found = zip(self.names, (teacher.pooler() for teacher in self._teachers), strict=True)
         return {name: FrozenPooler(module) for name, module in found if module is not None}
 
+    @property
+    def prepares(self) -> bool:
+        """Whether some teacher ever looks at pictures other than as the student's patches."""
+        return any(teacher.prepares for teacher in self._teachers)
+
     def missing(self, row: int) -> bool:
         """Whether some teacher wants to look at the picture."""
         return any(teacher.prepares and row not in kept for teacher, kept in self._each())

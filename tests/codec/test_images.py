@@ -143,6 +143,27 @@ def test_pictures_stand_upright(kind: str, orientation: int) -> None:
         assert sides[side][..., channel].mean() > 240
 
 
+@pytest.mark.parametrize("orientation", [1, 6])
+@pytest.mark.parametrize(
+    ("enough", "given"), [((200, 100), 1), ((40, 30), 4), ((51, 30), 2), ((48, 50), 2), ((1, 1), 8)]
+)
+def test_a_jpeg_may_come_smaller_but_never_too_small(orientation: int, enough: tuple[int, int], given: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    stored = pictures.gradient(200, 120)
+    data = pictures.encoded(stored, "JPEG", exif=exif, quality=95)
+    turned = (120, 200) if orientation == 6 else (200, 120)
+    asked: list[tuple[int, int]] = []
+    wanted = enough[::-1] if orientation == 6 else enough
+    picture = decode(data, enough=lambda *size: asked.append(size) or wanted)
+    assert asked == [turned]
+    assert picture.size == tuple(side // given for side in turned)
+    whole = decode(data).resize(picture.size, Image.Resampling.BICUBIC)
+    assert np.abs(np.asarray(picture, int) - np.asarray(whole, int)).mean() < 3
+    other = pictures.encoded(stored, "PNG")
+    assert decode(other, enough=lambda *_: (1, 1)).size == (200, 120)
+
+
 def test_broken_exif_does_not_cost_the_picture() -> None:
     data = pictures.encoded(pictures.gradient(), "JPEG", exif=b"Exif\0\0MM\0*\0\0\0\x08\xff\xff\x01\x12")
     assert probe(data).orientation == 1

@@ -1,9 +1,11 @@
+import io
 from itertools import islice
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from curate.core.errors import Undecodable
 from distill.data.dataset import Dataset, open_dataset
@@ -81,10 +83,12 @@ def test_bad_samples_are_skipped_with_their_reason(tmp_path):
 
 def test_a_preparation_that_fails_costs_the_sample_only(dataset):
     class Teacher:
+        prepares = True
+
         def missing(self, row):
             return True
 
-        def prepare(self, row, image):
+        def prepare(self, row, image, *, changed=False):
             if row == 1:
                 raise Undecodable("too_dark")
             if row == 2:
@@ -113,6 +117,41 @@ def test_pictures_are_decoded_once_while_there_is_room(dataset):
     assert kept
     assert set(reads) - kept
     assert all(reads.count(row) == 3 for row in set(reads) - kept)
+
+
+def test_pixels_depend_on_the_recipe_not_on_what_was_kept(tmp_path):
+    """A JPEG is decoded no larger than need be, unless teachers look at it; the grid is of its true size either way."""
+
+    class Teacher:
+        prepares = True
+
+        def missing(self, row):
+            return not teacher_is_content
+
+        def prepare(self, row, image, *, changed=False):
+            return {"teacher": image.size}
+
+    items = drawn_items(2, sides=[(403, 301)])
+    for item in items:
+        stream = io.BytesIO()
+        with Image.open(io.BytesIO(item.data)) as image:
+            image.save(stream, "JPEG")
+        item.data = stream.getvalue()
+    dataset = open_dataset(str(write_dataset(tmp_path / "d", items)))
+    teacher_is_content = False
+    alone, kept, watched = (
+        Pictures(dataset, **SIZES, allowance=Allowance(room), teachers=teachers)
+        for room, teachers in ((0, None), (1 << 20, None), (1 << 20, Teacher()))
+    )
+    first = watched.get(0)
+    assert first.prepared == {"teacher": (403, 301)}
+    assert first.grid == alone.get(0).grid == (3, 5)
+    for _ in range(2):
+        assert np.array_equal(alone.get(0).patches, kept.get(0).patches)
+        teacher_is_content = True
+        assert np.array_equal(watched.get(0).patches, first.patches)
+    difference = np.abs(first.patches.astype(int) - alone.get(0).patches)
+    assert 0 < difference.mean() < 8
 
 
 @pytest.mark.parametrize("size", [(64, 32), (None, None), (32, 64), (9, 9)])

@@ -27,6 +27,37 @@ def test_worked_example():
     assert first_fit_decreasing([4, 7, 3, 6, 5], 10, 16) == [[0, 3], [1, 2], [4]]
 
 
+@given(tokens, st.integers(40, 90), st.integers(1, 8))
+def test_each_image_is_in_the_first_bin_that_had_room_for_it(lengths, capacity, images):
+    """Against the definition, bin by bin."""
+    bins: list[list[int]] = []
+    for place in sorted(range(len(lengths)), key=lambda place: (-lengths[place], place)):
+        for bin in bins:
+            if len(bin) < images and sum(lengths[i] for i in bin) + lengths[place] <= capacity:
+                bin.append(place)
+                break
+        else:
+            bins.append([place])
+    assert first_fit_decreasing(lengths, capacity, images) == sorted(sorted(bin) for bin in bins)
+
+
+@pytest.mark.parametrize("limits", [{256: 1.0}, {256: 0.4, 576: 0.3, 1024: 0.2, 2304: 0.1}])
+def test_realistic_sizes_fill_the_sequences(limits):
+    """Photographs of web pools: sides log-normal about 600 pixels, aspects about 4:3 either way."""
+    rng = np.random.default_rng(0)
+    width = rng.lognormal(np.log(600), 0.5, 4096)
+    height = width * np.exp(rng.normal(0, 0.3, 4096))
+    limit = rng.choice(list(limits), 4096, p=list(limits.values()))
+    columns, rows = np.empty(4096, dtype=int), np.empty(4096, dtype=int)
+    for value in limits:
+        mine = limit == value
+        sizes = width[mine].astype(int), height[mine].astype(int)
+        columns[mine], rows[mine] = grids(*sizes, patch=16, max_tokens=value)
+    tokens = columns * rows + 5
+    bins = first_fit_decreasing(tokens.tolist(), 4096, 16)
+    assert fill_rate(int(tokens.sum()), len(bins), 4096) > 0.97
+
+
 def test_equal_lengths_keep_their_order():
     assert first_fit_decreasing([5] * 5, 10, 16) == [[0, 1], [2, 3], [4]]
 

@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -18,6 +19,18 @@ def test_patches_go_row_by_row():
     pixels = np.zeros((4, 6, 3), dtype=np.uint8)
     pixels[0:2, 2:4] = 7
     assert np.flatnonzero(patchify(pixels, 2).any(1)).tolist() == [1]
+
+
+@pytest.mark.parametrize("size", [(500, 375), (90, 40), (2600, 2000)])
+def test_resizing_is_pillows(size):
+    """The largest does not lie in one piece of Pillow's memory."""
+    image = Image.effect_mandelbrot(size, (-2, -1.5, 1, 1.5), 50).convert("RGB")
+    image.putpixel((0, 0), (255, 0, 100))
+    wanted = np.asarray(image.resize((96, 64), Image.Resampling.BICUBIC), dtype=int)
+    found = resize_to_grid(image, 6, 4, 16)
+    assert found.shape == (64, 96, 3)
+    assert np.abs(found - wanted).max() <= 2
+    assert (found != wanted).mean() < 0.05
 
 
 def test_resizing_keeps_orientation():
