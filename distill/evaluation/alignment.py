@@ -6,7 +6,8 @@ tokens that were routed to it, which is why the estimate has to be unbiased: the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -15,11 +16,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.functional import silu
 
 from distill.data.loader import collate
 from distill.data.pictures import Picture, Pictures
-from distill.evaluation.cka import LAYER, OUTPUT, Alignment
+from distill.evaluation.cka import EXPERT, LAYER, OUTPUT, Alignment
 from distill.losses import resample_patches
+from distill.models.moe import Moe
 from distill.models.student import Student
 from distill.parallel import World
 from distill.teachers import Teachers
@@ -28,15 +31,14 @@ Floats = NDArray[np.float32]
 _TOKENS = 1024
 """Of a minibatch, about."""
 _MOST_PREFIX = 8
-_ASPECT_ERROR = 0.5
-"""A grid is whole patches, so its aspect may be far off the picture's where it is small."""
 
 
 class Recorder:
-    """What some modules give while it is entered, by name; of modules that ran twice, the last."""
+    """What some modules are given and give while it is entered, by name; of modules that ran twice, the last."""
 
     def __init__(self, modules: Mapping[str, nn.Module]) -> None:
         self._modules = modules
+        self.given: dict[str, Any] = {}
         self.found: dict[str, Any] = {}
         self._handles: list[torch.utils.hooks.RemovableHandle] = []
 
@@ -50,7 +52,8 @@ class Recorder:
             self._handles.pop().remove()
 
     def _hook(self, name: str) -> Any:
-        def keep(_: nn.Module, __: Any, output: Any) -> None:
+        def keep(_: nn.Module, inputs: Any, output: Any) -> None:
+            self.given[name] = inputs[0] if inputs else None
             self.found[name] = output[0] if isinstance(output, tuple) else output
 
         return keep
@@ -72,18 +75,22 @@ def layers_of(model: nn.Module, most: int | None = None) -> dict[str, nn.Module]
 def on_grid(tokens: Tensor, prefix: int | None, shape: tuple[int, int], grid: tuple[int, int]) -> Tensor | None:
     """Tokens (1, T, D), or a map (1, D, h, w), of one picture of `shape` -> its patches (rows * columns, D).
 
-    prefix: class and register tokens in front, None for as few as leave a grid of the picture's aspect. None for what
-    is no grid.
+    prefix: class and register tokens in front; None for as many as leave a grid closest to the picture's aspect. None
+    for what is no grid.
     """
     if tokens.ndim == 4:
         return resample_patches(tokens[0].permute(1, 2, 0).float(), *grid)
     flat, aspect = tokens.reshape(-1, tokens.shape[-1]).float(), shape[1] / shape[0]
+    best: tuple[float, int, int] | None = None
     for skipped in range(_MOST_PREFIX + 1) if prefix is None else (prefix,):
         count = len(flat) - skipped
         rows = round((max(count, 0) / aspect) ** 0.5)
-        if rows and count % rows == 0 and abs(count / rows**2 / aspect - 1) < _ASPECT_ERROR:
-            return resample_patches(flat[skipped:].view(rows, count // rows, -1), *grid)
-    return None
+        if rows and count % rows == 0:
+            best = min(best or (math.inf, 0, 0), (abs(math.log(count / rows**2 / aspect)), skipped, rows))
+    if best is None:
+        return None
+    _, skipped, rows = best
+    return resample_patches(flat[skipped:].view(rows, (len(flat) - skipped) // rows, -1), *grid)
 
 
 @dataclass
@@ -131,12 +138,31 @@ def align(
 
 
 def _student_rows(batch: _Minibatch, student: Student, picture: Picture) -> None:
-    one = collate([picture])
+    one, count = collate([picture]), len(picture.patches)
     blocks = {f"{LAYER} {place + 1}": block for place, block in enumerate(student.backbone.blocks)}
-    with Recorder(blocks) as recorder:
+    moes = {f"{EXPERT} {place + 1}": block.mlp for place, block in enumerate(blocks.values()) if _is_moe(block)}
+    with Recorder(blocks | moes) as recorder:
         student(torch.from_numpy(one.patches).to(student.backbone.prefix.device), one.grids)
-    for name, tokens in recorder.found.items():
-        batch.rows.setdefault(name, []).append(_array(tokens[-len(picture.patches) :]))
+    for name in blocks:
+        batch.rows.setdefault(name, []).append(_array(recorder.found[name][-count:]))
+    for name, moe in moes.items():
+        for expert, (output, which) in enumerate(said_by_experts(moe, recorder.given[name][-count:])):
+            outputs, places = batch.experts.setdefault(f"{name}.{expert}", ([], []))
+            outputs.append(output)
+            places.append(which + batch.tokens)
+
+
+def said_by_experts(moe: Moe, x_NC: Tensor) -> Iterator[tuple[Floats, NDArray[np.int64]]]:
+    """Of each expert in turn: what it says (n, C), unweighted, of the tokens routed to it, and which these are (n,)."""
+    _, experts = moe.route(x_NC)
+    for expert, (gate_up, down) in enumerate(zip(moe.gate_up, moe.down, strict=True)):
+        which = (experts == expert).any(1).nonzero()[:, 0]
+        gate, up = (x_NC[which] @ gate_up.T).chunk(2, dim=-1)
+        yield _array((silu(gate) * up) @ down.T), which.cpu().numpy()
+
+
+def _is_moe(block: nn.Module) -> bool:
+    return isinstance(block.mlp, Moe)
 
 
 def _teacher_columns(batch: _Minibatch, teachers: Teachers, picture: Picture, most: int) -> None:

@@ -6,6 +6,7 @@ import base64
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -39,23 +40,24 @@ class Heatmap:
 
 def render(title: str, result: Mapping[str, Any], maps: Sequence[Maps]) -> bytes:
     """result: as evaluation.json has it; maps: of each set, what is drawn and a PNG per picture."""
-    loader = jinja2.FileSystemLoader(TEMPLATES)
-    environment = jinja2.Environment(
-        loader=loader,
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        finalize=_printable,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"percent": percent, "number": _number, "picture": _picture, "sentence": _sentence}
     style = (TEMPLATES / "report.css").read_text("utf-8")
     sets = [_shown(judged, own) for judged, own in zip(result["sets"], maps, strict=True)]
-    text = environment.get_template("report.html").render(
+    text = _template().render(
         title=title, sets=sets, titles=TITLES, policy=_POLICY, style=Markup(style),
         settings=json.dumps(result["settings"], indent=1, ensure_ascii=False),
     )  # fmt: skip
     return text.encode("utf-8", "replace")
+
+
+@lru_cache(maxsize=1)
+def _template() -> jinja2.Template:
+    """Compiled once per process, which takes longer than to fill it in."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined,
+        finalize=_printable, trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    environment.filters |= {"percent": percent, "number": _number, "picture": _picture, "sentence": _sentence}
+    return environment.get_template("report.html")
 
 
 def _shown(judged: Mapping[str, Any], maps: Maps) -> dict[str, Any]:
