@@ -16,11 +16,21 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from curate.core.errors import InputError
+from curate.core.errors import InputError, RecipeError
 from curate.encoders.spec import parse_spec
 from distill.checkpoint import last_checkpoint, load_standards
 from distill.distilled import new_student, weights_of
-from distill.exported import CARD, CONFIG, TOKENIZER, WEIGHTS, ModelConfig, Preprocessing, TeacherConfig, Trained
+from distill.exported import (
+    CARD,
+    CONFIG,
+    PRECISIONS,
+    TOKENIZER,
+    WEIGHTS,
+    ModelConfig,
+    Preprocessing,
+    TeacherConfig,
+    Trained,
+)  # fmt: skip
 from distill.folder import RunFolder
 from distill.models.student import HeadConfig
 from distill.recipe import Recipe
@@ -35,6 +45,8 @@ def export(run: str | Path, to: str | Path | None = None, *, precision: str = "f
     The moving average of the weights where the run has one. Raises InputError where there is no run, no checkpoint, or
     another thing in the folder's place.
     """
+    if precision not in PRECISIONS:
+        raise RecipeError(f"--precision {precision}: not one of {', '.join(PRECISIONS)}")
     place = RunFolder(Path(run).expanduser().absolute())
     recipe = place.recipe()
     checkpoint = last_checkpoint(place, place.read("run.json")["fingerprint"])
@@ -97,7 +109,7 @@ def write_model(
     An older model in the folder's place is replaced, and its card stays.
     """
     folder = folder.expanduser().absolute()
-    if folder.exists() and not (folder.is_dir() and ((folder / CONFIG).is_file() or not any(folder.iterdir()))):
+    if folder.exists() and not _replaceable(folder):
         raise InputError(f"{folder} exists and is no model; remove it, or name another folder with --to")
     folder.parent.mkdir(parents=True, exist_ok=True)
     aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", suffix=".tmp", dir=folder.parent))
@@ -112,6 +124,10 @@ def write_model(
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return folder
+
+
+def _replaceable(folder: Path) -> bool:
+    return folder.is_dir() and ((folder / CONFIG).is_file() or all(item.name == CARD for item in folder.iterdir()))
 
 
 def _tensors(student: nn.Module, standards: Sequence[Standards], precision: str) -> dict[str, Tensor]:

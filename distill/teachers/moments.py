@@ -6,10 +6,13 @@ loses the digits of features that lie far from zero.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
-from distill.parallel import World
+if TYPE_CHECKING:
+    from distill.parallel import World  # an exported model needs no torch.distributed
 
 
 class Moments:

@@ -7,18 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from curate.core.errors import RecipeError
 from distill.data.pictures import Picture
-from distill.parallel import World
 from distill.recipe import TeacherRecipe
 from distill.teachers.base import Shape, Target
 from distill.teachers.hadamard import hadamard
 from distill.teachers.moments import Moments
 from distill.teachers.panel import Teachers
+
+if TYPE_CHECKING:
+    from distill.parallel import World  # an exported model needs no torch.distributed
 
 _CONSTANT = 1e-12
 """Variance over squared mean below which features count as constant: they are centred, but not scaled."""

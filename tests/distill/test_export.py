@@ -6,14 +6,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 import distill
 from curate.core.errors import CurateError, InputError
-from distill import export
+from distill import commands, export
+from distill.checkpoint import last_checkpoint
+from distill.cli import main
 from distill.data.loader import collate
 from distill.data.patches import patchify
 from distill.data.pictures import Picture
 from distill.exported import CARD, CONFIG, TOKENIZER, WEIGHTS, read_config
+from distill.recipe import parse_recipe
 from tests.distill.exports import HEADS, save_distill, standards
 from tests.encoders.models import picture
 
@@ -22,18 +26,18 @@ SIZES = [(90, 60), (16, 40), (200, 200), (8, 8), (40, 16), (300, 20)]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def exported(tmp_path_factory):
     return tmp_path_factory.mktemp("export") / "model"
 
 
 @pytest.fixture(scope="module")
-def student(folder):
-    return save_distill(folder)
+def student(exported):
+    return save_distill(exported)
 
 
 @pytest.fixture(scope="module")
-def model(folder, student):
-    return distill.load(folder)
+def model(exported, student):
+    return distill.load(exported)
 
 
 @pytest.fixture
@@ -91,28 +95,29 @@ def test_gradients_reach_the_weights(model, images):
     model.zero_grad()
 
 
-def test_the_same_student_gives_the_same_bytes(folder, student, tmp_path):
+def test_the_same_student_gives_the_same_bytes(exported, student, tmp_path):
     save_distill(tmp_path / "again")
-    names = sorted(item.name for item in folder.iterdir())
+    names = sorted(item.name for item in exported.iterdir())
     assert names == sorted([CONFIG, WEIGHTS, TOKENIZER])
-    assert all((folder / name).read_bytes() == (tmp_path / "again" / name).read_bytes() for name in names)
+    assert all((exported / name).read_bytes() == (tmp_path / "again" / name).read_bytes() for name in names)
 
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("float16", 3e-3), ("bfloat16", 3e-2)])
 @torch.no_grad()
-def test_half_the_bytes_for_the_last_digits(model, folder, images, tmp_path, precision, tolerance):
+def test_half_the_bytes_for_the_last_digits(model, exported, images, tmp_path, precision, tolerance):
     save_distill(tmp_path / "half", precision=precision)
     half = distill.load(tmp_path / "half")
     assert all(value.dtype == torch.float32 for value in half.student.parameters())
     one, other = (found(images).summary for found in (model, half))
     assert 0 < (one - other).abs().max() < tolerance * one.abs().max()
-    assert (tmp_path / "half" / WEIGHTS).stat().st_size < 0.6 * (folder / WEIGHTS).stat().st_size
+    assert (tmp_path / "half" / WEIGHTS).stat().st_size < 0.6 * (exported / WEIGHTS).stat().st_size
 
 
 def test_a_model_is_replaced_as_a_whole_and_keeps_its_card(tmp_path, monkeypatch):
     place = tmp_path / "model"
-    save_distill(place, seed=1)
+    place.mkdir()
     (place / CARD).write_text("a card")
+    save_distill(place, seed=1)
     (place / "left over.txt").write_text("of an older format")
     before = (place / WEIGHTS).read_bytes()
     with monkeypatch.context() as patch:
@@ -143,19 +148,19 @@ def test_nothing_else_is_replaced(tmp_path, what):
 
 
 def _without(name):
-    return lambda folder: (folder / name).unlink()
+    return lambda place: (place / name).unlink()
 
 
 def _config(**values):
-    def change(folder):
-        config = json.loads((folder / CONFIG).read_text())
-        (folder / CONFIG).write_text(json.dumps({**config, **values}))
+    def change(place):
+        config = json.loads((place / CONFIG).read_text())
+        (place / CONFIG).write_text(json.dumps({**config, **values}))
 
     return change
 
 
-def _cut(folder):
-    (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:500])
+def _cut(place):
+    (place / WEIGHTS).write_bytes((place / WEIGHTS).read_bytes()[:500])
 
 
 DAMAGES = {
@@ -164,13 +169,11 @@ DAMAGES = {
     "no tokenizer.json in": _without(TOKENIZER),
     "of another kind of model": _config(format="llama"),
     "is a model of version 2, this package reads up to 1; update the package": _config(version=2),
-    "trained: Field required|trained: Input should be": _config(trained=None),
-    "is not JSON": lambda folder: (folder / CONFIG).write_text("{"),
+    "config.json': trained: Input should be": _config(trained=None),
+    "is not JSON": lambda place: (place / CONFIG).write_text("{"),
     "model.safetensors' cannot be read": _cut,
-    "does not fit its configuration: 1 weights differ, first 'heads.1.patch_out.weight'|weights differ": _config(
-        teachers=[]
-    ),
-    "tokenizer.json is no tokenizer": lambda folder: (folder / TOKENIZER).write_text("{}"),
+    "does not fit its configuration: 14 weights differ, first 'heads.0.body.0.bias'; export": _config(teachers=[]),
+    "tokenizer.json is no tokenizer": lambda place: (place / TOKENIZER).write_text("{}"),
 }
 
 
@@ -199,13 +202,41 @@ def test_no_folder_no_pictures_no_texts_no_head(model, images, tmp_path):
         blind.encode_text(["a star"])
 
 
+@torch.no_grad()
+def test_a_run_is_exported_with_its_moving_average(values, tmp_path, images, monkeypatch, capsys):
+    values["train"]["ema"] = 0.5
+    run = commands.train(parse_recipe(values, "test"), Console(quiet=True))
+    monkeypatch.setattr(sys, "argv", ["distill", "export", str(run.path), "--to", str(tmp_path / "model")])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0 and capsys.readouterr().out == f"{tmp_path / 'model'}\n"
+    saved = last_checkpoint(run, run.read("run.json")["fingerprint"])
+    model = distill.load(tmp_path / "model")
+    assert all(torch.equal(value, saved.weights()[name]) for name, value in model.student.state_dict().items())
+    trained = model.config.trained
+    assert (trained.step, trained.ema, model.teachers) == (4, True, ["descriptor"])
+    summary, patches = model(images).teachers["descriptor"]
+    assert summary.shape == (len(images), 728) and patches is None
+    assert summary.mean(1).std() < 0.1 and summary[:, 512:].mean() > 0  # colour shares are never negative
+    assert export.export(run.path) == run.path / "model"
+    for name in (CONFIG, WEIGHTS):
+        assert (run.path / "model" / name).read_bytes() == (tmp_path / "model" / name).read_bytes()
+
+
+def test_mistakes_in_exporting_are_one_line(recipe, tmp_path):
+    with pytest.raises(InputError, match=r"is no run folder \(no recipe.yaml\)"):
+        export.export(tmp_path)
+    with pytest.raises(CurateError, match="--precision half: not one of float32, float16, bfloat16"):
+        export.export(tmp_path, precision="half")
+
+
 def test_distill_is_light_until_it_is_used():
     code = "import sys, distill; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, cwd=ROOT).returncode == 0
 
 
-def test_configuration_names_no_paths(folder):
-    config = read_config(folder)
+def test_configuration_names_no_paths(exported):
+    config = read_config(exported)
     assert [teacher.name for teacher in config.teachers] == ["plain", "dense"]
-    assert str(folder.parent) not in (folder / CONFIG).read_text()
+    assert str(exported.parent) not in (exported / CONFIG).read_text()
     assert config.preprocessing.max_tokens == 24
