@@ -1,16 +1,53 @@
-"""Attention of each image to itself, for images of different lengths laid end to end.
+"""Attention of each image to itself, for images of different lengths laid end to end: three ways, one result.
 
-`sdpa_loop` runs anywhere: one call per run of neighbouring images of equal length. It equals one call per image.
+A plan is made once per forward and called by every block: (q, k, v) of (tokens, heads, head_dim) -> the same shape.
+
+sdpa_loop   anywhere: one call per run of neighbouring images of equal length, so batches are sorted by length
+flex        FlexAttention (Dong et al. 2024) with a document mask; on a GPU, and forwards on a CPU
+varlen      FlashAttention's kernel for packed lengths; on a GPU, in 16 bits
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from itertools import groupby
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
+
+from curate.core.errors import InputError, PreflightError
+
+Plan = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+BACKENDS = ("sdpa_loop", "flex", "varlen")
+_BLOCK = 128  # tokens of a side of a tile in FlexAttention's masks
+
+
+def attention_backend(name: str, device: torch.device) -> str:
+    """auto -> the one for this device. PreflightError for one that cannot train here."""
+    if name == "auto":
+        return "flex" if device.type == "cuda" else "sdpa_loop"
+    if name in ("flex", "varlen") and device.type != "cuda":
+        raise PreflightError(f"run.attention: {name!r} trains on a GPU only, and the device is {device}; use sdpa_loop")
+    if name not in BACKENDS:
+        raise PreflightError(f"run.attention: {name!r} is none of auto, {', '.join(BACKENDS)}")
+    return name
+
+
+def attention_plan(lengths: Sequence[int], device: torch.device, backend: str = "auto") -> Plan:
+    """lengths: tokens per image, in order."""
+    if backend == "auto":
+        backend = attention_backend(backend, device)
+    makers: dict[str, Callable[[Sequence[int], torch.device], Plan]] = {
+        "sdpa_loop": lambda lengths, _: Loop(lengths),
+        "flex": Flex,
+        "varlen": Varlen,
+    }
+    return makers[backend](lengths, device)
 
 
 def runs(lengths: Sequence[int]) -> list[tuple[int, int]]:
@@ -18,12 +55,87 @@ def runs(lengths: Sequence[int]) -> list[tuple[int, int]]:
     return [(len(list(group)), length) for length, group in groupby(lengths)]
 
 
-def sdpa_loop(q_NHD: Tensor, k_NHD: Tensor, v_NHD: Tensor, lengths: Sequence[int]) -> Tensor:
-    """q, k, v (tokens, heads, head_dim), `lengths` tokens per image -> (tokens, heads, head_dim)."""
-    outputs, start = [], 0
-    for images, length in runs(lengths):
-        stop = start + images * length
-        q, k, v = (x[start:stop].view(images, length, *x.shape[1:]).transpose(1, 2) for x in (q_NHD, k_NHD, v_NHD))
-        outputs.append(scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(0, 1))
-        start = stop
-    return torch.cat(outputs)
+class Loop:
+    """Equals one call of SDPA per image."""
+
+    def __init__(self, lengths: Sequence[int]) -> None:
+        self.runs = runs(lengths)
+
+    def __call__(self, q_NHD: Tensor, k_NHD: Tensor, v_NHD: Tensor) -> Tensor:
+        if not self.runs:
+            return v_NHD + 0 * (q_NHD + k_NHD)  # no token: gradients are empty, and there
+        sizes = [images * length for images, length in self.runs]
+        parts = zip(*(x.split(sizes) for x in (q_NHD, k_NHD, v_NHD)), self.runs, strict=True)
+        return torch.cat([_attend(q, k, v, images) for q, k, v, (images, _) in parts])
+
+
+def _attend(q_NHD: Tensor, k_NHD: Tensor, v_NHD: Tensor, images: int) -> Tensor:
+    q, k, v = (x.unflatten(0, (images, -1)).transpose(1, 2) for x in (q_NHD, k_NHD, v_NHD))
+    return scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(0, 1)
+
+
+class Flex:
+    def __init__(self, lengths: Sequence[int], device: torch.device) -> None:
+        self.mask = document_mask(lengths, device)
+        self.attend = _flex(compiled=device.type == "cuda")
+
+    def __call__(self, q_NHD: Tensor, k_NHD: Tensor, v_NHD: Tensor) -> Tensor:
+        if q_NHD.device.type == "cpu" and q_NHD.requires_grad:
+            raise InputError("run.attention: 'flex' has no backward pass on a CPU; use sdpa_loop")
+        q, k, v = (x.transpose(0, 1)[None] for x in (q_NHD, k_NHD, v_NHD))
+        return self.attend(q, k, v, block_mask=self.mask)[0].transpose(0, 1)
+
+
+@lru_cache
+def _flex(compiled: bool) -> Any:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention) if compiled else flex_attention
+
+
+def document_mask(lengths: Sequence[int], device: torch.device) -> Any:
+    """BlockMask: a token sees the tokens of its own image.
+
+    As `create_block_mask` makes it, without looking at every pair of tokens: the tiles that a row of tiles needs are
+    those from its first image's first token to its last image's last one; full are those inside of one image.
+    """
+    from torch.nn.attention.flex_attention import BlockMask
+
+    counts = np.asarray(lengths, dtype=np.int64)
+    total, ends = int(counts.sum()), np.cumsum(counts)
+    document = np.repeat(np.arange(len(counts)), counts)
+    first = np.arange(0, total, _BLOCK)
+    last = np.minimum(first + _BLOCK, total) - 1
+    head, tail = document[first], document[last]
+    begin, end = (ends - counts)[head] // _BLOCK, (ends[tail] - 1) // _BLOCK
+    tile = np.arange(len(first))
+    needed = (tile >= begin[:, None]) & (tile <= end[:, None])
+    one = head == tail
+    whole = (last - first + 1 == _BLOCK) & one
+    full = whole[:, None] & whole[None, :] & (head[:, None] == head[None, :])
+    owner = torch.from_numpy(document).to(device)
+    lists = [torch.from_numpy(x)[None, None].to(device) for x in (*_listed(needed & ~full), *_listed(full))]
+    return BlockMask.from_kv_blocks(
+        *lists, BLOCK_SIZE=_BLOCK, mask_mod=lambda b, h, q, kv: owner[q] == owner[kv], seq_lengths=(total, total)
+    )
+
+
+def _listed(tiles: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Boolean (rows, columns) -> how many are set in each row, and the columns with those first."""
+    order = np.argsort(~tiles, axis=1, kind="stable")
+    return tiles.sum(1).astype(np.int32), order.astype(np.int32)
+
+
+class Varlen:
+    def __init__(self, lengths: Sequence[int], device: torch.device) -> None:
+        if device.type != "cuda":
+            raise InputError(f"run.attention: 'varlen' runs on a GPU only, and the device is {device}; use sdpa_loop")
+        self.starts = torch.tensor([0, *np.cumsum(lengths).tolist()], dtype=torch.int32, device=device)
+        self.longest = max(lengths, default=0)
+
+    def __call__(self, q_NHD: Tensor, k_NHD: Tensor, v_NHD: Tensor) -> Tensor:
+        from torch.nn.attention.varlen import varlen_attn
+
+        if v_NHD.dtype not in (torch.bfloat16, torch.float16):
+            raise InputError("run.attention: 'varlen' needs 16 bits; set train.precision=bfloat16, or use flex")
+        return varlen_attn(q_NHD, k_NHD, v_NHD, self.starts, self.starts, self.longest, self.longest)

@@ -9,8 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from distill.models.moe import MoeConfig
+from distill.models.rope import Grid
 from distill.models.text import TextConfig, TextTower, scale_at
-from distill.models.vit import Grid, VisionTransformer, VitConfig, VitOutput
+from distill.models.vit import VisionTransformer, VitConfig, VitOutput
+from distill.recipe.student import StudentRecipe
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,32 @@ class Head(nn.Module):
         return self(x)
 
 
+@dataclass(frozen=True)
+class StudentConfig:
+    vit: VitConfig
+    text: TextConfig | None = None
+    embed: int = 0
+    """Width of the space that pictures and texts share; 0 without a text tower."""
+
+    @classmethod
+    def of(cls, recipe: StudentRecipe, temperature: float = 0.07) -> StudentConfig:
+        """temperature: of the contrastive loss at the start."""
+        moe = None if recipe.moe is None else MoeConfig(**recipe.moe.model_dump())
+        vit = VitConfig(
+            patch=recipe.patch,
+            width=recipe.width,
+            depth=recipe.depth,
+            heads=recipe.heads,
+            mlp_ratio=recipe.mlp_ratio,
+            registers=recipe.registers,
+            head_dim=recipe.head_dim,
+            moe=moe,
+        )
+        if recipe.text is None:
+            return cls(vit)
+        return cls(vit, TextConfig(**recipe.text.model_dump(), temperature=temperature), recipe.embed)
+
+
 class Student(nn.Module):
     """forward(patches, grids) -> VitOutput; `heads[i]` belongs to the i-th teacher.
 
@@ -57,30 +86,39 @@ class Student(nn.Module):
     logit_scale: nn.Parameter
     logit_bias: nn.Parameter
 
-    def __init__(
-        self, config: VitConfig, heads: Sequence[HeadConfig], text: TextConfig | None = None, embed: int = 0
-    ) -> None:
+    def __init__(self, config: StudentConfig, heads: Sequence[HeadConfig]) -> None:
         super().__init__()
-        self.backbone = VisionTransformer(config)
-        self.heads = nn.ModuleList(Head(config.width, head) for head in heads)
-        self.text = None if text is None else TextTower(text, embed)
-        if text is not None:
-            self.project = nn.Linear(config.width, embed, bias=False)
-            nn.init.trunc_normal_(self.project.weight, std=config.width**-0.5)
-            self.logit_scale = nn.Parameter(scale_at(text.temperature))
+        width = config.vit.width
+        self.backbone = VisionTransformer(config.vit)
+        self.heads = nn.ModuleList(Head(width, head) for head in heads)
+        self.text = None if config.text is None else TextTower(config.text, config.embed)
+        if config.text is not None:
+            self.project = nn.Linear(width, config.embed, bias=False)
+            nn.init.trunc_normal_(self.project.weight, std=width**-0.5)
+            self.logit_scale = nn.Parameter(scale_at(config.text.temperature))
             self.logit_bias = nn.Parameter(torch.tensor(-10.0))  # SigLIP, Sec. 3.2
 
     def forward(self, patches: Tensor, grids: Sequence[Grid]) -> VitOutput:
         return self.backbone(patches, grids)
 
 
-def build_student(
-    config: VitConfig, heads: Sequence[HeadConfig], seed: int, text: TextConfig | None = None, embed: int = 0
-) -> Student:
+def build_student(config: StudentConfig, heads: Sequence[HeadConfig], seed: int) -> Student:
     """The same weights for a seed on any machine: drawn on the CPU, without touching the global generator's state."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return Student(config, heads, text, embed)
+        return Student(config, heads)
+
+
+def apply_checkpointing(student: Student) -> None:
+    """Blocks keep their inputs only and are computed again for the backward pass: the same gradients to the bit."""
+    student.backbone.checkpointing = True
+
+
+def compile_blocks(student: Student, backend: str = "inductor") -> None:
+    """torch.compile what lies between attentions, for any number of tokens. Names of weights stay as they are."""
+    for block in student.backbone.blocks:
+        block.before = torch.compile(block.before, dynamic=True, backend=backend)
+        block.after = torch.compile(block.after, dynamic=True, backend=backend)
 
 
 def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distill.models.rope import coordinates, directions, rotate, rotations
+from distill.models.rope import coordinates, directions, places, rotate, rotate_pairs, rotations
 
 sides = st.integers(1, 9)
 
@@ -20,8 +20,8 @@ def test_coordinates_are_symmetric_and_keep_the_area(rows, columns):
 
 
 def test_a_grid_is_not_its_transpose():
-    waves = directions(2, 8)
-    assert not torch.allclose(rotations(waves, 2, 4, 1), rotations(waves, 4, 2, 1))
+    assert not torch.allclose(places([(2, 4)], 1), places([(4, 2)], 1))
+    assert coordinates.cache_info().maxsize is not None
 
 
 def test_waves_have_log_spaced_lengths_and_directions_of_their_own():
@@ -31,21 +31,27 @@ def test_waves_have_log_spaced_lengths_and_directions_of_their_own():
     assert (angles.sort().values.diff() > 1e-3).all()
 
 
-def test_the_prefix_is_not_rotated_and_lengths_are_kept():
-    rotation = rotations(directions(2, 8), 3, 2, prefix=5)
-    x = torch.randn(11, 2, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+def test_prefixes_are_not_rotated_and_lengths_are_kept():
+    rotation = rotations(directions(2, 8), places([(3, 2), (1, 2)], prefix=5))
+    x = torch.randn(18, 2, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     turned = rotate(x, rotation)
     assert torch.equal(turned[:5], x[:5])
+    assert torch.equal(turned[11:16], x[11:16])
+    assert not torch.allclose(turned[5:11], x[5:11])
     assert torch.allclose(turned.norm(dim=-1), x.norm(dim=-1))
 
 
+def test_complex_and_real_formula_agree():
+    rotation = rotations(directions(2, 8), places([(3, 4)], prefix=1))
+    x = torch.randn(13, 2, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    assert torch.allclose(rotate(x, rotation), rotate_pairs(x.unflatten(-1, (-1, 2)), rotation).flatten(-2), atol=1e-15)
+
+
 def test_scores_depend_on_the_difference_of_places_only():
-    waves = directions(1, 8)
     q, k = torch.randn(2, 1, 1, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).unbind(0)
-    rotation = rotations(waves, 1, 5, prefix=0)
+    rotation = rotations(directions(1, 8), places([(1, 5)], prefix=0))
     score = [
-        [(rotate(q, rotation[:, i : i + 1]) * rotate(k, rotation[:, j : j + 1])).sum() for j in range(5)]
-        for i in range(5)
+        [(rotate(q, rotation[i : i + 1]) * rotate(k, rotation[j : j + 1])).sum() for j in range(5)] for i in range(5)
     ]
     assert torch.allclose(score[0][1], score[3][4])
     assert torch.allclose(score[0][3], score[1][4])
