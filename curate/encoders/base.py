@@ -39,6 +39,8 @@ class Features:
     patches: NDArray[np.float32] | list[NDArray[np.float32]] | None = None
     """(B, h, w, P): the last grid of patch tokens or feature map; B grids (h, w, P) from an encoder that takes `mixed`
     shapes; None where there is none or nobody asked."""
+    registers: NDArray[np.float32] | None = None
+    """(B, R, D): register tokens, where the model has them and patches were asked for."""
 
 
 class Encoder(ABC):
@@ -49,6 +51,8 @@ class Encoder(ABC):
     patch_dim: int | None = None
     context: int = 0
     """Tokens of a text that are read, the rest is cut; 0 where there is no text tower."""
+    registers: int = 0
+    """Register tokens of a picture, as wide as `dim`."""
     mixed: bool = False
     """`prepare` keeps each picture's aspect, and `encode` takes pictures of different shapes together."""
     device: str = "cpu"

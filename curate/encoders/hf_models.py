@@ -18,7 +18,7 @@ from transformers.utils import logging
 from curate.core.errors import RecipeError
 from curate.encoders.base import within_aspect
 from curate.encoders.spec import Spec
-from curate.encoders.torch_encoder import TorchEncoder, grid_of, one_line, seeded, text_features
+from curate.encoders.torch_encoder import Seen, TorchEncoder, grid_of, one_line, seeded, text_features
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -70,17 +70,21 @@ class HfEncoder(TorchEncoder):
         out = self._processor(within_aspect(image), do_rescale=False, do_normalize=False, return_tensors="pt")
         return out["pixel_values"][0].numpy()
 
-    def forward(self, pixels_BCHW: torch.Tensor, patches: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def forward(self, pixels_BCHW: torch.Tensor, patches: bool) -> Seen:
         height, width = pixels_BCHW.shape[2:]
         out = self.model.get_image_features(pixels_BCHW) if self._joint else self.model(pixels_BCHW)
         hidden = out.last_hidden_state
         if hidden.ndim == 4:
-            return out.pooler_output.flatten(1), hidden.permute(0, 2, 3, 1)
+            return Seen(out.pooler_output.flatten(1), hidden.permute(0, 2, 3, 1))
         prefix = self._prefix_tokens(hidden.shape[1], height, width)
         if prefix is None:
-            return out.pooler_output, None
+            return Seen(out.pooler_output)
         summary = out.pooler_output if self._pooled or prefix == 0 else hidden[:, 0]
-        return summary, grid_of(hidden[:, prefix:], height, width) if patches else None
+        if not patches:
+            return Seen(summary)
+        count = getattr(self.model.config, "num_register_tokens", 0)
+        registers = hidden[:, prefix - count : prefix] if count else None
+        return Seen(summary, grid_of(hidden[:, prefix:], height, width), registers)
 
     def _prefix_tokens(self, tokens: int, height: int, width: int) -> int | None:
         """Class and register tokens, from the count that is left when the patches are taken away."""

@@ -18,7 +18,7 @@ from torchvision.transforms import Compose, Normalize, ToTensor
 
 from curate.encoders.base import within_aspect
 from curate.encoders.spec import Spec
-from curate.encoders.torch_encoder import TorchEncoder, one_line, seeded, text_features
+from curate.encoders.torch_encoder import Seen, TorchEncoder, one_line, seeded, text_features
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -75,12 +75,12 @@ class OpenClipEncoder(TorchEncoder):
     def prepare(self, image: Image) -> NDArray[np.uint8]:
         return np.ascontiguousarray(np.asarray(self._transform(within_aspect(image))).transpose(2, 0, 1))
 
-    def forward(self, pixels_BCHW: torch.Tensor, patches: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def forward(self, pixels_BCHW: torch.Tensor, patches: bool) -> Seen:
         visual = self.model.visual
         if not patches or not hasattr(visual, "forward_intermediates"):
-            return self.model.encode_image(pixels_BCHW), None
+            return Seen(self.model.encode_image(pixels_BCHW))
         out = visual.forward_intermediates(pixels_BCHW, indices=1, normalize_intermediates=True, output_fmt="NCHW")
-        return out["image_features"], out["image_intermediates"][-1].permute(0, 2, 3, 1)
+        return Seen(out["image_features"], out["image_intermediates"][-1].permute(0, 2, 3, 1))
 
     def encode_text(self, texts: list[str]) -> NDArray[np.float32]:
         return text_features(self, texts, lambda cut: self.model.encode_text(self._tokenizer(cut).to(self.device)))

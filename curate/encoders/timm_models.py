@@ -17,7 +17,7 @@ from timm.models import load_state_dict
 
 from curate.encoders.base import within_aspect
 from curate.encoders.spec import Spec
-from curate.encoders.torch_encoder import TorchEncoder, grid_of, one_line, seeded
+from curate.encoders.torch_encoder import Seen, TorchEncoder, grid_of, one_line, seeded
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -63,13 +63,26 @@ class TimmEncoder(TorchEncoder):
     def prepare(self, image: Image) -> NDArray[np.uint8]:
         return self._transform(within_aspect(image)).numpy()
 
-    def forward(self, pixels_BCHW: torch.Tensor, patches: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def forward(self, pixels_BCHW: torch.Tensor, patches: bool) -> Seen:
         height, width = pixels_BCHW.shape[2:]
         features = self.model.forward_features(pixels_BCHW)
         summary = self.model.forward_head(features, pre_logits=True)
         if not patches:
-            return summary, None
+            return Seen(summary)
         if features.ndim == 3:
-            return summary, grid_of(features[:, self._prefix_tokens :], height, width)
+            grid = grid_of(features[:, self._prefix_tokens :], height, width)
+            return Seen(summary, grid, self._registers_of(summary, features))
         channels_last = getattr(self.model, "output_fmt", "NCHW") == "NHWC"
-        return summary, features if channels_last else features.permute(0, 2, 3, 1)
+        return Seen(summary, features if channels_last else features.permute(0, 2, 3, 1))
+
+    def _registers_of(self, summary: torch.Tensor, features_BNC: torch.Tensor) -> torch.Tensor | None:
+        """They lie between the class token, if there is one, and the patches."""
+        count = register_count(self.model)
+        if not count or summary.shape[1] != features_BNC.shape[2]:
+            return None
+        return features_BNC[:, self._prefix_tokens - count : self._prefix_tokens]
+
+
+def register_count(model: torch.nn.Module) -> int:
+    found = getattr(getattr(model, "embeds", model), "reg_token", None)
+    return 0 if found is None else found.shape[1]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,6 +21,14 @@ from curate.encoders.spec import Spec
 _CHARACTERS_PER_TOKEN = 16
 """More than a token has on average in any text of words (3 to 6)."""
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class Seen(NamedTuple):
+    """`Features` on the device."""
+
+    summary: torch.Tensor
+    patches: torch.Tensor | None = None
+    registers: torch.Tensor | None = None
 
 
 class FrozenEncoder(Encoder):
@@ -44,6 +52,7 @@ class FrozenEncoder(Encoder):
         features = self.encode([prepared])
         self.dim = features.summary.shape[1]
         self.patch_dim = None if features.patches is None else features.patches[0].shape[-1]
+        self.registers = 0 if features.registers is None else features.registers.shape[1]
 
     @contextmanager
     def guarded(self, rows: int) -> Iterator[None]:
@@ -71,16 +80,19 @@ class TorchEncoder(FrozenEncoder):
         self.measure(np.zeros((3, *preprocessing["size"]), dtype=np.uint8))
 
     @abstractmethod
-    def forward(self, pixels_BCHW: torch.Tensor, patches: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Normalised pictures -> summary (B, D), patches (B, h, w, P) if wanted and there are any."""
+    def forward(self, pixels_BCHW: torch.Tensor, patches: bool) -> Seen:
+        """Normalised pictures -> what the model has of them; patches and registers only if wanted."""
 
     def encode(self, batch: list[NDArray[np.uint8]], *, patches: bool = True) -> Features:
         if not batch:
             return Features(np.zeros((0, self.dim), dtype=np.float32))
         with torch.inference_mode(), self.guarded(len(batch)):
             pixels = torch.from_numpy(np.stack(batch)).to(self.device, non_blocking=True)
-            summary, grid = self.forward(self.normalise(pixels), patches)
-            return Features(array(summary), array(grid) if patches and grid is not None else None)
+            seen = self.forward(self.normalise(pixels), patches)
+            grid, registers = (
+                array(kind) if patches and kind is not None else None for kind in (seen.patches, seen.registers)
+            )
+            return Features(array(seen.summary), grid, registers)
 
     def normalise(self, pixels_BCHW: torch.Tensor) -> torch.Tensor:
         """Bytes -> float32, by the model's mean and standard deviation; the arithmetic of torchvision's transforms."""

@@ -21,20 +21,27 @@ from distill.teachers.base import Answer, Shape
 class EncoderTeacher:
     prepares = True
 
-    def __init__(self, encoder: Encoder, *, patches: bool = True) -> None:
-        """patches: False where nobody wants them."""
+    def __init__(self, encoder: Encoder, *, patches: bool = True, registers: int = 0) -> None:
+        """patches: False where nobody wants them; registers: of the student."""
         self.encoder = encoder
-        self.shape = Shape(encoder.dim, encoder.patch_dim if patches and encoder.patch_dim else None)
+        matching = registers if encoder.registers == registers else 0
+        self.shape = Shape(encoder.dim, encoder.patch_dim if patches and encoder.patch_dim else None, matching)
 
     def prepare(self, image: Image.Image) -> Any:
         return self.encoder.prepare(image)
 
     def answer(self, pictures: Sequence[Picture], prepared: Sequence[Any]) -> list[Answer]:
-        features = self.encoder.encode(list(prepared), patches=self.shape.patches is not None)
-        grids = features.patches
+        wants_patches, wants_registers = self.shape.patches is not None, self.shape.registers > 0
+        features = self.encoder.encode(list(prepared), patches=wants_patches or wants_registers)
+        patches = features.patches if wants_patches else None
+        registers = features.registers if wants_registers else None
         return [
-            Answer(torch.from_numpy(summary), None if grids is None else torch.from_numpy(grids[place]))
-            for place, summary in enumerate(features.summary)
+            Answer(
+                torch.from_numpy(features.summary[place]),
+                None if patches is None else torch.from_numpy(patches[place]),
+                None if registers is None else torch.from_numpy(registers[place]),
+            )
+            for place in range(len(pictures))
         ]
 
     def pooler(self) -> nn.Module | None:

@@ -40,12 +40,8 @@ class NativeTeacher:
         self.encoder, self._model = _fitting(label, encoder, patch), encoder.model  # type: ignore[attr-defined]
         self._patch, self._naflex = patch, isinstance(self._model, NaFlexVit)
         self._prefix = int(self._model.num_prefix_tokens)
-        classes = 1 if getattr(getattr(self._model, "embeds", self._model), "cls_token", None) is not None else 0
-        own = self._prefix - classes
-        wide = self._model.num_features
-        self.shape = Shape(
-            encoder.dim, wide if patches else None, own if own == registers and encoder.dim == wide else 0
-        )
+        matching = registers if encoder.registers == registers else 0
+        self.shape = Shape(encoder.dim, int(self._model.num_features) if patches else None, matching)
         colours = self.encoder.preprocessing
         self._mean, self._std = (torch.tensor(colours[name], device=encoder.device) for name in ("mean", "std"))
 

@@ -137,15 +137,15 @@ class Teachers:
 def _load(item: TeacherRecipe, recipe: Recipe, device: torch.device) -> Teacher:
     encoder = load(item.encoder, device=str(device), precision=item.precision)
     patches = item.patches.weight > 0 or item.pooler
+    registers = recipe.student.registers if item.registers.weight > 0 else 0
     teacher: Teacher
     if item.pictures == "student":
         from distill.teachers.native import NativeTeacher
 
-        registers = recipe.student.registers if item.registers.weight > 0 else 0
         patch = recipe.student.patch
         teacher = NativeTeacher(item.label, encoder, patch=patch, patches=patches, registers=registers)
     else:
-        teacher = EncoderTeacher(encoder, patches=patches)
+        teacher = EncoderTeacher(encoder, patches=patches, registers=registers)
     if item.pooler and (teacher.pooler() is None or teacher.shape.patches is None):
         raise RecipeError(
             f"teachers: {item.label!r} has no attention pooler over patches; set pooler: false, or name a model that "

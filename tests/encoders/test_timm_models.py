@@ -81,6 +81,9 @@ def test_dinov3_summary_is_its_class_token():
     assert tokens.shape[1] == 1 + 4 + 16 * 16
     assert np.allclose(features.summary, tokens[:, 0].numpy(), atol=1e-5)
     assert np.allclose(features.patches[0].reshape(-1, 64), tokens[0, 5:].numpy(), atol=1e-5)
+    assert encoder.registers == 4
+    assert np.allclose(features.registers, tokens[:, 1:5].numpy(), atol=1e-5)
+    assert encoder.encode([prepared], patches=False).registers is None
     averaged = encoders.load(f"timm:vit_large_patch16_dinov3?{TINY}&random=0&global_pool=avg", device="cpu")
     assert not np.allclose(features.summary, averaged.encode([prepared]).summary, atol=1e-2)
 
@@ -99,6 +102,7 @@ def test_patch_grids_of_other_families(spec, grid, dim):
     features = encoder.encode([encoder.prepare(picture())])
     assert features.patches.shape == (1, *grid, dim)
     assert encoder.dim == dim
+    assert features.registers is None and encoder.registers == 0
 
 
 def test_preprocessing_can_be_changed():
