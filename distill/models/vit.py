@@ -126,7 +126,7 @@ class VisionTransformer(nn.Module):
         at = places(grids, prefix).to(device, torch.promote_types(dtype, torch.float32))
         head_dim = self.config.head_dim or self.config.width // self.config.heads
         rotation = rotations(_waves(self.config.heads, head_dim, at.device, at.dtype), at)
-        x = layout.join(self.prefix, self.embed(patches.to(dtype) / 127.5 - 1.0))
+        x = layout.join(self.prefix, self.embed(patches.to(dtype) / 127.5 - 1.0).to(dtype))
         for block in self.blocks:
             if self.checkpointing and torch.is_grad_enabled():
                 x = checkpoint(block, x, rotation, plan, use_reentrant=False, context_fn=_contexts)
