@@ -2,7 +2,7 @@
 
 A folder per step, written aside by all ranks and renamed when it is whole:
 
-state.json         fingerprint, step, place in the data, and the size of each file, so that damage is seen before reading
+state.json            fingerprint, step, place in the data, and the sizes of files: damage is seen before reading
 *.distcp, .metadata   tensors by name (`student.…`, `optimizer.…`, `ema.…`), each rank's shards in its own file
 
 Tensors go through torch.distributed.checkpoint: another number of ranks, or none, reads what they have written.
@@ -38,7 +38,7 @@ _STANDARDS = "standards.pt"
 def save_checkpoint(
     run: RunFolder, values: Mapping[str, Any], tensors: dict[str, Tensor], world: World, keep: int
 ) -> Path:
-    """values: plain ones, with `fingerprint` and `step`, the same on every rank; tensors: sharded or whole. A collective."""
+    """values: plain ones, the same on every rank, with `fingerprint` and `step`; tensors: sharded or whole."""
     path = run.checkpoints / f"step-{values['step']:08d}"
     aside = path.with_name(f".{path.name}.tmp")
     if world.first:

@@ -24,7 +24,7 @@ def learning_rate(recipe: Recipe, step: int) -> float:
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Matrices decay; vectors (norms, biases), the prefix tokens and numbers (a temperature) do not."""
+    """Matrices decay; vectors (norms, biases), prefix tokens, positions and numbers (a temperature) do not."""
     matrices: list[nn.Parameter] = []
     rest: list[nn.Parameter] = []
     numbers: list[nn.Parameter] = []  # on their own, since they are never sharded
@@ -34,7 +34,7 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
         if parameter.ndim == 0:
             numbers.append(parameter)
         else:
-            (matrices if parameter.ndim > 1 and not name.endswith("prefix") else rest).append(parameter)
+            (matrices if parameter.ndim > 1 and not name.endswith(("prefix", "positions")) else rest).append(parameter)
     groups: list[dict[str, Any]] = [{"params": matrices, "weight_decay": weight_decay, "decays": True}]
     return groups + [{"params": group, "weight_decay": 0.0, "decays": False} for group in (rest, numbers) if group]
 

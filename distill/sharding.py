@@ -21,6 +21,8 @@ from distill.parallel import World
 
 def shard(student: Student, world: World) -> None:
     """In place. Weights without a dimension (a temperature) stay whole on every rank."""
+    # its outputs are views, which nobody here changes in place
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
     mesh = init_device_mesh(world.device.type, (world.size,))
     scalars = {parameter for parameter in student.parameters() if parameter.ndim == 0}
     frozen = {parameter for parameter in student.parameters() if not parameter.requires_grad}

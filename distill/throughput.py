@@ -1,8 +1,8 @@
 """How much arithmetic a step asks for, and how much this device could do: the share of its peak that training reaches.
 
 Model FLOPs, as Chowdhery et al. 2022 (PaLM, appendix B) count them: 2 per weight and token forwards, twice as many
-backwards, of the experts only those that a token visits, attention of each image to itself; nothing for what is computed
-again (activation checkpointing), nothing for the teachers.
+backwards, of the experts only those that a token visits, attention of each image to itself; nothing for what is
+computed again (activation checkpointing), for text towers and for teachers.
 """
 
 from __future__ import annotations

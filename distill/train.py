@@ -134,7 +134,9 @@ class Training:
             return
         size, train, data = self.trainer.size, self.recipe.train, self.recipe.data
         active = f", {_short(size.active)} of them active" if size.active < size.parameters else ""
-        sequences = "/".join(map(str, train.sequences.values())) if isinstance(train.sequences, dict) else train.sequences
+        sequences = (
+            "/".join(map(str, train.sequences.values())) if isinstance(train.sequences, dict) else train.sequences
+        )
         kept = self.trainer.step
         self.console.print(
             f"{self.recipe.name} {self.fingerprint[:12]}: {_short(size.parameters)} parameters{active}; a step is "

@@ -1,4 +1,4 @@
-"""One update after another: student, optimiser, moving average and place in the data, which is what a checkpoint holds."""
+"""One update after another: student, optimiser, moving average, place in the data: what a checkpoint holds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from curate.core.errors import BudgetError, CurateError
 from distill.checkpoint import Checkpoint
 from distill.data.loader import Loader, Share, collate
 from distill.ema import Ema
-from distill.models.student import Student
+from distill.models.student import Student, apply_checkpointing, compile_blocks
 from distill.optim import build_optimizer, learning_rate, set_up
 from distill.parallel import local
 from distill.sharding import same_layout, shard, sharded, whole_state
@@ -36,6 +36,10 @@ class Trainer:
         self.standards = bench.standards() if standards is None else standards
         self.student = bench.new_student()
         self.size, self.cost = size_of(self.student, bench.recipe), Cost.of(self.student, bench.recipe)
+        if bench.recipe.run.activation_checkpointing:
+            apply_checkpointing(self.student)
+        if bench.recipe.run.compile:
+            compile_blocks(self.student)
         if bench.recipe.run.parallel == "fsdp" and bench.world.size > 1:
             shard(self.student, bench.world)
         self.optimizer = build_optimizer(self.student, bench.recipe.train)

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from distill.data.loader import Batch
-from distill.models.moe import again
 from distill.models.student import Student
 from distill.objective import CONTRASTIVE, Terms, pair_names, part_names, relational, student_terms
 from distill.parallel import World
@@ -83,15 +82,20 @@ class Gradients:
 
     def _idle(self) -> Terms:
         """Of no picture, for a rank that only takes part in what sharded weights need."""
-        patch = torch.zeros(1, self.recipe.student.patch**2 * 3, dtype=torch.uint8, device=self.world.device)
-        with again():  # its tokens are not counted as any expert's
-            output = self.student(patch, [(1, 1)])
-        return Terms((output.summary.sum() * 0.0).double() + output.patches.sum() * 0.0, {}, {})
+        patches = torch.zeros(0, self.recipe.student.patch**2 * 3, dtype=torch.uint8, device=self.world.device)
+        output = self.student(patches, [])
+        return Terms((output.summary.sum() + output.patches.sum()).double(), {}, {})
 
     def _between(self, own: Sequence[Pairs]) -> tuple[list[list[_Vector]], dict[str, float]]:
         """The losses between images: gradients of the vectors of each micro-batch, and `loss` with its parts."""
-        mine = {name: tuple(torch.cat(side) for side in zip(*(pairs[name] for pairs in own if pairs), strict=True))
-                for name in pair_names(self.recipe)} if any(own) else {}
+        mine = (
+            {
+                name: tuple(torch.cat(side) for side in zip(*(pairs[name] for pairs in own if pairs), strict=True))
+                for name in pair_names(self.recipe)
+            }
+            if any(own)
+            else {}
+        )
         shapes = {name: [(side.shape[1:], side.dtype) for side in sides] for name, sides in mine.items()}
         count = len(next(iter(mine.values()))[0]) if mine else 0
         ranks = self.world.gather((count, shapes))

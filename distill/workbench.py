@@ -1,4 +1,4 @@
-"""What training and evaluation share: the split of the data, its pictures and texts, the teachers, one cache for all."""
+"""What training and evaluation share: the split of the data, its pictures and texts, the teachers, one cache."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from distill.models.student import Student, StudentConfig, build_student
 from distill.parallel import World
 from distill.recipe import Recipe
 from distill.teachers import Standards, Teachers, fit_standards
+from distill.teachers.columns import open_columns
 from distill.tokenizer import Tokenizer
 
 _STANDARDISE_SALT, _TOKENIZER_SALT = 0x57A4, 0x70C3
@@ -60,8 +61,13 @@ class Workbench:
             torch.set_num_threads(recipe.run.threads)
         blend = as_blend(dataset, recipe.data.sources)
         allowance, how = Allowance(recipe.run.cache_bytes), recipe.data.augment
-        name = lambda row: f"picture {blend.strings('key')[row]}"  # noqa: E731
-        teachers = Teachers.of(recipe, world.device, allowance=allowance, name=name)
+        teachers = Teachers.of(
+            recipe,
+            world.device,
+            allowance=allowance,
+            name=lambda row: f"picture {blend.strings('key')[row]}",
+            columns=open_columns(recipe, blend),
+        )
         pictures = Pictures(
             blend,
             patch=recipe.student.patch,
@@ -112,7 +118,9 @@ class Workbench:
             with suppress(Reject):
                 texts += [text for _, choices in self.pictures.texts.candidates(int(row)) for text in choices]
         if not texts:
-            raise InputError("data.sources: no training sample has one of the `texts`; name members or json fields of it")
+            raise InputError(
+                "data.sources: no training sample has one of the `texts`; name members or json fields of it"
+            )
         return Tokenizer.train(texts, size.vocabulary)
 
     def _sample(self, count: int, salt: int) -> np.ndarray:

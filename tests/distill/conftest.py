@@ -52,7 +52,14 @@ def s3_folder(tmp_path: Path) -> Iterator[tuple[str, list[Item]]]:
 def recipe_values(dataset: str, run: str) -> dict[str, Any]:
     return {
         "name": "toy",
-        "run": {"folder": run, "device": "cpu", "log_every": 1, "checkpoint_every": 2, "workers": 2, "tensorboard": False},
+        "run": {
+            "folder": run,
+            "device": "cpu",
+            "log_every": 1,
+            "checkpoint_every": 2,
+            "workers": 2,
+            "tensorboard": False,
+        },
         "data": {
             "sources": [{"dataset": dataset, "max_tokens": 16}],
             "sequence_tokens": 64,

@@ -60,7 +60,7 @@ def test_going_on_from_a_checkpoint_gives_the_same_losses_to_the_last_bit(recipe
         file.write('{"step": 1')
     commands.train(with_sets(recipe, f"run.folder={broken.path}"), QUIET)
     assert_same_end(whole, broken)
-    assert whole.read("evaluation.json")["models"] == broken.read("evaluation.json")["models"]
+    assert whole.read("evaluation.json")["sets"] == broken.read("evaluation.json")["sets"]
 
 
 def test_asked_to_stop_it_finishes_the_step_and_can_go_on(recipe, tmp_path, monkeypatch):
@@ -103,7 +103,8 @@ def test_a_finished_run_is_not_trained_again(recipe):
     commands.train(recipe, QUIET)
     result = commands.evaluate(str(run.path), [], QUIET)
     assert {path: path.stat().st_mtime_ns for path in run.path.rglob("*")} == stamps
-    assert set(result["models"]) == {"student, random weights", "student, trained", "descriptor"}
+    models = result["sets"][0]["knn"]["models"]
+    assert set(models) == {"student, random weights", "student, trained", "teacher descriptor"}
 
 
 def test_another_evaluation_of_a_run(recipe):
@@ -178,7 +179,9 @@ def test_a_damaged_checkpoint_is_named_with_the_remedy(tmp_path, how):
         (path / "state.json").write_text('{"fingerprint": "f"')
     else:
         data.write_bytes(bytes(data.stat().st_size))
-    with pytest.raises(InputError, match=r"step-00000002 cannot be read \(.*\); remove it to go on before it") as caught:
+    with pytest.raises(
+        InputError, match=r"step-00000002 cannot be read \(.*\); remove it to go on before it"
+    ) as caught:
         last_checkpoint(run, "f").weights()
     assert "\n" not in str(caught.value)
     shutil.rmtree(path)
@@ -199,7 +202,9 @@ def damaged(tmp_path) -> Path:
 def test_bad_samples_are_counted_and_too_many_end_the_run(damaged, tmp_path):
     recipe = parse_recipe(recipe_values(str(damaged), str(tmp_path / "run")), "test")
     many = with_sets(recipe, "train.steps=40")
-    with pytest.raises(BudgetError, match=r"samples could not be used \((truncated|shard_missing) \d+, .* \d+; such as"):
+    with pytest.raises(
+        BudgetError, match=r"samples could not be used \((truncated|shard_missing) \d+, .* \d+; such as"
+    ):
         commands.train(many, QUIET)
     with_room = with_sets(recipe, "data.max_bad_fraction=1", f"run.folder={tmp_path}/room", "train.steps=8")
     run = commands.train(with_room, QUIET)
@@ -237,7 +242,7 @@ def test_training_lowers_the_loss_and_never_sees_a_held_out_set(recipe):
 def test_nothing_to_evaluate_is_no_reason_to_fail(recipe, capsys):
     run = commands.train(with_sets(recipe, "data.test_fraction=0"), QUIET)
     commands.evaluate(str(run.path), [], Console())
-    assert "kNN: not computed: no held-out picture" in capsys.readouterr().out
+    assert "not computed: no picture is asked about: none is held out" in capsys.readouterr().out
 
 
 def test_teachers_with_and_without_patches_side_by_side(recipe):
@@ -253,4 +258,5 @@ def test_teachers_with_and_without_patches_side_by_side(recipe):
         assert set(parts) == {f"{spec}/summary", f"{spec}/patches", "descriptor/summary"}
         assert line["loss"] == pytest.approx(sum(parts.values()) - 0.5 * parts["descriptor/summary"])
     assert lines[-1][f"{spec}/patches"] < lines[0][f"{spec}/patches"]
-    assert {spec, "descriptor"} < set(commands.evaluate(str(run.path), [], QUIET)["models"])
+    models = commands.evaluate(str(run.path), [], QUIET)["sets"][0]["knn"]["models"]
+    assert {f"teacher {spec}", "teacher descriptor"} < set(models)
