@@ -25,6 +25,8 @@ from curate.core.errors import CurateError, InputError
 from distill.data.packing import grids as grids_of
 from distill.data.patches import patchify, resize_to_grid
 from distill.exported import TOKENIZER, WEIGHTS, ModelConfig, read_config
+from distill.models.pooler import FrozenPooler
+from distill.models.pooler_config import new_pooler
 from distill.models.student import HeadConfig, Student, StudentConfig, build_student
 from distill.models.vit import VitOutput
 from distill.recipe import StudentRecipe
@@ -54,15 +56,22 @@ class DistilledModel(nn.Module):
     """`model(images)` and `model.encode_text(texts)`, differentiable; `model.student` is what was trained."""
 
     def __init__(
-        self, config: ModelConfig, student: Student, standards: Sequence[Standards], tokenizer: Tokenizer | None
+        self,
+        config: ModelConfig,
+        student: Student,
+        standards: Sequence[Standards],
+        tokenizer: Tokenizer | None = None,
+        poolers: Mapping[str, FrozenPooler] | None = None,
     ) -> None:
-        """standards: of each teacher, in the configuration's order."""
+        """standards: of each teacher, in the configuration's order; poolers: of those that have one, by name."""
         super().__init__()
         self.config, self.student, self.tokenizer = config, student, tokenizer
         self.max_tokens = config.preprocessing.max_tokens
         """Patches of a picture at most; larger pictures are scaled down."""
         self.teachers = [teacher.name for teacher in config.teachers]
         self.standards = list(standards)
+        self.poolers = dict(poolers or {})
+        self._pooling = nn.ModuleList(self.poolers.values())
 
     @property
     def device(self) -> torch.device:
@@ -108,7 +117,7 @@ class DistilledModel(nn.Module):
         if self.tokenizer is not None:
             output.embedding = self.student.project(seen.summary)[back]
         for name in self.teachers if teachers is None else teachers:
-            summary, own = self._project(name, seen)
+            summary, own = self._project(name, seen, lengths)
             output.teachers[name] = summary[back], None if own is None else each(own)
         return output
 
@@ -121,17 +130,19 @@ class DistilledModel(nn.Module):
         tokens = torch.from_numpy(self.tokenizer.encode(texts, self.config.student.text.context))
         return self.student.text(tokens.to(self.device))
 
-    def _project(self, name: str, seen: VitOutput) -> tuple[Tensor, Tensor | None]:
+    def _project(self, name: str, seen: VitOutput, lengths: Sequence[int]) -> tuple[Tensor, Tensor | None]:
         """In the teacher's own space."""
         if name not in self.teachers:
             known = ", ".join(self.teachers) or "none"
             raise InputError(f"model {self.config.name!r} has no head {name!r}; its heads: {known}")
         number = self.teachers.index(name)
         head, standards = self.student.heads[number], self.standards[number]
-        summary = standards.invert_summary(head.summary(seen.summary))
-        if not self.config.teachers[number].patches:
-            return summary, None
-        return summary, standards.invert_patches(head.patches(seen.patches))
+        patches = None
+        if self.config.teachers[number].patches:
+            patches = standards.invert_patches(head.patches(seen.patches))
+        if name in self.poolers:
+            return self.poolers[name](patches, lengths).to(seen.summary), patches
+        return standards.invert_summary(head.summary(seen.summary)), patches
 
 
 def load(path: str | Path, *, device: str | torch.device = "cpu") -> DistilledModel:
@@ -143,15 +154,17 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> DistilledMo
     config = read_config(folder)
     tensors = _tensors(folder / WEIGHTS)
     student = new_student(config.student, [HeadConfig(**teacher.head) for teacher in config.teachers])
-    _fill(student, tensors, str(folder / WEIGHTS))
-    standards = [
-        Standards.of({name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)})
-        for start in (f"standards.{number}." for number in range(len(config.teachers)))
-    ]
+    _fill(student, _below(tensors, "student."), folder / WEIGHTS)
+    standards = [Standards.of(_below(tensors, f"standards.{number}.")) for number in range(len(config.teachers))]
+    poolers = {}
+    for number, teacher in enumerate(config.teachers):
+        if teacher.pooler is not None:
+            poolers[teacher.name] = new_pooler(teacher.pooler)
+            _fill(poolers[teacher.name].module, _below(tensors, f"poolers.{number}."), folder / WEIGHTS)
     tokenizer = None
     if config.student.text is not None:
         tokenizer = Tokenizer.parse((folder / TOKENIZER).read_text(), str(folder / TOKENIZER))
-    return DistilledModel(config, student, standards, tokenizer).eval().to(device)
+    return DistilledModel(config, student, standards, tokenizer, poolers).eval().to(device)
 
 
 def _tensors(path: Path) -> dict[str, Tensor]:
@@ -166,18 +179,21 @@ def new_student(size: StudentRecipe, heads: Sequence[HeadConfig]) -> Student:
     return build_student(StudentConfig.of(size), heads, 0)
 
 
-def weights_of(student: nn.Module) -> dict[str, Tensor]:
+def weights_of(module: nn.Module) -> dict[str, Tensor]:
     """What is saved, by name; each once, also where modules share it."""
-    lasting = student.state_dict().keys()
-    named = {**dict(student.named_parameters()), **dict(student.named_buffers())}
+    lasting = module.state_dict().keys()
+    named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     return {name: value for name, value in named.items() if name in lasting}
 
 
+def _below(tensors: Mapping[str, Tensor], start: str) -> dict[str, Tensor]:
+    return {name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)}
+
+
 @torch.no_grad()
-def _fill(student: nn.Module, tensors: Mapping[str, Tensor], place: str) -> None:
+def _fill(module: nn.Module, found: Mapping[str, Tensor], place: Path) -> None:
     """Every weight must be there, and of its size."""
-    wanted = weights_of(student)
-    found = {name.removeprefix("student."): item for name, item in tensors.items() if name.startswith("student.")}
+    wanted = weights_of(module)
     wrong = sorted(
         name
         for name in wanted.keys() | found.keys()
@@ -185,7 +201,7 @@ def _fill(student: nn.Module, tensors: Mapping[str, Tensor], place: str) -> None
     )
     if wrong:
         raise InputError(
-            f"{place!r} does not fit its configuration: {len(wrong)} weights differ, first {wrong[0]!r}; "
+            f"{str(place)!r} does not fit its configuration: {len(wrong)} weights differ, first {wrong[0]!r}; "
             f"export the model again"
         )
     for name, value in wanted.items():

@@ -6,6 +6,7 @@ The same run gives the same bytes. The folder is written aside and renamed when 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -32,9 +33,11 @@ from distill.exported import (
     Trained,
 )  # fmt: skip
 from distill.folder import RunFolder
+from distill.models.pooler import FrozenPooler
+from distill.models.pooler_config import describe_pooler
 from distill.models.student import HeadConfig
 from distill.recipe import Recipe
-from distill.teachers import Standards
+from distill.teachers import Standards, Teachers
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -60,8 +63,19 @@ def export(run: str | Path, to: str | Path | None = None, *, precision: str = "f
     student = new_student(recipe.student, heads)
     student.load_state_dict(checkpoint.weights())
     tokenizer = (place.path / TOKENIZER).read_bytes() if recipe.student.text is not None else None
-    config = describe(recipe, heads, trained, precision)
-    return write_model(Path(to) if to is not None else place.path / "model", config, student, standards, tokenizer)
+    poolers = _poolers(recipe)
+    config = describe(recipe, heads, trained, precision, poolers)
+    folder = Path(to) if to is not None else place.path / "model"
+    return write_model(folder, config, student, standards, tokenizer, poolers)
+
+
+def _poolers(recipe: Recipe) -> list[FrozenPooler | None]:
+    """Of each teacher whose own pooler makes the student's summary: the only ones that have to be there."""
+    found: dict[str, FrozenPooler] = {}
+    wanted = [item for item in recipe.teachers if item.pooler]
+    if wanted:
+        found = Teachers.of(recipe.model_copy(update={"teachers": wanted}), torch.device("cpu")).poolers()
+    return [found.get(item.label) for item in recipe.teachers]
 
 
 def heads_of(recipe: Recipe, standards: Sequence[Standards]) -> list[HeadConfig]:
@@ -76,16 +90,23 @@ def heads_of(recipe: Recipe, standards: Sequence[Standards]) -> list[HeadConfig]
     ]
 
 
-def describe(recipe: Recipe, heads: Sequence[HeadConfig], trained: Trained, precision: str) -> ModelConfig:
+def describe(
+    recipe: Recipe,
+    heads: Sequence[HeadConfig],
+    trained: Trained,
+    precision: str,
+    poolers: Sequence[FrozenPooler | None] | None = None,
+) -> ModelConfig:
     """Teachers go by name, never by path."""
-    teachers = [
-        TeacherConfig(
-            name=item.name or parse_spec(item.encoder).public,
-            head=asdict(head),
-            patches=head.patches is not None and (item.patches.weight > 0 or item.pooler),
-        )
-        for item, head in zip(recipe.teachers, heads, strict=True)
-    ]
+    teachers: list[TeacherConfig] = []
+    for number, (item, head) in enumerate(zip(recipe.teachers, heads, strict=True)):
+        name = item.name or re.sub(r"[^\w.-]+", "-", parse_spec(item.encoder).public)
+        if name in [other.name for other in teachers]:
+            name = f"{name}-{number}"
+        pooler = poolers[number] if poolers is not None else None
+        patches = head.patches is not None and (item.patches.weight > 0 or pooler is not None)
+        figures = None if pooler is None else describe_pooler(pooler, name)
+        teachers.append(TeacherConfig(name=name, head=asdict(head), patches=patches, pooler=figures))
     tokens = max(stage.data.max_tokens for stage in recipe.staged())
     return ModelConfig(
         name=recipe.name,
@@ -103,8 +124,9 @@ def write_model(
     student: nn.Module,
     standards: Sequence[Standards],
     tokenizer: bytes | None = None,
+    poolers: Sequence[FrozenPooler | None] = (),
 ) -> Path:
-    """standards: of each teacher; tokenizer: content of tokenizer.json, where there is a text tower.
+    """standards, poolers: of each teacher; tokenizer: content of tokenizer.json, where there is a text tower.
 
     An older model in the folder's place is replaced, and its card stays.
     """
@@ -114,7 +136,7 @@ def write_model(
     folder.parent.mkdir(parents=True, exist_ok=True)
     aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", suffix=".tmp", dir=folder.parent))
     try:
-        save_file(_tensors(student, standards, config.precision), aside / WEIGHTS)
+        save_file(_tensors(student, standards, poolers, config.precision), aside / WEIGHTS)
         (aside / CONFIG).write_bytes(config.bytes())
         if tokenizer is not None:
             (aside / TOKENIZER).write_bytes(tokenizer)
@@ -130,12 +152,18 @@ def _replaceable(folder: Path) -> bool:
     return folder.is_dir() and ((folder / CONFIG).is_file() or all(item.name == CARD for item in folder.iterdir()))
 
 
-def _tensors(student: nn.Module, standards: Sequence[Standards], precision: str) -> dict[str, Tensor]:
+def _tensors(
+    student: nn.Module, standards: Sequence[Standards], poolers: Sequence[FrozenPooler | None], precision: str
+) -> dict[str, Tensor]:
     """Matrices in `precision`; what is added up rather than multiplied (norms, biases, statistics) in float32."""
+    weights = {f"student.{name}": value for name, value in weights_of(student).items()}
+    for number, pooler in enumerate(poolers):
+        if pooler is not None:
+            weights |= {f"poolers.{number}.{name}": value for name, value in weights_of(pooler.module).items()}
     tensors = {}
-    for name, value in weights_of(student).items():
+    for name, value in weights.items():
         dtype = _DTYPES[precision] if value.ndim > 1 else torch.float32
-        tensors[f"student.{name}"] = value.detach().to("cpu", dtype if value.is_floating_point() else None)
+        tensors[name] = value.detach().to("cpu", dtype if value.is_floating_point() else None)
     for number, standard in enumerate(standards):
         for name, value in standard.state().items():
             tensors[f"standards.{number}.{name}"] = value.detach().to("cpu", torch.float32)

@@ -1,7 +1,8 @@
 """A model folder, as `distill export` writes it: its configuration, and what is wrong with one. Knows nothing of torch.
 
 config.json         ModelConfig
-model.safetensors   `student.*`: the weights; `standards.I.*`: how the I-th teacher's targets were standardised
+model.safetensors   `student.*`: the weights; `standards.I.*`: how the I-th teacher's targets were standardised;
+                    `poolers.I.*`: its own pooler, where that makes the summary
 tokenizer.json      only with a text tower
 MODEL_CARD.md       whoever publishes the model writes it; it decides nothing
 """
@@ -43,6 +44,8 @@ class TeacherConfig(Section):
     """Values of its HeadConfig."""
     patches: bool
     """The head was trained to give the teacher's patch features, too."""
+    pooler: dict[str, Any] | None = None
+    """Figures of the teacher's own pooler, which makes the summary of the patch features; None: the head does."""
 
 
 class Trained(Section):

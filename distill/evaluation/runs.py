@@ -61,8 +61,9 @@ def evaluate_model(model: DistilledModel, recipe: Recipe, world: World) -> tuple
     if model.tokenizer is not None and recipe.student.text is not None:
         texts[OWN] = text_encoder(model.student, model.tokenizer, recipe.student.text.context)
     subject = StudentSubject(
-        model.config.name, model.student, teachers=model.teachers, standards=model.standards, texts=texts
-    )
+        model.config.name, model.student, teachers=model.teachers, standards=model.standards, poolers=model.poolers,
+        texts=texts,
+    )  # fmt: skip
     return _report(f"{model.config.name}: evaluation", settings, list(_others(recipe, [subject], None, world)))
 
 

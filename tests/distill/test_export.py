@@ -16,9 +16,13 @@ from distill.cli import main
 from distill.data.loader import collate
 from distill.data.patches import patchify
 from distill.data.pictures import Picture
+from distill.distilled import new_student
 from distill.exported import CARD, CONFIG, TOKENIZER, WEIGHTS, read_config
-from distill.recipe import parse_recipe
-from tests.distill.exports import HEADS, save_distill, standards
+from distill.models.pooler import FrozenPooler
+from distill.recipe import TeacherRecipe, parse_recipe
+from distill.teachers import Standards, Teachers
+from tests.distill.exports import HEADS, TRAINED, save_distill, standard, standards
+from tests.distill.exports import recipe as recipe_of
 from tests.encoders.models import picture
 
 ROOT = Path(__file__).parents[2]
@@ -57,9 +61,9 @@ def test_a_loaded_model_says_what_the_student_says(student, model, images):
     assert torch.equal(seen.summary[places], own.summary)
     assert torch.equal(torch.cat([seen.patches[place].flatten(0, 1) for place in places]), own.patches)
     assert torch.equal(seen.embedding[places], student.project(own.summary))
-    for number, (name, standard) in enumerate(zip(("plain", "dense"), standards(2), strict=True)):
+    for number, (name, one) in enumerate(zip(("plain", "dense"), standards(2), strict=True)):
         summary, patches = seen.teachers[name]
-        expected = standard.invert_summary(student.heads[number].summary(own.summary))
+        expected = one.invert_summary(student.heads[number].summary(own.summary))
         assert torch.allclose(summary[places], expected, atol=1e-5)
         assert (patches is None) == (HEADS[number].patches is None)
     dense = standards(2)[1].invert_patches(student.heads[1].patches(own.patches))
@@ -221,6 +225,32 @@ def test_a_run_is_exported_with_its_moving_average(values, tmp_path, images, mon
     assert export.export(run.path) == run.path / "model"
     for name in (CONFIG, WEIGHTS):
         assert (run.path / "model" / name).read_bytes() == (tmp_path / "model" / name).read_bytes()
+
+
+SIGLIP = "timm:naflexvit_so400m_patch16_siglip?depth=1&embed_dim=32&num_heads=2&patch_size=8&random=0"
+
+
+@torch.no_grad()
+def test_a_teachers_pooler_comes_along(images, tmp_path):
+    """It makes the summary of the patches in the teacher's own space, without the teacher."""
+    teacher = {"encoder": SIGLIP, "pooler": True, "pictures": "student"}
+    made = recipe_of(text=False).model_copy(update={"teachers": [TeacherRecipe(**teacher)]})
+    loaded = Teachers.of(made, torch.device("cpu"))
+    pooler = loaded.poolers()[made.teachers[0].label]
+    torch.nn.init.normal_(pooler.module.latent)
+    heads, scales = loaded.heads(made), [Standards(standard(32, 0), standard(32, 1))]
+    student = new_student(made.student, heads)
+    config = export.describe(made, heads, TRAINED, "float32", [pooler])
+    model = distill.load(export.write_model(tmp_path / "model", config, student, scales, poolers=[pooler]))
+    [name] = model.teachers
+    assert name == "timm-naflexvit_so400m_patch16_siglip-depth-1-embed_dim-32-num_heads-2-patch_size-8-random-0"
+    summary, patches = model(images).teachers[name]
+    for place in range(len(images)):
+        own = pooler(patches[place].flatten(0, 1), [patches[place].shape[0] * patches[place].shape[1]])
+        assert torch.allclose(summary[place], own[0], atol=1e-5)
+    assert summary.std(0).max() > 1e-3
+    with pytest.raises(InputError, match="cannot be exported, only timm's AttentionPoolLatent can; train without"):
+        export.describe(made, heads, TRAINED, "float32", [FrozenPooler(torch.nn.Identity())])
 
 
 def test_mistakes_in_exporting_are_one_line(recipe, tmp_path):
