@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 from PIL import Image
 
+from distill.data.pixels import resize
+
 
 def resize_to_grid(image: Image.Image, columns: int, rows: int, patch: int) -> NDArray[np.uint8]:
-    """RGB picture -> pixels (rows * patch, columns * patch, 3), bicubic with antialiasing.
-
-    By torch's resize of 8-bit pixels, which does what Pillow's does, to rounding, in a quarter of the time.
-    """
-    import torch
-    from torch.nn.functional import interpolate
-
-    height, width = rows * patch, columns * patch
-    if image.size == (width, height):
-        return np.asarray(image)
-    try:  # Pillow's own memory, where it lies in one piece: a fourth channel in it has no meaning
-        pixels = torch.from_dlpack(pa.array(image).flatten()).view(1, image.height, image.width, 4)
-    except ValueError:
-        pixels = torch.from_numpy(np.array(image))[None]
-    resized = interpolate(pixels.permute(0, 3, 1, 2), size=(height, width), mode="bicubic", antialias=True)
-    return resized[0, :3].permute(1, 2, 0).contiguous().numpy()
+    """RGB picture -> pixels (rows * patch, columns * patch, 3), bicubic with antialiasing."""
+    return resize(image, (columns * patch, rows * patch))
 
 
 def patchify(pixels_HWC: NDArray[np.uint8], patch: int) -> NDArray[np.uint8]:

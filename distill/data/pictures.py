@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,6 +25,7 @@ from distill.data.draws import AUGMENT, Draws
 from distill.data.members import Members
 from distill.data.packing import grid
 from distill.data.patches import patchify, resize_to_grid
+from distill.data.pixels import decode_to, resize
 from distill.data.sizes import Sizes
 from distill.data.texts import Candidates, Texts
 
@@ -139,36 +141,44 @@ class Pictures:
         kept = self._kept.get((row, limit))
         if kept is not None and (self._teachers is None or not self._teachers.missing(row)):
             return Picture(row, kept.grid, kept.patches)
-        image, size = self._decoded(row, limit)
-        if kept is None:
-            kept = Picture(row, *self._cut(image, self._fitted(size, limit, self._sizes.planned(row, limit))))
-            if self._allowance.take(kept.patches.nbytes):
-                self._kept[row, limit] = kept
-        prepared = {} if self._teachers is None else self._teachers.prepare(row, image)
-        return Picture(row, kept.grid, kept.patches, prepared)
-
-    def _decoded(self, row: int, limit: int) -> tuple[Image.Image, tuple[int, int]]:
-        """A picture and its true size. It is whole where teachers look at it, who see more of it than the student does,
-        else no larger than need be: the student's pixels depend on the recipe, never on what was kept."""
-        size = [0, 0]
-
-        def enough(width: int, height: int) -> tuple[int, int]:
-            size[:] = width, height
-            columns, rows = grid(width, height, patch=self.patch, max_tokens=limit)
-            return columns * self.patch, rows * self.patch
-
         data = self._read(row)
-        image = decode(data, max_pixels=self._max_pixels, enough=enough if self._teachers is None else None)
-        return image, (size[0] or image.width, size[1] or image.height)
+        if self._teachers is None:  # what the student's pixels are depends on the recipe, never on what was kept
+            fit = partial(self._pixels, row, limit)
+            return self._keep(self._picture(row, decode_to(data, fit, self._max_pixels)), limit)
+        image = decode(data, max_pixels=self._max_pixels)
+        if kept is None:
+            kept = self._picture(row, resize(image, self._pixels(row, limit, *image.size)))
+            self._keep(kept, limit)
+        return Picture(row, kept.grid, kept.patches, self._teachers.prepare(row, image))
+
+    def _picture(self, row: int, pixels_HWC: NDArray[np.uint8]) -> Picture:
+        height, width, _ = pixels_HWC.shape
+        return Picture(row, (height // self.patch, width // self.patch), patchify(pixels_HWC, self.patch))
+
+    def _keep(self, picture: Picture, limit: int) -> Picture:
+        """Another picture of the same patches, to be given away."""
+        if self._allowance.take(picture.patches.nbytes):
+            self._kept[picture.row, limit] = picture
+        return Picture(picture.row, picture.grid, picture.patches)
+
+    def _pixels(self, row: int, limit: int, width: int, height: int) -> tuple[int, int]:
+        """Of the grid, which follows the picture itself, and fits its place in the plan if the index was wrong."""
+        place = self._sizes.planned(row, limit)
+        columns, rows = grid(width, height, patch=self.patch, max_tokens=limit)
+        if columns * rows > place:
+            columns, rows = grid(width, height, patch=self.patch, max_tokens=place)
+        return columns * self.patch, rows * self.patch
 
     def _changed(self, row: int, epoch: int, augment: Augment) -> Picture:
         """Whatever part of the picture is left fills the place that was planned for the whole."""
         rank = self._draws.ranks(AUGMENT, row, epoch)[0]
         image = augment(self._unchanged(row), random=np.random.default_rng(int(rank)))
         place = int(self._sizes.tokens(row, epoch)[0])
-        shape = grid(image.width * _MUCH, image.height * _MUCH, patch=self.patch, max_tokens=place)
-        prepared = {} if self._teachers is None else self._teachers.prepare(row, image, changed=True)
-        return Picture(row, *self._cut(image, shape), prepared, changed=True)
+        columns, rows = grid(image.width * _MUCH, image.height * _MUCH, patch=self.patch, max_tokens=place)
+        picture = self._picture(row, resize_to_grid(image, columns, rows, self.patch))
+        picture.prepared = {} if self._teachers is None else self._teachers.prepare(row, image, changed=True)
+        picture.changed = True
+        return picture
 
     def _unchanged(self, row: int) -> Image.Image:
         """The picture to be changed: as it is where teachers look at it, else no larger than the student can use."""
@@ -186,15 +196,6 @@ class Pictures:
         if self._allowance.take(3 * image.width * image.height):
             self._kept_images[row] = image
         return image
-
-    def _fitted(self, size: tuple[int, int], limit: int, place: int) -> tuple[int, int]:
-        """The grid follows the picture itself; where the index knew another size, it must fit the place planned."""
-        columns, rows = grid(*size, patch=self.patch, max_tokens=limit)
-        return (columns, rows) if columns * rows <= place else grid(*size, patch=self.patch, max_tokens=place)
-
-    def _cut(self, image: Image.Image, shape: tuple[int, int]) -> tuple[tuple[int, int], NDArray[np.uint8]]:
-        columns, rows = shape
-        return (rows, columns), patchify(resize_to_grid(image, columns, rows, self.patch), self.patch)
 
     def _text(self, row: int, epoch: int) -> str | None:
         if not self.texts.wanted(row):

@@ -1,0 +1,43 @@
+"""Pixels of the size that a picture's grid has: where most of a reader's time goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch.nn.functional import interpolate
+
+from curate.codec.images import decode
+
+Fit = Callable[[int, int], tuple[int, int]]
+"""(width, height) of an upright picture -> those of its grid in pixels."""
+
+
+def decode_to(data: bytes, fit: Fit, max_pixels: int) -> NDArray[np.uint8]:
+    """Pixels (height, width, 3) of an encoded picture, for when nobody else wants to look at it.
+
+    A JPEG of twice the size or more is decoded smaller. Raises Undecodable.
+    """
+    wanted: list[tuple[int, int]] = []
+
+    def enough(width: int, height: int) -> tuple[int, int]:
+        wanted.append(fit(width, height))
+        return wanted[0]
+
+    image = decode(data, max_pixels=max_pixels, enough=enough)
+    return resize(image, wanted[0] if wanted else fit(*image.size))
+
+
+def resize(image: Image.Image, size: tuple[int, int]) -> NDArray[np.uint8]:
+    """RGB picture -> pixels (height, width, 3), bicubic with antialiasing: what Pillow gives, to rounding.
+
+    By torch, which takes a quarter of the time; as a batch of one channels-last image, which it resizes as it lies.
+    """
+    if image.size == size:
+        return np.asarray(image)
+    batch_HWC = torch.from_numpy(np.array(image))[None]
+    resized = interpolate(batch_HWC.permute(0, 3, 1, 2), size=size[::-1], mode="bicubic", antialias=True)
+    return resized[0].permute(1, 2, 0).contiguous().numpy()
