@@ -18,9 +18,25 @@ Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALU
 
 
 @app.command("train")
-def train(recipe: Annotated[str, typer.Argument(help="A YAML file, or `quickstart`.")], set_: Overrides = None) -> None:
+def train(
+    recipe: Annotated[str, typer.Argument(help="A YAML file, or `quickstart`.")],
+    set_: Overrides = None,
+    ray: Annotated[str | None, typer.Option("--ray", help="Workers on Ray: 8, or 4-8 for an elastic group.")] = None,
+) -> None:
     """Train the student of a recipe, or go on where it stopped; prints the run's folder."""
-    commands.train(load_recipe(recipe, set_ or []), Console())
+    loaded = load_recipe(recipe, set_ or [])
+    if ray is None:
+        commands.train(loaded, Console())
+    else:
+        from distill.launch_ray import train_on_ray
+
+        train_on_ray(loaded, ray, Console())
+
+
+@app.command("teach")
+def teach(recipe: Annotated[str, typer.Argument(help="A YAML file, or `quickstart`.")], set_: Overrides = None) -> None:
+    """Ask the teachers about all pictures once, and keep the answers in run.teacher_cache for later trainings."""
+    commands.teach(load_recipe(recipe, set_ or []), Console())
 
 
 @app.command("eval")

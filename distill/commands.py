@@ -36,14 +36,19 @@ PAGE = "evaluation.html"
 
 def train(recipe: Recipe, console: Console) -> RunFolder:
     """Train and evaluate; returns at once when the folder holds the finished run of the same fingerprint."""
-    blends = [open_blend(stage.data) for stage in recipe.staged()]
-    fingerprint = _fingerprint(recipe, blends)
-    run = RunFolder.of(recipe, fingerprint)
+    run, fingerprint, blends = located(recipe)
     done = run.finished(fingerprint) or _train(recipe, blends, run, fingerprint, console)
     if _first():
         said = f"trained {done['step']} steps in {done['seconds']:.0f} s; run: {run.path}"
         console.print(said, highlight=False, soft_wrap=True)
     return run
+
+
+def located(recipe: Recipe) -> tuple[RunFolder, str, list[Blend]]:
+    """Where the recipe's run lies, its fingerprint, and the data of its stages."""
+    blends = [open_blend(stage.data) for stage in recipe.staged()]
+    fingerprint = _fingerprint(recipe, blends)
+    return RunFolder.of(recipe, fingerprint), fingerprint, blends
 
 
 def _train(
@@ -64,6 +69,13 @@ def _train(
             run.write("finished.json", done)
         world.barrier()
     return done
+
+
+def teach(recipe: Recipe, console: Console) -> Path:
+    """Fill run.teacher_cache with what the teachers say of the recipe's datasets; returns that folder."""
+    from distill.teach import teach as ask
+
+    return ask(recipe, [open_blend(stage.data) for stage in recipe.staged()], console)
 
 
 def evaluate(

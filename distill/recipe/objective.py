@@ -35,6 +35,8 @@ class TeacherRecipe(Section):
     name: Annotated[str | None, Field(pattern=r"^[\w.-]+$")] = None
     """Of its losses and heads; None: the encoder's."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    keep: Literal["float32", "float16"] = "float32"
+    """Of patch features, in memory and on disk (`distill teach`): float16 rounds them to 11 bits; twice as many fit."""
     pictures: Literal["own", "student"] = "own"
     """own: prepared as the teacher was trained (often a square). student: the student's pixels, at native aspect, under
     the teacher's normalisation; for timm's models of dynamic size with the student's patch."""

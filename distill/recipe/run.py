@@ -22,6 +22,8 @@ class RunRecipe(Section):
     prefetch_steps: Annotated[int, Execution(), Field(ge=0)] = 2
     cache_bytes: Annotated[int, Execution(), Field(ge=0)] = 1 << 30
     """Memory of each rank for decoded pictures and teacher targets, so that later epochs decode nothing."""
+    teacher_cache: Annotated[str | None, Execution()] = None
+    """Folder that `distill teach` has filled with what teachers say; what is not there is computed."""
     checkpoint_every: Annotated[int, Execution(), Field(ge=1)] = 500
     """Steps."""
     keep_checkpoints: Annotated[int, Execution(), Field(ge=1)] = 2

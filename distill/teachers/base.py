@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -27,7 +27,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Answer:
-    """Of one teacher on one picture, float32 on any device."""
+    """Of one teacher on one picture, on any device; float32, but for patches that are kept in float16."""
 
     summary: Tensor
     """(D,)."""
@@ -38,6 +38,10 @@ class Answer:
 
     def kinds(self) -> list[Tensor]:
         return [kind for kind in (self.summary, self.patches, self.registers) if kind is not None]
+
+    def halved(self) -> Answer:
+        """Patches rounded to float16."""
+        return replace(self, patches=None if self.patches is None else self.patches.half())
 
     def to_keep(self) -> Answer:
         """In main memory, without the rest of the batch that it is a part of."""
@@ -66,11 +70,13 @@ class Target:
 class Teacher(Protocol):
     """A frozen model. `prepare` may run in several threads at once, `answer` in one."""
 
-    encoder: Encoder
     shape: Shape
     prepares: bool
     """It looks at the picture itself, and says the same whatever grid the student has it on; else at the student's
     patches, and `prepare` is never called."""
+
+    @property
+    def encoder(self) -> Encoder: ...
 
     def prepare(self, image: Image.Image) -> Any:
         """Its own input of a picture. May raise Reject."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -16,6 +17,7 @@ from distill.losses import resample_patches
 from distill.models.student import HeadConfig
 from distill.recipe import Recipe, TeacherRecipe
 from distill.teachers.base import Answer, Shape, Target, Teacher
+from distill.teachers.columns import Columns
 from distill.teachers.encoder import EncoderTeacher
 
 if TYPE_CHECKING:
@@ -31,13 +33,19 @@ class Teachers:
         *,
         allowance: Allowance | None = None,
         batch: int = 64,
-        name: Callable[[int], str] = str,
+        name: Callable[[int], str] = "row {}".format,
+        half: Collection[str] = (),
+        columns: Mapping[str, Columns] | None = None,
     ) -> None:
-        """teachers: by label; batch: pictures per call of one; name: how a row of the index is called in errors."""
+        """teachers: by label; batch: pictures per call of one; name: how a row of the index is called in errors; half:
+        those whose patches are rounded to float16; columns: of those that have answered on rows before."""
         self.names = list(teachers)
         self._teachers = list(teachers.values())
         self._allowance, self._batch, self._name = allowance or Allowance(0), batch, name
+        self._half, self._columns = frozenset(half), [(columns or {}).get(label) for label in self.names]
         self._kept: list[dict[Hashable, Answer]] = [{} for _ in self.names]
+        self.answers: Counter[str] = Counter()
+        """How many were `computed`, and how many `read` from columns."""
 
     @classmethod
     def of(
@@ -46,15 +54,17 @@ class Teachers:
         device: torch.device,
         *,
         allowance: Allowance | None = None,
-        name: Callable[[int], str] = str,
+        name: Callable[[int], str] = "row {}".format,
+        columns: Mapping[str, Columns] | None = None,
     ) -> Self:
         """Loads them. CurateError, one line, for a model that cannot be had or does not go with the student."""
         teachers = {item.label: _load(item, recipe, device) for item in recipe.teachers}
-        return cls(teachers, allowance=allowance, name=name)
+        half = [item.label for item in recipe.teachers if item.keep == "float16"]
+        return cls(teachers, allowance=allowance, name=name, half=half, columns=columns)
 
     def again(self) -> Self:
         """The same models with nothing kept: for the rows of another index, or to look inside them at work."""
-        return type(self)(dict(zip(self.names, self._teachers, strict=True)), batch=self._batch, name=self._name)
+        return type(self)(dict(zip(self.names, self._teachers, strict=True)), batch=self._batch, half=self._half)
 
     @property
     def encoders(self) -> dict[str, Encoder]:
@@ -83,18 +93,17 @@ class Teachers:
 
     def missing(self, row: int) -> bool:
         """Whether some teacher wants to look at the picture."""
-        return any(teacher.prepares and row not in kept for teacher, kept in self._each())
+        return any(teacher.prepares and not self._knows(number, row) for number, teacher in enumerate(self._teachers))
 
     def prepare(self, row: int, image: Image.Image, *, changed: bool = False) -> dict[str, Any]:
         """Inputs of the teachers that have not yet answered for this row; of all for a picture changed at random.
 
         May raise Reject.
         """
-        todo = zip(self.names, self._each(), strict=True)
         return {
             name: teacher.prepare(image)
-            for name, (teacher, kept) in todo
-            if teacher.prepares and (changed or row not in kept)
+            for number, (name, teacher) in enumerate(zip(self.names, self._teachers, strict=True))
+            if teacher.prepares and (changed or not self._knows(number, row))
         }
 
     def targets(self, batch: Batch | Sequence[Picture]) -> list[Target]:
@@ -102,34 +111,56 @@ class Teachers:
         pictures = batch.pictures if isinstance(batch, Batch) else batch
         return [self._targets(number, pictures) for number in range(len(self.names))]
 
-    def _each(self) -> list[tuple[Teacher, dict[Hashable, Answer]]]:
-        return list(zip(self._teachers, self._kept, strict=True))
+    def _knows(self, number: int, row: int) -> bool:
+        """Of a teacher that prepares."""
+        columns = self._columns[number]
+        return row in self._kept[number] or (columns is not None and columns.has(row))
 
     def _targets(self, number: int, pictures: Sequence[Picture]) -> Target:
         """A picture changed at random is asked about each time, any other once."""
         teacher, kept = self._teachers[number], self._kept[number]
         keys = [_key(teacher, picture, place) for place, picture in enumerate(pictures)]
         known = {key: kept[key] for key in keys if key in kept}
-        todo = {key: picture for key, picture in zip(keys, pictures, strict=True) if key not in known}
+        todo: dict[Hashable, Picture] = {}
+        for key, picture in zip(keys, pictures, strict=True):
+            if key not in known and (answer := self._read(number, picture)) is not None:
+                known[key] = answer
+            elif key not in known:
+                todo[key] = picture
         items = list(todo.items())
         for start in range(0, len(items), self._batch):
             chunk = items[start : start + self._batch]
-            for (key, picture), answer in zip(chunk, self._ask(number, [item for _, item in chunk]), strict=True):
+            for (key, picture), answer in zip(chunk, self.ask(number, [item for _, item in chunk]), strict=True):
                 known[key] = answer
                 if not picture.changed and self._allowance.take(sum(kind.nbytes for kind in answer.kinds())):
                     kept[key] = answer.to_keep()
         return _joined([known[key] for key in keys], pictures)
 
-    def _ask(self, number: int, pictures: Sequence[Picture]) -> list[Answer]:
+    def _read(self, number: int, picture: Picture) -> Answer | None:
+        """From columns, if they know this picture on this grid."""
+        columns = self._columns[number]
+        if columns is None or picture.changed or (answer := columns.get(picture.row)) is None:
+            return None
+        teacher, found = self._teachers[number], answer.patches
+        if found is not None and not teacher.prepares and found.shape[:2] != picture.grid:
+            return None
+        self.answers["read"] += 1
+        return answer
+
+    def ask(self, number: int, pictures: Sequence[Picture]) -> list[Answer]:
+        """Of one teacher, computed now. InputError for features that are not finite."""
         teacher, label = self._teachers[number], self.names[number]
         answers = teacher.answer(pictures, [item.prepared[label] for item in pictures] if teacher.prepares else [])
+        self.answers["computed"] += len(answers)
+        if label in self._half:
+            answers = [answer.halved() for answer in answers]
         finite = torch.stack([torch.isfinite(kind).all() for answer in answers for kind in answer.kinds()])
         if not finite.all():
             kinds = [picture for picture, answer in zip(pictures, answers, strict=True) for _ in answer.kinds()]
             bad = kinds[int(finite.int().argmin())]
             raise InputError(
                 f"teachers: {label!r} gives features that are not finite for {self._name(bad.row)}; look at that "
-                f"picture, or give the teacher precision: float32"
+                f"picture, or give the teacher precision: float32 and keep: float32"
             )
         return answers
 
@@ -168,7 +199,7 @@ def _joined(answers: Sequence[Answer], pictures: Sequence[Picture]) -> Target:
     patches, registers = [], []
     for answer, picture in zip(answers, pictures, strict=True):
         if answer.patches is not None:
-            patches.append(resample_patches(answer.patches.to(device), *picture.grid))
+            patches.append(resample_patches(answer.patches.to(device, torch.float32), *picture.grid))
         if answer.registers is not None:
             registers.append(answer.registers.to(device))
     return Target(
