@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from distill.data.pictures import Picture, Pictures, Skipped
@@ -138,6 +139,11 @@ class Batch:
     pictures: list[Picture]
     texts: list[str | None]
     """Drawn for each image."""
+
+    def tensor(self, device: torch.device) -> torch.Tensor:
+        """The patches on a device: to a GPU through pinned memory, while the CPU goes on."""
+        patches = torch.from_numpy(self.patches)
+        return patches.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else patches.to(device)
 
 
 def collate(pictures: Sequence[Picture]) -> Batch:
