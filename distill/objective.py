@@ -48,7 +48,7 @@ def student_terms(
 ) -> Terms:
     """targets: of each teacher, in its own space, for the batch's pictures; tokens (B, L): of their texts."""
     device, dtype = student.backbone.prefix.device, student.backbone.prefix.dtype
-    output = student(torch.from_numpy(batch.patches).to(device), batch.grids)
+    output = student(batch.tensor(device), batch.grids)
     lengths = [rows * columns for rows, columns in batch.grids]
     terms = Terms(torch.zeros((), dtype=torch.float64, device=device), {}, {})
     for number, teacher in enumerate(recipe.teachers):

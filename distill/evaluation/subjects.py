@@ -66,7 +66,7 @@ class StudentSubject:
 
     @torch.no_grad()
     def __call__(self, batch: Batch, targets: Mapping[str, Target]) -> Answer:
-        output = self.student(torch.from_numpy(batch.patches).to(self.student.backbone.prefix.device), batch.grids)
+        output = self.student(batch.tensor(self.student.backbone.prefix.device), batch.grids)
         lengths = [rows * columns for rows, columns in batch.grids]
         answer = Answer(_array(output.summary), _array(output.patches))
         for name, (head, standards) in self.heads.items():
