@@ -31,9 +31,9 @@ class Terms:
     """Weighted over teachers and kinds, float64; has a gradient."""
     parts: dict[str, Tensor]
     """Unweighted and detached, by `part_names`."""
-    pairs: dict[str, tuple[Tensor, Tensor]]
+    pairs: dict[str, tuple[Tensor, ...]]
     """By `pair_names`, for `relational`: the student's vectors (B, D) with a gradient, and the other side's: a
-    teacher's summaries (without), or vectors of texts (with)."""
+    teacher's summaries (without), or vectors of texts (with), followed by `groups`."""
 
 
 def student_terms(
@@ -43,10 +43,12 @@ def student_terms(
     standards: Sequence[Standards],
     recipe: Recipe,
     tokens: Tensor | None = None,
+    groups: Tensor | None = None,
     *,
     poolers: Mapping[str, Pooler] | None = None,
 ) -> Terms:
-    """targets: of each teacher, in its own space, for the batch's pictures; tokens (B, L): of their texts."""
+    """targets: of each teacher, in its own space, for the batch's pictures; tokens (B, L): of their texts;
+    groups (B, G): numbers by which samples are told to be the same (see contrastive_loss)."""
     device, dtype = student.backbone.prefix.device, student.backbone.prefix.dtype
     output = student(batch.tensor(device), batch.grids)
     lengths = [rows * columns for rows, columns in batch.grids]
@@ -58,7 +60,8 @@ def student_terms(
         _add_teacher(terms, teacher, predicted.to(device, dtype), wanted, lengths)
     if recipe.contrastive is not None:
         assert tokens is not None
-        terms.pairs[CONTRASTIVE] = (student.project(output.summary).to(dtype), student.text(tokens).to(dtype))
+        own = (student.project(output.summary).to(dtype), student.text(tokens).to(dtype))
+        terms.pairs[CONTRASTIVE] = own if groups is None else (*own, groups)
     return terms
 
 
@@ -78,8 +81,8 @@ def _predicted(
     if pooler is None:
         return Target(head.summary(output.summary), patches, registers)
     assert patches is not None
-    pooled = pooler(standards.invert_patches(patches), lengths)
-    return Target(standards.summary(pooled.to(patches)), patches, registers)
+    raw = standards.invert_patches(patches if patches.dtype == torch.float64 else patches.float())
+    return Target(standards.summary(pooler(raw, lengths).to(raw)), patches, registers)
 
 
 def _add_teacher(
@@ -104,7 +107,7 @@ def _add_teacher(
 
 
 def relational(
-    recipe: Recipe, pairs: Mapping[str, tuple[Tensor, Tensor]], student: Student | None = None
+    recipe: Recipe, pairs: Mapping[str, tuple[Tensor, ...]], student: Student | None = None
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """pairs: `Terms.pairs` of all images of the global batch, end to end. Weighted mean, and the unweighted parts.
 
@@ -121,7 +124,8 @@ def relational(
 
         assert student is not None
         scale, bias = student.logit_scale, student.logit_bias
-        loss = contrastive_loss(*pairs[CONTRASTIVE], scale, bias, recipe.contrastive)
+        images, texts, *groups = pairs[CONTRASTIVE]
+        loss = contrastive_loss(images, texts, scale, bias, recipe.contrastive, *groups)
         parts[CONTRASTIVE] = loss.detach()
         total = total + recipe.contrastive.weight * loss
     return total, parts

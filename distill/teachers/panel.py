@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import torch
 from PIL import Image
@@ -14,14 +14,12 @@ from curate.encoders import Encoder, load
 from distill.data.loader import Batch
 from distill.data.pictures import Allowance, Picture
 from distill.losses import resample_patches
+from distill.models.pooler import FrozenPooler
 from distill.models.student import HeadConfig
 from distill.recipe import Recipe, TeacherRecipe
 from distill.teachers.base import Answer, Shape, Target, Teacher
 from distill.teachers.columns import Columns
 from distill.teachers.encoder import EncoderTeacher
-
-if TYPE_CHECKING:
-    from distill.models.pooler import FrozenPooler
 
 
 class Teachers:
@@ -81,8 +79,6 @@ class Teachers:
 
     def poolers(self) -> dict[str, FrozenPooler]:
         """Of the teachers whose summary is made by an attention pooler over their patches, by label."""
-        from distill.models.pooler import FrozenPooler
-
         found = zip(self.names, (teacher.pooler() for teacher in self._teachers), strict=True)
         return {name: FrozenPooler(module) for name, module in found if module is not None}
 

@@ -147,6 +147,9 @@ def test_a_pooler_makes_the_summary_of_raw_patches(stage):
     target = Target(pooler(raw, lengths), raw)
     terms = student_terms(student, batch, [target], [standards], recipe, poolers={"dino": pooler})
     assert terms.additive.item() == pytest.approx(0.0, abs=1e-12)
+    with torch.autocast("cpu", torch.bfloat16):
+        terms = student_terms(student, batch, [target], [standards], recipe, poolers={"dino": pooler})
+    assert terms.additive.item() == pytest.approx(0.0, abs=1e-12)
     worse = Target(target.summary.flip(0), raw)
     student_terms(student, batch, [worse], [standards], recipe, poolers={"dino": pooler}).additive.backward()
     assert student.heads[0].known.grad.abs().max() > 1e-6
