@@ -79,7 +79,7 @@ class RunFolder:
                     f"{self.path} holds a run of fingerprint {held['fingerprint']}, this recipe's is {fingerprint}; "
                     f"set run.folder to another folder, or put {{fingerprint}} into it"
                 )
-            values = _placed(recipe, blends)
+            values = placed(recipe, blends)
             self.storage.publish_bytes("recipe.yaml", yaml.safe_dump(values, sort_keys=False).encode())
             self.write("run.json", {"fingerprint": fingerprint})
             yield
@@ -104,7 +104,7 @@ class RunFolder:
         return done if done is not None and done["fingerprint"] == fingerprint else None
 
 
-def _placed(recipe: Recipe, blends: Sequence[Blend]) -> dict[str, Any]:
+def placed(recipe: Recipe, blends: Sequence[Blend]) -> dict[str, Any]:
     """The recipe with the places where its datasets were found, whatever folder it is read in later."""
     values = recipe.model_dump(mode="json")
     for number, blend in enumerate(blends):

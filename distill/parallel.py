@@ -123,8 +123,10 @@ def join_world(device: str, timeout_seconds: float = _TIMEOUT) -> Iterator[World
     if size == 1:
         yield World(0, 1, place)
         return
-    backend = "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo"
-    dist.init_process_group(backend, timeout=timedelta(seconds=timeout_seconds))
+    found = dist.is_initialized()  # by who started this rank
+    if not found:
+        backend = "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo"
+        dist.init_process_group(backend, timeout=timedelta(seconds=timeout_seconds))
     try:
         yield World(rank, size, place)
     except (dist.DistError, RuntimeError) as error:
@@ -136,8 +138,9 @@ def join_world(device: str, timeout_seconds: float = _TIMEOUT) -> Iterator[World
             f"checkpoint"
         ) from error
     finally:
-        with suppress(RuntimeError):  # of a group that has lost a member
-            dist.destroy_process_group()
+        if not found:
+            with suppress(RuntimeError):  # of a group that has lost a member
+                dist.destroy_process_group()
 
 
 def _lost(error: BaseException) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -166,8 +167,14 @@ def _short(count: int) -> str:
 
 @contextmanager
 def _asked_to_stop() -> Iterator[list[int]]:
-    """SIGTERM fills the list: the step is finished, a checkpoint written, and all ranks leave together."""
+    """SIGTERM fills the list: the step is finished, a checkpoint written, and all ranks leave together.
+
+    Outside of the main thread (a worker of Ray) nobody can listen to signals.
+    """
     asked: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
     before = signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
     try:
         yield asked
