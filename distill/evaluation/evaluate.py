@@ -38,7 +38,7 @@ def judge(models: Models, judged: Judged) -> Findings:
     """All tasks of the settings on one set; the same on every rank."""
     settings, wanted = judged.settings, set(judged.settings.tasks)
     test = judged.rows(test=True, most=settings.max_test_images)
-    counts = {"test": len(test), "train": int((~judged.test).sum())}
+    counts = {"test": len(test), "train": int((~judged.test).sum()), "skipped": {}}
     found = Findings({"name": judged.name, "url": judged.blend.url, "counts": counts})
     if not len(test):
         why = "no picture is asked about: none is held out (data.test_fraction, or the set's own test_fraction)"
@@ -127,8 +127,9 @@ def _segmentation(settings: EvaluateRecipe, learner: Learner | None, examiner: E
         return tasks.none("no masks are named; set evaluate.masks to a member (seg.png), or to alpha")
     if learner is None or not learner.rows or examiner is None or not examiner.rows:
         sides = [(learner, "training"), (examiner, "test")]
-        left = "; ".join(f"{side}: {dict(one.left_out)}" for one, side in sides if one is not None)
-        return tasks.none(f"no picture has a mask ({settings.masks}) on both sides ({left})")
+        left = [(side, one.left_out.most_common()) for one, side in sides if one is not None]
+        said = "; ".join(f"{side}: {', '.join(f'{why} {count}' for why, count in own) or 'all'}" for side, own in left)
+        return tasks.none(f"no picture has a mask ({settings.masks}) on both sides ({said})")
     models, classes = {}, 0
     for name, pixels in examiner.pixels.items():
         mean, each = mean_iou(pixels)

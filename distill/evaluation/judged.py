@@ -154,6 +154,8 @@ class Judged:
                 plane = _alpha(image) if name == ALPHA else _classes(image, row)
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
             raise Reject("mask_unreadable", f"{name} of row {row}: {error}") from error
+        if plane is None:
+            return None
         plane = upright(plane, orientation).resize((width, height), Image.Resampling.NEAREST)
         values = np.asarray(plane).astype(np.int64)
         if name == ALPHA:

@@ -14,7 +14,7 @@ import jinja2
 from markupsafe import Markup
 
 from distill.evaluation.cka import EXPERT
-from distill.evaluation.show import AFTER, BEFORE, TITLES, percent
+from distill.evaluation.show import AFTER, BEFORE, TITLES, WAYS, percent
 
 TEMPLATES = Path(__file__).parent / "templates"
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
@@ -43,7 +43,7 @@ def render(title: str, result: Mapping[str, Any], maps: Sequence[Maps]) -> bytes
     style = (TEMPLATES / "report.css").read_text("utf-8")
     sets = [_shown(judged, own) for judged, own in zip(result["sets"], maps, strict=True)]
     text = _template().render(
-        title=title, sets=sets, titles=TITLES, policy=_POLICY, style=Markup(style),
+        title=title, sets=sets, titles=TITLES, ways=WAYS, policy=_POLICY, style=Markup(style),
         settings=json.dumps(result["settings"], indent=1, ensure_ascii=False),
     )  # fmt: skip
     return text.encode("utf-8", "replace")
@@ -92,7 +92,9 @@ def _tiles(done: Mapping[str, Any]) -> list[tuple[str, str, str]]:
             models = done[task]["models"]
             name = main_model(models)
             figures = {other: _value(own, place) for other, own in models.items()}
-            tiles.append((what, percent(figures[name]), _beside(name, figures, done[task].get("chance"))))
+            among = f"among {done[task]['texts']:,} texts" if task == "retrieval" else ""
+            beside = _beside(name, figures, done[task].get("chance"))
+            tiles.append((what, percent(figures[name]), ", ".join(filter(None, (beside, among)))))
     return tiles
 
 

@@ -19,6 +19,7 @@ TITLES = {
     "cka": "likeness of layers (CKA)",
     "maps": "maps of patch features",
 }
+WAYS = {"image_to_text": "text of a picture", "text_to_image": "picture of a text"}
 Result = Mapping[str, Any]
 
 
@@ -43,7 +44,7 @@ def _show_set(judged: Result, settings: Result, console: Console) -> None:
             missing.setdefault(judged[task]["why_none"], []).append("kNN" if task == "knn" else title)
     for why, titles in missing.items():
         console.print(f"{', '.join(titles)}: not computed: {why}", highlight=False, soft_wrap=True)
-    skipped = judged["counts"].get("skipped", {})
+    skipped = judged["counts"]["skipped"]
     if skipped:
         reasons = ", ".join(f"{reason} {count}" for reason, count in skipped.items())
         console.print(f"pictures that could not be read: {reasons}", highlight=False, soft_wrap=True)
@@ -73,7 +74,7 @@ def _zero_shot(found: Result, settings: Result, console: Console) -> None:
 
 def _classes(title: str, found: Result, console: Console) -> None:
     top = any("top5" in model for model in found["models"].values())
-    table = _table(title, ["features", "accuracy", *(["top 5"] if top else []), "mean over classes"])
+    table = _table(title, ["features", "accuracy", *(["top 5"] if top else []), "mean over classes"], console)
     blank = [""] if top else []
     table.add_row("chance", percent(found["chance"]), *blank, "")
     if "majority" in found:
@@ -86,21 +87,18 @@ def _classes(title: str, found: Result, console: Console) -> None:
 
 
 def _retrieval(found: Result, settings: Result, console: Console) -> None:
-    ways = {"image_to_text": "text of a picture", "text_to_image": "picture of a text"}
-    table = _table(
-        f"{TITLES['retrieval']} ({found['pictures']} pictures, {found['texts']} texts)",
-        ["features", *(f"{way} {k}" for way in ways.values() for k in ("R@1", "R@5", "R@10"))],
-    )
+    title = f"{TITLES['retrieval']} ({found['pictures']} pictures, {found['texts']} texts)"
+    table = _table(title, ["features", "asked", "R@1", "R@5", "R@10"], console)
     for name, model in found["models"].items():
         for label, values in ((name, model), (f"{name}, re-weighted", model.get("reweighted"))):
-            if values is not None:
-                table.add_row(label, *(percent(values[way][k]) for way in ways for k in ("R@1", "R@5", "R@10")))
+            for way, asked in WAYS.items() if values is not None else ():
+                table.add_row(label, asked, *(percent(values[way][k]) for k in ("R@1", "R@5", "R@10")))
     console.print(table, highlight=False)
 
 
 def _segmentation(found: Result, settings: Result, console: Console) -> None:
     counts = f"{found['train_images']} and {found['test_images']} pictures, {found['classes']} classes"
-    table = _table(f"{TITLES['segmentation']} ({counts})", ["features", "mean IoU", "pixels right"])
+    table = _table(f"{TITLES['segmentation']} ({counts})", ["features", "mean IoU", "pixels right"], console)
     table.add_row("always the largest class", "", percent(found["largest_class"]))
     for name, model in found["models"].items():
         table.add_row(name, percent(model["mean_iou"]), percent(model["pixel_accuracy"]))
@@ -108,7 +106,7 @@ def _segmentation(found: Result, settings: Result, console: Console) -> None:
 
 
 def _fidelity(found: Result, settings: Result, console: Console) -> None:
-    table = _table(TITLES["fidelity"], ["teacher", "features", "cosine", "variance explained"])
+    table = _table(TITLES["fidelity"], ["teacher", "features", "cosine", "variance explained"], console)
     for teachers in found["models"].values():
         for teacher, kinds in teachers.items():
             for kind, one in kinds.items():
@@ -126,8 +124,10 @@ _TASKS = {
 }
 
 
-def _table(title: str, columns: Sequence[str]) -> Table:
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, title_style="bold")
+def _table(title: str, columns: Sequence[str], console: Console) -> Table:
+    """Its title in a line of its own, since a table's is as narrow as the table."""
+    console.print(f"[bold]{title}[/bold]", highlight=False, soft_wrap=True)
+    table = Table(box=None, pad_edge=False)
     for place, column in enumerate(columns):
         table.add_column(column, justify="right" if place else "left")
     return table

@@ -275,7 +275,9 @@ def test_a_linear_layer_finds_discs(tmp_path, monkeypatch, kind):
 
 
 def test_opaque_pictures_have_no_figure(tmp_path):
-    one = bench_of(tmp_path, coloured_items(20))
+    items = coloured_items(20)
+    items[3].data = encoded(Image.open(io.BytesIO(items[3].data)).convert("RGBA"))
+    one = bench_of(tmp_path, items)
     found = judge(words(one), judged(one, masks="alpha")).result["segmentation"]
     assert "no picture has a mask (alpha) on both sides" in found["why_none"]
 
@@ -326,6 +328,12 @@ def test_other_pictures_are_judged_as_well(recipe, tmp_path):
     said = console.export_text()
     assert "both" in said and "report: there/evaluation.html" in said
     assert 'href="#set-4"' in page.decode()
+
+
+def test_a_page_without_any_figure_still_says_why(recipe):
+    result, page = evaluated(apply_overrides(recipe, ["data.test_fraction=0"], "test"))
+    assert "none is held out" in page.decode()
+    assert all(not result["sets"][0][task]["models"] for task in recipe.evaluate.tasks)
 
 
 def test_names_of_sets_are_their_own(recipe):
