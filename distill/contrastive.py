@@ -24,8 +24,8 @@ def contrastive_loss(
 ) -> Tensor:
     """Mean over the N pairs of the global batch, unweighted; 0 with a gradient for no pair.
 
-    groups: numbers of each sample; samples that share one in the same column are no negatives (see `same`). Without
-    them equal texts are told by equal vectors.
+    groups: numbers of each sample (its text, its duplicate set); samples that share one in the same column are no
+    negatives (see `same`). Without them equal texts are told by equal vectors.
     """
     if not len(images_ND):
         return (images_ND.sum() + texts_ND.sum()) * 0.0 + logit_scale * 0.0

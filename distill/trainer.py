@@ -156,7 +156,10 @@ class Trainer:
     def _micros(self, share: Share) -> list[Micro]:
         parts = share.micro(self.bench.recipe.run.micro_sequences)
         batches = [collate(part.pictures) for part in parts if part.pictures]
-        return [Micro(batch, self.bench.teachers.targets(batch), self.bench.tokens(batch)) for batch in batches]
+        bench = self.bench
+        return [
+            Micro(batch, bench.teachers.targets(batch), bench.tokens(batch), bench.groups(batch)) for batch in batches
+        ]
 
     def _balance(self) -> dict[str, float]:
         """Loss-free balancing over the global batch; the greatest load of an expert over the mean one."""

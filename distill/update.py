@@ -38,6 +38,8 @@ class Micro:
     targets: Sequence[Target]
     tokens: Tensor | None = None
     """(B, L) of their texts."""
+    groups: Tensor | None = None
+    """(B, G), as `student_terms` takes them."""
 
 
 @dataclass
@@ -76,7 +78,7 @@ class Gradients:
             if micro is None:
                 return self._idle()
             return student_terms(
-                self.student, micro.batch, micro.targets, self.standards, self.recipe, micro.tokens,
+                self.student, micro.batch, micro.targets, self.standards, self.recipe, micro.tokens, micro.groups,
                 poolers=self.poolers,
             )  # fmt: skip
 
@@ -106,7 +108,9 @@ class Gradients:
                 torch.empty(0, *shape, dtype=dtype, device=self.world.device) for shape, dtype in kinds
             )
             leaves[name] = tuple(
-                self.world.gather_rows(side, counts).requires_grad_(place == 0 or name == CONTRASTIVE)
+                self.world.gather_rows(side, counts).requires_grad_(
+                    side.is_floating_point() and (place == 0 or name == CONTRASTIVE)
+                )
                 for place, side in enumerate(sides)
             )
         loss, parts = relational(self.recipe, leaves, self.student)

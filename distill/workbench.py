@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from curate.core.errors import InputError, Reject
-from curate.core.hashing import ranks
+from curate.core.hashing import key_words, make_key, ranks
 from distill.data.augment import augment
 from distill.data.blend import Blend, as_blend
 from distill.data.dataset import Dataset
@@ -26,7 +27,7 @@ from distill.parallel import World
 from distill.recipe import Recipe
 from distill.teachers import Standards, Teachers, fit_standards
 from distill.teachers.columns import open_columns
-from distill.tokenizer import Tokenizer
+from distill.tokenizer import PAD, Tokenizer
 
 _STANDARDISE_SALT, _TOKENIZER_SALT = 0x57A4, 0x70C3
 _TOKENIZER_SAMPLES = 200_000
@@ -147,3 +148,21 @@ class Workbench:
             raise InputError("the run's folder has no tokenizer.json; train the recipe's student first")
         tokens = self.tokenizer.encode([item or "" for item in batch.texts], text.context)
         return torch.from_numpy(tokens).to(self.world.device)
+
+    def groups(self, batch: Batch) -> Tensor | None:
+        """(B, 2) numbers of a picture's text, as the text tower reads it, and of its duplicate set: samples that share
+        one are no negatives of each other. None without a text tower."""
+        tokens = self.tokens(batch)
+        if tokens is None:
+            return None
+        said = [make_key("text", str([token for token in row if token != PAD])) for row in tokens.tolist()]
+        shown = [make_key("duplicate_set", self._sets[picture.row]) for picture in batch.pictures]
+        words = np.stack([key_words(keys)[:, 0] >> np.uint64(1) for keys in (said, shown)], axis=1)
+        return torch.from_numpy(words.astype(np.int64)).to(self.world.device)
+
+    @cached_property
+    def _sets(self) -> list[str]:
+        """Of each row: its duplicate set, or its key where it has none."""
+        keys = [str(key) for key in self.dataset.strings("key")]
+        sets = self.dataset.strings("duplicate_set") if self.dataset.has("duplicate_set") else keys
+        return [name or key for name, key in zip(sets, keys, strict=True)]
