@@ -46,6 +46,8 @@ class Output:
     """(rows, columns, width) of each picture."""
     grids: list[tuple[int, int]]
     """(rows, columns) of patches."""
+    registers: Tensor
+    """(B, R, width)."""
     embedding: Tensor | None = None
     """(B, embed), comparable by cosine with `encode_text`; None without a text tower."""
     teachers: dict[str, tuple[Tensor, list[Tensor] | None]] = field(default_factory=dict)
@@ -113,7 +115,7 @@ class DistilledModel(nn.Module):
             pieces = values_NP.split(lengths)
             return [pieces[back[place]].view(*grid, -1) for place, grid in enumerate(grids)]
 
-        output = Output(seen.summary[back], each(seen.patches), grids)
+        output = Output(seen.summary[back], each(seen.patches), grids, seen.registers[back])
         if self.tokenizer is not None:
             output.embedding = self.student.project(seen.summary)[back]
         for name in self.teachers if teachers is None else teachers:

@@ -57,24 +57,35 @@ class DistillEncoder(FrozenEncoder):
             return Features(np.zeros((0, self.dim), dtype=np.float32))
         summaries: dict[int, NDArray[np.float32]] = {}
         grids: dict[int, NDArray[np.float32]] = {}
+        registers: dict[int, NDArray[np.float32]] = {}
         for places in self._packs([pixels.shape[0] * pixels.shape[1] for pixels in batch]):
             with torch.inference_mode(), self.guarded(len(places)):
-                vectors, own = self._look([batch[place] for place in places])
+                vectors, own, extra = self._look([batch[place] for place in places])
                 summaries.update(zip(places, array(vectors), strict=True))
                 if patches and own is not None:
                     grids.update(zip(places, map(array, own), strict=True))
+                if patches and extra is not None:
+                    registers.update(zip(places, array(extra), strict=True))
         order = range(len(batch))
-        summary = np.stack([summaries[place] for place in order])
-        return Features(summary, [grids[place] for place in order] if grids else None)
+        return Features(
+            np.stack([summaries[place] for place in order]),
+            [grids[place] for place in order] if grids else None,
+            np.stack([registers[place] for place in order]) if registers else None,
+        )
 
     def encode_text(self, texts: list[str]) -> NDArray[np.float32]:
         return text_features(self, texts, self.model.encode_text) if self.context else super().encode_text(texts)
 
-    def _look(self, images: list[NDArray[np.uint8]]) -> tuple[torch.Tensor, list[torch.Tensor] | None]:
+    def _look(
+        self, images: list[NDArray[np.uint8]]
+    ) -> tuple[torch.Tensor, list[torch.Tensor] | None, torch.Tensor | None]:
+        """Summary, patches, registers; these only beside the CLS token, which is as wide."""
         if self._head is not None:
-            return self.model(images, teachers=[self._head]).teachers[self._head]
+            return *self.model(images, teachers=[self._head]).teachers[self._head], None
         seen = self.model(images, teachers=[])
-        return seen.summary if seen.embedding is None else seen.embedding, seen.patches
+        if seen.embedding is not None:
+            return seen.embedding, seen.patches, None
+        return seen.summary, seen.patches, seen.registers if seen.registers.shape[1] else None
 
     def _packs(self, pixels: list[int]) -> Iterator[list[int]]:
         """Places of pictures by size, as many together as a pass may have tokens, and at least one."""

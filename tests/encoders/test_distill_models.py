@@ -10,7 +10,9 @@ import distill
 from curate import encoders
 from curate.core.errors import CurateError, InputError
 from curate.encoders import spec as specs
+from distill.data.pictures import Picture
 from distill.exported import CONFIG, WEIGHTS
+from distill.teachers import EncoderTeacher, Shape
 from tests.distill.exports import TEXTS, save_distill
 from tests.encoders.models import picture
 
@@ -68,6 +70,21 @@ def test_a_head_gives_its_teachers_space(folder, model, images):
         assert (features.patches is None) == (patch_dim is None)
         with pytest.raises(CurateError, match="has no text tower"):
             encoder.encode_text(["a star"])
+
+
+@torch.no_grad()
+def test_a_student_becomes_a_teacher(tmp_path, images):
+    """Of native aspect, with patches on the grid of each picture, and registers beside its CLS token."""
+    save_distill(tmp_path / "model", text=False)
+    teacher = EncoderTeacher(encoders.load(f"distill:{tmp_path}/model", device="cpu"), registers=2)
+    assert teacher.shape == Shape(32, 32, 2)
+    prepared = [teacher.prepare(image) for image in images]
+    pictures = [Picture(row, (2, 2), np.zeros((4, 192), dtype=np.uint8)) for row in range(len(images))]
+    seen = distill.load(tmp_path / "model")(images)
+    for place, answer in enumerate(teacher.answer(pictures, prepared)):
+        assert torch.equal(answer.summary, seen.summary[place])
+        assert torch.equal(answer.patches, seen.patches[place])
+        assert torch.equal(answer.registers, seen.registers[place])
 
 
 def test_fewer_patches_when_asked(folder, encoder):
