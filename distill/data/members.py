@@ -9,7 +9,6 @@ import os
 import tarfile
 import tempfile
 import threading
-from collections import OrderedDict
 from pathlib import Path
 
 from curate.core.errors import Reject
@@ -27,19 +26,20 @@ class Members:
     """`read(row)` gives a sample's encoded picture; safe to call from many threads."""
 
     def __init__(self, dataset: Dataset | Blend, *, share: float = 1.0, open_tars: int = 64) -> None:
-        """share: of each tar's samples that this process reads; open_tars: tars kept open, and on disk, at most."""
+        """share: of each tar's samples that this process reads; open_tars: of each source kept open, and on disk."""
         self._blend = as_blend(dataset)
         self._shard = self._blend.integers("shard")
         self._offset, self._size = self._blend.integers("offset"), self._blend.integers("size")
         self._places: dict[str, _Places] = {}
         self._share = share
-        self._open: OrderedDict[int, _Tar] = OrderedDict()
-        self._open_tars = open_tars
+        self._open: dict[int, _Tar] = {}
+        self._open_tars = open_tars * len(self._blend.sources)
+        self._clock = 0
         self._lock = threading.Lock()
 
     def read(self, row: int) -> bytes:
         """Raises Reject shard_missing or truncated_member."""
-        return self._read(int(self._shard[row]), int(self._offset[row]), int(self._size[row]))
+        return self._read(self._shard.item(row), self._offset.item(row), self._size.item(row))
 
     def member(self, row: int, name: str) -> bytes | None:
         """Another member of a sample by its extension (`txt`, `json`); None when it has none. Raises as `read`."""
@@ -67,27 +67,28 @@ class Members:
         return None
 
     def _read(self, shard: int, offset: int, size: int) -> bytes:
-        storage, name = self._blend.tar(shard)
+        tar = self._open.get(shard) or self._opened(shard)
+        tar.used = self._clock = self._clock + 1
         try:
-            if storage.local or self._share >= STREAM_SHARE:
-                data = self._tar(shard).read(offset, size)
-            else:
-                data = storage.fs.cat_file(storage.path(name), start=offset, end=offset + size)
+            data = tar.read(offset, size)
         except FileNotFoundError as error:
-            raise Reject("shard_missing", name) from error
+            raise Reject("shard_missing", tar.name) from error
         if len(data) != size:
-            raise Reject("truncated_member", f"{name} at {offset}: {len(data)} of {size} bytes")
+            raise Reject("truncated_member", f"{tar.name} at {offset}: {len(data)} of {size} bytes")
         return data
 
-    def _tar(self, shard: int) -> _Tar:
+    def _opened(self, shard: int) -> _Tar:
+        """A tar that was not open, in the place of the one that was read longest ago."""
         with self._lock:
-            tar = self._open.get(shard)
-            if tar is None:
-                tar = self._open[shard] = _Tar(*self._blend.tar(shard))
-            self._open.move_to_end(shard)
-            while len(self._open) > self._open_tars:
-                self._open.popitem(last=False)
-        return tar
+            if shard not in self._open:
+                storage, name = self._blend.tar(shard)
+                whole = storage.local or self._share >= STREAM_SHARE
+                self._open[shard] = _Tar(storage, name) if whole else _Remote(storage, name)
+            opened = self._open[shard]
+            for _ in range(len(self._open) - self._open_tars):
+                others = (number for number in self._open if number != shard)
+                del self._open[min(others, key=lambda number: self._open[number].used)]
+            return opened
 
 
 class _Places:
@@ -102,23 +103,25 @@ class _Places:
 class _Tar:
     """One tar, opened by its first reader while others of the same tar wait; closed with its last reference.
 
-    Raises FileNotFoundError, each time, when it is not there.
+    `read` raises FileNotFoundError, each time, when it is not there.
     """
 
     def __init__(self, storage: Storage, name: str) -> None:
-        self._storage, self._name = storage, name
+        self.name, self.used = name, 0
+        self._storage = storage
         self._descriptor: int | None = None
         self._lock = threading.Lock()
 
     def read(self, offset: int, size: int) -> bytes:
-        with self._lock:
-            if self._descriptor is None:
-                self._descriptor = self._fetch()
+        if self._descriptor is None:
+            with self._lock:
+                if self._descriptor is None:
+                    self._descriptor = self._fetch()
         return os.pread(self._descriptor, size, offset)
 
     def _fetch(self) -> int:
         """A descriptor of the whole tar; a remote one's copy loses its name at once and goes with the descriptor."""
-        path = self._storage.path(self._name)
+        path = self._storage.path(self.name)
         if self._storage.local:
             return os.open(path, os.O_RDONLY)
         with tempfile.TemporaryDirectory(prefix="distill-") as folder:
@@ -129,3 +132,10 @@ class _Tar:
     def __del__(self) -> None:
         if self._descriptor is not None:
             os.close(self._descriptor)
+
+
+class _Remote(_Tar):
+    """Ranges of a remote tar."""
+
+    def read(self, offset: int, size: int) -> bytes:
+        return self._storage.fs.cat_file(self._storage.path(self.name), start=offset, end=offset + size)

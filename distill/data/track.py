@@ -100,7 +100,7 @@ class Track:
 
     def left(self, place: Place) -> int:
         """Images that the epoch has left."""
-        before = self._window(place.taken)[: place.sequence]
+        before = self._window(place.taken)[: place.sequence] if place.sequence else []
         return self._from_window(place.taken) - sum(len(item.rows) for item in before)
 
     def _from_window(self, taken: Sequence[int]) -> int:

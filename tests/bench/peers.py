@@ -14,14 +14,29 @@ FOLDER = ROOT / ".cache" / "bench-peers"
 SKLEARN = ("scikit-learn==1.7.2", "joblib==1.5.2", "threadpoolctl==3.6.0")
 
 
+LITDATA = ("litdata==0.2.76", "lightning-utilities==0.15.3", "obstore==0.12.1")
+
+
 def sklearn(module: str = "sklearn.cluster") -> ModuleType:
     """scikit-learn, over this environment's NumPy and SciPy. Raises RuntimeError where it cannot be had."""
-    if not (FOLDER / "sklearn").exists():
+    _install("sklearn", SKLEARN)
+    return importlib.import_module(module)
+
+
+def litdata() -> ModuleType:
+    """litData with its submodules, over this environment's torch. Raises RuntimeError where it cannot be had."""
+    _install("litdata", LITDATA)
+    for name in ("litdata.types", "litdata.streaming.cache"):
+        importlib.import_module(name)
+    return importlib.import_module("litdata")
+
+
+def _install(folder: str, packages: tuple[str, ...]) -> None:
+    if not (FOLDER / folder).exists():
         uv = shutil.which("uv") or str(ROOT / ".cache" / "uv" / "bin" / "uv")
-        command = [uv, "pip", "install", "--quiet", "--no-deps", "--target", str(FOLDER), *SKLEARN]
+        command = [uv, "pip", "install", "--quiet", "--no-deps", "--target", str(FOLDER), *packages]
         done = subprocess.run([*command, "--python", sys.executable], capture_output=True, text=True)
         if done.returncode:
-            raise RuntimeError(f"scikit-learn could not be installed: {done.stderr.strip().splitlines()[-1]}")
+            raise RuntimeError(f"{packages[0]} could not be installed: {done.stderr.strip().splitlines()[-1]}")
     if str(FOLDER) not in sys.path:
         sys.path.append(str(FOLDER))
-    return importlib.import_module(module)
