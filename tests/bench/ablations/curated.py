@@ -52,5 +52,5 @@ def ablation() -> Ablation:
         pairs=(("curated", "random"),),
         judge=_judge,
         expected={"curated": "higher"},
-        source="Vo et al. 2024; AMoE's OpenLVD200M",
+        source="AMoE's OpenLVD200M; Vo et al. 2024",
     )
