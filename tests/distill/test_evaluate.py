@@ -169,6 +169,34 @@ def test_a_student_that_says_what_its_teacher_says_is_faithful(recipe):
     assert fidelity.found[AFTER, "descriptor", "summary"].found()["explained"] == pytest.approx(1.0)
 
 
+def test_heads_answer_in_their_teachers_raw_space_where_its_texts_are(recipe, monkeypatch):
+    """A descriptor that reads: words about class C lie where the mean of C's pictures lies."""
+    one = bench(recipe)
+    labels, vectors = one.dataset.strings("label"), Vectors()
+    student, standards = one.new_student(), one.standards()
+    models = Models([StudentSubject(AFTER, student, teachers=one.teachers.names, standards=standards)],
+                    one.teachers, one.pictures, ALONE)  # fmt: skip
+    seen = models.ask(collate([one.pictures.get(row) for row in range(60)]))
+    vectors.see(seen)
+    true = dict(zip(seen.rows, seen.targets["descriptor"].summary.numpy(), strict=True))
+    means = {name: np.mean([true[row] for row in true if labels[row] == name], axis=0) for name in set(labels)}
+
+    def read(texts):
+        return np.stack([next(means[name] for name in means if name.replace("-", " ") in text) for text in texts])
+
+    encoder = one.teachers.encoders["descriptor"]
+    monkeypatch.setattr(encoder, "context", 8, raising=False)
+    monkeypatch.setattr(encoder, "encode_text", read, raising=False)
+    result, _ = evaluate_run(one, student, standards)
+    found = result["sets"][0]["zero_shot"]["models"]
+    assert set(found) == {f"{AFTER}, as descriptor", "teacher descriptor"}
+    assert found["teacher descriptor"]["accuracy"] > 0.6
+    with torch.no_grad():
+        output = student(torch.from_numpy(seen.batch.patches), seen.batch.grids)
+        expected = standards[0].invert_summary(student.heads[0].summary(output.summary)).numpy()
+    assert vectors.stack(AFTER, "descriptor", seen.rows) == pytest.approx(expected, abs=1e-5)
+
+
 def test_a_sample_does_not_depend_on_its_batch(recipe):
     one = bench(apply_overrides(recipe, ["train.precision=float64"], "test"))
     subject = StudentSubject(AFTER, one.new_student(), teachers=one.teachers.names, standards=one.standards())
@@ -317,7 +345,8 @@ def test_other_pictures_are_judged_as_well(recipe, tmp_path):
         {"name": "both", "dataset": str(folder), "train": str(neighbours)},
         {"name": "all", "dataset": str(folder), "test_fraction": 1.0},
     ]
-    result, page = evaluated(apply_overrides(recipe, [f"evaluate.datasets={json.dumps(sets)}"], "test"))
+    settings = [f"evaluate.datasets={json.dumps(sets)}", "evaluate.tasks=[knn, probe]"]
+    result, page = evaluated(apply_overrides(recipe, settings, "test"))
     _, split, both, whole = result["sets"]
     assert [item["name"] for item in result["sets"]] == ["held-out", "split", "both", "all"]
     assert split["knn"]["train_images"] + split["knn"]["test_images"] == 30
