@@ -19,7 +19,7 @@ def _arm(standardise: str, loss: str) -> Arm:
     for number in range(2):
         settings.append(f"teachers.{number}.standardise={standardise}")
         settings += [f"teachers.{number}.{kind}.loss={loss}" for kind in ("summary", "patches")]
-    return Arm(f"{standardise} {loss}".replace("_l1", "-l1"), tuple(settings), plain)
+    return Arm(f"{'raw' if standardise == 'none' else standardise}-{loss}", tuple(settings), plain)
 
 
 def ablation() -> Ablation:
