@@ -173,6 +173,7 @@ def _tensors(
 def _publish(aside: Path, folder: Path) -> None:
     """Rename; a folder that is there is moved away first, since only an empty one can be renamed over."""
     aside.chmod(0o755)
+    (aside / WEIGHTS).chmod(0o644)  # safetensors writes for its owner alone
     for path in (*aside.iterdir(), aside):
         descriptor = os.open(path, os.O_RDONLY)
         try:

@@ -103,6 +103,7 @@ def test_the_same_student_gives_the_same_bytes(exported, student, tmp_path):
     save_distill(tmp_path / "again")
     names = sorted(item.name for item in exported.iterdir())
     assert names == sorted([CONFIG, WEIGHTS, TOKENIZER])
+    assert {item.stat().st_mode & 0o777 for item in exported.iterdir()} == {0o644}
     assert all((exported / name).read_bytes() == (tmp_path / "again" / name).read_bytes() for name in names)
 
 
@@ -208,7 +209,7 @@ def test_no_folder_no_pictures_no_texts_no_head(model, images, tmp_path):
 
 @torch.no_grad()
 def test_a_run_is_exported_with_its_moving_average(values, tmp_path, images, monkeypatch, capsys):
-    values["train"]["ema"] = 0.5
+    values["train"]["ema"], values["evaluate"]["tasks"] = 0.5, ["knn"]
     run = commands.train(parse_recipe(values, "test"), Console(quiet=True))
     monkeypatch.setattr(sys, "argv", ["distill", "export", str(run.path), "--to", str(tmp_path / "model")])
     with pytest.raises(SystemExit) as ended:
