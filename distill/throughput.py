@@ -83,7 +83,7 @@ def measured_peak(device: torch.device, precision: str, threads: int) -> float:
 
     threads: torch's, which the answer depends on.
     """
-    size, repeats = (8192, 10) if device.type == "cuda" else (768, 3)
+    size, repeats = (8192, 10) if device.type == "cuda" else (384, 3)
     a = torch.ones(size, size, device=device, dtype=_DTYPES[precision])
     best = float("inf")
     for _ in range(1 + repeats):
