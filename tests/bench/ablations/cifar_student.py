@@ -14,6 +14,8 @@ from tests.bench.ablations.runs import Scores
 
 BANK = 500
 """Labelled pictures of each class that neighbours and probe are taken from: of those that the teacher learned from."""
+TEST = 500
+"""Pictures of each class of the test set."""
 NAME = "cifar"
 """Of the teacher, in recipes."""
 
@@ -30,7 +32,7 @@ def teacher() -> str:
 @lru_cache
 def bank_and_test() -> tuple[Pictures, Pictures]:
     taught, _ = parts()
-    return balanced(taught, BANK), cifar("test")
+    return balanced(taught, BANK), balanced(cifar("test"), TEST)
 
 
 def plain(seed: int) -> Curated:
