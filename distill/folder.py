@@ -7,7 +7,7 @@ checkpoints/      step-00000500 …, the last few (`distill.checkpoint`)
 metrics.jsonl     a line per `log_every` steps
 tensorboard/      the same as event files
 finished.json     present when the last step is done
-evaluation.json   kNN results, with the digest of what they were computed from
+evaluation.json   what `distill eval` found, with the digest of what it was computed from; evaluation.html is the page
 """
 
 from __future__ import annotations

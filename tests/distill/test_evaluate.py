@@ -1,5 +1,9 @@
 import io
 import json
+import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -95,6 +99,55 @@ def coloured_items(count, **kind):
 
 def words(one: Workbench) -> Models:
     return Models([Words()], None, one.pictures, ALONE)
+
+
+class Threads:
+    """Ranks as threads of this process: they meet at every gather."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.parts = size, [None] * size
+        self.barrier = threading.Barrier(size, timeout=240)
+
+    def world(self, rank: int):
+        def gather(value):
+            self.parts[rank] = pickle.dumps(value)
+            self.barrier.wait()
+            parts = [pickle.loads(part) for part in self.parts]
+            self.barrier.wait()
+            return parts
+
+        return SimpleNamespace(rank=rank, size=self.size, device=torch.device("cpu"), first=rank == 0, gather=gather)
+
+
+def test_ranks_share_the_pictures_and_find_the_same(values, tmp_path):
+    values["teachers"] = [VIT]
+    values["student"]["moe"] = {"experts": 2, "active": 1, "hidden": 8}
+    values["evaluate"] = {"k": 3, "masks": "alpha", "map_images": 3}
+    values["data"]["sources"][0]["dataset"] = str(write_dataset(tmp_path / "d", coloured_items(40, alpha=True)))
+    recipe = parse_recipe(values, "test")
+    alone = bench(recipe)
+    expected, _ = evaluate_run(alone, alone.new_student(), alone.standards())
+    ranks, standards = Threads(2), alone.standards()
+    benches = [Workbench.of(recipe, open_blend(recipe.data), ranks.world(number)) for number in range(2)]
+    for one in benches:  # weights are drawn here: threads share the generator
+        drawn = one.new_student(), one.new_student()
+        one.new_student = iter(drawn).__next__
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda one: evaluate_run(one, one.new_student(), standards)[0], benches)
+    assert first == second
+    (one,), (two,) = expected["sets"], first["sets"]
+    for task in ("knn", "maps"):
+        assert two[task] == one[task]
+    for task in ("probe", "segmentation", "fidelity"):
+        assert flat(two[task]["models"]) == pytest.approx(flat(one[task]["models"]), abs=1e-6)
+    assert two["cka"]["models"][AFTER]["columns"] == one["cka"]["models"][AFTER]["columns"]
+    assert set(two["cka"]["models"][AFTER]["rows"]) == set(one["cka"]["models"][AFTER]["rows"])
+
+
+def flat(value):
+    if isinstance(value, dict):
+        return [number for key in sorted(value) for number in flat(value[key])]
+    return [value]
 
 
 def test_no_duplicate_set_is_on_both_sides(recipe):
