@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,9 +88,11 @@ def run(ablation: Ablation, arm: Arm, seed: int) -> Done:
     began = time.process_time()
     scores = ablation.judge(export(folder, folder / "model"), arm, seed)
     spent.add("judge", time.process_time() - began)
+    dataset = open_dataset(data.dataset)
+    labels = Counter(dataset.strings("label")) if dataset.has("label") else {}
     told = {
         "ablation": ablation.name, "arm": arm.name, "seed": seed, "fingerprint": fingerprint, "settings": arguments[1:],
-        "images": len(open_dataset(data.dataset)), "cpu_seconds": spent.seconds, "curate_cpu_seconds": data.cpu_seconds,
+        "images": len(dataset), "labels": labels, "cpu_seconds": spent.seconds, "curate_cpu_seconds": data.cpu_seconds,
         "scores": {metric: float(np.nanmean(values)) for metric, values in scores.items()},
     }  # fmt: skip
     np.savez_compressed(place.with_suffix(".npz"), **scores)
