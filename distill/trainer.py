@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -129,9 +130,22 @@ class Trainer:
         sequences = len(share.step.sequences)
         sums = {"images": images, "skipped": skipped, "tokens": tokens, "flops": flops, "sequences": sequences}
         if images:
-            sums |= self._update(share, images)
+            with self._memory():
+                sums |= self._update(share, images)
         self.step += 1
         return sums, stops > 0
+
+    @contextmanager
+    def _memory(self) -> Iterator[None]:
+        try:
+            yield
+        except torch.OutOfMemoryError as error:
+            run = self.bench.recipe.run
+            raise CurateError(
+                f"step {self.step}: the memory of {self.bench.world.device} is full with run.micro_sequences="
+                f"{run.micro_sequences} (0: all at once); set it lower, or run.activation_checkpointing=true, or "
+                f"run.parallel=fsdp, and run again: it goes on from {self.kept()}"
+            ) from error
 
     def _update(self, share: Share, images: float) -> dict[str, float]:
         recipe, world = self.bench.recipe, self.bench.world

@@ -163,3 +163,14 @@ def test_every_optimiser_s_state_is_kept(recipe, tmp_path, optimizer, precision)
     held, found = trainer.tensors(), again.tensors()
     assert held.keys() == found.keys()
     assert all(torch.equal(value, found[place]) for place, value in held.items())
+
+
+def test_a_full_memory_is_an_error_with_the_remedy(recipe, tmp_path, monkeypatch):
+    def full(*_: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(Trainer, "_update", full)
+    with pytest.raises(
+        CurateError, match=r"^step 0: the memory of cpu is full with run.micro_sequences=0 .*set it lower"
+    ):
+        trained(recipe, tmp_path)
