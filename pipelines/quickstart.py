@@ -20,8 +20,8 @@ from rich.console import Console
 from curate.acquire.extensions import RASTER_EXTENSIONS
 from curate.core.errors import CurateError, InputError
 from distill import commands
-from distill.recipe import load_recipe
 from distill.evaluation.show import AFTER, BEFORE
+from distill.recipe import load_recipe
 from pipelines.openclipart import openclipart
 
 PIPELINE = "pipelines/quickstart.yaml"

@@ -200,5 +200,5 @@ def test_the_command_line_under_torchrun(ended, monkeypatch, capsys):
     )
     assert len(one) == 4
     assert two == pytest.approx(one, rel=1e-9)
-    scores = [json.loads((ended.place / name / "evaluation.json").read_text())["models"] for name in ("one", "two")]
+    scores = [json.loads((ended.place / name / "evaluation.json").read_text())["sets"] for name in ("one", "two")]
     assert scores[0] == scores[1]

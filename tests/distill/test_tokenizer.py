@@ -16,7 +16,7 @@ def tokenizer() -> Tokenizer:
 
 def test_the_order_of_texts_changes_nothing(tokenizer):
     assert Tokenizer.train(reversed(TEXTS), 320).json() == tokenizer.json()
-    assert Tokenizer.train(TEXTS[:-1] + ["something else"], 320).digest() != tokenizer.digest()
+    assert Tokenizer.train([*TEXTS[:-1], "something else"], 320).digest() != tokenizer.digest()
 
 
 def test_it_learns_pairs_up_to_the_size_asked_for(tokenizer):
@@ -61,5 +61,5 @@ def test_bad_files_and_sizes_are_one_line(tokenizer):
         Tokenizer.parse("{}", "model/tokenizer.json")
     with pytest.raises(InputError, match=r"has no <pad> and <end> as its first tokens"):
         Tokenizer.parse(tokenizer.json().replace("<end>", "<eos>"))
-    with pytest.raises(InputError, match=r"^student.text.vocabulary: 100 has no place for all bytes; give 258 or more$"):
+    with pytest.raises(InputError, match=r"^student.text.vocabulary: 100 has no place for all bytes; give 258"):
         Tokenizer.train(TEXTS, 100)
