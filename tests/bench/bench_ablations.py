@@ -9,13 +9,14 @@ CURATE_ABLATIONS says), so that it may be interrupted at any time.
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from collections.abc import Sequence
 
 from curate.core.errors import CurateError
 from tests.bench.ablations import balanced, curated, packing, phi_s, relations
-from tests.bench.ablations.folders import CommandError
+from tests.bench.ablations.folders import CommandError, InterruptedCommandError
 from tests.bench.ablations.runs import Ablation, Done, run
 from tests.bench.ablations.table import table
 
@@ -42,14 +43,21 @@ def carry_out(ablation: Ablation, seeds: Sequence[int], ready: list[float]) -> l
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("names", nargs="*", choices=[*ABLATIONS, []], help="default: all")
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(ABLATIONS)}; all by default")
     parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS))
     arguments = parser.parse_args()
+    unknown = [name for name in arguments.names if name not in ABLATIONS]
+    if unknown:
+        parser.error(f"no ablation {unknown[0]!r}; there are {', '.join(ABLATIONS)}")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     ready: list[float] = []
     try:
         for name in arguments.names or ABLATIONS:
             ablation = ABLATIONS[name].ablation()
             print(table(ablation, carry_out(ablation, arguments.seeds, ready)), flush=True)
+    except (KeyboardInterrupt, InterruptedCommandError):
+        print("bench_ablations: interrupted; the same command goes on", file=sys.stderr)
+        sys.exit(130)
     except (CurateError, CommandError) as error:
         sys.exit(f"bench_ablations: {error}")
 

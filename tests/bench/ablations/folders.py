@@ -26,6 +26,10 @@ class CommandError(RuntimeError):
         self.cpu_seconds = cpu_seconds
 
 
+class InterruptedCommandError(CommandError):
+    """One that was asked to stop, and has stopped where it can go on."""
+
+
 def call(module: str, arguments: Sequence[str], log: Path) -> float:
     """Run `python -m MODULE ARGUMENTS` with one thread, its output added to `log`; returns its CPU seconds.
 
@@ -53,7 +57,7 @@ def call(module: str, arguments: Sequence[str], log: Path) -> float:
     process.returncode = os.waitstatus_to_exitcode(status)
     seconds = usage.ru_utime + usage.ru_stime
     if interrupted is not None:
-        raise CommandError(f"{module} was interrupted; the same command goes on", seconds) from interrupted
+        raise InterruptedCommandError("interrupted; the same command goes on", seconds) from interrupted
     if process.returncode:
         lines = log.read_text(errors="replace").strip().splitlines() or [""]
         raise CommandError(f"{module} ended with {process.returncode}: {lines[-1]} (see {log})", seconds)
