@@ -11,14 +11,22 @@ from distill.data.pixels import resize
 
 def resize_to_grid(image: Image.Image, columns: int, rows: int, patch: int) -> NDArray[np.uint8]:
     """RGB picture -> pixels (rows * patch, columns * patch, 3), bicubic with antialiasing."""
-    return resize(image, (columns * patch, rows * patch))
+    return np.ascontiguousarray(resize(image, (columns * patch, rows * patch))[..., :3])
 
 
 def patchify(pixels_HWC: NDArray[np.uint8], patch: int) -> NDArray[np.uint8]:
-    """Pixels -> patches (rows * columns, patch * patch * 3), row by row; inside a patch row by row, channels last."""
+    """Pixels -> patches (rows * columns, patch * patch * 3), row by row; inside a patch row by row, channels last.
+
+    A fourth channel is dropped.
+    """
     height, width, channels = pixels_HWC.shape
     cut = pixels_HWC.reshape(height // patch, patch, width // patch, patch, channels).transpose(0, 2, 1, 3, 4)
-    return np.ascontiguousarray(cut).reshape(-1, patch * patch * channels)
+    if channels == 4:  # channel by channel, since numpy copies three bytes of four slowly
+        out = np.empty((*cut.shape[:4], 3), dtype=np.uint8)
+        for channel in range(3):
+            out[..., channel] = cut[..., channel]
+        cut = out
+    return np.ascontiguousarray(cut).reshape(-1, patch * patch * 3)
 
 
 def unpatchify(patches: NDArray[np.uint8], columns: int, rows: int, patch: int) -> NDArray[np.uint8]:

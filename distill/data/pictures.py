@@ -125,7 +125,7 @@ class Pictures:
         try:
             text = self._text(row, epoch or 0)
             if self._augment is None or epoch is None:
-                picture = self._plain(row, int(self._sizes.limit(row, epoch)[0]))
+                picture = self._plain(row, self._sizes.limit_of(row, epoch))
             else:
                 picture = self._changed(row, epoch, self._augment)
         except Reject as error:
@@ -188,7 +188,7 @@ class Pictures:
         image = decode(self._read(row), max_pixels=self._max_pixels)
         if self._teachers is not None:
             return image
-        pixels = int(self._sizes.limit(row, None)[0]) * self.patch**2
+        pixels = self._sizes.limit_of(row, None) * self.patch**2
         scale = (_SPARE * pixels / (image.width * image.height)) ** 0.5
         if scale < 1:
             size = max(1, round(image.width * scale)), max(1, round(image.height * scale))

@@ -42,6 +42,12 @@ class Sizes:
             limits[mine] = self._limits[number][choose(ranks, self._weights[number])]
         return limits
 
+    def limit_of(self, row: int, epoch: int | None) -> int:
+        """Of one row, in an epoch or at its largest."""
+        if epoch is None or self._single[self._source[row]]:
+            return int(self._largest[self._source[row]])
+        return int(self.limit(row, epoch)[0])
+
     def tokens(self, rows: ArrayLike, epochs: ArrayLike | None = None) -> NDArray[np.int64]:
         """Patches (n,) planned for rows (n,) in epochs (n,) of their source."""
         rows = np.atleast_1d(np.asarray(rows, dtype=np.int64))

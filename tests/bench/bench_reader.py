@@ -79,15 +79,17 @@ def write(folder: Path, data: list[bytes]) -> tuple[Path, Path, Path]:
 
 
 def ours_decoded(dataset: Dataset) -> Iterator[np.ndarray]:
-    """An epoch as training reads it: planned, packed, read ahead by a thread."""
+    """An epoch as training reads it: planned, packed, decoded by a thread."""
     read = Pictures(dataset, patch=PATCH, max_tokens=LIMIT)
-    packing = Packing(capacity=4096, images=16)
-    stream = Stream(
-        dataset, np.arange(len(dataset)), seed=0, sequences=4, tokens=read.patch_tokens + 5, packing=packing
-    )
-    for share in takewhile(lambda share: share.step.epoch == 0, Loader(stream, read, workers=1)):
+    tokens, packing = read.patch_tokens + 5, Packing(capacity=4096, images=16)
+    stream = Stream(dataset, np.arange(len(dataset)), seed=0, sequences=1, tokens=tokens, packing=packing)
+    left = len(dataset)
+    for share in Loader(stream, read, workers=1, prefetch=0):  # else it would have begun the next epoch when we stop
         assert not share.skipped
+        left -= len(share.pictures)
         yield from (picture.patches for picture in share.pictures)
+        if not left:
+            return
 
 
 def ours_raw(dataset: Dataset) -> Iterator[bytes]:

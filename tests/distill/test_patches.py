@@ -13,6 +13,8 @@ def test_patches_can_be_put_back(columns, rows, patch):
     patches = patchify(pixels, patch)
     assert patches.shape == (rows * columns, patch * patch * 3)
     assert np.array_equal(unpatchify(patches, columns, rows, patch), pixels)
+    four = np.concatenate([pixels, pixels[..., :1]], axis=2)
+    assert np.array_equal(patchify(four, patch), patches)
 
 
 def test_patches_go_row_by_row():
