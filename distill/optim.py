@@ -6,8 +6,6 @@ import math
 from typing import Any
 
 import torch
-from timm.optim.lamb import Lamb
-from timm.optim.lion import Lion
 from torch import nn
 
 from distill.recipe import Recipe, TrainRecipe
@@ -46,8 +44,12 @@ def build_optimizer(model: nn.Module, train: TrainRecipe) -> torch.optim.Optimiz
     """
     groups = parameter_groups(model, train.weight_decay)
     if train.optimizer == "lion":
+        from timm.optim.lion import Lion  # with timm come seconds of imports
+
         return Lion(groups, lr=train.learning_rate, betas=train.betas)
     if train.optimizer == "lamb":
+        from timm.optim.lamb import Lamb
+
         return Lamb(groups, lr=train.learning_rate, betas=train.betas, eps=train.epsilon, max_grad_norm=None)
     return torch.optim.AdamW(groups, lr=train.learning_rate, betas=train.betas, eps=train.epsilon)
 
