@@ -5,7 +5,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 RECIPES := vise vise_similarity uru metaclip datacomp_basic
-.PHONY: help setup quickstart $(RECIPES) test lint format bench lock clean
+.PHONY: help setup quickstart tiny $(RECIPES) test lint format bench lock clean
 
 PYTHON_VERSION := 3.11
 PYTHON ?= python$(PYTHON_VERSION)
@@ -48,6 +48,9 @@ $(STAMP): requirements.lock pyproject.toml
 
 quickstart: $(STAMP)  ## pictures in, dataset, report and a trained student out
 	@$(BIN)/python -m pipelines.quickstart --workspace "$(WORKSPACE)" --engine "$(ENGINE)" $(if $(IMAGES),--images "$(IMAGES)")
+
+tiny: $(STAMP)  ## the encoder `tiny` anew: corpus, training (over an hour), export to WORKSPACE/tiny
+	@$(BIN)/python -m pipelines.tiny --workspace "$(WORKSPACE)" --engine "$(ENGINE)" --to "$(WORKSPACE)/tiny"
 
 vise: ## ViSE: sentences balanced by WordNet concepts, on the quickstart's corpus
 vise_similarity: ## the same above a similarity: make vise_similarity ENCODER=open_clip:NAME/TAG
