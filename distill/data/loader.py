@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from distill.data.pictures import Picture, Pictures, Skipped
 from distill.data.stream import Position, Step, Stream
 
-_TOGETHER = 4
+_TOGETHER = 8
 """Pictures that a thread takes at a time: handing over each on its own costs a tenth of reading it."""
 
 
