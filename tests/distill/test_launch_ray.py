@@ -29,6 +29,7 @@ def test_what_a_rank_has_said_is_a_line():
     assert _said(ValueError("a\nb")) == "ValueError: a b"
 
 
+@pytest.mark.filterwarnings("ignore")  # Ray Train's own, of Ray Data and of processes that it leaves to its actors
 def test_ranks_started_by_ray(values, on_this_ray):
     values["train"] |= {"steps": 2, "sequences": 2}
     recipe = parse_recipe(values, "test")
