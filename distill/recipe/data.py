@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from curate.core.stage import Execution
 from distill.recipe.section import Section
 
-Positive = Annotated[float, Field(gt=0)]
+Positive = Annotated[float, Field(gt=0, le=1e12)]
 
 
 class SourceRecipe(Section):
@@ -18,7 +18,7 @@ class SourceRecipe(Section):
     dataset: Annotated[str, Execution()]
     """A dataset folder of `curate`, or any WebDataset: a folder of tars or `tars-{000..099}.tar`; local or s3://. Its
     content enters the fingerprint, its place does not."""
-    weight: Annotated[float | None, Field(gt=0)] = None
+    weight: Annotated[float | None, Field(gt=0, le=1e12)] = None
     """Share of the images drawn, relative to the other sources'; None: the number of its samples."""
     max_tokens: Annotated[int, Field(ge=1)] | dict[Annotated[int, Field(ge=1)], Positive] = 256
     """Patches of a picture at most; larger pictures are scaled down, aspect kept. Several with weights
@@ -47,11 +47,18 @@ class AugmentRecipe(Section):
 
     crop: tuple[Annotated[float, Field(gt=0, le=1)], Annotated[float, Field(gt=0, le=1)]] = (1.0, 1.0)
     """Least and greatest share of the area that a random crop keeps."""
-    aspect: Annotated[float, Field(ge=1)] = 1.0
+    aspect: Annotated[float, Field(ge=1, le=100)] = 1.0
     """A crop's aspect changes by at most this factor."""
     flip: bool = False
     colour: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Brightness, contrast and saturation change by at most this share."""
+
+    @field_validator("crop")
+    @classmethod
+    def _rises(cls, value: tuple[float, float]) -> tuple[float, float]:
+        if value[0] > value[1]:
+            raise ValueError(f"{list(value)}: the least share comes first, as in [{value[1]:g}, {value[0]:g}]")
+        return value
 
 
 class DataRecipe(Section):

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-import difflib
+import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from curate.core.errors import RecipeError
+from distill.recipe.explain import explain
 from distill.recipe.whole import Recipe
 
 RECIPES = Path(__file__).parents[1] / "recipes"
+
+
+class _Loader(yaml.SafeLoader):
+    """With `1e3` a number, as YAML 1.2 and everybody else have it."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+0123456789.")
+)
+
+
+def read_yaml(text: str) -> Any:
+    """Raises yaml.YAMLError."""
+    return yaml.load(text, _Loader)
 
 
 def load_recipe(place: str, overrides: Sequence[str] = ()) -> Recipe:
@@ -24,22 +39,28 @@ def load_recipe(place: str, overrides: Sequence[str] = ()) -> Recipe:
     if not path.is_file():
         known = ", ".join(sorted(item.stem for item in RECIPES.glob("*.yaml")))
         raise RecipeError(f"{place}: no such recipe file; give a path, or one of: {known}")
-    try:
-        values = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise RecipeError(f"{place}: not YAML: {error}") from error
-    if not isinstance(values, dict):
-        raise RecipeError(f"{place}: a recipe is a mapping with name, data, teachers and train")
+    values = read_recipe(path, place)
     for override in overrides:
         _override(values, override)
     return parse_recipe(values, place)
+
+
+def read_recipe(path: Path, place: str) -> dict[str, Any]:
+    """The values of a file. place: what messages call it."""
+    try:
+        values = read_yaml(path.read_text("utf-8"))
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise RecipeError(f"{place}: not YAML: {error}") from error
+    if not isinstance(values, dict):
+        raise RecipeError(f"{place}: a recipe is a mapping with name, data, teachers and train")
+    return values
 
 
 def parse_recipe(values: dict[str, Any], place: str) -> Recipe:
     try:
         return Recipe.model_validate(values)
     except ValidationError as error:
-        raise RecipeError(f"{place}: {_explain(error)}") from None
+        raise RecipeError(f"{place}: {explain(error, values)}") from None
 
 
 def apply_overrides(recipe: Recipe, overrides: Sequence[str], place: str) -> Recipe:
@@ -54,45 +75,25 @@ def _override(values: dict[str, Any], override: str) -> None:
     name, found, text = override.partition("=")
     if not found:
         raise RecipeError(f"--set {override}: expected name=value, as in train.steps=100")
-    *parents, last = name.split(".")
-    node: Any = values
     try:
-        for part in parents:
-            node = node[int(part)] if isinstance(node, list) else node.setdefault(part, {})
+        value = read_yaml(text)
+    except yaml.YAMLError:
+        raise RecipeError(f"--set {override}: the value is no YAML; quote it, or close its brackets") from None
+    node: Any = values
+    *parents, last = name.split(".")
+    for depth, part in enumerate([*parents, last]):
+        place = ".".join(parents[:depth])
         if isinstance(node, list):
-            node[int(last)] = yaml.safe_load(text)
-        else:
-            node[last] = yaml.safe_load(text)
-    except (AttributeError, TypeError, ValueError, IndexError, yaml.YAMLError):
-        raise RecipeError(f"--set {override}: the recipe has no place {name}; name it as in train.steps") from None
-
-
-def _explain(error: ValidationError) -> str:
-    """The first problem, as place: what was given, what was expected."""
-    first = error.errors()[0]
-    place = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "extra_forbidden":
-        known = _known(first["loc"][:-1])
-        near = difflib.get_close_matches(str(first["loc"][-1]), known, n=1)
-        return f"{place}: unknown; " + (f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}")
-    if first["type"] == "missing":
-        return f"{place}: missing; put it into the recipe or give --set {place}=…"
-    message = " ".join(first["msg"].removeprefix("Value error, ").split())
-    given = "" if first["type"] == "value_error" else f"{first['input']!r}: "
-    return f"{place}: {given}{message}" if place else message
-
-
-def _known(location: tuple[int | str, ...]) -> list[str]:
-    """Keys that a place of the recipe may have."""
-    model: type[BaseModel] = Recipe
-    for part in location:
-        if isinstance(part, str) and part in model.model_fields:
-            model = _model(model.model_fields[part].annotation) or model
-    return list(model.model_fields)
-
-
-def _model(annotation: Any) -> type[BaseModel] | None:
-    """The section that an annotation holds: itself, or as X | None, list[X], Annotated[X, …]."""
-    if get_origin(annotation) is None:
-        return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
-    return next((found for item in get_args(annotation) if (found := _model(item)) is not None), None)
+            if not part.isdecimal() or int(part) >= len(node):
+                raise RecipeError(
+                    f"--set {override}: the recipe has no place {name}; {place} has the entries 0 to {len(node) - 1}"
+                    if node
+                    else f"--set {override}: the recipe has no place {name}; {place} is empty, give the whole list"
+                )
+        elif not isinstance(node, dict) or not part:
+            raise RecipeError(f"--set {override}: the recipe has no place {name}; name it as in train.steps")
+        if depth < len(parents):
+            if isinstance(node, dict) and node.get(part) is None:
+                node[part] = {}
+            node = node[int(part) if isinstance(node, list) else part]
+    node[int(last) if isinstance(node, list) else last] = value

@@ -7,14 +7,14 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from curate.core.stage import Execution
-from distill.recipe.section import Section
+from distill.recipe.section import Section, Share, Weight
 
 
 class TermRecipe(Section):
     """One loss between the student's and a teacher's features of the same picture; a kind of weight 0 is not computed,
     the summary apart."""
 
-    weight: Annotated[float, Field(ge=0)] = 1.0
+    weight: Weight = 1.0
     loss: Literal["cosine", "mse", "smooth_l1"] = "mse"
     error: Literal["mean", "sum"] = "mean"
     """Over channels, for mse and smooth_l1 (AMoE Eq. 2 sums, its Listing 2 means)."""
@@ -23,7 +23,7 @@ class TermRecipe(Section):
 class RelationsRecipe(Section):
     """A loss between the distances of pictures: the student's against the teacher's, over the global batch."""
 
-    weight: Annotated[float, Field(ge=0)] = 1.0
+    weight: Weight = 1.0
     kind: Literal["arkd", "rkd", "none"] = "none"
     """arkd: asymmetric (AMoE Eq. 7); rkd: symmetric (Park et al. 2019, distance-wise)."""
 
@@ -60,10 +60,10 @@ class TeacherRecipe(Section):
 class ContrastiveRecipe(Section):
     """Pictures against their texts over the global batch."""
 
-    weight: Annotated[float, Field(gt=0)] = 1.0
+    weight: Annotated[float, Field(gt=0, le=1e6)] = 1.0
     loss: Literal["softmax", "sigmoid"] = "softmax"
     """softmax: CLIP (Radford et al. 2021); sigmoid: SigLIP (Zhai et al. 2023)."""
-    temperature: Annotated[float, Field(gt=0)] = 0.07
+    temperature: Annotated[float, Field(ge=1e-3, le=1e3)] = 0.07
     """At the start; it is learned."""
-    smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    smoothing: Share = 0.0
     """Label smoothing of softmax."""

@@ -14,7 +14,7 @@ class RunRecipe(Section):
     folder: Annotated[str, Execution()] = "runs/distill/{name}-{fingerprint}"
     """Where checkpoints, metrics and results go (a local folder). `{fingerprint}` gives every configuration its own."""
     device: Annotated[str, Execution()] = "auto"
-    """auto (the GPU if there is one), cpu, cuda."""
+    """auto (the GPU if there is one), cpu, cuda, or one of several GPUs: cuda:1."""
     threads: Annotated[int, Execution(), Field(ge=0)] = 0
     """Threads of torch; 0 leaves its default."""
     workers: Annotated[int, Execution(), Field(ge=1)] = 2
@@ -41,5 +41,5 @@ class RunRecipe(Section):
     """Compute each block's activations again for the backward pass rather than keep them."""
     compile: Annotated[bool, Execution()] = False
     """torch.compile the student's blocks."""
-    timeout_seconds: Annotated[float, Execution(), Field(gt=0)] = 600.0
+    timeout_seconds: Annotated[float, Execution(), Field(gt=0, le=1e7)] = 600.0
     """A rank that waits longer for another ends the run with an error."""

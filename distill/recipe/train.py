@@ -4,29 +4,39 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from distill.recipe.section import Section
+from distill.recipe.section import Section, Share
 
 
 class TrainRecipe(Section):
     steps: Annotated[int, Field(ge=1)]
     sequences: Annotated[int, Field(ge=1)] | dict[str, Annotated[int, Field(ge=1)]] = 4
     """Sequences of a step over all ranks: the global batch. By modality where they differ."""
-    learning_rate: Annotated[float, Field(gt=0)] = 1e-3
-    final_learning_rate: Annotated[float, Field(ge=0)] = 1e-4
+    learning_rate: Annotated[float, Field(gt=0, le=1e9)] = 1e-3
+    final_learning_rate: Annotated[float, Field(ge=0, le=1e9)] = 1e-4
     """Reached at the last step."""
     warmup_steps: Annotated[int, Field(ge=0)] = 50
+    """Fewer than `steps`."""
     schedule: Literal["linear", "cosine", "constant"] = "linear"
     optimizer: Literal["adamw", "lion", "lamb"] = "adamw"
-    weight_decay: Annotated[float, Field(ge=0)] = 0.02
-    betas: tuple[float, float] = (0.9, 0.999)
-    epsilon: Annotated[float, Field(gt=0)] = 1e-15
+    weight_decay: Annotated[float, Field(ge=0, le=1e6)] = 0.02
+    betas: tuple[Share, Share] = (0.9, 0.999)
+    epsilon: Annotated[float, Field(gt=0, le=1)] = 1e-15
     clip_norm: Annotated[float, Field(ge=0)] = 0.0
     """Global gradient norm above which gradients are scaled down; 0 for never."""
-    ema: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    ema: Share = 0.0
     """Decay of the moving average of the weights, which is then evaluated and exported; 0 for none."""
     standardise_samples: Annotated[int, Field(ge=2)] = 1024
     """Training pictures on which the teachers' statistics are fitted."""
     precision: Literal["float32", "bfloat16", "float64"] = "float32"
     """bfloat16 is autocast over float32 weights."""
+
+    @model_validator(mode="after")
+    def _warms_up(self) -> TrainRecipe:
+        if self.warmup_steps >= self.steps:
+            raise ValueError(
+                f"warmup_steps {self.warmup_steps} is not below steps {self.steps}, so that the schedule would never "
+                f"begin; set it lower (0 for none)"
+            )
+        return self

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from curate.core.stage import Execution
 from distill.recipe.data import DataRecipe
@@ -20,6 +20,14 @@ from distill.recipe.student import StudentRecipe
 from distill.recipe.train import TrainRecipe
 
 
+class StageError(ValueError):
+    """A stage of which no complete recipe can be made; `values` is what was tried."""
+
+    def __init__(self, number: int, values: dict[str, Any], error: ValidationError) -> None:
+        super().__init__(f"stages.{number}: {error}")
+        self.number, self.values, self.error = number, values, error
+
+
 class StageRecipe(Section):
     """What is different in a stage of training: any values of `data` and `train`. The weights go on."""
 
@@ -29,7 +37,7 @@ class StageRecipe(Section):
 
 class Recipe(Section):
     name: Annotated[str, Execution(), Field(pattern=r"^[\w.-]+$")]
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     run: RunRecipe = RunRecipe()
     data: DataRecipe
     student: StudentRecipe = StudentRecipe()
@@ -41,12 +49,18 @@ class Recipe(Section):
     evaluate: Annotated[EvaluateRecipe, Execution()] = EvaluateRecipe()
 
     def staged(self) -> list[Recipe]:
-        """The complete recipe of each stage, itself without stages."""
+        """The complete recipe of each stage, itself without stages. Raises StageError."""
         if not self.stages:
             return [self]
         base = self.model_dump(mode="json") | {"stages": []}
-        changes = ({"data": stage.data, "train": stage.train} for stage in self.stages)
-        return [Recipe.model_validate(merged(base, change)) for change in changes]
+        made = []
+        for number, stage in enumerate(self.stages):
+            values = merged(base, {"data": stage.data, "train": stage.train})
+            try:
+                made.append(Recipe.model_validate(values))
+            except ValidationError as error:
+                raise StageError(number, values, error) from error
+        return made
 
     @property
     def steps(self) -> int:

@@ -32,7 +32,7 @@ def recipe(*, text: bool = True, teachers: Sequence[str] = ("plain", "dense"), *
             "student": {**size, **({"text": tower} if text else {}), **student},
             "contrastive": {} if text else None,
             "teachers": [{"encoder": "descriptor", "name": name} for name in teachers],
-            "train": {"steps": 1},
+            "train": {"steps": 1, "warmup_steps": 0},
         }
     )
 

@@ -32,6 +32,15 @@ def test_recipes_of_the_package_are_valid_by_name_and_by_path(name):
         ("teachers", [], "nothing to learn from; give teachers, or contrastive with student.text"),
         ("teachers", [{"encoder": "descriptor"}] * 2, "a name is given twice"),
         ("train", 3, r"r: train: 3: Input should be"),
+        ("train.steps", True, r"r: train\.steps: true: expected a number or a name here"),
+        ("train.warmup_steps", 4, r"r: train: warmup_steps 4 is not below steps 4.*set it lower"),
+        ("train.betas", [0.9], r"r: train\.betas: \[0\.9\]: expected more values than 1"),
+        ("train.betas", [0.9, 2], r"r: train\.betas\.1: 2: Input should be less than 1"),
+        ("train.learning_rate", 1e38, r"r: train\.learning_rate: 1e\+38: Input should be less than or equal to"),
+        ("train.clip_norm", float("inf"), r"r: train\.clip_norm: inf: Input should be a finite number"),
+        ("evaluate.gamma", float("nan"), r"r: evaluate\.gamma: nan: Input should be a finite number"),
+        ("teachers.0.summary", {"weight": 1e308}, r"r: teachers\.0\.summary\.weight: 1e\+308: Input should be less"),
+        ("seed", 2**63, r"r: seed: 9223372036854775808: Input should be less than"),
     ],
 )
 def test_mistakes_are_one_line_with_their_place(values, place, value, message):
@@ -49,7 +58,14 @@ def test_what_is_missing_is_named(values):
 def test_overrides_from_the_command_line(tmp_path, values):
     path = tmp_path / "r.yaml"
     path.write_text(yaml.safe_dump(values))
-    sets = ["train.steps=7", "teachers.0.encoder=timm:x", "evaluate.temperature=1e-1", "data.sources.0.dataset=/d"]
+    sets = [
+        "train.steps=7e0",
+        "student.moe.experts=4",
+        "student.moe.active=1",
+        "teachers.0.encoder=timm:x",
+        "evaluate.temperature=1e-1",
+        "data.sources.0.dataset=/d",
+    ]
     recipe = load_recipe(str(path), sets)
     assert (recipe.train.steps, recipe.teachers[0].encoder, recipe.evaluate.temperature) == (7, "timm:x", 0.1)
     assert apply_overrides(recipe, ["seed=3"], "r").seed == 3
@@ -61,7 +77,9 @@ def test_overrides_from_the_command_line(tmp_path, values):
         ("train.steps", "expected name=value"),
         ("name.x=3", "no place name.x"),
         ("teachers.4.encoder=x", "no place teachers.4.encoder"),
-        ("train.steps=[", "no place train.steps"),
+        ("train.steps=[", "the value is no YAML"),
+        ("data.sources.-1.dataset=x", "no place data.sources.-1.dataset; data.sources has the entries 0 to 0"),
+        ("train..steps=3", "no place train..steps"),
         ("train.step=4", r"train\.step: unknown; did you mean 'steps'"),
     ],
 )
@@ -119,6 +137,12 @@ def test_stages_change_data_and_schedule_and_nothing_else(values):
     [
         ("contrastive", {}, "contrastive and student.text go together"),
         ("data.sources.0.max_tokens", {}, "no size in it"),
+        ("data.sources.0.max_tokens", 0, r"^r: data\.sources\.0\.max_tokens: 0: Input should be greater"),
+        ("data.sources.0.max_tokens", {16: -1}, r"^r: data\.sources\.0\.max_tokens\.16: -1: Input should be greater"),
+        ("data.augment", {"crop": [0.9, 0.1]}, r"^r: data\.augment\.crop: \[0\.9, 0\.1\]: the least share comes first"),
+        ("stages", [{}, {"train": {"stepz": 3}}], r"^r: stages\.1\.train\.stepz: unknown; did you mean 'steps'\?"),
+        ("stages", [{"data": {"sources": [{}]}}], r"^r: stages\.0\.data\.sources\.0\.dataset: missing"),
+        ("stages", [{"data": {"sequence_tokens": 9}}], r"^r: stages\.0: data\.sequence_tokens 9 is shorter"),
         ("student.moe", {"experts": 4, "active": 5}, "active 5 is more than the 4 experts"),
         ("student.head_dim", 3, "head_dim 3 is odd"),
         ("teachers.0.relations", {"kin": "arkd"}, r"unknown; did you mean 'kind'\?"),
