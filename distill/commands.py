@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from curate.core.errors import InputError, PinnedError
-from curate.core.hashing import digest
 from curate.encoders import identity
 from distill.data.blend import Blend, open_blend
-from distill.evaluation.judged import open_sources
+from distill.evaluation.settings import check, evaluation_digest, with_datasets
 from distill.evaluation.show import show_evaluation
 from distill.exported import CONFIG, TOKENIZER, ModelConfig, read_config
 from distill.folder import RunFolder, run_fingerprint
@@ -57,12 +55,13 @@ def _train(
     from distill.parallel import join_world
     from distill.train import Training
 
+    check(recipe, blends[-1])
     with join_world(recipe.run.device, recipe.run.timeout_seconds) as world, ExitStack() as stack:
         if world.first:
             stack.enter_context(run.claimed(recipe, fingerprint, blends))
         world.barrier()
         trainer = Training(recipe, blends, run, fingerprint, world, console).train()
-        key = _evaluation_digest(recipe, fingerprint, trainer.step)
+        key = evaluation_digest(recipe, fingerprint, trainer.step)
         _evaluate(trainer.bench, trainer.trained(), trainer.standards, run, key)
         done = {"fingerprint": fingerprint, "step": trainer.step, "seconds": trainer.seconds}
         if world.first:
@@ -97,13 +96,14 @@ def evaluate(
 
 
 def _evaluate_run(run: RunFolder, overrides: Sequence[str], datasets: Sequence[str]) -> tuple[dict[str, Any], Path]:
-    recipe = apply_overrides(run.recipe(), [*overrides, *_named(datasets)], str(run.path))
+    recipe = apply_overrides(run.recipe(), overrides, str(run.path))
+    recipe = apply_overrides(recipe, _with(recipe, datasets), str(run.path))
     fingerprint = run.read("run.json")["fingerprint"]
     step = run.last_step()
     if step is None:
         raise InputError(f"{run.path} has no checkpoint yet; run `distill train` again to go on")
     result = run.read("evaluation.json")
-    if result is None or result["digest"] != _evaluation_digest(recipe, fingerprint, step):
+    if result is None or result["digest"] != evaluation_digest(recipe, fingerprint, step):
         result = _evaluate_checkpoint(run, recipe, fingerprint)
     return result, run.path
 
@@ -121,6 +121,7 @@ def _evaluate_checkpoint(run: RunFolder, recipe: Recipe, fingerprint: str) -> di
             f"{run.path} is of fingerprint {fingerprint}, but its recipe and dataset now give {found}; "
             f"change only evaluate.* and run.*, and keep {blends[-1].url} as it was"
         )
+    check(recipe, blends[-1])
     with join_world(recipe.run.device, recipe.run.timeout_seconds) as world:
         words = run.path / TOKENIZER
         tokenizer = Tokenizer.parse(words.read_text("utf-8"), str(words)) if words.is_file() else None
@@ -129,7 +130,7 @@ def _evaluate_checkpoint(run: RunFolder, recipe: Recipe, fingerprint: str) -> di
         assert saved is not None
         student = bench.new_student()
         student.load_state_dict(saved.weights())
-        key = _evaluation_digest(recipe, fingerprint, saved.values["step"])
+        key = evaluation_digest(recipe, fingerprint, saved.values["step"])
         return _evaluate(bench, student, load_standards(run) or [], run, key)
 
 
@@ -155,7 +156,9 @@ def _evaluate_model(
     from distill.parallel import join_world
 
     config = read_config(folder)
-    recipe = apply_overrides(describing(config), [*overrides, *_named(datasets)], str(folder))
+    recipe = apply_overrides(describing(config), overrides, str(folder))
+    recipe = apply_overrides(recipe, _with(recipe, datasets), str(folder))
+    check(recipe)
     run = RunFolder(Path(to or f"evaluation-{config.name}").expanduser().absolute())
     with join_world(recipe.run.device, recipe.run.timeout_seconds) as world:
         result, page = evaluate_model(load(folder, device=world.device), recipe, world)
@@ -176,28 +179,14 @@ def describing(config: ModelConfig) -> Recipe:
         "student": config.student.model_dump(mode="json"),
         "teachers": [{"encoder": "descriptor", "name": teacher.name} for teacher in config.teachers],
         "contrastive": {} if config.student.text is not None else None,
-        "train": {"steps": 1},
+        "train": {"steps": 1, "warmup_steps": 0},
     }
     return parse_recipe(values, CONFIG)
 
 
-def _named(datasets: Sequence[str]) -> list[str]:
-    """Places of datasets as overrides of `evaluate.datasets`, each under the last part of its name."""
-    if not datasets:
-        return []
-    names = [
-        re.sub(r"[^\w.-]+", "-", place.rstrip("/").rpartition("/")[2]).strip("-") or "dataset" for place in datasets
-    ]
-    sets = [{"name": name, "dataset": place} for name, place in zip(names, datasets, strict=True)]
-    return [f"evaluate.datasets={json.dumps(sets)}"]
-
-
-def _evaluation_digest(recipe: Recipe, fingerprint: str, step: int) -> str:
-    settings = recipe.evaluate
-    others = [open_sources(item).fingerprint for item in settings.datasets]
-    return digest(
-        {"fingerprint": fingerprint, "step": step, "evaluate": settings.model_dump(mode="json"), "others": others}
-    )
+def _with(recipe: Recipe, datasets: Sequence[str]) -> list[str]:
+    """Places of datasets, as an override that puts them beside those of `evaluate.datasets`."""
+    return [f"evaluate.datasets={json.dumps(with_datasets(recipe.evaluate, datasets))}"] if datasets else []
 
 
 def _fingerprint(recipe: Recipe, blends: Sequence[Blend]) -> str:

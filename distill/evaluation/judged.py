@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,8 +30,11 @@ from distill.recipe import DataRecipe, EvaluateRecipe, SourceRecipe
 from distill.recipe.evaluate import JudgedRecipe
 
 _SALT = 0xE7A1
+_OWN = ("label", "class_names", "texts", "masks")
+"""Settings that a set may have of its own."""
 HELD_OUT = "held-out"
 ALPHA = "alpha"
+Plane = TypeVar("Plane", Image.Image, Image.Image | None)
 
 
 @dataclass(frozen=True)
@@ -116,17 +119,7 @@ class Judged:
 
     def texts(self, names: Sequence[str], rows: Sequence[int]) -> list[list[str]]:
         """All texts of each row: members of these names, or JSON fields. What cannot be read is not there."""
-        recipes = [item.model_copy(update={"texts": dict.fromkeys(names, 1.0)}) for item in self.blend.recipes]
-        reader = Texts(Blend(self.blend.sources, recipes), self.members, Draws(self.blend, self.seed))
-
-        def own(row: int) -> list[str]:
-            try:
-                return [text for _, texts in reader.candidates(int(row)) for text in texts]
-            except Reject:
-                return []
-
-        with ThreadPoolExecutor(self.workers) as pool:
-            return list(pool.map(own, rows))
+        return texts_of(self.blend, self.members, names, rows, self.workers)
 
     def text_names(self) -> list[str]:
         """Where texts come from: as the settings say, else as the sources do."""
@@ -149,11 +142,7 @@ class Judged:
             if not found.alpha:
                 return None
             orientation = found.orientation
-        try:
-            with Image.open(io.BytesIO(data)) as image:
-                plane = _alpha(image) if name == ALPHA else _classes(image, row)
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            raise Reject("mask_unreadable", f"{name} of row {row}: {error}") from error
+        plane = _opened(data, name, row, _alpha) if name == ALPHA else mask_classes(data, name, row)
         if plane is None:
             return None
         plane = upright(plane, orientation).resize((width, height), Image.Resampling.NEAREST)
@@ -170,6 +159,19 @@ def _alpha(image: Image.Image) -> Image.Image | None:
     return alpha if low < 128 <= high else None
 
 
+def mask_classes(data: bytes, name: str, row: int) -> Image.Image:
+    """A mask as a plane of classes. Raises Reject for one that cannot be read, InputError for one of colours."""
+    return _opened(data, name, row, lambda image: _classes(image, row))
+
+
+def _opened(data: bytes, name: str, row: int, read: Callable[[Image.Image], Plane]) -> Plane:
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            return read(image)
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise Reject("mask_unreadable", f"{name} of row {row}: {error}") from error
+
+
 def _classes(image: Image.Image, row: int) -> Image.Image:
     if image.mode not in ("L", "P", "1"):
         raise InputError(
@@ -178,6 +180,23 @@ def _classes(image: Image.Image, row: int) -> Image.Image:
         )
     image.load()
     return image if image.mode != "1" else image.convert("L").point(lambda value: value // 255)
+
+
+def texts_of(
+    blend: Blend, members: Members, names: Sequence[str], rows: Sequence[int], workers: int = 2
+) -> list[list[str]]:
+    """All texts of each row: members of these names, or JSON fields. What cannot be read is not there."""
+    recipes = [item.model_copy(update={"texts": dict.fromkeys(names, 1.0)}) for item in blend.recipes]
+    reader = Texts(Blend(blend.sources, recipes), members, Draws(blend, 0))
+
+    def own(row: int) -> list[str]:
+        try:
+            return [text for _, texts in reader.candidates(int(row)) for text in texts]
+        except Reject:
+            return []
+
+    with ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(own, rows))
 
 
 def open_sources(recipe: JudgedRecipe, max_tokens: int = 1) -> Blend:
@@ -196,6 +215,5 @@ def open_judged(recipe: JudgedRecipe, settings: EvaluateRecipe, *, max_tokens: i
         test = held_out(keys, sets, seed=seed, fraction=recipe.test_fraction)
     else:
         test = blend.source == 0
-    own: dict[str, Any] = {"label": recipe.label or settings.label, "texts": recipe.texts, "masks": recipe.masks}
-    own["class_names"] = recipe.class_names or settings.class_names
+    own = {name: getattr(recipe, name) or getattr(settings, name) for name in _OWN}
     return Judged(recipe.name, blend, test, settings.model_copy(update=own), seed, workers)

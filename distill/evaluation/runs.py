@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from curate.core.errors import InputError, RecipeError
+from curate.core.errors import RecipeError
 from curate.encoders import Encoder, load
 from distill.data.pictures import Pictures
 from distill.distilled import DistilledModel
@@ -53,10 +53,6 @@ def evaluate_model(model: DistilledModel, recipe: Recipe, world: World) -> tuple
     """Of an exported model, on `evaluate.datasets` of a recipe that describes it. Its teachers are not at hand, so
     there is no fidelity to tell; their texts are, where evaluate.text_encoders names encoders."""
     settings = recipe.evaluate
-    if not settings.datasets:
-        raise InputError(
-            "a model says nothing of pictures by itself; name some: --dataset FOLDER, or evaluate.datasets"
-        )
     texts = _teachers_texts(dict.fromkeys(model.teachers), settings, str(world.device))
     if model.tokenizer is not None and recipe.student.text is not None:
         texts[OWN] = text_encoder(model.student, model.tokenizer, recipe.student.text.context)
@@ -84,10 +80,6 @@ def _teachers_texts(
     encoders: Mapping[str, Encoder | None], settings: EvaluateRecipe, device: str
 ) -> dict[str, TextEncoder]:
     """By teacher: its own text tower, or the encoder that the settings name for it."""
-    unknown = sorted(set(settings.text_encoders) - set(encoders))
-    if unknown:
-        known = ", ".join(encoders) or "none"
-        raise RecipeError(f"evaluate.text_encoders: no teacher is called {unknown[0]!r}; there are: {known}")
     found: dict[str, TextEncoder] = {}
     for name, encoder in encoders.items():
         if name in settings.text_encoders:

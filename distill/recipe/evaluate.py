@@ -23,7 +23,7 @@ class JudgedRecipe(Section):
     test_fraction: Annotated[float, Field(ge=0, le=1)] = 0.2
     """Without `train`: the share of the duplicate sets that is asked about; the rest is learnt from."""
     label: str | None = None
-    """As in the section above; None: the same."""
+    """This and the following: as in the section below, whose own holds where nothing is said here."""
     class_names: str | None = None
     texts: list[str] = []
     masks: str | None = None

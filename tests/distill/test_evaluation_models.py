@@ -12,7 +12,7 @@ import webdataset as wds
 from PIL import Image
 from rich.console import Console
 
-from curate.core.errors import InputError, RecipeError
+from curate.core.errors import RecipeError
 from distill import commands
 from distill.cli import main
 from tests.bench.features import shared
@@ -90,7 +90,7 @@ def test_text_encoders_of_no_head_are_one_line(model, discs, tmp_path):
 
 
 def test_a_model_without_pictures_is_one_line(model, tmp_path):
-    with pytest.raises(InputError, match="name some: --dataset FOLDER"):
+    with pytest.raises(RecipeError, match="name some: --dataset FOLDER"):
         commands.evaluate(str(model), ["run.device=cpu"], QUIET, to=str(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 

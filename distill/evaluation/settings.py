@@ -1,0 +1,207 @@
+"""What a recipe's `evaluate` section comes down to, before anything is computed: is it right, and what identifies it.
+
+Knows nothing of torch, and decodes no picture: a run asks before it trains.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from curate.core.errors import CurateError, RecipeError, Reject
+from curate.core.hashing import digest, digest_bytes
+from curate.encoders import identity, text_problems
+from curate.encoders import problems as encoder_problems
+from distill.data.blend import Blend
+from distill.data.members import Members
+from distill.evaluation.judged import ALPHA, HELD_OUT, mask_classes, open_sources, texts_of
+from distill.evaluation.zero_shot import TEMPLATES, read_names, read_templates
+from distill.recipe import EvaluateRecipe, Recipe
+from distill.recipe.evaluate import JudgedRecipe
+
+JUDGES = 2
+"""Rises when the same models and settings would give other figures."""
+_LOOKED_AT = 64
+"""Pictures of a set, evenly spread, in which what the settings name has to be found."""
+_LABELLED = {"knn", "probe", "zero_shot"}
+
+
+def check(recipe: Recipe, held_out: Blend | None = None) -> None:
+    """Raises RecipeError for the first of `problems`."""
+    for problem in problems(recipe, held_out):
+        raise RecipeError(problem)
+
+
+def problems(recipe: Recipe, held_out: Blend | None = None) -> list[str]:
+    """What would keep the evaluation of a recipe from working, a line each.
+
+    held_out: the run's own pictures, which are judged as well; None for an exported model. What a set says of itself
+    must be true of it; what the section says of all sets must be true of one.
+    """
+    settings = recipe.evaluate
+    found = [*_files(settings), *_text_encoders(recipe)]
+    if held_out is None and not settings.datasets:
+        found.append("a model says nothing of pictures by itself; name some: --dataset FOLDER, or evaluate.datasets")
+    sets = {HELD_OUT: _Set(held_out)} if held_out is not None else {}
+    for item in settings.datasets:
+        try:
+            sets[item.name] = _Set(open_sources(item))
+        except CurateError as error:
+            said = str(error).removeprefix("data.sources: ")
+            found.append(f"evaluate.datasets: {item.name}: {said}")
+            continue
+        found += [f"evaluate.datasets: {item.name}: {line}" for line in _own(item, settings, sets[item.name])]
+    return found or _common(settings, sets)
+
+
+class _Set:
+    """Some pictures of a set, looked at for what goes with them."""
+
+    def __init__(self, blend: Blend) -> None:
+        self.blend = blend
+        self.rows = np.unique(np.linspace(0, len(blend) - 1, _LOOKED_AT).astype(np.int64)).tolist()
+        self._members = Members(blend, share=0.0)
+
+    def lacks_label(self, name: str) -> str | None:
+        """Why there is no label of that name; None where some picture has one."""
+        if self.blend.has(name) or any(self._texts([name])):
+            return None
+        return f"{name!r} is no column, and no member or JSON field of {self._some()}"
+
+    def lacks_texts(self, names: Sequence[str]) -> str | None:
+        return None if any(self._texts(names)) else f"no member or JSON field {', '.join(names)} in {self._some()}"
+
+    def lacks_masks(self, name: str) -> str | None:
+        """Also why a mask cannot be used."""
+        if name == ALPHA:
+            return None
+        for row in self.rows:
+            try:
+                data = self._members.member(row, name)
+                if data is not None:
+                    mask_classes(data, name, row)
+                    return None
+            except Reject:
+                continue
+            except CurateError as error:
+                return str(error).removeprefix("evaluate.masks: ")
+        return f"no member {name!r} that is a picture in {self._some()}"
+
+    def _texts(self, names: Sequence[str]) -> list[list[str]]:
+        return texts_of(self.blend, self._members, names, self.rows)
+
+    def _some(self) -> str:
+        return f"{len(self.rows)} of the {len(self.blend)} pictures at {self.blend.url}"
+
+
+def _own(item: JudgedRecipe, settings: EvaluateRecipe, found: _Set) -> list[str]:
+    """What a set says of itself."""
+    tasks, said = set(settings.tasks), []
+    if item.label is not None and tasks & _LABELLED:
+        said.append(_named("label", found.lacks_label(item.label)))
+    if item.texts and "retrieval" in tasks:
+        said.append(_named("texts", found.lacks_texts(item.texts)))
+    if item.masks is not None and "segmentation" in tasks:
+        said.append(_named("masks", found.lacks_masks(item.masks)))
+    return [line for line in said if line is not None]
+
+
+def _common(settings: EvaluateRecipe, sets: dict[str, _Set]) -> list[str]:
+    """What the section says of all sets."""
+    tasks, said = set(settings.tasks), []
+    own = {item.name: item for item in settings.datasets}
+    if settings.label != EvaluateRecipe.model_fields["label"].default and tasks & _LABELLED:
+        asked = [one for name, one in sets.items() if name not in own or own[name].label is None]
+        said.append(_nowhere("label", asked, lambda one: one.lacks_label(settings.label)))
+    if settings.texts and "retrieval" in tasks:
+        asked = [one for name, one in sets.items() if name not in own or not own[name].texts]
+        said.append(_nowhere("texts", asked, lambda one: one.lacks_texts(settings.texts)))
+    masks = settings.masks
+    if masks is not None and "segmentation" in tasks:
+        asked = [one for name, one in sets.items() if name not in own or own[name].masks is None]
+        said.append(_nowhere("masks", asked, lambda one: one.lacks_masks(masks)))
+    return [f"evaluate.{line}" for line in said if line is not None]
+
+
+def _nowhere(name: str, sets: Collection[_Set], lacks: Callable[[_Set], str | None]) -> str | None:
+    """Why no set that is asked has it; None where one has, or where none is asked."""
+    why = None
+    for one in sets:
+        why = lacks(one)
+        if why is None:
+            return None
+    return _named(name, why)
+
+
+def _named(name: str, why: str | None) -> str | None:
+    return None if why is None else f"{name}: {why}; name one that the pictures have, or leave {name} out"
+
+
+def _files(settings: EvaluateRecipe) -> list[str]:
+    """Text files that zero-shot reads."""
+    said = []
+    for read, path in _readers(settings):
+        try:
+            read(path)
+        except CurateError as error:
+            said.append(str(error))
+    return said
+
+
+def _readers(settings: EvaluateRecipe) -> list[tuple[Callable[[str], Any], str]]:
+    if "zero_shot" not in settings.tasks:
+        return []
+    names = [settings.class_names, *(item.class_names for item in settings.datasets)]
+    return [
+        (read_templates, settings.prompts or str(TEMPLATES)),
+        *((read_names, path) for path in dict.fromkeys(names) if path is not None),
+    ]
+
+
+def _text_encoders(recipe: Recipe) -> list[str]:
+    known, said = [teacher.label for teacher in recipe.teachers], []
+    for name, spec in recipe.evaluate.text_encoders.items():
+        if name not in known:
+            said.append(f"no teacher is called {name!r}; there are: {', '.join(known) or 'none'}")
+        else:
+            found = encoder_problems(spec) or text_problems(spec)
+            said += [line.removeprefix("encoder: ") for line in found]
+    return [f"evaluate.text_encoders: {line}" for line in said]
+
+
+def evaluation_digest(recipe: Recipe, fingerprint: str, step: int) -> str:
+    """Of all that an evaluation depends on: weights, settings, the content of files and datasets that they name.
+
+    Raises CurateError, a line, for a file, dataset or encoder that is not there.
+    """
+    settings = recipe.evaluate
+    for problem in _files(settings):
+        raise RecipeError(problem)
+    return digest(
+        {
+            "judges": JUDGES,
+            "fingerprint": fingerprint,
+            "step": step,
+            "evaluate": settings.model_dump(mode="json"),
+            "others": [open_sources(item).fingerprint for item in settings.datasets],
+            "files": [digest_bytes([Path(path).read_bytes()]) for _, path in _readers(settings)],
+            "text_encoders": {name: identity(spec) for name, spec in settings.text_encoders.items()},
+        }
+    )
+
+
+def with_datasets(settings: EvaluateRecipe, places: Sequence[str]) -> list[dict[str, Any]]:
+    """`datasets` with others beside, each called by the last part of its place; with a number where another is."""
+    values = [item.model_dump(mode="json") for item in settings.datasets]
+    taken = {HELD_OUT, *(item.name for item in settings.datasets)}
+    for place in places:
+        plain = re.sub(r"[^\w.-]+", "-", place.rstrip("/").rpartition("/")[2]).strip("-") or "dataset"
+        numbers = (f"{plain}-{number}" for number in range(2, len(taken) + 3))
+        name = next(name for name in (plain, *numbers) if name not in taken)
+        taken.add(name)
+        values.append({"name": name, "dataset": place})
+    return values
