@@ -56,6 +56,17 @@ def key_words(keys: Sequence[str] | NDArray[Any]) -> NDArray[np.uint64]:
     return np.frombuffer(bytes.fromhex(joined), dtype=">u8").astype(np.uint64).reshape(-1, 2)
 
 
+def hashed_words(namespace: str, source_ids: Iterable[str]) -> NDArray[np.uint64]:
+    """`key_words` of the `make_key` of each id (n, 2), in a quarter of the time."""
+    empty = hashlib.blake2b(digest_size=16, person=_person(namespace))
+    found = bytearray()
+    for source_id in source_ids:
+        hasher = empty.copy()
+        hasher.update(source_id.encode("utf-8", "surrogatepass"))
+        found += hasher.digest()
+    return np.frombuffer(found, dtype=">u8").astype(np.uint64).reshape(-1, 2)
+
+
 def ranks(seed: int, keys: Sequence[str] | NDArray[Any], *salts: int | NDArray[Any]) -> NDArray[np.uint64]:
     """Uniform 64-bit rank of each key under a seed; salts (scalars or n) tell a key's items or copies apart"""
     return ranks_of_words(seed, key_words(keys), *salts)
