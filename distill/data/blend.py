@@ -64,9 +64,21 @@ class Blend:
             parts = [part + first for part, first in zip(parts, self._shards[:-1], strict=True)]
         return np.concatenate(parts)
 
-    def strings(self, name: str) -> list[str | None]:
+    def strings(self, name: str, rows: NDArray[np.int64] | None = None) -> list[str | None]:
+        """A column (n,), or its values at some rows, in their order."""
+        if rows is not None:
+            return self._strings_at(name, rows)
         parts = [item.strings(name) if item.has(name) else [None] * len(item) for item in self.sources]
         return [value for part in parts for value in part]
+
+    def _strings_at(self, name: str, rows: NDArray[np.int64]) -> list[str | None]:
+        found: list[str | None] = [None] * len(rows)
+        for number, source in enumerate(self.sources):
+            places = np.flatnonzero(self.source[rows] == number)
+            if len(places) and source.has(name):
+                for place, value in zip(places, source.strings(name, rows[places] - self.starts[number]), strict=True):
+                    found[place] = value
+        return found
 
     def value(self, name: str, row: int) -> Any:
         """One value of a column that the row's source has."""

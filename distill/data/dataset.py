@@ -49,8 +49,10 @@ class Dataset:
         """A column (n,) as integers; nulls become -1."""
         return self.index.column(name).cast(pa.int64()).fill_null(-1).to_numpy()
 
-    def strings(self, name: str) -> list[str | None]:
-        return self.index.column(name).cast(pa.string()).to_pylist()
+    def strings(self, name: str, rows: NDArray[np.int64] | None = None) -> list[str | None]:
+        """A column (n,), or its values at some rows."""
+        column = self.index.column(name)
+        return (column if rows is None else column.take(pa.array(rows))).cast(pa.string()).to_pylist()
 
 
 def open_dataset(url: str) -> Dataset:
