@@ -85,7 +85,7 @@ def on_this_ray(ray_session: Any, on_ray: Any) -> str:
 
 @lru_cache
 def uses_ray(file: str) -> bool:
-    return bool(re.search(r"\b(on_ray|ray_session)\b", (ROOT / file).read_text()))
+    return bool(re.search(r"\b(on_ray|on_this_ray|ray_session)\b", (ROOT / file).read_text()))
 
 
 @pytest.hookimpl(optionalhook=True)

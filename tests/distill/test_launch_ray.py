@@ -1,15 +1,11 @@
 import json
 
 import pytest
-
-from curate.core.errors import CurateError, RecipeError
-from distill.recipe import parse_recipe
-
-pytest.importorskip("pandas", reason="Ray Train asks for it: install ray[train]")
-
 from rich.console import Console
 
+from curate.core.errors import CurateError, RecipeError
 from distill.launch_ray import _group, _said, train_on_ray
+from distill.recipe import parse_recipe
 
 
 def test_a_number_of_workers_or_a_range():
