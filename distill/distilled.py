@@ -9,22 +9,24 @@ summary, patches = seen.teachers["dinov3"]  # in the teacher's own space
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from curate.core.errors import CurateError, InputError
-from distill.data.packing import grids as grids_of
-from distill.data.patches import patchify, resize_to_grid
-from distill.exported import TOKENIZER, WEIGHTS, ModelConfig, read_config
+from distill.data.packing import grid
+from distill.data.patches import patchify
+from distill.exported import TOKENIZER, WEIGHTS, ModelConfig, TeacherConfig, read_config
+from distill.given import Given, listed, pixels_of
 from distill.models.pooler import FrozenPooler
 from distill.models.pooler_config import new_pooler
 from distill.models.student import HeadConfig, Student, StudentConfig, build_student
@@ -33,7 +35,7 @@ from distill.recipe import StudentRecipe
 from distill.teachers import Standards
 from distill.tokenizer import Tokenizer
 
-Seen = Image.Image | NDArray[np.uint8]
+Module = TypeVar("Module", bound=nn.Module)
 
 
 @dataclass
@@ -79,28 +81,26 @@ class DistilledModel(nn.Module):
     def device(self) -> torch.device:
         return self.student.backbone.prefix.device
 
-    def prepare(self, image: Seen) -> NDArray[np.uint8]:
-        """A PIL picture, or bytes (H, W, 3), -> bytes (rows * patch, columns * patch, 3); what fits is not changed."""
-        patch = self.config.preprocessing.patch
-        if isinstance(image, np.ndarray):
-            if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
-                raise InputError(
-                    f"a picture of shape {image.shape} and type {image.dtype}; give RGB bytes (height, width, 3)"
-                )
-            height, width = image.shape[:2]
-        else:
-            width, height = image.size
-        size = np.array([width]), np.array([height])
-        columns, rows = (int(side[0]) for side in grids_of(*size, patch=patch, max_tokens=self.max_tokens))
-        if isinstance(image, np.ndarray):
-            if (height, width) == (rows * patch, columns * patch):
-                return image
-            image = Image.fromarray(image)
-        return resize_to_grid(image.convert("RGB"), columns, rows, patch)
+    def prepare(self, image: Given) -> NDArray[np.uint8]:
+        """A picture (its path, encoded bytes, PIL's, or RGB bytes (H, W, 3)) -> RGB bytes (rows * patch, columns *
+        patch, 3), as the reader of training makes them; what fits is not changed.
 
-    def forward(self, images: Sequence[Seen], *, teachers: Collection[str] | None = None) -> Output:
-        """Images (B) of any sizes, packed without padding. teachers: whose heads to compute; None for all."""
-        prepared = [self.prepare(image) for image in images]
+        Raises InputError for a picture that cannot be read, TypeError for what is none.
+        """
+        patch, limit = self.config.preprocessing.patch, self.max_tokens
+
+        def fit(width: int, height: int) -> tuple[int, int]:
+            columns, rows = grid(width, height, patch=patch, max_tokens=limit)
+            return columns * patch, rows * patch
+
+        return pixels_of(image, fit, reduced=self.config.preprocessing.decoding == "reduced")
+
+    def forward(self, images: Sequence[Given], *, teachers: Collection[str] | None = None) -> Output:
+        """Images (B) of any sizes, packed without padding. teachers: whose heads to compute; None for all.
+
+        Raises as `prepare` does, with the place of the picture.
+        """
+        prepared = [self._prepared(place, image) for place, image in enumerate(listed(images))]
         if not prepared:
             raise InputError("no pictures; give the model at least one")
         patch = self.config.preprocessing.patch
@@ -124,13 +124,30 @@ class DistilledModel(nn.Module):
         return output
 
     def encode_text(self, texts: Sequence[str]) -> Tensor:
-        """Texts -> (B, embed), comparable by cosine with `embedding`. Raises CurateError without a text tower."""
+        """Texts -> (B, embed), comparable by cosine with `embedding`.
+
+        Raises CurateError without a text tower, TypeError for what is no list of texts.
+        """
         if self.tokenizer is None or self.config.student.text is None:
             raise CurateError(
                 f"model {self.config.name!r} has no text tower; train one with student.text and contrastive"
             )
+        if isinstance(texts, str):
+            raise TypeError("a text alone; give a list of texts, as in encode_text([text])")
+        texts = list(texts)
+        for place, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise TypeError(f"text {place} is a {type(text).__name__}; give texts")
+        if not texts:
+            return torch.zeros(0, self.config.student.embed, device=self.device)
         tokens = torch.from_numpy(self.tokenizer.encode(texts, self.config.student.text.context))
         return self.student.text(tokens.to(self.device))
+
+    def _prepared(self, place: int, image: Given) -> NDArray[np.uint8]:
+        try:
+            return self.prepare(image)
+        except (InputError, TypeError) as error:
+            raise type(error)(f"picture {place}: {error}") from error
 
     def _project(self, name: str, seen: VitOutput, lengths: Sequence[int]) -> tuple[Tensor, Tensor | None]:
         """In the teacher's own space."""
@@ -153,27 +170,61 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> DistilledMo
     Raises InputError, a line, for a folder that is none, of a newer version, or whose weights are missing or broken.
     """
     folder = Path(path).expanduser()
-    config = read_config(folder)
-    tensors = _tensors(folder / WEIGHTS)
-    student = new_student(config.student, [HeadConfig(**teacher.head) for teacher in config.teachers])
-    _fill(student, _below(tensors, "student."), folder / WEIGHTS)
-    standards = [Standards.of(_below(tensors, f"standards.{number}.")) for number in range(len(config.teachers))]
+    config, place = read_config(folder), folder / WEIGHTS
+    tensors = _tensors(place)
+    if config.student.depth > len(tensors):
+        raise _unfit(place, f"{len(tensors)} weights for {config.student.depth} layers")
+    heads = [HeadConfig(**teacher.head.model_dump()) for teacher in config.teachers]
+    student = filled(partial(new_student, config.student, heads), _below(tensors, "student."), place)
+    standards = [_standards(teacher, number, tensors, place) for number, teacher in enumerate(config.teachers)]
     poolers = {}
     for number, teacher in enumerate(config.teachers):
         if teacher.pooler is not None:
-            poolers[teacher.name] = new_pooler(teacher.pooler)
-            _fill(poolers[teacher.name].module, _below(tensors, f"poolers.{number}."), folder / WEIGHTS)
-    tokenizer = None
-    if config.student.text is not None:
-        tokenizer = Tokenizer.parse((folder / TOKENIZER).read_text(), str(folder / TOKENIZER))
+            make = partial(_pooler, teacher.pooler)
+            poolers[teacher.name] = FrozenPooler(filled(make, _below(tensors, f"poolers.{number}."), place))
+    tokenizer = None if config.student.text is None else _tokenizer(folder / TOKENIZER, config.student.text.vocabulary)
     return DistilledModel(config, student, standards, tokenizer, poolers).eval().to(device)
+
+
+def _pooler(figures: dict[str, Any]) -> nn.Module:
+    return new_pooler(figures).module
 
 
 def _tensors(path: Path) -> dict[str, Tensor]:
     try:
-        return load_file(path)
+        tensors = load_file(path)
     except (SafetensorError, OSError) as error:
         raise InputError(f"{str(path)!r} cannot be read ({error}); export the model again") from error
+    bad = sorted(name for name, value in tensors.items() if not value.isfinite().all())
+    if bad:
+        raise InputError(
+            f"{str(path)!r}: {len(bad)} weights are not finite (NaN or infinite), first {bad[0]!r}; export the model "
+            f"of another checkpoint, or in another --precision"
+        )
+    return tensors
+
+
+def _tokenizer(path: Path, vocabulary: int) -> Tokenizer:
+    try:
+        tokenizer = Tokenizer.parse(path.read_bytes().decode(), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is no tokenizer ({error}); export the run again") from error
+    if len(tokenizer) > vocabulary:
+        raise InputError(f"{path} has {len(tokenizer)} tokens, the model {vocabulary}; export the run again")
+    return tokenizer
+
+
+def _standards(teacher: TeacherConfig, number: int, tensors: Mapping[str, Tensor], place: Path) -> Standards:
+    """How the I-th teacher's targets were standardised. Raises InputError where it is not there for its head."""
+    found = _below(tensors, f"standards.{number}.")
+    wanted = {"summary": teacher.head.summary} | ({"patches": teacher.head.patches} if teacher.patches else {})
+    for kind, width in wanted.items():
+        sizes = {"mean": (width,), "scale": (), "rotation": (width, width)}
+        for name, size in sizes.items():
+            value = found.get(f"{kind}_{name}")
+            if (value is None and name != "rotation") or (value is not None and value.shape != size):
+                raise _unfit(place, f"standards.{number}.{kind}_{name}")
+    return Standards.of(found)
 
 
 def new_student(size: StudentRecipe, heads: Sequence[HeadConfig]) -> Student:
@@ -192,19 +243,26 @@ def _below(tensors: Mapping[str, Tensor], start: str) -> dict[str, Tensor]:
     return {name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)}
 
 
-@torch.no_grad()
-def _fill(module: nn.Module, found: Mapping[str, Tensor], place: Path) -> None:
-    """Every weight must be there, and of its size."""
-    wanted = weights_of(module)
-    wrong = sorted(
-        name
-        for name in wanted.keys() | found.keys()
-        if name not in found or name not in wanted or wanted[name].shape != found[name].shape
-    )
-    if wrong:
-        raise InputError(
-            f"{str(place)!r} does not fit its configuration: {len(wrong)} weights differ, first {wrong[0]!r}; "
-            f"export the model again"
-        )
-    for name, value in wanted.items():
-        value.copy_(found[name])
+def filled(make: Callable[[], Module], found: Mapping[str, Tensor], place: Path) -> Module:
+    """A module with the weights found, of which none may be missing, left over, or of another size.
+
+    Its sizes are compared before memory is taken for it. Raises InputError, naming `place`.
+    """
+    try:
+        with torch.device("meta"):
+            wanted = {name: value.shape for name, value in weights_of(make()).items()}
+        names = sorted(wanted.keys() | found.keys())
+        wrong = [name for name in names if name not in found or wanted.get(name) != found[name].shape]
+        if wrong:
+            raise _unfit(place, f"{len(wrong)} weights differ, first {wrong[0]!r}")
+        module = make()
+    except (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise _unfit(place, f"there is no model of its sizes ({error or type(error).__name__})") from error
+    with torch.no_grad():
+        for name, value in weights_of(module).items():
+            value.copy_(found[name])
+    return module
+
+
+def _unfit(place: Path, why: str) -> InputError:
+    return InputError(f"{str(place)!r} does not fit its configuration: {why}; export the model again")

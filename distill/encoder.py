@@ -42,7 +42,8 @@ class DistillEncoder(FrozenEncoder):
         model.max_tokens = spec.options.get("max_tokens", model.max_tokens)
         if model.config.student.text is not None and self._head is None:
             self.context = model.config.student.text.context
-        preprocessing = model.config.preprocessing.model_dump(mode="json") | {"max_tokens": model.max_tokens}
+        figures = model.config.preprocessing.model_dump(mode="json", exclude={"decoding"})  # pictures come decoded
+        preprocessing = figures | {"max_tokens": model.max_tokens}
         super().__init__(spec, identity, model, preprocessing, device)
         patch = model.config.preprocessing.patch
         self.measure(np.zeros((patch, patch, 3), dtype=np.uint8))

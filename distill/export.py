@@ -9,15 +9,18 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import Literal
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from curate.core.errors import InputError, RecipeError
+from curate.core.errors import InputError, RecipeError, StorageError
 from curate.encoders.spec import parse_spec
 from distill.checkpoint import last_checkpoint, load_standards
 from distill.distilled import new_student, weights_of
@@ -27,6 +30,7 @@ from distill.exported import (
     PRECISIONS,
     TOKENIZER,
     WEIGHTS,
+    HeadSizes,
     ModelConfig,
     Preprocessing,
     TeacherConfig,
@@ -46,27 +50,43 @@ def export(run: str | Path, to: str | Path | None = None, *, precision: str = "f
     """The student of a run's last checkpoint -> a model folder, `RUN/model` where none is named; returns it.
 
     The moving average of the weights where the run has one. Raises InputError where there is no run, no checkpoint, or
-    another thing in the folder's place.
+    another thing in the folder's place; StorageError where it cannot be written, and then nothing is there.
     """
     if precision not in PRECISIONS:
         raise RecipeError(f"--precision {precision}: not one of {', '.join(PRECISIONS)}")
     place = RunFolder(Path(run).expanduser().absolute())
     recipe = place.recipe()
-    checkpoint = last_checkpoint(place, place.read("run.json")["fingerprint"])
+    folder = (Path(to).expanduser() if to is not None else place.path / "model").absolute()
+    _check_place(folder)
+    checkpoint = last_checkpoint(place, place.fingerprint())
     if checkpoint is None:
         raise InputError(f"{place.path} has no checkpoint yet; run `distill train` again to go on")
     standards = load_standards(place) or []
+    if len(standards) != len(recipe.teachers):
+        raise InputError(
+            f"{place.path}: its standards are of {len(standards)} teachers, its recipe names {len(recipe.teachers)}; "
+            f"run `distill train` again, which fits them anew"
+        )
     heads = heads_of(recipe, standards)
     trained = Trained(
         fingerprint=checkpoint.values["fingerprint"], step=checkpoint.values["step"], ema=checkpoint.averaged
     )
     student = new_student(recipe.student, heads)
-    student.load_state_dict(checkpoint.weights())
-    tokenizer = (place.path / TOKENIZER).read_bytes() if recipe.student.text is not None else None
+    checkpoint.fill(student)
     poolers = _poolers(recipe)
     config = describe(recipe, heads, trained, precision, poolers)
-    folder = Path(to) if to is not None else place.path / "model"
-    return write_model(folder, config, student, standards, tokenizer, poolers)
+    return write_model(folder, config, student, standards, _tokenizer(place, recipe), poolers)
+
+
+def _tokenizer(place: RunFolder, recipe: Recipe) -> bytes | None:
+    if recipe.student.text is None:
+        return None
+    try:
+        return (place.path / TOKENIZER).read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"{place.path / TOKENIZER} cannot be read ({error.strerror}); copy the run's folder whole, or train again"
+        ) from error
 
 
 def _poolers(recipe: Recipe) -> list[FrozenPooler | None]:
@@ -106,16 +126,21 @@ def describe(
         pooler = poolers[number] if poolers is not None else None
         patches = head.patches is not None and (item.patches.weight > 0 or pooler is not None)
         figures = None if pooler is None else describe_pooler(pooler, name)
-        teachers.append(TeacherConfig(name=name, head=asdict(head), patches=patches, pooler=figures))
+        teachers.append(TeacherConfig(name=name, head=HeadSizes(**asdict(head)), patches=patches, pooler=figures))
     tokens = max(stage.data.max_tokens for stage in recipe.staged())
     return ModelConfig(
         name=recipe.name,
         student=recipe.student,
         teachers=teachers,
-        preprocessing=Preprocessing(patch=recipe.student.patch, max_tokens=tokens),
+        preprocessing=Preprocessing(patch=recipe.student.patch, max_tokens=tokens, decoding=decoding(recipe)),
         trained=trained,
         precision=precision,
     )
+
+
+def decoding(recipe: Recipe) -> Literal["whole", "reduced"]:
+    """How the run's pictures are read: whole where a teacher looks at them."""
+    return "whole" if any(item.pictures == "own" for item in recipe.teachers) else "reduced"
 
 
 def write_model(
@@ -131,21 +156,48 @@ def write_model(
     An older model in the folder's place is replaced, and its card stays.
     """
     folder = folder.expanduser().absolute()
-    if folder.exists() and not _replaceable(folder):
-        raise InputError(f"{folder} exists and is no model; remove it, or name another folder with --to")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", suffix=".tmp", dir=folder.parent))
-    try:
-        save_file(_tensors(student, standards, poolers, config.precision), aside / WEIGHTS)
+    _check_place(folder)
+    tensors = _tensors(student, standards, poolers, config.precision)
+    with _explained(folder), _aside(folder) as aside:
+        save_file(tensors, aside / WEIGHTS)
         (aside / CONFIG).write_bytes(config.bytes())
         if tokenizer is not None:
             (aside / TOKENIZER).write_bytes(tokenizer)
         if (folder / CARD).is_file():
             shutil.copyfile(folder / CARD, aside / CARD)
         _publish(aside, folder)
+    return folder
+
+
+def _check_place(folder: Path) -> None:
+    """Raises InputError where another thing is there, StorageError where nothing can be written."""
+    with _explained(folder):
+        if folder.exists() and not _replaceable(folder):
+            raise InputError(f"{folder} exists and is no model; remove it, or name another folder with --to")
+        with _aside(folder):
+            pass
+
+
+@contextmanager
+def _aside(folder: Path) -> Iterator[Path]:
+    """A folder beside the one that is to be written, gone afterwards unless it was renamed."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", suffix=".tmp", dir=folder.parent))
+    try:
+        yield aside
     finally:
         shutil.rmtree(aside, ignore_errors=True)
-    return folder
+
+
+@contextmanager
+def _explained(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise StorageError(
+            f"{folder}: the model cannot be written ({why}); make room, or name another folder with --to"
+        ) from error
 
 
 def _replaceable(folder: Path) -> bool:
@@ -164,6 +216,10 @@ def _tensors(
     for name, value in weights.items():
         dtype = _DTYPES[precision] if value.ndim > 1 else torch.float32
         tensors[name] = value.detach().to("cpu", dtype if value.is_floating_point() else None)
+        if not tensors[name].isfinite().all():
+            broken = "the weights are broken; export another run"
+            why = f"too large for {precision}; give --precision float32" if value.isfinite().all() else broken
+            raise InputError(f"weight {name!r} would not be finite on disk: {why}")
     for number, standard in enumerate(standards):
         for name, value in standard.state().items():
             tensors[f"standards.{number}.{name}"] = value.detach().to("cpu", torch.float32)
@@ -183,7 +239,11 @@ def _publish(aside: Path, folder: Path) -> None:
     if folder.exists():
         old = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", suffix=".tmp", dir=folder.parent))
         os.replace(folder, old)
-        os.replace(aside, folder)
+        try:
+            os.replace(aside, folder)
+        except OSError:
+            os.replace(old, folder)
+            raise
         shutil.rmtree(old)
     else:
         os.replace(aside, folder)

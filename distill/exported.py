@@ -12,9 +12,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from curate.core.errors import InputError
 from curate.encoders.spec import Spec
@@ -24,24 +24,42 @@ from distill.recipe.section import Section
 FORMAT, VERSION = "distill", 1
 CONFIG, WEIGHTS, TOKENIZER, CARD = "config.json", "model.safetensors", "tokenizer.json", "MODEL_CARD.md"
 PRECISIONS = ("float32", "float16", "bfloat16")
+HALF = (0.5, 0.5, 0.5)
+Positive = Annotated[int, Field(ge=1)]
 
 
 class Preprocessing(Section):
     """Pictures keep their aspect, are never enlarged, and are resized to whole patches; x -> (x / 255 - mean) / std."""
 
-    patch: int
+    patch: Positive
     """Pixels."""
-    max_tokens: int
+    max_tokens: Positive
     """Patches of a picture at most: the largest that the student was trained on."""
-    mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
-    std: tuple[float, float, float] = (0.5, 0.5, 0.5)
-    interpolation: str = "bicubic"
+    mean: tuple[float, float, float] = HALF
+    std: tuple[float, float, float] = HALF
+    interpolation: Literal["bicubic"] = "bicubic"
+    decoding: Literal["whole", "reduced"] = "whole"
+    """reduced: files of JPEGs of twice the size that is needed are decoded at 1/2, 1/4 or 1/8, as the run read them."""
+
+    @field_validator("mean", "std")
+    @classmethod
+    def _halves(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        if value != HALF:
+            raise ValueError(f"students are given pixels scaled by {HALF}")
+        return value
+
+
+class HeadSizes(Section):
+    """Of a teacher's head, as HeadConfig."""
+
+    summary: Positive
+    patches: Positive | None
+    hidden: Positive
 
 
 class TeacherConfig(Section):
     name: str
-    head: dict[str, Any]
-    """Values of its HeadConfig."""
+    head: HeadSizes
     patches: bool
     """The head was trained to give the teacher's patch features, too."""
     pooler: dict[str, Any] | None = None
@@ -67,6 +85,17 @@ class ModelConfig(Section):
     precision: Literal["float32", "float16", "bfloat16"]
     """Of the weights on disk; they are loaded as float32."""
 
+    @model_validator(mode="after")
+    def _agrees(self) -> ModelConfig:
+        if self.preprocessing.patch != self.student.patch:
+            raise ValueError(f"preprocessing.patch is {self.preprocessing.patch}, student.patch {self.student.patch}")
+        for item in self.teachers:
+            if (item.patches or item.pooler) and item.head.patches is None:
+                raise ValueError(f"teachers: the head of {item.name!r} has no width of patch features")
+            if item.pooler and (not item.patches or item.pooler.get("width") != item.head.patches):
+                raise ValueError(f"teachers: the pooler of {item.name!r} does not take what its head gives")
+        return self
+
     def bytes(self) -> bytes:
         return json.dumps(self.model_dump(mode="json"), indent=1).encode() + b"\n"
 
@@ -86,7 +115,9 @@ def read_config(folder: Path) -> ModelConfig:
     if not isinstance(values, dict) or values.get("format") != FORMAT:
         raise InputError(f"{str(folder / CONFIG)!r} is of another kind of model; give what `distill export` wrote")
     version = values.get("version")
-    if not isinstance(version, int) or version > VERSION:
+    if type(version) is not int or version < 1:
+        raise InputError(f"{str(folder / CONFIG)!r}: version {version!r} is no whole number; export the model again")
+    if version > VERSION:
         raise InputError(
             f"{str(folder)!r} is a model of version {version}, this package reads up to {VERSION}; "
             f"update the package, or export the model with this one"
@@ -95,8 +126,9 @@ def read_config(folder: Path) -> ModelConfig:
         config = ModelConfig.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
-        at = ".".join(str(part) for part in first["loc"])
-        raise InputError(f"{str(folder / CONFIG)!r}: {at}: {first['msg']}; export the model again") from None
+        at = "".join(f"{part}: " for part in [".".join(map(str, first["loc"]))] if part)
+        said = first["msg"].removeprefix("Value error, ")
+        raise InputError(f"{str(folder / CONFIG)!r}: {at}{said}; export the model again") from None
     needed = [WEIGHTS, *([TOKENIZER] if config.student.text is not None else [])]
     for name in needed:
         if not (folder / name).is_file():

@@ -21,6 +21,7 @@ from torch.nn.functional import silu
 from distill.data.loader import collate
 from distill.data.pictures import Picture, Pictures
 from distill.evaluation.cka import EXPERT, LAYER, OUTPUT, Alignment
+from distill.evaluation.watchers import agreed
 from distill.losses import resample_patches
 from distill.models.moe import Moe
 from distill.models.student import Student
@@ -119,20 +120,24 @@ def align(
 ) -> Alignment:
     """Rows: the student's layers and experts. Columns: `TEACHER: layer I`, at most `layers` of them, and
     `TEACHER: output`. rows: pictures, the same on every rank; those that cannot be read are left out."""
-    alignment, batch = Alignment(), _Minibatch()
-    for row in rows[world.rank :: world.size]:
-        picture = pictures.get(int(row))
-        if not isinstance(picture, Picture):
-            continue
-        _student_rows(batch, student, picture)
-        _teacher_columns(batch, teachers, picture, layers)
-        batch.tokens += len(picture.patches)
-        if batch.tokens >= _TOKENS:
-            batch.into(alignment)
-            batch = _Minibatch()
-    batch.into(alignment)
+
+    def look() -> Alignment:
+        alignment, batch = Alignment(), _Minibatch()
+        for row in rows[world.rank :: world.size]:
+            picture = pictures.get(int(row))
+            if not isinstance(picture, Picture):
+                continue
+            _student_rows(batch, student, picture)
+            _teacher_columns(batch, teachers, picture, layers)
+            batch.tokens += len(picture.patches)
+            if batch.tokens >= _TOKENS:
+                batch.into(alignment)
+                batch = _Minibatch()
+        batch.into(alignment)
+        return alignment
+
     total = Alignment()
-    for part in world.gather(alignment):
+    for part in world.gather(agreed(world, look)):
         total.merge(part)
     return total
 

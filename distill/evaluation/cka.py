@@ -18,11 +18,13 @@ LAYER, EXPERT, OUTPUT = "layer", "expert", "output"
 """How rows and columns begin."""
 LEAST_TOKENS = 4
 """The unbiased estimate divides by n - 3."""
+_CONSTANT = 1e-12
+"""Spread over size of features below which it is rounding."""
 
 
 @dataclass(frozen=True)
 class Centred:
-    """Features (N, D) without their mean, and what `hsic` needs of them."""
+    """Features (N, D) without their mean, and what `hsic` needs of them. Of constant ones nothing is left."""
 
     x: NDArray[np.float64]
     own: NDArray[np.float64]
@@ -32,8 +34,10 @@ class Centred:
 
     @classmethod
     def of(cls, features_ND: Floats) -> Centred:
-        x = features_ND.astype(np.float64)
-        x = x - x.mean(0)
+        features = features_ND.astype(np.float64)
+        x = features - features.mean(0)
+        if np.linalg.norm(x) <= _CONSTANT * np.linalg.norm(features):
+            x = np.zeros_like(x)
         own = np.square(x).sum(1)
         return cls(x, own, x @ x.sum(0) - own)
 
@@ -52,8 +56,8 @@ def cka(a_ND: Floats, b_NP: Floats) -> float:
 
 
 def aligned(ab: float, aa: float, bb: float) -> float:
-    """hsic(a, b) over the root of hsic(a, a) hsic(b, b); NaN where one of the two is constant."""
-    return ab / np.sqrt(aa * bb) if aa > 1e-12 and bb > 1e-12 else float("nan")
+    """hsic(a, b) over the root of hsic(a, a) hsic(b, b), whatever the scale; NaN where one of the two is constant."""
+    return ab / np.sqrt(aa) / np.sqrt(bb) if aa > 0 and bb > 0 else float("nan")
 
 
 @dataclass

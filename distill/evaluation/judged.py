@@ -14,22 +14,24 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 from PIL import Image
 
 from curate.codec.images import probe
 from curate.codec.pixels import upright
 from curate.core.errors import InputError, Reject
-from curate.core.hashing import ranks
+from curate.core.hashing import ranks_of_words
 from distill.data.blend import Blend, open_blend
 from distill.data.draws import Draws
 from distill.data.members import Members
-from distill.data.split import held_out
+from distill.data.split import held_out_rows
 from distill.data.texts import Texts
 from distill.recipe import DataRecipe, EvaluateRecipe, SourceRecipe
 from distill.recipe.evaluate import JudgedRecipe
 
 _SALT = 0xE7A1
+_CHUNK = 1 << 22
 _OWN = ("label", "class_names", "texts", "masks")
 """Settings that a set may have of its own."""
 HELD_OUT = "held-out"
@@ -62,31 +64,36 @@ class Judged:
     settings: EvaluateRecipe
     seed: int = 0
     workers: int = 2
+    learnt: NDArray[np.bool_] | None = None
+    """(n,): the rows that may be learnt from; None for all that are not asked about."""
 
     def __post_init__(self) -> None:
         self.members = Members(self.blend)
-        keys = np.asarray(self.blend.strings("key"), dtype=object)
-        first = np.zeros(len(keys), dtype=bool)
-        first[np.unique(keys, return_index=True)[1]] = True
-        rows = np.flatnonzero(first)
-        self._order = rows[np.argsort(ranks(self.seed, keys[rows], _SALT), kind="stable")]
+        self._taken: dict[bool, tuple[int, NDArray[np.int64]]] = {}
 
     def rows(self, *, test: bool, most: int) -> NDArray[np.int64]:
         """Rows of one side, in the order in which they are taken."""
-        return self._order[self.test[self._order] == test][:most]
+        asked, found = self._taken.get(test, (0, None))
+        if found is None or most > asked:
+            side = self.test == test if self.learnt is None or test else self.learnt
+            found = lowest(self.blend.words_of, side, seed=self.seed, most=most)
+            self._taken[test] = most, found
+        return found[:most]
 
     def questions(self) -> Questions | str:
         """What neighbours, probes and zero-shot are asked, or in words why there is nothing to ask."""
         settings, label = self.settings, self.settings.label
-        known = self._labels()
-        if isinstance(known, str):
-            return known
-        train, asked = (
-            np.array([row for row in self._order if self.test[row] == side and known[row]], dtype=np.int64)[:most]
-            for side, most in ((False, settings.max_train_images), (True, settings.max_test_images))
-        )
-        if not len(asked):
+        learnt = self._labelled(test=False, most=settings.max_train_images)
+        questioned = self._labelled(test=True, most=settings.max_test_images)
+        known = learnt | questioned
+        if not known and not self.blend.has(label):
+            return (
+                f"no column, member or JSON field {label!r}; carry a column into the dataset, or set evaluate.label "
+                f"to a column, a member ('cls') or a field ('json.name')"
+            )
+        if not questioned:
             return f"no picture that is asked about has a {label!r}"
+        train, asked = (np.array(list(side), dtype=np.int64) for side in (learnt, questioned))
         classes = sorted({known[row] for row in [*train, *asked]})
         if len(classes) < 2:
             return f"all pictures have the same {label!r}, {classes[0]!r}; there is nothing to tell apart"
@@ -102,20 +109,20 @@ class Judged:
             left_out_classes=len({known[row] for row in asked[~kept]}),
         )
 
-    def _labels(self) -> dict[int, str] | str:
-        """By row; "" where it has none. Out of the index, or out of the tars for the rows that may be taken."""
-        label, settings = self.settings.label, self.settings
-        if self.blend.has(label):
-            return {row: value or "" for row, value in enumerate(self.blend.strings(label))}
-        rows = [*self.rows(test=False, most=settings.max_train_images),
-                *self.rows(test=True, most=settings.max_test_images)]  # fmt: skip
-        found = dict(zip(rows, (own[0] if own else "" for own in self.texts([label], rows)), strict=True))
-        if not any(found.values()):
-            return (
-                f"no column, member or JSON field {label!r}; carry a column into the dataset, or set evaluate.label "
-                f"to a column, a member ('cls') or a field ('json.name')"
-            )
-        return {row: found.get(row, "") for row in range(len(self.blend))}
+    def _labelled(self, *, test: bool, most: int) -> dict[int, str]:
+        """Labels by row, of the first rows of a side that have one; of labels in the tars, of those among the first
+        rows."""
+        label, taken = self.settings.label, most
+        if not self.blend.has(label):
+            rows = self.rows(test=test, most=most)
+            return {int(row): own[0] for row, own in zip(rows, self.texts([label], rows.tolist()), strict=True) if own}
+        while True:
+            rows = self.rows(test=test, most=taken)
+            names = pa.array(self.blend.values(label, rows)).cast(pa.string()).to_pylist()
+            known = [(row, name) for row, name in zip(rows.tolist(), names, strict=True) if name]
+            if len(known) >= most or len(rows) < taken:
+                return dict(known[:most])
+            taken *= 4
 
     def texts(self, names: Sequence[str], rows: Sequence[int]) -> list[list[str]]:
         """All texts of each row: members of these names, or JSON fields. What cannot be read is not there."""
@@ -150,6 +157,35 @@ class Judged:
         if name == ALPHA:
             return (values >= 128).astype(np.int64)
         return np.where(values == 255, -1, values)
+
+
+def lowest(
+    words_of: Callable[[NDArray[np.int64]], NDArray[np.uint64]],
+    chosen: NDArray[np.bool_],
+    *,
+    seed: int,
+    most: int,
+    chunk: int = _CHUNK,
+) -> NDArray[np.int64]:
+    """Of the chosen rows (n,), the `most` of lowest hash(seed, key), the lowest first; of equal keys the first row.
+
+    words_of: keys (m, 2) of rows (m,). Needs memory for a chunk of rows and for those that it finds.
+    """
+    rows = np.zeros(0, dtype=np.int64)
+    rank = np.zeros(0, dtype=np.uint64)
+    for start in range(0, len(chosen), chunk):
+        more = start + np.flatnonzero(chosen[start : start + chunk])
+        found = ranks_of_words(seed, words_of(more), _SALT)
+        if len(rows) == most:
+            more, found = more[found < rank[-1]], found[found < rank[-1]]
+        rows, rank = np.concatenate([rows, more]), np.concatenate([rank, found])
+        order = np.lexsort((rows, rank))
+        rows, rank = rows[order], rank[order]
+        new = np.ones(len(rows), dtype=bool)
+        words = words_of(rows)
+        new[1:] = (rank[1:] != rank[:-1]) | (words[1:] != words[:-1]).any(1)
+        rows, rank = rows[new][:most], rank[new][:most]
+    return rows
 
 
 def _alpha(image: Image.Image) -> Image.Image | None:
@@ -208,12 +244,12 @@ def open_sources(recipe: JudgedRecipe, max_tokens: int = 1) -> Blend:
 
 def open_judged(recipe: JudgedRecipe, settings: EvaluateRecipe, *, max_tokens: int, seed: int, workers: int) -> Judged:
     """With the settings that are the set's own in place of the section's."""
-    blend = open_sources(recipe, max_tokens)
+    blend, learnt = open_sources(recipe, max_tokens), None
     if recipe.train is None:
-        sets = blend.strings("duplicate_set") if blend.has("duplicate_set") else None
-        keys = [str(key) for key in blend.strings("key")]
-        test = held_out(keys, sets, seed=seed, fraction=recipe.test_fraction)
+        test = held_out_rows(blend, seed=seed, fraction=recipe.test_fraction)
     else:
         test = blend.source == 0
+        learnt, asked = ~test, blend.words_of(np.flatnonzero(test))[:, 0]
+        learnt[learnt] = ~np.isin(blend.words_of(np.flatnonzero(learnt))[:, 0], asked)
     own = {name: getattr(recipe, name) or getattr(settings, name) for name in _OWN}
-    return Judged(recipe.name, blend, test, settings.model_copy(update=own), seed, workers)
+    return Judged(recipe.name, blend, test, settings.model_copy(update=own), seed, workers, learnt)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from curate.core.errors import RecipeError
@@ -14,7 +15,7 @@ from distill.evaluation.judged import HELD_OUT, Judged, open_judged
 from distill.evaluation.page import render
 from distill.evaluation.show import AFTER, BEFORE
 from distill.evaluation.subjects import OWN, StudentSubject, Subject, TeacherSubject, text_encoder
-from distill.evaluation.watchers import Models
+from distill.evaluation.watchers import Models, agreed
 from distill.evaluation.zero_shot import TextEncoder
 from distill.models.student import Student
 from distill.parallel import World
@@ -31,15 +32,14 @@ def evaluate_run(bench: Workbench, student: Student, standards: Sequence[Standar
     bench: of the run's last stage; standards: of its teachers.
     """
     recipe, settings, teachers = bench.recipe, bench.recipe.evaluate, bench.teachers
-    student.eval()
     read = _teachers_texts(teachers.encoders, settings, str(bench.world.device))
     own = dict(read)
     if student.text is not None and bench.tokenizer is not None and recipe.student.text is not None:
         own[OWN] = text_encoder(student, bench.tokenizer, recipe.student.text.context)
     subjects: list[Subject] = [
-        StudentSubject(BEFORE, bench.new_student().eval()),
+        StudentSubject(BEFORE, _judged(bench.new_student())),
         StudentSubject(
-            AFTER, student, teachers=teachers.names, standards=standards, poolers=bench.poolers(), texts=own
+            AFTER, _judged(student), teachers=teachers.names, standards=standards, poolers=bench.poolers(), texts=own
         ),
         *(TeacherSubject(name, read.get(name)) for name in teachers.names),
     ]
@@ -63,13 +63,19 @@ def evaluate_model(model: DistilledModel, recipe: Recipe, world: World) -> tuple
     return _report(f"{model.config.name}: evaluation", settings, list(_others(recipe, [subject], None, world)))
 
 
+def _judged(student: Student) -> Student:
+    """As features are looked at: in float32, which `varlen` does not take."""
+    if student.backbone.attention == "varlen":
+        student.backbone.attention = "auto"
+    return student.eval()
+
+
 def _others(recipe: Recipe, subjects: Sequence[Subject], teachers: Teachers | None, world: World) -> list[Findings]:
     """Every other set of pictures, at the largest size of the recipe's own."""
     found = []
+    how: Any = {"max_tokens": recipe.data.max_tokens, "seed": recipe.seed, "workers": recipe.run.workers}
     for other in recipe.evaluate.datasets:
-        judged = open_judged(
-            other, recipe.evaluate, max_tokens=recipe.data.max_tokens, seed=recipe.seed, workers=recipe.run.workers
-        )
+        judged = agreed(world, partial(open_judged, other, recipe.evaluate, **how))
         fresh = None if teachers is None or not teachers.names else teachers.again()
         pictures = Pictures(judged.blend, patch=recipe.student.patch, teachers=fresh)
         found.append(judge(Models(subjects, fresh, pictures, world, recipe.run.workers), judged))

@@ -7,13 +7,14 @@ pictures; what they have seen is put together afterwards, so none waits for anot
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from curate.core.errors import CurateError
 from distill.data.loader import Batch, collate, read_in_order
 from distill.data.patches import unpatchify
 from distill.data.pictures import Pictures
@@ -23,6 +24,7 @@ from distill.parallel import World
 from distill.teachers import Target, Teachers
 
 Floats = NDArray[np.floating[Any]]
+Found = TypeVar("Found")
 _BATCH = 64
 
 
@@ -60,15 +62,11 @@ class Models:
     workers: int = 2
 
     def watch(self, rows: NDArray[np.int64], watchers: Sequence[Watcher]) -> Counter[str]:
-        """Show rows (n), the same on every rank, to the watchers. Returns why pictures were skipped, and how many."""
-        skipped: Counter[str] = Counter()
-        mine = rows[self.world.rank :: self.world.size]
-        for pictures, bad in read_in_order(self.pictures, mine, batch=_BATCH, workers=self.workers):
-            skipped.update(item.reason for item in bad)
-            if pictures:
-                seen = self.ask(collate(pictures))
-                for watcher in watchers:
-                    watcher.see(seen)
+        """Show rows (n), the same on every rank, to the watchers. Returns why pictures were skipped, and how many.
+
+        What one rank cannot go on after is raised on all.
+        """
+        skipped = agreed(self.world, lambda: self._look(rows[self.world.rank :: self.world.size], watchers))
         for watcher in watchers:
             watcher.merge(self.world)
         total: Counter[str] = Counter()
@@ -76,12 +74,37 @@ class Models:
             total.update(part)
         return total
 
+    def _look(self, rows: NDArray[np.int64], watchers: Sequence[Watcher]) -> Counter[str]:
+        """This rank's rows."""
+        skipped: Counter[str] = Counter()
+        for pictures, bad in read_in_order(self.pictures, rows, batch=_BATCH, workers=self.workers):
+            skipped.update(item.reason for item in bad)
+            if pictures:
+                seen = self.ask(collate(pictures))
+                for watcher in watchers:
+                    watcher.see(seen)
+        return skipped
+
     def ask(self, batch: Batch) -> Seen:
         names = self.teachers.names if self.teachers is not None else []
         found = self.teachers.targets(batch) if self.teachers is not None else []
         targets = dict(zip(names, found, strict=True))
         answers = {subject.name: subject(batch, targets) for subject in self.subjects}
         return Seen(batch, [picture.row for picture in batch.pictures], answers, targets)
+
+
+def agreed(world: World, work: Callable[[], Found]) -> Found:
+    """What `work` gives on this rank. It may not wait for other ranks; an error of one is raised on every one, so that
+    the others do not wait for it later."""
+    found, error = None, None
+    try:
+        found = work()
+    except CurateError as raised:
+        error = raised
+    for raised_there in world.gather(error):
+        if raised_there is not None:
+            raise raised_there
+    return cast(Found, found)
 
 
 def added(parts: Sequence[dict[Any, Any]]) -> dict[Any, Any]:
