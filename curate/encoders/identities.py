@@ -35,6 +35,10 @@ class Hub:
 
 
 def identity(spec: Spec, precision: str) -> dict[str, Any]:
+    """Raises InputError for a local checkpoint or folder that is not there, or not of its kind."""
+    if spec.path is not None:
+        for problem in problems(spec):
+            raise InputError(problem)
     weights, preprocessing = _weights(spec)
     return {"encoder": spec.public, "weights": weights, "preprocessing": preprocessing, "precision": precision}
 

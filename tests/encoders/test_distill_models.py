@@ -147,8 +147,13 @@ def test_problems_are_one_line(folder, options, says):
 
 
 def test_broken_folders_are_one_line(tmp_path):
+    """The same line, whoever asks first."""
     spec = f"distill:{tmp_path}/model"
     assert "is no folder; give one that `distill export` wrote" in encoders.problems(spec)[0]
+    with pytest.raises(InputError, match="is no folder; give one that `distill export` wrote"):
+        encoders.identity(spec)
+    with pytest.raises(InputError, match=r"no config\.json in .*; give a folder that `distill export` wrote"):
+        encoders.identity(f"distill:{tmp_path}")
     save_distill(tmp_path / "model", text=False, teachers=["one"])
     assert "has no text tower; use an image-text model: 'tiny'" in encoders.text_problems(spec)[0]
     weights = tmp_path / "model" / WEIGHTS
