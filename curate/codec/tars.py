@@ -97,13 +97,13 @@ def members(fileobj: IO[bytes]) -> Iterator[Member]:
     fileobj.seek(0)
     last = ""
     try:
-        tar = tarfile.TarFile.open(fileobj=fileobj, mode="r:", encoding="utf-8", errors="backslashreplace")
+        tar = tarfile.TarFile.open(fileobj=fileobj, mode="r:", encoding="utf-8", errors="surrogateescape")
         while (info := tar.next()) is not None:
             tar.members.clear()  # type: ignore[attr-defined]  # else it keeps every header
             if info.isdir():
                 continue
-            last = info.name
             member = _member(info, total)
+            last = member.name
             yield member
             if member.reject == "truncated_tar":
                 return
@@ -116,14 +116,15 @@ def members(fileobj: IO[bytes]) -> Iterator[Member]:
 
 def _member(info: tarfile.TarInfo, total: int) -> Member:
     reason, detail = None, ""
+    name = info.name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
     if info.isreg() and info.offset_data + info.size > total:
         missing = info.offset_data + info.size - total
         reason, detail = "truncated_tar", f"the tar ends {missing} bytes before this member does"
     elif not info.isreg() or info.issparse():
         reason, detail = "not_a_file", f"type {info.type.decode('latin-1')!r}; only plain files are read"
     elif is_unsafe(info.name):
-        reason, detail = "unsafe_path", f"{info.name!r} leads out of the archive"
-    return Member(info.name, info.offset_data, info.size, reason, detail)
+        reason, detail = "unsafe_path", f"{name!r} leads out of the archive"
+    return Member(name, info.offset_data, info.size, reason, detail)
 
 
 def is_unsafe(name: str) -> bool:

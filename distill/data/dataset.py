@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from curate.core.errors import InputError
-from curate.core.hashing import digest, digest_bytes
+from curate.core.hashing import digest, digest_bytes, keys_of_words
 from curate.core.storage import Storage, open_storage
+from distill.data.index import KEY, VERSION, Index, Table, made_index, wanted
 
 REQUIRED = ("shard", "row", "key", "copy", "ext", "offset", "size", "width", "height")
+_BATCH, _BLOCK = 1 << 17, 8 << 20
 
 
 class NoDataset(InputError):
@@ -28,48 +31,78 @@ class Dataset:
 
     storage: Storage
     """Rooted at the folder."""
-    index: pa.Table
-    """Samples in the order in which they were written."""
+    index: Index
+    """Numbers of the samples, in the order in which they were written."""
+    columns: list[str]
+    """All that the table has."""
+    read: Callable[[str], pa.ChunkedArray]
+    """One of these out of the table: what is no number is read when it is asked for."""
     tars: list[str]
     """File names by shard."""
-    fingerprint: str
-    """The same content has the same value wherever it lies."""
+
+    @property
+    def fingerprint(self) -> str:
+        """The same content has the same value wherever it lies."""
+        return self.index.fingerprint
 
     @property
     def url(self) -> str:
         return self.storage.url
 
     def __len__(self) -> int:
-        return self.index.num_rows
+        return len(self.index)
 
     def has(self, name: str) -> bool:
-        return name in self.index.column_names
+        return name in self.columns
 
-    def integers(self, name: str) -> NDArray[np.int64]:
-        """A column (n,) as integers; nulls become -1."""
-        return self.index.column(name).cast(pa.int64()).fill_null(-1).to_numpy()
+    def integers(self, name: str) -> NDArray[Any]:
+        """A column (n,) as integers; nulls are -1."""
+        if self.index.has(name):
+            return self.index.numbers(name)
+        return self.read(name).cast(pa.int64()).fill_null(-1).to_numpy()
 
-    def strings(self, name: str, rows: NDArray[np.int64] | None = None) -> list[str | None]:
-        """A column (n,), or its values at some rows."""
-        column = self.index.column(name)
-        return (column if rows is None else column.take(pa.array(rows))).cast(pa.string()).to_pylist()
+    def strings(self, name: str) -> list[str | None]:
+        """A whole column as Python's strings, 100 bytes each: for few rows take `values`."""
+        if name == KEY:
+            return list(keys_of_words(self.index.words))
+        return self.read(name).cast(pa.string()).to_pylist()
+
+    def values(self, name: str, rows: NDArray[np.int64]) -> list[Any]:
+        """A column's values at some rows."""
+        return self.read(name).take(pa.array(rows)).to_pylist()
 
 
 def open_dataset(url: str) -> Dataset:
-    """Raises InputError when the folder is no dataset, is unfinished, or has no samples."""
+    """Raises InputError when the folder is no dataset, is unfinished, has no samples, or cannot be read."""
     storage = _locate(url)
-    data = storage.read("index.parquet")
-    table = pq.read_table(pa.BufferReader(data))
-    missing = [name for name in REQUIRED if name not in table.column_names]
+    manifest, sizes = (_object(storage, name) for name in ("manifest.json", "sizes.json"))
+    place = f"{storage.url}/index.parquet"
+    with _readable(place), storage.open("index.parquet") as file:
+        table = pq.ParquetFile(file)
+        rows, names = table.metadata.num_rows, table.schema_arrow.names
+    missing = [name for name in REQUIRED if name not in names]
     if missing:
-        raise InputError(f"{url}/index.parquet: no column {', '.join(missing)}; write the dataset again with pack")
-    if not table.num_rows:
+        raise InputError(f"{place}: no column {', '.join(missing)}; write the dataset again with pack")
+    if not rows:
         raise InputError(f"{url}: the dataset has no samples; look at its funnel with `curate status`")
-    tars = sorted(storage.read_json("sizes.json"))
-    named = pc.max(table.column("shard")).as_py() + 1
+    chosen = wanted(names)
+    index = made_index(
+        Table(
+            place, _stamp(storage, manifest), rows, chosen, lambda: _batches(storage, place, chosen),
+            lambda _: _fingerprint(storage, place, manifest),
+        )
+    )  # fmt: skip
+    tars, named = sorted(sizes), int(index.numbers("shard")[-1]) + 1
     if named > len(tars):
-        raise InputError(f"{url}/sizes.json: {len(tars)} tars, but the index names {named}; write the dataset again")
-    return Dataset(storage, table, tars, _fingerprint(storage.read_json("manifest.json"), data))
+        raise InputError(
+            f"{storage.url}/sizes.json: {len(tars)} tars, but the index names {named}; write the dataset again"
+        )
+
+    def read(name: str) -> pa.ChunkedArray:
+        with _readable(place):
+            return storage.read_table("index.parquet", columns=[name]).column(name)
+
+    return Dataset(storage, index, names, read, tars)
 
 
 def _locate(url: str) -> Storage:
@@ -78,7 +111,10 @@ def _locate(url: str) -> Storage:
     if storage.exists("manifest.json"):
         return storage
     if not storage.fs.isdir(storage.root):
-        raise InputError(f"data.sources: {url!r} is no folder; give the dataset folder that a pipeline wrote")
+        what = "a file" if storage.exists("") else "no folder"
+        raise InputError(
+            f"data.sources: {url!r} is {what}; give the dataset folder that a pipeline wrote, or .tar files"
+        )
     below = sorted(path.rstrip("/").rsplit("/", 1)[-1] for path in storage.fs.ls(storage.root, detail=False))
     finished = [name for name in below if storage.exists(f"{name}/manifest.json")]
     if len(finished) != 1:
@@ -89,6 +125,49 @@ def _locate(url: str) -> Storage:
     return open_storage(storage.url_of(finished[0]))
 
 
-def _fingerprint(manifest: Any, index: bytes) -> str:
-    stated = manifest.get("fingerprint") if isinstance(manifest, dict) else None
-    return digest({"fingerprint": stated, "index": digest_bytes([index])})
+def _object(storage: Storage, name: str) -> dict[str, Any]:
+    try:
+        found = storage.read_json(name)
+        if not isinstance(found, dict):
+            raise ValueError(f"a JSON object was expected, found {type(found).__name__}")
+    except (OSError, ValueError) as error:
+        raise InputError(f"{storage.url_of(name)}: cannot be read ({_why(error)}); {_REMEDY}") from error
+    return found
+
+
+@contextmanager
+def _readable(place: str) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise InputError(f"{place}: cannot be read ({_why(error)}); {_REMEDY}") from error
+
+
+_REMEDY = "copy it again from where it was written, or write the dataset again with pack"
+
+
+def _why(error: BaseException) -> str:
+    return "it is not there" if isinstance(error, FileNotFoundError) else " ".join(str(error).split())[:200]
+
+
+def _batches(storage: Storage, place: str, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    with _readable(place), storage.open("index.parquet") as file:
+        yield from pq.ParquetFile(file).iter_batches(batch_size=_BATCH, columns=list(names))
+
+
+def _stamp(storage: Storage, manifest: dict[str, Any]) -> str:
+    """Of where the index lies and when it was written: its arrays are kept under it."""
+    info = storage.fs.info(storage.path("index.parquet"))
+    written = [str(info.get(name, "")) for name in ("size", "mtime", "ino", "ETag", "LastModified")]
+    return digest({"version": VERSION, "place": storage.url, "written": written, "manifest": manifest})
+
+
+def _fingerprint(storage: Storage, place: str, manifest: dict[str, Any]) -> str:
+    with _readable(place), storage.open("index.parquet") as file:
+        index = digest_bytes(_blocks(file))
+    return digest({"fingerprint": manifest.get("fingerprint"), "index": index})
+
+
+def _blocks(file: IO[bytes]) -> Iterator[bytes]:
+    while block := file.read(_BLOCK):
+        yield block

@@ -101,7 +101,7 @@ class Loader:
     def _submit(
         self, pool: ThreadPoolExecutor, step: Step
     ) -> tuple[Step, list[int], list[Future[list[Picture | Skipped]]]]:
-        mine = range(self.rank, len(step.sequences), self.world)
+        mine = range(self.rank, len(step.sequences), self.world)  # may be empty: every rank still takes the step
         sequence = [number for number in mine for _ in step.sequences[number]]
         drawn = [
             (int(row), int(epoch))
@@ -131,7 +131,8 @@ def read_in_order(
 ) -> Iterator[tuple[list[Picture], list[Skipped]]]:
     """Pictures of given rows once, in that order, `batch` at a time: what fitting and evaluation read."""
     todo = [int(row) for row in rows]
-    with ThreadPoolExecutor(workers, thread_name_prefix="distill-read") as pool:
+    reading = pictures.members.passing(np.array(todo, dtype=np.int64))
+    with reading, ThreadPoolExecutor(workers, thread_name_prefix="distill-read") as pool:
         ahead: deque[list[Future[Picture | Skipped]]] = deque()
         for start in range(0, len(todo) + 2 * batch, batch):
             if todo[start : start + batch]:

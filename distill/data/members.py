@@ -1,6 +1,7 @@
 """Bytes of samples out of a dataset's tars: local tars in place, remote ones streamed once into temporary files.
 
-Where this process takes less than a tenth of every tar (many ranks), ranges are fetched instead of whole tars.
+Where this process takes less than a tenth of a tar (one of many ranks, or a pass over few samples), ranges are fetched
+instead of the whole.
 """
 
 from __future__ import annotations
@@ -9,14 +10,21 @@ import os
 import tarfile
 import tempfile
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from curate.core.errors import Reject
 from curate.core.storage import Storage
 from distill.data.blend import Blend, as_blend
 from distill.data.dataset import Dataset
+from distill.data.index import ITEM
 
 STREAM_SHARE = 0.1
+OPEN_TARS = 64
 _BLOCK = tarfile.BLOCKSIZE
 _FOLLOWING = 2
 """Members behind the picture of a sample: its text, if it has one, and its JSON."""
@@ -25,13 +33,12 @@ _FOLLOWING = 2
 class Members:
     """`read(row)` gives a sample's encoded picture; safe to call from many threads."""
 
-    def __init__(self, dataset: Dataset | Blend, *, share: float = 1.0, open_tars: int = 64) -> None:
+    def __init__(self, dataset: Dataset | Blend, *, share: float = 1.0, open_tars: int = OPEN_TARS) -> None:
         """share: of each tar's samples that this process reads; open_tars: of each source kept open, and on disk."""
         self._blend = as_blend(dataset)
-        self._shard = self._blend.integers("shard")
-        self._offset, self._size = self._blend.integers("offset"), self._blend.integers("size")
-        self._places: dict[str, _Places] = {}
         self._share = share
+        self._shares: dict[int, float] = {}
+        """Of shards of which less is read than of others, for as long as a pass takes."""
         self._open: dict[int, _Tar] = {}
         self._open_tars = open_tars * len(self._blend.sources)
         self._clock = 0
@@ -39,22 +46,36 @@ class Members:
 
     def read(self, row: int) -> bytes:
         """Raises Reject shard_missing or truncated_member."""
-        return self._read(self._shard.item(row), self._offset.item(row), self._size.item(row))
+        number = self._blend.number
+        return self._read(number("shard", row), number("offset", row), number("size", row))
 
     def member(self, row: int, name: str) -> bytes | None:
         """Another member of a sample by its extension (`txt`, `json`); None when it has none. Raises as `read`."""
-        places = self._places.get(name)
-        if places is None:
-            places = self._places[name] = _Places(self._blend, name)
-        if not places.known[self._blend.source[row]]:
-            return self._following(row, name)
-        offset, size = int(places.offset[row]), int(places.size[row])
-        return None if offset < 0 else self._read(int(self._shard[row]), offset, size)
+        number, prefix = self._blend.number, "text" if name == "txt" else name
+        source = self._blend.sources[self._blend.place(row)[0]]
+        if source.has(f"{prefix}_offset"):
+            offset = number(f"{prefix}_offset", row)
+            return None if offset < 0 else self._read(number("shard", row), offset, number(f"{prefix}_size", row))
+        return self._following(row, name) if source.has(ITEM) else None
+
+    @contextmanager
+    def passing(self, rows: NDArray[np.int64]) -> Iterator[None]:
+        """While only these rows are read: of a tar with few of them, ranges are fetched."""
+        shards, counts = np.unique(self._blend.take("shard", rows), return_counts=True)
+        for shard, count in zip(shards.tolist(), counts.tolist(), strict=True):
+            self._shares[shard] = min(self._share, count / self._blend.shard_samples(shard))
+        try:
+            yield
+        finally:
+            self._shares.clear()
+            with self._lock:
+                self._open = {shard: tar for shard, tar in self._open.items() if not isinstance(tar, _Remote)}
 
     def _following(self, row: int, name: str) -> bytes | None:
         """A member that the index does not place: in datasets of `curate` it comes right behind the picture."""
-        shard, sought = int(self._shard[row]), f"{self._blend.value('name', row)}.{name}"
-        at = int(self._offset[row]) + int(self._size[row])
+        number = self._blend.number
+        sought = f"{self._blend.key(row)}-{number(ITEM, row)}-{number('copy', row)}.{name}"
+        shard, at = number("shard", row), number("offset", row) + number("size", row)
         for _ in range(_FOLLOWING):
             at += -at % _BLOCK
             try:
@@ -82,22 +103,13 @@ class Members:
         with self._lock:
             if shard not in self._open:
                 storage, name = self._blend.tar(shard)
-                whole = storage.local or self._share >= STREAM_SHARE
+                whole = storage.local or self._shares.get(shard, self._share) >= STREAM_SHARE
                 self._open[shard] = _Tar(storage, name) if whole else _Remote(storage, name)
             opened = self._open[shard]
             for _ in range(len(self._open) - self._open_tars):
                 others = (number for number in self._open if number != shard)
                 del self._open[min(others, key=lambda number: self._open[number].used)]
             return opened
-
-
-class _Places:
-    """Where the index says that a kind of member lies."""
-
-    def __init__(self, blend: Blend, name: str) -> None:
-        prefix = "text" if name == "txt" else name
-        self.known = [source.has(f"{prefix}_offset") for source in blend.sources]
-        self.offset, self.size = blend.integers(f"{prefix}_offset"), blend.integers(f"{prefix}_size")
 
 
 class _Tar:

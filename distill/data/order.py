@@ -7,33 +7,84 @@
 
 So at most lanes x window_shards tars are in use at any moment, each is read once per epoch, and the shuffle reaches
 over all of them. The dataset's tars are shuffled globally when they are written, so a window need not be large.
+
+Where a place of the order lies follows from the shards' counts alone, so only the windows that are asked for are
+sorted: memory does not grow with the dataset.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
-from curate.core.hashing import make_key, ranks, ranks_of_words
+from curate.core.hashing import make_key, ranks
+
+Shuffled = Callable[[Sequence[int], int], NDArray[np.int64]]
+"""(shards of a window, epoch) -> its samples in their order."""
 
 
-def epoch_order(
-    words: NDArray[np.uint64],
-    shards: NDArray[np.int64],
-    rows: NDArray[np.int64],
-    *,
-    seed: int,
-    epoch: int,
-    lanes: int,
-    window_shards: int,
-) -> NDArray[np.int64]:
-    """Permutation (n,) of n samples given by key (n, 2), shard (n,) and row within the shard (n,)."""
-    present, shard_of = np.unique(shards, return_inverse=True)
-    lanes = min(lanes, len(present))
-    shard_ranks = ranks(seed, [make_key("shard", str(shard)) for shard in present], epoch)
-    turn = np.argsort(np.argsort(shard_ranks, kind="stable"), kind="stable")[shard_of]
-    lane, window = turn % lanes, turn // lanes // window_shards
-    by_lane = np.lexsort((ranks_of_words(seed, words, epoch, shards, rows), window, lane))
-    lane = lane[by_lane]
-    place = np.arange(len(lane)) - np.searchsorted(lane, np.arange(lanes))[lane]
-    return by_lane[np.lexsort((lane, place))]
+class EpochOrder:
+    """`take(places)` of one epoch of one source."""
+
+    def __init__(
+        self,
+        counts: NDArray[np.int64],
+        shuffled: Shuffled,
+        *,
+        seed: int,
+        epoch: int,
+        lanes: int,
+        window_shards: int,
+    ) -> None:
+        """counts: samples of each shard."""
+        present = np.flatnonzero(counts)
+        self._epoch, self._shuffled = epoch, shuffled
+        ordered = present[
+            np.argsort(ranks(seed, [make_key("shard", str(shard)) for shard in present], epoch), kind="stable")
+        ]
+        self._lanes = [
+            [mine[start : start + window_shards] for start in range(0, len(mine), window_shards)]
+            for mine in (ordered[lane::lanes] for lane in range(min(lanes, len(ordered))))
+        ]
+        """Windows of each lane, as shards."""
+        self._ends = [np.cumsum([counts[window].sum() for window in lane]) for lane in self._lanes]
+        lengths = np.array([ends[-1] for ends in self._ends])
+        self._levels = np.unique([0, *lengths])
+        """Places of a lane at which others run out."""
+        self._active = [np.flatnonzero(lengths > level) for level in self._levels[:-1]]
+        sizes = [step * len(lanes) for step, lanes in zip(np.diff(self._levels), self._active, strict=True)]
+        self._starts = np.cumsum([0, *sizes])
+        self._windows: OrderedDict[tuple[int, int], NDArray[np.int64]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def take(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Samples (n,) at places (n,) of the order."""
+        lane, at = np.empty(len(places), dtype=np.int64), np.empty(len(places), dtype=np.int64)
+        level = np.searchsorted(self._starts, places, side="right") - 1
+        for number in np.unique(level).tolist():
+            mine, active = level == number, self._active[number]
+            beyond = places[mine] - self._starts[number]
+            lane[mine], at[mine] = active[beyond % len(active)], self._levels[number] + beyond // len(active)
+        found = np.empty(len(places), dtype=np.int64)
+        for own in np.unique(lane).tolist():
+            mine = np.flatnonzero(lane == own)
+            window = np.searchsorted(self._ends[own], at[mine], side="right")
+            for number in np.unique(window).tolist():
+                now = mine[window == number]
+                start = int(self._ends[own][number - 1]) if number else 0
+                found[now] = self._window(own, number)[at[now] - start]
+        return found
+
+    def _window(self, lane: int, number: int) -> NDArray[np.int64]:
+        """Sorted once: the last two of each lane are kept."""
+        samples = self._windows.get((lane, number))
+        if samples is None:
+            samples = self._windows[lane, number] = self._shuffled(self._lanes[lane][number].tolist(), self._epoch)
+            while len(self._windows) > 2 * len(self._lanes):
+                self._windows.popitem(last=False)
+        return samples

@@ -40,11 +40,6 @@ def first_fit_decreasing(tokens: Sequence[int], capacity: int, max_images: int) 
     return sorted(sorted(bin) for bin in bins if bin)
 
 
-def fill_rate(used_tokens: int, sequences: int, capacity: int) -> float:
-    """Share of the sequences' places that hold a token; 0 when there is no sequence."""
-    return used_tokens / (sequences * capacity) if sequences else 0.0
-
-
 def grids(
     widths: NDArray[np.int64], heights: NDArray[np.int64], *, patch: int, max_tokens: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -22,7 +22,7 @@ from curate.core.errors import Reject
 from distill.data.blend import Blend, as_blend
 from distill.data.dataset import Dataset
 from distill.data.draws import AUGMENT, Draws
-from distill.data.members import Members
+from distill.data.members import OPEN_TARS, Members
 from distill.data.packing import grid
 from distill.data.patches import patchify, resize_to_grid
 from distill.data.pixels import decode_to, resize
@@ -93,28 +93,36 @@ class Pictures:
         teachers: Preparer | None = None,
         allowance: Allowance | None = None,
         share: float = 1.0,
+        open_tars: int = OPEN_TARS,
         max_pixels: int = MAX_PIXELS,
         read: Callable[[int], bytes] | None = None,
         seed: int = 0,
         augment: Augment | None = None,
         needs_text: bool = False,
+        whole: bool = False,
     ) -> None:
-        """max_tokens: instead of what each source says; share: see Members; read: where the bytes come from, if not
-        from the dataset's own tars; needs_text: a picture without one is skipped, as `no_text`."""
+        """max_tokens: instead of what each source says; share, open_tars: see Members; read: where the bytes come from,
+        if not from the dataset's own tars; needs_text: a picture without one is skipped, as `no_text`; whole:
+        JPEGs are never decoded at a reduced size, as where teachers look at pictures."""
         blend = as_blend(dataset)
         self.patch, self._max_pixels, self._needs_text = patch, max_pixels, needs_text
-        members, draws = Members(blend, share=share), Draws(blend, seed)
-        self._read, self._draws = read or members.read, draws
-        self.texts = Texts(blend, members, draws)
+        self._blend, draws = blend, Draws(blend, seed)
+        self.members = Members(blend, share=share, open_tars=open_tars)
+        self._read, self._draws = read or self.members.read, draws
+        self.texts = Texts(blend, self.members, draws)
         limits = [recipe.sizes if max_tokens is None else {max_tokens: 1.0} for recipe in blend.recipes]
         self._sizes = Sizes(blend, draws, patch=patch, limits=limits)
-        self.patch_tokens = self._sizes.tokens(np.arange(len(blend)))
-        """Patches (n,) planned for each row of the index at its largest."""
         self._teachers = teachers if teachers is not None and teachers.prepares else None
+        self._whole = whole or self._teachers is not None
         self._allowance, self._augment = allowance or Allowance(0), augment
         self._kept: dict[tuple[int, int], Picture] = {}
         self._kept_images: dict[int, Image.Image] = {}
         self._kept_texts: dict[int, Candidates] = {}
+
+    @property
+    def patch_tokens(self) -> NDArray[np.int64]:
+        """Patches (n,) planned for each row of the index at its largest."""
+        return self._sizes.tokens(np.arange(len(self._blend)))
 
     def tokens(self, rows: NDArray[np.int64], epochs: NDArray[np.int64]) -> NDArray[np.int64]:
         """Patches (n,) planned for rows (n,) in epochs (n,) of their source."""
@@ -142,14 +150,15 @@ class Pictures:
         if kept is not None and (self._teachers is None or not self._teachers.missing(row)):
             return Picture(row, kept.grid, kept.patches)
         data = self._read(row)
-        if self._teachers is None:  # what the student's pixels are depends on the recipe, never on what was kept
+        if not self._whole:  # what the student's pixels are depends on the recipe, never on what was kept
             fit = partial(self._pixels, row, limit)
             return self._keep(self._picture(row, decode_to(data, fit, self._max_pixels)), limit)
         image = decode(data, max_pixels=self._max_pixels)
         if kept is None:
             kept = self._picture(row, resize(image, self._pixels(row, limit, *image.size)))
             self._keep(kept, limit)
-        return Picture(row, kept.grid, kept.patches, self._teachers.prepare(row, image))
+        prepared = {} if self._teachers is None else self._teachers.prepare(row, image)
+        return Picture(row, kept.grid, kept.patches, prepared)
 
     def _picture(self, row: int, pixels_HWC: NDArray[np.uint8]) -> Picture:
         height, width, _ = pixels_HWC.shape
@@ -193,7 +202,7 @@ class Pictures:
         if scale < 1:
             size = max(1, round(image.width * scale)), max(1, round(image.height * scale))
             image = image.resize(size, Image.Resampling.BICUBIC, reducing_gap=3.0)
-        if self._allowance.take(3 * image.width * image.height):
+        if self._allowance.take(_PIXEL_BYTES * image.width * image.height):
             self._kept_images[row] = image
         return image
 
@@ -213,5 +222,7 @@ class Pictures:
 
 _MUCH = 1 << 16
 """Scales any picture above its limit, which `grids` never enlarges to."""
+_PIXEL_BYTES = 4
+"""Of Pillow's RGB."""
 _SPARE = 2.0
 """Pixels kept of a picture that is to be cropped, over those that the student sees of the whole."""

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from distill.data.blend import Blend
 from distill.data.draws import SIZE, Draws, choose
-from distill.data.packing import grids
+from distill.data.packing import grid, grids
 
 
 class Sizes:
@@ -17,21 +17,16 @@ class Sizes:
 
     def __init__(self, blend: Blend, draws: Draws, *, patch: int, limits: Sequence[dict[int, float]]) -> None:
         """limits: of each source, weights by patches of a picture at most."""
-        self.patch, self._source, self._draws = patch, blend.source, draws
+        self.patch, self._blend, self._draws = patch, blend, draws
         self._limits = [np.array(list(item), dtype=np.int64) for item in limits]
         self._weights = [list(item.values()) for item in limits]
         self._largest = np.array([item.max() for item in self._limits])
         self._single = np.array([len(item) == 1 for item in self._limits])
-        width, height = blend.integers("width"), blend.integers("height")
-        self._tokens = {}
-        for limit in sorted({limit for item in limits for limit in item}):
-            columns, rows = grids(width, height, patch=patch, max_tokens=limit)
-            self._tokens[limit] = (columns * rows).astype(np.int32)
 
     def limit(self, rows: ArrayLike, epochs: ArrayLike | None) -> NDArray[np.int64]:
         """Limits (n,) of rows (n,) in epochs (n,); without epochs, the largest of each row's source."""
         rows = np.atleast_1d(np.asarray(rows, dtype=np.int64))
-        source = self._source[rows]
+        source = self._blend.source_of(rows)
         limits = self._largest[source]
         if epochs is None or self._single.all():
             return limits
@@ -44,20 +39,25 @@ class Sizes:
 
     def limit_of(self, row: int, epoch: int | None) -> int:
         """Of one row, in an epoch or at its largest."""
-        if epoch is None or self._single[self._source[row]]:
-            return int(self._largest[self._source[row]])
+        source = self._blend.place(row)[0]
+        if epoch is None or self._single[source]:
+            return int(self._largest[source])
         return int(self.limit(row, epoch)[0])
 
     def tokens(self, rows: ArrayLike, epochs: ArrayLike | None = None) -> NDArray[np.int64]:
         """Patches (n,) planned for rows (n,) in epochs (n,) of their source."""
         rows = np.atleast_1d(np.asarray(rows, dtype=np.int64))
         limits = self.limit(rows, epochs)
+        width, height = self._blend.take("width", rows), self._blend.take("height", rows)
         out = np.zeros(len(rows), dtype=np.int64)
-        for limit in np.unique(limits):
+        for limit in np.unique(limits).tolist():
             mine = limits == limit
-            out[mine] = self._tokens[int(limit)][rows[mine]]
+            columns, high = grids(width[mine], height[mine], patch=self.patch, max_tokens=limit)
+            out[mine] = columns * high
         return out
 
     def planned(self, row: int, limit: int) -> int:
         """Patches of one row under one of its source's limits."""
-        return int(self._tokens[limit][row])
+        width, height = self._blend.number("width", row), self._blend.number("height", row)
+        columns, rows = grid(width, height, patch=self.patch, max_tokens=limit)
+        return columns * rows

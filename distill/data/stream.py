@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from itertools import islice
+from functools import cached_property
+from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -52,44 +53,48 @@ class Step:
     after: Position
     """Where the following step begins."""
 
-    def share(self, rank: int, world: int) -> list[NDArray[np.int64]]:
-        """Sequences of one rank: every world-th, from its own on. May be empty; every rank still takes the step."""
-        return self.sequences[rank::world]
-
 
 class Stream:
-    """rows (n,): the samples to be read, by row of the index."""
-
     def __init__(
         self,
         dataset: Dataset | Blend,
-        rows: NDArray[np.int64],
+        read: NDArray[np.int64] | NDArray[np.bool_],
         *,
         seed: int,
         sequences: int | Mapping[str, int],
         tokens: NDArray[np.int64] | Lengths | None = None,
         packing: Packing | None = None,
     ) -> None:
-        """sequences: of a step, by modality where they differ; tokens: how long each row is in a sequence, (n,) or a
-        function of rows and epochs; None for 1."""
+        """read: rows of the index, or which of all (n,) bool; sequences: of a step, by modality where they differ;
+        tokens: how long each row to be read is in a sequence, or a function of rows and epochs; None for 1."""
         blend = as_blend(dataset)
-        if not len(rows):
+        lengths = _lengths(len(blend), read, tokens)
+        self._read = read if read.dtype == bool else _mask(len(blend), read)
+        if not self._read.any():
             raise InputError(f"{blend.url}: no samples on this side of the split; lower data.test_fraction")
-        self.rows, self.seed, self.packing = rows, seed, packing or Packing()
+        self.seed, self.packing = seed, packing or Packing()
         self.modalities = list(dict.fromkeys(recipe.modality for recipe in blend.recipes))
         self.sequences = [_of(sequences, modality) for modality in self.modalities]
-        self._tracks = self._split(blend, _lengths(len(blend), rows, tokens))
-        self._step_images = [
-            count * track.sequence_images() for count, track in zip(self.sequences, self._tracks, strict=True)
-        ]
+        self._tracks = self._split(blend, lengths)
         self.digest = digest({
             "dataset": blend.fingerprint, "tracks": [track.plan() for track in self._tracks],
             "modalities": self.modalities, "seed": seed, "step": self.sequences,
         })  # fmt: skip
 
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """All that are read."""
+        return np.flatnonzero(self._read)
+
+    @cached_property
+    def _step_images(self) -> list[float]:
+        """About how many a full step holds, by modality."""
+        return [count * track.sequence_images() for count, track in zip(self.sequences, self._tracks, strict=True)]
+
     def _split(self, blend: Blend, lengths: Lengths) -> list[Track]:
         """A track for each modality; weights (or numbers of samples) decide its images in an epoch."""
-        counts = np.bincount(blend.source[self.rows], minlength=len(blend.sources))
+        spans = pairwise(blend.starts.tolist())
+        counts = np.array([np.count_nonzero(self._read[start:stop]) for start, stop in spans])
         weights = np.array([recipe.weight for recipe in blend.recipes], dtype=np.float64)
         weights = np.where(np.isnan(weights), counts, weights)
         kinds = np.array([self.modalities.index(recipe.modality) for recipe in blend.recipes])
@@ -101,13 +106,12 @@ class Stream:
         tracks = []
         for kind, modality in enumerate(self.modalities):
             mine = kinds == kind
-            images = round(len(self.rows) * weights[mine].sum() / weights.sum())
+            images = round(counts.sum() * weights[mine].sum() / weights.sum())
             if not images:
                 raise InputError(f"data.sources: no samples of modality {modality!r} to train on; leave its source out")
             shares = np.where(mine, weights, 0.0) / weights[mine].sum()
-            rows = self.rows[mine[blend.source[self.rows]]]
             tracks.append(
-                Track(blend, rows, shares=shares.tolist(), images=images, seed=self.seed, lengths=lengths,
+                Track(blend, self._read, shares=shares.tolist(), images=images, seed=self.seed, lengths=lengths,
                       packing=self.packing)
             )  # fmt: skip
         return tracks
@@ -172,10 +176,17 @@ def _of(sequences: int | Mapping[str, int], modality: str) -> int:
     return sequences[modality]
 
 
-def _lengths(n: int, rows: NDArray[np.int64], tokens: NDArray[np.int64] | Lengths | None) -> Lengths:
+def _mask(n: int, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+    mask = np.zeros(n, dtype=bool)
+    mask[rows] = True
+    return mask
+
+
+def _lengths(n: int, read: NDArray[Any], tokens: NDArray[np.int64] | Lengths | None) -> Lengths:
+    if tokens is None:
+        return lambda rows, _: np.ones(len(rows), dtype=np.int64)
     if callable(tokens):
         return tokens
     by_row = np.ones(n, dtype=np.int64)
-    if tokens is not None:
-        by_row[rows] = tokens
+    by_row[read] = tokens
     return lambda rows, _: by_row[rows]

@@ -1,8 +1,9 @@
 """What is in one tar of a WebDataset that others wrote: a row per sample, as an index of ours has it.
 
 Members that follow each other with the same stem (the path up to the first dot of its last part) are a sample. One pass
-over the headers; of pictures, the first bytes are read too, for width and height. A key is made of the picture's stem,
-size and first bytes, so it is the same wherever the tars lie and however they are called.
+over the headers; of pictures, the first bytes are read too, for width and height, and of other members for a digest. A
+key is made of the picture's stem, size and first bytes, so it is the same wherever the tars lie and however they are
+called.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ CLASS = "cls"
 _HEAD = 32 << 10
 _KEY_BYTES = 4 << 10
 _LONGEST_CLASS = 1 << 10
+_MEMBER_BYTES = 64 << 10
 _BLOCK = 8 << 20
+_PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip"}
 _SKIPPED = re.compile(r"__[^/]*__($|/)")
 
 
@@ -52,7 +55,8 @@ def index_tar(storage: Storage, name: str) -> TarIndex:
     """Raises OSError where the tar cannot be read at all."""
     found = TarIndex()
     with _opened(storage, name) as file:
-        for sample in _samples(file, found):
+        found.broken = _packed(file)
+        for sample in _samples(file, found) if not found.broken else ():
             row = _row(sample)
             if row is None:
                 found.without_picture += 1
@@ -66,6 +70,12 @@ def _opened(storage: Storage, name: str) -> IO[bytes]:
     if storage.local:
         return open(path, "rb")
     return storage.fs.open(path, "rb", block_size=_BLOCK, cache_type="readahead")
+
+
+def _packed(file: IO[bytes]) -> str:
+    start = file.read(8)
+    kind = next((name for magic, name in _PACKED.items() if start.startswith(magic)), "")
+    return f"it is packed by {kind}, and samples are read out of the middle: unpack it" if kind else ""
 
 
 def _samples(file: IO[bytes], found: TarIndex) -> Iterator[_Sample]:
@@ -83,9 +93,7 @@ def _samples(file: IO[bytes], found: TarIndex) -> Iterator[_Sample]:
                 yield current
             current = _Sample(stem)
         current.members[extension] = member
-        facts = _facts(file, extension, member)
-        if facts:
-            current.facts[extension] = facts
+        current.facts[extension] = _facts(file, extension, member)
     if current.members:
         yield current
 
@@ -101,16 +109,18 @@ def _split(path: str) -> tuple[str, str] | None:
 
 def _facts(file: IO[bytes], extension: str, member: Member) -> dict[str, Any]:
     """Read while the file stands there, so that a remote tar is read forward only."""
-    if extension == CLASS and member.size <= _LONGEST_CLASS:
-        return {CLASS: _span(file, member.offset, member.size).decode("utf-8", "replace").strip()}
     if extension.rpartition(".")[2] not in PICTURES:
-        return {}
+        data = _span(file, member.offset, min(member.size, _MEMBER_BYTES))
+        facts: dict[str, Any] = {"digest": hashlib.blake2b(data, digest_size=8).digest()}
+        if extension == CLASS and member.size <= _LONGEST_CLASS:
+            facts[CLASS] = data.decode("utf-8", "replace").strip()
+        return facts
     head = _span(file, member.offset, min(member.size, _HEAD))
     width, height = _size(head) or _size(head + _span(file, member.offset + len(head), member.size - len(head))) or (
         None, None,
     )  # fmt: skip
     start = hashlib.blake2b(head[:_KEY_BYTES], digest_size=16).hexdigest()
-    return {"width": width, "height": height, "start": start}
+    return {"width": width, "height": height, "start": start, "digest": bytes.fromhex(start)}
 
 
 def _span(file: IO[bytes], offset: int, size: int) -> bytes:
@@ -137,11 +147,15 @@ def _row(sample: _Sample) -> dict[str, Any] | None:
         "ext": extension, "offset": member.offset, "size": member.size,
         "width": facts["width"], "height": facts["height"],
     }  # fmt: skip
+    rest = hashlib.blake2b(digest_size=8)
     for other, place in sample.members.items():
         if other != extension:
             prefix = "text" if other == "txt" else other
             row |= {f"{prefix}_offset": place.offset, f"{prefix}_size": place.size}
-    return row | sample.facts.get(CLASS, {})
+            rest.update(f"{other}/{place.size}/".encode() + sample.facts[other]["digest"])
+    row["members"] = int.from_bytes(rest.digest(), "little", signed=True)
+    named = sample.facts.get(CLASS, {})
+    return row | ({CLASS: named[CLASS]} if CLASS in named else {})
 
 
 def _picture(sample: _Sample) -> str | None:

@@ -27,16 +27,16 @@ class Texts:
 
     def __init__(self, blend: Blend, members: Members, draws: Draws) -> None:
         self._choices = [tuple(recipe.texts.items()) for recipe in blend.recipes]
-        self._source, self._members, self._draws = blend.source, members, draws
+        self._blend, self._members, self._draws = blend, members, draws
 
     def wanted(self, row: int) -> bool:
-        return bool(self._choices[self._source[row]])
+        return bool(self._choices[self._blend.place(row)[0]])
 
     def candidates(self, row: int) -> Candidates:
         """All texts of a sample. Raises Reject where its tar is missing or cut."""
         document: Any = None
         found = []
-        for name, weight in self._choices[self._source[row]]:
+        for name, weight in self._choices[self._blend.place(row)[0]]:
             member, _, field = name.partition(".")
             if member != "json":
                 texts = _texts(_decoded(self._members.member(row, name)))

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from curate.core.hashing import digest_bytes
+from curate.core.hashing import digest_bytes, ranks_of_words
 from distill.data.blend import Blend
-from distill.data.order import epoch_order
+from distill.data.order import EpochOrder
 from distill.data.packing import first_fit_decreasing
 
 Lengths = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.int64]]
@@ -56,11 +56,14 @@ class Packed:
     after: Place
 
 
+_BLOCK = 1 << 20
+
+
 class Track:
     def __init__(
         self,
         blend: Blend,
-        rows: NDArray[np.int64],
+        read: NDArray[np.bool_],
         *,
         shares: Sequence[float],
         images: int,
@@ -68,30 +71,34 @@ class Track:
         lengths: Lengths,
         packing: Packing,
     ) -> None:
-        """rows: of the modality's samples; shares: of each source of the blend, adding up to 1; images: of an epoch."""
+        """read (n,): the samples to be read, of all modalities; shares: of each source of the blend, adding up to 1, 0
+        for those of another modality; images: of an epoch."""
         self.images, self.packing = images, packing
         self._seed, self._lengths, self._shares = seed, lengths, np.asarray(shares, dtype=np.float64)
-        source = blend.source[rows]
-        self._rows = [rows[source == number] for number in range(len(blend.sources))]
-        self._words, self._places = blend.words, blend.integers("row")
-        self._shards = np.concatenate([item.integers("shard") for item in blend.sources])
-        self._orders: OrderedDict[tuple[int, int], NDArray[np.int64]] = OrderedDict()
+        self._sources = [
+            _Source(blend, number, read) if share else None for number, share in enumerate(self._shares.tolist())
+        ]
+        self._orders: OrderedDict[tuple[int, int], EpochOrder] = OrderedDict()
 
     def start(self) -> Place:
-        return Place((0,) * len(self._rows))
+        return Place((0,) * len(self._sources))
 
     def plan(self) -> dict[str, Any]:
         """What decides the sequences, JSON-able; lengths by those of the first epoch."""
-        rows = np.concatenate(self._rows)
-        tokens = self._lengths(rows, np.zeros(len(rows), dtype=np.int64))
+        tokens = (self._lengths(rows, np.zeros(len(rows), dtype=np.int64)) for rows in self._blocks())
         return {
-            "rows": digest_bytes([rows.tobytes()]), "tokens": digest_bytes([tokens.astype(np.int64).tobytes()]),
+            "rows": digest_bytes(rows.tobytes() for rows in self._blocks()),
+            "tokens": digest_bytes(item.astype(np.int64).tobytes() for item in tokens),
             "shares": self._shares.tolist(), "images": self.images, **asdict(self.packing),
         }  # fmt: skip
 
+    def _blocks(self) -> Iterator[NDArray[np.int64]]:
+        """All rows, some at a time."""
+        return (rows for source in self._sources if source is not None for rows in source.blocks())
+
     def sequence_images(self) -> float:
         """About how many images a full sequence holds, by a sample of the lengths."""
-        rows = np.concatenate([part[:: max(1, len(part) // 10_000)] for part in self._rows])
+        rows = np.concatenate([source.some(10_000) for source in self._sources if source is not None])
         mean = float(self._lengths(rows, np.zeros(len(rows), dtype=np.int64)).mean())
         return max(1.0, min(self.packing.images, self.packing.capacity / mean))
 
@@ -131,27 +138,72 @@ class Track:
         after = list(taken)
         for source in np.unique(turn).tolist():
             mine = np.flatnonzero(turn == source)
-            have = self._rows[source]
             at = taken[source] + np.arange(len(mine))
             after[source] += len(mine)
-            epochs[mine] = at // len(have)
-            for epoch in np.unique(epochs[mine]).tolist():
-                now = mine[epochs[mine] == epoch]
-                rows[now] = have[self._order(source, epoch)[at[epochs[mine] == epoch] % len(have)]]
+            for epoch, places, order in self._epochs(source, at):
+                now = mine[places]
+                epochs[now], rows[now] = epoch, order.take(at[places] % len(order))
         return rows, epochs, tuple(after)
 
-    def _order(self, source: int, epoch: int) -> NDArray[np.int64]:
-        """Order of a source's epoch, as places in its rows; the last two of each source are kept."""
+    def _epochs(self, source: int, at: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64], EpochOrder]]:
+        """Of images drawn of a source, by how many were before (n,): each epoch, which are of it, and its order."""
+        own = self._sources[source]
+        assert own is not None
+        epochs = at // own.samples
+        for epoch in np.unique(epochs).tolist():
+            yield epoch, np.flatnonzero(epochs == epoch), self._order(source, epoch, own)
+
+    def _order(self, source: int, epoch: int, own: _Source) -> EpochOrder:
+        """The last two of each source are kept."""
         order = self._orders.get((source, epoch))
         if order is None:
-            rows = self._rows[source]
             cut = {"lanes": self.packing.lanes, "window_shards": self.packing.window_shards}
-            where = self._words[rows], self._shards[rows], self._places[rows]
-            order = epoch_order(*where, seed=self._seed, epoch=epoch, **cut)
+            order = EpochOrder(own.counts, own.shuffled(self._seed), seed=self._seed, epoch=epoch, **cut)
             self._orders[source, epoch] = order
-            while len(self._orders) > 2 * len(self._rows):
+            while len(self._orders) > 2 * len(self._sources):
                 self._orders.popitem(last=False)
         return order
+
+
+class _Source:
+    """The samples of one source that are to be read, by shard."""
+
+    def __init__(self, blend: Blend, number: int, read: NDArray[np.bool_]) -> None:
+        """read (n,): of all rows of the blend."""
+        self.first, stop = (int(place) for place in blend.starts[number : number + 2])
+        self._index, self._read = blend.sources[number].index, read[self.first : stop]
+        shards = self._index.numbers("shard")
+        limits = np.arange(len(blend.sources[number].tars) + 1, dtype=shards.dtype)
+        self._begins = np.searchsorted(shards, limits)
+        spans = zip(self._begins[:-1].tolist(), self._begins[1:].tolist(), strict=True)
+        self.counts = np.array([np.count_nonzero(self._read[start:stop]) for start, stop in spans])
+        """Samples of each shard."""
+        self.samples = int(self.counts.sum())
+
+    def shuffled(self, seed: int) -> Callable[[Sequence[int], int], NDArray[np.int64]]:
+        """Rows of the blend that lie in some shards, by hash(seed, key, epoch, shard, row)."""
+
+        def shuffle(shards: Sequence[int], epoch: int) -> NDArray[np.int64]:
+            spans = [(int(self._begins[shard]), int(self._begins[shard + 1])) for shard in sorted(shards)]
+            places = np.concatenate([start + np.flatnonzero(self._read[start:stop]) for start, stop in spans])
+            shard, row = (self._index.numbers(name)[places] for name in ("shard", "row"))
+            rank = ranks_of_words(seed, self._index.words[places], epoch, shard, row)
+            return self.first + places[np.argsort(rank, kind="stable")]
+
+        return shuffle
+
+    def blocks(self) -> Iterator[NDArray[np.int64]]:
+        """Rows of the blend, rising."""
+        for start in range(0, len(self._read), _BLOCK):
+            yield self.first + start + np.flatnonzero(self._read[start : start + _BLOCK])
+
+    def some(self, count: int) -> NDArray[np.int64]:
+        """About so many rows, evenly spread."""
+        step, before, found = max(1, self.samples // count), 0, []
+        for rows in self.blocks():
+            found.append(rows[-before % step :: step])
+            before += len(rows)
+        return np.concatenate(found)
 
 
 def turns(shares: NDArray[np.float64], taken: Sequence[int], count: int) -> NDArray[np.int64]:

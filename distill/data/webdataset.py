@@ -2,213 +2,190 @@
 
 What is kept are parquet files for `PART` tars each, in `$CURATE_CACHE/webdataset` (or ~/.cache/curate/webdataset),
 named by a digest of the tars' names, sizes and times (or etags): a changed tar is indexed again, an interrupted pass
-goes on. Processes of one machine wait for the one that is at it.
+goes on, a damaged file is made anew. Processes of one machine wait for the one that is at it.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
-import os
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from braceexpand import UnbalancedBracesError, braceexpand
-from fsspec.core import has_magic
 from rich.console import Console
 
-from curate.core.errors import InputError, StorageError
-from curate.core.hashing import digest, digest_bytes, key_words
-from curate.core.storage import Storage, open_storage
+from curate.core.errors import InputError
+from curate.core.hashing import digest, digest_bytes
+from curate.core.storage import Storage
 from distill.data.dataset import Dataset
+from distill.data.find_tars import Tar
+from distill.data.index import VERSION as INDEX_VERSION
+from distill.data.index import Index, Table, cache_folder, locked, made_index, wanted
 from distill.data.tar_index import CLASS, TarIndex, index_tar
 
-VERSION = 1
+VERSION = 2
 """Rises when the same tars would be indexed in another way."""
 PART = 64
 _THREADS = 8
+_BATCH = 1 << 17
 _QUIET_SECONDS, _LINE_SECONDS = 2.0, 5.0
 _BROKEN = b"broken"
 _LOG = logging.getLogger("distill")
-_CONTENT = ("shard", "row", "size", "width", "height", "text_size", "json_size")
+_CONTENT = ("shard", "row", "size", "width", "height", "text_size", "json_size", "members")
 
 _FIELDS = {
     "row": pa.int32(), "name": pa.string(), "key": pa.string(), "ext": pa.string(), "offset": pa.int64(),
     "size": pa.int64(), "width": pa.int32(), "height": pa.int32(), "shard": pa.int32(), CLASS: pa.string(),
     "text_offset": pa.int64(), "text_size": pa.int64(), "json_offset": pa.int64(), "json_size": pa.int64(),
+    "members": pa.int64(),
 }  # fmt: skip
+_SCHEMA = pa.schema(_FIELDS.items())
 
 
-@dataclass(frozen=True)
-class Tar:
-    name: str
-    """Relative to the storage's root."""
-    size: int
-    stamp: str
-    """Time of the last change, or the etag."""
-
-
-def find_tars(url: str) -> tuple[Storage, list[Tar]]:
-    """The tars that a folder, a glob or a pattern names, by name; none where a folder holds none.
-
-    Raises InputError for a pattern that names a tar which is not there, or for a glob without any.
-    """
-    try:
-        paths = list(braceexpand(url)) if "{" in url else [url]
-    except UnbalancedBracesError as error:
-        raise InputError(f"data.sources: {url!r}: {error}; close each brace or remove it") from None
-    if not all(path.endswith(".tar") for path in paths):
-        storage = open_storage(url)
-        return storage, _tars(storage, [name for name in storage.list("") if name.endswith(".tar")], url)
-    storage = open_storage(_folder(paths))
-    found = []
-    for path in paths:
-        inside = str(storage.fs._strip_protocol(path))
-        matches = storage.fs.glob(inside) if has_magic(path) else [inside]
-        found += [match[len(storage.root.rstrip("/")) + 1 :] for match in matches]
-    if not found:
-        raise InputError(f"data.sources: {url!r} matches no tar; check the path")
-    return storage, _tars(storage, found, url)
-
-
-def _folder(paths: Sequence[str]) -> str:
-    """The deepest folder that holds all of the paths, as far as they have no wildcard."""
-    parts = [path.split("/")[:-1] for path in paths]
-    shared = 0
-    while all(len(part) > shared and part[shared] == parts[0][shared] for part in parts):
-        if has_magic(parts[0][shared]):
-            break
-        shared += 1
-    return "/".join(parts[0][:shared]) or ("/" if paths[0].startswith("/") else ".")
-
-
-def _tars(storage: Storage, names: list[str], url: str) -> list[Tar]:
-    def stat(name: str) -> Tar:
-        try:
-            info = storage.fs.info(storage.path(name))
-        except FileNotFoundError:
-            raise InputError(
-                f"data.sources: {storage.url_of(name)} of {url!r} does not exist; check the path or the range"
-            ) from None
-        stamp = next((info[key] for key in ("ETag", "etag", "mtime", "LastModified") if info.get(key)), "")
-        return Tar(name, int(info["size"]), str(stamp))
-
-    with ThreadPoolExecutor(_THREADS) as threads:
-        return list(threads.map(stat, sorted(names)))
-
-
-def open_webdataset(storage: Storage, tars: Sequence[Tar], *, cache: Path | None = None) -> Dataset:
+def open_webdataset(storage: Storage, tars: Sequence[Tar]) -> Dataset:
     """Raises InputError when no tar has a sample with a picture; a tar that is cut is said in one line of the log."""
-    folder = cache or cache_folder()
-    parts = [tars[start : start + PART] for start in range(0, len(tars), PART)]
-    paths = [folder / f"{_digest(storage, part)}.parquet" for part in parts]
-    if not all(path.exists() for path in paths):
-        with _locked(folder):
-            _index(storage, parts, paths)
-    tables = [pq.read_table(path) for path in paths]
-    said = [line for table in tables for line in json.loads((table.schema.metadata or {}).get(_BROKEN, b"[]"))]
+    parts = [_Part(storage, number, tars) for number in range(-(-len(tars) // PART))]
+    _complete(parts)
+    for _ in parts:  # each attempt makes a part anew, if any
+        try:
+            return _opened(storage, tars, parts)
+        except _Damaged as error:
+            _LOG.warning("%s; its tars are indexed again", error)
+            error.part.path.unlink(missing_ok=True)
+            _complete(parts)
+    return _opened(storage, tars, parts)
+
+
+class _Part:
+    """Some of the tars, and the file that says what is in them."""
+
+    def __init__(self, storage: Storage, number: int, tars: Sequence[Tar]) -> None:
+        self.storage, self.first = storage, number * PART
+        self.tars = tars[self.first : self.first + PART]
+        what = {"version": VERSION, "root": storage.url, "tars": [[tar.name, tar.size, tar.stamp] for tar in self.tars]}
+        self.digest = digest(what)
+        self.path = cache_folder("webdataset") / f"{self.digest}.parquet"
+
+    def footer(self) -> tuple[int, list[str], list[str]]:
+        """Samples, columns, and what is wrong with the tars."""
+        try:
+            with pq.ParquetFile(self.path) as file:
+                schema = file.schema_arrow
+                return file.metadata.num_rows, schema.names, json.loads((schema.metadata or {})[_BROKEN])
+        except _UNREADABLE as error:
+            raise _Damaged(self, error) from error
+
+    def batches(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """With nulls where the part has no such column; shards count over all parts."""
+        try:
+            with pq.ParquetFile(self.path, page_checksum_verification=True) as file:
+                have = set(file.schema_arrow.names)
+                for batch in file.iter_batches(_BATCH, columns=[name for name in names if name in have]):
+                    yield pa.record_batch([self._column(batch, name) for name in names], names=list(names))
+        except _UNREADABLE as error:
+            raise _Damaged(self, error) from error
+
+    def _column(self, batch: pa.RecordBatch, name: str) -> pa.Array:
+        if name not in batch.schema.names:
+            return pa.nulls(batch.num_rows, _FIELDS.get(name, pa.int64()))
+        column = batch.column(name)
+        return pc.add(column, pa.scalar(self.first, pa.int32())) if name == "shard" else column
+
+
+_UNREADABLE = (pa.ArrowException, OSError, ValueError, KeyError, TypeError)
+
+
+class _Damaged(Exception):
+    def __init__(self, part: _Part, error: BaseException) -> None:
+        super().__init__(f"{part.path}: cannot be read ({' '.join(str(error).split())[:200]})")
+        self.part = part
+
+
+def _opened(storage: Storage, tars: Sequence[Tar], parts: Sequence[_Part]) -> Dataset:
+    footers = [part.footer() for part in parts]
+    said = [line for _, _, lines in footers for line in lines]
     for line in said:
         _LOG.warning("%s", line)
-    table = _whole(tables)
-    if not table.num_rows:
+    rows = sum(count for count, _, _ in footers)
+    if not rows:
         why = said[0] if said else "no sample has a picture"
         raise InputError(f"{storage.url}: nothing to read in {len(tars)} tars ({why}); expected WebDataset tars")
-    return Dataset(storage, table, [tar.name for tar in tars], _content(table))
+    names = list(dict.fromkeys(name for _, names, _ in footers for name in names))
+    numbers = wanted(names)
+
+    def read(name: str) -> pa.ChunkedArray:
+        return pa.chunked_array([batch.column(0) for part in parts for batch in part.batches([name])])
+
+    index = made_index(
+        Table(
+            storage.url, digest({"index": INDEX_VERSION, "parts": [part.digest for part in parts]}), rows, numbers,
+            lambda: (batch for part in parts for batch in part.batches(numbers)), _content,
+        )
+    )  # fmt: skip
+    return Dataset(storage, index, [*names, "copy"], read, [tar.name for tar in tars])
 
 
-def _content(table: pa.Table) -> str:
-    """Digest of what is in which order, wherever it lies: a key stands for its picture."""
-    numbers = [pc.fill_null(table.column(name).cast(pa.int64()), -1).to_numpy() for name in _CONTENT]
-    return digest_bytes([key_words(table.column("key").to_pylist()).tobytes(), *(item.tobytes() for item in numbers)])
+def _content(index: Index) -> str:
+    """Digest of what is in which order, wherever it lies: a key stands for its picture, `members` for the rest."""
+    numbers = (index.numbers(name).astype(np.int64) for name in _CONTENT)
+    return digest_bytes([index.words.data, *(values.data for values in numbers)])
 
 
-def cache_folder() -> Path:
-    named = os.environ.get("CURATE_CACHE")
-    return (Path(named) if named else Path.home() / ".cache" / "curate") / "webdataset"
+def _complete(parts: Sequence[_Part]) -> None:
+    """Index what is missing, part by part, a part with all its tars or not at all."""
+    if all(part.path.exists() for part in parts):
+        return
+    with locked(parts[0].path.parent):
+        todo = [part for part in parts if not part.path.exists()]
+        progress = _Progress(parts[0].storage.url, sum(len(part.tars) for part in todo))
+        with ThreadPoolExecutor(_THREADS) as threads:
+            waiting: deque[tuple[_Part, list[Future[_Found]]]] = deque()
+            for part in todo:  # two at a time: answers wait in memory
+                waiting.append((part, [threads.submit(_one, part, shard) for shard in range(len(part.tars))]))
+                if len(waiting) > 1:
+                    _finish(*waiting.popleft(), progress)
+            while waiting:
+                _finish(*waiting.popleft(), progress)
 
 
-def _digest(storage: Storage, part: Sequence[Tar]) -> str:
-    return digest({"version": VERSION, "root": storage.url, "tars": [[tar.name, tar.size, tar.stamp] for tar in part]})
+_Found = tuple[pa.Table, list[str]]
 
 
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def _finish(part: _Part, answers: Sequence[Future[_Found]], progress: _Progress) -> None:
+    tables, lines = [], list[str]()
+    for answer in answers:
+        table, said = answer.result()
+        tables.append(table)
+        lines += said
+        progress.add(len(table))
+    whole = pa.concat_tables(tables, promote_options="default").replace_schema_metadata(
+        {_BROKEN: json.dumps(lines).encode()}
+    )
+    Storage(str(part.path.parent)).publish_table(part.path.name, whole, write_page_checksum=True)
+
+
+def _one(part: _Part, shard: int) -> _Found:
+    """Rows of one tar, and what there is to say of it; `shard` counts within the part."""
+    tar = part.tars[shard]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / ".lock").open("w")
+        found = index_tar(part.storage, tar.name)
     except OSError as error:
-        raise StorageError(f"{folder}: cannot keep the index there ({error.strerror}); set CURATE_CACHE") from error
-    with file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def _index(storage: Storage, parts: Sequence[Sequence[Tar]], paths: Sequence[Path]) -> None:
-    """Write what is missing, part by part, a part with all its tars or not at all."""
-    todo = [(part, path) for part, path in zip(parts, paths, strict=True) if not path.exists()]
-    progress = _Progress(storage.url, sum(len(part) for part, _ in todo))
-    with ThreadPoolExecutor(_THREADS) as threads:
-        waiting = [(part, path, threads.map(lambda tar: _one(storage, tar), part)) for part, path in todo]
-        for part, path, answers in waiting:
-            found = []
-            for index in answers:
-                found.append(index)
-                progress.add(len(index.rows))
-            table = _table(storage, part, found)
-            Storage(str(path.parent)).publish_table(path.name, table)
-
-
-def _one(storage: Storage, tar: Tar) -> TarIndex:
-    try:
-        return index_tar(storage, tar.name)
-    except OSError as error:
-        return TarIndex(broken=f"cannot be read: {error}")
-
-
-def _table(storage: Storage, part: Sequence[Tar], found: Sequence[TarIndex]) -> pa.Table:
-    """Rows of a part; `shard` counts within it."""
-    rows = [{"shard": shard, **row} for shard, index in enumerate(found) for row in index.rows]
-    names = dict.fromkeys(name for row in rows for name in row)
-    types = {name: _FIELDS.get(name, pa.int64()) for name in [*_FIELDS, *names]}
-    lines = []
-    for tar, index in zip(part, found, strict=True):
-        place = f"{storage.url_of(tar.name)}: {len(index.rows)} samples"
-        if index.broken:
-            lines.append(f"{place} before the tar breaks ({index.broken}); fetch it again for the rest")
-        elif index.without_picture:
-            lines.append(f"{place}, and {index.without_picture} without a picture, which are left out")
-    schema = pa.schema(types.items(), metadata={_BROKEN: json.dumps(lines).encode()})
-    return pa.Table.from_pylist(rows, schema=schema)
-
-
-def _whole(tables: Sequence[pa.Table]) -> pa.Table:
-    """All parts, with shards counted over all, and copies of equal keys numbered."""
-    moved = []
-    for number, table in enumerate(tables):
-        shard = pc.cast(pc.add(table.column("shard"), number * PART), pa.int32())
-        moved.append(table.set_column(table.column_names.index("shard"), "shard", shard).replace_schema_metadata(None))
-    whole = pa.concat_tables(moved, promote_options="default")
-    return whole.append_column("copy", pa.array(_copies(whole.column("key").to_pylist()), pa.int32()))
-
-
-def _copies(keys: list[str]) -> np.ndarray:
-    """How often each key (n,) came before."""
-    _, code = np.unique(np.asarray(keys, dtype=object).astype("U32"), return_inverse=True)
-    order = np.argsort(code, kind="stable")
-    place = np.arange(len(code))
-    first = np.searchsorted(code[order], code[order], side="left")
-    copies = np.empty(len(code), dtype=np.int32)
-    copies[order] = place - first
-    return copies
+        found = TarIndex(broken=f"cannot be read: {error}")
+    rows = [{"shard": shard, **row} for row in found.rows]
+    names = dict.fromkeys([*_FIELDS, *(name for row in rows for name in row)])
+    table = pa.Table.from_pylist(rows, schema=pa.schema([(name, _FIELDS.get(name, pa.int64())) for name in names]))
+    place = f"{part.storage.url_of(tar.name)}: {len(rows)} samples"
+    if found.broken:
+        return table, [f"{place} before the tar breaks ({found.broken}); fetch it again for the rest"]
+    if found.without_picture:
+        return table, [f"{place}, and {found.without_picture} without a picture, which are left out"]
+    return table, []
 
 
 class _Progress:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from distill.data.loader import Batch, collate
-from distill.data.packing import fill_rate, first_fit_decreasing, grids
+from distill.data.packing import first_fit_decreasing, grids
 from distill.data.pictures import Picture
 from distill.models.attention import BACKENDS
 from distill.models.student import Student, StudentConfig, build_student, compile_blocks
@@ -73,7 +73,7 @@ class Bench:
         pictures = drawn(tokens, recipe)
         lengths = [len(picture.patches) + 1 + recipe.student.registers for picture in pictures]
         packs = first_fit_decreasing(lengths, recipe.data.sequence_tokens, recipe.data.sequence_images)
-        self.fill = fill_rate(sum(lengths), len(packs), recipe.data.sequence_tokens)
+        self.fill = sum(lengths) / (len(packs) * recipe.data.sequence_tokens)
         self.batch: Batch = collate(pictures)
         self.tokens = sum(lengths)
         self.teachers = Teachers.of(recipe, device)

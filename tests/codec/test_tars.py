@@ -136,8 +136,8 @@ def test_unsafe_paths(name: str, unsafe: bool) -> None:
 
 
 def test_names_that_are_not_utf8_are_spelled() -> None:
-    data = written({"caf\udce9.jpg": b"1"})
-    assert [member.name for member in listed(data)] == ["caf\\xe9.jpg"]
+    data = written({"caf\udce9.jpg": b"1", "\udcff/a.jpg": b"2"})
+    assert [(member.name, member.reject) for member in listed(data)] == [("caf\\xe9.jpg", None), ("\\xff/a.jpg", None)]
 
 
 @settings(max_examples=100, deadline=None)

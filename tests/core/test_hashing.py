@@ -11,6 +11,7 @@ from curate.core.hashing import (
     KEY_HEX,
     digest,
     digest_bytes,
+    hashed_words,
     key_words,
     keys_of_words,
     make_key,
@@ -117,3 +118,9 @@ def test_a_smaller_share_is_a_part_of_a_larger(a: float, b: float) -> None:
 def test_words_are_keys(keys: list[str], seed: int) -> None:
     assert keys_of_words(key_words(keys)) == keys
     assert (ranks_of_words(seed, key_words(keys), 5) == ranks(seed, keys, 5)).all()
+
+
+def test_hashed_words_are_those_of_the_keys_made() -> None:
+    ids = ["", "a", "\udcff", "é" * 300]
+    assert (hashed_words("t", ids) == key_words([make_key("t", one) for one in ids])).all()
+    assert hashed_words("t", []).shape == (0, 2)

@@ -3,18 +3,56 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.core.hashing import key_words, make_key
-from distill.data.order import epoch_order
+from curate.core.hashing import key_words, make_key, ranks, ranks_of_words
+from distill.data.order import EpochOrder
 
-counts = st.lists(st.integers(1, 7), min_size=1, max_size=9)
+counts = st.lists(st.integers(0, 7), min_size=1, max_size=9).filter(any)
 
 
-def order_of(sizes: list[int], *, seed: int = 0, epoch: int = 0, lanes: int = 3, window_shards: int = 2):
+def samples(sizes: list[int]):
+    """Keys as words, shard and row of each sample."""
     shards = np.repeat(np.arange(len(sizes)), sizes)
     rows = np.concatenate([np.arange(size) for size in sizes])
-    keys = key_words([make_key("t", f"{shard}/{row}") for shard, row in zip(shards, rows, strict=True)])
-    order = epoch_order(keys, shards, rows, seed=seed, epoch=epoch, lanes=lanes, window_shards=window_shards)
-    return order, shards
+    return key_words([make_key("t", f"{shard}/{row}") for shard, row in zip(shards, rows, strict=True)]), shards, rows
+
+
+def made(sizes: list[int], *, seed: int = 0, epoch: int = 0, lanes: int = 3, window_shards: int = 2) -> EpochOrder:
+    words, shards, rows = samples(sizes)
+
+    def shuffled(window, number):
+        places = np.flatnonzero(np.isin(shards, window))
+        return places[np.argsort(ranks_of_words(seed, words[places], number, shards[places], rows[places]))]
+
+    cut = {"lanes": lanes, "window_shards": window_shards}
+    return EpochOrder(np.array(sizes), shuffled, seed=seed, epoch=epoch, **cut)
+
+
+def order_of(sizes: list[int], **more):
+    return made(sizes, **more).take(np.arange(sum(sizes))), samples(sizes)[1]
+
+
+def defined(sizes: list[int], *, seed: int, epoch: int, lanes: int, window_shards: int):
+    """The whole order at once, as the module's text says."""
+    words, shards, rows = samples(sizes)
+    present, shard_of = np.unique(shards, return_inverse=True)
+    lanes = min(lanes, len(present))
+    shard_ranks = ranks(seed, [make_key("shard", str(shard)) for shard in present], epoch)
+    turn = np.argsort(np.argsort(shard_ranks, kind="stable"), kind="stable")[shard_of]
+    lane, window = turn % lanes, turn // lanes // window_shards
+    by_lane = np.lexsort((ranks_of_words(seed, words, epoch, shards, rows), window, lane))
+    lane = lane[by_lane]
+    place = np.arange(len(lane)) - np.searchsorted(lane, np.arange(lanes))[lane]
+    return by_lane[np.lexsort((lane, place))]
+
+
+@given(counts, st.integers(0, 3), st.integers(0, 3), st.integers(1, 12), st.integers(1, 4), st.randoms())
+def test_any_part_of_it_is_that_of_the_whole(sizes, seed, epoch, lanes, window_shards, random):
+    how = {"seed": seed, "epoch": epoch, "lanes": lanes, "window_shards": window_shards}
+    whole, order = defined(sizes, **how), made(sizes, **how)
+    assert len(order) == sum(sizes)
+    assert np.array_equal(order.take(np.arange(len(order))), whole)
+    some = np.array(random.sample(range(len(order)), random.randint(1, len(order))))
+    assert np.array_equal(made(sizes, **how).take(some), whole[some])
 
 
 @given(counts, st.integers(0, 3), st.integers(0, 3), st.integers(1, 12), st.integers(1, 4))

@@ -30,19 +30,6 @@ def test_an_epoch_holds_every_sample_once_and_the_tail_is_a_short_step(dataset):
     assert 1 <= len(first[-1].sequences) <= 3
 
 
-@pytest.mark.parametrize("packing", [PACKING, Packing()])
-def test_any_number_of_ranks_divides_the_same_steps(dataset, packing):
-    tokens = None if packing.capacity == 1 else np.full(len(dataset), 7)
-    stream = Stream(dataset, np.arange(len(dataset)), seed=1, sequences=4, tokens=tokens, packing=packing)
-    for step in islice(stream.steps(), 12):
-        whole = [item.tolist() for item in step.sequences]
-        for world in (1, 2, 3, 5, 8):
-            shares = [step.share(rank, world) for rank in range(world)]
-            dealt = [shares[number % world][number // world].tolist() for number in range(len(whole))]
-            assert dealt == whole
-            assert sum(map(len, shares)) == len(whole)
-
-
 @settings(deadline=None, max_examples=25)
 @given(st.integers(0, 30), st.integers(1, 5), st.integers(0, 2))
 def test_going_on_from_any_step_gives_the_remaining_ones(dataset, taken, sequences, seed):

@@ -1,0 +1,128 @@
+"""The numbers of an index, in memory or mapped from the cache: the same, kept, mended, and small."""
+
+import json
+import logging
+import shutil
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from curate.core.errors import InputError, StorageError
+from curate.core.hashing import make_key
+from distill.data import dataset as datasets
+from distill.data import index
+from distill.data.blend import as_blend
+from distill.data.dataset import open_dataset
+from distill.data.draws import TEXT, Draws, lowest
+from distill.data.split import held_out, held_out_rows
+from tests.distill.datasets import drawn_items, write_dataset
+
+
+@pytest.fixture
+def large(tmp_path, monkeypatch):
+    """Any dataset counts as large; where its arrays are kept."""
+    monkeypatch.setenv("CURATE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(index, "_IN_MEMORY", 0)
+    monkeypatch.setattr(datasets, "_BATCH", 7)
+    return tmp_path / "cache" / "index"
+
+
+def test_what_is_mapped_is_what_is_held(folder, dataset, large, monkeypatch):
+    mapped = open_dataset(str(folder))
+    assert mapped.fingerprint == dataset.fingerprint
+    for name in ("shard", "row", "copy", "offset", "size", "width", "height", "text_offset", "item"):
+        held, found = dataset.index.numbers(name), mapped.index.numbers(name)
+        assert np.array_equal(held, found) and not found.flags.writeable and isinstance(found.base, np.ndarray)
+    assert np.array_equal(dataset.index.words, mapped.index.words)
+    assert np.array_equal(dataset.index.sets, mapped.index.sets)
+    (kept,) = large.glob("[!.]*")
+    assert sum(path.stat().st_size for path in kept.iterdir()) < 60 * 110 + 2000
+    monkeypatch.setattr(index, "_write", None)
+    assert len(open_dataset(str(folder))) == 60
+
+
+@pytest.mark.parametrize("harm", ["cut", "gone", "meta", "others"])
+def test_damaged_arrays_are_made_again_with_a_line(folder, large, caplog, harm):
+    offsets = open_dataset(str(folder)).integers("offset").copy()
+    (kept,) = large.glob("[!.]*")
+    array, meta = kept / "offset.int64", kept / "meta.json"
+    if harm == "cut":
+        array.write_bytes(array.read_bytes()[:-8])
+    elif harm == "gone":
+        array.unlink()
+    elif harm == "meta":
+        meta.write_text("[]")
+    else:
+        values = json.loads(meta.read_text())
+        for path in kept.glob("*int*"):
+            path.write_bytes(path.read_bytes() * 2)
+        meta.write_text(json.dumps({**values, "sizes": {name: 2 * size for name, size in values["sizes"].items()}}))
+    with caplog.at_level(logging.WARNING, "distill"):
+        again = open_dataset(str(folder))
+    (record,) = caplog.records
+    assert "cannot be read" in record.message and "it is made again" in record.message
+    assert np.array_equal(again.integers("offset"), offsets)
+
+
+def test_a_cache_that_cannot_be_written_is_one_line(folder, large):
+    large.parent.write_text("a file in its place")
+    with pytest.raises(StorageError, match=r"cannot keep the index there .*; set CURATE_CACHE"):
+        open_dataset(str(folder))
+
+
+@pytest.mark.parametrize("name", ["index.parquet", "sizes.json", "manifest.json"])
+@pytest.mark.parametrize("harm", ["cut", "empty", "gone", "type", "bytes"])
+def test_damaged_files_of_a_dataset_are_one_line(tmp_path, folder, name, harm):
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    file = copy / name
+    data = file.read_bytes()
+    if harm == "gone":
+        file.unlink()
+    else:
+        other = b"[1, 2]" if name.endswith("json") else b"PAR1 these are words"
+        file.write_bytes({"cut": data[: len(data) // 2], "empty": b"", "type": other, "bytes": b"\xff\xfe" * 99}[harm])
+    expected = "has no manifest.json" if (name, harm) == ("manifest.json", "gone") else f"{name}: cannot be read"
+    with pytest.raises(InputError, match=expected) as error:
+        open_dataset(str(copy))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "said"),
+    [
+        ("width", "wide", "Failed to parse string: 'wide'"),
+        ("key", "short", "each must be 32 hex characters"),
+        ("key", None, ""),
+        ("shard", -1, "not in the order of the tars"),
+        ("offset", [1], "cast"),
+    ],
+)
+def test_columns_of_other_types_are_one_line(tmp_path, folder, column, values, said):
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    table = pq.read_table(copy / "index.parquet")
+    place = table.column_names.index(column)
+    pq.write_table(table.set_column(place, column, pa.array([values] * 60)), copy / "index.parquet")
+    with pytest.raises(InputError, match=rf"index\.parquet: .*{said}.*; write the dataset again with pack"):
+        open_dataset(str(copy))
+
+
+def test_the_same_sides_and_samples_by_words_as_by_strings(dataset):
+    blend = as_blend(dataset)
+    sides = held_out(dataset.strings("key"), dataset.strings("duplicate_set"), seed=3, fraction=0.3)
+    assert np.array_equal(held_out_rows(blend, seed=3, fraction=0.3), sides)
+    assert not held_out_rows(blend, seed=3, fraction=0.0).any()
+    chosen = lowest(blend, ~sides, 9, seed=3, salt=4)
+    whole = lowest(blend, ~sides, 999, seed=3, salt=4)
+    assert len(chosen) == 9 and chosen.tolist() == whole[:9].tolist()
+    assert sorted(whole.tolist()) == np.flatnonzero(~sides).tolist()
+
+
+def test_items_of_one_key_are_drawn_apart(tmp_path):
+    """A picture with several texts has a row for each."""
+    items = drawn_items(8)
+    for number, item in enumerate(items):
+        item.key, item.columns["item"] = make_key("t", str(number // 4)), str(number % 4)
+    draws = Draws(as_blend(open_dataset(str(write_dataset(tmp_path / "d", items)))), seed=1)
+    assert len(set(draws.ranks(TEXT, np.arange(8), 0).tolist())) == 8
