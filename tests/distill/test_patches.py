@@ -1,10 +1,15 @@
+import io
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from curate.codec.images import decode
+from curate.core.errors import Undecodable
 from distill.data.patches import patchify, resize_to_grid, unpatchify
+from distill.data.pixels import decode_to
 
 
 @given(st.integers(1, 5), st.integers(1, 5), st.sampled_from([1, 2, 4]))
@@ -33,6 +38,26 @@ def test_resizing_is_pillows(size):
     assert found.shape == (64, 96, 3)
     assert np.abs(found - wanted).max() <= 2
     assert (found != wanted).mean() < 0.05
+
+
+@pytest.mark.parametrize(("mode", "exif"), [("RGB", 1), ("L", 1), ("CMYK", 1), ("RGB", 6)])
+def test_jpegs_have_pillows_pixels(mode, exif):
+    image = Image.effect_mandelbrot((120, 90), (-2, -1.5, 1, 1.5), 50).convert(mode)
+    tags = Image.Exif()
+    tags[0x0112] = exif
+    stream = io.BytesIO()
+    image.save(stream, "JPEG", exif=tags)
+    whole = decode(stream.getvalue())
+    assert np.array_equal(decode_to(stream.getvalue(), lambda *size: size, 10**6)[..., :3], np.asarray(whole))
+    wanted = resize_to_grid(whole, 5, 4, 16)
+    assert np.array_equal(decode_to(stream.getvalue(), lambda *_: (80, 64), 10**6)[..., :3], wanted)
+    smaller = decode_to(stream.getvalue(), lambda *_: (32, 32), 10**6)[..., :3].astype(int)
+    assert smaller.shape == (32, 32, 3)
+    assert np.abs(smaller - resize_to_grid(whole, 2, 2, 16)).mean() < 6
+    with pytest.raises(Undecodable, match="truncated"):
+        decode_to(stream.getvalue()[:-300], lambda *size: size, 10**6)
+    with pytest.raises(Undecodable, match="too_many_pixels"):
+        decode_to(stream.getvalue(), lambda *size: size, 10**3)
 
 
 def test_resizing_keeps_orientation():
