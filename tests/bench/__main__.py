@@ -1,4 +1,7 @@
-"""`make bench`: every benchmark, one after the other. Ratios count; the first line says on what machine."""
+"""`make bench`: every benchmark but the ablations, which take hours, one after the other.
+
+Ratios count; the first line says on what machine.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,18 @@ from tests.bench import (
     bench_duplicates,
     bench_embed,
     bench_engine,
+    bench_gpu_student,
     bench_kmeans,
     bench_language,
+    bench_moe,
     bench_pack,
+    bench_packing,
     bench_pipeline,
+    bench_reader,
     bench_sampling,
     bench_text,
     bench_text_balance,
+    bench_tiny,
     bench_vocabulary,
 )
 from tests.bench.measure import machine
@@ -38,6 +46,11 @@ def main() -> None:
         bench_concepts,
         bench_vocabulary,
         bench_text_balance,
+        bench_reader,
+        bench_packing,
+        bench_moe,
+        bench_gpu_student,
+        bench_tiny,
     ):
         print(f"\n{module.__doc__}")
         module.main()
