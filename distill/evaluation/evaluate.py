@@ -41,12 +41,16 @@ def judge(models: Models, judged: Judged) -> Findings:
     counts = {"test": len(test), "train": int((~judged.test).sum()), "skipped": {}}
     found = Findings({"name": judged.name, "url": judged.blend.url, "counts": counts})
     if not len(test):
-        why = "no picture is asked about: none is held out (data.test_fraction, or the set's own test_fraction)"
-        found.result |= {task: tasks.none(why) for task in settings.tasks}
-        return found
+        return _nothing(
+            found, settings, f"no picture is asked about: of {counts['train']}, none is held out; raise "
+            f"data.test_fraction, or the set's own test_fraction (1: all are asked about, none is learnt from)"
+        )  # fmt: skip
     questions: Questions | str = judged.questions() if wanted & {"knn", "probe", "zero_shot"} else "not asked"
     vectors, learner = _learn(models, judged, questions, wanted)
     fidelity, examiner = _examine(models, judged, questions, vectors, learner, found, test)
+    if vectors.rows.isdisjoint(test.tolist()):
+        reasons = ", ".join(f"{why} {count}" for why, count in found.result["counts"]["skipped"].items())
+        return _nothing(found, settings, f"no picture that is asked about can be read ({reasons}); look at the files")
     for (name, space), own in vectors.found.items():
         check_finite(f"{name}{f' as {space}' if space else ''}, on {judged.name}", np.stack(list(own.values())))
     found.result |= _vector_tasks(models, judged, questions, vectors, wanted, test)
@@ -58,6 +62,12 @@ def judge(models: Models, judged: Judged) -> Findings:
         found.result["cka"] = _cka(models, judged, settings)
     if "maps" in wanted:
         found.result["maps"], found.maps = _maps(models, judged, settings)
+    return found
+
+
+def _nothing(found: Findings, settings: EvaluateRecipe, why: str) -> Findings:
+    """The same answer to every task."""
+    found.result |= {task: tasks.none(why) for task in settings.tasks}
     return found
 
 
@@ -130,6 +140,8 @@ def _segmentation(settings: EvaluateRecipe, learner: Learner | None, examiner: E
         left = [(side, one.left_out.most_common()) for one, side in sides if one is not None]
         said = "; ".join(f"{side}: {', '.join(f'{why} {count}' for why, count in own) or 'all'}" for side, own in left)
         return tasks.none(f"no picture has a mask ({settings.masks}) on both sides ({said})")
+    if not any(pixels.any() for pixels in examiner.pixels.values()):
+        return tasks.none(f"no pixel of the test masks ({settings.masks}) is of a class that a training picture has")
     models, classes = {}, 0
     for name, pixels in examiner.pixels.items():
         mean, each = mean_iou(pixels)

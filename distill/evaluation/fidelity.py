@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from distill.evaluation.knn import unit
 
 Floats = NDArray[np.floating[Any]]
+_CONSTANT = 1e-12
+"""Variance over mean square below which features are all the same, but for rounding."""
 
 
 @dataclass
@@ -42,11 +44,12 @@ class Agreement:
         self.true = self.true + other.true
         return self
 
-    def found(self) -> dict[str, float]:
+    def found(self) -> dict[str, float | None]:
         """`cosine` (mean over rows), `explained`: 1 - squared error / squared distance from the teacher's mean, so 0 is
-        what saying the mean of these rows always would get, and 1 is everything. Of no rows: nothing."""
+        what saying the mean of these rows always would get, and 1 is everything; None where the teacher always says
+        the same, as of one picture. Of no rows: nothing."""
         if not self.count:
             return {}
         variance = self.square - float(np.square(self.true).sum()) / self.count
-        explained = 1.0 - self.error / variance if variance > 0 else float("nan")
+        explained = 1.0 - self.error / variance if variance > _CONSTANT * self.square else None
         return {"cosine": self.cosine / self.count, "explained": explained}

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from curate.core.errors import RecipeError
-from curate.encoders import Encoder, load
+from curate.encoders import load
 from distill.data.pictures import Pictures
 from distill.distilled import DistilledModel
 from distill.evaluation.evaluate import Findings, judge
@@ -32,7 +32,9 @@ def evaluate_run(bench: Workbench, student: Student, standards: Sequence[Standar
     bench: of the run's last stage; standards: of its teachers.
     """
     recipe, settings, teachers = bench.recipe, bench.recipe.evaluate, bench.teachers
-    read = _teachers_texts(teachers.encoders, settings, str(bench.world.device))
+    encoders = teachers.encoders
+    read = {name: encoder.encode_text for name, encoder in encoders.items() if encoder.context}
+    read |= _named_texts({name: encoder.dim for name, encoder in encoders.items()}, settings, bench.world)
     own = dict(read)
     if student.text is not None and bench.tokenizer is not None and recipe.student.text is not None:
         own[OWN] = text_encoder(student, bench.tokenizer, recipe.student.text.context)
@@ -53,14 +55,16 @@ def evaluate_model(model: DistilledModel, recipe: Recipe, world: World) -> tuple
     """Of an exported model, on `evaluate.datasets` of a recipe that describes it. Its teachers are not at hand, so
     there is no fidelity to tell; their texts are, where evaluate.text_encoders names encoders."""
     settings = recipe.evaluate
-    texts = _teachers_texts(dict.fromkeys(model.teachers), settings, str(world.device))
+    texts = _named_texts({item.name: item.head.summary for item in model.config.teachers}, settings, world)
     if model.tokenizer is not None and recipe.student.text is not None:
         texts[OWN] = text_encoder(model.student, model.tokenizer, recipe.student.text.context)
     subject = StudentSubject(
         model.config.name, model.student, teachers=model.teachers, standards=model.standards, poolers=model.poolers,
         texts=texts,
     )  # fmt: skip
-    return _report(f"{model.config.name}: evaluation", settings, list(_others(recipe, [subject], None, world)))
+    whole = model.config.preprocessing.decoding == "whole"
+    found = _others(recipe, [subject], None, world, whole=whole)
+    return _report(f"{model.config.name}: evaluation", settings, found)
 
 
 def _judged(student: Student) -> Student:
@@ -70,34 +74,32 @@ def _judged(student: Student) -> Student:
     return student.eval()
 
 
-def _others(recipe: Recipe, subjects: Sequence[Subject], teachers: Teachers | None, world: World) -> list[Findings]:
-    """Every other set of pictures, at the largest size of the recipe's own."""
+def _others(
+    recipe: Recipe, subjects: Sequence[Subject], teachers: Teachers | None, world: World, *, whole: bool = False
+) -> list[Findings]:
+    """Every other set of pictures, at the largest size of the recipe's own. whole: decode JPEGs whole even where no
+    teacher looks at them, as the run of an exported model did."""
     found = []
     how: Any = {"max_tokens": recipe.data.max_tokens, "seed": recipe.seed, "workers": recipe.run.workers}
     for other in recipe.evaluate.datasets:
         judged = agreed(world, partial(open_judged, other, recipe.evaluate, **how))
         fresh = None if teachers is None or not teachers.names else teachers.again()
-        pictures = Pictures(judged.blend, patch=recipe.student.patch, teachers=fresh)
+        pictures = Pictures(judged.blend, patch=recipe.student.patch, teachers=fresh, whole=whole)
         found.append(judge(Models(subjects, fresh, pictures, world, recipe.run.workers), judged))
     return found
 
 
-def _teachers_texts(
-    encoders: Mapping[str, Encoder | None], settings: EvaluateRecipe, device: str
-) -> dict[str, TextEncoder]:
-    """By teacher: its own text tower, or the encoder that the settings name for it."""
+def _named_texts(dims: Mapping[str, int], settings: EvaluateRecipe, world: World) -> dict[str, TextEncoder]:
+    """By teacher, whose summaries have so many dimensions: the text tower that the settings name for it."""
     found: dict[str, TextEncoder] = {}
-    for name, encoder in encoders.items():
-        if name in settings.text_encoders:
-            other = load(settings.text_encoders[name], device=device)
-            if encoder is not None and other.dim != encoder.dim:
-                raise RecipeError(
-                    f"evaluate.text_encoders: {settings.text_encoders[name]!r} has vectors of {other.dim} dimensions, "
-                    f"the summaries of {name!r} have {encoder.dim}; name the text tower that belongs to it"
-                )
-            found[name] = other.encode_text
-        elif encoder is not None and encoder.context:
-            found[name] = encoder.encode_text
+    for name, spec in settings.text_encoders.items():
+        encoder = load(spec, device=str(world.device))
+        if encoder.dim != dims[name]:
+            raise RecipeError(
+                f"evaluate.text_encoders: {spec!r} has vectors of {encoder.dim} dimensions, the summaries of {name!r} "
+                f"have {dims[name]}; name the text tower that belongs to it"
+            )
+        found[name] = encoder.encode_text
     return found
 
 

@@ -133,5 +133,6 @@ def _table(title: str, columns: Sequence[str], console: Console) -> Table:
     return table
 
 
-def percent(value: float) -> str:
-    return f"{100 * value:.1f} %"
+def percent(value: float | None) -> str:
+    """None: there is no such figure."""
+    return "–" if value is None else f"{100 * value:.1f} %"

@@ -17,7 +17,7 @@ from distill import commands
 from distill.cli import main
 from tests.bench.features import shared
 from tests.distill.exports import save_distill
-from tests.distill.test_evaluate import COLOURS, encoded, plain
+from tests.distill.judging import COLOURS, encoded, plain
 
 QUIET = Console(quiet=True)
 
