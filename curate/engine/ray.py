@@ -269,6 +269,9 @@ def _init(address: str | None, cpus: int | None) -> None:
             object_store_memory=_store_bytes(),
             _system_config={"idle_worker_killing_time_threshold_ms": 600_000},
         )
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        what = f"--address {address}: no Ray cluster answers there" if address else "Ray could not be started"
-        raise CurateError(f"{what} ({' '.join(str(error).split())[:200]}); check it with `ray status`") from error
+    except Exception as error:  # a start that takes Ray over 30 s on a busy machine raises no class of its own
+        if address:
+            what, advice = f"--address {address}: no Ray cluster answers there", "check it with `ray status`"
+        else:
+            what, advice = "Ray could not be started", "try again when the machine is less busy, or --engine local"
+        raise CurateError(f"{what} ({' '.join(str(error).split())[:200]}); {advice}") from error
