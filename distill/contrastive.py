@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, logsigmoid, normalize
 
-from distill.models.text import MAX_SCALE
 from distill.recipe import ContrastiveRecipe
 
 
@@ -20,18 +19,19 @@ def contrastive_loss(
     logit_scale: Tensor,
     logit_bias: Tensor | None,
     recipe: ContrastiveRecipe,
-    groups_NG: Tensor | None = None,
+    groups_NG: Tensor,
 ) -> Tensor:
     """Mean over the N pairs of the global batch, unweighted; 0 with a gradient for no pair.
 
     groups: numbers of each sample (its text, its duplicate set); samples that share one in the same column are no
-    negatives (see `same`). Without them equal texts are told by equal vectors.
+    negatives (see `same`). The scale is bounded after each update (`limit_scale`): a bound in here would leave it
+    without a gradient, and so above it for good.
     """
     if not len(images_ND):
         return (images_ND.sum() + texts_ND.sum()) * 0.0 + logit_scale * 0.0
     images, texts = normalize(images_ND, dim=-1), normalize(texts_ND, dim=-1)
-    alike = equal_vectors(texts) if groups_NG is None else same(groups_NG)
-    logits = images @ texts.T * logit_scale.exp().clamp(max=MAX_SCALE)
+    alike = same(groups_NG)
+    logits = images @ texts.T * logit_scale.exp()
     if recipe.loss == "sigmoid":
         assert logit_bias is not None
         return sigmoid_loss(logits + logit_bias, alike)
@@ -67,9 +67,3 @@ def same(groups_NG: Tensor) -> Tensor:
     """True (N, N) for different samples with an equal number in some column; negative numbers equal nothing."""
     equal = (groups_NG[:, None] == groups_NG[None]) & (groups_NG[:, None] >= 0)
     return equal.any(-1).fill_diagonal_(False)
-
-
-def equal_vectors(texts_ND: Tensor) -> Tensor:
-    """True (N, N) for different rows of unit length that are the same text: sums in another order differ in bits."""
-    with torch.no_grad():
-        return (texts_ND @ texts_ND.T > 1 - 1e-5).fill_diagonal_(False)

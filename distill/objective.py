@@ -59,9 +59,9 @@ def student_terms(
         wanted = standards[number](targets[number].to(device, dtype))
         _add_teacher(terms, teacher, predicted.to(device, dtype), wanted, lengths)
     if recipe.contrastive is not None:
-        assert tokens is not None
+        assert tokens is not None and groups is not None
         own = (student.project(output.summary).to(dtype), student.text(tokens).to(dtype))
-        terms.pairs[CONTRASTIVE] = own if groups is None else (*own, groups)
+        terms.pairs[CONTRASTIVE] = (*own, groups)
     return terms
 
 
@@ -124,8 +124,8 @@ def relational(
 
         assert student is not None
         scale, bias = student.logit_scale, student.logit_bias
-        images, texts, *groups = pairs[CONTRASTIVE]
-        loss = contrastive_loss(images, texts, scale, bias, recipe.contrastive, *groups)
+        images, texts, groups = pairs[CONTRASTIVE]
+        loss = contrastive_loss(images, texts, scale, bias, recipe.contrastive, groups)
         parts[CONTRASTIVE] = loss.detach()
         total = total + recipe.contrastive.weight * loss
     return total, parts

@@ -16,7 +16,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 
-from curate.core.errors import InputError, RecipeError
+from curate.core.errors import InputError, RecipeError, StorageError
 from curate.core.storage import Storage
 from distill.data.blend import Blend
 from distill.data.dataset import Dataset
@@ -26,10 +26,11 @@ from distill.parallel import World, join_world
 from distill.recipe import Recipe
 from distill.recipe.data import SourceRecipe
 from distill.teachers.base import Answer
-from distill.teachers.columns import answer_bytes, columns_key, shard_file, writing_shard
+from distill.teachers.columns import answer_bytes, columns_key, is_kept, shard_file, writing_shard
 from distill.teachers.panel import Teachers
 
 _BATCH = 64
+_SAMPLE = 100_000
 _SPARE = 0.95
 """Share of the free disk that may be filled."""
 
@@ -45,7 +46,7 @@ class Job:
 
     def missing(self, storage: Storage, shard: int) -> list[str]:
         """Teachers that have not answered on a shard."""
-        return [label for label, key in self.keys.items() if not storage.exists(shard_file(key, shard))]
+        return [label for label, key in self.keys.items() if not is_kept(storage, shard_file(key, shard))]
 
 
 def jobs_of(recipe: Recipe, blends: Sequence[Blend]) -> list[Job]:
@@ -72,7 +73,10 @@ def teach(recipe: Recipe, blends: Sequence[Blend], console: Console) -> Path:
         raise RecipeError("run.teacher_cache: missing; name the folder to fill, as in --set run.teacher_cache=FOLDER")
     jobs = jobs_of(recipe, blends)
     folder = Path(recipe.run.teacher_cache).expanduser().absolute()
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"run.teacher_cache: {folder} cannot be made ({error.strerror}); name another") from error
     with join_world(recipe.run.device, recipe.run.timeout_seconds) as world:
         teacher = _Teaching(recipe, Storage(str(folder)), world, console)
         for job in jobs:
@@ -89,9 +93,11 @@ class _Teaching:
 
     def do(self, job: Job) -> None:
         shards = job.dataset.integers("shard")
-        todo = [shard for shard in np.unique(shards).tolist() if job.missing(self.storage, shard)]
-        blend = Blend([job.dataset], [job.source.model_copy(update={"texts": {}})])
-        pictures = Pictures(blend, patch=self.recipe.student.patch, teachers=self.teachers)
+        # as the first rank finds it: another one looks a moment later, when some are done, and would divide otherwise
+        listed = [shard for shard in np.unique(shards).tolist() if job.missing(self.storage, shard)]
+        todo: list[int] = self.world.gather(listed)[0]
+        blend = Blend([job.dataset], [job.source])
+        pictures = Pictures(blend, patch=self.recipe.student.patch, teachers=self.teachers, reads_text=False)
         if todo:
             self._announce(job, pictures, np.flatnonzero(np.isin(shards, todo)))
         done = skipped = 0
@@ -131,7 +137,8 @@ class _Teaching:
         if first is None:
             raise InputError(f"{job.dataset.url}: no picture of it can be read; look at it with `curate status`")
         sizes = {}
-        mean = float(pictures.patch_tokens[rows].mean())
+        some = rows[:: max(1, len(rows) // _SAMPLE)]
+        mean = float(pictures.tokens(some, np.zeros(len(some), dtype=np.int64)).mean())
         native = {item.label for item in self.recipe.teachers if item.pictures == "student"}
         for label in job.keys:
             sizes[label] = answer_bytes(self._ask(label, [first])[0], mean if label in native else None)

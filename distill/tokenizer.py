@@ -7,6 +7,7 @@ pairs (Sennrich et al. 2016; bytes as in GPT-2) have no unknown token, whatever 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,10 @@ from curate.core.hashing import digest_bytes
 
 PAD, END = 0, 1
 _SPECIAL = ["<pad>", "<end>"]
+_LONGEST = 4096
+"""Letters of a text that is learned from."""
+_MARKS = 4
+"""Letters that NFKC may make one of."""
 SMALLEST = 256 + len(_SPECIAL)
 """A token for every byte, and the special ones."""
 
@@ -28,6 +33,7 @@ class Tokenizer:
     def __init__(self, pieces: Pieces) -> None:
         pieces.encode_special_tokens = True  # as letters: a text cannot end itself
         self._pieces = pieces
+        self._longest = max(map(len, pieces.get_vocab()), default=1)
 
     @classmethod
     def train(cls, texts: Iterable[str], vocabulary: int) -> Tokenizer:
@@ -44,8 +50,16 @@ class Tokenizer:
             vocab_size=vocabulary, min_frequency=2, special_tokens=_SPECIAL, show_progress=False,
             initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         )  # fmt: skip
-        pieces.train_from_iterator(sorted(texts), trainer)
+        pieces.train_from_iterator(sorted(_whole(text[:_LONGEST]) for text in texts), trainer)
         return cls(pieces)
+
+    @classmethod
+    def read(cls, path: Path) -> Tokenizer:
+        """Raises InputError for a file that cannot be read."""
+        try:
+            return cls.parse(path.read_text("utf-8"), str(path))
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{path} cannot be read ({error}); export the run again") from None
 
     @classmethod
     def parse(cls, text: str, place: str = "tokenizer.json") -> Tokenizer:
@@ -69,8 +83,13 @@ class Tokenizer:
         return self._pieces.get_vocab_size()
 
     def encode(self, texts: Sequence[str], context: int) -> NDArray[np.int64]:
-        """(B, L) with L <= context: as long as the longest; padded with PAD. Each text ends with END, also when cut."""
-        rows = [[*encoding.ids[: context - 1], END] for encoding in self._pieces.encode_batch(list(texts))]
+        """(B, L) with L <= context: as long as the longest; padded with PAD. Each text ends with END, also when cut.
+
+        Of a long text only as many letters are looked at as `context` of the longest tokens have.
+        """
+        most = _MARKS * context * self._longest
+        cut = [_whole(text.lstrip()[:most]) for text in texts]
+        rows = [[*encoding.ids[: context - 1], END] for encoding in self._pieces.encode_batch(cut)]
         out = np.full((len(rows), max(map(len, rows), default=1)), PAD, dtype=np.int64)
         for place, row in enumerate(rows):
             out[place, : len(row)] = row
@@ -78,3 +97,8 @@ class Tokenizer:
 
     def decode(self, tokens: Sequence[int]) -> str:
         return self._pieces.decode([int(token) for token in tokens]).removeprefix(" ")
+
+
+def _whole(text: str) -> str:
+    """Halves of characters (lone surrogates), which JSON may hold and UTF-8 may not, become question marks."""
+    return text.encode("utf-8", "replace").decode()

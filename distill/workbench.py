@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from curate.core.errors import InputError, Reject
-from curate.core.hashing import key_words, make_key, ranks
+from curate.core.errors import InputError
+from curate.core.hashing import key_words, make_key
+from distill.data import split
 from distill.data.augment import augment
 from distill.data.blend import Blend, as_blend
 from distill.data.dataset import Dataset
+from distill.data.draws import lowest
 from distill.data.loader import Batch, read_in_order
+from distill.data.members import OPEN_TARS
 from distill.data.pictures import Allowance, Pictures
-from distill.data.split import held_out
 from distill.data.stream import Packing, Stream
 from distill.models.attention import attention_backend
 from distill.models.student import Student, StudentConfig, build_student
@@ -36,9 +36,7 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch
 
 def held_out_rows(recipe: Recipe, dataset: Dataset | Blend) -> np.ndarray:
     """True (n,) for the rows of the index that are held out."""
-    sets = dataset.strings("duplicate_set") if dataset.has("duplicate_set") else None
-    keys = [str(key) for key in dataset.strings("key")]
-    return held_out(keys, sets, seed=recipe.seed, fraction=recipe.data.test_fraction)
+    return split.held_out_rows(as_blend(dataset), seed=recipe.seed, fraction=recipe.data.test_fraction)
 
 
 @dataclass
@@ -66,7 +64,7 @@ class Workbench:
             recipe,
             world.device,
             allowance=allowance,
-            name=lambda row: f"picture {blend.strings('key')[row]}",
+            name=lambda row: f"picture {blend.key(row)}",
             columns=open_columns(recipe, blend),
         )
         pictures = Pictures(
@@ -75,6 +73,7 @@ class Workbench:
             teachers=teachers if recipe.teachers else None,
             allowance=allowance,
             share=1 / world.size,
+            open_tars=max(OPEN_TARS, 2 * recipe.data.lanes * recipe.data.window_shards),
             seed=recipe.seed,
             augment=None if how is None else lambda image, random: augment(image, how, random),
             needs_text=recipe.contrastive is not None,
@@ -103,7 +102,7 @@ class Workbench:
         packing = Packing(data.sequence_tokens, data.sequence_images, data.lookahead, data.lanes, data.window_shards)
         return Stream(
             self.dataset,
-            self.train_rows(),
+            ~self.test,
             seed=self.recipe.seed,
             sequences=self.recipe.train.sequences,
             tokens=lambda rows, epochs: self.pictures.tokens(rows, epochs) + prefix,
@@ -111,33 +110,34 @@ class Workbench:
         )
 
     def fitted_tokenizer(self) -> Tokenizer:
-        """Learned from the texts of the training samples of lowest hash(seed, key): all that a picture may be given."""
+        """Learned from the texts of the training samples of lowest hash(seed, key): all that a picture may be given.
+
+        A collective: each rank reads a share of the texts, and all find the same.
+        """
         size = self.recipe.student.text
         assert size is not None
-        texts: list[str] = []
-        for row in self._sample(_TOKENIZER_SAMPLES, _TOKENIZER_SALT):
-            with suppress(Reject):
-                texts += [text for _, choices in self.pictures.texts.candidates(int(row)) for text in choices]
+        chosen = np.sort(
+            lowest(self.dataset, ~self.test, _TOKENIZER_SAMPLES, seed=self.recipe.seed, salt=_TOKENIZER_SALT)
+        )
+        texts = self.pictures.texts.of(chosen, workers=self.recipe.run.workers)
         if not texts:
             raise InputError(
                 "data.sources: no training sample has one of the `texts`; name members or json fields of it"
             )
         return Tokenizer.train(texts, size.vocabulary)
 
-    def _sample(self, count: int, salt: int) -> np.ndarray:
-        """Training rows of lowest hash(seed, key)."""
-        rows = self.train_rows()
-        keys = np.asarray(self.dataset.strings("key"), dtype=object)[rows]
-        return rows[np.argsort(ranks(self.recipe.seed, keys, salt), kind="stable")[:count]]
+    def _share(self, count: int, salt: int) -> np.ndarray:
+        """This rank's part of the training rows of lowest hash(seed, key), as they lie: parts touch few tars."""
+        chosen = np.sort(lowest(self.dataset, ~self.test, count, seed=self.recipe.seed, salt=salt))
+        return np.array_split(chosen, self.world.size)[self.world.rank]
 
     def standards(self) -> list[Standards]:
         """Fitted on the training pictures of lowest hash(seed, key), a share of them by each rank."""
         if not self.recipe.teachers:
             return []
-        chosen = self._sample(self.recipe.train.standardise_samples, _STANDARDISE_SALT)
-        chosen = chosen[self.world.rank :: self.world.size]
-        read = read_in_order(self.pictures, chosen, batch=64, workers=self.recipe.run.workers)
-        return fit_standards(self.teachers, self.recipe.teachers, (good for good, _ in read), self.world)
+        own = self._share(self.recipe.train.standardise_samples, _STANDARDISE_SALT)
+        read = read_in_order(self.pictures, own, batch=64, workers=self.recipe.run.workers)
+        return fit_standards(self.teachers, self.recipe.teachers, read, self.world)
 
     def tokens(self, batch: Batch) -> Tensor | None:
         """(B, L) of the texts that go with pictures; None without a text tower."""
@@ -156,13 +156,6 @@ class Workbench:
         if tokens is None:
             return None
         said = [make_key("text", str([token for token in row if token != PAD])) for row in tokens.tolist()]
-        shown = [make_key("duplicate_set", self._sets[picture.row]) for picture in batch.pictures]
-        words = np.stack([key_words(keys)[:, 0] >> np.uint64(1) for keys in (said, shown)], axis=1)
+        shown = self.dataset.sets_of([picture.row for picture in batch.pictures])
+        words = np.stack([pairs[:, 0] >> np.uint64(1) for pairs in (key_words(said), shown)], axis=1)
         return torch.from_numpy(words.astype(np.int64)).to(self.world.device)
-
-    @cached_property
-    def _sets(self) -> list[str]:
-        """Of each row: its duplicate set, or its key where it has none."""
-        keys = [str(key) for key in self.dataset.strings("key")]
-        sets = self.dataset.strings("duplicate_set") if self.dataset.has("duplicate_set") else keys
-        return [name or key for name, key in zip(sets, keys, strict=True)]

@@ -98,14 +98,16 @@ class Pictures:
         read: Callable[[int], bytes] | None = None,
         seed: int = 0,
         augment: Augment | None = None,
+        reads_text: bool = True,
         needs_text: bool = False,
         whole: bool = False,
     ) -> None:
         """max_tokens: instead of what each source says; share, open_tars: see Members; read: where the bytes come from,
-        if not from the dataset's own tars; needs_text: a picture without one is skipped, as `no_text`; whole:
-        JPEGs are never decoded at a reduced size, as where teachers look at pictures."""
+        if not from the dataset's own tars; reads_text: where a source names texts; needs_text: a picture without one is
+        skipped, as `no_text`; whole: JPEGs are never decoded at a reduced size, as where teachers look at pictures."""
         blend = as_blend(dataset)
-        self.patch, self._max_pixels, self._needs_text = patch, max_pixels, needs_text
+        self.patch, self._max_pixels = patch, max_pixels
+        self._reads_text, self._needs_text = reads_text, needs_text
         self._blend, draws = blend, Draws(blend, seed)
         self.members = Members(blend, share=share, open_tars=open_tars)
         self._read, self._draws = read or self.members.read, draws
@@ -207,7 +209,7 @@ class Pictures:
         return image
 
     def _text(self, row: int, epoch: int) -> str | None:
-        if not self.texts.wanted(row):
+        if not self._reads_text or not self.texts.wanted(row):
             return None
         candidates = self._kept_texts.get(row)
         if candidates is None:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from curate.core.errors import Reject
 from distill.data.blend import Blend
 from distill.data.draws import TEXT, Draws, choose
 from distill.data.members import Members
@@ -19,6 +22,8 @@ from distill.data.members import Members
 Candidates = tuple[tuple[float, tuple[str, ...]], ...]
 """Per choice that a sample has: its weight and its texts."""
 
+_FAR_WORKERS = 16
+"""Where each text is a request, or two, to an object store."""
 _LOW = np.uint64(0xFFFFFFFF)
 
 
@@ -46,6 +51,19 @@ class Texts:
             if texts:
                 found.append((weight, texts))
         return tuple(found)
+
+    def of(self, rows: NDArray[np.int64], *, workers: int) -> list[str]:
+        """All texts of some samples, in no order that matters; what cannot be read has none."""
+        far = not all(source.storage.local for source in self._blend.sources)
+
+        def own(row: int) -> list[str]:
+            try:
+                return [text for _, texts in self.candidates(row) for text in texts]
+            except Reject:
+                return []
+
+        with self._members.passing(rows), ThreadPoolExecutor(_FAR_WORKERS if far else workers) as pool:
+            return [text for found in pool.map(own, rows.tolist()) for text in found]
 
     def draw(self, row: int, epoch: int, candidates: Candidates) -> str | None:
         """One of a sample's candidates, by hash(seed, key, copy, epoch); None when it has none."""

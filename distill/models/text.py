@@ -95,4 +95,10 @@ class TextTower(nn.Module):
 
 def scale_at(temperature: float) -> Tensor:
     """The parameter whose exponential multiplies similarities."""
-    return torch.tensor(-math.log(temperature))
+    return torch.tensor(min(-math.log(temperature), math.log(MAX_SCALE)))
+
+
+def limit_scale(logit_scale: Tensor) -> None:
+    """In place, after an update; of sharded weights, what this rank holds."""
+    with torch.no_grad():
+        logit_scale.clamp_(max=math.log(MAX_SCALE))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from curate.core.stage import Execution
 from distill.recipe.section import Section, Share, Weight
@@ -67,3 +67,9 @@ class ContrastiveRecipe(Section):
     """At the start; it is learned."""
     smoothing: Share = 0.0
     """Label smoothing of softmax."""
+
+    @model_validator(mode="after")
+    def _of_softmax(self) -> ContrastiveRecipe:
+        if self.loss == "sigmoid" and self.smoothing:
+            raise ValueError(f"smoothing {self.smoothing:g} is of softmax, and loss is sigmoid; leave one of them out")
+        return self

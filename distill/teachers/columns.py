@@ -2,12 +2,14 @@
 
 FOLDER/KEY/000012.arrow holds the answers on the pictures of tar 12, in the order of the index; pictures that could not
 be read are absent. KEY is the digest of all that decides them: the dataset's content, the teacher, and for a teacher
-that looks at the student's patches their size and the limit of their number. Files are Arrow's, mapped and not
-compressed: pictures are read in random order, and Parquet would decode a group of rows for each of them.
+that looks at the student's patches their size, the limit of their number, and how pictures are decoded. Files are
+Arrow's, mapped and not compressed: pictures are read in random order, and Parquet would decode a group of them.
 """
 
 from __future__ import annotations
 
+import logging
+import zlib
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,6 +20,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from curate.core.errors import InputError
@@ -30,9 +33,10 @@ from distill.recipe import Recipe, TeacherRecipe
 from distill.recipe.data import SourceRecipe
 from distill.teachers.base import Answer
 
-VERSION = 1
+VERSION = 2
 """Rises when the files' layout does, or what they hold of the same recipe."""
 _OPEN = 64
+_LOG = logging.getLogger("distill")
 _SCHEMA = pa.schema(
     [
         pa.field("row", pa.int64(), nullable=False),  # of the dataset's index
@@ -42,6 +46,7 @@ _SCHEMA = pa.schema(
         pa.field("columns", pa.int32(), nullable=False),
         pa.field("registers", pa.binary()),  # float32 (R, D)
         pa.field("count", pa.int32(), nullable=False),  # R
+        pa.field("check", pa.uint32(), nullable=False),  # CRC-32 of summary, patches and registers
     ]
 )
 
@@ -59,9 +64,23 @@ def columns_key(dataset: Dataset, source: SourceRecipe, teacher: TeacherRecipe, 
         "patches": teacher.keep if teacher.patches.weight > 0 or teacher.pooler else None,
         "registers": recipe.student.registers if teacher.registers.weight > 0 else 0,
     }
-    grid = {"patch": recipe.student.patch, "max_tokens": max(source.sizes)} if native else {}
+    whole = any(item.pictures == "own" for item in recipe.teachers)  # else a large JPEG is decoded smaller
+    grid = {"patch": recipe.student.patch, "max_tokens": max(source.sizes), "whole": whole} if native else {}
     what = identity(teacher.encoder, precision=teacher.precision)
     return digest({"version": VERSION, "dataset": dataset.fingerprint, "teacher": what, **kinds, **grid})
+
+
+def is_kept(storage: Storage, name: str) -> bool:
+    """Whether a shard's answers are there. A file that cannot be read is said, and removed, since it was asked for."""
+    if not storage.exists(name):
+        return False
+    try:
+        _mapped(Path(storage.path(name)))
+    except InputError as error:
+        _LOG.warning("%s; it is made again", str(error).rpartition("; remove")[0])
+        storage.remove(name)
+        return False
+    return True
 
 
 class Columns:
@@ -77,7 +96,7 @@ class Columns:
             for shard in range(len(blend.sources[source].tars) if key is not None else 0):
                 path = folder / shard_file(str(key), shard)
                 if path.is_file():
-                    rows = _mapped(path).column("row").to_numpy() + int(blend.starts[source])
+                    rows = _rows(path, len(blend.sources[source])) + int(blend.starts[source])
                     self._file[rows], self._place[rows] = len(self._paths), np.arange(len(rows))
                     self._paths.append(path)
 
@@ -96,7 +115,10 @@ class Columns:
         self._open.move_to_end(file)
         while len(self._open) > _OPEN:
             self._open.popitem(last=False)
-        return _answer(self._open[file], int(self._place[row]))
+        try:
+            return _answer(self._open[file], int(self._place[row]))
+        except (pa.ArrowException, ValueError, KeyError, TypeError, RuntimeError) as error:
+            raise _damaged(self._paths[file], error) from None
 
 
 def open_columns(recipe: Recipe, blend: Blend) -> dict[str, Columns]:
@@ -143,30 +165,56 @@ def answer_bytes(answer: Answer, patches: float | None = None) -> float:
 
 def _values(row: int, answer: Answer) -> Mapping[str, Any]:
     rows, columns, _ = (0, 0, 0) if answer.patches is None else answer.patches.shape
-    return {
-        "row": row,
+    kinds = {
         "summary": _bytes(answer.summary),
         "patches": None if answer.patches is None else _bytes(answer.patches),
-        "rows": rows,
-        "columns": columns,
         "registers": None if answer.registers is None else _bytes(answer.registers),
-        "count": 0 if answer.registers is None else len(answer.registers),
     }
+    count = 0 if answer.registers is None else len(answer.registers)
+    return {"row": row, **kinds, "rows": rows, "columns": columns, "count": count, "check": _check(*kinds.values())}
 
 
 def _bytes(values: Tensor) -> bytes:
     return values.cpu().numpy().tobytes()
 
 
+def _check(*kinds: Any) -> int:
+    found = 0
+    for kind in kinds:
+        found = zlib.crc32(b"" if kind is None else kind, found)
+    return found
+
+
 def _mapped(path: Path) -> pa.Table:
     try:
-        return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
-    except (pa.ArrowInvalid, OSError) as error:
-        raise InputError(f"{path}: cannot be read ({error}); remove it and run `distill teach` again") from None
+        table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+        if not table.schema.equals(_SCHEMA):
+            raise ValueError(f"columns {', '.join(table.column_names) or 'none'}")
+        if (table.schema.metadata or {}).get(b"patches") not in (b"float32", b"float16"):
+            raise ValueError("it does not say how patches are held")
+        table.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise _damaged(path, error) from None
+    return table
+
+
+def _rows(path: Path, samples: int) -> NDArray[np.int64]:
+    rows = _mapped(path).column("row").to_numpy()
+    if len(rows) and not 0 <= rows.min() <= rows.max() < samples:
+        raise _damaged(path, ValueError(f"it names samples outside of the {samples} that there are"))
+    return rows
+
+
+def _damaged(path: Path, error: BaseException) -> InputError:
+    why = " ".join(str(error).split())[:200]
+    return InputError(f"{path}: cannot be read ({why}); remove it and run `distill teach` again")
 
 
 def _answer(table: pa.Table, place: int) -> Answer:
     rows, columns, count = (table.column(name)[place].as_py() for name in ("rows", "columns", "count"))
+    kinds = (table.column(name)[place].as_buffer() for name in ("summary", "patches", "registers"))
+    if _check(*kinds) != table.column("check")[place].as_py():
+        raise ValueError(f"answer {place} of it has changed since it was written")
     summary = _array(table, "summary", place, np.float32)
     patches = None
     if rows:

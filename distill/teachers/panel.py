@@ -17,9 +17,11 @@ from distill.losses import resample_patches
 from distill.models.pooler import FrozenPooler
 from distill.models.student import HeadConfig
 from distill.recipe import Recipe, TeacherRecipe
+from distill.recipe.objective import TermRecipe
 from distill.teachers.base import Answer, Shape, Target, Teacher
 from distill.teachers.columns import Columns
 from distill.teachers.encoder import EncoderTeacher
+from distill.teachers.hadamard import hadamard
 
 
 class Teachers:
@@ -57,12 +59,21 @@ class Teachers:
     ) -> Self:
         """Loads them. CurateError, one line, for a model that cannot be had or does not go with the student."""
         teachers = {item.label: _load(item, recipe, device) for item in recipe.teachers}
+        for item in recipe.teachers:
+            _check(item, teachers[item.label].shape)
         half = [item.label for item in recipe.teachers if item.keep == "float16"]
         return cls(teachers, allowance=allowance, name=name, half=half, columns=columns)
 
-    def again(self) -> Self:
+    def again(
+        self,
+        *,
+        allowance: Allowance | None = None,
+        name: Callable[[int], str] = "row {}".format,
+        columns: Mapping[str, Columns] | None = None,
+    ) -> Self:
         """The same models with nothing kept: for the rows of another index, or to look inside them at work."""
-        return type(self)(dict(zip(self.names, self._teachers, strict=True)), batch=self._batch, half=self._half)
+        models = dict(zip(self.names, self._teachers, strict=True))
+        return type(self)(models, allowance=allowance, batch=self._batch, name=name, half=self._half, columns=columns)
 
     @property
     def encoders(self) -> dict[str, Encoder]:
@@ -152,13 +163,28 @@ class Teachers:
             answers = [answer.halved() for answer in answers]
         finite = torch.stack([torch.isfinite(kind).all() for answer in answers for kind in answer.kinds()])
         if not finite.all():
-            kinds = [picture for picture, answer in zip(pictures, answers, strict=True) for _ in answer.kinds()]
-            bad = kinds[int(finite.int().argmin())]
-            raise InputError(
-                f"teachers: {label!r} gives features that are not finite for {self._name(bad.row)}; look at that "
-                f"picture, or give the teacher precision: float32 and keep: float32"
-            )
+            raise InputError(self._not_finite(label, teacher, pictures, answers))
         return answers
+
+    def _not_finite(self, label: str, teacher: Teacher, pictures: Sequence[Picture], answers: Sequence[Answer]) -> str:
+        bad = [
+            picture
+            for picture, answer in zip(pictures, answers, strict=True)
+            if not all(torch.isfinite(kind).all() for kind in answer.kinds())
+        ]
+        precision = getattr(teacher.encoder, "precision", "float32")
+        lower = [f"precision: {precision}"] if precision != "float32" else []
+        lower += ["keep: float16"] if label in self._half else []
+        if lower:
+            remedy = f"its numbers may not fit into {' and '.join(lower)}: give float32"
+        elif len(bad) == len(pictures):
+            remedy = "of every picture, so its weights are at fault: look at them, or name another teacher"
+        else:
+            remedy = "look at that picture, or take it out of the dataset"
+        return (
+            f"teachers: {label!r} gives features that are not finite for {len(bad)} of {len(pictures)} pictures, such "
+            f"as {self._name(bad[0].row)}; {remedy}"
+        )
 
 
 def _load(item: TeacherRecipe, recipe: Recipe, device: torch.device) -> Teacher:
@@ -179,6 +205,23 @@ def _load(item: TeacherRecipe, recipe: Recipe, device: torch.device) -> Teacher:
             f"has one (timm:naflexvit_so400m_patch16_siglip)"
         )
     return teacher
+
+
+def _check(item: TeacherRecipe, shape: Shape) -> None:
+    """RecipeError, before anything is read, for what this teacher cannot give."""
+    for kind, width in (("summary", shape.summary), ("patches", shape.patches)):
+        if item.standardise == "phi_s" and width is not None and hadamard(width) is None:
+            raise RecipeError(
+                f"teachers: {item.label!r} has a {kind} of {width} dimensions, for which there is no Hadamard "
+                f"matrix here (see distill.teachers.hadamard); give that teacher standardise: scale"
+            )
+    for name, there, why in (
+        ("patches", shape.patches is not None, "has no patch features"),
+        ("registers", shape.registers > 0, "has no registers, or another number of them than the student"),
+    ):
+        weight: float = getattr(item, name).weight
+        if weight not in (0.0, TermRecipe().weight) and not there:
+            raise RecipeError(f"teachers: {item.label!r} {why}, so {name}.weight {weight:g} does nothing; leave it out")
 
 
 def _key(teacher: Teacher, picture: Picture, place: int) -> Hashable:

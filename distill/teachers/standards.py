@@ -5,15 +5,19 @@ Otherwise the teacher with the greatest variance would take most of the student.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from curate.core.errors import RecipeError
-from distill.data.pictures import Picture
+from curate.core.errors import InputError
+from curate.core.hashing import ranks_of_words
+from distill.data.pictures import Picture, Skipped
 from distill.recipe import TeacherRecipe
 from distill.teachers.base import Shape, Target
 from distill.teachers.hadamard import hadamard
@@ -23,6 +27,9 @@ from distill.teachers.panel import Teachers
 if TYPE_CHECKING:
     from distill.parallel import World  # an exported model needs no torch.distributed
 
+_EQUAL = 1e-10
+"""Eigenvalues that follow one another more closely, as a share of the largest, count as one."""
+_SALT = 0xF1C5
 _CONSTANT = 1e-12
 """Variance over squared mean below which features count as constant: they are centred, but not scaled."""
 
@@ -113,28 +120,40 @@ class Standards:
         return self.summary, self.patches, self.registers
 
 
-def check_orders(teachers: Teachers, recipes: Sequence[TeacherRecipe]) -> None:
-    """RecipeError, before anything is read, for a dimension that PHI-S cannot do."""
-    for recipe, shape in zip(recipes, teachers.shapes, strict=True):
-        for kind, width in (("summary", shape.summary), ("patches", shape.patches)):
-            if recipe.standardise == "phi_s" and width is not None and hadamard(width) is None:
-                raise RecipeError(
-                    f"teachers: {recipe.label!r} has a {kind} of {width} dimensions, for which there is no Hadamard "
-                    f"matrix here (see distill.teachers.hadamard); give that teacher standardise: scale"
-                )
-
-
 def fit_standards(
-    teachers: Teachers, recipes: Sequence[TeacherRecipe], batches: Iterable[Sequence[Picture]], world: World
+    teachers: Teachers,
+    recipes: Sequence[TeacherRecipe],
+    batches: Iterable[tuple[Sequence[Picture], Sequence[Skipped]]],
+    world: World,
 ) -> list[Standards]:
-    """Of each teacher, over this rank's pictures in `batches` and every other rank's; the same on all ranks."""
-    check_orders(teachers, recipes)
+    """Of each teacher, over this rank's pictures in `batches` and every other rank's; the same on all ranks.
+
+    Raises InputError, on all of them, where no picture could be read.
+    """
     fits = [_Fit(recipe, shape) for recipe, shape in zip(recipes, teachers.shapes, strict=True)]
-    for pictures in batches:
+    reasons: Counter[str] = Counter()
+    seen, example = 0, ""
+    for pictures, skipped in batches:
+        seen += len(pictures)
+        reasons.update(item.reason for item in skipped)
+        example = example or next((item.detail for item in skipped), "")
         if pictures:
             for fit, target in zip(fits, teachers.targets(pictures), strict=True):
                 fit.add(target)
+    _need_pictures(world, seen, reasons, example)
     return [fit.standards(world) for fit in fits]
+
+
+def _need_pictures(world: World, seen: int, reasons: Counter[str], example: str) -> None:
+    found = world.gather((seen, reasons, example))
+    if not sum(count for count, _, _ in found):
+        total = sum((own for _, own, _ in found), Counter[str]())
+        said = ", ".join(f"{reason} {count}" for reason, count in total.most_common())
+        first = next((own for _, _, own in found if own), "")
+        raise InputError(
+            f"data.sources: none of the {total.total()} pictures on which teachers were to be standardised could be "
+            f"used ({said}; such as {first}); mend the dataset"
+        )
 
 
 class _Fit:
@@ -166,7 +185,7 @@ class _Fit:
 
 
 def _standard(moments: Moments | None, world: World) -> Standard | None:
-    """The identity of moments that have seen nothing."""
+    """The identity of moments that were told nothing."""
     if moments is None:
         return None
     moments.merge(world)
@@ -179,12 +198,39 @@ def _standard(moments: Moments | None, world: World) -> Standard | None:
 
 
 def _rotation(covariance_CC: Tensor, world: World) -> Tensor:
-    """H Uᵀ as the first rank finds it: another library may find other eigenvectors where eigenvalues are close."""
+    """H Uᵀ as the first rank finds it."""
     rotation = torch.zeros_like(covariance_CC)
     if world.first:
-        vectors = torch.linalg.eigh(covariance_CC).eigenvectors
-        largest = vectors.gather(0, vectors.abs().argmax(0, keepdim=True))
+        vectors = eigenvectors(covariance_CC)
         matrix = hadamard(len(vectors))
         assert matrix is not None
-        rotation = torch.from_numpy(matrix).double() / len(vectors) ** 0.5 @ (vectors * largest.sign()).T
+        rotation = torch.from_numpy(matrix).double() / len(vectors) ** 0.5 @ vectors.T
     return world.sum(rotation.to(world.device)).cpu()
+
+
+def eigenvectors(covariance_CC: Tensor) -> Tensor:
+    """As columns, by rising eigenvalue; the same, nearly, for a matrix that differs in the last bits.
+
+    Any basis of the vectors of one eigenvalue would do, -v for v above all, and of fewer samples than dimensions there
+    are many of the eigenvalue 0: which one a library finds depends on rounding. Here it is the one nearest to fixed
+    vectors: their projections onto that space, made orthonormal together (Löwdin 1950).
+    """
+    values, vectors = torch.linalg.eigh(covariance_CC)
+    fixed = _fixed_vectors(len(values))
+    apart = values.diff() > _EQUAL * values[-1].clamp(min=torch.finfo(values.dtype).tiny)
+    ends = [*(apart.nonzero().flatten() + 1).tolist(), len(values)]
+    start, found = 0, []
+    for end in ends:
+        own = vectors[:, start:end]
+        left, _, right = torch.linalg.svd(own.T @ fixed[:, start:end])
+        found.append(own @ (left @ right))
+        start = end
+    return torch.cat(found, 1)
+
+
+@lru_cache(maxsize=4)
+def _fixed_vectors(width: int) -> Tensor:
+    """(C, C) numbers that look random and are the same everywhere."""
+    words = np.stack([np.repeat(np.arange(width), width), np.tile(np.arange(width), width)], axis=1)
+    uniform = ranks_of_words(0, words.astype(np.uint64), _SALT).reshape(width, width) / 2.0**64
+    return torch.from_numpy(uniform - 0.5)

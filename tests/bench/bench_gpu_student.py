@@ -77,7 +77,7 @@ class Bench:
         self.batch: Batch = collate(pictures)
         self.tokens = sum(lengths)
         self.teachers = Teachers.of(recipe, device)
-        self.standards: list[Standards] = fit_standards(self.teachers, recipe.teachers, [pictures], self.world)
+        self.standards: list[Standards] = fit_standards(self.teachers, recipe.teachers, [(pictures, [])], self.world)
 
     def precision(self) -> AbstractContextManager[Any]:
         if self.recipe.train.precision == "bfloat16":

@@ -167,10 +167,10 @@ def test_pictures_and_texts(folder):
     plain = Workbench.of(parse_recipe(values_of(folder), "test"), open_dataset(str(folder)), bench.world).pictures
     batch = collate([plain.get(row) for row in range(5)])
     tokens = torch.randint(1, 300, (5, 8), generator=torch.Generator().manual_seed(0))
-    terms = student_terms(student, batch, [], [], recipe, tokens)
+    terms = student_terms(student, batch, [], [], recipe, tokens, torch.arange(5)[:, None])
     assert pair_names(recipe) == list(terms.pairs) == [CONTRASTIVE]
     assert terms.additive == 0
-    assert all(side.shape == (5, 8) and side.requires_grad for side in terms.pairs[CONTRASTIVE])
+    assert all(side.shape == (5, 8) and side.requires_grad for side in terms.pairs[CONTRASTIVE][:2])
     total, parts = relational(recipe, terms.pairs, student)
     assert total.item() == pytest.approx(2.0 * parts[CONTRASTIVE].item())
     total.backward()

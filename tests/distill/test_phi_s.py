@@ -6,12 +6,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.core.errors import RecipeError
+from curate.core.errors import InputError, RecipeError
+from distill.data.pictures import Skipped
 from distill.losses import errors
 from distill.parallel import World
 from distill.recipe import TeacherRecipe
 from distill.teachers import Answer, Moments, Shape, Standards, Target, Teachers, fit_standards
 from distill.teachers.hadamard import hadamard
+from distill.teachers.standards import eigenvectors
 
 ALONE = World(0, 1, torch.device("cpu"))
 
@@ -54,7 +56,7 @@ def fitted(target: Target, standardise: str = "phi_s", parts: int = 3) -> Standa
         for part in range(parts)
     ]
     recipe = TeacherRecipe(encoder="descriptor", name="t", standardise=standardise)
-    return fit_standards(Said({"t": Saying(shape)}), [recipe], batches, ALONE)[0]
+    return fit_standards(Said({"t": Saying(shape)}), [recipe], [(batch, []) for batch in batches], ALONE)[0]
 
 
 @pytest.mark.parametrize("order", [1, 2, 4, 12, 20, 28, 36, 64, 192, 384, 640, 728, 768, 1024, 1152, 1280, 1408, 1536])
@@ -184,14 +186,69 @@ def test_precision_is_kept_under_autocast():
     assert torch.equal(y, standards.summary(x))
 
 
-@pytest.mark.parametrize(("summary", "patches", "kind"), [(729, None, "summary"), (12, 10, "patches")])
-def test_a_dimension_without_a_hadamard_matrix(summary, patches, kind):
-    teachers = Said({"t": Saying(Shape(summary, patches))})
-    recipe = TeacherRecipe(encoder="descriptor", name="t")
-    with pytest.raises(RecipeError, match=rf"'t' has a {kind} of (729|10) dimensions.* standardise: scale") as error:
-        fit_standards(teachers, [recipe], [], ALONE)
+@pytest.mark.parametrize("dim", [729, 100, 92, 18])
+def test_a_dimension_without_a_hadamard_matrix_is_refused_before_anything_is_read(dim, recipe):
+    timm = f"timm:vit_tiny_patch16_224?depth=1&embed_dim={dim}&num_heads=1&random=1"
+    teacher = TeacherRecipe(encoder=timm, name="t")
+    with pytest.raises(RecipeError, match=rf"'t' has a summary of {dim} dimensions.* standardise: scale") as error:
+        Teachers.of(recipe.model_copy(update={"teachers": [teacher]}), ALONE.device)
     assert "\n" not in str(error.value)
-    assert fit_standards(teachers, [recipe.model_copy(update={"standardise": "scale"})], [], ALONE)
+    scaled = recipe.model_copy(update={"teachers": [teacher.model_copy(update={"standardise": "scale"})]})
+    assert Teachers.of(scaled, ALONE.device).shapes[0].summary == dim
+
+
+@pytest.mark.parametrize(
+    ("encoder", "kind", "said"),
+    [("descriptor", "patches", "has no patch features"), ("tiny", "registers", "has no registers, or another number")],
+)
+def test_a_weight_of_what_a_teacher_does_not_have(encoder, kind, said, recipe):
+    teacher = TeacherRecipe(encoder=encoder, name="t", **{kind: {"weight": 2.0}})
+    with pytest.raises(RecipeError, match=rf"'t' {said}.*, so {kind}\.weight 2 does nothing; leave it out"):
+        Teachers.of(recipe.model_copy(update={"teachers": [teacher]}), ALONE.device)
+
+
+def perturbed(matrix, seed):
+    """As another order of summing would have it: another last bit, and symmetric."""
+    return matrix + matrix.abs().max() * 2e-16 * (lambda x: x + x.T)(randn(*matrix.shape, seed=seed))
+
+
+@pytest.mark.parametrize("what", ["few", "equal", "many", "constant", "doubled"])
+def test_the_rotation_hardly_depends_on_the_last_bits_of_sums(what):
+    """Of fewer samples than dimensions, of equal eigenvalues, of many samples: targets of other pictures agree."""
+    x = {
+        "few": skewed(16, 64),
+        "equal": torch.eye(64, dtype=torch.float64).repeat(3, 1),
+        "many": randn(500, 64) @ torch.diag(torch.logspace(-4, 0, 64, dtype=torch.float64)),
+        "constant": torch.ones(9, 64, dtype=torch.float64),
+        "doubled": randn(16, 32).repeat(1, 2),
+    }[what]
+    away = x - x.mean(0)
+    covariance = away.T @ away / len(x)
+    others = x[0] + randn(40, 64, seed=5) * covariance.diagonal().max().sqrt()
+    vectors = eigenvectors(covariance)
+    assert torch.allclose(vectors.T @ vectors, torch.eye(64, dtype=torch.float64), atol=1e-12)
+    scale = covariance.diagonal().mean().sqrt().clamp(min=1e-300)
+    inside = vectors.T @ covariance @ vectors / scale**2 if what != "constant" else torch.eye(64)
+    assert torch.allclose(inside, torch.diag(inside.diagonal()).to(inside), atol=1e-7)
+    for seed in range(3):
+        again = eigenvectors(perturbed(covariance, seed))
+        assert torch.allclose(others @ again, others @ vectors, atol=1e-6 * float(others.norm(dim=1).mean()))
+
+
+def test_the_order_of_few_pictures_does_not_change_targets():
+    few, others = skewed(16, 64), skewed(50, 64, seed=5)
+    one = fitted(Target(few))
+    for seed, parts in ((1, 3), (2, 5)):
+        order = torch.randperm(16, generator=torch.Generator().manual_seed(seed))
+        again = fitted(Target(few[order]), parts=parts)
+        assert torch.allclose(again.summary(others), one.summary(others), atol=1e-6)
+
+
+def test_nothing_to_fit_on_is_one_line_on_every_rank():
+    teachers = Said({"t": Saying(Shape(12))})
+    skipped = [Skipped(1, "shard_missing", "shard_missing: a.tar"), Skipped(2, "corrupt", "corrupt: x")]
+    with pytest.raises(InputError, match=r"none of the 3 pictures .* \(corrupt 2, shard_missing 1; such as shard_miss"):
+        fit_standards(teachers, [TeacherRecipe(encoder="t")], [([], skipped), ([], skipped[1:])], ALONE)
 
 
 def test_what_is_kept_does_not_hold_the_batch():

@@ -9,12 +9,13 @@ import torch
 from rich.console import Console
 
 from curate.core.errors import InputError, RecipeError
+from curate.core.storage import Storage
 from distill import commands
 from distill.data.blend import open_blend
 from distill.parallel import World
 from distill.recipe import parse_recipe
-from distill.teach import jobs_of
-from distill.teachers.columns import open_columns
+from distill.teach import _Teaching, jobs_of
+from distill.teachers.columns import columns_key, open_columns
 from distill.trainer import Trainer
 from distill.workbench import Workbench
 from tests.distill.conftest import recipe_values
@@ -147,6 +148,76 @@ def test_features_are_of_what_decides_them(taught, change, native, own):
             jobs_of(recipe, [open_blend(recipe.data)])
 
 
+class Rank(World):
+    """One of two, which runs when the other one has ended: what each found is heard by both."""
+
+    def __init__(self, rank, heard):
+        super().__init__(rank, 2, torch.device("cpu"))
+        object.__setattr__(self, "heard", heard)
+
+    def gather(self, value):
+        self.heard.append(value)
+        return [self.heard[0], value]
+
+    def sum(self, values):
+        return values
+
+
+def test_ranks_divide_the_shards_whenever_they_look(folder, tmp_path):
+    recipe = parse_recipe(values_of(folder, tmp_path, teachers=[{"encoder": "descriptor"}]), "test")
+    (job,) = jobs_of(recipe, [open_blend(recipe.data)])
+    heard = []
+    (tmp_path / "features").mkdir()
+    for rank in range(2):
+        _Teaching(recipe, Storage(str(tmp_path / "features")), Rank(rank, heard), QUIET).do(job)
+    assert heard == [[0, 1, 2, 3, 4, 5], [1, 3, 5]]
+    assert len(open_columns(recipe, open_blend(recipe.data))["descriptor"]) == 60
+
+
+def harmed(data, harm):
+    if harm == "schema":
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, pa.schema([("a", pa.int64())])) as file:
+            file.write_table(pa.table({"a": [1]}))
+        return sink.getvalue().to_pybytes()
+    if harm == "flipped":
+        place = len(data) // 2
+        return data[:place] + bytes(255 - byte for byte in data[place : place + 64]) + data[place + 64 :]
+    return {"cut": data[: len(data) // 2], "empty": b"", "words": b"these are words"}[harm]
+
+
+@pytest.mark.parametrize("harm", ["cut", "empty", "words", "schema", "flipped"])
+def test_damaged_features_are_one_line_and_taught_again(folder, tmp_path, caplog, harm):
+    recipe = parse_recipe(values_of(folder, tmp_path, teachers=[{"encoder": "descriptor"}]), "test")
+    commands.teach(recipe, QUIET)
+    file = next((tmp_path / "features").rglob("000002.arrow"))
+    whole = file.read_bytes()
+    file.write_bytes(harmed(whole, harm))
+
+    def read():
+        columns = open_columns(recipe, open_blend(recipe.data))["descriptor"]
+        return [columns.get(row) for row in range(60)]
+
+    with pytest.raises(InputError, match=r"000002\.arrow: cannot be read \(.*\); remove it and run `dist") as error:
+        read()
+    assert "\n" not in str(error.value)
+    if harm == "flipped":
+        file.unlink()
+    commands.teach(recipe, QUIET)
+    assert file.read_bytes() == whole
+    assert [record.message for record in caplog.records if "it is made again" in record.message] or harm == "flipped"
+
+
+def test_how_pictures_are_decoded_is_part_of_what_features_are_of(taught, dataset):
+    """Beside a teacher that looks at whole pictures no JPEG is decoded smaller."""
+    values, _ = taught
+    keys = set()
+    for teachers in (values["teachers"][:1], values["teachers"][:2]):
+        recipe = parse_recipe({**values, "teachers": teachers}, "test")
+        keys.add(columns_key(dataset, recipe.data.sources[0], recipe.teachers[0], recipe))
+    assert len(keys) == 2
+
+
 def _changed(values, change):
     if isinstance(change, dict) and isinstance(values, dict):
         return {**values, **{name: _changed(values.get(name), item) for name, item in change.items()}}
@@ -177,5 +248,5 @@ def test_mistakes_are_one_line(taught, tmp_path, monkeypatch):
 def test_files_are_arrows(taught):
     path = sorted(taught[1].rglob("*.arrow"))[0]
     table = pa.ipc.open_file(str(path)).read_all()
-    assert table.column_names == ["row", "summary", "patches", "rows", "columns", "registers", "count"]
+    assert table.column_names == ["row", "summary", "patches", "rows", "columns", "registers", "count", "check"]
     assert table.num_rows == 10

@@ -87,19 +87,29 @@ def test_a_picture_on_two_grids_is_asked_about_once(dataset):
     assert len(target.patches) == 2 + large.grid[0] * large.grid[1]
 
 
-def test_features_that_are_not_finite_name_teacher_and_picture(dataset):
+@pytest.mark.parametrize(
+    ("precision", "half", "places", "said"),
+    [
+        ("float32", (), [1], r"for 1 of 3 pictures, such as key-1; look at that picture, or take it out"),
+        ("float32", (), [0, 1, 2], r"for 3 of 3 .* key-0; of every picture, so its weights are at fault: look at them"),
+        ("bfloat16", (), [1], r"key-1; its numbers may not fit into precision: bfloat16: give float32"),
+        ("float16", ("colours",), [1], r"fit into precision: float16 and keep: float16: give float32"),
+    ],
+)
+def test_features_that_are_not_finite_name_what_can_be_done(dataset, precision, half, places, said):
     encoder, _, pictures = bench(dataset)
-    teachers = Teachers({"colours": EncoderTeacher(encoder)}, name=lambda row: f"key-{row}")
+    encoder.precision = precision
+    teachers = Teachers({"colours": EncoderTeacher(encoder)}, name=lambda row: f"key-{row}", half=half)
     items = [pictures.get(row) for row in range(3)]
     plain = encoder.encode
 
     def overflow(batch, patches=True):
         features = plain(batch, patches=patches)
-        features.patches[1, 0, 0, 0] = np.inf
+        features.patches[places, 0, 0, 0] = np.inf
         return features
 
     encoder.encode = overflow
-    with pytest.raises(InputError, match=r"teachers: 'colours' gives features that are not finite for key-1;"):
+    with pytest.raises(InputError, match=rf"teachers: 'colours' gives features that are not finite .*{said}"):
         teachers.targets(items)
 
 
@@ -123,7 +133,7 @@ def test_standards_are_fitted_over_patches_too_and_survive_a_checkpoint(dataset)
     _, teachers, pictures = bench(dataset)
     items = [pictures.get(row) for row in range(20)]
     recipes = [TeacherRecipe(encoder="descriptor", standardise="scale")]
-    fitted = fit_standards(teachers, recipes, [items[:9], [], items[9:]], ALONE)[0]
+    fitted = fit_standards(teachers, recipes, [(items[:9], []), ([], []), (items[9:], [])], ALONE)[0]
     target = fitted(teachers.targets(items)[0])
     assert target.summary.mean(0).abs().max() < 1e-3
     assert target.patches.var(0, unbiased=False).mean().item() == pytest.approx(1.0, rel=1e-3)

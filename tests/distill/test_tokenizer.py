@@ -50,13 +50,36 @@ def test_what_is_written_into_a_text_is_no_special_token(tokenizer):
     assert (tokenizer.encode(["<pad><end>"], 64)[0][:-1] > END).all()
 
 
+@pytest.mark.parametrize(
+    "text", ["red flag " * 90, "frog " * 300, " " * 9000 + "the frog ", "e\u0301 " * 900, "\ufdfa" * 99]
+)
+def test_long_texts_are_cut_before_they_are_looked_at(tokenizer, text, monkeypatch):
+    given = []
+
+    class Pieces:
+        def encode_batch(self, texts):
+            given.extend(texts)
+            return tokenizer._pieces.encode_batch(texts)
+
+    whole = tokenizer.encode([text.strip() + " red"], 10_000)[0]
+    cut = Tokenizer.parse(tokenizer.json())
+    monkeypatch.setattr(cut, "_pieces", Pieces())
+    row = cut.encode([text + "red flag " * 20_000], 8)[0]
+    assert row[:7].tolist() == whole[:7].tolist() or len(whole) < 9
+    assert len(given[0]) <= 4 * 8 * max(len(token) for token in tokenizer._pieces.get_vocab())
+
+
 def test_it_survives_being_saved(tokenizer):
     again = Tokenizer.parse(tokenizer.json())
     assert again.digest() == tokenizer.digest()
     assert (again.encode(TEXTS, 16) == tokenizer.encode(TEXTS, 16)).all()
 
 
-def test_bad_files_and_sizes_are_one_line(tokenizer):
+def test_bad_files_and_sizes_are_one_line(tokenizer, tmp_path):
+    (tmp_path / "words").write_bytes(b"\xff\xfe words")
+    for name in ("words", "nothing"):
+        with pytest.raises(InputError, match=rf"{name} cannot be read \(.*\); export the run again$"):
+            Tokenizer.read(tmp_path / name)
     with pytest.raises(InputError, match=r"^model/tokenizer.json is no tokenizer \(.*\); export the run again$"):
         Tokenizer.parse("{}", "model/tokenizer.json")
     with pytest.raises(InputError, match=r"has no <pad> and <end> as its first tokens"):
