@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -66,8 +67,18 @@ def main() -> None:
     try:
         app()
     except CurateError as error:
-        print(f"distill: {error}", file=sys.stderr)
+        if _speaks():
+            print(f"distill: {error}", file=sys.stderr)
         sys.exit(1)
+
+
+def _speaks() -> bool:
+    """Of several ranks that end, one says why."""
+    if os.environ.get("WORLD_SIZE", "1") == "1":
+        return True
+    from distill.parallel import speaks
+
+    return speaks()
 
 
 if __name__ == "__main__":

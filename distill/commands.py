@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from curate.core.errors import InputError, PinnedError
+from curate.core.errors import InputError, PinnedError, RecipeError
 from curate.encoders import identity
 from distill.data.blend import Blend, open_blend
 from distill.evaluation.settings import check, evaluation_digest, with_datasets
@@ -56,7 +56,7 @@ def _train(
     from distill.train import Training
 
     check(recipe, blends[-1])
-    with join_world(recipe.run.device, recipe.run.timeout_seconds) as world, ExitStack() as stack:
+    with join_world(recipe.run.device, recipe.run.timeout_seconds) as world, run.writing(), ExitStack() as stack:
         if world.first:
             stack.enter_context(run.claimed(recipe, fingerprint, blends))
         world.barrier()
@@ -96,20 +96,19 @@ def evaluate(
 
 
 def _evaluate_run(run: RunFolder, overrides: Sequence[str], datasets: Sequence[str]) -> tuple[dict[str, Any], Path]:
-    recipe = apply_overrides(run.recipe(), overrides, str(run.path))
-    recipe = apply_overrides(recipe, _with(recipe, datasets), str(run.path))
-    fingerprint = run.read("run.json")["fingerprint"]
+    recipe = _judging(run.recipe(), overrides, datasets, str(run.path))
+    fingerprint = run.fingerprint()
     step = run.last_step()
     if step is None:
         raise InputError(f"{run.path} has no checkpoint yet; run `distill train` again to go on")
-    result = run.read("evaluation.json")
+    result = run.read("evaluation.json", "digest", "sets")
     if result is None or result["digest"] != evaluation_digest(recipe, fingerprint, step):
         result = _evaluate_checkpoint(run, recipe, fingerprint)
     return result, run.path
 
 
 def _evaluate_checkpoint(run: RunFolder, recipe: Recipe, fingerprint: str) -> dict[str, Any]:
-    from distill.checkpoint import last_checkpoint, load_standards
+    from distill.checkpoint import check_shared, last_checkpoint, load_standards
     from distill.parallel import join_world
     from distill.tokenizer import Tokenizer
     from distill.workbench import Workbench
@@ -119,17 +118,18 @@ def _evaluate_checkpoint(run: RunFolder, recipe: Recipe, fingerprint: str) -> di
     if found != fingerprint:
         raise PinnedError(
             f"{run.path} is of fingerprint {fingerprint}, but its recipe and dataset now give {found}; "
-            f"change only evaluate.* and run.*, and keep {blends[-1].url} as it was"
+            f"keep recipe.yaml and {blends[-1].url} as they were"
         )
     check(recipe, blends[-1])
     with join_world(recipe.run.device, recipe.run.timeout_seconds) as world:
+        check_shared(run, world)
         words = run.path / TOKENIZER
         tokenizer = Tokenizer.parse(words.read_text("utf-8"), str(words)) if words.is_file() else None
         bench = Workbench.of(recipe.staged()[-1], blends[-1], world, tokenizer=tokenizer)
-        saved = last_checkpoint(run, fingerprint)
+        saved = world.from_first(lambda: last_checkpoint(run, fingerprint))
         assert saved is not None
         student = bench.new_student()
-        student.load_state_dict(saved.weights())
+        saved.fill(student)
         key = evaluation_digest(recipe, fingerprint, saved.values["step"])
         return _evaluate(bench, student, load_standards(run) or [], run, key)
 
@@ -156,8 +156,7 @@ def _evaluate_model(
     from distill.parallel import join_world
 
     config = read_config(folder)
-    recipe = apply_overrides(describing(config), overrides, str(folder))
-    recipe = apply_overrides(recipe, _with(recipe, datasets), str(folder))
+    recipe = _judging(describing(config), overrides, datasets, str(folder))
     check(recipe)
     run = RunFolder(Path(to or f"evaluation-{config.name}").expanduser().absolute())
     with join_world(recipe.run.device, recipe.run.timeout_seconds) as world:
@@ -184,9 +183,20 @@ def describing(config: ModelConfig) -> Recipe:
     return parse_recipe(values, CONFIG)
 
 
-def _with(recipe: Recipe, datasets: Sequence[str]) -> list[str]:
-    """Places of datasets, as an override that puts them beside those of `evaluate.datasets`."""
-    return [f"evaluate.datasets={json.dumps(with_datasets(recipe.evaluate, datasets))}"] if datasets else []
+def _judging(recipe: Recipe, overrides: Sequence[str], datasets: Sequence[str], place: str) -> Recipe:
+    """With what may be changed of something trained, and places of datasets beside those of `evaluate.datasets`.
+
+    Raises RecipeError for a change of what it was trained with.
+    """
+    for override in overrides:
+        if override.partition(".")[0] not in ("evaluate", "run"):
+            raise RecipeError(
+                f"--set {override}: what is trained already cannot be changed; set evaluate.* and run.* here, and the "
+                f"rest for `distill train`"
+            )
+    recipe = apply_overrides(recipe, overrides, place)
+    others = with_datasets(recipe.evaluate, datasets)
+    return apply_overrides(recipe, [f"evaluate.datasets={json.dumps(others)}"], place) if datasets else recipe
 
 
 def _fingerprint(recipe: Recipe, blends: Sequence[Blend]) -> str:

@@ -14,6 +14,9 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
+import re
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,11 +24,11 @@ from typing import Any
 
 import yaml
 
-from curate.core.errors import InputError, PinnedError, RunExistsError
+from curate.core.errors import InputError, PinnedError, RecipeError, RunExistsError, StorageError
 from curate.core.hashing import digest
 from curate.core.storage import Storage
 from distill.data.blend import Blend
-from distill.recipe import Recipe, parse_recipe
+from distill.recipe import Recipe, parse_recipe, read_recipe
 
 VERSION = 3
 """Rises when the same recipe would train another student."""
@@ -47,14 +50,34 @@ class RunFolder:
     @classmethod
     def of(cls, recipe: Recipe, fingerprint: str) -> RunFolder:
         place = recipe.run.folder.replace("{name}", recipe.name).replace("{fingerprint}", fingerprint[:12])
+        if "://" in place:
+            raise RecipeError(
+                f"run.folder: {place!r} is no local folder; name one on a disk that all processes share, and copy the "
+                f"run when it is done"
+            )
         return cls(Path(place).expanduser().absolute())
 
-    def read(self, name: str) -> Any:
-        """A JSON file of the folder, None when absent."""
+    def read(self, name: str, *keys: str) -> Any:
+        """A JSON file of the folder with these keys, None when absent. Raises InputError where it is damaged."""
+        path = self.path / name
         try:
-            return json.loads((self.path / name).read_text())
-        except FileNotFoundError:
+            values = json.loads(path.read_text("utf-8"))
+            if not isinstance(values, dict):
+                raise ValueError("no mapping")
+            if missing := [key for key in keys if key not in values]:
+                raise ValueError(f"no {missing[0]!r} in it")
+        except (FileNotFoundError, NotADirectoryError):
             return None
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path} cannot be read ({error}); remove it: it is written anew") from error
+        return values
+
+    def fingerprint(self) -> str:
+        """Of the run that is here. Raises InputError where none is."""
+        held = self.read("run.json", "fingerprint")
+        if held is None:
+            raise InputError(f"{self.path} is no run folder (no run.json); `distill train` prints the folder's name")
+        return str(held["fingerprint"])
 
     def write(self, name: str, value: Any) -> None:
         self.storage.publish_bytes(name, json.dumps(value, indent=1).encode() + b"\n")
@@ -65,15 +88,15 @@ class RunFolder:
 
         Raises PinnedError when it holds a run of another fingerprint, RunExistsError when another process writes it.
         """
-        self.checkpoints.mkdir(parents=True, exist_ok=True)
-        with (self.path / ".lock").open("w") as file:
+        with self._lock_file() as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise RunExistsError(
                     f"{self.path} is being trained by another process; wait for it, or stop it"
                 ) from None
-            held = self.read("run.json")
+            self.tidy()
+            held = self.read("run.json", "fingerprint")
             if held is not None and held["fingerprint"] != fingerprint:
                 raise PinnedError(
                     f"{self.path} holds a run of fingerprint {held['fingerprint']}, this recipe's is {fingerprint}; "
@@ -84,24 +107,67 @@ class RunFolder:
             self.write("run.json", {"fingerprint": fingerprint})
             yield
 
+    def _lock_file(self) -> Any:
+        """Of a folder that is made where there is none."""
+        try:
+            self.checkpoints.mkdir(parents=True, exist_ok=True)
+            return (self.path / ".lock").open("w")
+        except OSError as error:
+            raise StorageError(
+                f"run.folder: {self.path} cannot be written to ({error.strerror}); name another folder, or make room"
+            ) from error
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """A system's error while a run is at work, as a line."""
+        try:
+            yield
+        except OSError as error:
+            raise StorageError(
+                f"{self.path}: {error}; make room, and run again: it goes on from {self.kept()}"
+            ) from error
+
+    def tidy(self) -> None:
+        """Away with what processes that were killed while they wrote a checkpoint have left."""
+        for left in self.checkpoints.glob(".step-*.tmp"):
+            shutil.rmtree(left, ignore_errors=True)
+        for old in self.checkpoints.glob(".step-*.old"):
+            final = old.with_name(old.name.removeprefix(".").removesuffix(".old"))
+            if final.exists():
+                shutil.rmtree(old, ignore_errors=True)
+            else:
+                os.replace(old, final)
+
     def last_step(self) -> int | None:
         """Step of the newest checkpoint."""
         return next(reversed(self.steps()), None)
 
+    def kept(self) -> str:
+        """What a run that is started again goes on from."""
+        step = self.last_step()
+        return "the beginning" if step is None else f"the checkpoint of step {step}"
+
     def steps(self) -> list[int]:
         """Of all checkpoints, rising."""
-        return sorted(int(path.name.removeprefix("step-")) for path in self.checkpoints.glob("step-[0-9]*"))
+        found = (re.fullmatch(r"step-(\d{8,})", path.name) for path in self.checkpoints.glob("step-*"))
+        return sorted(int(match[1]) for match in found if match)
+
+    def checkpoint(self, step: int) -> Path:
+        return self.checkpoints / f"step-{step:08d}"
 
     def recipe(self) -> Recipe:
         """The recipe of an existing run."""
         path = self.path / "recipe.yaml"
         if not path.is_file():
             raise InputError(f"{self.path} is no run folder (no recipe.yaml); `distill train` prints the folder's name")
-        return parse_recipe(yaml.safe_load(path.read_text()), str(path))
+        return parse_recipe(read_recipe(path, str(path)), str(path))
 
     def finished(self, fingerprint: str) -> dict[str, Any] | None:
-        done = self.read("finished.json")
-        return done if done is not None and done["fingerprint"] == fingerprint else None
+        """What is said of a finished run; None where the last checkpoint was taken away from among others."""
+        done = self.read("finished.json", "fingerprint", "step", "seconds")
+        if done is None or done["fingerprint"] != fingerprint or self.last_step() not in (None, done["step"]):
+            return None
+        return dict(done)
 
 
 def placed(recipe: Recipe, blends: Sequence[Blend]) -> dict[str, Any]:

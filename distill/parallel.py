@@ -2,17 +2,20 @@
 
 Gradients are sums over images divided by the images of the global batch, so adding them over ranks is exact however
 unevenly the images fell; a rank without images adds zeros and waits for nobody. When a rank is lost, the others end
-with an error: at once where its connections close, after `run.timeout_seconds` where it only hangs.
+with an error: at once where its connections close, after `run.timeout_seconds` where it only hangs. Of all that end,
+the first one says why.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from functools import cache
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -22,6 +25,12 @@ from torch.distributed.tensor import DTensor
 from curate.core.errors import CurateError, PreflightError
 
 _TIMEOUT = 600.0
+_STORE_TIMEOUT = timedelta(seconds=10)
+T = TypeVar("T")
+
+
+class LostRankError(CurateError):
+    """Another rank has ended, or does not answer: what there is to say, it has said itself."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +67,14 @@ class World:
         values: list[Any] = [None] * self.size
         dist.all_gather_object(values, value)
         return values
+
+    def from_first(self, make: Callable[[], T]) -> T:
+        """What the first rank makes, on every rank: others need not see its files."""
+        if self.size == 1:
+            return make()
+        values = [make() if self.first else None]
+        dist.broadcast_object_list(values, src=0)
+        return values[0]  # type: ignore[return-value]
 
     def gather_rows(self, rows: Tensor, counts: list[int]) -> Tensor:
         """Rows (n, …) of every rank, by rank, on every rank; counts: n of each. Nothing has a gradient."""
@@ -114,9 +131,9 @@ def local(tensor: Tensor) -> Tensor:
 
 @contextmanager
 def join_world(device: str, timeout_seconds: float = _TIMEOUT) -> Iterator[World]:
-    """The world that torchrun's environment describes; one process when there is none. device: auto, cpu, cuda.
+    """The world that torchrun's environment describes; one process when there is none. device: auto, cpu, cuda, cuda:1.
 
-    Raises CurateError when another rank was lost, in place of what its broken connection raised.
+    Raises LostRankError when another rank was lost, in place of what its broken connection raised.
     """
     rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     place = _device(device, int(os.environ.get("LOCAL_RANK", "0")))
@@ -124,15 +141,19 @@ def join_world(device: str, timeout_seconds: float = _TIMEOUT) -> Iterator[World
         yield World(0, 1, place)
         return
     found = dist.is_initialized()  # by who started this rank
-    if not found:
-        backend = "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo"
-        dist.init_process_group(backend, timeout=timedelta(seconds=timeout_seconds))
     try:
+        if not found:
+            backend = "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo"
+            dist.init_process_group(backend, timeout=timedelta(seconds=timeout_seconds))
         yield World(rank, size, place)
+    except CurateError:
+        speaks()  # before the others see connections close
+        raise
     except (dist.DistError, RuntimeError) as error:
         if not _lost(error):
             raise
-        raise CurateError(
+        speaks()
+        raise LostRankError(
             f"rank {rank} of {size}: another rank has ended or has not answered for {timeout_seconds:g} s; its own "
             f"message says why, no message means that it was killed (memory?); run again: it goes on from the last "
             f"checkpoint"
@@ -143,6 +164,21 @@ def join_world(device: str, timeout_seconds: float = _TIMEOUT) -> Iterator[World
                 dist.destroy_process_group()
 
 
+@cache
+def speaks() -> bool:
+    """Whether this rank is to say what ended it: the first one that asks. What others would say is the same, or that
+    they have lost this one. True where nobody can be asked."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return True
+    restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    try:
+        place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        store = dist.TCPStore(*place, is_master=False, timeout=_STORE_TIMEOUT, wait_for_workers=False)
+        return store.add(f"distill/ended/{restart}", 1) == 1
+    except (KeyError, ValueError, RuntimeError):
+        return True
+
+
 def _lost(error: BaseException) -> bool:
     said = str(error).lower()
     signs = ("gloo", "nccl", "connection closed", "connection reset", "broken pipe", "timed out", "timeout", "peer")
@@ -150,11 +186,21 @@ def _lost(error: BaseException) -> bool:
 
 
 def _device(name: str, local_rank: int) -> torch.device:
+    """PreflightError for what there is not."""
+    count = torch.cuda.device_count()
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name.startswith("cuda") and not torch.cuda.is_available():
+    if name == "cpu":
+        return torch.device("cpu")
+    if not re.fullmatch(r"cuda(:\d+)?", name):
+        raise PreflightError(f"run.device: {name!r} is none of auto, cpu, cuda, cuda:0 …; use one of them")
+    if not count:
         raise PreflightError(f"run.device: {name!r}, but torch sees no GPU here; use --set run.device=cpu")
-    if name == "cuda":
-        torch.cuda.set_device(local_rank)
-        return torch.device("cuda", local_rank)
-    return torch.device(name)
+    number = local_rank if name == "cuda" else int(name.removeprefix("cuda:"))
+    if number >= count:
+        raise PreflightError(
+            f"run.device: {name!r} asks for GPU {number}, but torch sees {count} here, from 0 on; start as many "
+            f"processes as there are GPUs, or name another one"
+        )
+    torch.cuda.set_device(number)
+    return torch.device("cuda", number)

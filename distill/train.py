@@ -12,14 +12,24 @@ from dataclasses import dataclass, field
 import torch
 from rich.console import Console
 
-from curate.core.errors import CurateError, RecipeError
-from distill.checkpoint import last_checkpoint, load_standards, save_checkpoint, save_standards
+from curate.core.errors import CurateError, InputError, RecipeError
+from distill.checkpoint import (
+    STANDARDS,
+    Checkpoint,
+    check_shared,
+    last_whole_checkpoint,
+    load_standards,
+    save_checkpoint,
+    save_standards,
+)
 from distill.data.blend import Blend
+from distill.exported import TOKENIZER
 from distill.folder import RunFolder
 from distill.optim import learning_rate
 from distill.parallel import World
 from distill.progress import Bar, Metrics
 from distill.recipe import Recipe
+from distill.teachers import Standards
 from distill.throughput import measured_peak
 from distill.tokenizer import Tokenizer
 from distill.trainer import Trainer
@@ -47,27 +57,44 @@ class Training:
     def train(self) -> Trainer:
         """Go on from the last checkpoint, or begin; returns the trainer after the last step."""
         began = time.monotonic()
-        saved = last_checkpoint(self.run, self.fingerprint)
-        stage = 0 if saved is None else int(saved.values["stage"])
-        bench = self._bench(stage)
-        self.trainer = trainer = Trainer(bench, self.fingerprint, self._standards(bench if stage == 0 else None))
+        check_shared(self.run, self.world)
+        saved = self._saved()
+        self.trainer = trainer = self._trainer(0 if saved is None else int(saved.values["stage"]))
         if saved is not None:
-            trainer.enter(bench, stage)
             trainer.load(saved)
         self._introduce()
-        began -= trainer.seconds
+        self._stages(began - trainer.seconds)
+        if self.world.first and trainer.skipped:
+            self._say(f"skipped {trainer.skipped.total()} of {trainer.seen} samples: {trainer.reasons()}")
+        return trainer
+
+    def _saved(self) -> Checkpoint | None:
+        """The first rank looks for it, since it may have to put damaged ones aside."""
+        first = self.world.first
+        found, warnings = last_whole_checkpoint(self.run, self.fingerprint) if first else (None, [])
+        for line in warnings:
+            self._say(line)
+        values = self.world.from_first(lambda: None if found is None else found.values)
+        return None if values is None else Checkpoint(self.run.checkpoint(values["step"]), values)
+
+    def _trainer(self, stage: int) -> Trainer:
+        bench = self._bench(stage)
+        return Trainer(bench, self.fingerprint, self._standards(bench), stage)
+
+    def _stages(self, began: float) -> None:
+        """What is left of them; began: when the run would have, had it never been interrupted."""
+        trainer = self.trainer
         metrics = self._metrics() if self.world.first else None
         bar = Bar(steps=self.ends[-1], done=trainer.step, console=self.console, shown=self.world.first)
         try:
             with bar, _asked_to_stop() as stop:
-                for number in range(stage, len(self.stages)):
-                    if number > stage:
-                        trainer.enter(self._bench(number), number)
+                for number in range(trainer.stage, len(self.stages)):
+                    if number > trainer.stage:
+                        trainer.enter(self._bench(number, trainer.bench), number)
                     self._stage(number, began, metrics, bar, stop)
         finally:
             if metrics is not None:
                 metrics.close()
-        return trainer
 
     def _stage(self, number: int, began: float, metrics: Metrics | None, bar: Bar, stop: list[int]) -> None:
         trainer, recipe, end = self.trainer, self.stages[number], self.ends[number]
@@ -80,6 +107,8 @@ class Training:
                 sums, stopping = trainer.take(share, stop=bool(stop))
                 trainer.seconds = time.monotonic() - began
                 last = trainer.step == self.ends[-1]
+                if trainer.step == end:
+                    trainer.judge()
                 if metrics is not None:
                     sums |= {"wait_seconds": waited, "places": sums["sequences"] * recipe.data.sequence_tokens}
                     del sums["sequences"]
@@ -96,32 +125,43 @@ class Training:
     def _save(self) -> None:
         trainer = self.trainer
         if not trainer.sound():
-            raise CurateError(
-                f"step {trainer.step}: weights are no longer numbers, so no checkpoint of them was kept; lower "
-                f"train.learning_rate or set train.clip_norm=1, and run again: it goes on from {trainer.kept()}"
-            )
+            raise CurateError(f"step {trainer.step}: weights are no longer numbers; {trainer.begin_anew()}")
         save_checkpoint(self.run, trainer.values(), trainer.tensors(), self.world, self.recipe.run.keep_checkpoints)
         trainer.checkpoint_step = trainer.step
 
-    def _bench(self, stage: int) -> Workbench:
-        bench = Workbench.of(self.stages[stage], self.blends[stage], self.world)
-        if self.recipe.student.text is not None:
-            place = self.run.path / "tokenizer.json"
-            if self.world.first and not place.is_file():
-                self.run.storage.publish_bytes(place.name, bench.fitted_tokenizer().json().encode())
-            self.world.barrier()
-            bench.tokenizer = Tokenizer.parse(place.read_text(), str(place))
+    def _bench(self, stage: int, before: Workbench | None = None) -> Workbench:
+        """before: of another stage, whose teachers' models and tokenizer are taken over."""
+        models, tokenizer = (None, None) if before is None else (before.teachers, before.tokenizer)
+        bench = Workbench.of(self.stages[stage], self.blends[stage], self.world, tokenizer=tokenizer, models=models)
+        if self.recipe.student.text is not None and tokenizer is None:
+            bench.tokenizer = self._tokenizer(bench)
         return bench
 
-    def _standards(self, bench: Workbench | None) -> list:
-        """The run's own; fitted on the pictures of the first stage when there are none yet."""
-        found = load_standards(self.run)
-        self.world.barrier()
-        if found is None:
-            found = (bench or self._bench(0)).standards()
+    def _tokenizer(self, bench: Workbench) -> Tokenizer:
+        """The run's own; fitted on the texts of this stage when there is none yet."""
+        place, first = self.run.path / TOKENIZER, self.world.first
+        held = self.world.from_first(lambda: place.read_text("utf-8") if place.is_file() else None)
+        if held is None:
+            held = bench.fitted_tokenizer().json()
+            if first:
+                self.run.storage.publish_bytes(place.name, held.encode())
+        return Tokenizer.parse(held, str(place))
+
+    def _standards(self, bench: Workbench) -> list[Standards]:
+        """The run's own; fitted on the pictures of the first stage when there are none yet. bench: of any stage."""
+        found = load_standards(self.run) if self.world.first else None
+        states = self.world.from_first(lambda: None if found is None else [item.state() for item in found])
+        if states is None:
+            own = bench.recipe == self.stages[0]
+            standards = (bench if own else self._bench(0, bench)).standards()
             if self.world.first:
-                save_standards(self.run, found)
-        return found
+                save_standards(self.run, standards)
+            return standards
+        standards = [Standards.of(state) for state in states]
+        widths = [shape.summary for shape in bench.teachers.shapes]
+        if [len(item.summary.mean) for item in standards] != widths:
+            raise InputError(f"{self.run.path / STANDARDS} is of other teachers; remove it: it is fitted anew")
+        return standards
 
     def _metrics(self) -> Metrics:
         run, precision = self.recipe.run, self.recipe.train.precision
@@ -139,14 +179,15 @@ class Training:
             "/".join(map(str, train.sequences.values())) if isinstance(train.sequences, dict) else train.sequences
         )
         kept = self.trainer.step
-        self.console.print(
+        self._say(
             f"{self.recipe.name} {self.fingerprint[:12]}: {_short(size.parameters)} parameters{active}; a step is "
             f"{sequences} sequences x {data.sequence_tokens} tokens on {self.world.size} x {self.world.device.type}; "
             f"{self.ends[-1]} steps{f' in {len(self.stages)} stages' if len(self.stages) > 1 else ''}, "
-            f"{f'going on after {kept}' if kept else 'from the beginning'}",
-            highlight=False,
-            soft_wrap=True,
+            f"{f'going on after {kept}' if kept else 'from the beginning'}"
         )
+
+    def _say(self, line: str) -> None:
+        self.console.print(line, highlight=False, soft_wrap=True, markup=False)
 
 
 def check_stages(stages: Sequence[Recipe]) -> None:

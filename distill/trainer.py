@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from distill.checkpoint import Checkpoint
 from distill.data.loader import Loader, Share, collate
 from distill.ema import Ema
 from distill.models.student import Student, apply_checkpointing, compile_blocks
+from distill.models.text import limit_scale
 from distill.optim import build_optimizer, learning_rate, set_up
 from distill.parallel import local
 from distill.sharding import same_layout, shard, sharded, whole_state
@@ -25,14 +25,16 @@ from distill.throughput import Cost, size_of
 from distill.update import Gradients, Micro
 from distill.workbench import Workbench
 
-_BUDGET_AFTER = 200  # samples seen before a fraction of bad ones means something
+_BUDGET_AFTER = 200  # samples seen before a fraction of bad ones means something in the middle of an epoch
 
 
 class Trainer:
     """Of a stage at a time: `enter` goes on with the next one's data and schedule."""
 
-    def __init__(self, bench: Workbench, fingerprint: str, standards: list[Standards] | None = None) -> None:
-        """standards: of the teachers; fitted on the first stage's pictures when None is given."""
+    def __init__(
+        self, bench: Workbench, fingerprint: str, standards: list[Standards] | None = None, stage: int = 0
+    ) -> None:
+        """standards: of the teachers; fitted on the bench's pictures when None is given."""
         self.fingerprint = fingerprint
         self.standards = bench.standards() if standards is None else standards
         self.student = bench.new_student()
@@ -51,20 +53,18 @@ class Trainer:
         """Of the last one that was saved or read."""
         self.skipped: Counter[str] = Counter()
         self.examples: dict[str, str] = {}
-        self.enter(bench, 0)
+        self.enter(bench, stage)
 
     def enter(self, bench: Workbench, stage: int) -> None:
         """Begin a stage, at the beginning of its data; `step` must be that of its first update."""
         recipe, world = bench.recipe, bench.world
-        self.bench, self.stage, self.began = bench, stage, self.step
+        self.bench, self.stage, self.began, self.epoch = bench, stage, self.step, None
         self.loader = Loader(
             bench.stream(), bench.pictures,
             rank=world.rank, world=world.size, workers=recipe.run.workers, prefetch=recipe.run.prefetch_steps,
         )  # fmt: skip
         set_up(self.optimizer, recipe.train)
-        self.gradients = Gradients(
-            self.student, self.standards, recipe, world, bench.poolers(), partial(_autocast, bench)
-        )
+        self.gradients = Gradients(self.student, self.standards, recipe, world, bench.poolers(), bench.autocast)
 
     # --- what a checkpoint holds ---
 
@@ -88,6 +88,7 @@ class Trainer:
 
     def load(self, saved: Checkpoint) -> None:
         """A collective of all ranks. The stage's bench must have been entered."""
+        saved.check(self.student.state_dict(), "student.")
         parameters = dict(self.student.named_parameters())
         for place, (shape, dtype) in saved.shapes().items():
             kind, _, rest = place.partition(".")
@@ -126,6 +127,9 @@ class Trainer:
         prefix = 1 + recipe.student.registers
         own = [len(patches), len(share.skipped), sum(patches) + prefix * len(patches), self.cost.flops(patches, prefix)]
         images, skipped, tokens, flops, stops = world.numbers([*own, stop])
+        if self.epoch is not None and share.step.epoch != self.epoch:
+            self.judge()
+        self.epoch = share.step.epoch
         self._count_skipped(share, int(images), int(skipped))
         sequences = len(share.step.sequences)
         sums = {"images": images, "skipped": skipped, "tokens": tokens, "flops": flops, "sequences": sequences}
@@ -162,6 +166,8 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(recipe, self.step - self.began)
         self.optimizer.step()
+        if self.student.text is not None:
+            limit_scale(local(self.student.logit_scale))
         load = self._balance()
         if self.ema is not None:
             self.ema.update(self.student, recipe.train.ema)
@@ -170,10 +176,12 @@ class Trainer:
     def _micros(self, share: Share) -> list[Micro]:
         parts = share.micro(self.bench.recipe.run.micro_sequences)
         batches = [collate(part.pictures) for part in parts if part.pictures]
-        bench = self.bench
-        return [
-            Micro(batch, bench.teachers.targets(batch), bench.tokens(batch), bench.groups(batch)) for batch in batches
-        ]
+        bench, micros = self.bench, []
+        for batch in batches:
+            tokens = bench.tokens(batch)
+            groups = None if tokens is None else bench.groups(batch, tokens)
+            micros.append(Micro(batch, bench.teachers.targets(batch), tokens, groups))
+        return micros
 
     def _balance(self) -> dict[str, float]:
         """Loss-free balancing over the global batch; the greatest load of an expert over the mean one."""
@@ -189,10 +197,16 @@ class Trainer:
         """Every rank has the same values, so all end here together; nothing of this step is kept."""
         bad = [name for name, value in values.items() if not math.isfinite(value)]
         if bad:
-            raise CurateError(
-                f"step {self.step}: {_named(bad, values)}; lower train.learning_rate or set train.clip_norm=1, "
-                f"and run again: it goes on from {self.kept()}"
-            )
+            raise CurateError(f"step {self.step}: {_named(bad, values)}; {self.begin_anew()}")
+
+    def begin_anew(self) -> str:
+        """What can be done about weights that left all bounds: the same settings would lead there again."""
+        kept = "no checkpoint was written" if self.checkpoint_step is None else f"{self.kept()} stays as it is"
+        return (
+            f"{kept}, but the same settings lead here again: begin another run (with a run.folder of its own) with a "
+            f"train.learning_rate below {self.bench.recipe.train.learning_rate:g}, more train.warmup_steps, or "
+            f"train.clip_norm=1"
+        )
 
     def kept(self) -> str:
         if self.checkpoint_step is None:
@@ -207,15 +221,28 @@ class Trainer:
         for reasons, examples in self.bench.world.gather((dict(share.reasons()), share.examples())):
             self.skipped.update(reasons)
             self.examples = examples | self.examples
-        limit = self.bench.recipe.data.max_bad_fraction
-        if self.seen >= _BUDGET_AFTER and self.skipped.total() > limit * self.seen:
-            reasons = ", ".join(f"{reason} {count}" for reason, count in self.skipped.most_common())
-            first = self.examples.get(self.skipped.most_common(1)[0][0], "")
+        if self.seen >= _BUDGET_AFTER:
+            self._judge(self.bench.recipe.data.max_bad_fraction)
+
+    def judge(self) -> None:
+        """At the end of an epoch or a stage, however few samples it had. BudgetError for too many that were skipped."""
+        self._judge(self.bench.recipe.data.max_bad_fraction)
+        if self.seen == self.skipped.total():
+            raise BudgetError(f"none of {self.seen} samples could be used ({self.reasons()}); mend the dataset")
+
+    def _judge(self, limit: float) -> None:
+        if self.skipped.total() > limit * self.seen:
             raise BudgetError(
-                f"{self.skipped.total()} of {self.seen} samples could not be used ({reasons}"
-                f"{'; such as ' + first if first else ''}); "
+                f"{self.skipped.total()} of {self.seen} samples could not be used ({self.reasons()}); "
                 f"mend the dataset or raise data.max_bad_fraction above {limit}"
             )
+
+    def reasons(self) -> str:
+        """Why samples were skipped, the most frequent reason first, with an example of it."""
+        common = self.skipped.most_common()
+        said = ", ".join(f"{reason} {count}" for reason, count in common)
+        first = self.examples.get(common[0][0], "") if common else ""
+        return said + (f"; such as {first}" if first else "")
 
 
 def _named(bad: list[str], values: dict[str, float]) -> str:
@@ -223,9 +250,3 @@ def _named(bad: list[str], values: dict[str, float]) -> str:
     parts = [name for name in bad if name != "loss"] or bad
     said = [f"{'the loss' if name == 'loss' else name} is {values[name]}" for name in parts]
     return ", ".join(said[:3])
-
-
-def _autocast(bench: Workbench) -> AbstractContextManager[Any]:
-    if bench.recipe.train.precision == "bfloat16":
-        return torch.autocast(bench.world.device.type, torch.bfloat16)
-    return nullcontext()

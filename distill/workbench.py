@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,19 +55,24 @@ class Workbench:
 
     @classmethod
     def of(
-        cls, recipe: Recipe, dataset: Dataset | Blend, world: World, *, tokenizer: Tokenizer | None = None
+        cls,
+        recipe: Recipe,
+        dataset: Dataset | Blend,
+        world: World,
+        *,
+        tokenizer: Tokenizer | None = None,
+        models: Teachers | None = None,
     ) -> Workbench:
+        """models: the teachers of an earlier stage, whose models are taken over, and nothing else."""
         if recipe.run.threads:
             torch.set_num_threads(recipe.run.threads)
         blend = as_blend(dataset, recipe.data.sources)
         allowance, how = Allowance(recipe.run.cache_bytes), recipe.data.augment
-        teachers = Teachers.of(
-            recipe,
-            world.device,
-            allowance=allowance,
-            name=lambda row: f"picture {blend.key(row)}",
-            columns=open_columns(recipe, blend),
-        )
+        name, columns = (lambda row: f"picture {blend.value('key', row)}"), open_columns(recipe, blend)
+        if models is None:
+            teachers = Teachers.of(recipe, world.device, allowance=allowance, name=name, columns=columns)
+        else:
+            teachers = models.again(allowance=allowance, name=name, columns=columns)
         pictures = Pictures(
             blend,
             patch=recipe.student.patch,
@@ -76,6 +82,7 @@ class Workbench:
             open_tars=max(OPEN_TARS, 2 * recipe.data.lanes * recipe.data.window_shards),
             seed=recipe.seed,
             augment=None if how is None else lambda image, random: augment(image, how, random),
+            reads_text=recipe.contrastive is not None,
             needs_text=recipe.contrastive is not None,
         )
         return cls(recipe, blend, world, teachers, pictures, held_out_rows(recipe, blend), tokenizer)
@@ -86,8 +93,14 @@ class Workbench:
         temperature = {} if recipe.contrastive is None else {"temperature": recipe.contrastive.temperature}
         config = StudentConfig.of(recipe.student, **temperature)
         student = build_student(config, self.teachers.heads(recipe), recipe.seed)
-        student.backbone.attention = attention_backend(recipe.run.attention, self.world.device)
+        student.backbone.attention = attention_backend(recipe.run.attention, self.world.device, recipe.train.precision)
         return student.to(self.world.device, _DTYPES[recipe.train.precision])
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Under which the student is trained."""
+        if self.recipe.train.precision == "bfloat16":
+            return torch.autocast(self.world.device.type, torch.bfloat16)
+        return nullcontext()
 
     def poolers(self) -> Mapping[str, Any]:
         """Of the teachers whose own pooler makes the student's summary."""
@@ -116,10 +129,9 @@ class Workbench:
         """
         size = self.recipe.student.text
         assert size is not None
-        chosen = np.sort(
-            lowest(self.dataset, ~self.test, _TOKENIZER_SAMPLES, seed=self.recipe.seed, salt=_TOKENIZER_SALT)
-        )
-        texts = self.pictures.texts.of(chosen, workers=self.recipe.run.workers)
+        own = self._share(_TOKENIZER_SAMPLES, _TOKENIZER_SALT)
+        found = self.pictures.texts.of(own, workers=self.recipe.run.workers)
+        texts = [text for part in self.world.gather(found) for text in part]
         if not texts:
             raise InputError(
                 "data.sources: no training sample has one of the `texts`; name members or json fields of it"
@@ -149,12 +161,9 @@ class Workbench:
         tokens = self.tokenizer.encode([item or "" for item in batch.texts], text.context)
         return torch.from_numpy(tokens).to(self.world.device)
 
-    def groups(self, batch: Batch) -> Tensor | None:
+    def groups(self, batch: Batch, tokens: Tensor) -> Tensor:
         """(B, 2) numbers of a picture's text, as the text tower reads it, and of its duplicate set: samples that share
-        one are no negatives of each other. None without a text tower."""
-        tokens = self.tokens(batch)
-        if tokens is None:
-            return None
+        one are no negatives of each other. tokens: (B, L) of the texts."""
         said = [make_key("text", str([token for token in row if token != PAD])) for row in tokens.tolist()]
         shown = self.dataset.sets_of([picture.row for picture in batch.pictures])
         words = np.stack([pairs[:, 0] >> np.uint64(1) for pairs in (key_words(said), shown)], axis=1)

@@ -4,7 +4,7 @@ A plan is made once per forward and called by every block: (q, k, v) of (tokens,
 
 sdpa_loop   anywhere: one call per run of neighbouring images of equal length, so batches are sorted by length
 flex        FlexAttention (Dong et al. 2024) with a document mask; on a GPU, and forwards on a CPU
-varlen      FlashAttention's kernel for packed lengths; on a GPU, in 16 bits
+varlen      FlashAttention's kernel for packed lengths; on a GPU, in 16 bits (and as flex in 32, for evaluation)
 """
 
 from __future__ import annotations
@@ -27,12 +27,16 @@ BACKENDS = ("sdpa_loop", "flex", "varlen")
 _BLOCK = 128  # tokens of a side of a tile in FlexAttention's masks
 
 
-def attention_backend(name: str, device: torch.device) -> str:
-    """auto -> the one for this device. PreflightError for one that cannot train here."""
+def attention_backend(name: str, device: torch.device, precision: str = "bfloat16") -> str:
+    """auto -> the one for this device. PreflightError for one that cannot train here, in this precision."""
     if name == "auto":
         return "flex" if device.type == "cuda" else "sdpa_loop"
     if name in ("flex", "varlen") and device.type != "cuda":
         raise PreflightError(f"run.attention: {name!r} trains on a GPU only, and the device is {device}; use sdpa_loop")
+    if name == "varlen" and precision != "bfloat16":
+        raise PreflightError(
+            f"run.attention: 'varlen' trains in 16 bits; set train.precision=bfloat16, not {precision}"
+        )
     if name not in BACKENDS:
         raise PreflightError(f"run.attention: {name!r} is none of auto, {', '.join(BACKENDS)}")
     return name
@@ -131,11 +135,14 @@ class Varlen:
         if device.type != "cuda":
             raise InputError(f"run.attention: 'varlen' runs on a GPU only, and the device is {device}; use sdpa_loop")
         self.starts = torch.tensor([0, *np.cumsum(lengths).tolist()], dtype=torch.int32, device=device)
-        self.longest = max(lengths, default=0)
+        self.longest, self.lengths = max(lengths, default=0), list(lengths)
+        self.whole: Flex | None = None
+        """For numbers of 32 bits, made when one comes."""
 
     def __call__(self, q_NHD: Tensor, k_NHD: Tensor, v_NHD: Tensor) -> Tensor:
+        if v_NHD.dtype not in (torch.bfloat16, torch.float16):
+            self.whole = self.whole or Flex(self.lengths, v_NHD.device)
+            return self.whole(q_NHD, k_NHD, v_NHD)
         from torch.nn.attention.varlen import varlen_attn
 
-        if v_NHD.dtype not in (torch.bfloat16, torch.float16):
-            raise InputError("run.attention: 'varlen' needs 16 bits; set train.precision=bfloat16, or use flex")
         return varlen_attn(q_NHD, k_NHD, v_NHD, self.starts, self.starts, self.longest, self.longest)

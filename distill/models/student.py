@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -119,12 +118,3 @@ def compile_blocks(student: Student, backend: str = "inductor") -> None:
     for block in student.backbone.blocks:
         block.before = torch.compile(block.before, dynamic=True, backend=backend)
         block.after = torch.compile(block.after, dynamic=True, backend=backend)
-
-
-def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Parameter groups: matrices decay, vectors (norms, biases) and the prefix tokens do not."""
-    matrices: list[nn.Parameter] = []
-    rest: list[nn.Parameter] = []
-    for name, parameter in model.named_parameters():
-        (matrices if parameter.ndim > 1 and not name.endswith(("prefix", "positions")) else rest).append(parameter)
-    return [{"params": matrices, "weight_decay": weight_decay}, {"params": rest, "weight_decay": 0.0}]

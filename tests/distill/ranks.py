@@ -1,16 +1,19 @@
-"""What ranks do, as torchrun starts them: `python -m tests.distill.ranks JOBS OUT PORT PORT ARGUMENT ...`.
+"""What ranks do, as torchrun starts them: `python -m tests.distill.ranks OUT`, with OUT/jobs.yaml.
 
-In forks of this process, so that all share one import of torch: takes the steps of each recipe in the YAML file JOBS
-(name -> values) and writes OUT/NAME-RANK.pt, per step the sums over the global batch and the gradients after they were
-added up, in the end the standards and the weights; after step SAVED, a checkpoint in OUT/NAME-run. Then the second rank
-is killed in the middle of a step, and the first one writes how that ended into OUT/lost.txt. Then each is
-`python -m distill.cli ARGUMENT ...`.
+One process imports torch; torchrun's own agent then runs in it, and each rank is a fork, so that a group of ranks costs
+what it computes. The groups, one after another:
+
+steps     takes the steps of each recipe of the jobs (name -> values) and writes OUT/NAME-RANK.pt: per step the sums
+          over the global batch and the gradients after they were added up, in the end the standards and the weights;
+          after step SAVED, a checkpoint in OUT/NAME-run
+commands  each of the jobs (name -> arguments of `distill`), with {rank} filled in. What a rank says is in
+          OUT/NAME-RANK.txt; OUT/codes.yaml has the exit codes of those that failed. In the job KILLED the second rank
+          is killed in the middle of a step
 """
 
 from __future__ import annotations
 
 import os
-import runpy
 import signal
 import sys
 from collections.abc import Callable
@@ -20,10 +23,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # whatever a rank would load is loaded once
+import torch.utils.tensorboard
 import yaml
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from curate.core.errors import CurateError
+import distill.evaluation.runs  # noqa: F401
 from distill.checkpoint import save_checkpoint
+from distill.cli import main
 from distill.data.blend import open_blend
 from distill.folder import RunFolder
 from distill.models.routing import Routing, record_routing, replay_routing
@@ -33,7 +41,7 @@ from distill.sharding import whole, whole_state
 from distill.trainer import Trainer
 from distill.workbench import Workbench
 
-SAVED = 2
+SAVED, KILLED = 2, "killed"
 
 
 def trainer_of(values: dict[str, Any], world: World) -> Trainer:
@@ -68,48 +76,51 @@ def take_steps(
     return {"steps": taken, "standards": standards, "student": weights, "averaged": trainer.trained().state_dict()}
 
 
-def take_all(jobs: str, out: Path) -> None:
+def take_all(jobs: dict[str, Any], out: Path) -> None:
     with join_world("cpu") as world:
-        for name, values in yaml.safe_load(Path(jobs).read_text()).items():
+        for name, values in jobs.items():
             place = out / f"{name}-routing.pt"
             routing = torch.load(place) if place.exists() else None
             done = take_steps(values, world, routing=routing, save=out / f"{name}-run")
             torch.save(done, out / f"{name}-{world.rank}.pt")
 
 
-def lose_one(jobs: str, out: Path) -> None:
-    """Never returns."""
+def command(name: str, arguments: list[str], out: Path) -> None:
+    """The command line, as a process of its own would have it."""
+    rank = os.environ["RANK"]
+    said = os.open(out / f"{name}-{rank}.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for stream in (1, 2):
+        os.dup2(said, stream)
+    sys.argv[:] = ["distill", *(item.replace("{rank}", rank) for item in arguments)]
+    if name == KILLED and rank == "1":
+        take = Trainer.take
+
+        def and_die(trainer: Trainer, *given: Any, **named: Any) -> Any:
+            if trainer.step == SAVED:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return take(trainer, *given, **named)
+
+        Trainer.take = and_die  # type: ignore[method-assign]
+    main()
+
+
+def in_two_ranks(work: Callable[..., None], *given: Any) -> list[int]:
+    """Exit codes of ranks that failed."""
+    config = LaunchConfig(
+        1, 1, 2, run_id="test", rdzv_backend="c10d", rdzv_endpoint="127.0.0.1:0", local_addr="127.0.0.1",
+        max_restarts=0, start_method="fork", monitor_interval=0.05,
+    )  # fmt: skip
     try:
-        with join_world("cpu", timeout_seconds=60) as world:
-            trainer = trainer_of(yaml.safe_load(Path(jobs).read_text())["plain"], world)
-            for share in trainer.loader:
-                if trainer.step == 2 and not world.first:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                trainer.take(share)
-    except CurateError as error:
-        (out / "lost.txt").write_text(str(error))
-
-
-def in_a_fork(port: str, work: Callable[[], None]) -> int:
-    """The ranks meet at a port of their own, since torchrun's serves one group of processes."""
-    if not (child := os.fork()):
-        os.environ |= {"TORCHELASTIC_USE_AGENT_STORE": "False", "MASTER_PORT": port}
-        code = 1
-        try:
-            torch.set_num_threads(1)
-            work()
-            code = 0
-        finally:
-            sys.stderr.flush()
-            os._exit(code)
-    return os.waitpid(child, 0)[1]
+        elastic_launch(config, work)(*given)
+    except ChildFailedError as error:
+        return [failure.exitcode for failure in error.failures.values()]
+    return []
 
 
 if __name__ == "__main__":
-    import torch._dynamo
-
-    jobs, out, port, other = sys.argv[1], Path(sys.argv[2]), *sys.argv[3:5]
-    assert in_a_fork(port, lambda: take_all(jobs, out)) == 0
-    assert in_a_fork(other, lambda: lose_one(jobs, out)) == (0 if os.environ["RANK"] == "0" else signal.SIGKILL)
-    sys.argv[:] = ["distill", *sys.argv[5:]]
-    runpy.run_module("distill.cli", run_name="__main__")
+    out = Path(sys.argv[1])
+    jobs = yaml.safe_load((out / "jobs.yaml").read_text())
+    torch.set_num_threads(1)
+    assert in_two_ranks(take_all, jobs["steps"], out) == []
+    codes = {name: in_two_ranks(command, name, arguments, out) for name, arguments in jobs["commands"].items()}
+    (out / "codes.yaml").write_text(yaml.safe_dump(codes))

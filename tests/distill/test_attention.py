@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from curate.core.errors import InputError, PreflightError
-from distill.models.attention import attention_backend, attention_plan, document_mask, runs
+from distill.models.attention import Varlen, attention_backend, attention_plan, document_mask, runs
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
@@ -64,8 +64,20 @@ def test_backends_that_cannot_train_here_are_one_line():
         with pytest.raises(PreflightError, match=f"run.attention: '{name}' trains on a GPU only.*use sdpa_loop"):
             attention_backend(name, CPU)
         assert attention_backend(name, CUDA) == name
+    with pytest.raises(PreflightError, match=r"'varlen' trains in 16 bits; set train\.precision=bfloat16, not float32"):
+        attention_backend("varlen", CUDA, "float32")
     with pytest.raises(InputError, match="'varlen' runs on a GPU only"):
         attention_plan([3], CPU, "varlen")
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_varlen_is_flex_for_numbers_of_32_bits():
+    """A student that was trained in 16 bits is evaluated in 32."""
+    lengths = [30, 7, 129]
+    plan = Varlen.__new__(Varlen)  # whose kernel, not used here, asks for a GPU
+    plan.lengths, plan.whole = lengths, None
+    x = tensors(lengths, dim=16).detach().float()
+    assert torch.allclose(plan(*x), alone(*x, lengths), atol=1e-5)
 
 
 @on_gpu

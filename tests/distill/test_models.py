@@ -14,9 +14,9 @@ from distill.models.student import (
     apply_checkpointing,
     build_student,
     compile_blocks,
-    decay_groups,
 )
 from distill.models.vit import VitConfig, VitOutput
+from distill.optim import parameter_groups
 from distill.recipe.student import StudentRecipe
 
 MOE = MoeConfig(experts=5, active=2, hidden=8, balance_rate=0.01)
@@ -157,7 +157,7 @@ def test_heads_share_summary_and_patches_unless_the_teacher_has_two_widths(stude
 
 
 def test_vectors_and_prefix_tokens_do_not_decay(student):
-    decayed, rest = (group["params"] for group in decay_groups(student, 0.1))
+    decayed, rest = (group["params"] for group in parameter_groups(student, 0.1))
     assert all(item.ndim > 1 for item in decayed)
     assert any(item is student.backbone.prefix for item in rest)
     assert len(decayed) + len(rest) == len(list(student.parameters()))

@@ -51,9 +51,9 @@ def test_equal_texts_and_duplicate_sets_are_told(recipe):
     bench = Workbench.of(recipe, blend, ALONE)
     bench.tokenizer = bench.fitted_tokenizer()
     batch = collate([bench.pictures.get(row, 0) for row in range(10)])
-    groups = bench.groups(batch)
+    groups = bench.groups(batch, bench.tokens(batch))
     labels = [blend.strings("label")[picture.row] for picture in batch.pictures]
     sets = [blend.strings("duplicate_set")[picture.row] for picture in batch.pictures]
     for i, row in enumerate(same(groups).tolist()):
         assert row == [i != j and (labels[i] == labels[j] or sets[i] == sets[j]) for j in range(10)]
-    assert torch.equal(groups, bench.groups(batch))
+    assert torch.equal(groups, bench.groups(batch, bench.tokens(batch)))

@@ -1,13 +1,13 @@
-"""Two processes do what one does: losses and gradients in float64, by torchrun with gloo."""
+"""Two processes do what one does: losses and gradients in float64, by torchrun's agent with gloo."""
 
 from __future__ import annotations
 
 import json
 import os
-import socket
+import re
+import signal
 import subprocess
 import sys
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,28 +26,11 @@ from distill.trainer import Trainer
 from distill.workbench import Workbench
 from tests.distill.conftest import recipe_values
 from tests.distill.datasets import drawn_items, write_dataset
-from tests.distill.ranks import SAVED, take_steps
+from tests.distill.ranks import KILLED, SAVED, take_steps
 
 ROOT = Path(__file__).parents[2]
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-addr=127.0.0.1"]
 ALONE = World(0, 1, torch.device("cpu"))
 PATCHES = "timm:vit_tiny_patch16_224?depth=1&embed_dim=24&num_heads=2&img_size=32&random=7"
-
-
-def torchrun(port: int, *arguments: str) -> str:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    command = [*TORCHRUN, f"--master-port={port}", "-m", *arguments]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        free = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in free:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in free]
 
 
 def everything(dataset: str, run: str) -> dict[str, Any]:
@@ -73,10 +56,19 @@ class Ended:
 
     place: Path
     jobs: dict[str, dict[str, Any]]
-    said: str
+    codes: dict[str, list[int]]
+    """Of commands: exit codes of the ranks that failed."""
 
     def ranks(self, name: str) -> list[dict[str, Any]]:
         return [torch.load(self.place / f"{name}-{rank}.pt") for rank in range(2)]
+
+    def said(self, name: str) -> list[str]:
+        """The lines of both ranks of a command."""
+        texts = [(self.place / f"{name}-{rank}.txt").read_text() for rank in range(2)]
+        return [line for text in texts for line in text.splitlines()]
+
+    def losses(self, name: str) -> list[float]:
+        return [json.loads(line)["loss"] for line in (self.place / name / "metrics.jsonl").read_text().splitlines()]
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +87,7 @@ def alone(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, An
 
 @pytest.fixture(scope="module")
 def ended(folder: Path, texts: Path, alone: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Ended:
-    """One torchrun for all, since each of its processes imports torch for seconds."""
+    """One process for all, since each that imports torch takes seconds to do so."""
     place = tmp_path_factory.mktemp("ranks")
     plain = recipe_values(str(folder), str(place / "plain"))
     plain["train"] |= {"precision": "float64", "steps": 9}
@@ -109,16 +101,26 @@ def ended(folder: Path, texts: Path, alone: dict[str, Any], tmp_path_factory: py
         jobs[name] = everything(str(texts), str(place / name))
         jobs[name]["run"] |= run
         torch.save([step["routing"] for step in alone["steps"]], place / f"{name}-routing.pt")
-    (place / "jobs.yaml").write_text(yaml.safe_dump(jobs))
-
     recipe = recipe_values(str(folder), str(place / "one"))
     recipe["teachers"][0]["standardise"] = "scale"
     recipe["train"] |= {"sequences": 1, "precision": "float64", "epsilon": 1e-6}
     (place / "recipe.yaml").write_text(yaml.safe_dump(recipe))
-    port, *others = free_ports(3)
-    command = ["train", str(place / "recipe.yaml"), "--set", f"run.folder={place}/two"]
-    said = torchrun(port, "tests.distill.ranks", str(place / "jobs.yaml"), str(place), *map(str, others), *command)
-    return Ended(place, jobs, said)
+    commands = {"two": ["run.folder={place}/two"]}
+    commands[KILLED] = ["run.folder={place}/lost", "run.checkpoint_every=1", "evaluate.tasks=[]"]
+    commands["again"] = commands[KILLED]
+    commands["unshared"] = ["run.folder={place}/unshared-{rank}"]
+    commands["refused"] = ["run.folder={place}/two", "seed=9"]
+    commands["mistaken"] = ["train.stepz=3"]
+    commands = {
+        name: ["train", str(place / "recipe.yaml"), *(f"--set={item.replace('{place}', str(place))}" for item in sets)]
+        for name, sets in commands.items()
+    }
+    (place / "jobs.yaml").write_text(yaml.safe_dump({"steps": jobs, "commands": commands}, sort_keys=False))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    command = [sys.executable, "-m", "tests.distill.ranks", str(place)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    return Ended(place, jobs, yaml.safe_load((place / "codes.yaml").read_text()))
 
 
 def assert_same(one: dict[str, Any], ranks: list[dict[str, Any]], rtol: float = 1e-8) -> None:
@@ -179,25 +181,40 @@ def test_one_process_goes_on_from_two_ranks(ended, alone, name):
         assert torch.allclose(trainer.trained().state_dict()[name], weight, atol=1e-6)
 
 
-def test_a_rank_that_is_killed_ends_the_others_with_a_line(ended):
-    said = (ended.place / "lost.txt").read_text()
-    assert said.startswith("rank 0 of 2: another rank has ended or has not answered for 60 s")
-    assert "run again: it goes on from the last checkpoint" in said
-    assert "\n" not in said.strip()
+def test_a_rank_that_is_killed_ends_the_others_with_a_line_and_the_run_goes_on(ended):
+    assert -signal.SIGKILL in ended.codes[KILLED]
+    [line] = [line for line in ended.said(KILLED) if line.startswith("distill: ")]
+    assert line.startswith("distill: rank 0 of 2: another rank has ended or has not answered for 600 s")
+    assert line.endswith("run again: it goes on from the last checkpoint")
+    assert ended.codes["again"] == []
+    assert any(f"going on after {SAVED}" in line for line in ended.said("again"))
+    assert ended.losses("lost") == ended.losses("two")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("unshared", "distill: run.folder: .*/unshared-[01] is not the same folder for all processes: rank 1 does not"),
+        ("refused", "distill: .*/two holds a run of fingerprint .* set run.folder to another folder"),
+        ("mistaken", "distill: .*recipe.yaml: train.stepz: unknown; did you mean 'steps'"),
+    ],
+)
+def test_what_is_wrong_is_said_by_one_rank_alone(ended, name, message):
+    assert set(ended.codes[name]) == {1}
+    [line] = ended.said(name)
+    assert re.match(message, line)
 
 
 def test_the_command_line_under_torchrun(ended, monkeypatch, capsys):
     """One sequence a step leaves the second rank without images throughout: it still takes every step."""
-    assert ended.said.count("trained 4 steps") == 1
+    assert ended.codes["two"] == []
+    assert sum("trained 4 steps" in line for line in ended.said("two")) == 1
     monkeypatch.setattr(sys, "argv", ["distill", "train", str(ended.place / "recipe.yaml")])
     with pytest.raises(SystemExit) as exit:
         main()
     assert not exit.value.code
     assert "trained 4 steps" in capsys.readouterr().out
-    one, two = (
-        [json.loads(line)["loss"] for line in (ended.place / name / "metrics.jsonl").read_text().splitlines()]
-        for name in ("one", "two")
-    )
+    one, two = ended.losses("one"), ended.losses("two")
     assert len(one) == 4
     assert two == pytest.approx(one, rel=1e-9)
     scores = [json.loads((ended.place / name / "evaluation.json").read_text())["sets"][0] for name in ("one", "two")]

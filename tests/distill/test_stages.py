@@ -117,14 +117,19 @@ def test_weights_that_are_no_numbers_are_never_kept(recipe, tmp_path, monkeypatc
 
     taken: list[Any] = []
     monkeypatch.setattr(torch.optim.AdamW, "step", broken)
-    with pytest.raises(CurateError, match=r"^step 4: weights are no longer numbers.*from the checkpoint of step 2$"):
+    with pytest.raises(
+        CurateError,
+        match=r"^step 4: weights are no longer numbers; the checkpoint of step 2 stays as it is, but the same",
+    ):
         trained(apply_overrides(recipe, ["run.checkpoint_every=2"], "test"), tmp_path)
     assert RunFolder(tmp_path).steps() == [2]
 
 
 def test_a_gradient_that_is_no_number_ends_the_run_before_the_update(recipe, tmp_path, monkeypatch):
     monkeypatch.setattr(World, "gradient_norm", lambda *_: float("inf"))
-    with pytest.raises(CurateError, match=r"^step 0: the gradient's norm is inf; lower.*from the beginning: there"):
+    with pytest.raises(
+        CurateError, match=r"^step 0: the gradient's norm is inf; no checkpoint was written, but the same settings"
+    ):
         trained(recipe, tmp_path)
 
 

@@ -1,9 +1,10 @@
 import pytest
 import torch
 
-from distill.models.student import StudentConfig, build_student, decay_groups
+from distill.models.student import StudentConfig, build_student
 from distill.models.text import PAD, TextConfig, TextTower
 from distill.models.vit import VitConfig
+from distill.optim import parameter_groups
 
 CONFIG = TextConfig(vocabulary=50, context=8, width=16, depth=2, heads=2)
 
@@ -49,6 +50,6 @@ def test_a_student_with_a_tower_compares_pictures_and_texts():
     pictures = student.project(student(patches, [(2, 2), (2, 2)]).summary)
     assert pictures.shape == student.text(torch.tensor([[5, 1], [6, 1]])).shape == (2, 12)
     assert student.logit_scale.exp().item() == pytest.approx(1 / 0.07)
-    decayed = {id(item) for item in decay_groups(student, 0.1)[0]["params"]}
+    decayed = {id(item) for item in parameter_groups(student, 0.1)[0]["params"]}
     assert id(student.text.positions) not in decayed and id(student.logit_scale) not in decayed
     assert id(student.text.tokens.weight) in decayed
