@@ -18,6 +18,7 @@ from rich.console import Console
 from curate.core.errors import CurateError, PreflightError, RecipeError
 from distill import commands
 from distill.folder import RunFolder, placed
+from distill.parallel import LostRankError
 from distill.recipe import Recipe, parse_recipe
 
 try:
@@ -27,7 +28,7 @@ except ImportError as error:
     raise PreflightError("--ray: Ray Train is not installed; install ray[train] of Ray's own version") from error
 
 RESTARTS = 3
-"""Of the whole group, after a worker was lost or an error was raised."""
+"""Of the whole group, after a worker was lost. What a rank raises of itself it would raise again."""
 
 
 def train_on_ray(recipe: Recipe, workers: str, console: Console) -> RunFolder:
@@ -48,14 +49,26 @@ def train_on_ray(recipe: Recipe, workers: str, console: Console) -> RunFolder:
             torch_config=TorchConfig(timeout_s=int(recipe.run.timeout_seconds)),
             scaling_config=ScalingConfig(num_workers=group, use_gpu=_on_gpu(recipe)),
             run_config=RunConfig(
-                name=run.path.name, storage_path=str(run.path / "ray"), failure_config=FailureConfig(RESTARTS)
+                name=run.path.name, storage_path=str(run.path / "ray"), failure_config=FailureConfig(0)
             ),
         )
+        _fit(trainer, run, console)
+    return commands.train(recipe, console)
+
+
+def _fit(trainer: TorchTrainer, run: RunFolder, console: Console) -> None:
+    for left in reversed(range(RESTARTS + 1)):
         try:
             trainer.fit()
+            return
         except Exception as error:  # each kind of Ray's failures has one of its own
-            raise CurateError(f"run {run.path}: {_said(error)}") from error
-    return commands.train(recipe, console)
+            inner = _first(error)
+            if not left or (isinstance(inner, CurateError) and not isinstance(inner, LostRankError)):
+                raise CurateError(f"run {run.path}: {_said(inner)}") from error
+            console.print(
+                f"a worker was lost ({_said(inner)}); going on from {run.kept()}, {left} of {RESTARTS} restarts left",
+                highlight=False, soft_wrap=True, markup=False,
+            )  # fmt: skip
 
 
 def _rank(values: dict[str, Any]) -> None:
@@ -76,11 +89,21 @@ def _on_gpu(recipe: Recipe) -> bool:
     return recipe.run.device.startswith("cuda")
 
 
+def _first(error: BaseException) -> BaseException:
+    """What began it: of all ranks, one that raised an error of its own before one that has lost another rank."""
+    failures = getattr(error, "worker_failures", None) or {0: error}
+    inner = [_innermost(failures[rank]) for rank in sorted(failures)]
+    own = [item for item in inner if isinstance(item, CurateError) and not isinstance(item, LostRankError)]
+    return (own or inner)[0]
+
+
+def _innermost(error: BaseException) -> BaseException:
+    while error.__cause__ is not None and not isinstance(error, CurateError):
+        error = error.__cause__
+    return error
+
+
 def _said(error: BaseException) -> str:
-    """What the first rank that failed has raised, in a line."""
-    failures = getattr(error, "worker_failures", None) or {}
-    inner: BaseException = next(iter(failures.values()), error)
-    while inner.__cause__ is not None and not isinstance(inner, CurateError):
-        inner = inner.__cause__
-    said = inner if isinstance(inner, CurateError) else f"{type(inner).__name__}: {inner}"
+    """In a line."""
+    said = error if isinstance(error, CurateError) else f"{type(error).__name__}: {error}"
     return " ".join(str(said).split())[:600]

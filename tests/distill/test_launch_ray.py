@@ -1,10 +1,13 @@
 import json
+from contextlib import nullcontext
 
 import pytest
 from rich.console import Console
 
 from curate.core.errors import CurateError, RecipeError
-from distill.launch_ray import _group, _said, train_on_ray
+from distill.folder import RunFolder
+from distill.launch_ray import _first, _fit, _group, _said, train_on_ray
+from distill.parallel import LostRankError
 from distill.recipe import parse_recipe
 
 
@@ -16,13 +19,46 @@ def test_a_number_of_workers_or_a_range():
             _group(wrong)
 
 
-def test_what_a_rank_has_said_is_a_line():
-    inner = RuntimeError("wrapped")
-    inner.__cause__ = CurateError("step 3: too\nmuch")
+def failed(**ranks: BaseException) -> RuntimeError:
+    """As Ray says it: the errors of ranks, each behind one of Ray's own."""
     outer = RuntimeError("many\nlines")
-    outer.worker_failures = {1: inner}
-    assert _said(outer) == "step 3: too much"
-    assert _said(ValueError("a\nb")) == "ValueError: a b"
+    outer.worker_failures = {}
+    for rank, (_, inner) in enumerate(sorted(ranks.items())):
+        wrapped = RuntimeError("wrapped")
+        wrapped.__cause__ = inner
+        outer.worker_failures[rank] = wrapped
+    return outer
+
+
+def test_what_a_rank_has_said_is_a_line():
+    lost = LostRankError("rank 0: another rank has ended")
+    assert _said(_first(failed(a=lost, b=CurateError("step 3: too\nmuch")))) == "step 3: too much"
+    assert _first(failed(a=lost, b=lost)) is lost
+    assert _said(_first(ValueError("a\nb"))) == "ValueError: a b"
+
+
+@pytest.mark.parametrize(
+    ("errors", "fits", "message"),
+    [
+        ([failed(a=CurateError("step 3: too much"))], 1, "run .*: step 3: too much"),
+        ([failed(a=LostRankError("rank 0: another rank has ended")), failed(a=OSError("gone"))], 3, None),
+        ([failed(a=LostRankError("rank 0: another rank has ended"))] * 9, 4, "run .*: rank 0: another rank has ended"),
+    ],
+)
+def test_a_group_is_started_again_after_a_lost_worker_only(tmp_path, errors, fits, message):
+    class Trainer:
+        calls = 0
+
+        def fit(self) -> None:
+            self.calls += 1
+            if self.calls <= len(errors):
+                raise errors[self.calls - 1]
+
+    trainer, console = Trainer(), Console(record=True, width=300)
+    with pytest.raises(CurateError, match=message) if message else nullcontext():
+        _fit(trainer, RunFolder(tmp_path), console)
+    assert trainer.calls == fits
+    assert console.export_text().count("a worker was lost") == fits - 1
 
 
 @pytest.mark.filterwarnings("ignore")  # Ray Train's own, of Ray Data and of processes that it leaves to its actors

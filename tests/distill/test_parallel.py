@@ -118,7 +118,7 @@ def ended(folder: Path, texts: Path, alone: dict[str, Any], tmp_path_factory: py
     (place / "jobs.yaml").write_text(yaml.safe_dump({"steps": jobs, "commands": commands}, sort_keys=False))
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     command = [sys.executable, "-m", "tests.distill.ranks", str(place)]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     return Ended(place, jobs, yaml.safe_load((place / "codes.yaml").read_text()))
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import shutil
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from distill.data.blend import open_blend
 from distill.folder import RunFolder, placed
 from distill.parallel import World
 from distill.recipe import Recipe, apply_overrides, parse_recipe
+from distill.teachers import Teachers
 from distill.train import Training
 from distill.trainer import Trainer
 
@@ -60,15 +63,26 @@ def test_stages_go_on_with_the_weights_in_data_and_schedule_of_their_own(staged,
     assert "7 steps in 2 stages, from the beginning" in said
 
 
-def test_a_run_goes_on_in_its_stage_with_the_same_bits(staged, tmp_path):
-    recipe = apply_overrides(staged, ["run.keep_checkpoints=9"], "test")
+@pytest.mark.parametrize(
+    ("optimizer", "precision", "kept"),
+    [("adamw", "float32", 2), ("lion", "bfloat16", 3), ("lamb", "float32", 4)],
+    ids=["before the boundary", "at the boundary", "behind the boundary"],
+)
+def test_a_run_goes_on_with_the_same_bits(staged, tmp_path, optimizer, precision, kept):
+    """With each optimiser and a moving average, in the stage of the checkpoint and in the next one."""
+    sets = ["run.keep_checkpoints=9", "run.checkpoint_every=1", f"train.optimizer={optimizer}"]
+    sets.append(f"train.precision={precision}")
+    recipe = apply_overrides(staged, sets, "test")
     one, lines = trained(recipe, tmp_path / "one")
     shutil.copytree(tmp_path / "one", tmp_path / "two")
-    for step in (6, 7):
+    for step in range(kept + 1, 8):
         shutil.rmtree(tmp_path / "two" / "checkpoints" / f"step-{step:08d}")
     two, again = trained(recipe, tmp_path / "two")
     assert two.step == 7
     assert [line["loss"] for line in again] == [line["loss"] for line in lines]
+    held, found = one.tensors(), two.tensors()
+    assert held.keys() == found.keys()
+    assert all(torch.equal(value, found[place]) for place, value in held.items())
     for name, value in one.trained().state_dict().items():
         assert torch.equal(two.trained().state_dict()[name], value)
 
@@ -158,16 +172,27 @@ def test_how_it_is_computed_changes_nothing(recipe, tmp_path, how):
     assert [line["loss"] for line in two] == pytest.approx([line["loss"] for line in one], rel=1e-9)
 
 
-@pytest.mark.parametrize(("optimizer", "precision"), [("lion", "bfloat16"), ("lamb", "float32")])
-def test_every_optimiser_s_state_is_kept(recipe, tmp_path, optimizer, precision):
-    sets = [f"train.precision={precision}", f"train.optimizer={optimizer}", "train.steps=2"]
-    trainer, lines = trained(apply_overrides(recipe, sets, "test"), tmp_path)
-    assert all(0 < line["loss"] < 3 for line in lines)
-    again = Trainer(trainer.bench, "f", trainer.standards)
-    again.load(last_checkpoint(RunFolder(tmp_path), "f"))
-    held, found = trainer.tensors(), again.tensors()
-    assert held.keys() == found.keys()
-    assert all(torch.equal(value, found[place]) for place, value in held.items())
+def test_a_stage_takes_over_the_teachers_models_and_lets_go_of_the_rest(staged, tmp_path, monkeypatch):
+    held: list[dict[str, weakref.ref]] = []
+    models: list[set[int]] = []
+    enter, of = Trainer.enter, Teachers.of
+
+    def entered(self: Trainer, bench: Any, stage: int) -> None:
+        enter(self, bench, stage)
+        things = {"bench": bench, "pictures": bench.pictures, "teachers": bench.teachers, "loader": self.loader}
+        held.append({name: weakref.ref(item) for name, item in things.items()})
+        models.append({id(encoder) for encoder in bench.teachers.encoders.values()})
+        if stage:
+            gc.collect()
+            assert [name for name, item in held[0].items() if item() is not None] == []
+
+    loads: list[int] = []
+    monkeypatch.setattr(Trainer, "enter", entered)
+    monkeypatch.setattr(Teachers, "of", lambda *given, **named: loads.append(1) or of(*given, **named))
+    trained(staged, tmp_path)
+    assert len(held) == 2
+    assert len(loads) == 1
+    assert models[0] == models[1]
 
 
 def test_a_full_memory_is_an_error_with_the_remedy(recipe, tmp_path, monkeypatch):
