@@ -27,7 +27,8 @@ class Metrics:
         self._every, self._peak = every, peak
         kept = []
         if run.metrics.is_file():
-            kept = [line for line in run.metrics.read_text().splitlines(keepends=True) if _step(line) <= after_step]
+            lines = run.metrics.read_text("utf-8", errors="replace").splitlines(keepends=True)
+            kept = [line for line in lines if _step(line) <= after_step]
         run.storage.publish_bytes(run.metrics.name, "".join(kept).encode())
         self._file = run.metrics.open("a")
         self._events = _events(run, after_step) if tensorboard else None
@@ -88,9 +89,10 @@ def _events(run: RunFolder, after_step: int) -> Any:
 
 
 def _step(line: str) -> float:
+    """Of a line that is damaged: beyond all."""
     try:
         return float(json.loads(line)["step"])
-    except (ValueError, KeyError):
+    except (ValueError, LookupError, TypeError):
         return float("inf")
 
 
