@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from curate.core.errors import CurateError, InputError
 from distill.data.packing import grid
@@ -205,10 +206,7 @@ def _tensors(path: Path) -> dict[str, Tensor]:
 
 
 def _tokenizer(path: Path, vocabulary: int) -> Tokenizer:
-    try:
-        tokenizer = Tokenizer.parse(path.read_bytes().decode(), str(path))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is no tokenizer ({error}); export the run again") from error
+    tokenizer = Tokenizer.read(path)
     if len(tokenizer) > vocabulary:
         raise InputError(f"{path} has {len(tokenizer)} tokens, the model {vocabulary}; export the run again")
     return tokenizer
@@ -249,7 +247,7 @@ def filled(make: Callable[[], Module], found: Mapping[str, Tensor], place: Path)
     Its sizes are compared before memory is taken for it. Raises InputError, naming `place`.
     """
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), _SizesOnly():
             wanted = {name: value.shape for name, value in weights_of(make()).items()}
         names = sorted(wanted.keys() | found.keys())
         wrong = [name for name in names if name not in found or wanted.get(name) != found[name].shape]
@@ -262,6 +260,16 @@ def filled(make: Callable[[], Module], found: Mapping[str, Tensor], place: Path)
         for name, value in weights_of(module).items():
             value.copy_(found[name])
     return module
+
+
+class _SizesOnly(TorchFunctionMode):
+    """Modules are made without being filled: on the meta device that would load a compiler, for seconds."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        kwargs = kwargs or {}
+        in_place = name.endswith("_") and not name.startswith("_")
+        return [*args, *kwargs.values()][0] if in_place else func(*args, **kwargs)
 
 
 def _unfit(place: Path, why: str) -> InputError:
