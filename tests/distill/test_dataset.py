@@ -56,12 +56,20 @@ def test_what_is_no_finished_dataset_is_one_clear_line(tmp_path, folder):
 
 
 @pytest.mark.parametrize("share", [1.0, 0.01])
-def test_the_same_bytes_from_an_object_store(s3_folder, share):
+def test_the_same_bytes_from_an_object_store(s3_folder, share, monkeypatch):
     """Whole tars where a rank reads much of them, ranges where it reads little."""
     url, items = s3_folder
     dataset = open_dataset(url)
     members = Members(dataset, share=share, open_tars=1)
     assert [members.read(row) for row in (7, 0, 11, 1)] == [items[row].data for row in (7, 0, 11, 1)]
+    fetched = []
+    real = dataset.storage.fs.get_file
+    monkeypatch.setattr(dataset.storage.fs, "get_file", lambda *given: fetched.append(given) or real(*given))
+    passing = Members(dataset, share=share)
+    with passing.passing(np.array([19, 3])):
+        assert [passing.read(row) for row in (3, 19)] == [items[row].data for row in (3, 19)]
+    assert len(fetched) == (0 if share < 0.1 else 2)
+    monkeypatch.undo()
     dataset.storage.remove(dataset.tars[1])
     dataset.storage.fs.invalidate_cache()
     with pytest.raises(Reject, match="shard_missing"):

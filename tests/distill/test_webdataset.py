@@ -1,3 +1,4 @@
+import gzip
 import io
 import json
 import logging
@@ -9,6 +10,8 @@ from itertools import count, islice
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import s3fs
 import webdataset as wds
@@ -145,6 +148,94 @@ def test_nothing_readable_is_one_line(tmp_path, cache):
         open_source(f"{folder}/b-{{7..9.tar")
     with pytest.raises(InputError, match="matches no tar"):
         open_source(f"{folder}/z*.tar")
+
+
+@pytest.mark.parametrize(
+    ("files", "url", "said"),
+    [
+        ([], "", "holds no .tar and no manifest.json of a dataset, but nothing; give a folder of tars, a pattern"),
+        (["a.tar.gz", "b.tar.gz", "c.txt"], "", r"but 2 \.tar\.gz, 1 \.txt; decompress them"),
+        (["a.jpg", "deep/b.jpg"], "", r"but 2 \.jpg; give a folder of tars"),
+        (["a.tar.gz"], "a.tar.gz", "is a file; give the dataset folder that a pipeline wrote, or"),
+        (["a.tar.gz"], "{a,b}.tar.gz", r"names '.*a\.tar\.gz', which is no \.tar; give a folder"),
+        (["a.tar/b"], "a.tar", "is a folder; give a folder of tars"),
+    ],
+)
+def test_what_is_no_tar_is_one_line_with_what_was_found(tmp_path, files, url, said):
+    folder = tmp_path / "d"
+    folder.mkdir()
+    for name in files:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(b"x")
+    with pytest.raises(InputError, match=said) as error:
+        open_source(f"{folder}/{url}")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("magic", "name"), [(gzip.compress(b"tar" * 400), "gzip"), (b"PK\x03\x04" * 300, "zip")])
+def test_a_packed_file_called_tar_is_told(tmp_path, magic, name):
+    write_tars(tmp_path / "d", [1])
+    (tmp_path / "d" / "tars-000.tar").write_bytes(magic)
+    with pytest.raises(InputError, match=rf"tars-000\.tar: 0 samples before .*packed by {name}, .*: unpack it"):
+        open_source(str(tmp_path / "d"))
+
+
+def test_the_extension_may_be_in_capitals(tmp_path):
+    folder = write_tars(tmp_path / "d", [2])
+    (folder / "tars-000.tar").rename(folder / "A.TAR")
+    assert len(open_source(str(folder))) == len(open_source(f"{folder}/A.TAR")) == 2
+
+
+@pytest.mark.parametrize("harm", ["cut", "empty", "words", "flipped", "schema"])
+def test_a_damaged_part_of_the_index_is_made_again(tmp_path, cache, caplog, monkeypatch, harm):
+    monkeypatch.setattr(webdataset, "PART", 1)
+    folder = write_tars(tmp_path / "d", [2, 3])
+    whole = open_source(str(folder))
+    part = max(cache.glob("*.parquet"), key=lambda path: pq.read_metadata(path).num_rows)
+    data = part.read_bytes()
+    damaged = {"cut": data[:-50], "empty": b"", "words": b"these are words", "flipped": data}
+    if harm == "flipped":
+        chunk = pq.read_metadata(part).row_group(0).column(0)
+        place = (chunk.dictionary_page_offset or chunk.data_page_offset) + chunk.total_compressed_size - 3
+        damaged[harm] = data[:place] + bytes([data[place] ^ 255]) + data[place + 1 :]
+    if harm == "schema":
+        pq.write_table(pa.table({"a": [1]}), part)
+    else:
+        part.write_bytes(damaged[harm])
+    with caplog.at_level(logging.WARNING, "distill"):
+        again = open_source(str(folder))
+    assert again.fingerprint == whole.fingerprint
+    assert [record.message for record in caplog.records if "its tars are indexed again" in record.message]
+    assert part.read_bytes() == data
+
+
+@pytest.mark.parametrize("member", ["txt", "json", "cls", "mask.png"])
+def test_a_text_that_changes_in_place_is_another_dataset(tmp_path, member):
+    prints = []
+    for text in (b"one text", b"two text"):
+        place = tmp_path / text.decode()[:3]
+        place.mkdir()
+        with wds.TarWriter(str(place / "a.tar"), encoder=False) as writer:
+            writer.write({"__key__": "a", "jpg": jpeg(1), member: text})
+        prints.append(open_source(str(place)).fingerprint)
+    assert len(set(prints)) == 2
+
+
+def test_tars_wait_for_their_turn_to_be_indexed(tmp_path, monkeypatch):
+    """Answers of two parts are in memory at most, however many tars there are."""
+    monkeypatch.setattr(webdataset, "PART", 1)
+    asked, written, ahead = [], [], []
+    one, finish = webdataset._one, webdataset._finish
+    monkeypatch.setattr(webdataset, "_one", lambda *given: asked.append(1) or one(*given))
+
+    def counted(*given):
+        finish(*given)
+        written.append(1)
+        ahead.append(len(asked) - len(written))
+
+    monkeypatch.setattr(webdataset, "_finish", counted)
+    assert len(open_source(str(write_tars(tmp_path / "d", [1] * 6)))) == 6
+    assert len(written) == 6 and max(ahead) <= 1
 
 
 def test_a_picture_that_cannot_be_probed_stays_and_is_skipped_with_its_reason(tmp_path):
