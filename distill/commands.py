@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from curate.core.errors import InputError, PinnedError, RecipeError
+from curate.core.errors import InputError, PinnedError, RecipeError, StorageError
 from curate.encoders import identity
 from distill.data.blend import Blend, open_blend
 from distill.evaluation.settings import check, evaluation_digest, with_datasets
@@ -88,6 +89,8 @@ def evaluate(
     folder = Path(place).expanduser().absolute()
     if (folder / CONFIG).is_file():
         result, written = _evaluate_model(folder, overrides, datasets, to)
+    elif to is not None:
+        raise RecipeError(f"--to {to}: a run's evaluation lies in the run's folder; leave --to out, or export the run")
     else:
         result, written = _evaluate_run(RunFolder(folder), overrides, datasets)
     if _first():
@@ -158,14 +161,25 @@ def _evaluate_model(
     config = read_config(folder)
     recipe = _judging(describing(config), overrides, datasets, str(folder))
     check(recipe)
-    run = RunFolder(Path(to or f"evaluation-{config.name}").expanduser().absolute())
+    run = RunFolder(_writable(Path(to or f"evaluation-{config.name}").expanduser().absolute()))
     with join_world(recipe.run.device, recipe.run.timeout_seconds) as world:
         result, page = evaluate_model(load(folder, device=world.device), recipe, world)
         if world.first:
-            run.path.mkdir(parents=True, exist_ok=True)
             run.storage.publish_bytes(PAGE, page)
             run.write("evaluation.json", result)
     return result, run.path
+
+
+def _writable(folder: Path) -> Path:
+    """A folder that is made where there is none. Raises StorageError, before anything is computed for it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError as error:
+        raise StorageError(
+            f"--to {folder}: no evaluation can be written there ({error.strerror}); name another folder"
+        ) from error
 
 
 def describing(config: ModelConfig) -> Recipe:

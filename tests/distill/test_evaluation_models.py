@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import webdataset as wds
 from PIL import Image
 from rich.console import Console
 
-from curate.core.errors import RecipeError
+from curate.core.errors import RecipeError, StorageError
 from distill import commands
 from distill.cli import main
 from tests.bench.features import shared
@@ -93,6 +94,30 @@ def test_a_model_without_pictures_is_one_line(model, tmp_path):
     with pytest.raises(RecipeError, match="name some: --dataset FOLDER"):
         commands.evaluate(str(model), ["run.device=cpu"], QUIET, to=str(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("place", ["model/config.json", "/proc/out"])
+def test_a_place_that_cannot_be_written_is_refused_before(model, discs, tmp_path, monkeypatch, place):
+    monkeypatch.setattr("distill.evaluation.runs.evaluate_model", None)
+    with pytest.raises(StorageError, match=r"--to .*: no evaluation can be written there \(.*name another folder"):
+        commands.evaluate(str(model), ["run.device=cpu"], QUIET, [str(discs)], str(tmp_path / place))
+
+
+def test_a_runs_evaluation_stays_with_the_run(tmp_path):
+    with pytest.raises(RecipeError, match="--to out: a run's evaluation lies in the run's folder"):
+        commands.evaluate(str(tmp_path), [], QUIET, to="out")
+
+
+def test_what_is_said_of_all_sets_holds_for_those_of_the_command_line(model, discs, tmp_path):
+    asked = ["evaluate.label=cls", "evaluate.texts=[json.titles]", "evaluate.masks=seg.png", "run.device=cpu"]
+    asked.append("evaluate.tasks=[retrieval, segmentation]")
+    (tmp_path / "more").mkdir()
+    shutil.copytree(discs, tmp_path / "more/discs")
+    places = [str(discs), str(tmp_path / "more/discs")]
+    result = commands.evaluate(str(model), asked, QUIET, places, str(tmp_path / "out"))
+    assert [found["name"] for found in result["sets"]] == ["discs", "discs-2"]
+    for found in result["sets"]:
+        assert found["retrieval"]["models"] and found["segmentation"]["models"]
 
 
 @pytest.mark.skipif(not (shared() / "data").is_dir(), reason="no pictures beside the checkout (CURATE_SHARED)")
