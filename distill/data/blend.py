@@ -31,7 +31,8 @@ class Blend:
         self.starts = np.cumsum([0, *(len(item) for item in self.sources)])
         """(sources + 1,): first row of each source, then n."""
         self._bounds = self.starts.tolist()
-        self._shards = np.cumsum([0, *(len(item.tars) for item in self.sources)])
+        self.shards = np.cumsum([0, *(len(item.tars) for item in self.sources)])
+        """(sources + 1,): first shard of each source, then all."""
 
     def __len__(self) -> int:
         return int(self.starts[-1])
@@ -69,7 +70,7 @@ class Blend:
         source, place = self.place(row)
         own = self.sources[source]
         value = own.index.numbers(name).item(place) if own.index.has(name) else -1
-        return value + int(self._shards[source]) if name == "shard" else value
+        return value + int(self.shards[source]) if name == "shard" else value
 
     def take(self, name: str, rows: ArrayLike) -> NDArray[np.int64]:
         """Integers (n,) of rows (n,); nulls and what a source does not have are -1."""
@@ -78,7 +79,7 @@ class Blend:
         for source, mine, places in self._divided(rows):
             own = self.sources[source]
             if own.has(name):
-                found[mine] = own.integers(name)[places] + (self._shards[source] if name == "shard" else 0)
+                found[mine] = own.integers(name)[places] + (self.shards[source] if name == "shard" else 0)
         return found
 
     def words_of(self, rows: ArrayLike) -> NDArray[np.uint64]:
@@ -125,9 +126,9 @@ class Blend:
         return found
 
     def shard_samples(self, shard: int) -> int:
-        source = int(np.searchsorted(self._shards, shard, side="right")) - 1
+        source = int(np.searchsorted(self.shards, shard, side="right")) - 1
         shards = self.sources[source].index.numbers("shard")
-        first = shard - int(self._shards[source])
+        first = shard - int(self.shards[source])
         start, stop = np.searchsorted(shards, np.array([first, first + 1], dtype=shards.dtype))
         return int(stop - start)
 
@@ -151,7 +152,7 @@ class Blend:
         """A column (n,); nulls and what a source does not have are -1."""
         parts = [item.integers(name) if item.has(name) else np.full(len(item), -1) for item in self.sources]
         if name == "shard" and len(parts) > 1:
-            parts = [part + first for part, first in zip(parts, self._shards[:-1], strict=True)]
+            parts = [part + first for part, first in zip(parts, self.shards[:-1], strict=True)]
         return _joined(parts)
 
     def strings(self, name: str) -> list[str | None]:
@@ -160,8 +161,8 @@ class Blend:
 
     def tar(self, shard: int) -> tuple[Storage, str]:
         """Where a shard lies: storage and name."""
-        source = int(np.searchsorted(self._shards, shard, side="right")) - 1
-        return self.sources[source].storage, self.sources[source].tars[shard - int(self._shards[source])]
+        source = int(np.searchsorted(self.shards, shard, side="right")) - 1
+        return self.sources[source].storage, self.sources[source].tars[shard - int(self.shards[source])]
 
 
 def _joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:

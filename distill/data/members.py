@@ -36,6 +36,11 @@ class Members:
     def __init__(self, dataset: Dataset | Blend, *, share: float = 1.0, open_tars: int = OPEN_TARS) -> None:
         """share: of each tar's samples that this process reads; open_tars: of each source kept open, and on disk."""
         self._blend = as_blend(dataset)
+        self._where = [
+            (int(first), *(source.index.numbers(name) for name in ("shard", "offset", "size")))
+            for source, first in zip(self._blend.sources, self._blend.shards, strict=False)
+        ]
+        """Of each source: its first shard, then columns."""
         self._share = share
         self._shares: dict[int, float] = {}
         """Of shards of which less is read than of others, for as long as a pass takes."""
@@ -46,8 +51,9 @@ class Members:
 
     def read(self, row: int) -> bytes:
         """Raises Reject shard_missing or truncated_member."""
-        number = self._blend.number
-        return self._read(number("shard", row), number("offset", row), number("size", row))
+        source, place = self._blend.place(row)
+        first, shard, offset, size = self._where[source]
+        return self._read(first + shard.item(place), offset.item(place), size.item(place))
 
     def member(self, row: int, name: str) -> bytes | None:
         """Another member of a sample by its extension (`txt`, `json`); None when it has none. Raises as `read`."""
