@@ -97,14 +97,15 @@ class RunFolder:
                 ) from None
             self.tidy()
             held = self.read("run.json", "fingerprint")
+            datasets = {source.url: source.fingerprint for blend in blends for source in blend.sources}
             if held is not None and held["fingerprint"] != fingerprint:
                 raise PinnedError(
-                    f"{self.path} holds a run of fingerprint {held['fingerprint']}, this recipe's is {fingerprint}; "
-                    f"set run.folder to another folder, or put {{fingerprint}} into it"
+                    f"{self.path} holds a run of fingerprint {held['fingerprint']}, this recipe's is {fingerprint}"
+                    f"{_changed(held, datasets)}; set run.folder to another folder, or put {{fingerprint}} into it"
                 )
             values = placed(recipe, blends)
             self.storage.publish_bytes("recipe.yaml", yaml.safe_dump(values, sort_keys=False).encode())
-            self.write("run.json", {"fingerprint": fingerprint})
+            self.write("run.json", {"fingerprint": fingerprint, "datasets": datasets})
             yield
 
     def _lock_file(self) -> Any:
@@ -168,6 +169,16 @@ class RunFolder:
         if done is None or done["fingerprint"] != fingerprint or self.last_step() not in (None, done["step"]):
             return None
         return dict(done)
+
+
+def _changed(held: dict[str, Any], datasets: dict[str, str]) -> str:
+    """Which of the datasets are not as the run knew them, in words."""
+    before = held.get("datasets")
+    known = before if isinstance(before, dict) else {}
+    changed = [url for url, own in datasets.items() if known.get(url, own) != own]
+    return (
+        f" ({', '.join(changed)} has changed since: tars or samples were added, removed or changed)" if changed else ""
+    )
 
 
 def placed(recipe: Recipe, blends: Sequence[Blend]) -> dict[str, Any]:

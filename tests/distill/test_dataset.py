@@ -1,13 +1,17 @@
 import json
 import shutil
+from contextlib import nullcontext
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from curate.core.errors import InputError, Reject
+from curate.core.errors import InputError, PinnedError, Reject
+from distill.data.blend import open_blend
 from distill.data.dataset import open_dataset
 from distill.data.members import Members
+from distill.folder import RunFolder
+from distill.recipe import parse_recipe
 from tests.distill.datasets import drawn_items, write_dataset
 
 
@@ -53,6 +57,19 @@ def test_what_is_no_finished_dataset_is_one_clear_line(tmp_path, folder):
     (copy / "sizes.json").write_text(json.dumps({"toy-000000.tar": 10}))
     with pytest.raises(InputError, match="1 tars, but the index names 6"):
         open_dataset(str(copy))
+
+
+def test_a_dataset_that_changed_under_a_run_is_named(tmp_path, values):
+    place = write_dataset(tmp_path / "d", drawn_items(12))
+    values["data"]["sources"][0]["dataset"] = str(place)
+    recipe, run = parse_recipe(values, "test"), RunFolder(tmp_path / "run")
+    for fingerprint, said in (("a", None), ("b", "this recipe's is b; set"), ("c", rf"\({place} has changed since: ")):
+        if fingerprint == "c":
+            shutil.rmtree(place)
+            write_dataset(place, drawn_items(9))
+        claimed = run.claimed(recipe, fingerprint, [open_blend(recipe.data)])
+        with nullcontext() if said is None else pytest.raises(PinnedError, match=said), claimed:
+            pass
 
 
 @pytest.mark.parametrize("share", [1.0, 0.01])
