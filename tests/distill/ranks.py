@@ -22,6 +22,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import pandas  # noqa: F401 - arrow looks for it
 import torch
 import torch._dynamo  # whatever a rank would load is loaded once
 import torch.utils.tensorboard
@@ -29,7 +30,8 @@ import yaml
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-import distill.evaluation.runs  # noqa: F401
+import distill.evaluation.runs
+import distill.train  # noqa: F401
 from distill.checkpoint import save_checkpoint
 from distill.cli import main
 from distill.data.blend import open_blend
