@@ -65,7 +65,7 @@ def export(run: str | Path, to: str | Path | None = None, *, precision: str = "f
     if len(standards) != len(recipe.teachers):
         raise InputError(
             f"{place.path}: its standards are of {len(standards)} teachers, its recipe names {len(recipe.teachers)}; "
-            f"run `distill train` again, which fits them anew"
+            f"copy the run's folder whole, or train again in another"
         )
     heads = heads_of(recipe, standards)
     trained = Trained(
