@@ -53,7 +53,7 @@ tiny: $(STAMP)  ## the encoder `tiny` anew: corpus, training (over an hour), exp
 	@$(BIN)/python -m pipelines.tiny --workspace "$(WORKSPACE)" --engine "$(ENGINE)" --to "$(WORKSPACE)/tiny"
 
 vise: ## ViSE: sentences balanced by WordNet concepts, on the quickstart's corpus
-vise_similarity: ## the same above a similarity: make vise_similarity ENCODER=open_clip:NAME/TAG
+vise_similarity: ## the same above a similarity of picture and text (by tiny, or ENCODER=open_clip:NAME/TAG)
 uru: ## URU: tags mapped to canonical nouns and actions, balanced by them
 metaclip: ## MetaCLIP: texts balanced by a vocabulary
 datacomp_basic: ## DataComp's basic filter
