@@ -164,6 +164,8 @@ def retrieval(judged: Judged, vectors: Vectors, subjects: Sequence[Subject], row
         return none(f"{len(having)} of {len(rows)} pictures have a text ({', '.join(names)}); retrieval needs 2")
     rows, texts = [rows[place] for place in having], [texts[place] for place in having]
     unique, pairs = unique_texts(texts)
+    if len(unique) < 2:
+        return none(f"all {len(rows)} pictures have the same text ({', '.join(names)}); there is nothing to find")
     models = {}
     for subject, spaces in readers:
         for space in spaces:

@@ -36,6 +36,13 @@ def test_class_names_come_from_a_file(tmp_path):
     assert set(found) == {"name", "url", "counts", "zero_shot"}
 
 
+def test_one_text_of_all_pictures_is_nothing_to_find(tmp_path, monkeypatch):
+    one = bench_of(tmp_path, coloured_items(12))
+    monkeypatch.setattr(Judged, "texts", lambda self, names, rows: [["a disc"] for _ in rows])
+    found = judge(words(one), judged(one, texts=["txt"], tasks=["retrieval"])).result
+    assert "pictures have the same text (txt)" in found["retrieval"]["why_none"]
+
+
 def test_retrieval_with_several_texts_a_picture(tmp_path, monkeypatch):
     one = bench_of(tmp_path, coloured_items(36))
     own = judged(one, texts=["txt"], retrieval_temperature=0.05)
