@@ -94,9 +94,7 @@ def test_a_scale_at_its_bound_can_come_down(loss):
 
 
 def test_smoothing_of_the_sigmoid_is_refused():
-    with pytest.raises(
-        ValidationError, match=r"smoothing 0\.1 is of softmax, and loss is sigmoid; leave one"
-    ):
+    with pytest.raises(ValidationError, match=r"smoothing 0\.1 is of softmax, and loss is sigmoid; leave one"):
         ContrastiveRecipe(loss="sigmoid", smoothing=0.1)
 
 
