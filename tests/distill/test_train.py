@@ -81,7 +81,7 @@ def test_asked_to_stop_it_finishes_the_step_and_can_go_on(recipe, tmp_path, monk
         return self
 
     of = Workbench.of
-    monkeypatch.setattr(Workbench, "of", lambda *given: asked_after(of(*given), []))
+    monkeypatch.setattr(Workbench, "of", lambda *given, **named: asked_after(of(*given, **named), []))
     with join_world("cpu") as world, run.claimed(stopped, fingerprint, blends):
         before = signal.getsignal(signal.SIGTERM)
         with pytest.raises(SystemExit) as ended:
