@@ -6,9 +6,12 @@ from rich.console import Console
 
 from curate.core.errors import CurateError, RecipeError
 from distill.folder import RunFolder
-from distill.launch_ray import _first, _fit, _group, _said, train_on_ray
 from distill.parallel import LostRankError
 from distill.recipe import parse_recipe
+
+pytest.importorskip("pandas", reason="Ray Train asks for it: uv pip install 'curate[train]'")
+
+from distill.launch_ray import _first, _fit, _group, _said, train_on_ray
 
 
 def test_a_number_of_workers_or_a_range():
