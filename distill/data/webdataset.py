@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from rich.console import Console
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from curate.core.errors import InputError
 from curate.core.hashing import digest, digest_bytes
@@ -98,6 +99,8 @@ class _Part:
         return pc.add(column, pa.scalar(self.first, pa.int32())) if name == "shard" else column
 
 
+_WAIT_SECONDS = 0.5
+"""Before a tar that could not be read is tried again; then twice that."""
 _UNREADABLE = (pa.ArrowException, OSError, ValueError, KeyError, TypeError)
 
 
@@ -173,10 +176,7 @@ def _finish(part: _Part, answers: Sequence[Future[_Found]], progress: _Progress)
 def _one(part: _Part, shard: int) -> _Found:
     """Rows of one tar, and what there is to say of it; `shard` counts within the part."""
     tar = part.tars[shard]
-    try:
-        found = index_tar(part.storage, tar.name)
-    except OSError as error:
-        found = TarIndex(broken=f"cannot be read: {error}")
+    found = _indexed(part, tar.name)
     rows = [{"shard": shard, **row} for row in found.rows]
     names = dict.fromkeys([*_FIELDS, *(name for row in rows for name in row)])
     table = pa.Table.from_pylist(rows, schema=pa.schema([(name, _FIELDS.get(name, pa.int64())) for name in names]))
@@ -186,6 +186,22 @@ def _one(part: _Part, shard: int) -> _Found:
     if found.without_picture:
         return table, [f"{place}, and {found.without_picture} without a picture, which are left out"]
     return table, []
+
+
+def _indexed(part: _Part, name: str) -> TarIndex:
+    """What is kept must hold for good, so a tar that only could not be read just now is tried again, and then ends the
+    pass; one that ends early is another matter. Raises InputError."""
+    tries = Retrying(
+        retry=retry_if_exception_type(OSError),
+        stop=stop_after_attempt(3),
+        wait=wait_exponential(_WAIT_SECONDS),
+        reraise=True,
+    )
+    try:
+        return tries(index_tar, part.storage, name)
+    except OSError as error:
+        said = f"{part.storage.url_of(name)}: cannot be read ({type(error).__name__}: {error})"
+        raise InputError(f"{said}; make it readable or take it out of the source, and run again") from error
 
 
 class _Progress:

@@ -25,6 +25,7 @@ from distill.data.loader import Loader
 from distill.data.members import Members
 from distill.data.pictures import Pictures
 from distill.data.stream import Stream
+from distill.data.tar_index import index_tar
 from tests.core.object_store import serve
 from tests.distill.datasets import draw
 
@@ -302,3 +303,26 @@ def test_on_an_object_store(tmp_path):
             assert found.fingerprint == open_source(str(tmp_path / "d")).fingerprint
             assert Members(as_blend(found)).member(3, "txt") == b"text 3"
     open_storage.cache_clear()
+
+
+def test_a_tar_that_cannot_be_read_just_now_is_not_kept_as_empty(tmp_path, monkeypatch):
+    folder, reads = write_tars(tmp_path / "d", [2, 2]), []
+
+    def fails(times):
+        def read(storage, name):
+            reads.append(name)
+            if name == "tars-001.tar" and reads.count(name) <= times:
+                raise TimeoutError("read timed out")
+            return index_tar(storage, name)
+
+        reads.clear()
+        monkeypatch.setattr(webdataset, "index_tar", read)
+
+    monkeypatch.setattr(webdataset, "_WAIT_SECONDS", 0)
+    fails(3)
+    with pytest.raises(
+        InputError, match=r"tars-001\.tar: cannot be read \(TimeoutError: read timed out\); make it readable"
+    ):
+        open_source(str(folder))
+    fails(2)
+    assert len(open_source(str(folder))) == 4
