@@ -107,9 +107,6 @@ class Workbench:
         wanted = [teacher.label for teacher in self.recipe.teachers if teacher.pooler]
         return {name: self.teachers.poolers()[name] for name in wanted}
 
-    def train_rows(self) -> np.ndarray:
-        return np.flatnonzero(~self.test)
-
     def stream(self) -> Stream:
         data, prefix = self.recipe.data, 1 + self.recipe.student.registers
         packing = Packing(data.sequence_tokens, data.sequence_images, data.lookahead, data.lanes, data.window_shards)

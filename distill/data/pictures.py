@@ -121,13 +121,8 @@ class Pictures:
         self._kept_images: dict[int, Image.Image] = {}
         self._kept_texts: dict[int, Candidates] = {}
 
-    @property
-    def patch_tokens(self) -> NDArray[np.int64]:
-        """Patches (n,) planned for each row of the index at its largest."""
-        return self._sizes.tokens(np.arange(len(self._blend)))
-
-    def tokens(self, rows: NDArray[np.int64], epochs: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Patches (n,) planned for rows (n,) in epochs (n,) of their source."""
+    def tokens(self, rows: NDArray[np.int64], epochs: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+        """Patches (n,) planned for rows (n,) in epochs (n,) of their source; without them, at their largest."""
         return self._sizes.tokens(rows, epochs)
 
     def get(self, row: int, epoch: int | None = None) -> Picture | Skipped:

@@ -81,7 +81,7 @@ def write(folder: Path, data: list[bytes]) -> tuple[Path, Path, Path]:
 def ours_decoded(dataset: Dataset) -> Iterator[np.ndarray]:
     """An epoch as training reads it: planned, packed, decoded by a thread."""
     read = Pictures(dataset, patch=PATCH, max_tokens=LIMIT)
-    tokens, packing = read.patch_tokens + 5, Packing(capacity=4096, images=16)
+    tokens, packing = read.tokens(np.arange(len(dataset))) + 5, Packing(capacity=4096, images=16)
     stream = Stream(dataset, np.arange(len(dataset)), seed=0, sequences=1, tokens=tokens, packing=packing)
     left = len(dataset)
     for share in Loader(stream, read, workers=1, prefetch=0):  # else it would have begun the next epoch when we stop

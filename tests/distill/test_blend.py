@@ -201,7 +201,7 @@ def test_sizes_are_drawn_by_weight_and_the_picture_has_the_size_planned(places):
     for row in (0, 7, 45):
         for epoch in range(6):
             assert len(pictures.get(row, epoch).patches) == pictures.tokens(np.array([row]), np.array([epoch]))[0]
-        assert len(pictures.get(row).patches) == pictures.patch_tokens[row] == (16 if row < 40 else 9)
+        assert len(pictures.get(row).patches) == pictures.tokens(np.array([row]))[0] == (16 if row < 40 else 9)
 
 
 def with_texts(folder: Path) -> str:
@@ -275,7 +275,7 @@ def test_changed_pictures_fill_their_place_and_are_the_same_whoever_reads_them(p
 def test_parts_of_a_share_are_as_many_on_every_rank(places, world):
     blend = blend_of(places, a={})
     pictures = Pictures(blend, patch=8, max_tokens=9, allowance=Allowance(1 << 24))
-    stream = stream_of(blend, sequences=7, tokens=pictures.patch_tokens + 1)
+    stream = stream_of(blend, sequences=7, tokens=pictures.tokens(np.arange(len(blend))) + 1)
     for shares in zip(*(islice(Loader(stream, pictures, rank=r, world=world), 3) for r in range(world)), strict=True):
         for most in (0, 1, 2, 5, 99):
             parts = [share.micro(most) for share in shares]

@@ -19,7 +19,7 @@ SIZES = {"patch": 8, "max_tokens": 16}
 
 def loader(dataset: Dataset, pictures: Pictures, rank: int = 0, world: int = 1, workers: int = 2) -> Loader:
     packing = Packing(capacity=40, images=4, lookahead=20, lanes=2, window_shards=2)
-    tokens = pictures.patch_tokens + 1
+    tokens = pictures.tokens(np.arange(len(dataset))) + 1
     stream = Stream(dataset, np.arange(len(dataset)), seed=5, sequences=3, tokens=tokens, packing=packing)
     return Loader(stream, pictures, rank=rank, world=world, workers=workers)
 
@@ -164,7 +164,7 @@ def test_the_grid_follows_the_picture_and_fits_the_place_planned(tmp_path, size)
     assert not isinstance(picture, Skipped)
     rows, columns = picture.grid
     assert rows <= columns
-    assert rows * columns == len(picture.patches) <= pictures.patch_tokens[0]
+    assert rows * columns == len(picture.patches) <= pictures.tokens(np.array([0]))[0]
     if size == (64, 32):
         assert picture.grid == (3, 6)
 
