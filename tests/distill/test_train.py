@@ -3,6 +3,8 @@ import os
 import re
 import shutil
 import signal
+from collections.abc import Iterator
+from itertools import count
 
 import numpy as np
 import pytest
@@ -69,13 +71,12 @@ def test_asked_to_stop_it_finishes_the_step_and_can_go_on(recipe, tmp_path, monk
     run = RunFolder(tmp_path / "stopped")
     fingerprint, blends = whole.read("run.json")["fingerprint"], [open_blend(recipe.data)]
 
-    def asked_after(self: Workbench, reads: list[int]) -> Workbench:
+    def asked_after(self: Workbench, reads: Iterator[int]) -> Workbench:
         """A bench whose process is asked to stop while it reads its 60th picture."""
         read = self.pictures._read
 
         def read_and_ask(row: int) -> bytes:
-            reads.append(row)
-            if len(reads) == 60:
+            if next(reads) == 60:  # at once, since several threads read
                 os.kill(os.getpid(), signal.SIGTERM)
             return read(row)
 
@@ -83,7 +84,7 @@ def test_asked_to_stop_it_finishes_the_step_and_can_go_on(recipe, tmp_path, monk
         return self
 
     of = Workbench.of
-    monkeypatch.setattr(Workbench, "of", lambda *given, **named: asked_after(of(*given, **named), []))
+    monkeypatch.setattr(Workbench, "of", lambda *given, **named: asked_after(of(*given, **named), count(1)))
     with join_world("cpu") as world, run.claimed(stopped, fingerprint, blends):
         before = signal.getsignal(signal.SIGTERM)
         with pytest.raises(SystemExit) as ended:
