@@ -14,8 +14,9 @@ sorted: memory does not grow with the dataset.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,21 @@ from curate.core.hashing import make_key, ranks
 
 Shuffled = Callable[[Sequence[int], int], NDArray[np.int64]]
 """(shards of a window, epoch) -> its samples in their order."""
+Kept = TypeVar("Kept")
+
+
+class LastTwo(Generic[Kept]):
+    """Of what has a number: the two that were asked for last are kept, others are made again."""
+
+    def __init__(self, make: Callable[[int], Kept]) -> None:
+        self._make, self._kept = make, dict[int, Kept]()
+
+    def __getitem__(self, number: int) -> Kept:
+        found = self._kept.pop(number) if number in self._kept else self._make(number)
+        self._kept[number] = found
+        if len(self._kept) > 2:
+            del self._kept[next(iter(self._kept))]
+        return found
 
 
 class EpochOrder:
@@ -57,7 +73,7 @@ class EpochOrder:
         self._active = [np.flatnonzero(lengths > level) for level in self._levels[:-1]]
         sizes = [step * len(lanes) for step, lanes in zip(np.diff(self._levels), self._active, strict=True)]
         self._starts = np.cumsum([0, *sizes])
-        self._windows: OrderedDict[tuple[int, int], NDArray[np.int64]] = OrderedDict()
+        self._windows = [LastTwo(partial(self._window, lane)) for lane in range(len(self._lanes))]
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -77,14 +93,9 @@ class EpochOrder:
             for number in np.unique(window).tolist():
                 now = mine[window == number]
                 start = int(self._ends[own][number - 1]) if number else 0
-                found[now] = self._window(own, number)[at[now] - start]
+                found[now] = self._windows[own][number][at[now] - start]
         return found
 
     def _window(self, lane: int, number: int) -> NDArray[np.int64]:
-        """Sorted once: the last two of each lane are kept."""
-        samples = self._windows.get((lane, number))
-        if samples is None:
-            samples = self._windows[lane, number] = self._shuffled(self._lanes[lane][number].tolist(), self._epoch)
-            while len(self._windows) > 2 * len(self._lanes):
-                self._windows.popitem(last=False)
-        return samples
+        """Its samples, sorted."""
+        return self._shuffled(self._lanes[lane][number].tolist(), self._epoch)

@@ -8,9 +8,9 @@ epoch of the whole is then as many images as there are samples.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from curate.core.hashing import digest_bytes, ranks_of_words
 from distill.data.blend import Blend
-from distill.data.order import EpochOrder
+from distill.data.order import EpochOrder, LastTwo
 from distill.data.packing import first_fit_decreasing
 
 Lengths = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.int64]]
@@ -78,7 +78,7 @@ class Track:
         self._sources = [
             _Source(blend, number, read) if share else None for number, share in enumerate(self._shares.tolist())
         ]
-        self._orders: OrderedDict[tuple[int, int], EpochOrder] = OrderedDict()
+        self._orders = [None if own is None else LastTwo(partial(self._order, own)) for own in self._sources]
 
     def start(self) -> Place:
         return Place((0,) * len(self._sources))
@@ -147,22 +147,15 @@ class Track:
 
     def _epochs(self, source: int, at: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64], EpochOrder]]:
         """Of images drawn of a source, by how many were before (n,): each epoch, which are of it, and its order."""
-        own = self._sources[source]
-        assert own is not None
+        own, orders = self._sources[source], self._orders[source]
+        assert own is not None and orders is not None
         epochs = at // own.samples
         for epoch in np.unique(epochs).tolist():
-            yield epoch, np.flatnonzero(epochs == epoch), self._order(source, epoch, own)
+            yield epoch, np.flatnonzero(epochs == epoch), orders[epoch]
 
-    def _order(self, source: int, epoch: int, own: _Source) -> EpochOrder:
-        """The last two of each source are kept."""
-        order = self._orders.get((source, epoch))
-        if order is None:
-            cut = {"lanes": self.packing.lanes, "window_shards": self.packing.window_shards}
-            order = EpochOrder(own.counts, own.shuffled(self._seed), seed=self._seed, epoch=epoch, **cut)
-            self._orders[source, epoch] = order
-            while len(self._orders) > 2 * len(self._sources):
-                self._orders.popitem(last=False)
-        return order
+    def _order(self, own: _Source, epoch: int) -> EpochOrder:
+        cut = {"lanes": self.packing.lanes, "window_shards": self.packing.window_shards}
+        return EpochOrder(own.counts, own.shuffled(self._seed), seed=self._seed, epoch=epoch, **cut)
 
 
 class _Source:

@@ -1,10 +1,14 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.core.hashing import key_words, make_key, ranks, ranks_of_words
-from distill.data.order import EpochOrder
+from distill.data import track
+from distill.data.index import Index
+from distill.data.order import EpochOrder, LastTwo
 
 counts = st.lists(st.integers(0, 7), min_size=1, max_size=9).filter(any)
 
@@ -83,3 +87,35 @@ def test_lanes_take_turns(lanes):
     order, shards = order_of([8] * 4, lanes=lanes, window_shards=1)
     for start in range(0, len(order), lanes):
         assert len(set(shards[order[start : start + lanes]])) == lanes
+
+
+def test_the_two_asked_for_last_are_kept():
+    made = []
+    kept = LastTwo(lambda number: made.append(number) or number)
+    assert [kept[number] for number in (0, 1, 0, 2, 0, 1)] == [0, 1, 0, 2, 0, 1]
+    assert made == [0, 1, 2, 1]
+
+
+def test_a_small_source_that_begins_again_leaves_the_large_one_its_order(monkeypatch):
+    made = []
+
+    def order(counts, *given, **more):
+        made.append((len(counts), more["epoch"]))
+        return EpochOrder(counts, *given, **more)
+
+    monkeypatch.setattr(track, "EpochOrder", order)
+
+    def dataset(shards: int, each: int) -> SimpleNamespace:
+        words, shard, rows = samples([each] * shards)
+        index = Index({"key": words, "duplicate_set": words, "shard": shard, "row": rows}, "")
+        return SimpleNamespace(index=index, tars=[str(number) for number in range(shards)])
+
+    sources = [dataset(8, 50), dataset(1, 2)]
+    starts = np.cumsum([0, *(len(source.index) for source in sources)])
+    drawn = track.Track(
+        SimpleNamespace(sources=sources, starts=starts), np.ones(starts[-1], dtype=bool), shares=[0.5, 0.5], seed=0,
+        images=int(starts[-1]), lengths=lambda rows, _: np.ones_like(rows), packing=track.Packing(lookahead=2),
+    )  # fmt: skip
+    assert sum(1 for _ in drawn.packed(drawn.start())) == 402
+    assert made.count((8, 0)) == 1
+    assert sorted(epoch for shards, epoch in made if shards == 1) == list(range(101))
