@@ -106,6 +106,10 @@ class Blend:
                     found[at] = value
         return found
 
+    def said(self, name: str) -> NDArray[np.bool_]:
+        """(n,): whether a row has a value of a column that is not an empty string."""
+        return _joined([item.said(name) if item.has(name) else np.zeros(len(item), bool) for item in self.sources])
+
     def _divided(self, rows: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
         """Of each source among rows (n,): its number, where they are, and which rows of its own they are."""
         if len(self.sources) == 1:

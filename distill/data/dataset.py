@@ -9,16 +9,26 @@ from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from curate.core.errors import InputError
 from curate.core.hashing import digest, digest_bytes, keys_of_words
 from curate.core.storage import Storage, open_storage
-from distill.data.index import KEY, VERSION, Index, Table, made_index, wanted
+from distill.data.index import ITEM, KEY, SETS, VERSION, Index, Table, made_index
 
 REQUIRED = ("shard", "row", "key", "copy", "ext", "offset", "size", "width", "height")
+_MAPPED = (*REQUIRED, ITEM, SETS, "text_offset", "text_size")
+"""Whatever else there is, a user has carried it in: of any name and type."""
 _BATCH, _BLOCK = 1 << 17, 8 << 20
+
+
+def _said(part: pa.Array) -> NDArray[np.bool_]:
+    there = part.is_valid()
+    if pa.types.is_string(part.type) or pa.types.is_large_string(part.type):
+        there = pc.and_(there, pc.greater(pc.binary_length(part), 0)).fill_null(False)
+    return there.to_numpy(zero_copy_only=False)
 
 
 class NoDataset(InputError):
@@ -35,8 +45,8 @@ class Dataset:
     """Numbers of the samples, in the order in which they were written."""
     columns: list[str]
     """All that the table has."""
-    read: Callable[[str], pa.ChunkedArray]
-    """One of these out of the table: what is no number is read when it is asked for."""
+    read: Callable[[str], Iterator[pa.Array]]
+    """One of these out of the table, some rows at a time: what is no number is read when it is asked for."""
     tars: list[str]
     """File names by shard."""
 
@@ -59,17 +69,33 @@ class Dataset:
         """A column (n,) as integers; nulls are -1."""
         if self.index.has(name):
             return self.index.numbers(name)
-        return self.read(name).cast(pa.int64()).fill_null(-1).to_numpy()
+        return np.concatenate(
+            [part.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False) for part in self.read(name)]
+        )
 
     def strings(self, name: str) -> list[str | None]:
         """A whole column as Python's strings, 100 bytes each: for few rows take `values`."""
         if name == KEY:
             return list(keys_of_words(self.index.words))
-        return self.read(name).cast(pa.string()).to_pylist()
+        return [value for part in self.read(name) for value in part.cast(pa.string()).to_pylist()]
 
     def values(self, name: str, rows: NDArray[np.int64]) -> list[Any]:
-        """A column's values at some rows."""
-        return self.read(name).take(pa.array(rows)).to_pylist()
+        """A column's values at some rows, in one pass that ends at the last of them."""
+        order = np.argsort(rows, kind="stable")
+        ordered, found, done, start = rows[order], list[Any](), 0, 0
+        for part in self.read(name) if len(rows) else ():
+            stop = int(np.searchsorted(ordered, start + len(part)))
+            found += part.take(pa.array(ordered[done:stop] - start)).to_pylist()
+            done, start = stop, start + len(part)
+            if done == len(rows):
+                break
+        if done < len(rows):
+            raise InputError(f"{self.url}: shorter than when it was opened; start again with what is there now")
+        return [found[place] for place in np.argsort(order, kind="stable").tolist()]
+
+    def said(self, name: str) -> NDArray[np.bool_]:
+        """(n,): whether a row has a value that is not an empty string."""
+        return np.concatenate([_said(part) for part in self.read(name)])
 
 
 def open_dataset(url: str) -> Dataset:
@@ -85,7 +111,7 @@ def open_dataset(url: str) -> Dataset:
         raise InputError(f"{place}: no column {', '.join(missing)}; write the dataset again with pack")
     if not rows:
         raise InputError(f"{url}: the dataset has no samples; look at its funnel with `curate status`")
-    chosen = wanted(names)
+    chosen = [name for name in _MAPPED if name in names and name != "ext"]
     index = made_index(
         Table(
             place, _stamp(storage, manifest), rows, chosen, lambda: _batches(storage, place, chosen),
@@ -98,9 +124,8 @@ def open_dataset(url: str) -> Dataset:
             f"{storage.url}/sizes.json: {len(tars)} tars, but the index names {named}; write the dataset again"
         )
 
-    def read(name: str) -> pa.ChunkedArray:
-        with _readable(place):
-            return storage.read_table("index.parquet", columns=[name]).column(name)
+    def read(name: str) -> Iterator[pa.Array]:
+        return (batch.column(0) for batch in _batches(storage, place, [name]))
 
     return Dataset(storage, index, names, read, tars)
 

@@ -38,12 +38,6 @@ _META = "meta.json"
 _LOG = logging.getLogger("distill")
 
 
-def wanted(names: Sequence[str]) -> list[str]:
-    """Columns that an Index is made of, among those that there are."""
-    known = {*_NUMBERS, KEY, SETS}
-    return [name for name in names if name in known or name.endswith(("_offset", "_size"))]
-
-
 class Index:
     """Arrays (n, …) by column; nulls of the table are -1."""
 
@@ -73,7 +67,7 @@ class Table:
     """Of what decides it."""
     rows: int
     names: list[str]
-    """`wanted` ones."""
+    """Columns of integers, KEY, and SETS if there are duplicate sets."""
     batches: Callable[[], Iterable[pa.RecordBatch]]
     """All samples in order, of these columns; may be called again."""
     fingerprint: Callable[[Index], str]

@@ -59,7 +59,7 @@ class Members:
         """Another member of a sample by its extension (`txt`, `json`); None when it has none. Raises as `read`."""
         number, prefix = self._blend.number, "text" if name == "txt" else name
         source = self._blend.sources[self._blend.place(row)[0]]
-        if source.has(f"{prefix}_offset"):
+        if source.index.has(f"{prefix}_offset"):
             offset = number(f"{prefix}_offset", row)
             return None if offset < 0 else self._read(number("shard", row), offset, number(f"{prefix}_size", row))
         return self._following(row, name) if source.has(ITEM) else None

@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -21,13 +22,13 @@ import pyarrow.parquet as pq
 from rich.console import Console
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
-from curate.core.errors import InputError
+from curate.core.errors import InputError, StorageError
 from curate.core.hashing import digest, digest_bytes
 from curate.core.storage import Storage
 from distill.data.dataset import Dataset
 from distill.data.find_tars import Tar
 from distill.data.index import VERSION as INDEX_VERSION
-from distill.data.index import Index, Table, cache_folder, locked, made_index, wanted
+from distill.data.index import Index, Table, cache_folder, locked, made_index
 from distill.data.tar_index import CLASS, TarIndex, index_tar
 
 VERSION = 2
@@ -46,7 +47,7 @@ _FIELDS = {
     "text_offset": pa.int64(), "text_size": pa.int64(), "json_offset": pa.int64(), "json_size": pa.int64(),
     "members": pa.int64(),
 }  # fmt: skip
-_SCHEMA = pa.schema(_FIELDS.items())
+_STRINGS = ("name", "ext", CLASS)
 
 
 def open_webdataset(storage: Storage, tars: Sequence[Tar]) -> Dataset:
@@ -57,9 +58,7 @@ def open_webdataset(storage: Storage, tars: Sequence[Tar]) -> Dataset:
         try:
             return _opened(storage, tars, parts)
         except _Damaged as error:
-            _LOG.warning("%s; its tars are indexed again", error)
-            error.part.path.unlink(missing_ok=True)
-            _complete(parts)
+            _again(error, parts)
     return _opened(storage, tars, parts)
 
 
@@ -120,10 +119,7 @@ def _opened(storage: Storage, tars: Sequence[Tar], parts: Sequence[_Part]) -> Da
         why = said[0] if said else "no sample has a picture"
         raise InputError(f"{storage.url}: nothing to read in {len(tars)} tars ({why}); expected WebDataset tars")
     names = list(dict.fromkeys(name for _, names, _ in footers for name in names))
-    numbers = wanted(names)
-
-    def read(name: str) -> pa.ChunkedArray:
-        return pa.chunked_array([batch.column(0) for part in parts for batch in part.batches([name])])
+    numbers = [name for name in names if name not in _STRINGS]
 
     index = made_index(
         Table(
@@ -131,7 +127,30 @@ def _opened(storage: Storage, tars: Sequence[Tar], parts: Sequence[_Part]) -> Da
             lambda: (batch for part in parts for batch in part.batches(numbers)), _content,
         )
     )  # fmt: skip
+    read = partial(_read, parts, [count for count, _, _ in footers])
     return Dataset(storage, index, [*names, "copy"], read, [tar.name for tar in tars])
+
+
+def _read(parts: Sequence[_Part], counts: Sequence[int], name: str) -> Iterator[pa.Array]:
+    """A column; a file that was damaged after it was opened is made again, once."""
+    for part, count in zip(parts, counts, strict=True):
+        try:
+            found = [batch.column(0) for batch in part.batches([name])]
+        except _Damaged as error:
+            _again(error, [part])
+            try:
+                found = [batch.column(0) for batch in part.batches([name])]
+            except _Damaged as still:
+                raise StorageError(f"{still}; set CURATE_CACHE to a folder elsewhere") from still
+        if sum(map(len, found)) != count:
+            raise InputError(f"{part.storage.url}: its tars changed after they were opened; start again")
+        yield from found
+
+
+def _again(error: _Damaged, parts: Sequence[_Part]) -> None:
+    _LOG.warning("%s; its tars are indexed again", error)
+    error.part.path.unlink(missing_ok=True)
+    _complete(parts)
 
 
 def _content(index: Index) -> str:

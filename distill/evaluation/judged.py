@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -75,16 +75,19 @@ class Judged:
         """Rows of one side, in the order in which they are taken."""
         asked, found = self._taken.get(test, (0, None))
         if found is None or most > asked:
-            side = self.test == test if self.learnt is None or test else self.learnt
-            found = lowest(self.blend.words_of, side, seed=self.seed, most=most)
+            found = self._lowest(np.ones(len(self.test), dtype=bool), test=test, most=most)
             self._taken[test] = most, found
         return found[:most]
+
+    def _lowest(self, chosen: NDArray[np.bool_], *, test: bool, most: int) -> NDArray[np.int64]:
+        """Of the chosen rows (n,) of a side."""
+        side = self.test == test if self.learnt is None or test else self.learnt
+        return lowest(self.blend.words_of, chosen & side, seed=self.seed, most=most)
 
     def questions(self) -> Questions | str:
         """What neighbours, probes and zero-shot are asked, or in words why there is nothing to ask."""
         settings, label = self.settings, self.settings.label
-        learnt = self._labelled(test=False, most=settings.max_train_images)
-        questioned = self._labelled(test=True, most=settings.max_test_images)
+        learnt, questioned = self._labelled(settings.max_train_images, settings.max_test_images)
         known = learnt | questioned
         if not known and not self.blend.has(label):
             return (
@@ -109,20 +112,20 @@ class Judged:
             left_out_classes=len({known[row] for row in asked[~kept]}),
         )
 
-    def _labelled(self, *, test: bool, most: int) -> dict[int, str]:
-        """Labels by row, of the first rows of a side that have one; of labels in the tars, of those among the first
-        rows."""
-        label, taken = self.settings.label, most
+    def _labelled(self, train: int, test: int) -> tuple[dict[int, str], dict[int, str]]:
+        """Labels by row, of so many rows of each side: the first that have one; of labels in the tars, of those among
+        the first rows. A column is read twice, for who has one and for what it is, whatever is asked for."""
+        label = self.settings.label
         if not self.blend.has(label):
-            rows = self.rows(test=test, most=most)
-            return {int(row): own[0] for row, own in zip(rows, self.texts([label], rows.tolist()), strict=True) if own}
-        while True:
-            rows = self.rows(test=test, most=taken)
-            names = pa.array(self.blend.values(label, rows)).cast(pa.string()).to_pylist()
-            known = [(row, name) for row, name in zip(rows.tolist(), names, strict=True) if name]
-            if len(known) >= most or len(rows) < taken:
-                return dict(known[:most])
-            taken *= 4
+            rows = self.rows(test=False, most=train), self.rows(test=True, most=test)
+            names = [own[0] if own else "" for own in self.texts([label], np.concatenate(rows).tolist())]
+        else:
+            said = self.blend.said(label)
+            rows = self._lowest(said, test=False, most=train), self._lowest(said, test=True, most=test)
+            names = [_word(label, value) for value in self.blend.values(label, np.concatenate(rows))]
+        cut = len(rows[0])
+        learnt, asked = zip(rows[0].tolist(), names[:cut], strict=True), zip(rows[1].tolist(), names[cut:], strict=True)
+        return {row: name for row, name in learnt if name}, {row: name for row, name in asked if name}
 
     def texts(self, names: Sequence[str], rows: Sequence[int]) -> list[list[str]]:
         """All texts of each row: members of these names, or JSON fields. What cannot be read is not there."""
@@ -157,6 +160,16 @@ class Judged:
         if name == ALPHA:
             return (values >= 128).astype(np.int64)
         return np.where(values == 255, -1, values)
+
+
+def _word(label: str, value: Any) -> str:
+    """A label as arrow writes it. Raises InputError for a column that holds no words or numbers."""
+    try:
+        return pa.scalar(value).cast(pa.string()).as_py() or ""
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        raise InputError(
+            f"evaluate.label: column {label!r} holds {type(value).__name__}s; name one of words or numbers"
+        ) from error
 
 
 def lowest(

@@ -5,7 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from curate.core.errors import InputError
 from curate.core.hashing import ranks_of_words
+from distill.data import dataset
 from distill.data.blend import Blend
 from distill.evaluation.evaluate import judge
 from distill.evaluation.judged import lowest, open_judged
@@ -32,6 +34,27 @@ def test_copies_count_once_and_unlabelled_samples_not_at_all(tmp_path):
     rows = [*questions.train, *questions.test, *questions.left_out]
     assert len(rows) == 39
     assert len({items[row].key for row in rows}) == len(rows)
+
+
+def test_few_labels_among_many_rows_are_found_in_two_passes(tmp_path, monkeypatch):
+    items = drawn_items(90)
+    for number, item in enumerate(items):
+        item.columns["label"] = f"class-{number // 9 % 2}" if number % 9 == 0 else None
+    own, passes = judged(bench_of(tmp_path, items), max_train_images=4, min_train_images=1), []
+    real = dataset._batches
+    monkeypatch.setattr(dataset, "_batches", lambda *given: passes.append(given) or real(*given))
+    questions = own.questions()
+    assert len(questions.train) == 4 and all(row % 9 == 0 for row in questions.labels)
+    assert len(passes) == 2
+
+
+def test_a_label_that_is_no_word_is_one_line(tmp_path):
+    items = drawn_items(20)
+    for item in items:
+        item.columns["tags"] = ["a", "b"]
+    own = judged(bench_of(tmp_path, items), label="tags")
+    with pytest.raises(InputError, match=r"evaluate\.label: column 'tags' holds lists; name one of words or numbers"):
+        own.questions()
 
 
 def test_classes_that_nothing_could_get_right_are_left_out_and_counted(recipe):

@@ -16,6 +16,7 @@ from distill.data import index
 from distill.data.blend import as_blend
 from distill.data.dataset import open_dataset
 from distill.data.draws import TEXT, Draws, lowest
+from distill.data.members import Members
 from distill.data.split import held_out, held_out_rows
 from tests.distill.datasets import drawn_items, write_dataset
 
@@ -126,3 +127,41 @@ def test_items_of_one_key_are_drawn_apart(tmp_path):
         item.key, item.columns["item"] = make_key("t", str(number // 4)), str(number % 4)
     draws = Draws(as_blend(open_dataset(str(write_dataset(tmp_path / "d", items)))), seed=1)
     assert len(set(draws.ranks(TEXT, np.arange(8), 0).tolist())) == 8
+
+
+def test_what_users_carry_may_have_any_name_and_type(tmp_path):
+    carried = {"shirt_size": "XL", "file_size": 1.5, "members": "a", "x_offset": [1, 2], "json_size": None}
+    items = drawn_items(9)
+    for item in items:
+        item.columns |= carried
+    found = open_dataset(str(write_dataset(tmp_path / "d", items, documents=[{"a": 1}] * 9)))
+    for name, value in carried.items():
+        assert found.values(name, np.array([8, 0])) == [value] * 2
+    members = Members(found)
+    assert members.member(3, "x") is None and b'"a": 1' in members.member(3, "json")
+
+
+def test_values_of_some_rows_in_one_pass(tmp_path, monkeypatch):
+    items = drawn_items(40)
+    for number, item in enumerate(items):
+        item.columns["said"] = (None, "", "yes")[number % 3]
+    place = write_dataset(tmp_path / "d", items)
+    monkeypatch.setattr(datasets, "_BATCH", 7)
+    found, passes, parts = open_dataset(str(place)), [], []
+    whole, real = found.strings("key"), datasets._batches
+
+    def batches(*given):
+        passes.append(given)
+        for batch in real(*given):
+            parts.append(len(batch))
+            yield batch
+
+    monkeypatch.setattr(datasets, "_batches", batches)
+    rows = np.array([13, 2, 13, 0, 6, 7])
+    assert found.values("key", rows) == [whole[row] for row in rows]
+    assert len(passes) == 1 and parts == [7, 7]
+    assert found.values("key", rows[:0]) == []
+    assert found.said("said").tolist() == [number % 3 == 2 for number in range(40)]
+    pq.write_table(pq.read_table(place / "index.parquet").slice(0, 5), place / "index.parquet")
+    with pytest.raises(InputError, match="shorter than when it was opened"):
+        found.values("key", rows)

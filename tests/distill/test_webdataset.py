@@ -17,7 +17,7 @@ import s3fs
 import webdataset as wds
 from PIL import Image
 
-from curate.core.errors import InputError
+from curate.core.errors import InputError, StorageError
 from curate.core.storage import open_storage
 from distill.data import webdataset
 from distill.data.blend import as_blend, open_source
@@ -208,6 +208,20 @@ def test_a_damaged_part_of_the_index_is_made_again(tmp_path, cache, caplog, monk
     assert again.fingerprint == whole.fingerprint
     assert [record.message for record in caplog.records if "its tars are indexed again" in record.message]
     assert part.read_bytes() == data
+
+
+def test_a_part_damaged_after_it_was_opened_is_made_again(tmp_path, cache, caplog, monkeypatch):
+    found = open_source(str(write_tars(tmp_path / "d", [2, 3])))
+    (part,) = cache.glob("*.parquet")
+    whole, data = found.strings("cls"), part.read_bytes()
+    part.write_bytes(data[: len(data) // 2])
+    with caplog.at_level(logging.WARNING, "distill"):
+        assert found.strings("cls") == whole
+    assert "its tars are indexed again" in caplog.text and part.read_bytes() == data
+    part.write_bytes(b"")
+    monkeypatch.setattr(webdataset, "_complete", lambda parts: part.write_bytes(b"again"))
+    with pytest.raises(StorageError, match=r"cannot be read .*; set CURATE_CACHE to a folder elsewhere"):
+        found.strings("cls")
 
 
 @pytest.mark.parametrize("member", ["txt", "json", "cls", "mask.png"])

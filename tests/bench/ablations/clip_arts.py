@@ -83,6 +83,6 @@ def clip_arts() -> ClipArts:
 
 
 def _rarest(dataset: Dataset) -> NDArray[np.int64]:
-    concepts = [set(own or ()) for own in dataset.read("concepts").to_pylist()]
+    concepts = [set(own or ()) for own in dataset.values("concepts", np.arange(len(dataset)))]
     counts = Counter(name for own in concepts for name in own)
     return np.array([min((counts[name] for name in own), default=0) for own in concepts], dtype=np.int64)
