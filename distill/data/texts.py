@@ -7,6 +7,7 @@ field may hold a list of texts, of which one is drawn. What is absent, empty or 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -24,6 +25,7 @@ Candidates = tuple[tuple[float, tuple[str, ...]], ...]
 
 _FAR_WORKERS = 16
 """Where each text is a request, or two, to an object store."""
+_LOG = logging.getLogger("distill")
 _LOW = np.uint64(0xFFFFFFFF)
 
 
@@ -33,6 +35,7 @@ class Texts:
     def __init__(self, blend: Blend, members: Members, draws: Draws) -> None:
         self._choices = [tuple(recipe.texts.items()) for recipe in blend.recipes]
         self._blend, self._members, self._draws = blend, members, draws
+        self._told = False
 
     def wanted(self, row: int) -> bool:
         return bool(self._choices[self._blend.place(row)[0]])
@@ -52,18 +55,23 @@ class Texts:
                 found.append((weight, texts))
         return tuple(found)
 
+    def every(self, row: int) -> list[str]:
+        """All texts of a sample; none where they cannot be read, of which the log tells once."""
+        try:
+            return [text for _, texts in self.candidates(row) for text in texts]
+        except Reject:
+            return []
+        except OSError as error:
+            if not self._told:
+                self._told = True
+                _LOG.warning("texts of row %d: cannot be read (%s); it counts as without, and so do others", row, error)
+            return []
+
     def of(self, rows: NDArray[np.int64], *, workers: int) -> list[str]:
         """All texts of some samples, in no order that matters; what cannot be read has none."""
         far = not all(source.storage.local for source in self._blend.sources)
-
-        def own(row: int) -> list[str]:
-            try:
-                return [text for _, texts in self.candidates(row) for text in texts]
-            except Reject:
-                return []
-
         with self._members.passing(rows), ThreadPoolExecutor(_FAR_WORKERS if far else workers) as pool:
-            return [text for found in pool.map(own, rows.tolist()) for text in found]
+            return [text for found in pool.map(self.every, rows.tolist()) for text in found]
 
     def draw(self, row: int, epoch: int, candidates: Candidates) -> str | None:
         """One of a sample's candidates, by hash(seed, key, copy, epoch); None when it has none."""

@@ -237,15 +237,8 @@ def texts_of(
     """All texts of each row: members of these names, or JSON fields. What cannot be read is not there."""
     recipes = [item.model_copy(update={"texts": dict.fromkeys(names, 1.0)}) for item in blend.recipes]
     reader = Texts(Blend(blend.sources, recipes), members, Draws(blend, 0))
-
-    def own(row: int) -> list[str]:
-        try:
-            return [text for _, texts in reader.candidates(int(row)) for text in texts]
-        except Reject:
-            return []
-
     with ThreadPoolExecutor(workers) as pool:
-        return list(pool.map(own, rows))
+        return list(pool.map(reader.every, map(int, rows)))
 
 
 def open_sources(recipe: JudgedRecipe, max_tokens: int = 1) -> Blend:

@@ -14,13 +14,14 @@ from curate.core.errors import InputError, RecipeError
 from curate.core.hashing import make_key
 from distill.data.blend import Blend, as_blend, open_blend
 from distill.data.dataset import open_dataset
-from distill.data.draws import choose
+from distill.data.draws import Draws, choose
 from distill.data.loader import Loader, collate
 from distill.data.members import Members
 from distill.data.pictures import Allowance, Pictures, Skipped
 from distill.data.stream import Packing, Stream
-from distill.data.texts import drawn
+from distill.data.texts import Texts, drawn
 from distill.data.track import turns
+from distill.evaluation.judged import texts_of
 from distill.recipe import AugmentRecipe, DataRecipe, SourceRecipe
 from tests.distill.datasets import Item, draw, write_dataset
 
@@ -229,6 +230,24 @@ def test_texts_by_weight_among_those_that_a_sample_has(tmp_path):
     ]
     batch = collate([pictures.get(row) for row in (1, 2)])
     assert batch.texts == ["other", None]
+
+
+def test_a_text_that_cannot_be_read_just_now_is_none_with_one_line(tmp_path, monkeypatch, caplog):
+    blend = open_blend(DataRecipe(sources=[SourceRecipe(dataset=with_texts(tmp_path / "t"), texts={"txt": 1.0})]))
+    members = Members(blend)
+    real = members.member
+
+    def member(row: int, name: str) -> bytes | None:
+        if row > 1:
+            raise OSError(5, "Input/output error")
+        return real(row, name)
+
+    monkeypatch.setattr(members, "member", member)
+    assert Texts(blend, members, Draws(blend, 0)).of(np.arange(4), workers=1) == ["a caption"]
+    assert texts_of(blend, members, ["txt"], range(4), 1) == [["a caption"], [], [], []]
+    assert [record.message for record in caplog.records] == [
+        "texts of row 2: cannot be read ([Errno 5] Input/output error); it counts as without, and so do others"
+    ] * 2
 
 
 def test_a_picture_without_a_text_is_skipped_where_texts_are_needed(tmp_path):
