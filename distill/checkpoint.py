@@ -38,6 +38,7 @@ from distill.parallel import World
 from distill.teachers import Standards
 
 _STATE = "state.json"
+_REMEDY = "; remove it to go on before it"
 STANDARDS = "standards.pt"
 _PATIENCE_SECONDS = 5.0  # network disks show a new file a little later
 
@@ -65,9 +66,8 @@ def save_checkpoint(
     except (CheckpointException, OSError) as error:
         if world.first:
             shutil.rmtree(aside, ignore_errors=True)
-        raise StorageError(
-            f"{path} could not be written ({_cause(error)}); make room, and run again: it goes on from {run.kept()}"
-        ) from error
+        cause = _cause(error)
+        raise StorageError(f"{path} could not be written ({_line(cause)}); {run.again(cause)}") from error
     world.barrier()
     return path
 
@@ -84,6 +84,9 @@ def _complete(run: RunFolder, aside: Path, path: Path, state: dict[str, Any], ke
     run.tidy()
     for old in run.steps()[:-keep]:
         shutil.rmtree(run.checkpoint(old))
+    for step, aside in run.damaged():
+        if step < run.steps()[0]:
+            shutil.rmtree(aside, ignore_errors=True)
 
 
 def _digests(files: Sequence[Path]) -> dict[str, str]:
@@ -97,16 +100,19 @@ def _digests(files: Sequence[Path]) -> dict[str, str]:
         return dict(zip([path.name for path in files], pool.map(one, files), strict=True))
 
 
-def _cause(error: BaseException) -> str:
-    """What a checkpoint's reader or writer has met, in a line: torch puts it behind the ranks that did, and a system's
-    error behind one of its own."""
+def _cause(error: BaseException) -> BaseException:
+    """What a checkpoint's reader or writer has met: torch puts it behind the ranks that did, and a system's error
+    behind one of its own."""
     failures = getattr(error, "failures", None)
     if failures:
         error = next(iter(failures.values()))[0]
     behind: BaseException | None = error
     while behind is not None and not isinstance(behind, OSError):
         behind = behind.__cause__ or behind.__context__
-    error = behind or error
+    return behind or error
+
+
+def _line(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:300]
 
 
@@ -172,7 +178,7 @@ class Checkpoint:
         try:
             yield
         except (Exception, CheckpointException) as error:  # damage shows as whatever a reader of the format then raises
-            raise _unreadable(self.path, _cause(error)) from error
+            raise _unreadable(self.path, _line(_cause(error))) from error
 
 
 def last_checkpoint(run: RunFolder, fingerprint: str) -> Checkpoint | None:
@@ -182,7 +188,8 @@ def last_checkpoint(run: RunFolder, fingerprint: str) -> Checkpoint | None:
 
 
 def last_whole_checkpoint(run: RunFolder, fingerprint: str) -> tuple[Checkpoint | None, list[str]]:
-    """The newest that is not damaged, for the run's only writer; those after it are put aside as `damaged-step-…`.
+    """The newest that is not damaged, for the run's only writer; those after it are put aside as `damaged-step-…`,
+    until checkpoints of later steps take their place.
 
     Also a line for each of those. InputError where there are checkpoints and all are damaged.
     """
@@ -194,14 +201,17 @@ def last_whole_checkpoint(run: RunFolder, fingerprint: str) -> tuple[Checkpoint 
             damaged[step] = error
             continue
         for number in damaged:
-            aside = run.checkpoints / f"damaged-step-{number:08d}"
-            shutil.rmtree(aside, ignore_errors=True)
-            os.replace(run.checkpoint(number), aside)
-        return found, [f"{error}; going on from step {step}" for error in damaged.values()]
+            shutil.rmtree(run.aside(number), ignore_errors=True)
+            os.replace(run.checkpoint(number), run.aside(number))
+        return found, [
+            f"{str(error).removesuffix(_REMEDY)}; it is now called {run.aside(number).name}, going on from step {step}"
+            for number, error in damaged.items()
+        ]
     if damaged:
+        newest = str(next(iter(damaged.values()))).removesuffix(_REMEDY)
         raise InputError(
-            f"{next(iter(damaged.values()))}; {'none' if len(damaged) > 1 else 'there is none'} before it that is "
-            f"whole: remove {run.checkpoints} to begin anew"
+            f"{newest}; {'none' if len(damaged) > 1 else 'there is none'} before it that is whole: remove "
+            f"{run.checkpoints} to begin anew"
         )
     return None, []
 
@@ -214,7 +224,7 @@ def _open(path: Path, fingerprint: str) -> Checkpoint:
             raise ValueError(f"{_STATE} has been changed")
         found = _digests([path / name for name in state["files"]])
     except (OSError, ValueError, LookupError, AttributeError, TypeError) as error:
-        raise _unreadable(path, _cause(error)) from error
+        raise _unreadable(path, _line(error)) from error
     if wrong := [name for name, value in state["files"].items() if found[name] != value]:
         raise _unreadable(path, f"{wrong[0]} is not as it was written")
     if state["fingerprint"] != fingerprint:
@@ -272,7 +282,7 @@ def load_standards(run: RunFolder) -> list[Standards] | None:
 
 
 def _unreadable(path: Path, why: str) -> InputError:
-    return InputError(f"{path} cannot be read ({why}); remove it to go on before it")
+    return InputError(f"{path} cannot be read ({why}){_REMEDY}")
 
 
 @contextmanager

@@ -126,8 +126,7 @@ def _evaluate_checkpoint(run: RunFolder, recipe: Recipe, fingerprint: str) -> di
     check(recipe, blends[-1])
     with join_world(recipe.run.device, recipe.run.timeout_seconds) as world:
         check_shared(run, world)
-        words = run.path / TOKENIZER
-        tokenizer = Tokenizer.parse(words.read_text("utf-8"), str(words)) if words.is_file() else None
+        tokenizer = Tokenizer.of_run(run.path / TOKENIZER)
         bench = Workbench.of(recipe.staged()[-1], blends[-1], world, tokenizer=tokenizer)
         saved = world.from_first(lambda: last_checkpoint(run, fingerprint))
         assert saved is not None

@@ -12,6 +12,7 @@ evaluation.json   what `distill eval` found, with the digest of what it was comp
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -30,6 +31,7 @@ from curate.core.storage import Storage
 from distill.data.blend import Blend
 from distill.recipe import Recipe, parse_recipe, read_recipe
 
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 VERSION = 3
 """Rises when the same recipe would train another student."""
 
@@ -115,7 +117,8 @@ class RunFolder:
             return (self.path / ".lock").open("w")
         except OSError as error:
             raise StorageError(
-                f"run.folder: {self.path} cannot be written to ({error.strerror}); name another folder, or make room"
+                f"run.folder: {self.path} cannot be written to ({error.strerror}); name another folder"
+                f"{', or make room' if full(error) else ''}"
             ) from error
 
     @contextmanager
@@ -124,9 +127,12 @@ class RunFolder:
         try:
             yield
         except OSError as error:
-            raise StorageError(
-                f"{self.path}: {error}; make room, and run again: it goes on from {self.kept()}"
-            ) from error
+            raise StorageError(f"{self.path}: {error}; {self.again(error)}") from error
+
+    def again(self, error: BaseException | None) -> str:
+        """What to do about a system's error that has ended a run."""
+        mend = "make room" if full(error) else "see to it"
+        return f"{mend}, and run again: it goes on from {self.kept()}"
 
     def tidy(self) -> None:
         """Away with what processes that were killed while they wrote a checkpoint have left."""
@@ -153,6 +159,16 @@ class RunFolder:
         found = (re.fullmatch(r"step-(\d{8,})", path.name) for path in self.checkpoints.glob("step-*"))
         return sorted(int(match[1]) for match in found if match)
 
+    def aside(self, step: int) -> Path:
+        """Where a checkpoint lies that was found damaged."""
+        return self.checkpoints / f"damaged-step-{step:08d}"
+
+    def damaged(self) -> list[tuple[int, Path]]:
+        """Those, with their steps."""
+        places = list(self.checkpoints.glob("damaged-step-*"))
+        found = (re.fullmatch(r"damaged-step-(\d{8,})", path.name) for path in places)
+        return [(int(match[1]), path) for match, path in zip(found, places, strict=True) if match]
+
     def checkpoint(self, step: int) -> Path:
         return self.checkpoints / f"step-{step:08d}"
 
@@ -169,6 +185,11 @@ class RunFolder:
         if done is None or done["fingerprint"] != fingerprint or self.last_step() not in (None, done["step"]):
             return None
         return dict(done)
+
+
+def full(error: BaseException | None) -> bool:
+    """Whether there was no room for a file."""
+    return isinstance(error, OSError) and error.errno in _FULL
 
 
 def _changed(held: dict[str, Any], datasets: dict[str, str]) -> str:

@@ -54,22 +54,28 @@ class Tokenizer:
         return cls(pieces)
 
     @classmethod
-    def read(cls, path: Path) -> Tokenizer:
-        """Raises InputError for a file that cannot be read."""
+    def read(cls, path: Path, remedy: str = "export the run again") -> Tokenizer:
+        """Raises InputError for a file that cannot be read, with what to do about it."""
         try:
-            return cls.parse(path.read_text("utf-8"), str(path))
+            return cls.parse(path.read_text("utf-8"), str(path), remedy)
         except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"{path} cannot be read ({error}); export the run again") from None
+            raise InputError(f"{path} cannot be read ({error}); {remedy}") from None
 
     @classmethod
-    def parse(cls, text: str, place: str = "tokenizer.json") -> Tokenizer:
+    def of_run(cls, path: Path) -> Tokenizer | None:
+        """What a run has fitted; None where it has not yet. Raises InputError as `read` does."""
+        remedy = "remove it and the finished.json beside it, and train again: it is fitted anew"
+        return cls.read(path, remedy) if path.is_file() else None
+
+    @classmethod
+    def parse(cls, text: str, place: str = "tokenizer.json", remedy: str = "export the run again") -> Tokenizer:
         """The inverse of `json`. Raises InputError, naming `place`."""
         try:
             pieces = Pieces.from_str(text)
         except Exception as error:  # noqa: BLE001 - the library raises Exception itself
-            raise InputError(f"{place} is no tokenizer ({error}); export the run again") from None
+            raise InputError(f"{place} is no tokenizer ({error}); {remedy}") from None
         if [pieces.token_to_id(token) for token in _SPECIAL] != [PAD, END]:
-            raise InputError(f"{place} has no {' and '.join(_SPECIAL)} as its first tokens; export the run again")
+            raise InputError(f"{place} has no {' and '.join(_SPECIAL)} as its first tokens; {remedy}")
         return cls(pieces)
 
     def json(self) -> str:

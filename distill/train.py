@@ -139,13 +139,14 @@ class Training:
 
     def _tokenizer(self, bench: Workbench) -> Tokenizer:
         """The run's own; fitted on the texts of this stage when there is none yet."""
-        place, first = self.run.path / TOKENIZER, self.world.first
-        held = self.world.from_first(lambda: place.read_text("utf-8") if place.is_file() else None)
-        if held is None:
-            held = bench.fitted_tokenizer().json()
-            if first:
-                self.run.storage.publish_bytes(place.name, held.encode())
-        return Tokenizer.parse(held, str(place))
+        place = self.run.path / TOKENIZER
+        held = self.world.from_first(lambda: None if (found := Tokenizer.of_run(place)) is None else found.json())
+        if held is not None:
+            return Tokenizer.parse(held)
+        fitted = bench.fitted_tokenizer()
+        if self.world.first:
+            self.run.storage.publish_bytes(TOKENIZER, fitted.json().encode())
+        return fitted
 
     def _standards(self, bench: Workbench) -> list[Standards]:
         """The run's own; fitted on the pictures of the first stage when there are none yet. bench: of any stage."""

@@ -58,7 +58,9 @@ class Trainer:
     def enter(self, bench: Workbench, stage: int) -> None:
         """Begin a stage, at the beginning of its data; `step` must be that of its first update."""
         recipe, world = bench.recipe, bench.world
-        self.bench, self.stage, self.began, self.epoch = bench, stage, self.step, None
+        self.bench, self.stage, self.began = bench, stage, self.step
+        self.epoch: int | None = None
+        """Of the last step of this stage."""
         self.loader = Loader(
             bench.stream(), bench.pictures,
             rank=world.rank, world=world.size, workers=recipe.run.workers, prefetch=recipe.run.prefetch_steps,
@@ -70,7 +72,7 @@ class Trainer:
 
     def values(self) -> dict[str, Any]:
         counts = {"seen": self.seen, "skipped": dict(self.skipped), "seconds": self.seconds}
-        place = {"stage": self.stage, "began": self.began, "reader": self.loader.state_dict()}
+        place = {"stage": self.stage, "began": self.began, "epoch": self.epoch, "reader": self.loader.state_dict()}
         what = {"fingerprint": self.fingerprint, "step": self.step, "averaged": self.ema is not None}
         return {**what, **counts, **place}
 
@@ -101,7 +103,7 @@ class Trainer:
         values = saved.values
         self.checkpoint_step = values["step"]
         self.step, self.seen, self.seconds = values["step"], values["seen"], values["seconds"]
-        self.skipped, self.began = Counter(values["skipped"]), values["began"]
+        self.skipped, self.began, self.epoch = Counter(values["skipped"]), values["began"], values.get("epoch")
         self.loader.load_state_dict(values["reader"])
 
     def trained(self) -> Student:

@@ -63,8 +63,8 @@ class ContrastiveRecipe(Section):
     weight: Annotated[float, Field(gt=0, le=1e6)] = 1.0
     loss: Literal["softmax", "sigmoid"] = "softmax"
     """softmax: CLIP (Radford et al. 2021); sigmoid: SigLIP (Zhai et al. 2023)."""
-    temperature: Annotated[float, Field(ge=1e-3, le=1e3)] = 0.07
-    """At the start; it is learned."""
+    temperature: Annotated[float, Field(ge=0.01, le=1e3)] = 0.07
+    """At the start; it is learned, and stays above 0.01."""
     smoothing: Share = 0.0
     """Label smoothing of softmax."""
 

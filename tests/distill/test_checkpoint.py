@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import resource
 import shutil
 from collections.abc import Iterator
@@ -104,13 +106,25 @@ def test_a_damaged_checkpoint_is_named_and_training_goes_on_from_the_one_before(
     assert "\n" not in str(told.value)
     found, lines = last_whole_checkpoint(run, "f")
     assert found.values["step"] == 1
-    assert [line.endswith("remove it to go on before it; going on from step 1") for line in lines] == [True]
+    [line] = lines
+    assert line.endswith("); it is now called damaged-step-00000002, going on from step 1")
     assert names(run) == ["damaged-step-00000002", "step-00000001"]
     assert last_checkpoint(run, "f").weights()["weight"][0, 0] == 1
     damage(run.checkpoint(1), how)
     with pytest.raises(InputError, match=r"there is none before it that is whole: remove .*checkpoints to begin anew"):
         last_whole_checkpoint(run, "f")
     assert run.steps() == [1]
+
+
+def test_what_was_damaged_is_removed_with_the_checkpoints_of_its_time(run):
+    saved(run, 1)
+    damage(saved(run, 2), "cut")
+    last_whole_checkpoint(run, "f")
+    saved(run, 2)
+    assert names(run) == ["damaged-step-00000002", "step-00000001", "step-00000002"]
+    saved(run, 3)
+    saved(run, 4)
+    assert names(run) == ["step-00000003", "step-00000004"]
 
 
 def test_a_full_disk_leaves_nothing_half_written(run):
@@ -143,13 +157,16 @@ def test_training_on_a_full_disk_ends_with_a_line_and_goes_on_when_there_is_room
     assert [json.loads(line)["step"] for line in run.metrics.read_text().splitlines()] == [1, 2, 3, 4]
 
 
-def test_metrics_on_a_full_disk(recipe, monkeypatch):
-    def full(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
+@pytest.mark.parametrize(
+    ("number", "mend"), [(errno.ENOSPC, "make room"), (errno.EDQUOT, "make room"), (errno.EACCES, "see to it")]
+)
+def test_a_systems_error_is_told_with_what_mends_it(recipe, monkeypatch, number, mend):
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("distill.progress.Metrics.add", full)
+    monkeypatch.setattr("distill.progress.Metrics.add", fails)
     with pytest.raises(
-        StorageError, match=r"run: .*No space left on device; make room, and run again: it .* the beginning"
+        StorageError, match=rf"run: .*{os.strerror(number)}; {mend}, and run again: it .* the beginning"
     ):
         commands.train(recipe, Console(quiet=True))
 

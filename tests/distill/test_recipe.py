@@ -136,6 +136,7 @@ def test_stages_change_data_and_schedule_and_nothing_else(values):
     ("place", "value", "message"),
     [
         ("contrastive", {}, "contrastive and student.text go together"),
+        ("contrastive", {"temperature": 0.001}, r"contrastive\.temperature: 0\.001: Input should be greater than or"),
         ("data.sources.0.max_tokens", {}, "no size in it"),
         ("data.sources.0.max_tokens", 0, r"^r: data\.sources\.0\.max_tokens: 0: Input should be greater"),
         ("data.sources.0.max_tokens", {16: -1}, r"^r: data\.sources\.0\.max_tokens\.16: -1: Input should be greater"),

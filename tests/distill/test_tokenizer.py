@@ -80,6 +80,12 @@ def test_bad_files_and_sizes_are_one_line(tokenizer, tmp_path):
     for name in ("words", "nothing"):
         with pytest.raises(InputError, match=rf"{name} cannot be read \(.*\); export the run again$"):
             Tokenizer.read(tmp_path / name)
+    again = "remove it and the finished.json beside it, and train again: it is fitted anew"
+    for content in (b"\xff\xfe words", b"{}"):
+        (tmp_path / "words").write_bytes(content)
+        with pytest.raises(InputError, match=rf"words .*; {again}$"):
+            Tokenizer.of_run(tmp_path / "words")
+    assert Tokenizer.of_run(tmp_path / "nothing") is None
     with pytest.raises(InputError, match=r"^model/tokenizer.json is no tokenizer \(.*\); export the run again$"):
         Tokenizer.parse("{}", "model/tokenizer.json")
     with pytest.raises(InputError, match=r"has no <pad> and <end> as its first tokens"):
