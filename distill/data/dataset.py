@@ -114,7 +114,7 @@ def open_dataset(url: str) -> Dataset:
     chosen = [name for name in _MAPPED if name in names and name != "ext"]
     index = made_index(
         Table(
-            place, _stamp(storage, manifest), rows, chosen, lambda: _batches(storage, place, chosen),
+            place, storage.url, _stamp(storage, manifest), rows, chosen, lambda: _batches(storage, place, chosen),
             lambda _: _fingerprint(storage, place, manifest),
         )
     )  # fmt: skip

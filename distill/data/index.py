@@ -7,13 +7,12 @@ is held as two words of 64 bits, and so is the name of a duplicate set.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
 import shutil
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -23,9 +22,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from curate.core.errors import InputError, StorageError
-from curate.core.hashing import hashed_words, key_words
+from curate.core.hashing import digest, hashed_words, key_words
+from distill.data.cache import cache_folder, explained, locked, published, remove_older, used
 
-VERSION = 1
+VERSION = 2
 """Rises when the arrays would be others."""
 KEY, ITEM, SETS = "key", "item", "duplicate_set"
 _NUMBERS: dict[str, type[np.generic]] = {
@@ -35,6 +35,7 @@ _NUMBERS: dict[str, type[np.generic]] = {
 _IN_MEMORY = 1 << 20
 """Samples; of fewer, each process holds its own arrays: at most 100 MB."""
 _META = "meta.json"
+_PIECES, _PIECE = 32, 1 << 20
 _LOG = logging.getLogger("distill")
 
 
@@ -63,6 +64,8 @@ class Table:
 
     place: str
     """For people."""
+    origin: str
+    """What the dataset has in common with what it was before."""
     digest: str
     """Of what decides it."""
     rows: int
@@ -80,14 +83,16 @@ def made_index(table: Table) -> Index:
         parts = list(_parts(table))
         arrays = _completed({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
         return Index(arrays, table.fingerprint(Index(arrays, "")))
-    folder = cache_folder("index") / table.digest
+    folder = cache_folder("index") / f"{digest(table.origin)[:16]}-{table.digest}"
     with locked(folder.parent):
         found = _mapped(folder, table.rows)
         if found is None:
-            with _explained(folder):
+            with explained(folder):
                 _write(folder, table)
+                remove_older(folder)
             found = _mapped(folder, table.rows)
-    assert found is not None
+    if found is None:
+        raise StorageError(f"{folder}: does not stay as it is written; set CURATE_CACHE to a folder elsewhere")
     return found
 
 
@@ -142,21 +147,25 @@ def copies(words: NDArray[np.uint64]) -> NDArray[np.int32]:
 
 def _write(folder: Path, table: Table) -> None:
     """Written in order and never through a mapping: a full disk is then an error, not the end of the process."""
-    aside = folder.with_name(f".{folder.name}.tmp")
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir()
-    try:
+    with published(folder) as aside:
         _write_arrays(aside, _parts(table))
         arrays = _arrays(aside)
         if "copy" not in arrays:
             _write_arrays(aside, [{"copy": copies(arrays[KEY])}])
             arrays = _arrays(aside)
-        sizes = {path.name: path.stat().st_size for path in aside.iterdir()}
-        meta = {"sizes": sizes, "fingerprint": table.fingerprint(Index(arrays, ""))}
-        (aside / _META).write_text(json.dumps(meta))
-        os.rename(aside, folder)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        files = {path.name: _checked(path) for path in aside.iterdir()}
+        (aside / _META).write_text(json.dumps({"files": files, "fingerprint": table.fingerprint(Index(arrays, ""))}))
+
+
+def _checked(path: Path) -> list[int]:
+    """Bytes of a file, and a CRC-32 of them; of a large one, of 32 MiB spread over it, its ends among them."""
+    size, found = path.stat().st_size, 0
+    whole = size <= _PIECES * _PIECE
+    with path.open("rb", buffering=0) as file:
+        for start in range(0, size, _PIECE) if whole else np.linspace(0, size - _PIECE, _PIECES).astype(int).tolist():
+            file.seek(start)
+            found = zlib.crc32(file.read(_PIECE), found)
+    return [size, found]
 
 
 def _write_arrays(folder: Path, parts: Iterable[dict[str, NDArray[Any]]]) -> None:
@@ -168,6 +177,9 @@ def _write_arrays(folder: Path, parts: Iterable[dict[str, NDArray[Any]]]) -> Non
                 if name not in files:
                     files[name] = (folder / f"{name}.{values.dtype.name}").open("wb")
                 files[name].write(np.ascontiguousarray(values).data)
+        for file in files.values():
+            file.flush()
+            os.fsync(file.fileno())
     finally:
         for file in files.values():
             file.close()
@@ -190,40 +202,15 @@ def _mapped(folder: Path, rows: int) -> Index | None:
         return None
     try:
         meta = json.loads((folder / _META).read_text())
-        wrong = [name for name, size in meta["sizes"].items() if (folder / name).stat().st_size != size]
+        wrong = [name for name, check in meta["files"].items() if _checked(folder / name) != check]
         if wrong:
-            raise ValueError(f"{wrong[0]} is not as long as it was written")
+            raise ValueError(f"{wrong[0]} is not as it was written")
         arrays = _arrays(folder)
         if {len(values) for values in arrays.values()} != {rows}:
             raise ValueError(f"it is not of {rows} samples")
+        used(folder)
         return Index(arrays, str(meta["fingerprint"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         _LOG.warning("%s: cannot be read (%s); it is made again", folder, error)
         shutil.rmtree(folder, ignore_errors=True)
         return None
-
-
-def cache_folder(name: str) -> Path:
-    named = os.environ.get("CURATE_CACHE")
-    return (Path(named) if named else Path.home() / ".cache" / "curate") / name
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Processes of one machine wait for the one that is at it."""
-    with _explained(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / ".lock").open("w")
-    with file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-@contextmanager
-def _explained(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(
-            f"{folder}: cannot keep the index there ({error.strerror or error}); set CURATE_CACHE"
-        ) from error

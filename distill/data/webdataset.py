@@ -25,10 +25,11 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 from curate.core.errors import InputError, StorageError
 from curate.core.hashing import digest, digest_bytes
 from curate.core.storage import Storage
+from distill.data.cache import cache_folder, locked
 from distill.data.dataset import Dataset
 from distill.data.find_tars import Tar
 from distill.data.index import VERSION as INDEX_VERSION
-from distill.data.index import Index, Table, cache_folder, locked, made_index
+from distill.data.index import Index, Table, made_index
 from distill.data.tar_index import CLASS, TarIndex, index_tar
 
 VERSION = 2
@@ -121,9 +122,10 @@ def _opened(storage: Storage, tars: Sequence[Tar], parts: Sequence[_Part]) -> Da
     names = list(dict.fromkeys(name for _, names, _ in footers for name in names))
     numbers = [name for name in names if name not in _STRINGS]
 
+    parts_digest = digest({"index": INDEX_VERSION, "parts": [part.digest for part in parts]})
     index = made_index(
         Table(
-            storage.url, digest({"index": INDEX_VERSION, "parts": [part.digest for part in parts]}), rows, numbers,
+            storage.url, storage.url_of(tars[0].name), parts_digest, rows, numbers,
             lambda: (batch for part in parts for batch in part.batches(numbers)), _content,
         )
     )  # fmt: skip

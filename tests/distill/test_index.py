@@ -1,8 +1,12 @@
 """The numbers of an index, in memory or mapped from the cache: the same, kept, mended, and small."""
 
+import errno
+import fcntl
 import json
 import logging
+import os
 import shutil
+from itertools import count
 
 import numpy as np
 import pyarrow as pa
@@ -44,7 +48,7 @@ def test_what_is_mapped_is_what_is_held(folder, dataset, large, monkeypatch):
     assert len(open_dataset(str(folder))) == 60
 
 
-@pytest.mark.parametrize("harm", ["cut", "gone", "meta", "others"])
+@pytest.mark.parametrize("harm", ["cut", "gone", "meta", "others", "flipped"])
 def test_damaged_arrays_are_made_again_with_a_line(folder, large, caplog, harm):
     offsets = open_dataset(str(folder)).integers("offset").copy()
     (kept,) = large.glob("[!.]*")
@@ -53,13 +57,17 @@ def test_damaged_arrays_are_made_again_with_a_line(folder, large, caplog, harm):
         array.write_bytes(array.read_bytes()[:-8])
     elif harm == "gone":
         array.unlink()
+    elif harm == "flipped":
+        data = array.read_bytes()
+        array.write_bytes(data[:100] + bytes([data[100] ^ 255]) + data[101:])
     elif harm == "meta":
         meta.write_text("[]")
     else:
         values = json.loads(meta.read_text())
         for path in kept.glob("*int*"):
             path.write_bytes(path.read_bytes() * 2)
-        meta.write_text(json.dumps({**values, "sizes": {name: 2 * size for name, size in values["sizes"].items()}}))
+        files = {path.name: index._checked(path) for path in kept.glob("*int*")}
+        meta.write_text(json.dumps({**values, "files": files}))
     with caplog.at_level(logging.WARNING, "distill"):
         again = open_dataset(str(folder))
     (record,) = caplog.records
@@ -70,6 +78,46 @@ def test_damaged_arrays_are_made_again_with_a_line(folder, large, caplog, harm):
 def test_a_cache_that_cannot_be_written_is_one_line(folder, large):
     large.parent.write_text("a file in its place")
     with pytest.raises(StorageError, match=r"cannot keep the index there .*; set CURATE_CACHE"):
+        open_dataset(str(folder))
+
+
+def test_two_machines_that_write_the_same_arrays_do_not_undo_each_other(folder, dataset, large, monkeypatch):
+    rename, first = os.rename, []
+
+    def late(source, target):
+        first.append(shutil.copytree(source, target).stat().st_ino)
+        rename(source, target)
+
+    def flock(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(os, "rename", late)
+    monkeypatch.setattr(fcntl, "flock", flock)
+    assert open_dataset(str(folder)).fingerprint == dataset.fingerprint
+    (kept,) = (path for path in large.iterdir() if path.name != ".lock")
+    assert [kept.stat().st_ino] == first
+
+
+def test_arrays_of_what_a_dataset_was_go_when_nobody_uses_them(tmp_path, folder, large):
+    place = shutil.copytree(folder, tmp_path / "d")
+    open_dataset(str(folder))
+    for number in range(4):
+        manifest = json.loads((place / "manifest.json").read_text())
+        (place / "manifest.json").write_text(json.dumps({**manifest, "number": number}))
+        before = set(large.glob("[!.]*"))
+        open_dataset(str(place))
+        (new,) = set(large.glob("[!.]*")) - before
+        if number == 1:
+            for old in [*large.glob("[!.]*"), shutil.copytree(new, new.with_name(f".{new.name}.killed"))]:
+                os.utime(old, (0, 0))
+            open_dataset(str(place))  # used again
+    assert len(set(large.iterdir())) == 1 + 1 + 3  # the lock, the other dataset, what was used today
+
+
+def test_arrays_that_do_not_stay_are_one_line(folder, large, monkeypatch):
+    counts = count()
+    monkeypatch.setattr(index, "_checked", lambda path: [next(counts)])
+    with pytest.raises(StorageError, match="does not stay as it is written; set CURATE_CACHE"):
         open_dataset(str(folder))
 
 
