@@ -20,6 +20,7 @@ from distill.evaluation.show import show_evaluation
 from distill.exported import CONFIG, TOKENIZER, ModelConfig, read_config
 from distill.folder import RunFolder, run_fingerprint
 from distill.recipe import Recipe, apply_overrides, parse_recipe
+from distill.recipe.places import anchored
 
 # Read when torch is loaded: threads that spin while they wait for one another make a step 30 times slower as soon as
 # anything else wants a core (8.0 s against 0.24 s, 2 threads on 2 cores beside 2 busy processes).
@@ -35,6 +36,7 @@ PAGE = "evaluation.html"
 
 def train(recipe: Recipe, console: Console) -> RunFolder:
     """Train and evaluate; returns at once when the folder holds the finished run of the same fingerprint."""
+    recipe = anchored(recipe)
     run, fingerprint, blends = located(recipe)
     done = run.finished(fingerprint) or _train(recipe, blends, run, fingerprint, console)
     if _first():
@@ -56,7 +58,7 @@ def _train(
     from distill.parallel import join_world
     from distill.train import Training
 
-    check(recipe, blends[-1])
+    _look(recipe, blends[-1], console)
     with join_world(recipe.run.device, recipe.run.timeout_seconds) as world, run.writing(), ExitStack() as stack:
         if world.first:
             stack.enter_context(run.claimed(recipe, fingerprint, blends))
@@ -88,17 +90,19 @@ def evaluate(
     """
     folder = Path(place).expanduser().absolute()
     if (folder / CONFIG).is_file():
-        result, written = _evaluate_model(folder, overrides, datasets, to)
+        result, written = _evaluate_model(folder, overrides, datasets, to, console)
     elif to is not None:
         raise RecipeError(f"--to {to}: a run's evaluation lies in the run's folder; leave --to out, or export the run")
     else:
-        result, written = _evaluate_run(RunFolder(folder), overrides, datasets)
+        result, written = _evaluate_run(RunFolder(folder), overrides, datasets, console)
     if _first():
         show_evaluation(result, console, str(written / PAGE))
     return result
 
 
-def _evaluate_run(run: RunFolder, overrides: Sequence[str], datasets: Sequence[str]) -> tuple[dict[str, Any], Path]:
+def _evaluate_run(
+    run: RunFolder, overrides: Sequence[str], datasets: Sequence[str], console: Console
+) -> tuple[dict[str, Any], Path]:
     recipe = _judging(run.recipe(), overrides, datasets, str(run.path))
     fingerprint = run.fingerprint()
     step = run.last_step()
@@ -106,11 +110,11 @@ def _evaluate_run(run: RunFolder, overrides: Sequence[str], datasets: Sequence[s
         raise InputError(f"{run.path} has no checkpoint yet; run `distill train` again to go on")
     result = run.read("evaluation.json", "digest", "sets")
     if result is None or result["digest"] != evaluation_digest(recipe, fingerprint, step):
-        result = _evaluate_checkpoint(run, recipe, fingerprint)
+        result = _evaluate_checkpoint(run, recipe, fingerprint, console)
     return result, run.path
 
 
-def _evaluate_checkpoint(run: RunFolder, recipe: Recipe, fingerprint: str) -> dict[str, Any]:
+def _evaluate_checkpoint(run: RunFolder, recipe: Recipe, fingerprint: str, console: Console) -> dict[str, Any]:
     from distill.checkpoint import check_shared, last_checkpoint, load_standards
     from distill.parallel import join_world
     from distill.tokenizer import Tokenizer
@@ -123,7 +127,7 @@ def _evaluate_checkpoint(run: RunFolder, recipe: Recipe, fingerprint: str) -> di
             f"{run.path} is of fingerprint {fingerprint}, but its recipe and dataset now give {found}; "
             f"keep recipe.yaml and {blends[-1].url} as they were"
         )
-    check(recipe, blends[-1])
+    _look(recipe, blends[-1], console)
     with join_world(recipe.run.device, recipe.run.timeout_seconds) as world:
         check_shared(run, world)
         tokenizer = Tokenizer.of_run(run.path / TOKENIZER)
@@ -150,7 +154,7 @@ def _evaluate(
 
 
 def _evaluate_model(
-    folder: Path, overrides: Sequence[str], datasets: Sequence[str], to: str | None
+    folder: Path, overrides: Sequence[str], datasets: Sequence[str], to: str | None, console: Console
 ) -> tuple[dict[str, Any], Path]:
     """Always computed: it is written beside the reader, not into the model."""
     from distill.distilled import load
@@ -159,7 +163,7 @@ def _evaluate_model(
 
     config = read_config(folder)
     recipe = _judging(describing(config), overrides, datasets, str(folder))
-    check(recipe)
+    _look(recipe, None, console)
     run = RunFolder(_writable(Path(to or f"evaluation-{config.name}").expanduser().absolute()))
     with join_world(recipe.run.device, recipe.run.timeout_seconds) as world:
         result, page = evaluate_model(load(folder, device=world.device), recipe, world)
@@ -167,6 +171,13 @@ def _evaluate_model(
             run.storage.publish_bytes(PAGE, page)
             run.write("evaluation.json", result)
     return result, run.path
+
+
+def _look(recipe: Recipe, held_out: Blend | None, console: Console) -> None:
+    """At what is to be evaluated, before anything is computed; what is doubtful is said."""
+    for line in check(recipe, held_out):
+        if _first():
+            console.print(line, highlight=False, soft_wrap=True, markup=False)
 
 
 def _writable(folder: Path) -> Path:
@@ -209,7 +220,7 @@ def _judging(recipe: Recipe, overrides: Sequence[str], datasets: Sequence[str], 
             )
     recipe = apply_overrides(recipe, overrides, place)
     others = with_datasets(recipe.evaluate, datasets)
-    return apply_overrides(recipe, [f"evaluate.datasets={json.dumps(others)}"], place) if datasets else recipe
+    return anchored(apply_overrides(recipe, [f"evaluate.datasets={json.dumps(others)}"], place) if datasets else recipe)
 
 
 def _fingerprint(recipe: Recipe, blends: Sequence[Blend]) -> str:

@@ -11,6 +11,7 @@ import re
 from typing import Any
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")  # workers stay where they are started
 
 import ray
 from rich.console import Console
@@ -20,6 +21,7 @@ from distill import commands
 from distill.folder import RunFolder, placed
 from distill.parallel import LostRankError
 from distill.recipe import Recipe, parse_recipe
+from distill.recipe.places import anchored
 
 try:
     from ray.train import FailureConfig, RunConfig, ScalingConfig
@@ -28,7 +30,7 @@ except ImportError as error:
     raise PreflightError("--ray: Ray Train is not installed; install ray[train] of Ray's own version") from error
 
 RESTARTS = 3
-"""Of the whole group, after a worker was lost. What a rank raises of itself it would raise again."""
+"""Of the whole group, after a worker was lost. What a rank has raised itself it would raise again."""
 
 
 def train_on_ray(recipe: Recipe, workers: str, console: Console) -> RunFolder:
@@ -36,7 +38,7 @@ def train_on_ray(recipe: Recipe, workers: str, console: Console) -> RunFolder:
 
     Returns at once for a finished run. Raises RecipeError for another form, CurateError with what a rank has said.
     """
-    group = _group(workers)
+    group, recipe = _group(workers), anchored(recipe)
     run, fingerprint, blends = commands.located(recipe)
     if run.finished(fingerprint) is None:
         values = placed(recipe, blends)
@@ -63,7 +65,7 @@ def _fit(trainer: TorchTrainer, run: RunFolder, console: Console) -> None:
             return
         except Exception as error:  # each kind of Ray's failures has one of its own
             inner = _first(error)
-            if not left or (isinstance(inner, CurateError) and not isinstance(inner, LostRankError)):
+            if not left or not _lost(inner):
                 raise CurateError(f"run {run.path}: {_said(inner)}") from error
             console.print(
                 f"a worker was lost ({_said(inner)}); going on from {run.kept()}, {left} of {RESTARTS} restarts left",
@@ -91,10 +93,15 @@ def _on_gpu(recipe: Recipe) -> bool:
 
 def _first(error: BaseException) -> BaseException:
     """What began it: of all ranks, one that raised an error of its own before one that has lost another rank."""
-    failures = getattr(error, "worker_failures", None) or {0: error}
+    failures = getattr(error, "worker_failures", None) or {0: getattr(error, "controller_failure", error)}
     inner = [_innermost(failures[rank]) for rank in sorted(failures)]
-    own = [item for item in inner if isinstance(item, CurateError) and not isinstance(item, LostRankError)]
-    return (own or inner)[0]
+    own = [item for item in inner if not _lost(item)]
+    return ([item for item in own if isinstance(item, CurateError)] or own or inner)[0]
+
+
+def _lost(error: BaseException) -> bool:
+    """Whether a worker is gone: another rank says so, or Ray does, in one of its own errors."""
+    return isinstance(error, LostRankError) or type(error).__module__.partition(".")[0] == "ray"
 
 
 def _innermost(error: BaseException) -> BaseException:

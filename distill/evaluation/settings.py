@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,32 +31,57 @@ _LOOKED_AT = 64
 _LABELLED = {"knn", "probe", "zero_shot"}
 
 
-def check(recipe: Recipe, held_out: Blend | None = None) -> None:
-    """Raises RecipeError for the first of `problems`."""
-    for problem in problems(recipe, held_out):
+@dataclass
+class Looked:
+    """What a look at the settings has found, a line each."""
+
+    wrong: list[str] = field(default_factory=list)
+    """Would keep the evaluation from working."""
+    doubtful: list[str] = field(default_factory=list)
+    """Was in none of the pictures that were looked at; others may have it."""
+
+    def add(self, line: str | None, *, certain: bool, place: str = "evaluate.") -> None:
+        if line is None:
+            return
+        (self.wrong if certain else self.doubtful).append(
+            f"{place}{line}; {'name one that the pictures have, or leave it out' if certain else 'others may have it'}"
+        )
+
+
+def check(recipe: Recipe, held_out: Blend | None = None) -> list[str]:
+    """What is doubtful. Raises RecipeError for the first thing that is wrong."""
+    found = look(recipe, held_out)
+    for problem in found.wrong:
         raise RecipeError(problem)
+    return found.doubtful
 
 
-def problems(recipe: Recipe, held_out: Blend | None = None) -> list[str]:
-    """What would keep the evaluation of a recipe from working, a line each.
+def look(recipe: Recipe, held_out: Blend | None = None) -> Looked:
+    """Before anything is computed.
 
     held_out: the run's own pictures, which are judged as well; None for an exported model. What a set says of itself
     must be true of it; what the section says of all sets must be true of one.
     """
     settings = recipe.evaluate
-    found = [*_files(settings), *_text_encoders(recipe)]
+    found = Looked([*_files(settings), *_text_encoders(recipe)])
     if held_out is None and not settings.datasets:
-        found.append("a model says nothing of pictures by itself; name some: --dataset FOLDER, or evaluate.datasets")
+        found.wrong.append(
+            "a model says nothing of pictures by itself; name some: --dataset FOLDER, or evaluate.datasets"
+        )
     sets = {HELD_OUT: _Set(held_out)} if held_out is not None else {}
     for item in settings.datasets:
         try:
             sets[item.name] = _Set(open_sources(item))
+            _own(item, settings, sets[item.name], found)
         except CurateError as error:
-            said = str(error).removeprefix("data.sources: ")
-            found.append(f"evaluate.datasets: {item.name}: {said}")
-            continue
-        found += [f"evaluate.datasets: {item.name}: {line}" for line in _own(item, settings, sets[item.name])]
-    return found or _common(settings, sets)
+            said = str(error).removeprefix("data.sources: ").removeprefix("evaluate.")
+            found.wrong.append(f"evaluate.datasets: {item.name}: {said}")
+    if not found.wrong:
+        try:
+            _common(settings, sets, found)
+        except CurateError as error:
+            found.wrong.append(str(error))
+    return found
 
 
 class _Set:
@@ -64,19 +90,23 @@ class _Set:
     def __init__(self, blend: Blend) -> None:
         self.blend = blend
         self.rows = np.unique(np.linspace(0, len(blend) - 1, _LOOKED_AT).astype(np.int64)).tolist()
+        self.whole = len(self.rows) == len(blend)
+        """All of them: what none of these has, no picture has."""
         self._members = Members(blend, share=0.0)
 
     def lacks_label(self, name: str) -> str | None:
         """Why there is no label of that name; None where some picture has one."""
         if self.blend.has(name) or any(self._texts([name])):
             return None
-        return f"{name!r} is no column, and no member or JSON field of {self._some()}"
+        return f"label: {name!r} is no column, and no member or JSON field of {self._some()}"
 
     def lacks_texts(self, names: Sequence[str]) -> str | None:
-        return None if any(self._texts(names)) else f"no member or JSON field {', '.join(names)} in {self._some()}"
+        if any(self._texts(names)):
+            return None
+        return f"texts: no member or JSON field {', '.join(names)} in {self._some()}"
 
     def lacks_masks(self, name: str) -> str | None:
-        """Also why a mask cannot be used."""
+        """Raises InputError for a mask that cannot be used."""
         if name == ALPHA:
             return None
         for row in self.rows:
@@ -87,9 +117,7 @@ class _Set:
                     return None
             except Reject:
                 continue
-            except CurateError as error:
-                return str(error).removeprefix("evaluate.masks: ")
-        return f"no member {name!r} that is a picture in {self._some()}"
+        return f"masks: no member {name!r} that is a picture in {self._some()}"
 
     def _texts(self, names: Sequence[str]) -> list[list[str]]:
         return texts_of(self.blend, self._members, names, self.rows)
@@ -98,47 +126,43 @@ class _Set:
         return f"{len(self.rows)} of the {len(self.blend)} pictures at {self.blend.url}"
 
 
-def _own(item: JudgedRecipe, settings: EvaluateRecipe, found: _Set) -> list[str]:
+def _own(item: JudgedRecipe, settings: EvaluateRecipe, found: _Set, looked: Looked) -> None:
     """What a set says of itself."""
     tasks, said = set(settings.tasks), []
     if item.label is not None and tasks & _LABELLED:
-        said.append(_named("label", found.lacks_label(item.label)))
+        said.append(found.lacks_label(item.label))
     if item.texts and "retrieval" in tasks:
-        said.append(_named("texts", found.lacks_texts(item.texts)))
+        said.append(found.lacks_texts(item.texts))
     if item.masks is not None and "segmentation" in tasks:
-        said.append(_named("masks", found.lacks_masks(item.masks)))
-    return [line for line in said if line is not None]
+        said.append(found.lacks_masks(item.masks))
+    for line in said:
+        looked.add(line, certain=found.whole, place=f"evaluate.datasets: {item.name}: ")
 
 
-def _common(settings: EvaluateRecipe, sets: dict[str, _Set]) -> list[str]:
+def _common(settings: EvaluateRecipe, sets: dict[str, _Set], looked: Looked) -> None:
     """What the section says of all sets."""
-    tasks, said = set(settings.tasks), []
+    tasks = set(settings.tasks)
     own = {item.name: item for item in settings.datasets}
     if settings.label != EvaluateRecipe.model_fields["label"].default and tasks & _LABELLED:
         asked = [one for name, one in sets.items() if name not in own or own[name].label is None]
-        said.append(_nowhere("label", asked, lambda one: one.lacks_label(settings.label)))
+        _nowhere(asked, lambda one: one.lacks_label(settings.label), looked)
     if settings.texts and "retrieval" in tasks:
         asked = [one for name, one in sets.items() if name not in own or not own[name].texts]
-        said.append(_nowhere("texts", asked, lambda one: one.lacks_texts(settings.texts)))
+        _nowhere(asked, lambda one: one.lacks_texts(settings.texts), looked)
     masks = settings.masks
     if masks is not None and "segmentation" in tasks:
         asked = [one for name, one in sets.items() if name not in own or own[name].masks is None]
-        said.append(_nowhere("masks", asked, lambda one: one.lacks_masks(masks)))
-    return [f"evaluate.{line}" for line in said if line is not None]
+        _nowhere(asked, lambda one: one.lacks_masks(masks), looked)
 
 
-def _nowhere(name: str, sets: Collection[_Set], lacks: Callable[[_Set], str | None]) -> str | None:
-    """Why no set that is asked has it; None where one has, or where none is asked."""
+def _nowhere(sets: Collection[_Set], lacks: Callable[[_Set], str | None], looked: Looked) -> None:
+    """Where none of the sets that are asked has it, and one is asked."""
     why = None
     for one in sets:
         why = lacks(one)
         if why is None:
-            return None
-    return _named(name, why)
-
-
-def _named(name: str, why: str | None) -> str | None:
-    return None if why is None else f"{name}: {why}; name one that the pictures have, or leave {name} out"
+            return
+    looked.add(why, certain=all(one.whole for one in sets))
 
 
 def _files(settings: EvaluateRecipe) -> list[str]:

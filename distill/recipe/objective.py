@@ -34,6 +34,9 @@ class TeacherRecipe(Section):
     checkpoint. Its identity (name, digest of its weights, preprocessing) enters the fingerprint, its path does not."""
     name: Annotated[str | None, Field(pattern=r"^[\w.-]+$")] = None
     """Of its losses and heads; None: the encoder's."""
+    called: Annotated[str | None, Execution()] = None
+    """The encoder as the recipe had it, where a run has written its path down as an absolute one: the name without
+    `name`."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     keep: Literal["float32", "float16"] = "float32"
     """Of patch features, in memory and on disk (`distill teach`): float16 rounds them to 11 bits; twice as many fit."""
@@ -54,7 +57,7 @@ class TeacherRecipe(Section):
 
     @property
     def label(self) -> str:
-        return self.name or self.encoder
+        return self.name or self.called or self.encoder
 
 
 class ContrastiveRecipe(Section):

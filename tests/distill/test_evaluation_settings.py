@@ -20,7 +20,7 @@ from tests.distill.exports import save_distill
 
 def problems(recipe, *overrides):
     changed = apply_overrides(recipe, [f"evaluate.{item}" for item in overrides], "test")
-    return settings.problems(changed, open_blend(changed.data))
+    return settings.look(changed, open_blend(changed.data)).wrong
 
 
 def judged(folder, **values) -> str:
@@ -67,6 +67,17 @@ def test_nothing_is_wrong_with_what_is_there(recipe, other):
 def test_what_is_wrong_is_a_line(recipe, other, changes, said):
     [line] = problems(recipe, *(change.replace("OTHER", str(other)) for change in changes))
     assert said in line and "\n" not in line
+
+
+def test_what_none_of_some_pictures_has_is_told_and_refused_by_none(recipe, other, monkeypatch):
+    monkeypatch.setattr(settings, "_LOOKED_AT", 5)
+    says = judged(other, label="json.title", texts=["json.title"], masks="seg.png")
+    changed = apply_overrides(recipe, [f"evaluate.{says}", "evaluate.label=colour"], "test")
+    lines = settings.check(changed, open_blend(changed.data))
+    assert [line.split(": ")[2] for line in lines[1:3]] == ["texts", "masks"]
+    assert lines[0].startswith("evaluate.datasets: other: label: 'json.title' is no column, and no member")
+    assert lines[3].startswith("evaluate.label: 'colour' is no column, and no member or JSON field of 5 of the 60")
+    assert all(line.endswith("; others may have it") for line in lines)
 
 
 def test_a_mask_of_colours_is_seen_before(recipe, monkeypatch):

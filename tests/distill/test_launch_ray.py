@@ -11,6 +11,8 @@ from distill.recipe import parse_recipe
 
 pytest.importorskip("pandas", reason="Ray Train asks for it: uv pip install 'curate[train]'")
 
+from ray.exceptions import RayActorError
+
 from distill.launch_ray import _first, _fit, _group, _said, train_on_ray
 
 
@@ -40,11 +42,15 @@ def test_what_a_rank_has_said_is_a_line():
     assert _said(_first(ValueError("a\nb"))) == "ValueError: a b"
 
 
+GONE = RayActorError()
+
+
 @pytest.mark.parametrize(
     ("errors", "fits", "message"),
     [
         ([failed(a=CurateError("step 3: too much"))], 1, "run .*: step 3: too much"),
-        ([failed(a=LostRankError("rank 0: another rank has ended")), failed(a=OSError("gone"))], 3, None),
+        ([failed(a=LostRankError("rank 0: another rank has ended")), failed(a=GONE)], 3, None),
+        ([failed(a=LostRankError("rank 0: another rank has ended"), b=KeyError("a"))], 1, "run .*: KeyError: 'a'"),
         ([failed(a=LostRankError("rank 0: another rank has ended"))] * 9, 4, "run .*: rank 0: another rank has ended"),
     ],
 )
@@ -65,8 +71,12 @@ def test_a_group_is_started_again_after_a_lost_worker_only(tmp_path, errors, fit
 
 
 @pytest.mark.filterwarnings("ignore")  # Ray Train's own, of Ray Data and of processes that it leaves to its actors
-def test_ranks_started_by_ray(values, on_this_ray):
+def test_ranks_started_by_ray(values, on_this_ray, tmp_path, monkeypatch):
     values["train"] |= {"steps": 2, "sequences": 2}
+    monkeypatch.chdir(tmp_path)  # where the workers are not
+    (tmp_path / "names.txt").write_text("class-0\tbars\n")
+    values["run"]["folder"] = "run"
+    values["evaluate"] |= {"class_names": "names.txt", "tasks": ["zero_shot"]}
     recipe = parse_recipe(values, "test")
     run = train_on_ray(recipe, "2", Console(quiet=True))
     assert run.read("finished.json")["step"] == 2

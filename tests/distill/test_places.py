@@ -1,0 +1,36 @@
+"""A recipe that a run has written down means the same wherever it is read."""
+
+import pytest
+
+from distill.recipe import parse_recipe
+from distill.recipe.places import anchored, encoder
+
+
+def test_places_are_absolute_and_decide_nothing(values, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    values["run"] |= {"folder": "runs/{name}", "teacher_cache": "~/said"}
+    values["teachers"] = [{"encoder": "distill:student?max_tokens=9"}, {"encoder": "hf:x@weights", "name": "x"}]
+    judged = [{"name": "a", "dataset": "other", "train": "s3://b/c", "class_names": "own.txt"}]
+    values["evaluate"] |= {"prompts": "p.txt", "datasets": judged, "text_encoders": {"x": "timm:./y?a=1"}}
+    recipe = parse_recipe(values, "test")
+    found = anchored(recipe)
+    assert found.run.folder == f"{tmp_path}/runs/{{name}}"
+    assert found.run.teacher_cache.endswith("/said") and found.run.teacher_cache.startswith("/")
+    assert [teacher.encoder for teacher in found.teachers] == [
+        f"distill:{tmp_path}/student?max_tokens=9", f"hf:x@{tmp_path}/weights",
+    ]  # fmt: skip
+    assert [teacher.label for teacher in found.teachers] == [teacher.label for teacher in recipe.teachers]
+    assert (found.evaluate.prompts, found.evaluate.class_names) == (f"{tmp_path}/p.txt", None)
+    [other] = found.evaluate.datasets
+    assert (other.dataset, other.train, other.class_names) == (f"{tmp_path}/other", "s3://b/c", f"{tmp_path}/own.txt")
+    assert found.evaluate.text_encoders == {"x": f"timm:{tmp_path}/y?a=1"}
+    assert found.semantic() == recipe.semantic()
+    monkeypatch.chdir("/")
+    assert anchored(found) == found
+
+
+@pytest.mark.parametrize(
+    "spec", ["tiny", "descriptor", "hf:google/siglip", "timm:x?a=1", "hf:/a/b", "distill:", "x:", ""]
+)
+def test_encoders_without_a_relative_path_stay(spec):
+    assert encoder(spec) == spec
