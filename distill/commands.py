@@ -20,7 +20,7 @@ from distill.evaluation.show import show_evaluation
 from distill.exported import CONFIG, TOKENIZER, ModelConfig, read_config
 from distill.folder import RunFolder, run_fingerprint
 from distill.recipe import Recipe, apply_overrides, parse_recipe
-from distill.recipe.places import anchored
+from distill.recipe.places import anchored, local_folder
 
 # Read when torch is loaded: threads that spin while they wait for one another make a step 30 times slower as soon as
 # anything else wants a core (8.0 s against 0.24 s, 2 threads on 2 cores beside 2 busy processes).
@@ -164,7 +164,7 @@ def _evaluate_model(
     config = read_config(folder)
     recipe = _judging(describing(config), overrides, datasets, str(folder))
     _look(recipe, None, console)
-    run = RunFolder(_writable(Path(to or f"evaluation-{config.name}").expanduser().absolute()))
+    run = RunFolder(_writable(local_folder(to or f"evaluation-{config.name}", "--to")))
     with join_world(recipe.run.device, recipe.run.timeout_seconds) as world:
         result, page = evaluate_model(load(folder, device=world.device), recipe, world)
         if world.first:

@@ -41,6 +41,7 @@ from distill.models.pooler import FrozenPooler
 from distill.models.pooler_config import describe_pooler
 from distill.models.student import HeadConfig
 from distill.recipe import Recipe
+from distill.recipe.places import local_folder
 from distill.teachers import Standards, Teachers
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -56,7 +57,7 @@ def export(run: str | Path, to: str | Path | None = None, *, precision: str = "f
         raise RecipeError(f"--precision {precision}: not one of {', '.join(PRECISIONS)}")
     place = RunFolder(Path(run).expanduser().absolute())
     recipe = place.recipe()
-    folder = (Path(to).expanduser() if to is not None else place.path / "model").absolute()
+    folder = place.path / "model" if to is None else local_folder(str(to), "--to")
     _check_place(folder)
     checkpoint = last_checkpoint(place, place.fingerprint())
     if checkpoint is None:

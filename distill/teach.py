@@ -25,6 +25,7 @@ from distill.data.pictures import Picture, Pictures
 from distill.parallel import World, join_world
 from distill.recipe import Recipe
 from distill.recipe.data import SourceRecipe
+from distill.recipe.places import local_folder
 from distill.teachers.base import Answer
 from distill.teachers.columns import answer_bytes, columns_key, is_kept, shard_file, writing_shard
 from distill.teachers.panel import Teachers
@@ -72,7 +73,7 @@ def teach(recipe: Recipe, blends: Sequence[Blend], console: Console) -> Path:
     if recipe.run.teacher_cache is None:
         raise RecipeError("run.teacher_cache: missing; name the folder to fill, as in --set run.teacher_cache=FOLDER")
     jobs = jobs_of(recipe, blends)
-    folder = Path(recipe.run.teacher_cache).expanduser().absolute()
+    folder = local_folder(recipe.run.teacher_cache, "run.teacher_cache")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -18,7 +18,14 @@ RECIPES = Path(__file__).parents[1] / "recipes"
 
 
 class _Loader(yaml.SafeLoader):
-    """With `1e3` a number, as YAML 1.2 and everybody else have it."""
+    """With `1e3` a number, as YAML 1.2 and everybody else have it; a key is given once."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        for name in names:
+            if names.count(name) > 1 and name != "<<":
+                raise yaml.YAMLError(f"{name} is given twice")
+        return super().construct_mapping(node, deep)
 
 
 _Loader.add_implicit_resolver(
@@ -28,7 +35,10 @@ _Loader.add_implicit_resolver(
 
 def read_yaml(text: str) -> Any:
     """Raises yaml.YAMLError."""
-    return yaml.load(text, _Loader)
+    try:
+        return yaml.load(text, _Loader)
+    except (ValueError, RecursionError) as error:  # of 2024-99-99, of 0b_, of thousands of brackets
+        raise yaml.YAMLError(f"{type(error).__name__}: {error}") from None
 
 
 def load_recipe(place: str, overrides: Sequence[str] = ()) -> Recipe:

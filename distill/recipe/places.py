@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from curate.core.errors import RecipeError
 from distill.recipe.load import parse_recipe
 from distill.recipe.whole import Recipe
 
@@ -35,6 +36,13 @@ def _anchor(teacher: dict[str, Any], label: str) -> None:
 def absolute(place: str | None) -> str | None:
     """A path; other places (`s3://…`) and None as they are."""
     return place if place is None or "://" in place else str(Path(place).expanduser().absolute())
+
+
+def local_folder(place: str, name: str) -> Path:
+    """RecipeError for one that is none; name: of the setting."""
+    if "://" in place:
+        raise RecipeError(f"{name}: {place!r} is no local folder; name one on a disk")
+    return Path(place).expanduser().absolute()
 
 
 def encoder(spec: str) -> str:

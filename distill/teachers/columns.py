@@ -31,6 +31,7 @@ from distill.data.blend import Blend
 from distill.data.dataset import Dataset
 from distill.recipe import Recipe, TeacherRecipe
 from distill.recipe.data import SourceRecipe
+from distill.recipe.places import local_folder
 from distill.teachers.base import Answer
 
 VERSION = 2
@@ -125,7 +126,7 @@ def open_columns(recipe: Recipe, blend: Blend) -> dict[str, Columns]:
     """Of all teachers, by label; empty without run.teacher_cache."""
     if recipe.run.teacher_cache is None:
         return {}
-    folder = Path(recipe.run.teacher_cache).expanduser()
+    folder = local_folder(recipe.run.teacher_cache, "run.teacher_cache")
     sources = list(zip(blend.sources, blend.recipes, strict=True))
     return {
         teacher.label: Columns(folder, blend, [columns_key(*source, teacher, recipe) for source in sources])

@@ -2,8 +2,9 @@
 
 import pytest
 
-from distill.recipe import parse_recipe
-from distill.recipe.places import anchored, encoder
+from curate.core.errors import RecipeError
+from distill.recipe import apply_overrides, parse_recipe
+from distill.recipe.places import anchored, encoder, local_folder
 
 
 def test_places_are_absolute_and_decide_nothing(values, tmp_path, monkeypatch):
@@ -27,6 +28,17 @@ def test_places_are_absolute_and_decide_nothing(values, tmp_path, monkeypatch):
     assert found.semantic() == recipe.semantic()
     monkeypatch.chdir("/")
     assert anchored(found) == found
+
+
+def test_an_object_store_is_no_local_folder():
+    with pytest.raises(RecipeError, match=r"^--to: 's3://b/x' is no local folder; name one on a disk$"):
+        local_folder("s3://b/x", "--to")
+
+
+@pytest.mark.parametrize("value", ["2024-99-99", "0b_", "[" * 3000, "{a: 1, a: 2}"])
+def test_values_that_are_no_yaml(recipe, value):
+    with pytest.raises(RecipeError, match="the value is no YAML"):
+        apply_overrides(recipe, [f"name={value}"], "test")
 
 
 @pytest.mark.parametrize(
