@@ -266,7 +266,8 @@ def _appears(path: Path) -> bool:
 def save_standards(run: RunFolder, standards: Sequence[Standards]) -> None:
     """Fitted once a run, so they are its artifact and no part of its checkpoints."""
     stream = io.BytesIO()  # torch hides why a file cannot be written
-    torch.save([item.state() for item in standards], stream)
+    states = [{name: value.cpu() for name, value in item.state().items()} for item in standards]
+    torch.save({"standards": states, "digest": _of_tensors(states)}, stream)
     run.storage.publish_bytes(STANDARDS, stream.getvalue())
 
 
@@ -276,9 +277,23 @@ def load_standards(run: RunFolder) -> list[Standards] | None:
     if not path.is_file():
         return None
     try:
-        return [Standards.of(state) for state in torch.load(path, map_location="cpu", weights_only=True)]
+        found = torch.load(path, map_location="cpu", weights_only=True)
+        standards = [Standards.of(state) for state in found["standards"]]
+        if found["digest"] != _of_tensors(found["standards"]):
+            raise ValueError("not as it was written")
     except Exception as error:  # damage shows as whatever a reader of the format then raises
         raise InputError(f"{path} cannot be read ({type(error).__name__}); remove it: it is fitted anew") from error
+    return standards
+
+
+def _of_tensors(states: Sequence[Mapping[str, Tensor]]) -> str:
+    """Of names and bits, since torch reads a file with flipped ones."""
+    said = hashlib.blake2b(digest_size=16)
+    for number, state in enumerate(states):
+        for name, value in sorted(state.items()):
+            said.update(f"{number}.{name}{value.dtype}{tuple(value.shape)}".encode())
+            said.update(value.contiguous().numpy().tobytes())
+    return said.hexdigest()
 
 
 def _unreadable(path: Path, why: str) -> InputError:

@@ -18,10 +18,11 @@ from torch import nn
 
 from curate.core.errors import InputError, StorageError
 from distill import commands
-from distill.checkpoint import last_checkpoint, last_whole_checkpoint, load_standards, save_checkpoint
+from distill.checkpoint import last_checkpoint, last_whole_checkpoint, load_standards, save_checkpoint, save_standards
 from distill.folder import RunFolder
 from distill.parallel import World
 from distill.recipe import apply_overrides
+from distill.teachers import Standard, Standards
 
 ALONE = World(0, 1, torch.device("cpu"))
 
@@ -185,11 +186,18 @@ def test_a_checkpoint_of_another_student_is_told_by_name_and_shapes(run):
             found.fill(other)
 
 
-@pytest.mark.parametrize("content", [b"", b"nothing", "list", "other keys"])
+@pytest.mark.parametrize("content", [b"", b"nothing", "list", "other keys", "flipped"])
 def test_damaged_statistics_of_teachers_are_named_with_the_remedy(run, content):
     path = run.path / "standards.pt"
     if isinstance(content, bytes):
         path.write_bytes(content)
+    elif content == "flipped":
+        mean = torch.arange(512.0)
+        save_standards(run, [Standards(Standard(mean, torch.tensor(2.0)))])
+        assert torch.equal(load_standards(run)[0].summary.mean, mean)
+        whole, value = bytearray(path.read_bytes()), mean[300:304].numpy().tobytes()
+        whole[whole.index(value)] ^= 1
+        path.write_bytes(whole)
     else:
         torch.save([3] if content == "list" else [{"mean": torch.ones(3)}], path)
     with pytest.raises(InputError, match=r"standards.pt cannot be read \(\w+\); remove it: it is fitted anew"):
