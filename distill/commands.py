@@ -213,6 +213,8 @@ def _judging(recipe: Recipe, overrides: Sequence[str], datasets: Sequence[str], 
     Raises RecipeError for a change of what it was trained with.
     """
     for override in overrides:
+        if override.startswith("run.folder="):
+            raise RecipeError(f"--set {override}: a run is evaluated where it lies; name that folder, without this")
         if override.partition(".")[0] not in ("evaluate", "run"):
             raise RecipeError(
                 f"--set {override}: what is trained already cannot be changed; set evaluate.* and run.* here, and the "

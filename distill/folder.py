@@ -103,12 +103,22 @@ class RunFolder:
             if held is not None and held["fingerprint"] != fingerprint:
                 raise PinnedError(
                     f"{self.path} holds a run of fingerprint {held['fingerprint']}, this recipe's is {fingerprint}"
-                    f"{_changed(held, datasets)}; set run.folder to another folder, or put {{fingerprint}} into it"
+                    f"{_changed(held, datasets) or self._other(recipe)}; set run.folder to another folder, or put "
+                    f"{{fingerprint}} into it"
                 )
             values = placed(recipe, blends)
             self.storage.publish_bytes("recipe.yaml", yaml.safe_dump(values, sort_keys=False).encode())
             self.write("run.json", {"fingerprint": fingerprint, "datasets": datasets})
             yield
+
+    def _other(self, recipe: Recipe) -> str:
+        """The first setting that is not as the run's recipe has it, in words; nothing where that cannot be read."""
+        try:
+            held = yaml.safe_load((self.path / "recipe.yaml").read_text("utf-8"))
+        except (OSError, ValueError, yaml.YAMLError):
+            return ""
+        found = _difference(held, recipe.model_dump(mode="json"), recipe.semantic())
+        return f" ({found})" if found else ""
 
     def _lock_file(self) -> Any:
         """Of a folder that is made where there is none."""
@@ -200,6 +210,18 @@ def _changed(held: dict[str, Any], datasets: dict[str, str]) -> str:
     return (
         f" ({', '.join(changed)} has changed since: tars or samples were added, removed or changed)" if changed else ""
     )
+
+
+def _difference(held: Any, own: Any, decides: Any, place: str = "") -> str:
+    """Between two recipes, within what decides the result."""
+    if isinstance(decides, dict) and isinstance(held, dict) and isinstance(own, dict):
+        pairs = [(name, held.get(name), own.get(name), decides[name]) for name in decides]
+    elif isinstance(decides, list) and isinstance(held, list) and isinstance(own, list) and len(held) == len(own):
+        pairs = [(str(number), *item) for number, item in enumerate(zip(held, own, decides, strict=True))]
+    else:
+        return "" if held == own else f"there {place} is {held!r}, here {own!r}"
+    below = (_difference(was, now, what, f"{place}.{name}".lstrip(".")) for name, was, now, what in pairs)
+    return next((said for said in below if said), "")
 
 
 def placed(recipe: Recipe, blends: Sequence[Blend]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field, field_validator, model_validator
 
 from curate.core.stage import Execution
-from distill.recipe.section import Section
+from distill.recipe.section import Section, Width
 
 Positive = Annotated[float, Field(gt=0, le=1e12)]
 
@@ -20,7 +20,7 @@ class SourceRecipe(Section):
     content enters the fingerprint, its place does not."""
     weight: Annotated[float | None, Field(gt=0, le=1e12)] = None
     """Share of the images drawn, relative to the other sources'; None: the number of its samples."""
-    max_tokens: Annotated[int, Field(ge=1)] | dict[Annotated[int, Field(ge=1)], Positive] = 256
+    max_tokens: Width | dict[Width, Positive] = 256
     """Patches of a picture at most; larger pictures are scaled down, aspect kept. Several with weights
     ({256: 0.5, 1024: 0.5}) are drawn by picture and epoch."""
     texts: dict[str, Positive] = {}
@@ -34,6 +34,14 @@ class SourceRecipe(Section):
     def _some(cls, value: Any) -> Any:
         if value == {}:
             raise ValueError("no size in it; give patches, or several with weights: {256: 0.5, 1024: 0.5}")
+        return value
+
+    @field_validator("texts")
+    @classmethod
+    def _names(cls, value: dict[str, float]) -> dict[str, float]:
+        for name in value:
+            if not name or name == "json" or name.endswith(".") or name.startswith("."):
+                raise ValueError(f"{name!r} names no text; name a member of the tar (txt) or a field (json.title)")
         return value
 
     @property
@@ -65,13 +73,13 @@ class DataRecipe(Section):
     sources: Annotated[list[SourceRecipe], Field(min_length=1)]
     test_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.2
     """Share of the duplicate sets that are never trained on."""
-    sequence_tokens: Annotated[int, Field(ge=1)] = 2048
+    sequence_tokens: Annotated[int, Field(ge=1, le=1 << 24)] = 2048
     """Length of a packed sequence."""
-    sequence_images: Annotated[int, Field(ge=1)] = 16
-    lookahead: Annotated[int, Field(ge=1)] = 512
+    sequence_images: Width = 16
+    lookahead: Annotated[int, Field(ge=1, le=10**7)] = 512
     """Images packed together."""
-    lanes: Annotated[int, Field(ge=1)] = 8
-    window_shards: Annotated[int, Field(ge=1)] = 4
+    lanes: Width = 8
+    window_shards: Width = 4
     """lanes x window_shards tars are shuffled into one another."""
     augment: AugmentRecipe | None = None
     max_bad_fraction: Annotated[float, Execution(), Field(ge=0, le=1)] = 0.05

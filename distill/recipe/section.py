@@ -9,6 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 Weight = Annotated[float, Field(ge=0, le=1e6)]
 """Of a loss. Bounded, so that sums of losses stay numbers."""
 Share = Annotated[float, Field(ge=0, lt=1)]
+Count = Annotated[int, Field(ge=1, le=10**9)]
+"""Bounded, so that a slip is a line and no machine without memory."""
+Width = Annotated[int, Field(ge=1, le=1 << 20)]
 
 
 class Section(BaseModel):
@@ -19,7 +22,14 @@ class Section(BaseModel):
     def _no_truth_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
         """`steps: true` would else be one step."""
         if isinstance(value, bool) and not _holds(cls.model_fields[str(info.field_name)].annotation, bool):
-            raise ValueError(f"{str(value).lower()}: expected a number or a name here, not true or false")
+            raise ValueError(f"{str(value).lower()}: not true or false; expected a number, a name or a mapping here")
+        if (
+            isinstance(value, dict)
+            and list(value.values()) == [None]
+            and _holds(cls.model_fields[str(info.field_name)].annotation, str)
+        ):
+            said = f"{next(iter(value))}:"
+            raise ValueError(f"YAML reads {said} as a mapping; put it into quotes, with what comes behind the colon")
         return value
 
 

@@ -6,16 +6,16 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from distill.recipe.section import Section
+from distill.recipe.section import Section, Width
 
 
 class MoeRecipe(Section):
     """A mixture of SwiGLU experts in place of each block's MLP; no token is dropped."""
 
-    experts: Annotated[int, Field(ge=2)] = 28
-    active: Annotated[int, Field(ge=1)] = 6
+    experts: Annotated[int, Field(ge=2, le=1 << 16)] = 28
+    active: Width = 6
     """Experts of a token."""
-    hidden: Annotated[int, Field(ge=8)] = 384
+    hidden: Annotated[int, Field(ge=8, le=1 << 20)] = 384
     """Hidden width of an expert; a multiple of 8."""
     balance_rate: Annotated[float, Field(ge=0)] = 1e-3
     """Step of the router's bias after each update (loss-free balancing); 0 leaves experts to themselves."""
@@ -32,13 +32,13 @@ class MoeRecipe(Section):
 class TextRecipe(Section):
     """A text tower, for students that learn from pairs of image and text."""
 
-    vocabulary: Annotated[int, Field(ge=300)] = 8192
+    vocabulary: Annotated[int, Field(ge=300, le=1 << 24)] = 8192
     """Byte-pair tokens, learned from the training texts."""
-    context: Annotated[int, Field(ge=4)] = 32
+    context: Annotated[int, Field(ge=4, le=1 << 20)] = 32
     """Tokens of a text; the rest is cut."""
-    width: Annotated[int, Field(ge=8)] = 192
-    depth: Annotated[int, Field(ge=1)] = 4
-    heads: Annotated[int, Field(ge=1)] = 3
+    width: Annotated[int, Field(ge=8, le=1 << 20)] = 192
+    depth: Annotated[int, Field(ge=1, le=10_000)] = 4
+    heads: Width = 3
 
     @model_validator(mode="after")
     def _divisible(self) -> TextRecipe:
@@ -48,22 +48,22 @@ class TextRecipe(Section):
 
 
 class StudentRecipe(Section):
-    patch: Annotated[int, Field(ge=1)] = 16
+    patch: Annotated[int, Field(ge=1, le=1024)] = 16
     """Pixels."""
-    width: Annotated[int, Field(ge=4)] = 192
-    depth: Annotated[int, Field(ge=1)] = 6
-    heads: Annotated[int, Field(ge=1)] = 3
+    width: Annotated[int, Field(ge=4, le=1 << 20)] = 192
+    depth: Annotated[int, Field(ge=1, le=10_000)] = 6
+    heads: Width = 3
     head_dim: Annotated[int | None, Field(ge=2)] = None
     """Width of an attention head; None: width / heads."""
     mlp_ratio: Annotated[float, Field(gt=0)] = 8 / 3
     """Hidden width of a dense block's SwiGLU over `width`."""
     moe: MoeRecipe | None = None
     """None: dense."""
-    registers: Annotated[int, Field(ge=0)] = 4
-    head_hidden: Annotated[int, Field(ge=1)] = 384
+    registers: Annotated[int, Field(ge=0, le=1 << 16)] = 4
+    head_hidden: Width = 384
     """Hidden width of the head that each teacher has."""
     text: TextRecipe | None = None
-    embed: Annotated[int, Field(ge=8)] = 192
+    embed: Annotated[int, Field(ge=8, le=1 << 20)] = 192
     """Width of the space that pictures and texts share; only with `text`."""
 
     @model_validator(mode="after")

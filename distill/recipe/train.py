@@ -6,12 +6,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from distill.recipe.section import Section, Share
+from distill.recipe.section import Count, Section, Share
 
 
 class TrainRecipe(Section):
-    steps: Annotated[int, Field(ge=1)]
-    sequences: Annotated[int, Field(ge=1)] | dict[str, Annotated[int, Field(ge=1)]] = 4
+    steps: Count
+    sequences: Count | dict[str, Count] = 4
     """Sequences of a step over all ranks: the global batch. By modality where they differ."""
     learning_rate: Annotated[float, Field(gt=0, le=1e9)] = 1e-3
     final_learning_rate: Annotated[float, Field(ge=0, le=1e9)] = 1e-4
@@ -27,7 +27,7 @@ class TrainRecipe(Section):
     """Global gradient norm above which gradients are scaled down; 0 for never."""
     ema: Share = 0.0
     """Decay of the moving average of the weights, which is then evaluated and exported; 0 for none."""
-    standardise_samples: Annotated[int, Field(ge=2)] = 1024
+    standardise_samples: Annotated[int, Field(ge=2, le=10**9)] = 1024
     """Training pictures on which the teachers' statistics are fitted."""
     precision: Literal["float32", "bfloat16", "float64"] = "float32"
     """bfloat16 is autocast over float32 weights."""

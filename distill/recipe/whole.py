@@ -86,6 +86,8 @@ class Recipe(Section):
             raise ValueError("nothing to learn from; give teachers, or contrastive with student.text")
         if (self.contrastive is None) != (self.student.text is None):
             raise ValueError("contrastive and student.text go together; give both or neither")
+        if self.contrastive is None and not any(map(_teaches, self.teachers)):
+            raise ValueError("nothing to learn from: every loss of every teacher has weight 0; give one a weight")
         if self.contrastive is not None and not all(source.texts for source in self.data.sources):
             raise ValueError("contrastive needs texts; give every one of data.sources its `texts`, as in {txt: 1}")
         return self
@@ -103,6 +105,11 @@ class Recipe(Section):
             for stage in self.staged()[: len(self.stages)]
         ]
         return values
+
+
+def _teaches(teacher: TeacherRecipe) -> bool:
+    related = teacher.relations.weight > 0 and teacher.relations.kind != "none"
+    return related or any(term.weight > 0 for term in (teacher.summary, teacher.patches, teacher.registers))
 
 
 def semantic(value: Any) -> Any:

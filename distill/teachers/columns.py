@@ -128,10 +128,15 @@ def open_columns(recipe: Recipe, blend: Blend) -> dict[str, Columns]:
         return {}
     folder = local_folder(recipe.run.teacher_cache, "run.teacher_cache")
     sources = list(zip(blend.sources, blend.recipes, strict=True))
-    return {
+    found = {
         teacher.label: Columns(folder, blend, [columns_key(*source, teacher, recipe) for source in sources])
         for teacher in recipe.teachers
     }
+    for label, columns in found.items():
+        if len(columns) < len(blend):
+            what = "run.teacher_cache: %s holds what %s says of %s of %s pictures; the rest is computed"
+            _LOG.warning(what, folder, label, f"{len(columns):,}", f"{len(blend):,}")
+    return found
 
 
 @dataclass

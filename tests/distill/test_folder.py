@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from curate.core.errors import CurateError, InputError, RecipeError, RunExistsError, StorageError
+from curate.core.errors import CurateError, InputError, PinnedError, RecipeError, RunExistsError, StorageError
 from distill import commands
 from distill.data.blend import open_blend
 from distill.folder import RunFolder
@@ -26,6 +26,19 @@ def test_one_process_at_a_time(recipe, tmp_path):
         pass
     with run.claimed(recipe, "f", blends):
         pass
+
+
+def test_what_differs_is_named(recipe, tmp_path):
+    run, blends = RunFolder(tmp_path / "run"), [open_blend(recipe.data)]
+    with run.claimed(recipe, "f", blends):
+        pass
+    for change, said in (
+        ("train.steps=3", r"train.steps is 4, here 3"),
+        ("teachers.0.keep=float16", "teachers.0.keep is"),
+    ):
+        other = apply_overrides(recipe, [change], "test")
+        with pytest.raises(PinnedError, match=said), run.claimed(other, "g", blends):
+            pass
 
 
 @pytest.mark.parametrize(
