@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,8 @@ def ray_session(tiny_wordnet: Path) -> Iterator[Any]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CURATE_WORDNET", str(tiny_wordnet))  # its workers inherit it
-        ray.init(
+        start = partial(
+            ray.init,
             num_cpus=2,
             include_dashboard=False,
             object_store_memory=256 * 2**20,
@@ -62,6 +63,11 @@ def ray_session(tiny_wordnet: Path) -> Iterator[Any]:
             logging_level="ERROR",
             _system_config={"num_workers_soft_limit": 8, "idle_worker_killing_time_threshold_ms": 600_000},
         )
+        try:
+            start()
+        except Exception:  # noqa: BLE001 - Ray gives itself 30 s, which a busy machine may not keep
+            ray.shutdown()
+            start()
     yield ray
     ray.shutdown()
 

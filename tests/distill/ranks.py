@@ -22,7 +22,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import pandas  # noqa: F401 - arrow looks for it
 import torch
 import torch._dynamo  # whatever a rank would load is loaded once
 import torch.utils.tensorboard
