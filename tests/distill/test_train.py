@@ -122,7 +122,9 @@ def test_another_evaluation_of_a_run(recipe):
 def test_a_run_of_another_fingerprint_is_refused_with_both_values(recipe):
     run = commands.train(recipe, QUIET)
     held = run.read("run.json")["fingerprint"]
-    with pytest.raises(PinnedError, match=f"holds a run of fingerprint {held}, this recipe's is [0-9a-f]{{32}}; set"):
+    with pytest.raises(
+        PinnedError, match=f"fingerprint {held}, this recipe's is [0-9a-f]{{32}} .there seed is 0, here 1.; set"
+    ):
         commands.train(with_sets(recipe, "seed=1"), QUIET)
     with pytest.raises(PinnedError, match=f"is of fingerprint {held}, this recipe's is other; set"):
         last_checkpoint(run, "other")
