@@ -21,6 +21,8 @@ BIN := .venv/bin
 STAMP := .venv/.ready
 export UV_PYTHON_DOWNLOADS := never
 export UV_HTTP_TIMEOUT ?= 300
+# Containers often set it. Without compiled files every worker of Ray and every rank compiles torch again: 4 s each.
+unexport PYTHONDONTWRITEBYTECODE
 # The first uv of: PATH, pip's --user folder, the checkout's own. pip's --target leaves a managed system alone.
 UV = PATH="$$PATH:$$HOME/.local/bin:$(CURDIR)/.cache/uv/bin" uv
 

@@ -173,10 +173,11 @@ def test_what_is_no_tar_is_one_line_with_what_was_found(tmp_path, files, url, sa
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(("magic", "name"), [(gzip.compress(b"tar" * 400), "gzip"), (b"PK\x03\x04" * 300, "zip")])
-def test_a_packed_file_called_tar_is_told(tmp_path, magic, name):
+@pytest.mark.parametrize("name", ["gzip", "zip"])
+def test_a_packed_file_called_tar_is_told(tmp_path, name):
     write_tars(tmp_path / "d", [1])
-    (tmp_path / "d" / "tars-000.tar").write_bytes(magic)
+    packed = {"gzip": gzip.compress(b"tar" * 400), "zip": b"PK\x03\x04" * 300}
+    (tmp_path / "d" / "tars-000.tar").write_bytes(packed[name])
     with pytest.raises(InputError, match=rf"tars-000\.tar: 0 samples before .*packed by {name}, .*: unpack it"):
         open_source(str(tmp_path / "d"))
 
