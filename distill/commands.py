@@ -213,14 +213,17 @@ def _judging(recipe: Recipe, overrides: Sequence[str], datasets: Sequence[str], 
     Raises RecipeError for a change of what it was trained with.
     """
     for override in overrides:
-        if override.startswith("run.folder="):
-            raise RecipeError(f"--set {override}: a run is evaluated where it lies; name that folder, without this")
         if override.partition(".")[0] not in ("evaluate", "run"):
             raise RecipeError(
                 f"--set {override}: what is trained already cannot be changed; set evaluate.* and run.* here, and the "
                 f"rest for `distill train`"
             )
+    folder = recipe.run.folder
     recipe = apply_overrides(recipe, overrides, place)
+    if recipe.run.folder != folder:
+        raise RecipeError(
+            f"--set run.folder={recipe.run.folder}: a run is evaluated where it lies; name that folder, without this"
+        )
     others = with_datasets(recipe.evaluate, datasets)
     return anchored(apply_overrides(recipe, [f"evaluate.datasets={json.dumps(others)}"], place) if datasets else recipe)
 

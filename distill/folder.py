@@ -25,11 +25,12 @@ from typing import Any
 
 import yaml
 
-from curate.core.errors import InputError, PinnedError, RecipeError, RunExistsError, StorageError
+from curate.core.errors import CurateError, InputError, PinnedError, RunExistsError, StorageError
 from curate.core.hashing import digest
 from curate.core.storage import Storage
 from distill.data.blend import Blend
 from distill.recipe import Recipe, parse_recipe, read_recipe
+from distill.recipe.places import local_folder
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 VERSION = 3
@@ -52,12 +53,7 @@ class RunFolder:
     @classmethod
     def of(cls, recipe: Recipe, fingerprint: str) -> RunFolder:
         place = recipe.run.folder.replace("{name}", recipe.name).replace("{fingerprint}", fingerprint[:12])
-        if "://" in place:
-            raise RecipeError(
-                f"run.folder: {place!r} is no local folder; name one on a disk that all processes share, and copy the "
-                f"run when it is done"
-            )
-        return cls(Path(place).expanduser().absolute())
+        return cls(local_folder(place, "run.folder", "that all processes share, and copy the run when it is done"))
 
     def read(self, name: str, *keys: str) -> Any:
         """A JSON file of the folder with these keys, None when absent. Raises InputError where it is damaged."""
@@ -114,10 +110,9 @@ class RunFolder:
     def _other(self, recipe: Recipe) -> str:
         """The first setting that is not as the run's recipe has it, in words; nothing where that cannot be read."""
         try:
-            held = yaml.safe_load((self.path / "recipe.yaml").read_text("utf-8"))
-        except (OSError, ValueError, yaml.YAMLError):
+            found = _difference(self.recipe().semantic(), recipe.semantic())
+        except CurateError:
             return ""
-        found = _difference(held, recipe.model_dump(mode="json"), recipe.semantic())
         return f" ({found})" if found else ""
 
     def _lock_file(self) -> Any:
@@ -212,15 +207,15 @@ def _changed(held: dict[str, Any], datasets: dict[str, str]) -> str:
     )
 
 
-def _difference(held: Any, own: Any, decides: Any, place: str = "") -> str:
-    """Between two recipes, within what decides the result."""
-    if isinstance(decides, dict) and isinstance(held, dict) and isinstance(own, dict):
-        pairs = [(name, held.get(name), own.get(name), decides[name]) for name in decides]
-    elif isinstance(decides, list) and isinstance(held, list) and isinstance(own, list) and len(held) == len(own):
-        pairs = [(str(number), *item) for number, item in enumerate(zip(held, own, decides, strict=True))]
+def _difference(held: Any, own: Any, place: str = "") -> str:
+    """The first between two recipes' values, in words."""
+    if isinstance(held, dict) and isinstance(own, dict):
+        pairs = [(name, held.get(name), own.get(name)) for name in {**own, **held}]
+    elif isinstance(held, list) and isinstance(own, list) and len(held) == len(own):
+        pairs = [(str(number), *item) for number, item in enumerate(zip(held, own, strict=True))]
     else:
         return "" if held == own else f"there {place} is {held!r}, here {own!r}"
-    below = (_difference(was, now, what, f"{place}.{name}".lstrip(".")) for name, was, now, what in pairs)
+    below = (_difference(was, now, f"{place}.{name}".lstrip(".")) for name, was, now in pairs)
     return next((said for said in below if said), "")
 
 

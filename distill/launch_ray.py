@@ -43,8 +43,7 @@ def train_on_ray(recipe: Recipe, workers: str, console: Console) -> RunFolder:
     if run.finished(fingerprint) is None:
         values = placed(recipe, blends)
         values["run"]["folder"] = str(run.path)
-        if not ray.is_initialized():
-            ray.init()  # the cluster that RAY_ADDRESS names or that this machine belongs to, else one of its own
+        _join_cluster()
         trainer = TorchTrainer(
             _rank,
             train_loop_config=values,
@@ -56,6 +55,17 @@ def train_on_ray(recipe: Recipe, workers: str, console: Console) -> RunFolder:
         )
         _fit(trainer, run, console)
     return commands.train(recipe, console)
+
+
+def _join_cluster() -> None:
+    """The one that RAY_ADDRESS names or that this machine belongs to, else one of its own."""
+    try:
+        ray.init(ignore_reinit_error=True)
+    except Exception as error:  # Ray raises plain ones when it does not start in its 30 s
+        raise CurateError(
+            f"--ray: Ray cannot be reached or started ({_said(error)}); look at RAY_ADDRESS, or try again when the "
+            f"machine is less busy"
+        ) from error
 
 
 def _fit(trainer: TorchTrainer, run: RunFolder, console: Console) -> None:

@@ -42,6 +42,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from curate.core.cache import cache_folder
 from curate.core.hashing import digest, digest_bytes
 from curate.text import wordnet
 from curate.text.phrases import Phrases, normalised, normalised_all
@@ -158,7 +159,7 @@ def table() -> pa.Table:
     if it has a name, `named`), `part` (0: neither, 1: noun, 2: verb is what it is most often), `thing` (the same, but
     things first). From the cache; compiled there first, which takes seconds."""
     name = digest([wordnet.identity(), _CODE, unicodedata.unidata_version])
-    file = wordnet.cache_folder() / "synsets" / f"{name}.arrow"
+    file = cache_folder("synsets") / f"{name}.arrow"
     kept = _kept(file)
     if kept is not None:
         return kept

@@ -27,6 +27,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
+from curate.core.cache import cache_folder
 from curate.core.debian import unpacked
 from curate.core.errors import InputError
 from curate.core.hashing import digest_bytes
@@ -52,15 +53,9 @@ REMEDY = (
 )
 
 
-def cache_folder() -> Path:
-    """Where what was fetched or compiled once is kept: $CURATE_CACHE, or ~/.cache/curate."""
-    named = os.environ.get("CURATE_CACHE")
-    return Path(named) if named else Path.home() / ".cache/curate"
-
-
 def nltk_root() -> Path:
     """The folder for `nltk.data.path` under which fetched files lie."""
-    return cache_folder() / "wordnet"
+    return cache_folder("wordnet")
 
 
 def place() -> Path:

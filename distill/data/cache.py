@@ -1,4 +1,4 @@
-"""Where indexes are kept, and who writes them: `$CURATE_CACHE`, or ~/.cache/curate.
+"""Who writes an index into its cache folder.
 
 The folder may be shared by machines whose locks do not reach each other, so a lock only saves work: what is written
 appears whole under its final name, and whoever comes second keeps what is there.
@@ -19,11 +19,6 @@ from pathlib import Path
 from curate.core.errors import StorageError
 
 _DAY = 86_400.0
-
-
-def cache_folder(name: str) -> Path:
-    named = os.environ.get("CURATE_CACHE")
-    return (Path(named) if named else Path.home() / ".cache" / "curate") / name
 
 
 @contextmanager

@@ -21,9 +21,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from curate.core.cache import cache_folder
 from curate.core.errors import InputError, StorageError
 from curate.core.hashing import digest, hashed_words, key_words
-from distill.data.cache import cache_folder, explained, locked, published, remove_older, used
+from distill.data.cache import explained, locked, published, remove_older, used
 
 VERSION = 2
 """Rises when the arrays would be others."""

@@ -22,10 +22,11 @@ import pyarrow.parquet as pq
 from rich.console import Console
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
+from curate.core.cache import cache_folder
 from curate.core.errors import InputError, StorageError
 from curate.core.hashing import digest, digest_bytes
 from curate.core.storage import Storage
-from distill.data.cache import cache_folder, locked
+from distill.data.cache import locked
 from distill.data.dataset import Dataset
 from distill.data.find_tars import Tar
 from distill.data.index import VERSION as INDEX_VERSION

@@ -38,10 +38,10 @@ def absolute(place: str | None) -> str | None:
     return place if place is None or "://" in place else str(Path(place).expanduser().absolute())
 
 
-def local_folder(place: str, name: str) -> Path:
-    """RecipeError for one that is none; name: of the setting."""
+def local_folder(place: str, name: str, hint: str = "") -> Path:
+    """RecipeError for one that is none. name: of the setting; hint: what more to say of the disk."""
     if "://" in place:
-        raise RecipeError(f"{name}: {place!r} is no local folder; name one on a disk")
+        raise RecipeError(f"{name}: {place!r} is no local folder; name one on a disk{hint and f' {hint}'}")
     return Path(place).expanduser().absolute()
 
 

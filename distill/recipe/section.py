@@ -19,15 +19,12 @@ class Section(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _no_truth_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
-        """`steps: true` would else be one step."""
-        if isinstance(value, bool) and not _holds(cls.model_fields[str(info.field_name)].annotation, bool):
+    def _as_meant(cls, value: Any, info: ValidationInfo) -> Any:
+        """What YAML makes of a slip: `steps: true` would be one step, `encoder: timm:` is a mapping to nothing."""
+        expected = cls.model_fields[str(info.field_name)].annotation
+        if isinstance(value, bool) and not _holds(expected, bool):
             raise ValueError(f"{str(value).lower()}: not true or false; expected a number, a name or a mapping here")
-        if (
-            isinstance(value, dict)
-            and list(value.values()) == [None]
-            and _holds(cls.model_fields[str(info.field_name)].annotation, str)
-        ):
+        if isinstance(value, dict) and list(value.values()) == [None] and _holds(expected, str):
             said = f"{next(iter(value))}:"
             raise ValueError(f"YAML reads {said} as a mapping; put it into quotes, with what comes behind the colon")
         return value

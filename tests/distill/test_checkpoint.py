@@ -5,10 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-import resource
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,6 +20,7 @@ from distill.folder import RunFolder
 from distill.parallel import World
 from distill.recipe import apply_overrides
 from distill.teachers import Standard, Standards
+from tests.distill.full_disk import files_of_at_most
 
 ALONE = World(0, 1, torch.device("cpu"))
 
@@ -41,17 +39,6 @@ def saved(run: RunFolder, step: int, keep: int = 2, rows: int = 3) -> Path:
 
 def names(run: RunFolder) -> list[str]:
     return sorted(path.name for path in run.checkpoints.iterdir())
-
-
-@contextmanager
-def files_of_at_most(size: int) -> Iterator[None]:
-    """As on a disk that is full: what is written beyond so many bytes of a file is an error of the system's."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_only_the_last_checkpoints_are_kept(run):

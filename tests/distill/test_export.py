@@ -1,7 +1,5 @@
-import resource
 import subprocess
 import sys
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +22,7 @@ from distill.recipe import TeacherRecipe, parse_recipe
 from distill.teachers import Standards, Teachers
 from tests.distill.exports import HEADS, TRAINED, save_distill, standard, standards
 from tests.distill.exports import recipe as recipe_of
+from tests.distill.full_disk import files_of_at_most
 from tests.encoders.models import picture
 
 ROOT = Path(__file__).parents[2]
@@ -127,24 +126,16 @@ def test_a_model_is_replaced_as_a_whole_and_keeps_its_card(tmp_path):
     (place / "left over.txt").write_text("of an older format")
     before = (place / WEIGHTS).read_bytes()
     for most in (1000, 100_000):
-        with small_files(most), pytest.raises(StorageError, match=r"the model cannot be written \(.*File too large"):
+        with (
+            files_of_at_most(most),
+            pytest.raises(StorageError, match=r"the model cannot be written \(.*File too large"),
+        ):
             save_distill(place, seed=2)
     assert (place / WEIGHTS).read_bytes() == before
     save_distill(place, seed=2, text=False)
     assert sorted(item.name for item in place.iterdir()) == sorted([CARD, CONFIG, WEIGHTS])
     assert (place / WEIGHTS).read_bytes() != before
     assert [item.name for item in tmp_path.iterdir()] == ["model"]
-
-
-@contextmanager
-def small_files(most):
-    """As on a disk that is full: no file of this process grows larger."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.mark.parametrize("what", ["file", "folder"])

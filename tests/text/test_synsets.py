@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from curate.core.cache import cache_folder
 from curate.core.errors import InputError
 from curate.text import synsets, wordnet
 from curate.text.concepts import VISUAL_NOUNS, VISUAL_VERBS
@@ -110,13 +111,13 @@ def test_the_table_is_compiled_once_per_wordnet(tiny: Path, monkeypatch: pytest.
         assert table().equals(first)
     (tiny / "noun.exc").write_text("geese goose\nmooses goose\n")
     assert "mooses" in table().column("form").to_pylist()
-    kept = sorted(path.suffix for path in (wordnet.cache_folder() / "synsets").iterdir())
+    kept = sorted(path.suffix for path in cache_folder("synsets").iterdir())
     assert kept == ["", ".arrow", ".arrow"]
 
 
 def test_tables_that_were_not_used_for_long_go(tiny: Path) -> None:  # noqa: F811
     first = table()
-    folder = wordnet.cache_folder() / "synsets"
+    folder = cache_folder("synsets")
     [file] = folder.glob("*.arrow")
     for age in range(1, synsets.TABLES + 1):
         (folder / f"{age}.arrow").touch()
@@ -134,7 +135,7 @@ def test_tables_that_were_not_used_for_long_go(tiny: Path) -> None:  # noqa: F81
 def test_a_broken_file_in_the_cache_is_made_again(tiny: Path, content: bytes) -> None:  # noqa: F811
     first = compiled(wordnet.read)
     assert table().equals(first)
-    (file,) = (wordnet.cache_folder() / "synsets").glob("*.arrow")
+    (file,) = cache_folder("synsets").glob("*.arrow")
     file.unlink()  # the old one may be mapped
     file.write_bytes(content)
     assert table().equals(first)
