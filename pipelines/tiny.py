@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -21,12 +22,12 @@ PIPELINE = "pipelines/tiny.yaml"
 TRAINING = "distill/recipes/tiny.yaml"
 
 
-def tiny(workspace: str, engine: str, to: str, settings: list[str]) -> None:
-    """settings: overrides of the training's recipe, name=value."""
+def tiny(workspace: str, engine: str, to: str, settings: list[str], processes: int) -> None:
+    """settings: overrides of the training's recipe, name=value; processes: of the training, each of one thread."""
     dataset = curate(corpus(Path(".cache/tiny")), workspace, engine)
     folder = f"{workspace}/students/{{name}}-{{fingerprint}}"
     values = [f"data.sources.0.dataset={dataset}", f"run.folder={folder}", *settings]
-    said = run("distill", "train", TRAINING, *flags(values), echo=True)
+    said = run(*ranks(processes), "train", TRAINING, *flags(values), echo=True)
     run("distill", "export", said.rpartition("run: ")[2].strip(), "--to", to, "--precision", "float16")
 
 
@@ -38,6 +39,14 @@ def curate(images: Path, workspace: str, engine: str) -> str:
         run("curate", "run", PIPELINE, *where, *flags([f"images={images.absolute()}"]))
         outputs: dict[str, str] = json.loads(result.read_text())["outputs"]
         return outputs["dataset"]
+
+
+def ranks(processes: int) -> list[str]:
+    """`distill` alone, or as so many processes."""
+    if processes == 1:
+        return ["distill"]
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # torchrun warns where nobody has decided
+    return ["torchrun", "--standalone", "--nproc-per-node", str(processes), "-m", "distill.cli"]
 
 
 def flags(values: list[str]) -> list[str]:
@@ -63,10 +72,11 @@ def main() -> None:
     parser.add_argument("--workspace", default="workspace", help="folder of everything that is made")
     parser.add_argument("--engine", choices=["ray", "local"], default="ray")
     parser.add_argument("--to", default="workspace/tiny", help="folder of the exported model")
+    parser.add_argument("--processes", type=int, default=2, help="that train together, a core each (2)")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="of the training's recipe")
     arguments = parser.parse_args()
     try:
-        tiny(arguments.workspace, arguments.engine, arguments.to, arguments.set)
+        tiny(arguments.workspace, arguments.engine, arguments.to, arguments.set, arguments.processes)
     except CurateError as error:
         sys.exit(f"tiny: {error}")
 
