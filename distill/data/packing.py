@@ -18,6 +18,9 @@ def first_fit_decreasing(tokens: Sequence[int], capacity: int, max_images: int) 
     """
     if len(tokens) and max(tokens) > capacity:
         raise ValueError(f"an image of {max(tokens)} tokens does not fit into a sequence of {capacity}")
+    if len(tokens) and min(tokens) == max(tokens):
+        each = min(capacity // tokens[0], max_images)
+        return [list(range(start, min(start + each, len(tokens)))) for start in range(0, len(tokens), each)]
     bins: list[list[int]] = [[] for _ in tokens]
     leaves = 1 << max(0, len(tokens) - 1).bit_length()
     room = [capacity] * (2 * leaves)  # a tree: node i has the larger room of 2i and 2i + 1, bins are the leaves

@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 
 from distill.data.packing import first_fit_decreasing, grids
 
-tokens = st.lists(st.integers(1, 40), max_size=60)
+equal = st.builds(lambda length, count: [length] * count, st.integers(1, 40), st.integers(0, 60))
+tokens = st.lists(st.integers(1, 40), max_size=60) | equal
 
 
 @given(tokens, st.integers(40, 90), st.integers(1, 8))
