@@ -14,7 +14,7 @@ from rich.console import Console
 
 from curate.core.errors import InputError, PinnedError, RecipeError, StorageError
 from curate.encoders import identity
-from distill.data.blend import Blend, open_blend
+from distill.data.blend import Blend, open_blends
 from distill.evaluation.settings import check, evaluation_digest, with_datasets
 from distill.evaluation.show import show_evaluation
 from distill.exported import CONFIG, TOKENIZER, ModelConfig, read_config
@@ -47,7 +47,7 @@ def train(recipe: Recipe, console: Console) -> RunFolder:
 
 def located(recipe: Recipe) -> tuple[RunFolder, str, list[Blend]]:
     """Where the recipe's run lies, its fingerprint, and the data of its stages."""
-    blends = [open_blend(stage.data) for stage in recipe.staged()]
+    blends = open_blends(stage.data for stage in recipe.staged())
     fingerprint = _fingerprint(recipe, blends)
     return RunFolder.of(recipe, fingerprint), fingerprint, blends
 
@@ -77,7 +77,7 @@ def teach(recipe: Recipe, console: Console) -> Path:
     """Fill run.teacher_cache with what the teachers say of the recipe's datasets; returns that folder."""
     from distill.teach import teach as ask
 
-    return ask(recipe, [open_blend(stage.data) for stage in recipe.staged()], console)
+    return ask(recipe, open_blends(stage.data for stage in recipe.staged()), console)
 
 
 def evaluate(
@@ -120,7 +120,7 @@ def _evaluate_checkpoint(run: RunFolder, recipe: Recipe, fingerprint: str, conso
     from distill.tokenizer import Tokenizer
     from distill.workbench import Workbench
 
-    blends = [open_blend(stage.data) for stage in recipe.staged()]
+    blends = open_blends(stage.data for stage in recipe.staged())
     found = _fingerprint(recipe, blends)
     if found != fingerprint:
         raise PinnedError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -175,7 +175,19 @@ def _joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
 
 def open_blend(data: DataRecipe) -> Blend:
     """Raises InputError as `open_source` does, for the first source that cannot be read."""
-    return Blend([open_source(source.dataset) for source in data.sources], data.sources)
+    return open_blends([data])[0]
+
+
+def open_blends(stages: Iterable[DataRecipe]) -> list[Blend]:
+    """Of each stage; a dataset that several name is opened once. Raises InputError as `open_blend` does."""
+    opened: dict[str, Dataset] = {}
+    blends = []
+    for data in stages:
+        for source in data.sources:
+            if source.dataset not in opened:
+                opened[source.dataset] = open_source(source.dataset)
+        blends.append(Blend([opened[source.dataset] for source in data.sources], data.sources))
+    return blends
 
 
 def open_source(url: str) -> Dataset:

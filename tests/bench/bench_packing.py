@@ -159,7 +159,7 @@ def same(student: Student, photos: list[Photo]) -> None:
         assert worst < 1e-3, f"{name} differs from packed by {worst}"
 
 
-def main(count: int = 64, rounds: int = 3, layers: int = 6) -> None:
+def main(count: int = 64, rounds: int = 1, layers: int = 3) -> None:
     if not (shared() / "data" / "imagenet-sample-1000.parquet").exists():
         print(f"packing: skipped, since {shared() / 'data'} is not there; name its folder in CURATE_SHARED")
         return

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from curate.core.errors import InputError, RecipeError
 from curate.core.hashing import make_key
-from distill.data.blend import Blend, as_blend, open_blend
+from distill.data.blend import Blend, as_blend, open_blend, open_blends
 from distill.data.dataset import open_dataset
 from distill.data.draws import Draws, choose
 from distill.data.loader import Loader, collate
@@ -38,6 +38,14 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     root = tmp_path_factory.mktemp("blend")
     counts = {"a": 40, "b": 10, "c": 7}
     return {name: str(write_dataset(root / name, items(name, n), shard_rows=6)) for name, n in counts.items()}
+
+
+def test_what_several_stages_read_is_opened_once(places):
+    a, b = (SourceRecipe(dataset=places[name]) for name in "ab")
+    small, large = open_blends(DataRecipe(sources=[a, item]) for item in (b, a.model_copy(update={"max_tokens": 9})))
+    assert small.sources[0] is large.sources[0] is large.sources[1]
+    assert (len(small), len(large)) == (50, 80)
+    assert large.recipes[1].max_tokens == 9
 
 
 def blend_of(places: dict[str, str], **sources: dict) -> Blend:

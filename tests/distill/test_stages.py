@@ -15,7 +15,7 @@ from rich.console import Console
 
 from curate.core.errors import CurateError, RecipeError
 from distill.checkpoint import last_checkpoint, load_standards
-from distill.data.blend import open_blend
+from distill.data.blend import open_blends
 from distill.folder import RunFolder, placed
 from distill.parallel import World
 from distill.recipe import Recipe, apply_overrides, parse_recipe
@@ -30,7 +30,7 @@ def trained(recipe: Recipe, folder: Path, console: Console | None = None) -> tup
     """Without evaluation: the trainer after the last step, and the lines of metrics."""
     run = RunFolder(folder)
     run.checkpoints.mkdir(parents=True, exist_ok=True)
-    blends = [open_blend(stage.data) for stage in recipe.staged()]
+    blends = open_blends(stage.data for stage in recipe.staged())
     trainer = Training(recipe, blends, run, "f", ALONE, console or Console(quiet=True)).train()
     return trainer, [json.loads(line) for line in run.metrics.read_text().splitlines()]
 
@@ -116,7 +116,7 @@ def test_a_run_s_recipe_names_where_each_stage_s_data_was_found(staged, folder, 
     values = staged.model_dump(mode="json")
     values["data"]["sources"][0]["dataset"] = values["stages"][1]["data"]["sources"][0]["dataset"] = "toy"
     recipe = parse_recipe(values, "test")
-    found = placed(recipe, [open_blend(stage.data) for stage in recipe.staged()])
+    found = placed(recipe, open_blends(stage.data for stage in recipe.staged()))
     assert found["data"]["sources"][0]["dataset"] == str(folder)
     assert found["stages"][1]["data"]["sources"][0]["dataset"] == str(folder)
 
