@@ -158,7 +158,7 @@ def account(spec: Spec) -> Account:
     names = [teacher.name for teacher in config.teachers]
     if head is not None and head not in names:
         known = f"choose one of: {', '.join(names)}" if names else "it has none; leave `head` out"
-        problems.append(f"encoder: {spec.public!r} names no head of the model in {spec.path!r}; {known}")
+        problems.append(f"encoder: head={head!r} names no head of the model in {spec.path!r}; {known}")
     tokens = spec.options.get("max_tokens", 1)
     if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 1:
         problems.append(f"encoder: max_tokens={tokens!r} is no whole number of patches; give 1 or more")

@@ -77,16 +77,22 @@ def _visited(parameter: nn.Parameter, recipe: Recipe) -> float:
     return moe.active / moe.experts if moe is not None and parameter.ndim == 3 else 1.0
 
 
+_PEAK_SECONDS = 0.3
+"""For which a CPU is tried."""
+
+
 @lru_cache
 def measured_peak(device: torch.device, precision: str, threads: int) -> float:
     """FLOPs a second of a large matrix product here: the best of a few, in the run's number format.
 
     threads: torch's, which the answer depends on.
     """
-    size, repeats = (8192, 10) if device.type == "cuda" else (384, 3)
+    size, repeats = (8192, 10) if device.type == "cuda" else (512, 50)
     a = torch.ones(size, size, device=device, dtype=_DTYPES[precision])
-    best = float("inf")
-    for _ in range(1 + repeats):
+    best, began = float("inf"), time.perf_counter()
+    for done in range(1 + repeats):
+        if done > 3 and time.perf_counter() - began > _PEAK_SECONDS:
+            break
         _wait(device)
         start = time.perf_counter()
         a @ a

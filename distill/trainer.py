@@ -148,7 +148,7 @@ class Trainer:
         except torch.OutOfMemoryError as error:
             run = self.bench.recipe.run
             raise CurateError(
-                f"step {self.step}: the memory of {self.bench.world.device} is full with run.micro_sequences="
+                f"step {self.step + 1}: the memory of {self.bench.world.device} is full with run.micro_sequences="
                 f"{run.micro_sequences} (0: all at once); set it lower, or run.activation_checkpointing=true, or "
                 f"run.parallel=fsdp, and run again: it goes on from {self.kept()}"
             ) from error
@@ -199,7 +199,7 @@ class Trainer:
         """Every rank has the same values, so all end here together; nothing of this step is kept."""
         bad = [name for name, value in values.items() if not math.isfinite(value)]
         if bad:
-            raise CurateError(f"step {self.step}: {_named(bad, values)}; {self.begin_anew()}")
+            raise CurateError(f"step {self.step + 1}: {_named(bad, values)}; {self.begin_anew()}")
 
     def begin_anew(self) -> str:
         """What can be done about weights that left all bounds: the same settings would lead there again."""

@@ -132,7 +132,7 @@ class Judged:
         return texts_of(self.blend, self.members, names, rows, self.workers)
 
     def text_names(self) -> list[str]:
-        """Where texts come from: as the settings say, else as the sources do."""
+        """Where texts come from: as the settings say, else as the set's sources do."""
         own = [name for recipe in self.blend.recipes for name in recipe.texts]
         return self.settings.texts or list(dict.fromkeys(own))
 

@@ -80,9 +80,11 @@ def _others(
     """Every other set of pictures, at the largest size of the recipe's own. whole: decode JPEGs whole even where no
     teacher looks at them, as the run of an exported model did."""
     found = []
+    own = list(dict.fromkeys(name for source in recipe.data.sources for name in source.texts))
+    settings = recipe.evaluate.model_copy(update={"texts": recipe.evaluate.texts or own})
     how: Any = {"max_tokens": recipe.data.max_tokens, "seed": recipe.seed, "workers": recipe.run.workers}
     for other in recipe.evaluate.datasets:
-        judged = agreed(world, partial(open_judged, other, recipe.evaluate, **how))
+        judged = agreed(world, partial(open_judged, other, settings, **how))
         fresh = None if teachers is None or not teachers.names else teachers.again()
         pictures = Pictures(judged.blend, patch=recipe.student.patch, teachers=fresh, whole=whole)
         found.append(judge(Models(subjects, fresh, pictures, world, recipe.run.workers), judged))

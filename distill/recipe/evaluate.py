@@ -41,7 +41,8 @@ class EvaluateRecipe(Section):
     prompts: str | None = None
     """A file of sentences with `{}` where the name goes; None: 22 that come with the package."""
     texts: list[str] = []
-    """Members or JSON fields whose texts belong to a picture in retrieval; empty: those of data.sources."""
+    """Members or JSON fields whose texts belong to a picture in retrieval; empty: those of data.sources, also of other
+    sets."""
     text_encoders: dict[str, str] = {}
     """By teacher: an encoder whose texts lie in the space of the teacher's summaries, where the teacher itself has no
     text tower ({siglip2: 'open_clip:ViT-SO400M-16-SigLIP2-384/webli'})."""

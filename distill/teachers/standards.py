@@ -5,6 +5,7 @@ Otherwise the teacher with the greatest variance would take most of the student.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from distill.teachers.panel import Teachers
 if TYPE_CHECKING:
     from distill.parallel import World  # an exported model needs no torch.distributed
 
+_LOG = logging.getLogger("distill")
 _EQUAL = 1e-10
 """Eigenvalues that follow one another more closely, as a share of the largest, count as one."""
 _SALT = 0xF1C5
@@ -141,7 +143,12 @@ def fit_standards(
             for fit, target in zip(fits, teachers.targets(pictures), strict=True):
                 fit.add(target)
     _need_pictures(world, seen, reasons, example)
-    return [fit.standards(world) for fit in fits]
+    found = [fit.standards(world) for fit in fits]
+    for recipe, fit in zip(recipes, fits, strict=True):
+        if world.first and fit.constant:
+            what = "teachers: %s says the same of all %d pictures on which it was to be standardised; of its summaries "
+            _LOG.warning(what + "nothing can be learnt", recipe.label, int(fit.summary.count))
+    return found
 
 
 def _need_pictures(world: World, seen: int, reasons: Counter[str], example: str) -> None:
@@ -175,6 +182,11 @@ class _Fit:
         if self.registers is not None and target.registers is not None:
             self.registers.add(target.registers.flatten(1))
 
+    @property
+    def constant(self) -> bool:
+        """Whether the summaries that were seen do not differ."""
+        return self.how != "none" and not _varies(self.summary)
+
     def standards(self, world: World) -> Standards:
         registers = _standard(self.registers, world)
         if registers is not None:
@@ -189,12 +201,19 @@ def _standard(moments: Moments | None, world: World) -> Standard | None:
     if moments is None:
         return None
     moments.merge(world)
-    count = moments.count.clamp(min=1.0)
-    covariance = moments.scatter / count
-    variance = (covariance.diagonal() if moments.covariance else covariance).mean()
-    varies = variance > _CONSTANT * moments.mean.square().mean()
-    scale = variance.sqrt() if varies else torch.ones((), dtype=torch.float64)
-    return Standard(moments.mean, scale, _rotation(covariance, world) if moments.covariance else None)
+    scale = _variance(moments).sqrt() if _varies(moments) else torch.ones((), dtype=torch.float64)
+    rotation = _rotation(moments.scatter / moments.count.clamp(min=1.0), world) if moments.covariance else None
+    return Standard(moments.mean, scale, rotation)
+
+
+def _variance(moments: Moments) -> Tensor:
+    """Mean over the channels."""
+    scatter = moments.scatter.diagonal() if moments.covariance else moments.scatter
+    return (scatter / moments.count.clamp(min=1.0)).mean()
+
+
+def _varies(moments: Moments) -> bool:
+    return bool(_variance(moments) > _CONSTANT * moments.mean.square().mean())
 
 
 def _rotation(covariance_CC: Tensor, world: World) -> Tensor:

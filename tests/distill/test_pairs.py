@@ -39,11 +39,14 @@ def test_a_student_learns_what_texts_say(recipe):
     values = recipe.model_dump(mode="json")
     values["train"] |= {"steps": 20, "learning_rate": 5e-3, "warmup_steps": 3}
     values["run"] |= {"checkpoint_every": 100, "tensorboard": False}
-    values["evaluate"]["tasks"] = []
+    other = {"name": "again", "dataset": values["data"]["sources"][0]["dataset"], "test_fraction": 1.0}
+    values["evaluate"] |= {"tasks": ["retrieval"], "datasets": [other]}
     run = commands.train(parse_recipe(values, "test"), Console(quiet=True))
     losses = [json.loads(line)["contrastive"] for line in run.metrics.read_text().splitlines()]
     assert losses[-1] < 0.6 * losses[0]
     assert len(Tokenizer.parse((run.path / "tokenizer.json").read_text())) <= 300
+    sets = json.loads((run.path / "evaluation.json").read_text())["sets"]
+    assert [item["retrieval"]["from"] for item in sets] == [["txt"], ["txt"]]  # where data.sources have theirs
 
 
 def test_equal_texts_and_duplicate_sets_are_told(recipe):

@@ -159,6 +159,17 @@ def test_constant_and_rank_deficient_features_stay_finite(how):
     assert how == "none" or y.var(0, unbiased=False).mean().item() == pytest.approx(1.0)
 
 
+def test_a_teacher_that_says_the_same_of_all_pictures_is_told_of(caplog):
+    """Of a single picture, for instance."""
+    fitted(Target(skewed(9, 4)))
+    assert not caplog.records
+    fitted(Target(skewed(1, 4)), parts=1)
+    assert [record.message for record in caplog.records] == [
+        "teachers: t says the same of all 1 pictures on which it was to be standardised; of its summaries nothing can "
+        "be learnt"
+    ]
+
+
 def test_none_leaves_features_as_they_are():
     target = Target(skewed(9, 5), skewed(9, 3), randn(9, 2, 5))
     y = fitted(target, "none")(target)

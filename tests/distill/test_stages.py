@@ -142,7 +142,7 @@ def test_weights_that_are_no_numbers_are_never_kept(recipe, tmp_path, monkeypatc
 def test_a_gradient_that_is_no_number_ends_the_run_before_the_update(recipe, tmp_path, monkeypatch):
     monkeypatch.setattr(World, "gradient_norm", lambda *_: float("inf"))
     with pytest.raises(
-        CurateError, match=r"^step 0: the gradient's norm is inf; no checkpoint was written, but the same settings"
+        CurateError, match=r"^step 1: the gradient's norm is inf; no checkpoint was written, but the same settings"
     ):
         trained(recipe, tmp_path)
 
@@ -201,6 +201,6 @@ def test_a_full_memory_is_an_error_with_the_remedy(recipe, tmp_path, monkeypatch
 
     monkeypatch.setattr(Trainer, "_update", full)
     with pytest.raises(
-        CurateError, match=r"^step 0: the memory of cpu is full with run.micro_sequences=0 .*set it lower"
+        CurateError, match=r"^step 1: the memory of cpu is full with run.micro_sequences=0 .*set it lower"
     ):
         trained(recipe, tmp_path)
