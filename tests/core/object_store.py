@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ import boto3
 import pytest
 import s3fs
 from moto import backends
+from moto.s3.responses import S3Response
 from moto.server import ThreadedMotoServer
 
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
@@ -30,11 +32,23 @@ def serve() -> Iterator[Any]:
         patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
         # it looks at some hundred folders of its own for each request
         patch.setattr(backends, "list_of_moto_modules", lambda: iter(modules))
+        patch.setattr(S3Response, "_key_response", _one_at_a_time(S3Response._key_response))
         client = boto3.client("s3")
         yield client
         client.close()
     s3fs.S3FileSystem.clear_instance_cache()
     server.stop()
+
+
+def _one_at_a_time(answer: Any) -> Any:
+    """`If-None-Match: *` is atomic on S3; moto looks first and writes then, and another thread may come between."""
+    lock = threading.Lock()
+
+    def wait(*arguments: Any) -> Any:
+        with lock:
+            return answer(*arguments)
+
+    return wait
 
 
 def new_bucket(client: Any) -> str:
