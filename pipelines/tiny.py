@@ -75,6 +75,8 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2, help="that train together, a core each (2)")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="of the training's recipe")
     arguments = parser.parse_args()
+    if arguments.processes < 1:
+        parser.error(f"--processes {arguments.processes}: give 1 or more")
     try:
         tiny(arguments.workspace, arguments.engine, arguments.to, arguments.set, arguments.processes)
     except CurateError as error:

@@ -24,7 +24,7 @@ from distill.evaluation.zero_shot import TEMPLATES, read_names, read_templates
 from distill.recipe import EvaluateRecipe, Recipe
 from distill.recipe.evaluate import JudgedRecipe
 
-JUDGES = 2
+JUDGES = 3
 """Rises when the same models and settings would give other figures."""
 _LOOKED_AT = 64
 """Pictures of a set, evenly spread, in which what the settings name has to be found."""

@@ -2,8 +2,8 @@
 and backwards, one layer of AMoE's student (d 768, 28 experts of which 6, hidden 384) on 2,309 tokens.
 
 The loop is the plain one: for each expert find its tokens, run a SwiGLU of nn.Linear in the number format, weigh, add.
-Whether bfloat16 has instructions here decides much. Without them torch emulates its products, at a tenth of the speed
-of float32, and our experts compute in float32 instead; the same layers in float32 are shown beside. One round then.
+Whether bfloat16 has instructions here decides much. Without them torch emulates its products, 20 times slower than
+float32's, and our experts compute in float32 instead; the same layers in float32 are shown beside. One round then.
 
     python -m tests.bench.bench_moe [ROUNDS]
 """
