@@ -220,12 +220,12 @@ def ops(name: Annotated[str | None, typer.Argument(help="One op, with its parame
     cls = registry.resolve(name)
     out.print(f"[bold]{name}[/bold] ({_contract(cls)}, version {cls.version})")
     out.print(inspect.cleandoc(cls.__doc__ or ""), highlight=False, markup=False)
-    from curate.core.stage import is_execution
+    from curate.core.contracts import is_runtime
 
     table = Table("parameter", "type", "default", "", "description", header_style="bold")
     for field, info in cls.model_fields.items():
         default = "required" if info.is_required() else json.dumps(info.get_default(call_default_factory=True))
-        cells = (field, _kind(info.annotation), default, "execution" if is_execution(info.metadata) else "")
+        cells = (field, _kind(info.annotation), default, "execution" if is_runtime(info.metadata) else "")
         table.add_row(*(escape(cell) for cell in (*cells, info.description or "")))
     for port, artifact in cls.ports.items():
         default = "none" if port in cls.optional_ports else "required"
@@ -249,7 +249,7 @@ def _kind(annotation: Any) -> str:
 
 
 def _contract(cls: type) -> str:
-    return next(base.__name__ for base in cls.__mro__ if base.__module__ == "curate.core.stage")
+    return next(base.__name__ for base in cls.__mro__ if base.__module__ == "curate.core.contracts")
 
 
 def _first_line(cls: type) -> str:

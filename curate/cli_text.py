@@ -16,7 +16,7 @@ from curate.core.errors import InputError, RecipeError
 from curate.core.storage import open_workspace
 
 if TYPE_CHECKING:
-    from curate.core.stage import Map
+    from curate.core.contracts import Map
 
 text = typer.Typer(help="Text stages, tried on a text; maps of hashtags.", no_args_is_help=True)
 out = Console(width=None if sys.stdout.isatty() else 150)
@@ -111,7 +111,7 @@ def _processed(stage: Map, column: str, value: str) -> tuple[dict[str, Any], dic
     """What a stage writes for one row, `reject` included, and its counters."""
     import pyarrow as pa
 
-    from curate.core.stage import Batch
+    from curate.core.contracts import Batch
 
     batch = Batch(pa.table({"key": ["0" * 32], column: pa.array([value], pa.string())}))
     columns = {name: values[0] for name, values in stage.process(batch).items()}

@@ -12,8 +12,8 @@ from curate.acquire import fields, listing
 from curate.acquire.extensions import RASTER_EXTENSIONS, extension
 from curate.acquire.listing import Found, Root
 from curate.acquire.metadata import Row, is_metadata, load_metadata
+from curate.core.contracts import Incoming, Portion, Runtime, Source
 from curate.core.errors import InputError, Reject
-from curate.core.stage import Execution, Incoming, Portion, Source
 
 BATCH_FILES = 16
 BATCH_BYTES = 32 << 20
@@ -44,9 +44,7 @@ class ImportFolder(Source):
     unique_keys: ClassVar[bool] = True
 
     namespace: str = Field(description="enters every key: the same path in another namespace is another sample")
-    path: Annotated[str, Execution()] = Field(
-        description="the folder: a local path or a URL such as s3://bucket/photos"
-    )
+    path: Annotated[str, Runtime()] = Field(description="the folder: a local path or a URL such as s3://bucket/photos")
     shard_rows: int = Field(1000, ge=1, description="samples per shard")
     extensions: tuple[str, ...] = Field(
         RASTER_EXTENSIONS, description="file name extensions of images, without the dot; case does not matter"

@@ -17,8 +17,8 @@ from curate.acquire.extensions import EXTENSION_OF
 from curate.acquire.listing import Found, Root
 from curate.acquire.patterns import THREADS, find_files, root_of
 from curate.codec.formats import sniff
+from curate.core.contracts import Incoming, Portion, Runtime, Source
 from curate.core.errors import InputError, Reject
-from curate.core.stage import Execution, Incoming, Portion, Source
 
 BATCH_BYTES = 8 << 20
 """Decoded bytes of a batch, about; its rows follow from the mean size of a row."""
@@ -47,7 +47,7 @@ class ImportParquet(Source):
     unique_keys: ClassVar[bool] = False
 
     namespace: str = Field(description="enters every key: the same source id in another namespace is another sample")
-    path: Annotated[str | tuple[str, ...], Execution()] = Field(
+    path: Annotated[str | tuple[str, ...], Runtime()] = Field(
         description="parquet files: a folder, a file, a glob, a pattern such as train-{000..127}.parquet, or a list"
     )
     shard_rows: int = Field(1000, ge=1, description="samples per shard, at most")

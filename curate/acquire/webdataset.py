@@ -18,8 +18,8 @@ from curate.acquire.groups import TEXT_SUFFIXES, Group, group_members, pick_imag
 from curate.acquire.listing import Found, Root
 from curate.acquire.patterns import THREADS, find_files, root_of
 from curate.codec.tars import MEMBER_REASONS, Member, members
+from curate.core.contracts import Incoming, Portion, Runtime, Source
 from curate.core.errors import InputError, Reject
-from curate.core.stage import Execution, Incoming, Portion, Source
 
 COUNTED_TABLES = 2000
 """At most so many tables of img2dataset are opened before a run to know their rows."""
@@ -47,7 +47,7 @@ class ImportWebDataset(Source):
     unique_keys: ClassVar[bool] = False
 
     namespace: str = Field(description="enters every key: the same source id in another namespace is another sample")
-    path: Annotated[str | tuple[str, ...], Execution()] = Field(
+    path: Annotated[str | tuple[str, ...], Runtime()] = Field(
         description="tars: a folder, a file, a glob, a pattern such as s3://bucket/{00000..00127}.tar, or a list"
     )
     layout: Literal["auto", "webdataset", "img2dataset"] = Field(

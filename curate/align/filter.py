@@ -15,9 +15,9 @@ from pydantic import Field, PrivateAttr
 
 from curate.align.scores import scores_of
 from curate.align.threshold import KIND
+from curate.core.contracts import Artifact, Batch, Map
 from curate.core.errors import CurateError
 from curate.core.items import PER_ITEM, texts_of
-from curate.core.stage import Artifact, Batch, Map
 
 
 class Filter(Map):

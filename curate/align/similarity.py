@@ -16,8 +16,8 @@ from pydantic import Field
 
 from curate import encoders
 from curate.align.scores import cosines, encoded
+from curate.core.contracts import Artifact, Batch
 from curate.core.items import PER_ITEM, texts_of
-from curate.core.stage import Artifact, Batch
 from curate.core.vectors import from_binary, same_encoder
 from curate.encoders.stage import EncoderMap
 

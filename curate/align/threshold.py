@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from curate.align.scores import is_list, numbers_of
+from curate.core.contracts import Artifact, Reduce, Table
 from curate.core.errors import CurateError
-from curate.core.stage import Artifact, Reduce, Table
 
 KIND = "threshold"
 EXACT_VALUES = 1 << 20

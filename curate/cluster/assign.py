@@ -16,8 +16,8 @@ from curate.cluster.embeddings import embedding_columns, finite_rows, read_embed
 from curate.cluster.nearest import nearest
 from curate.cluster.tree import LEAVES, ancestors
 from curate.cluster.vectors import vectors_of
+from curate.core.contracts import Artifact, Batch, Map, Resources, Runtime
 from curate.core.errors import CurateError
-from curate.core.stage import Artifact, Batch, Execution, Map, Resources
 from curate.core.vectors import same_encoder
 
 
@@ -42,8 +42,8 @@ class Assign(Map):
     probe: int = Field(
         PROBE, ge=1, description="Cells that a row looks into, of a tree fitted by cells; others are searched whole."
     )
-    threads: Annotated[int, Execution()] = Field(1, ge=1, description="Cores of one task.")
-    gpus: Annotated[float | None, Execution()] = Field(
+    threads: Annotated[int, Runtime()] = Field(1, ge=1, description="Cores of one task.")
+    gpus: Annotated[float | None, Runtime()] = Field(
         None, ge=0, description="GPUs of one task of a cluster; null is one if the machine that starts the run has any."
     )
 

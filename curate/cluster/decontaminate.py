@@ -15,8 +15,8 @@ from curate.cluster.embeddings import read_embeddings
 from curate.cluster.hash_index import BITS, HashIndex
 from curate.cluster.reference import KIND, PRINTS
 from curate.cluster.semantic_kernels import best_within, unit_rows
+from curate.core.contracts import Artifact, Batch, Map
 from curate.core.errors import CurateError
-from curate.core.stage import Artifact, Batch, Map
 from curate.core.vectors import from_binary, same_encoder
 
 _AT_ONCE = 1 << 14

@@ -13,7 +13,7 @@ from pydantic import Field, PrivateAttr
 from curate.cluster.drift_figures import divergences, far_limit, left_out, shift
 from curate.cluster.profile import leaves_of
 from curate.cluster.sizes import entropy, gini
-from curate.core.stage import Artifact, Reduce, Table
+from curate.core.contracts import Artifact, Reduce, Table
 from curate.core.tree import TreeShape
 
 _STATE = pa.schema([(name, pa.int64()) for name in ("leaf", "new", "rows", "far")])

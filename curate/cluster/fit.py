@@ -12,10 +12,10 @@ from pydantic import Field, model_validator
 
 from curate.cluster.backends import gpus_of
 from curate.cluster.embeddings import LEAST_SPREAD, embedding_columns, held_embeddings, made_by
+from curate.core.contracts import Artifact, Fit, Resources, Runtime, Table
 from curate.core.errors import CurateError
 from curate.core.group import Group
 from curate.core.hashing import rank_below, ranks
-from curate.core.stage import Artifact, Execution, Fit, Resources, Table
 
 if TYPE_CHECKING:
     from curate.cluster.tree import Tree
@@ -65,8 +65,8 @@ class FitTree(Fit):
         True, description="Cluster directions, with centroids of unit length; false clusters vectors with their norms."
     )
     seed: int = Field(0, ge=0, description="Seed of the sample and of the starts of k-means.")
-    threads: Annotated[int, Execution()] = Field(2, ge=1, description="Cores of one worker.")
-    gpus: Annotated[float | None, Execution()] = Field(
+    threads: Annotated[int, Runtime()] = Field(2, ge=1, description="Cores of one worker.")
+    gpus: Annotated[float | None, Runtime()] = Field(
         None,
         ge=0,
         description="GPUs of one worker of a cluster; null is one if the machine that starts the run has any.",

@@ -17,9 +17,9 @@ from curate.cluster import profile_state as state
 from curate.cluster.profile_figures import Limits
 from curate.cluster.profile_table import Counted
 from curate.cluster.sizes import entropy, gini
+from curate.core.contracts import Artifact, Reduce, Table
 from curate.core.errors import CurateError
 from curate.core.hashing import ranks
-from curate.core.stage import Artifact, Reduce, Table
 from curate.core.tree import TreeShape
 
 CAPTION_CHARACTERS, SOURCE_CHARACTERS = 300, 100

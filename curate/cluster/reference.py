@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
+from curate.core.contracts import Artifact, Reduce, Table
 from curate.core.errors import CurateError
-from curate.core.stage import Artifact, Reduce, Table
 from curate.core.vectors import identity_of
 
 KIND = "reference_set"

@@ -12,9 +12,9 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from curate.cluster.picking import copies_of
 from curate.cluster.sampling import leaf_quotas
+from curate.core.contracts import Artifact, Select, Table
 from curate.core.errors import CurateError
 from curate.core.hashing import ranks
-from curate.core.stage import Artifact, Select, Table
 
 NOT_SAMPLED = "not_sampled"
 

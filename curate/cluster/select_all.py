@@ -9,8 +9,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import Field
 
+from curate.core.contracts import Select, Table
 from curate.core.hashing import key_words
-from curate.core.stage import Select, Table
 
 UNITS = 1024
 """Rows are dealt to this many units by key, so that buckets stay small."""

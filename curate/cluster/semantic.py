@@ -17,10 +17,10 @@ from pydantic import Field, PrivateAttr
 from curate.cluster.embeddings import finite_rows, made_by, read_embeddings
 from curate.cluster.semantic_kernels import unit_rows
 from curate.cluster.semantic_sets import SemanticSets, semantic_sets
+from curate.core.contracts import Artifact, Fit, Resources, Runtime, Table
 from curate.core.errors import CurateError, InputError
 from curate.core.group import Group, Part
 from curate.core.hashing import key_words, keys_of_words
-from curate.core.stage import Artifact, Execution, Fit, Resources, Table
 from curate.core.vectors import from_binary, same_encoder
 
 KIND = "duplicate_sets"
@@ -65,7 +65,7 @@ class SemanticDuplicates(Fit):
     )
     embedding: str = Field("embedding", description="Column with the vectors; a column of `image.embed`.")
     seed: int = Field(0, ge=0, description="Seed of `keep: random`.")
-    threads: Annotated[int, Execution()] = Field(1, ge=1, description="Cores of one task.")
+    threads: Annotated[int, Runtime()] = Field(1, ge=1, description="Cores of one task.")
 
     _tree: Artifact = PrivateAttr()
     _clusters: list[int] = PrivateAttr()

@@ -1,14 +1,15 @@
 """Per-item columns: a row's texts (sentences; later clips) as a list, and what is known of each as a list beside it.
 
 A row's item is named by its place in the list: item "2" of a row is element 2 of every per-item column of that row.
-An element that is null is an item that is not there (a sentence that a filter has refused), so that names never move.
-A plain text column is a row of one item, "0". Fields of per-item columns carry the metadata `PER_ITEM`; what packs or
-shows an item takes its element.
+An element that is null is an item that is not there (a sentence that a filter has rejected), so that names never move.
+A plain text column is a row of one item, "0". Fields of per-item columns carry the metadata `places_of(column)`: the
+column whose places they follow, or their own name for a column that makes items. Columns that lead to the same root
+form a family, and an item that a filter rejects is missing in all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,24 @@ from curate.core.errors import CurateError
 
 PER_ITEM = {"per": "item"}
 """Field metadata of a list column that has a value for each item of its row."""
+
+
+def places_of(column: str) -> dict[str, str]:
+    """Field metadata of a list column with a value for each item of `column`."""
+    return {**PER_ITEM, "places": column}
+
+
+def family_of(column: str, fields: Mapping[str, pa.Field]) -> str:
+    """Name of the column that first made the items that a column's places follow; the column itself if it follows
+    none."""
+    seen = {column}
+    while column in fields:
+        followed = (fields[column].metadata or {}).get(b"places", column.encode()).decode()
+        if followed in seen:
+            return column
+        seen.add(followed)
+        column = followed
+    return column
 
 
 def per_item(field: pa.Field) -> bool:

@@ -28,10 +28,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curate.core.arrays import read_arrays
+from curate.core.contracts import Artifact
 from curate.core.errors import AlreadyExistsError, PinnedError, StorageError
 from curate.core.ledger import Entry
 from curate.core.spill import Spill
-from curate.core.stage import Artifact
 from curate.core.storage import Storage
 
 POOL_SCHEMA = pa.schema(

@@ -21,9 +21,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from curate.core import registry
+from curate.core.contracts import Map, Pack, Report, Select, Source, Stage
 from curate.core.errors import CurateError, RecipeError
 from curate.core.rows import POOL_COLUMNS
-from curate.core.stage import Map, Pack, Report, Select, Source, Stage
 
 RESERVED = ("op", "from")
 PIN = "pin:"

@@ -12,9 +12,9 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from curate.core import registry
+from curate.core.contracts import Stage
 from curate.core.errors import RecipeError
 from curate.core.pipeline import RESERVED, Pipeline, build_stage
-from curate.core.stage import Stage
 
 TOP = ("vars", "workspace", "stages", "description")
 Places = dict[tuple[str, ...], int]

@@ -6,8 +6,8 @@ import difflib
 import importlib
 from importlib.metadata import entry_points
 
+from curate.core.contracts import Stage
 from curate.core.errors import RecipeError
-from curate.core.stage import Stage
 
 OPS = {
     "import.folder": "curate.acquire.folder:ImportFolder",
@@ -73,5 +73,5 @@ def resolve(op: str) -> type[Stage]:
     except (ImportError, AttributeError) as error:
         raise RecipeError(f"op: {op!r} cannot be imported ({error}); check the name or install its package") from error
     if not (isinstance(found, type) and issubclass(found, Stage)):
-        raise RecipeError(f"op: {op!r} is no Stage; give a class derived from curate.core.stage.Stage")
+        raise RecipeError(f"op: {op!r} is no Stage; give a class derived from curate.core.contracts.Stage")
     return found

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from curate.core.stage import Artifact
+from curate.core.contracts import Artifact
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from curate.core.contracts import Artifact
 from curate.core.nouns import Manifest
-from curate.core.stage import Artifact
 
 
 class View(Protocol):

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PrivateAttr, field_validator
 
+from curate.core.contracts import Artifact, Map, Resources, Runtime
 from curate.core.errors import CurateError
-from curate.core.stage import Artifact, Execution, Map, Resources
 from curate.encoders.base import Encoder, identity, load, place, problems
 from curate.encoders.spec import parse_spec
 
@@ -28,8 +28,8 @@ class EncoderMap(Map):
     precision: Literal["float32", "bfloat16", "float16"] = Field(
         default="float32", description="arithmetic of the model; bfloat16 is several times faster on a GPU"
     )
-    threads: Annotated[int, Execution()] = Field(default=1, ge=1, description="CPU threads of the model")
-    device: Annotated[Literal["auto", "cpu", "cuda"], Execution()] = Field(
+    threads: Annotated[int, Runtime()] = Field(default=1, ge=1, description="CPU threads of the model")
+    device: Annotated[Literal["auto", "cpu", "cuda"], Runtime()] = Field(
         default="auto", description="auto takes a GPU if the machine that starts the run has one; a cluster's is cuda"
     )
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from curate.core.contracts import Resources, Stage
 from curate.core.errors import CurateError, StorageError
 from curate.core.nouns import StoredArtifact
-from curate.core.stage import Resources, Stage
 from curate.core.storage import Storage
 
 ATTEMPTS = 3
@@ -102,7 +102,7 @@ def set_up(
 ) -> Stage:
     """The stage after its `setup`, once per process, workspace and fingerprint; those outside of `keep` are let go.
 
-    Execution parameters are no part of a fingerprint, so the stage as it was written is compared too."""
+    Runtime parameters are no part of a fingerprint, so the stage as it was written is compared too."""
     place = storage.url_of(key)
     with _lock:
         if place not in _ready or _ready[place][0] != stage:

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from curate.core.contracts import Batch, Map
 from curate.core.errors import CurateError, Reject
 from curate.core.ledger import ERROR_PREFIX, Entry
-from curate.core.stage import Batch, Map
 
 
 @dataclass

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
+from curate.core.contracts import Fit
 from curate.core.ledger import Entry
 from curate.core.nouns import save_artifact
 from curate.core.pipeline import Node
-from curate.core.stage import Fit
 from curate.engine.backend import set_up
 from curate.engine.build_global import tidy
 from curate.engine.context import Built, Context

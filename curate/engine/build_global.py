@@ -8,13 +8,13 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from curate.core.contracts import Pack, Reduce, Report, Select
 from curate.core.errors import InputError, TargetError
 from curate.core.hashing import digest
 from curate.core.ledger import Entry, total
 from curate.core.nouns import save_artifact
 from curate.core.pipeline import Node
 from curate.core.rows import ColumnsRef
-from curate.core.stage import Pack, Reduce, Report, Select
 from curate.engine import packing, selecting, shuffle, tasks
 from curate.engine.context import Built, Context
 from curate.engine.segments import read_ledger

@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from curate.core.contracts import Map, Resources
 from curate.core.ledger import ERROR_PREFIX, SET_ASIDE, Entry, total
 from curate.core.nouns import Shard
 from curate.core.pipeline import Node
 from curate.core.rows import ColumnsRef, Rows
-from curate.core.stage import Map, Resources
 from curate.engine import segments
 from curate.engine.backend import How, Outcome
 from curate.engine.context import Built, Context

@@ -9,12 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+from curate.core.contracts import Source
 from curate.core.errors import InputError
 from curate.core.hashing import digest
 from curate.core.ledger import SET_ASIDE, Entry, total
 from curate.core.nouns import Manifest, Shard, in_place, pool_base
 from curate.core.pipeline import Node
-from curate.core.stage import Source
 from curate.core.storage import Storage, open_storage
 from curate.engine.context import Built, Context, Pool
 from curate.engine.preflight import record_path

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from curate.core import lease
+from curate.core.contracts import Map, Pack, Portion, Report, Resources, Select, Source, Stage
 from curate.core.errors import BudgetError, CurateError, DrainedError, StageError
 from curate.core.hashing import digest
 from curate.core.ledger import Entry
 from curate.core.nouns import Manifest, Shard
 from curate.core.pipeline import PIN, Node, Pipeline
 from curate.core.rows import ColumnsRef, Rows
-from curate.core.stage import Map, Pack, Portion, Report, Resources, Select, Source, Stage
 from curate.core.storage import Storage
 from curate.core.tombstones import Tombstones
 from curate.engine.backend import HOW, Backend, How, Outcome

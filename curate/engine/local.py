@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from curate.core.stage import Resources
+from curate.core.contracts import Resources
 from curate.engine.backend import HOW, How, Outcome, attempt
 from curate.engine.isolated import run_isolated
 

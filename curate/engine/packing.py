@@ -17,12 +17,12 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from curate.codec.tars import TarWriter, read_spans
+from curate.core.contracts import Pack
 from curate.core.errors import CurateError, Reject, StorageError
 from curate.core.hashing import digest_bytes, ranks
 from curate.core.items import element, per_item
 from curate.core.nouns import Shard, read_shards
 from curate.core.rows import POOL_COLUMNS, ColumnsRef, Rows, rejects_to_mask
-from curate.core.stage import Pack
 from curate.core.storage import Storage, open_storage
 from curate.engine import shuffle
 from curate.engine.backend import set_up

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from curate.core import faults
 from curate.core.arrays import CHUNK_BYTES, Member, members, read_arrays, read_rows, write_arrays
+from curate.core.contracts import PLAIN_NAME, Fit
 from curate.core.errors import InputError
 from curate.core.group import Arrays, Part, Step, frozen
 from curate.core.nouns import Shard
 from curate.core.rows import Rows
 from curate.core.spill import Spill, spilled
-from curate.core.stage import PLAIN_NAME, Fit
 from curate.core.storage import Storage
 from curate.engine.backend import set_up
 

@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 
 from curate.codec.images import decode
 from curate.codec.tars import read_spans
+from curate.core.contracts import Map, Sample
 from curate.core.errors import CurateError, Reject
 from curate.core.ledger import ERROR_PREFIX, Entry
 from curate.core.nouns import Shard, in_place
 from curate.core.rows import Rows, rejects_to_mask
-from curate.core.stage import Map, Sample
 from curate.core.storage import Storage, open_storage
 from curate.engine import ahead, segments
 from curate.engine.backend import set_up

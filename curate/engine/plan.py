@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from rich.table import Table
 
 from curate.core import tombstones
+from curate.core.contracts import Map, Select, Source
 from curate.core.hashing import digest
 from curate.core.nouns import Manifest, Shard
 from curate.core.pipeline import Node, Pipeline
-from curate.core.stage import Map, Select, Source
 from curate.core.storage import Storage
 from curate.engine import build_global, build_maps, pins
 from curate.engine.backend import Backend

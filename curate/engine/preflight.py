@@ -6,10 +6,10 @@ import math
 import shutil
 from pathlib import Path
 
+from curate.core.contracts import Portion, Select, Source
 from curate.core.errors import InputError, PreflightError
 from curate.core.hashing import digest
 from curate.core.pipeline import Node, Pipeline
-from curate.core.stage import Portion, Select, Source
 from curate.core.storage import Storage
 
 Planned = dict[str, tuple[list[Portion], float]]

@@ -27,8 +27,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import ray
 from ray.exceptions import RayActorError, RayTaskError
 
+from curate.core.contracts import Resources
 from curate.core.errors import CurateError
-from curate.core.stage import Resources
 from curate.engine.backend import ATTEMPTS, HOW, How, Outcome, attempt
 from curate.engine.isolated import run_isolated
 from curate.engine.queue import Queue

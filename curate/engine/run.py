@@ -20,6 +20,7 @@ from typing import Any
 from rich.console import Console
 
 from curate.core import lease, tombstones
+from curate.core.contracts import PLAIN_NAME, Fit, Map, Pack, Reduce, Report, Select, Source
 from curate.core.errors import (
     AlreadyExistsError,
     CurateError,
@@ -32,7 +33,6 @@ from curate.core.errors import (
 from curate.core.ledger import Entry
 from curate.core.nouns import Manifest
 from curate.core.pipeline import Node, Pipeline
-from curate.core.stage import PLAIN_NAME, Fit, Map, Pack, Reduce, Report, Select, Source
 from curate.core.storage import Storage, open_workspace
 from curate.engine import build_global, build_maps, pins
 from curate.engine.backend import HOW, Backend, How, Outcome

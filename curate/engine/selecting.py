@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curate.core.contracts import Select
 from curate.core.hashing import key_words
 from curate.core.ledger import Entry
 from curate.core.nouns import Shard
 from curate.core.rows import Rows
-from curate.core.stage import Select
 from curate.core.storage import Storage
 from curate.core.tombstones import Tombstones
 from curate.engine import shuffle

@@ -17,12 +17,12 @@ import pyarrow.compute as pc
 
 from curate.codec.images import probe
 from curate.codec.tars import TarWriter, read_spans
+from curate.core.contracts import Incoming, Portion, Reduce, Source
 from curate.core.errors import Undecodable
 from curate.core.hashing import digest_bytes, key_words, make_key, rank_below, ranks
 from curate.core.ledger import Entry
 from curate.core.nouns import POOL_SCHEMA, Shard, save_artifact
 from curate.core.rows import Rows
-from curate.core.stage import Incoming, Portion, Reduce, Source
 from curate.core.storage import Storage, open_storage
 from curate.engine.backend import set_up
 from curate.engine.segments import dump

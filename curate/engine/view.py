@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.codec.tars import read_spans
+from curate.core.contracts import Artifact, Map, Pack, Select
 from curate.core.nouns import Manifest, Shard, StoredArtifact
 from curate.core.pipeline import Node
 from curate.core.rows import POOL_COLUMNS, ColumnsRef, Rows
-from curate.core.stage import Artifact, Map, Pack, Select
 from curate.core.storage import Storage
 from curate.engine.context import Context
 from curate.engine.passes import locate

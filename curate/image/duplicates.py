@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import Field, PrivateAttr
 
+from curate.core.contracts import Artifact, Batch, Fit, Map, Table
 from curate.core.errors import CurateError
 from curate.core.group import Group, Part
 from curate.core.hashing import key_words, keys_of_words
-from curate.core.stage import Artifact, Batch, Fit, Map, Table
 
 KIND = "duplicate_sets"
 _REFUSED = ["none", "exact", "near", "semantic"]

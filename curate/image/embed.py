@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from curate.core.stage import Batch, Execution, Sample
+from curate.core.contracts import Batch, Runtime, Sample
 from curate.core.vectors import has_direction, to_binary, vector_type
 from curate.encoders.stage import SPECS, EncoderMap
 
@@ -31,7 +31,7 @@ class Embed(EncoderMap):
         pattern=r"^[a-z][a-z0-9_]*$",
         description="name of the column of vectors; '<column>_norm' holds their lengths",
     )
-    batch_size: Annotated[int, Execution()] = Field(
+    batch_size: Annotated[int, Runtime()] = Field(
         default=64, ge=1, description="pictures per forward pass; lower it when a GPU runs out of memory"
     )
 

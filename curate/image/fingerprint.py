@@ -10,7 +10,7 @@ from PIL import Image
 from pydantic import Field
 
 from curate.codec.images import MAX_PIXELS
-from curate.core.stage import Batch, Execution, Map, Sample
+from curate.core.contracts import Batch, Map, Runtime, Sample
 from curate.image.perceptual import HASH_BYTES, MIN_ONES, perceptual_hash
 
 SCHEMA = pa.schema(
@@ -33,7 +33,7 @@ class Fingerprint(Map):
     pixels: ClassVar[bool] = True
 
     max_pixels: int = Field(MAX_PIXELS, ge=1, description="Width x height above which nothing is decoded.")
-    threads: Annotated[int, Execution(), Field(ge=1, description="Decoding threads.")] = 2
+    threads: Annotated[int, Runtime(), Field(ge=1, description="Decoding threads.")] = 2
 
     def writes(self) -> tuple[str, ...]:
         return tuple(SCHEMA.names)

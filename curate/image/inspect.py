@@ -13,8 +13,8 @@ from pydantic import Field, field_validator
 
 from curate.codec.formats import DECODED
 from curate.codec.images import MAX_PIXELS, Probe, probe
+from curate.core.contracts import Batch, Map, Runtime, Sample
 from curate.core.errors import Undecodable
-from curate.core.stage import Batch, Execution, Map, Sample
 
 SCHEMA = pa.schema(
     [
@@ -52,7 +52,7 @@ class Inspect(Map):
         "keep", description="What happens to pictures of several frames; kept ones are represented by their first."
     )
     formats: list[str] | None = Field(None, description=f"Formats to keep, out of {', '.join(DECODED)}; all when null.")
-    threads: Annotated[int, Execution(), Field(ge=1, description="Decoding threads.")] = 2
+    threads: Annotated[int, Runtime(), Field(ge=1, description="Decoding threads.")] = 2
 
     @field_validator("formats")
     @classmethod

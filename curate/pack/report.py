@@ -18,7 +18,7 @@ import jinja2
 from markupsafe import Markup
 from pydantic import Field
 
-from curate.core.stage import Execution, Report
+from curate.core.contracts import Report, Runtime
 from curate.core.view import View
 from curate.pack import report_page as page
 from curate.pack.report_counters import counters
@@ -61,7 +61,7 @@ class ReportHtml(Report):
     )
     rejects_shown: int = Field(default=12, ge=0, le=200, description="Refused pictures per stage and reason.")
     thumbnail_pixels: int = Field(default=128, ge=32, le=512, description="Longer side of a thumbnail, in pixels.")
-    threads: Annotated[int, Execution()] = Field(default=2, ge=1, description="Threads that decode pictures.")
+    threads: Annotated[int, Runtime()] = Field(default=2, ge=1, description="Threads that decode pictures.")
 
     def render(self, view: View) -> dict[str, bytes]:
         """`index.html`. Reads every table twice, and the bytes of the pictures it shows."""

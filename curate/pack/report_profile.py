@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from curate.core import registry
+from curate.core.contracts import Artifact
 from curate.core.errors import CurateError
-from curate.core.stage import Artifact
 from curate.core.view import View
 from curate.pack.report_format import number, percent
 from curate.pack.report_survey import Level

@@ -12,8 +12,8 @@ from pydantic import Field, field_validator, model_validator
 
 from curate.codec.formats import sniff
 from curate.codec.images import probe
+from curate.core.contracts import Pack, Packed
 from curate.core.errors import Undecodable
-from curate.core.stage import Pack, Packed
 from curate.pack.carry import META, carried_values, carry_mapping, describe
 from curate.pack.resize import EXTENSIONS, Format, resize
 

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
+from curate.core.contracts import Artifact, Reduce, Table
 from curate.core.hashing import ranks
-from curate.core.stage import Artifact, Reduce, Table
 from curate.text.boilerplate_kernels import Limits, Phrase, Words, boilerplate, words_of
 from curate.text.language import plain_texts
 

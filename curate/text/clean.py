@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
-from curate.core.stage import Batch, Map
+from curate.core.contracts import Batch, Map
 from curate.text.rules import DEFAULT, NAMES, UNSETTLED, Rule, chosen, clean, hint, steps
 
 SCHEMA = pa.schema([pa.field("text", pa.string(), metadata={"of": "caption, cleaned"})])

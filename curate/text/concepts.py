@@ -14,8 +14,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import Field, PrivateAttr, field_validator
 
+from curate.core.contracts import Artifact, Batch, Map
 from curate.core.items import PER_ITEM, texts_of
-from curate.core.stage import Artifact, Batch, Map
 from curate.text import wordnet
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import Field
 
+from curate.core.contracts import Artifact, Reduce, Table
 from curate.core.entries import entries_of
 from curate.core.errors import CurateError
-from curate.core.stage import Artifact, Reduce, Table
 
 STATE = pa.schema(
     [

@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import Field, PrivateAttr
 
+from curate.core.contracts import Artifact, Batch, Fit, Map, Table
 from curate.core.errors import CurateError
 from curate.core.group import Arrays, Group, Part
 from curate.core.hashing import key_words, keys_of_words
-from curate.core.stage import Artifact, Batch, Fit, Map, Table
 from curate.text.duplicates_kernels import as_bytes, digest_words, found_in, normalised, packed, repeated
 from curate.text.language import plain_texts
 

@@ -11,9 +11,9 @@ import polars as pl
 import pyarrow as pa
 from pydantic import Field
 
+from curate.core.contracts import Artifact, Reduce, Runtime, Table
 from curate.core.errors import InputError
 from curate.core.hashing import digest_bytes
-from curate.core.stage import Artifact, Execution, Reduce, Table
 from curate.text import vocabulary_counts, wordnet
 from curate.text.hashtag_edits import read_bytes, read_edits, to_tsv
 from curate.text.hashtag_rules import UNMAPPED, Row, Settings, mapped
@@ -68,7 +68,7 @@ class HashtagMap(Reduce):
         "times as frequent; null mends no spelling.",
     )  # fmt: skip
     least_count: int = Field(1, ge=1, description="Uses below which a canonical tag is dropped: its tags are rare.")
-    edits: Annotated[Path | None, Execution()] = Field(
+    edits: Annotated[Path | None, Runtime()] = Field(
         None,
         description="File of canonical tags that win over all rules: lines of tag, TAB, canonical, TAB, kind (none: "
         "unmapped), as `curate text map` prints them, or .json.",

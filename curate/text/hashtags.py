@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Literal
 import pyarrow as pa
 from pydantic import Field, PrivateAttr
 
+from curate.core.contracts import Artifact, Batch, Map
 from curate.core.items import PER_ITEM
-from curate.core.stage import Artifact, Batch, Map
 from curate.text.hashtag_map import KIND
 from curate.text.segment import folded
 

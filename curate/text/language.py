@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, PrivateAttr, field_validator
 
+from curate.core.contracts import Artifact, Batch, Map, Runtime
 from curate.core.errors import CurateError, InputError
-from curate.core.stage import Artifact, Batch, Execution, Map
 
 if TYPE_CHECKING:
     from curate.text.language_model import LanguageModel
@@ -63,7 +63,7 @@ class Language(Map):
     batch_rows: ClassVar[int] = 4096
 
     column: str = Field("text", description="Column of the texts: one text a row.")
-    model: Annotated[str | None, Execution()] = Field(
+    model: Annotated[str | None, Runtime()] = Field(
         None,
         description="A fastText model for languages (lid.176.bin: 126 MB, more exact); the compact one that is "
         "installed with this package when null. It counts by its content, not by its path.",

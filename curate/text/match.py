@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field, PrivateAttr
 
+from curate.core.contracts import Artifact, Batch, Map
 from curate.core.items import PER_ITEM, texts_of
-from curate.core.stage import Artifact, Batch, Map
 from curate.text.match_trie import WordTrie
 
 

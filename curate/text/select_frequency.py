@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, PrivateAttr, model_validator
 
+from curate.core.contracts import Artifact
 from curate.core.entries import Entries
 from curate.core.errors import TargetError
-from curate.core.stage import Artifact
 from curate.text.balance import power_mean, rarest, repeat_factor, solve_threshold
 from curate.text.select_items import SelectItems
 

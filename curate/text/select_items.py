@@ -10,10 +10,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import Field, PrivateAttr
 
+from curate.core.contracts import Artifact, Select, Table
 from curate.core.entries import Entries, entries_of, nested, numbered_of
 from curate.core.errors import CurateError, TargetError
 from curate.core.hashing import key_words, ranks_of_words
-from curate.core.stage import Artifact, Select, Table
 from curate.text.balance import drawn_copies, rarest, uniform
 from curate.text.counts import grouped
 from curate.text.counts_book import Book

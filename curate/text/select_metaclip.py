@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, PrivateAttr, model_validator
 
+from curate.core.contracts import Artifact
 from curate.core.entries import TAIL_SHARE, Entries, tail_count
-from curate.core.stage import Artifact
 from curate.text.balance import any_probability, log_missed, take_probability
 from curate.text.select_items import SelectItems
 

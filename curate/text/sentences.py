@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import Field
 
+from curate.core.contracts import Batch, Map
 from curate.core.items import PER_ITEM
-from curate.core.stage import Batch, Map
 from curate.text.language import plain_texts
 from curate.text.sentences_kernels import POSSIBLE, split_sentences
 

@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Literal
 import pyarrow as pa
 from pydantic import Field, PrivateAttr, field_validator
 
+from curate.core.contracts import Artifact, Batch, Map
 from curate.core.errors import CurateError
-from curate.core.stage import Artifact, Batch, Map
 from curate.text.boilerplate import KIND
 from curate.text.boilerplate_kernels import Stripper, Words, words_of
 from curate.text.language import plain_texts

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 import pyarrow as pa
 from pydantic import Field, field_validator
 
+from curate.core.contracts import Batch, Map
 from curate.core.items import texts_of
-from curate.core.stage import Batch, Map
 from curate.text.language import plain_texts
 
 _META = "meta."

@@ -11,10 +11,10 @@ from typing import Annotated, Any, ClassVar, Self
 import polars as pl
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from curate.core.contracts import Artifact, Reduce, Runtime, Table
 from curate.core.errors import CurateError, InputError
 from curate.core.hashing import digest_bytes
 from curate.core.items import texts_of
-from curate.core.stage import Artifact, Execution, Reduce, Table
 from curate.text import vocabulary_counts, wordnet
 from curate.text.stopwords import STOP_WORDS
 from curate.text.vocabulary_counts import Counts
@@ -53,7 +53,7 @@ class BuildVocabulary(Reduce):
     bigrams: Bigrams | None = Field(
         Bigrams(), description="Pairs of words by `count` and `pmi`; null takes no pairs of the pool."
     )
-    entries: Annotated[Path | None, Execution()] = Field(
+    entries: Annotated[Path | None, Runtime()] = Field(
         None, description="File of further entries: a JSON list of strings, or .txt with one a line."
     )
     stop_words: bool = Field(

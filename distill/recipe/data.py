@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator, model_validator
 
-from curate.core.stage import Execution
+from curate.core.contracts import Runtime
 from distill.recipe.section import Section, Width
 
 Positive = Annotated[float, Field(gt=0, le=1e12)]
@@ -15,7 +15,7 @@ Positive = Annotated[float, Field(gt=0, le=1e12)]
 class SourceRecipe(Section):
     """One dataset of the blend."""
 
-    dataset: Annotated[str, Execution()]
+    dataset: Annotated[str, Runtime()]
     """A dataset folder of `curate`, or any WebDataset: a folder of tars or `tars-{000..099}.tar`; local or s3://. Its
     content enters the fingerprint, its place does not."""
     weight: Annotated[float | None, Field(gt=0, le=1e12)] = None
@@ -82,7 +82,7 @@ class DataRecipe(Section):
     window_shards: Width = 4
     """lanes x window_shards tars are shuffled into one another."""
     augment: AugmentRecipe | None = None
-    max_bad_fraction: Annotated[float, Execution(), Field(ge=0, le=1)] = 0.05
+    max_bad_fraction: Annotated[float, Runtime(), Field(ge=0, le=1)] = 0.05
     """The run fails when more of the samples than this had to be skipped."""
 
     @property

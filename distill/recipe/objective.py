@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from curate.core.stage import Execution
+from curate.core.contracts import Runtime
 from distill.recipe.section import Section, Share, Weight
 
 
@@ -29,12 +29,12 @@ class RelationsRecipe(Section):
 
 
 class TeacherRecipe(Section):
-    encoder: Annotated[str, Execution()]
+    encoder: Annotated[str, Runtime()]
     """A curate encoder: descriptor, tiny, timm:NAME, open_clip:NAME, hf:NAME, distill:PATH, any with @PATH to a local
     checkpoint. Its identity (name, digest of its weights, preprocessing) enters the fingerprint, its path does not."""
     name: Annotated[str | None, Field(pattern=r"^[\w.-]+$")] = None
     """Of its losses and heads; None: the encoder's."""
-    called: Annotated[str | None, Execution()] = None
+    called: Annotated[str | None, Runtime()] = None
     """The encoder as the recipe had it, where a run has written its path down as an absolute one: the name without
     `name`."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"

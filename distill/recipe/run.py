@@ -6,40 +6,40 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from curate.core.stage import Execution
+from curate.core.contracts import Runtime
 from distill.recipe.section import Section
 
 
 class RunRecipe(Section):
-    folder: Annotated[str, Execution()] = "runs/distill/{name}-{fingerprint}"
+    folder: Annotated[str, Runtime()] = "runs/distill/{name}-{fingerprint}"
     """Where checkpoints, metrics and results go (a local folder). `{fingerprint}` gives every configuration its own."""
-    device: Annotated[str, Execution()] = "auto"
+    device: Annotated[str, Runtime()] = "auto"
     """auto (the GPU if there is one), cpu, cuda, or one of several GPUs: cuda:1."""
-    threads: Annotated[int, Execution(), Field(ge=0)] = 0
+    threads: Annotated[int, Runtime(), Field(ge=0)] = 0
     """Threads of torch; 0 leaves its default."""
-    workers: Annotated[int, Execution(), Field(ge=1)] = 2
+    workers: Annotated[int, Runtime(), Field(ge=1)] = 2
     """Reading and decoding threads of each rank."""
-    prefetch_steps: Annotated[int, Execution(), Field(ge=0)] = 2
-    cache_bytes: Annotated[int, Execution(), Field(ge=0)] = 1 << 30
+    prefetch_steps: Annotated[int, Runtime(), Field(ge=0)] = 2
+    cache_bytes: Annotated[int, Runtime(), Field(ge=0)] = 1 << 30
     """Memory of each rank for decoded pictures and teacher targets, so that later epochs decode nothing."""
-    teacher_cache: Annotated[str | None, Execution()] = None
+    teacher_cache: Annotated[str | None, Runtime()] = None
     """Folder that `distill teach` has filled with what teachers say; what is not there is computed."""
-    checkpoint_every: Annotated[int, Execution(), Field(ge=1)] = 500
+    checkpoint_every: Annotated[int, Runtime(), Field(ge=1)] = 500
     """Steps."""
-    keep_checkpoints: Annotated[int, Execution(), Field(ge=1)] = 2
-    log_every: Annotated[int, Execution(), Field(ge=1)] = 10
+    keep_checkpoints: Annotated[int, Runtime(), Field(ge=1)] = 2
+    log_every: Annotated[int, Runtime(), Field(ge=1)] = 10
     """Steps averaged into one line of metrics.jsonl."""
-    tensorboard: Annotated[bool, Execution()] = True
+    tensorboard: Annotated[bool, Runtime()] = True
     """Event files beside metrics.jsonl."""
-    attention: Annotated[Literal["auto", "flex", "varlen", "sdpa_loop"], Execution()] = "auto"
+    attention: Annotated[Literal["auto", "flex", "varlen", "sdpa_loop"], Runtime()] = "auto"
     """auto: flex on a GPU, sdpa_loop elsewhere."""
-    parallel: Annotated[Literal["replicated", "fsdp"], Execution()] = "replicated"
+    parallel: Annotated[Literal["replicated", "fsdp"], Runtime()] = "replicated"
     """fsdp: weights, gradients and optimiser states are split over the ranks (FSDP2)."""
-    micro_sequences: Annotated[int, Execution(), Field(ge=0)] = 0
+    micro_sequences: Annotated[int, Runtime(), Field(ge=0)] = 0
     """Sequences of a rank that go through the model at once; the gradients of the rest are added. 0: all at once."""
-    activation_checkpointing: Annotated[bool, Execution()] = False
+    activation_checkpointing: Annotated[bool, Runtime()] = False
     """Compute each block's activations again for the backward pass rather than keep them."""
-    compile: Annotated[bool, Execution()] = False
+    compile: Annotated[bool, Runtime()] = False
     """torch.compile the student's blocks."""
-    timeout_seconds: Annotated[float, Execution(), Field(gt=0, le=1e7)] = 600.0
+    timeout_seconds: Annotated[float, Runtime(), Field(gt=0, le=1e7)] = 600.0
     """A rank that waits longer for another ends the run with an error."""

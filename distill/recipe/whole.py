@@ -1,6 +1,6 @@
 """A training run is one complete typed configuration.
 
-What is marked `Execution` changes speed or place, never the result, and stays outside of the run's fingerprint.
+What is marked `Runtime` changes speed or place, never the result, and stays outside of the run's fingerprint.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from curate.core.stage import Execution
+from curate.core.contracts import Runtime
 from distill.recipe.data import DataRecipe
 from distill.recipe.evaluate import EvaluateRecipe
 from distill.recipe.objective import ContrastiveRecipe, TeacherRecipe
@@ -36,7 +36,7 @@ class StageRecipe(Section):
 
 
 class Recipe(Section):
-    name: Annotated[str, Execution(), Field(pattern=r"^[\w.-]+$")]
+    name: Annotated[str, Runtime(), Field(pattern=r"^[\w.-]+$")]
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     run: RunRecipe = RunRecipe()
     data: DataRecipe
@@ -46,7 +46,7 @@ class Recipe(Section):
     train: TrainRecipe
     stages: list[StageRecipe] = []
     """One after another, each with its own steps, schedule and data; empty: one stage, as `data` and `train` say."""
-    evaluate: Annotated[EvaluateRecipe, Execution()] = EvaluateRecipe()
+    evaluate: Annotated[EvaluateRecipe, Runtime()] = EvaluateRecipe()
 
     def staged(self) -> list[Recipe]:
         """The complete recipe of each stage, itself without stages. Raises StageError."""
@@ -113,10 +113,10 @@ def _teaches(teacher: TeacherRecipe) -> bool:
 
 
 def semantic(value: Any) -> Any:
-    """Without what is marked Execution."""
+    """Without what is marked Runtime."""
     if isinstance(value, BaseModel):
         fields = type(value).model_fields.items()
-        kept = [name for name, info in fields if not any(isinstance(mark, Execution) for mark in info.metadata)]
+        kept = [name for name, info in fields if not any(isinstance(mark, Runtime) for mark in info.metadata)]
         return {name: semantic(getattr(value, name)) for name in kept}
     if isinstance(value, Mapping):
         return {str(key): semantic(item) for key, item in value.items()}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from curate.codec.tars import TarWriter
-from curate.core.stage import Incoming, Source
+from curate.core.contracts import Incoming, Source
 from tests.codec.pictures import encoded, noise
 
 PNG = encoded(noise(8, 8), "png")

@@ -10,8 +10,8 @@ import pytest
 import webdataset
 
 from curate.acquire.webdataset import REASONS, ImportWebDataset
+from curate.core.contracts import Incoming, Source
 from curate.core.errors import InputError
-from curate.core.stage import Incoming, Source
 from tests.acquire.helpers import by_id, picture, read_all, rejects, write, write_tar
 
 

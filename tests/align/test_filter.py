@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from curate.align.filter import Filter
+from curate.core.contracts import Batch
 from curate.core.errors import CurateError, RecipeError
 from curate.core.items import per_item
 from curate.core.pipeline import Pipeline
 from curate.core.recipe import json_schema
-from curate.core.stage import Batch
 from tests.engine import contract
 
 ITEM = st.none() | st.tuples(st.sampled_from(["a", "", "c"]), st.none() | st.floats(-1, 1, width=32) | st.just(np.nan))

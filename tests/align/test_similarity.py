@@ -10,9 +10,9 @@ from pydantic import ValidationError
 from curate import encoders
 from curate.align.similarity import Similarity
 from curate.codec.images import decode
+from curate.core.contracts import Batch, Sample
 from curate.core.errors import CurateError
 from curate.core.items import PER_ITEM
-from curate.core.stage import Batch, Sample
 from curate.core.vectors import from_binary, to_binary
 from curate.image.embed import Embed
 from tests.codec.pictures import encoded

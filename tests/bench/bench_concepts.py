@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 import pyarrow as pa
 
-from curate.core.stage import Batch
+from curate.core.contracts import Batch
 from curate.text import synsets, wordnet
 from curate.text.concepts import VISUAL_NOUNS, VISUAL_VERBS, Concepts
 from curate.text.phrases import normalised, normalised_all

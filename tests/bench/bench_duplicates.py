@@ -28,9 +28,9 @@ from curate.cluster.reference import ReferenceSet
 from curate.cluster.semantic import SemanticDuplicates
 from curate.cluster.semantic_kernels import cells_to_visit, pairs_within, unit_rows
 from curate.codec.images import decode
+from curate.core.contracts import Batch, Sample
 from curate.core.group import MemoryGroup
 from curate.core.hashing import make_key
-from curate.core.stage import Batch, Sample
 from curate.core.vectors import from_binary, to_binary
 from curate.image.duplicates import FindDuplicates
 from curate.image.embed import Embed

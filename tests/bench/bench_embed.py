@@ -21,8 +21,8 @@ from PIL import Image
 
 from curate import encoders
 from curate.codec.images import decode
+from curate.core.contracts import Batch, Sample
 from curate.core.errors import Reject
-from curate.core.stage import Batch, Sample
 from curate.core.vectors import from_binary
 from curate.image.embed import Embed
 

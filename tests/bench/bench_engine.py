@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 from curate.core import group as groups
+from curate.core.contracts import Artifact, Batch, Fit, Map, Table
 from curate.core.group import Group, Part
 from curate.core.nouns import read_shards
 from curate.core.pipeline import Pipeline
-from curate.core.stage import Artifact, Batch, Fit, Map, Table
 from curate.core.storage import open_storage
 from curate.engine.backend import Backend
 from curate.engine.run import make_backend, run

@@ -17,9 +17,9 @@ import fasttext
 import numpy as np
 import pyarrow as pa
 
+from curate.core.contracts import Batch
 from curate.core.group import MemoryGroup
 from curate.core.hashing import make_key
-from curate.core.stage import Batch
 from curate.text.boilerplate import Boilerplate
 from curate.text.duplicates import DropTextDuplicates, FindTextDuplicates
 from curate.text.language import Language, built_in

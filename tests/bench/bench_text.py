@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.core import registry
+from curate.core.contracts import Batch, Map
 from curate.core.errors import CurateError
-from curate.core.stage import Batch, Map
 from tests.bench.measure import line
 from tests.bench.texts import altered
 

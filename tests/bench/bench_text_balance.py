@@ -31,9 +31,9 @@ from numpy.typing import NDArray
 
 from curate.acquire.folder import ImportFolder
 from curate.core import registry
+from curate.core.contracts import Artifact
 from curate.core.nouns import StoredArtifact
 from curate.core.pipeline import Pipeline
-from curate.core.stage import Artifact
 from curate.engine.run import run
 from curate.pack.report_entries import head_and_tail, tail_of
 from curate.pack.report_stats import entropy_bits

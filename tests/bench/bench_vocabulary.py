@@ -17,7 +17,7 @@ import numpy as np
 import psutil
 import pyarrow as pa
 
-from curate.core.stage import Artifact, Batch
+from curate.core.contracts import Artifact, Batch
 from curate.text import wordnet
 from curate.text.match import Match
 from curate.text.phrases import Phrases, normalised_all

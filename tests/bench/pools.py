@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from curate import encoders
 from curate.codec.images import decode
+from curate.core.contracts import Sample
 from curate.core.errors import Reject
-from curate.core.stage import Sample
 
 THREADS = 2
 CIFAR_CLASS, CIFAR_RATIO = 5000, 100

@@ -10,8 +10,8 @@ import pytest
 
 from curate.cluster.decontaminate import Decontaminate
 from curate.cluster.reference import ReferenceSet
+from curate.core.contracts import Batch
 from curate.core.errors import CurateError, InputError
-from curate.core.stage import Batch
 from curate.core.vectors import to_binary
 
 DIM = 8

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from curate.cluster.drift import Drift
 from curate.cluster.drift_figures import divergences, far_limit, left_out, shift
 from curate.cluster.nearest import nearest
+from curate.core.contracts import Artifact
 from curate.core.errors import CurateError
-from curate.core.stage import Artifact
 
 LEAVES, TOP, MODES = 60, 6, 12
 CENTRES = np.random.default_rng(3).normal(size=(MODES + 1, 8))

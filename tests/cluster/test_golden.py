@@ -7,9 +7,9 @@ from curate.cluster.assign import Assign
 from curate.cluster.fit import FitTree
 from curate.cluster.select import SelectHierarchical
 from curate.cluster.select_all import SelectAll
+from curate.core.contracts import Batch
 from curate.core.group import MemoryGroup
 from curate.core.hashing import digest, make_key
-from curate.core.stage import Batch
 from curate.core.vectors import to_binary
 
 

@@ -17,9 +17,9 @@ from curate.cluster import profile_state as state
 from curate.cluster.profile import Profile
 from curate.cluster.profile_figures import explained, sources
 from curate.cluster.profile_names import Said, names
+from curate.core.contracts import Artifact
 from curate.core.errors import CurateError
 from curate.core.hashing import make_key
-from curate.core.stage import Artifact
 
 LEVELS = {"variance": 1.0, "levels": [{"clusters": 6}, {"clusters": 2}]}
 TREE: Artifact = {"levels": LEVELS, "parents_1": np.array([0, 0, 0, 1, 1, 1])}

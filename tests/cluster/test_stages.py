@@ -14,10 +14,10 @@ from curate.cluster.assign import Assign
 from curate.cluster.fit import FitTree
 from curate.cluster.select import SelectHierarchical
 from curate.cluster.select_all import SelectAll
+from curate.core.contracts import Artifact, Batch
 from curate.core.errors import CurateError, InputError, TargetError
 from curate.core.group import MemoryGroup
 from curate.core.hashing import make_key, ranks
-from curate.core.stage import Artifact, Batch
 from curate.core.vectors import to_binary
 
 

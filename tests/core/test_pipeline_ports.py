@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 
 import pytest
 
+from curate.core.contracts import Map
 from curate.core.errors import RecipeError
 from curate.core.pipeline import Pipeline, build_stage
-from curate.core.stage import Map
 from tests.engine import toys
 
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from curate.core.stage import Batch
+from curate.core.contracts import Batch
 from curate.image.embed import Embed, embedding_columns
 
 

@@ -12,9 +12,9 @@ import pytest
 
 from curate.cluster.drift import Drift
 from curate.cluster.profile import Profile
+from curate.core.contracts import Artifact
 from curate.core.hashing import make_key
 from curate.core.nouns import Manifest, save_artifact
-from curate.core.stage import Artifact
 from curate.core.storage import Storage, open_workspace
 from tests.e2e.commands import curate
 

@@ -15,9 +15,9 @@ from curate.cluster.assign import Assign
 from curate.cluster.drift import Drift
 from curate.cluster.fit import FitTree
 from curate.cluster.profile import Profile
+from curate.core.contracts import Artifact, Batch, Incoming, Map, Portion, Source
 from curate.core.nouns import StoredArtifact
 from curate.core.pipeline import Pipeline
-from curate.core.stage import Artifact, Batch, Incoming, Map, Portion, Source
 from curate.core.storage import open_storage
 from curate.core.vectors import to_binary
 from curate.engine import pins

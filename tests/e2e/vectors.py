@@ -15,7 +15,7 @@ import yaml
 from numpy.typing import NDArray
 from pydantic import Field
 
-from curate.core.stage import Batch, Execution, Incoming, Map, Portion, Source
+from curate.core.contracts import Batch, Incoming, Map, Portion, Runtime, Source
 from curate.core.vectors import to_binary, vector_type
 
 MOST_ROWS = 1 << 16
@@ -27,7 +27,7 @@ class Rows(Source):
 
     op: ClassVar[str] = "tests.e2e.vectors:Rows"
     unique_keys: ClassVar[bool] = True
-    rows: Annotated[int, Execution()] = 60
+    rows: Annotated[int, Runtime()] = 60
     shard_rows: int = 20
     gaps: tuple[int, ...] = ()
 

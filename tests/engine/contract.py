@@ -24,10 +24,10 @@ from PIL import Image
 
 from curate.codec.tars import TarWriter
 from curate.core import registry
+from curate.core.contracts import Fit, Incoming, Map, Portion, Reduce, Report, Select, Source, Stage
 from curate.core.hashing import digest
 from curate.core.nouns import Manifest, StoredArtifact, read_shards
 from curate.core.pipeline import Pipeline
-from curate.core.stage import Fit, Incoming, Map, Portion, Reduce, Report, Select, Source, Stage
 from curate.core.storage import Storage, open_storage
 from curate.core.vectors import from_binary
 from curate.engine.run import Result, run

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from curate.core.contracts import Batch, Map
 from curate.core.errors import CurateError, Reject
-from curate.core.stage import Batch, Map
 from curate.engine.batches import run_batch, scatter
 
 

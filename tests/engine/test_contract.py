@@ -18,10 +18,10 @@ import pyarrow as pa
 import pytest
 
 from curate.core import registry
+from curate.core.contracts import Fit, Map, Pack, Reduce, Select, Source, Stage, is_runtime
 from curate.core.errors import CurateError
 from curate.core.nouns import POOL_SCHEMA
 from curate.core.pipeline import Pipeline
-from curate.core.stage import Fit, Map, Pack, Reduce, Select, Source, Stage, is_execution
 from curate.core.storage import open_storage
 from curate.engine.record import Run
 from curate.engine.run import run
@@ -113,7 +113,7 @@ def test_it_travels(stage: Stage) -> None:
 def test_its_parameters_are_what_decides(stage: Stage) -> None:
     parameters = stage.parameters()
     assert json.loads(json.dumps(parameters)) == parameters
-    execution = {name for name, field in type(stage).model_fields.items() if is_execution(field.metadata)}
+    execution = {name for name, field in type(stage).model_fields.items() if is_runtime(field.metadata)}
     assert not execution & set(parameters)
     assert set(parameters) | execution == set(type(stage).model_fields)
     assert json.loads(json.dumps(stage.identity())) == stage.identity()

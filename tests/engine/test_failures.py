@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 
 import pytest
 
+from curate.core.contracts import Portion
 from curate.core.errors import BudgetError, LedgerError, StageError
 from curate.core.ledger import SET_ASIDE
 from curate.core.pipeline import Pipeline
-from curate.core.stage import Portion
 from curate.core.storage import open_storage
 from curate.engine import backend, packing
 from curate.engine.context import Options

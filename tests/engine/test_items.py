@@ -14,10 +14,10 @@ import pytest
 from numpy.typing import NDArray
 
 from curate.core import tombstones
+from curate.core.contracts import Batch, Map, Report, Select, Table
 from curate.core.errors import CurateError
 from curate.core.items import PER_ITEM, items_of
 from curate.core.pipeline import Pipeline
-from curate.core.stage import Batch, Map, Report, Select, Table
 from curate.core.storage import open_storage, open_workspace
 from curate.engine import shuffle
 from curate.engine.explain import explain

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.core.stage import Sample
+from curate.core.contracts import Sample
 from curate.engine import ahead
 from curate.engine.run import run
 from tests.engine import toys, workspaces

@@ -15,14 +15,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from PIL import Image
 
-from curate.core.errors import Reject, TargetError
-from curate.core.group import Group, Part
-from curate.core.hashing import rank_below, ranks
-from curate.core.pipeline import Pipeline
-from curate.core.stage import (
+from curate.core.contracts import (
     Artifact,
     Batch,
-    Execution,
     Fit,
     Incoming,
     Map,
@@ -32,12 +27,17 @@ from curate.core.stage import (
     Reduce,
     Report,
     Resources,
+    Runtime,
     Sample,
     Select,
     Source,
     Stage,
     Table,
 )
+from curate.core.errors import Reject, TargetError
+from curate.core.group import Group, Part
+from curate.core.hashing import rank_below, ranks
+from curate.core.pipeline import Pipeline
 
 
 def picture(number: int, side: int = 8) -> bytes:
@@ -52,7 +52,7 @@ class Numbers(Source):
     """`rows` pictures out of their numbers; those divisible by `broken` are no pictures, `gaps` are empty portions."""
 
     op: ClassVar[str] = "toy.numbers"
-    rows: Annotated[int, Execution()] = 40
+    rows: Annotated[int, Runtime()] = 40
     shard_rows: int = 10
     broken: int = 0
     repeat: int = 0
@@ -87,7 +87,7 @@ class Brightness(Map):
     batch_rows: ClassVar[int] = 4
     darkest: float = 0.0
     column: str = "brightness"
-    threads: Annotated[int, Execution()] = 2
+    threads: Annotated[int, Runtime()] = 2
 
     def resources(self) -> Resources:
         """One CPU for all stages: their workers on Ray are the same, and none has to be started again."""
@@ -114,8 +114,8 @@ class Costly(Brightness):
     op: ClassVar[str] = "toy.costly"
     costly: ClassVar[bool] = True
     column: str = "dear"
-    gate: Annotated[str, Execution()] = ""
-    log: Annotated[str, Execution()] = ""
+    gate: Annotated[str, Runtime()] = ""
+    log: Annotated[str, Runtime()] = ""
 
     def process(self, batch: Batch) -> dict[str, Any]:
         if self.gate:
@@ -176,7 +176,7 @@ class Bad(Map):
     batch_rows: ClassVar[int] = 8
     how: str = "raise"
     numbers: tuple[int, ...] = ()
-    threads: Annotated[int, Execution()] = 1
+    threads: Annotated[int, Runtime()] = 1
 
     def reads(self) -> tuple[str, ...]:
         return ("caption",)
@@ -230,9 +230,9 @@ class Means(Fit):
     share: float = 1.0
     reads_column: str = "brightness"
     bad: str = ""
-    log: Annotated[str, Execution()] = ""
-    gate: Annotated[str, Execution()] = ""
-    threads: Annotated[int, Execution()] = 1
+    log: Annotated[str, Runtime()] = ""
+    gate: Annotated[str, Runtime()] = ""
+    threads: Annotated[int, Runtime()] = 1
 
     def reads(self) -> tuple[str, ...]:
         return (self.reads_column,)

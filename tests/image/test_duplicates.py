@@ -11,9 +11,9 @@ import pytest
 from PIL import Image
 
 from curate.codec.images import decode
+from curate.core.contracts import Batch, Sample
 from curate.core.errors import CurateError
 from curate.core.group import MemoryGroup
-from curate.core.stage import Batch, Sample
 from curate.image.duplicates import DropDuplicates, FindDuplicates
 from curate.image.fingerprint import Fingerprint
 from tests.codec import pictures

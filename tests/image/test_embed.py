@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from curate import encoders
 from curate.codec.images import decode
-from curate.core.stage import Batch, Sample
+from curate.core.contracts import Batch, Sample
 from curate.core.vectors import from_binary, vector_type
 from curate.image.embed import Embed, embedding_columns
 from tests.codec.pictures import encoded

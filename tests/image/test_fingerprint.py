@@ -4,7 +4,7 @@ import pyarrow as pa
 from PIL import Image
 
 from curate.codec.images import decode
-from curate.core.stage import Batch, Sample
+from curate.core.contracts import Batch, Sample
 from curate.image.fingerprint import Fingerprint, pixel_sha256
 from tests.codec import pictures
 

@@ -9,8 +9,8 @@ from PIL import Image
 from pydantic import ValidationError
 
 from curate.codec.images import decode
+from curate.core.contracts import Batch, Sample
 from curate.core.errors import Reject
-from curate.core.stage import Batch, Sample
 from curate.image.inspect import Inspect
 from tests.codec import pictures
 

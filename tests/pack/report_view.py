@@ -16,10 +16,10 @@ from PIL import Image, ImageDraw
 
 from curate.cluster.drift import Drift
 from curate.cluster.profile import Profile
+from curate.core.contracts import Artifact
 from curate.core.hashing import make_key
 from curate.core.ledger import Entry
 from curate.core.nouns import Manifest
-from curate.core.stage import Artifact
 from curate.text.counts import TextCounts
 from curate.text.select_frequency import SelectFrequency
 from curate.text.select_items import SelectItems

@@ -16,9 +16,9 @@ from webdataset.tariterators import group_by_keys, tar_file_expander
 
 from curate.codec.images import decode, probe
 from curate.codec.tars import TarWriter
+from curate.core.contracts import Packed
 from curate.core.errors import Undecodable
 from curate.core.hashing import make_key
-from curate.core.stage import Packed
 from curate.pack.resize import fitted, resize
 from curate.pack.webdataset import PackWebDataset
 from tests.codec.pictures import encoded, gradient, noise

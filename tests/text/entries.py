@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from curate.core.contracts import Artifact, Batch, Map
 from curate.core.hashing import make_key
 from curate.core.items import PER_ITEM
-from curate.core.stage import Artifact, Batch, Map
 from curate.text.counts import TextCounts
 
 LISTS = pa.list_(pa.list_(pa.string()))

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from curate.core.contracts import Batch
 from curate.core.registry import resolve
-from curate.core.stage import Batch
 from tests.text.wordnets import write_wordnet
 
 MEGABYTE = 1_000_000

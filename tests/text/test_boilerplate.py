@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from curate.core.contracts import Artifact, Batch
 from curate.core.errors import CurateError
 from curate.core.hashing import make_key
-from curate.core.stage import Artifact, Batch
 from curate.text.boilerplate import Boilerplate
 from curate.text.boilerplate_kernels import Limits, Stripper, boilerplate, spans, words_of
 from curate.text.strip import Strip

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from curate.core.stage import Batch
+from curate.core.contracts import Batch
 from curate.text.clean import Clean
 from curate.text.rules import DEFAULT, NAMES, chosen, clean
 from tests.text.test_rules import TEXTS

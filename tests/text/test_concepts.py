@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from curate.core.stage import Batch
+from curate.core.contracts import Batch
 from curate.text.concepts import Concepts, lists_of
 from tests.text.wordnets import tiny, write_wordnet  # noqa: F401  (a fixture)
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from curate.align.threshold import Threshold
+from curate.core.contracts import Reduce
 from curate.core.errors import InputError
 from curate.core.pipeline import Pipeline
-from curate.core.stage import Reduce
 from curate.engine.run import run
 from curate.text.boilerplate import Boilerplate
 from curate.text.hashtag_map import HashtagMap

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from curate.core.contracts import Artifact, Batch
 from curate.core.errors import CurateError
 from curate.core.group import MemoryGroup
 from curate.core.hashing import make_key, ranks
-from curate.core.stage import Artifact, Batch
 from curate.text import duplicates
 from curate.text.duplicates import DropTextDuplicates, FindTextDuplicates
 from curate.text.duplicates_kernels import normalised

@@ -7,9 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from curate.core.contracts import Artifact, Batch
 from curate.core.errors import InputError
 from curate.core.items import per_item
-from curate.core.stage import Artifact, Batch
 from curate.text.hashtag_lexicon import wordnet_lexicon
 from curate.text.hashtag_map import MAP, HashtagMap
 from curate.text.hashtags import Hashtags

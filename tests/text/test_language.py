@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
+from curate.core.contracts import Batch
 from curate.core.errors import CurateError, InputError
 from curate.core.pipeline import Pipeline
-from curate.core.stage import Batch
 from curate.engine.run import run
 from curate.text import language
 from curate.text.clean import Clean

@@ -5,8 +5,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from curate.core.contracts import Batch
 from curate.core.items import per_item
-from curate.core.stage import Batch
 from curate.text.match import Match
 
 ENTRIES = ["bird", "cream", "ice", "ice cream"]

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from curate.core.contracts import Artifact
 from curate.core.errors import CurateError, TargetError
-from curate.core.stage import Artifact
 from curate.text.counts import TextCounts
 from curate.text.select_frequency import SelectFrequency
 from curate.text.select_items import SelectItems

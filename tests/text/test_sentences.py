@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from curate.core.contracts import Batch
 from curate.core.errors import CurateError
 from curate.core.items import per_item
-from curate.core.stage import Batch
 from curate.text.sentences import Sentences
 from curate.text.sentences_kernels import POSSIBLE, split_sentences
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from curate.core.stage import Batch
+from curate.core.contracts import Batch
 from curate.text.tags import Tags, tags_of_text, tags_of_value, without_tags
 
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from curate.codec.images import decode
+from curate.core.contracts import Sample
 from curate.core.hashing import digest
-from curate.core.stage import Sample
 from curate.encoders import identity, load
 from distill.evaluation import probe
 from distill.evaluation.knn import knn_votes, unit

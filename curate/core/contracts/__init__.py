@@ -1,0 +1,40 @@
+"""The stage contracts: what somebody who adds a stage has to know, and nothing else. A file and a main method each.
+
+Source   plan() -> portions, read(portion) -> samples             a pool
+Map      process(batch) -> as many rows of new columns            facts
+Filter   keep(table) -> a reason or null per row, or per item     a mask
+Derive   children(sample) -> samples made out of it               a derived pool
+Reduce   partial(table) -> state, merge(states), finish(state)    an artifact
+Fit      load(table) -> arrays, fit(group)                        an artifact
+Select   plan(counts) -> quotas, pick(rows) -> copies             a selection
+Pack     write(row, bytes, tar)                                   a dataset
+Report   render(view) -> files                                    an artifact that people look at
+"""
+
+from curate.core.contracts.derive import Child, Derive
+from curate.core.contracts.filter import Filter
+from curate.core.contracts.fit import Fit
+from curate.core.contracts.map import Batch, Map, Sample
+from curate.core.contracts.pack import Pack, Packed
+from curate.core.contracts.reduce import Reduce
+from curate.core.contracts.report import Report
+from curate.core.contracts.select import Select
+from curate.core.contracts.source import Incoming, Portion, Source
+from curate.core.contracts.stage import (
+    PLAIN_NAME,
+    Artifact,
+    Resources,
+    Runtime,
+    Stage,
+    Table,
+    is_runtime,
+    is_semantic,
+    kind_of,
+)
+from curate.core.secrets import Secret
+
+__all__ = [
+    "PLAIN_NAME", "Artifact", "Batch", "Child", "Derive", "Filter", "Fit", "Incoming", "Map", "Pack", "Packed",
+    "Portion", "Reduce", "Report", "Resources", "Runtime", "Sample", "Secret", "Select", "Source", "Stage", "Table",
+    "is_runtime", "is_semantic", "kind_of",
+]  # fmt: skip

@@ -1,0 +1,44 @@
+"""`Derive`: samples made out of samples: frames of an animation, pages, later clips and crops. They form a pool."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from pydantic import field_validator
+
+from curate.core.contracts.map import Sample
+from curate.core.contracts.stage import PLAIN_NAME, Stage
+
+
+@dataclass
+class Child:
+    """A sample out of a parent. `span` (JSON-able, such as {"frame": 3} or {"start": 1.0, "stop": 2.5}) says which part
+    of the parent it is; the child's key is a hash of (parent key, op's `child_kind`, span)."""
+
+    span: dict[str, Any]
+    data: bytes
+    ext: str
+    meta: dict[str, Any] = field(default_factory=dict)
+
+
+class Derive(Stage):
+    """A pool whose samples have a `parent`, a `root` and a `span`. Stages behind it see the children."""
+
+    child_kind: ClassVar[str] = ""
+    """What the children are: `frame`. Enters their keys."""
+    namespace: str
+    """Names the pool's folder."""
+
+    @field_validator("namespace", check_fields=False)
+    @classmethod
+    def _plain_namespace(cls, value: str) -> str:
+        if not PLAIN_NAME.fullmatch(value):
+            raise ValueError("expected letters, digits, . - and _, and a letter or digit first; it names a folder")
+        return value
+
+    def children(self, sample: Sample) -> Iterator[Child]:
+        """Children in order of their spans, each span once. Raise Reject: the parent is unusable. `sample.row` has the
+        parent's `key`, `caption`, `url` and `meta`."""
+        raise NotImplementedError

@@ -1,0 +1,20 @@
+"""`Report`: files that people look at."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from curate.core.contracts.stage import Stage
+
+if TYPE_CHECKING:
+    from curate.core.view import View
+
+
+class Report(Stage):
+    """A page about everything upstream. `view` reads any noun; see curate.core.view."""
+
+    kind: ClassVar[str] = "report"
+
+    def render(self, view: View) -> dict[str, bytes]:
+        """File name -> content; `index.html` is the page."""
+        raise NotImplementedError
