@@ -220,12 +220,14 @@ def ops(name: Annotated[str | None, typer.Argument(help="One op, with its parame
     cls = registry.resolve(name)
     out.print(f"[bold]{name}[/bold] ({_contract(cls)}, version {cls.version})")
     out.print(inspect.cleandoc(cls.__doc__ or ""), highlight=False, markup=False)
-    from curate.core.contracts import is_runtime
+    from curate.core.contracts import kind_of
 
     table = Table("parameter", "type", "default", "", "description", header_style="bold")
     for field, info in cls.model_fields.items():
-        default = "required" if info.is_required() else json.dumps(info.get_default(call_default_factory=True))
-        cells = (field, _kind(info.annotation), default, "execution" if is_runtime(info.metadata) else "")
+        value = info.get_default(call_default_factory=True)
+        default = "required" if info.is_required() else json.dumps(value, default=str)  # of a secret, its reference
+        kind = kind_of(info)
+        cells = (field, _kind(info.annotation), default, "" if kind == "semantic" else kind)
         table.add_row(*(escape(cell) for cell in (*cells, info.description or "")))
     for port, artifact in cls.ports.items():
         default = "none" if port in cls.optional_ports else "required"
@@ -249,7 +251,7 @@ def _kind(annotation: Any) -> str:
 
 
 def _contract(cls: type) -> str:
-    return next(base.__name__ for base in cls.__mro__ if base.__module__ == "curate.core.contracts")
+    return next(base.__name__ for base in cls.__mro__ if base.__module__.startswith("curate.core.contracts."))
 
 
 def _first_line(cls: type) -> str:

@@ -16,7 +16,7 @@ from curate.core.errors import InputError, RecipeError
 from curate.core.storage import open_workspace
 
 if TYPE_CHECKING:
-    from curate.core.contracts import Map
+    from curate.core.contracts import Batch, Map
 
 text = typer.Typer(help="Text stages, tried on a text; maps of hashtags.", no_args_is_help=True)
 out = Console(width=None if sys.stdout.isatty() else 150)
@@ -38,7 +38,7 @@ def try_(
     """What each rule of `text.clean` does to a caption, and the sentences of what is left."""
     chosen = {"rules": rules, "without": without, "also": also}
     clean = _clean({name: tuple(value.replace(",", " ").split()) for name, value in chosen.items() if value})
-    sentences = registry.resolve("text.sentences")(missing="keep")
+    sentences = registry.resolve("text.sentences")()
     lines = sys.stdin.buffer.read().decode("utf-8", "replace").splitlines() if captions == ["-"] else captions
     for number, caption in enumerate(lines):
         if number:
@@ -95,27 +95,24 @@ def _show(clean: Any, sentences: Any, caption: str) -> None:
         for rule, before, after in steps:
             table.add_row(rule, *(Text(part) for part in _change(before, after)))
         out.print(table)
-    row, counters = _processed(clean, "caption", caption)
-    cleaned = row["text"]
-    _line("text", printable(cleaned or ""), "" if steps else "unchanged")
-    if row["reject"]:
-        _line("refused", row["reject"])
+    cleaned, batch = _processed(clean, "caption", caption, "text")
+    note = "nothing is left" if cleaned is None else "" if steps else "unchanged"
+    _line("text", printable(cleaned or ""), ", ".join(batch.unfit.values()) or note)
     if cleaned is not None:
-        for number, sentence in enumerate(_processed(sentences, "text", cleaned)[0]["sentences"] or ()):
+        for number, sentence in enumerate(_processed(sentences, "text", cleaned, "sentences")[0] or ()):
             _line(f"sentence {number}", printable(sentence))
-    if counters:
-        _line("counted", ", ".join(f"{name} {count}" for name, count in sorted(counters.items())))
+    if batch.counters:
+        _line("counted", ", ".join(f"{name} {count}" for name, count in sorted(batch.counters.items())))
 
 
-def _processed(stage: Map, column: str, value: str) -> tuple[dict[str, Any], dict[str, int]]:
-    """What a stage writes for one row, `reject` included, and its counters."""
+def _processed(stage: Map, column: str, value: str, output: str) -> tuple[Any, Batch]:
+    """What a stage writes into a column for one row, and the batch, which has its counters."""
     import pyarrow as pa
 
     from curate.core.contracts import Batch
 
     batch = Batch(pa.table({"key": ["0" * 32], column: pa.array([value], pa.string())}))
-    columns = {name: values[0] for name, values in stage.process(batch).items()}
-    return {name: v.as_py() if isinstance(v, pa.Scalar) else v for name, v in columns.items()}, dict(batch.counters)
+    return stage.process(batch)[output][0].as_py(), batch
 
 
 def _line(name: str, value: str, note: str = "") -> None:

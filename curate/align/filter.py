@@ -1,80 +1,53 @@
-"""`align.filter`: texts that say too little of what their picture shows are left out, pictures without any are refused.
+"""`align.filter`: texts that say too little of what their image shows are rejected, and images without any other text.
 
 Xray's ViSE keeps pairs from a cosine of 0.25 on; DataComp (section 3.4) the best 30 % of the pool.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-from pydantic import Field, PrivateAttr
+from pydantic import Field
 
-from curate.align.scores import scores_of
-from curate.align.threshold import KIND
-from curate.core.contracts import Artifact, Batch, Map
+from curate.align.scores import is_list, numbers_of
+from curate.core.contracts import Filter, Table
 from curate.core.errors import CurateError
-from curate.core.items import PER_ITEM, texts_of
 
 
-class Filter(Map):
-    """Keep the texts whose score is at or above a threshold, each in its place; null where one is not.
+class ScoreFilter(Filter):
+    """Keep the texts whose score is at or above a threshold. Scores are compared as float32; null and NaN never pass.
 
-    `threshold` is a number (Xray's is 0.25) or the name of an `align.threshold` stage. Scores are compared as float32;
-    null and NaN never pass. Counts items_kept and items_refused. Rejects: no_text (a row without any), dissimilar (no
-    text of a row passes).
+    For the best share of a pool, let `align.threshold` and `align.margin` go before, and give
+    `score: similarity_margin, threshold: 0`. Rejects, for each text: dissimilar.
     """
 
     op: ClassVar[str] = "align.filter"
-    ports: ClassVar[dict[str, str]] = {"threshold": KIND}
-    optional_ports: ClassVar[tuple[str, ...]] = ("threshold",)
-    batch_rows: ClassVar[int] = 4096
 
-    threshold: float | None = Field(
-        None, allow_inf_nan=False, description="Score from which a text is kept; or the stage that finds it."
-    )
-    column: str = Field("text", description="Column of texts: one a row, or a list (`sentences`).")
-    score: str = Field("similarity", description="Column with a score for each of these texts, or one for each row.")
-    output: str = Field(
-        "aligned", pattern=r"^[a-z][a-z0-9_]*$", description="Name of the column of texts kept, a list for each row."
-    )
-
-    _least: float = PrivateAttr()
+    threshold: float = Field(allow_inf_nan=False, description="Score from which a text is kept; Xray's is 0.25.")
+    score: str = Field("similarity", description="Column of lists with a score for each text of a row.")
 
     def reads(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys((self.column, self.score)))
+        return (self.score,)
 
-    def writes(self) -> tuple[str, ...]:
-        return (self.output,)
+    def places(self) -> str | None:
+        return self.score
 
-    def schema(self) -> pa.Schema:
-        metadata = {**PER_ITEM, "of": f"{self.column} with a {self.score} of at least {self._least:.9g}"}
-        return pa.schema([pa.field(self.output, pa.list_(pa.string()), metadata=metadata)])
-
-    def setup(self, artifacts: Mapping[str, Artifact]) -> None:
-        """Raises CurateError without a threshold, with two, or with that of another score."""
-        found = artifacts["threshold"]["threshold"] if "threshold" in artifacts else None
-        if (found is None) == (self.threshold is None):
-            given = "none" if found is None else f"{self.threshold} and a stage's {found['value']:.4g}"
-            raise CurateError(f"{self.op}.threshold: {given} given; give a number, or name an `align.threshold` stage")
-        if found is not None and found["column"] != self.score:
+    def keep(self, table: Table) -> pa.Array:
+        """Raises CurateError for a column of anything else."""
+        column = table.column(self.score)
+        if not is_list(column):
             raise CurateError(
-                f"{self.op}.threshold: is one of {found['column']!r}, but the score here is {self.score!r}; name the "
-                "threshold of this score"
+                f"{self.op}.score: {self.score!r} holds {column.type}, expected a list of numbers per row; "
+                "for a number per row use filter.where"
             )
-        self._least = float(self.threshold if found is None else found["value"])  # type: ignore[arg-type]
-
-    def process(self, batch: Batch) -> dict[str, Any]:
-        table = batch.table
-        items = texts_of(self.op, table.column(self.column), self.column)
-        scores = scores_of(self.op, items, table.column(self.score), self.score, table.column("key"))
+        found = numbers_of(self.op, column, self.score, "score")
+        lengths = np.maximum(found.lengths, 0)
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        passes = np.zeros(int(offsets[-1]), dtype=bool)
         with np.errstate(over="ignore"):
-            passes = scores >= np.float32(self._least)
-        kept = pc.if_else(pa.array(passes), items.values, pa.scalar(None, items.values.type))
-        batch.counters.update({"items_kept": int(passes.sum()), "items_refused": int((~passes).sum())})
-        some, good = (np.bincount(rows, minlength=len(batch)) > 0 for rows in (items.row, items.row[passes]))
-        reject = np.where(good, None, np.where(some, "dissimilar", "no_text"))
-        return {self.output: items.nest(kept, pa.string()), "reject": reject.tolist()}
+            least = np.float32(self.threshold)
+        passes[offsets[found.row] + found.place] = found.values.to_numpy(zero_copy_only=False) >= least
+        reasons = pa.array(np.where(passes, None, "dissimilar"), pa.string())
+        return pa.ListArray.from_arrays(offsets.astype(np.int32), reasons, mask=pa.array(found.lengths < 0))

@@ -28,28 +28,6 @@ def numbers_of(op: str, column: pa.ChunkedArray, name: str, parameter: str) -> I
     return Items(items.values.cast(pa.float32(), safe=False), items.row, items.place, items.lengths)
 
 
-def scores_of(op: str, items: Items, column: pa.ChunkedArray, name: str, keys: pa.ChunkedArray) -> NDArray[np.float32]:
-    """Score (m,) of each text, NaN where it has none: of its place in a list column, of its row in a plain one.
-
-    Raises CurateError where a row has a score for other than each of its texts, naming the row.
-    """
-    found = numbers_of(op, column, name, "score")
-    lengths = np.maximum(found.lengths, 0)
-    if not is_list(column):
-        place = np.zeros(len(items), dtype=np.int64)
-    else:
-        wrong = (items.lengths >= 0) & (found.lengths >= 0) & (items.lengths != found.lengths)
-        if wrong.any():
-            row = int(np.argmax(wrong))
-            counts = f"{found.lengths[row]} scores for {items.lengths[row]} texts (key {keys[row]})"
-            raise CurateError(f"{op}.score: {name!r} has {counts}; name the scores of the same column of texts")
-        place = items.place
-    starts = np.cumsum(lengths) - lengths
-    flat = np.full(int(lengths.sum()) + 1, np.nan, dtype=np.float32)  # the last is of rows without a list
-    flat[starts[found.row] + found.place] = found.values.to_numpy(zero_copy_only=False)
-    return flat[np.where(found.lengths[items.row] < 0, len(flat) - 1, starts[items.row] + place)]
-
-
 def encoded(
     encode: Callable[[list[str]], NDArray[np.float32]], texts: list[str], dim: int, at_once: int
 ) -> NDArray[np.float32]:
@@ -66,14 +44,14 @@ def encoded(
 
 
 def cosines(
-    pictures: NDArray[np.floating], texts: NDArray[np.floating], row: NDArray[np.int64], text: NDArray[np.int64]
+    images: NDArray[np.floating], texts: NDArray[np.floating], row: NDArray[np.int64], text: NDArray[np.int64]
 ) -> NDArray[np.float32]:
-    """pictures (n, d) and texts (t, d) -> cosine (m,) of pictures[row] and texts[text]; NaN where either has no
+    """images (n, d) and texts (t, d) -> cosine (m,) of images[row] and texts[text]; NaN where either has no
     direction."""
     found = np.empty(len(row), dtype=np.float32)
     for start in range(0, len(row), _PAIRS):
         part = slice(start, start + _PAIRS)
-        a, b = (side[at[part]].astype(np.float64) for side, at in ((pictures, row), (texts, text)))
+        a, b = (side[at[part]].astype(np.float64) for side, at in ((images, row), (texts, text)))
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
             dots = np.einsum("md,md->m", a, b)
             lengths = np.sqrt(np.einsum("md,md->m", a, a) * np.einsum("md,md->m", b, b))

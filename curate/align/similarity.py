@@ -1,4 +1,4 @@
-"""`align.similarity`: how well each text says what its picture shows, as the cosine of an image-text encoder.
+"""`align.similarity`: how well each text says what its image shows, as the cosine of an image-text encoder.
 
 Radford et al., "Learning Transferable Visual Models From Natural Language Supervision" (2021), section 2.3; as a filter
 in DataComp (Gadre et al. 2023, section 3.4) and in Xray's ViSE.
@@ -17,7 +17,7 @@ from pydantic import Field
 from curate import encoders
 from curate.align.scores import cosines, encoded
 from curate.core.contracts import Artifact, Batch
-from curate.core.items import PER_ITEM, texts_of
+from curate.core.items import places_of, texts_of
 from curate.core.vectors import from_binary, same_encoder
 from curate.encoders.stage import EncoderMap
 
@@ -28,11 +28,11 @@ _TOKENS = 1 << 16
 
 
 class Similarity(EncoderMap):
-    """Cosine of a picture's vector with each of its texts.
+    """Cosine of an image's vector with each of its texts.
 
-    The vectors are those of `image.embed` with the same encoder; another one's are refused. What is beyond the
+    The vectors are those of `image.embed` with the same encoder; another one's are an error. What is beyond the
     encoder's context (77 tokens for CLIP) is not read. A null text has no similarity, nor has one whose vector is not
-    finite (counted as no_direction). Rejects: no_embedding (null, zero, or not finite).
+    finite (counted as no_direction). Unusable: no_embedding (null, zero, or not finite).
     """
 
     op: ClassVar[str] = "align.similarity"
@@ -41,9 +41,9 @@ class Similarity(EncoderMap):
 
     encoder: str = Field(
         description="open_clip:NAME/TAG or hf:NAME (CLIP, SigLIP), each also with a local checkpoint: the one that the "
-        "pictures were embedded with"
+        "images were embedded with"
     )
-    embedding: str = Field("embedding", description="Column of `image.embed` with the pictures' vectors.")
+    embedding: str = Field("embedding", description="Column of `image.embed` with the images' vectors.")
     column: str = Field("text", description="Column of texts: one a row, or a list (`sentences`).")
     output: str = Field(
         "similarity", pattern=r"^[a-z][a-z0-9_]*$", description="Name of the column of cosines, a list for each row."
@@ -52,11 +52,9 @@ class Similarity(EncoderMap):
     def reads(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys((self.embedding, self.column)))
 
-    def writes(self) -> tuple[str, ...]:
-        return (self.output,)
-
     def schema(self) -> pa.Schema:
-        metadata = {**PER_ITEM, "of": f"{self.embedding} and {self.column}", "unit": "cosine", **self.made()}
+        of = {"of": f"{self.embedding} and {self.column}", "unit": "cosine"}
+        metadata = {**places_of(self.column), **of, **self.made()}
         return pa.schema([pa.field(self.output, pa.list_(pa.float32()), metadata=metadata)])
 
     def preflight(self) -> list[str]:
@@ -67,23 +65,25 @@ class Similarity(EncoderMap):
         super().setup(artifacts)
         self._encoder.encode_text([""])
 
+    def padded(self) -> bool:
+        """Texts pass the model in parts of one size (`encoded`), whatever the batch."""
+        return False
+
     def process(self, batch: Batch) -> dict[str, Any]:
-        """Raises CurateError where the pictures' vectors are of another encoder."""
-        pictures = batch.table.column(self.embedding)
+        """Raises CurateError where the images' vectors are of another encoder."""
+        embeddings = batch.table.column(self.embedding)
         made = {**self.made(), "dim": str(self._encoder.dim)}
-        remedy = "score with the encoder that embedded the pictures"
+        remedy = "score with the encoder that embedded the images"
         same_encoder(self.op, batch.table.schema.field(self.embedding), made, "encoder", remedy)
-        vectors = from_binary(pictures)
+        vectors = from_binary(embeddings)
         items = texts_of(self.op, batch.table.column(self.column), self.column)
         distinct = pc.dictionary_encode(items.values.cast(pa.string()))
         texts = encoded(self._encoder.encode_text, distinct.dictionary.to_pylist(), self._encoder.dim, self._at_once())
         found = cosines(vectors, texts, items.row, distinct.indices.to_numpy())
         alive = np.isfinite(vectors).all(axis=1) & np.any(vectors != 0, axis=1)
         batch.counters["no_direction"] += int((np.isnan(found) & alive[items.row]).sum())
-        return {
-            self.output: items.nest(pa.array(found, mask=np.isnan(found)), pa.float32()),
-            "reject": np.where(alive, None, "no_embedding").tolist(),
-        }
+        batch.unusable(np.flatnonzero(~alive), "no_embedding")
+        return {self.output: items.nest(pa.array(found, mask=np.isnan(found)), pa.float32())}
 
     def _at_once(self) -> int:
         most = max(1, _TOKENS // self._encoder.context)

@@ -79,7 +79,7 @@ class Threshold(Reduce):
         if not items:
             raise CurateError(
                 f"{self.op}.column: no score in {self.column!r} ({left_out} null, NaN or infinite); "
-                "loosen what refuses rows upstream, or name another column"
+                "loosen what rejects rows upstream, or name another column"
             )
         values = numbers(order)
         reached = np.cumsum(count[::-1])

@@ -27,8 +27,7 @@ class Assign(Map):
     The leaves of a tree fitted by cells are searched in the `probe` cells nearest to the row.
 
     Writes `cluster_1` (leaf) .. `cluster_L` (coarsest) and `centroid_distance`, the squared L2 distance to the leaf's
-    centroid. Rows with a null, zero, NaN or infinite embedding, or one too long to be squared, are rejected as
-    `bad_embedding`.
+    centroid. Unusable: bad_embedding (null, zero, NaN, infinite, or too long to be squared).
     """
 
     op: ClassVar[str] = "cluster.assign"
@@ -55,11 +54,8 @@ class Assign(Map):
     def reads(self) -> tuple[str, ...]:
         return embedding_columns(self.embedding, self.unit_norm)
 
-    def writes(self) -> tuple[str, ...]:
-        return (*(f"cluster_{level}" for level in range(1, self.levels + 1)), "centroid_distance")
-
     def schema(self) -> pa.Schema:
-        clusters = [pa.field(name, pa.int64()) for name in self.writes()[:-1]]
+        clusters = [pa.field(f"cluster_{level}", pa.int64()) for level in range(1, self.levels + 1)]
         return pa.schema([*clusters, pa.field("centroid_distance", pa.float32(), metadata={"unit": "squared L2"})])
 
     def resources(self) -> Resources:
@@ -90,12 +86,9 @@ class Assign(Map):
             leaves, distances = nearest_leaf(vectors, self._leaves, self.probe, self.threads)
         else:
             leaves, distances = nearest(vectors, self._leaves, self.threads)
-        columns: dict[str, Any] = {
-            f"cluster_{level}": pa.array(self._path[leaves, level - 1], mask=bad) for level in range(1, self.levels + 1)
-        }
-        columns["centroid_distance"] = pa.array(distances, mask=bad)
-        columns["reject"] = pa.array(np.where(bad, "bad_embedding", None), pa.string())
-        return columns
+        batch.unusable(np.flatnonzero(bad), "bad_embedding")
+        clusters = {f"cluster_{level}": self._path[leaves, level - 1] for level in range(1, self.levels + 1)}
+        return {**clusters, "centroid_distance": distances}
 
 
 def leaf_centroids(tree: Artifact) -> NDArray[np.float32] | Cells:

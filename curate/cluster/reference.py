@@ -1,7 +1,7 @@
-"""`duplicates.reference`: the pictures of an evaluation set, as `duplicates.decontaminate` looks for them.
+"""`duplicates.reference`: the images of an evaluation set, as `duplicates.match` looks for them.
 
-Evaluation pictures come in as a pool of their own, through the same stages as the pictures for training: so the same
-picture gets the same digests, hash and vector on either side.
+Evaluation images come in as a pool of their own, through the same stages as the images for training: so the same
+image gets the same digests, hash and vector on either side.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ PRINTS = ("sha256", "pixel_sha256", "perceptual_hash", "flat")
 
 
 class ReferenceSet(Reduce):
-    """Digests, perceptual hashes and, if wanted, embeddings of a pool's pictures.
+    """Digests, perceptual hashes and, if wanted, embeddings of a pool's images.
 
-    The artifact: `reference`, a row (key, name, sha256, pixel_sha256, perceptual_hash, embedding) per picture, sorted
-    by key; name is the source id, the hash is null for flat pictures; and `summary`, with what made the embeddings.
+    The artifact: `reference`, a row (key, name, sha256, pixel_sha256, perceptual_hash, embedding) per image, sorted
+    by key; name is the source id, the hash is null for flat images; and `summary`, with what made the embeddings.
     """
 
     op: ClassVar[str] = "duplicates.reference"
@@ -44,10 +44,10 @@ class ReferenceSet(Reduce):
         return table.select(["key", *self.reads()])
 
     def finish(self, state: Table) -> Artifact:
-        """Raises CurateError for a set without pictures."""
+        """Raises CurateError for a set without images."""
         if not state.num_rows:
             raise CurateError(
-                f"{self.op}: no picture to look for: everything upstream was refused; `curate status RUN` shows where "
+                f"{self.op}: no image to look for: everything upstream was rejected; `curate status RUN` shows where "
                 "and why"
             )
         state = state.sort_by("key")

@@ -65,8 +65,8 @@ class SelectHierarchical(Select):
     def reads(self) -> tuple[str, ...]:
         return ("cluster_1", "centroid_distance")
 
-    def units(self, table: Table) -> NDArray[np.int64]:
-        """Leaf cluster of each row. Raises CurateError for clusters that the tree does not have."""
+    def deal(self, table: Table) -> Table:
+        """Units are leaf clusters. Raises CurateError for clusters that the tree does not have."""
         column = table.column("cluster_1")
         leaves = column.fill_null(-1).to_numpy().astype(np.int64)
         if len(leaves) and not 0 <= leaves.min() <= leaves.max() < self._leaves:
@@ -74,7 +74,7 @@ class SelectHierarchical(Select):
                 f"{self.op}: cluster_1 holds {leaves.min()}..{leaves.max()} ({column.null_count} null), but its `tree` "
                 f"has {self._leaves} leaves; select from rows that were assigned to this tree"
             )
-        return leaves
+        return table.select(["key", "centroid_distance"]).append_column("unit", pa.array(leaves))
 
     def plan(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
         """Raises TargetError where the pool cannot give the target."""
@@ -83,7 +83,8 @@ class SelectHierarchical(Select):
         target = self.target if self.share is None else max(1, int(self.share * rows.sum()))
         return leaf_quotas(rows, self._parents, target, self.multiplier, self.seed)
 
-    def pick(self, rows: Table, units: NDArray[np.int64], quotas: NDArray[np.int64]) -> dict[str, Any]:
-        distance = rows.column("centroid_distance").to_numpy() if self.strategy == "closest" else None
-        copies = copies_of(units, quotas, ranks(self.seed, rows.column("key").to_pylist()), distance)
+    def pick(self, lines: Table, counts: NDArray[np.int64], quotas: NDArray[np.int64]) -> dict[str, Any]:
+        distance = lines.column("centroid_distance").to_numpy() if self.strategy == "closest" else None
+        rank = ranks(self.seed, lines.column("key").to_pylist())
+        copies = copies_of(lines.column("unit").to_numpy(), quotas, rank, distance)
         return {"copies": copies, "reject": pa.array(np.where(copies > 0, None, NOT_SAMPLED), pa.string())}

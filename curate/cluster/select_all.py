@@ -10,10 +10,6 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from curate.core.contracts import Select, Table
-from curate.core.hashing import key_words
-
-UNITS = 1024
-"""Rows are dealt to this many units by key, so that buckets stay small."""
 
 
 class SelectAll(Select):
@@ -23,11 +19,8 @@ class SelectAll(Select):
 
     multiplier: Literal[1] = Field(1, description="Always 1: rows are not repeated.")
 
-    def units(self, table: Table) -> NDArray[np.int64]:
-        return (key_words(table.column("key").to_pylist())[:, 0] % np.uint64(UNITS)).astype(np.int64)
-
     def plan(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
         return counts
 
-    def pick(self, rows: Table, units: NDArray[np.int64], quotas: NDArray[np.int64]) -> dict[str, Any]:
-        return {"copies": np.ones(rows.num_rows, dtype=np.int64), "reject": pa.nulls(rows.num_rows, pa.string())}
+    def pick(self, lines: Table, counts: NDArray[np.int64], quotas: NDArray[np.int64]) -> dict[str, Any]:
+        return {"copies": np.ones(lines.num_rows, dtype=np.int64), "reject": pa.nulls(lines.num_rows, pa.string())}

@@ -1,7 +1,7 @@
-"""`duplicates.semantic`: pictures that mean the same to the encoder, found within the cells of a tree and across them.
+"""`duplicates.semantic`: images that mean the same to the encoder, found within the cells of a tree and across them.
 
-Unlike exact and perceptual sets these are not transitive: chains of slightly different pictures would eat whole
-clusters. Every dropped picture has a kept one within eps, which it names, and no two kept ones lie within eps.
+Unlike exact and perceptual sets these are not transitive: chains of slightly different images would eat whole
+clusters. Every dropped image has a kept one within eps, which it names, and no two kept ones lie within eps.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ KIND = "duplicate_sets"
 
 
 class SemanticDuplicates(Fit):
-    """Pictures whose embeddings lie within `eps` of a kept one's: cosine above 1 - eps.
+    """Images whose embeddings lie within `eps` of a kept one's: cosine above 1 - eps.
 
     Rows are compared within the cells of one level of a cluster tree (SemDeDup, Abbas et al. 2023), and with those of
     neighbouring cells, so that a pair that a border has split is found; greedily, against kept rows only, in the order
     of `keep`. The artifact: `duplicates`, a row (key, keeper, kind, similarity) per member of a set of two or more,
-    sorted by key, kind being keeper or semantic; and `summary`, counts. `duplicates.drop` reads it.
+    sorted by key, kind being keeper or semantic; and `summary`, counts. `duplicates.members` reads it.
     """
 
     op: ClassVar[str] = "duplicates.semantic"

@@ -94,26 +94,19 @@ def entries_of(table: pa.Table, columns: Sequence[str], known: Known | None = No
     return Entries(row, place, item, entry, names)
 
 
-def nested(found: Entries, numbers: NDArray[np.int64], rows: int) -> pa.Array:
-    """A number for each pair of `found` -> list<list<int32>> (rows,), shaped as columns of entries are."""
+def listed(found: Entries, numbers: NDArray[np.int64]) -> pa.Array:
+    """A number for each pair of `found` -> list<int32> (m,): a list per item."""
     edges = np.searchsorted(found.item, np.arange(len(found) + 1)).astype(np.int32)
-    lists = pa.ListArray.from_arrays(edges, pa.array(numbers, pa.int32()))
-    lengths = np.zeros(rows, dtype=np.int64)
-    np.maximum.at(lengths, found.row, found.place + 1)
-    offsets = np.append(0, np.cumsum(lengths)).astype(np.int32)
-    if int(offsets[-1]) == len(found):
-        return pa.ListArray.from_arrays(offsets, lists)
-    source = np.full(int(offsets[-1]), -1, dtype=np.int64)
-    source[offsets[found.row] + found.place] = np.arange(len(found))
-    return pa.ListArray.from_arrays(offsets, lists.take(pa.array(source, mask=source < 0)))
+    return pa.ListArray.from_arrays(edges, pa.array(numbers, pa.int32()))
 
 
-def numbered_of(column: pa.ChunkedArray) -> Entries:
-    """The entries of list<list<int32>> that `nested` has made, in the order that it was given."""
-    items = items_of(column)
-    lengths = pc.list_value_length(items.values).to_numpy(zero_copy_only=False)
-    entry = items.values.flatten().to_numpy(zero_copy_only=False).astype(np.int64)
-    return Entries(items.row, items.place, np.repeat(np.arange(len(items)), lengths), entry, [])
+def entries_of_lists(column: pa.ChunkedArray) -> Entries:
+    """The entries of list<int32> (m,) that `listed` has made, null for no list: m rows of one item each."""
+    lists = column.combine_chunks()
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
+    rows = np.arange(len(lists))
+    entry = lists.flatten().to_numpy(zero_copy_only=False).astype(np.int64)
+    return Entries(rows, np.zeros_like(rows), np.repeat(rows, lengths), entry, [])
 
 
 def _items(column: pa.ChunkedArray, name: str) -> Items:

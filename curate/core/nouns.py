@@ -6,11 +6,15 @@ files. Readers use manifests only, so files of an unfinished build are never see
     pools/<namespace>/shards/<shard>.tar + .parquet      shards, by content id
     pools/<namespace>/portions/<portion>.json            which shard a portion of a source became
     pools/<namespace>/versions/<pool>/                   a pool: manifest + shards.parquet
-    columns/<op>/<fingerprint>/<shard>.parquet           facts, aligned with the shard's rows
-    columns/<op>/<fingerprint>/versions/<pool>/          columns of one pool version: manifest + shards.parquet
+    pools/<namespace>/derived/<fingerprint>/<shard>/     children of a pool shard: numbered tars and tables
+    facts/<op>/<stage>/<fingerprint>/<shard>/000001.parquet   facts about a shard's rows: numbered tables
+    facts/<op>/<stage>/<fingerprint>/versions/<digest>/  which tables a run has read: manifest + shards.parquet
+    facts/<op>/<stage>/index/                            costly stages: where the answer to an input lies
+    masks/<chain>/<shard>-<tables>.parquet               who is alive at the points of a pass, and why others are not
+    masks/<chain>/versions/<digest>/                     the mask of one pool version: manifest + shards.parquet
     artifacts/<op>/<fingerprint>/                        tables, arrays and JSON files, manifest
     artifacts/<op>/<fingerprint>/<name>/<part>.npz       what the steps of a Fit stored under a name
-    artifacts/<op>/partials/<fingerprint>/<shard>.parquet   a Reduce's states
+    artifacts/<op>/partials/<fingerprint>/<shard>-<content>.parquet   a Reduce's states
     selections/<op>/<fingerprint>/                       buckets of rows, manifest
     datasets/<name>/<fingerprint>/                       tars, indexes, manifest
 """
@@ -30,6 +34,7 @@ import pyarrow.parquet as pq
 from curate.core.arrays import read_arrays
 from curate.core.contracts import Artifact
 from curate.core.errors import AlreadyExistsError, PinnedError, StorageError
+from curate.core.hashing import digest_bytes
 from curate.core.ledger import Entry
 from curate.core.spill import Spill
 from curate.core.storage import Storage
@@ -49,9 +54,19 @@ POOL_SCHEMA = pa.schema(
         pa.field("format", pa.string()),
         pa.field("sha256", pa.string()),
         pa.field("meta", pa.string(), metadata={"content": "JSON object of the source's other fields"}),
+        pa.field("parent", pa.string(), metadata={"of": "key of the sample that this one was made out of"}),
+        pa.field(
+            "root", pa.string(), metadata={"of": "key of the first sample on the way: the parent's root, or parent"}
+        ),
+        pa.field("span", pa.string(), metadata={"content": "JSON object: which part of the parent it is"}),
+        pa.field("parent_row", pa.int32(), metadata={"of": "row of the parent in its shard"}),
         pa.field("reject", pa.string()),
     ]
 )
+
+
+FORMAT_OF_POOL = 2
+"""Rises when a column of pools comes to mean something else: facts computed from it are then others."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +78,11 @@ class Shard:
     tar: str
     tar_bytes: int
     table: str
+    parent: str = ""
+    """JSON of the parents' shard, for a shard of a derived pool."""
+
+    def parent_shard(self) -> Shard:
+        return Shard(**json.loads(self.parent))
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -91,6 +111,8 @@ class Manifest:
     """Wall seconds of the build; times, like dates, are never part of a fingerprint."""
     built_rows: int = 0
     """Rows computed in that time (the rest was there already)."""
+    content: str = ""
+    """Digest of what an artifact holds: what stages that read it depend on."""
     extra: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -130,12 +152,13 @@ def pool_base(namespace: str, fingerprint: str) -> str:
 
 def read_shards(storage: Storage, base: str) -> list[Shard]:
     rows = storage.read_table(f"{base}/shards.parquet").to_pylist()
-    return [Shard(**{name: row[name] for name in Shard.__dataclass_fields__}) for row in rows]
+    return [Shard(**{name: row[name] for name in Shard.__dataclass_fields__ if name in row}) for row in rows]
 
 
-def save_artifact(storage: Storage, base: str, artifact: Artifact) -> int:
-    """Publish each part under its name; returns bytes. Arrays become .npy, tables .parquet, others JSON or bytes."""
-    size = 0
+def save_artifact(storage: Storage, base: str, artifact: Artifact) -> tuple[int, dict[str, str]]:
+    """Publish each part under its name; returns bytes, and a digest of each file. Arrays become .npy, tables .parquet,
+    others JSON or bytes."""
+    size, digests = 0, {}
     for name, value in artifact.items():
         if isinstance(value, pa.Table):
             sink = io.BytesIO()
@@ -151,7 +174,8 @@ def save_artifact(storage: Storage, base: str, artifact: Artifact) -> int:
             file, data = f"{name}.json", json.dumps(value, sort_keys=True, indent=1).encode()
         storage.publish_bytes(f"{base}/{file}", data)
         size += len(data)
-    return size
+        digests[file] = digest_bytes([data])
+    return size, digests
 
 
 class StoredArtifact(Mapping[str, Any]):

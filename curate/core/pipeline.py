@@ -5,8 +5,9 @@
     pipeline.add("inspect", Inspect(min_side=64), from_="pool")
 
 `from` names the stages whose rows and columns a stage works on: its own rows are those that nothing upstream along
-`from` has refused. Named ports bring artifacts: `tree: fit` that of a stage, `tree: pin:NAME` one that the workspace
-keeps. A Map whose `from` holds a Select works on selected rows.
+`from` has rejected. Named ports bring artifacts: `tree: fit` that of a stage, `tree: pin:NAME` one that the workspace
+keeps. A Map or a Filter whose `from` holds a Select works on selected rows. Behind a Derive, rows are its children.
+`keep_null: true` at a Map lets its unusable rows and its rows in error go on, with nulls.
 A Report's `from` may name artifacts too: it shows them.
 """
 
@@ -18,14 +19,17 @@ from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
+import pyarrow as pa
 from pydantic import ValidationError
 
 from curate.core import registry
-from curate.core.contracts import Map, Pack, Report, Select, Source, Stage
+from curate.core.contracts import Derive, Filter, Map, Pack, Report, Select, Source, Stage, kind_of
 from curate.core.errors import CurateError, RecipeError
+from curate.core.items import family_of, per_item
+from curate.core.nouns import POOL_SCHEMA
 from curate.core.rows import POOL_COLUMNS
 
-RESERVED = ("op", "from")
+RESERVED = ("op", "from", "keep_null")
 PIN = "pin:"
 """How a port begins that names a pinned artifact instead of a stage."""
 
@@ -39,6 +43,7 @@ class Node:
     inputs: tuple[str, ...] = ()
     ports: Mapping[str, str] = field(default_factory=dict)
     place: str = ""
+    keep_null: bool = False
 
     @property
     def upstream(self) -> tuple[str, ...]:
@@ -67,30 +72,38 @@ class Pipeline:
         """The recipe this was read from, for the run's record."""
 
     def add(
-        self, name: str, stage: Stage, from_: str | Iterable[str] = (), *, place: str = "", **ports: str
+        self,
+        name: str,
+        stage: Stage,
+        from_: str | Iterable[str] = (),
+        *,
+        place: str = "",
+        keep_null: bool = False,
+        **ports: str,
     ) -> Pipeline:
         if name in self.nodes:
             raise RecipeError(f"{place or 'pipeline'}: {name}: a stage of this name exists; choose another name")
         inputs = (from_,) if isinstance(from_, str) else tuple(from_)
-        self.nodes[name] = Node(name, stage, inputs, ports, place)
+        self.nodes[name] = Node(name, stage, inputs, ports, place, keep_null)
         return self
 
     # --- walking ---
 
     def along(self, name: str) -> list[Node]:
-        """The stage's `from` ancestors, in topological order, without itself."""
+        """The stage's `from` ancestors over its own pool, in topological order, without itself."""
         wanted: set[str] = set()
         todo = list(self.nodes[name].inputs)
         while todo:
             step = todo.pop()
             if step not in wanted:
                 wanted.add(step)
-                todo.extend(self.nodes[step].inputs)
+                if not isinstance(self.nodes[step].stage, Derive):
+                    todo.extend(self.nodes[step].inputs)
         return [node for node in self.nodes.values() if node.name in wanted]
 
     def reaches(self, name: str) -> list[Node]:
         """Everything upstream, through `from` and through ports, in topological order: what a Report looks at. Stages
-        over another pool (a reference set's) stay outside: their rows are others."""
+        over another pool (a reference set's, a derived pool's parents) stay outside: their rows are others."""
         wanted: set[str] = set()
         pool = self.pool_of(name)
         todo = list(self.nodes[name].upstream)
@@ -102,10 +115,40 @@ class Pipeline:
         return [node for node in self.nodes.values() if node.name in wanted]
 
     def pool_of(self, name: str) -> str:
-        """Name of the one Source that a stage's rows come from."""
+        """Name of the one Source or Derive that makes the rows of a stage."""
+        if isinstance(self.nodes[name].stage, (Source, Derive)):
+            return name
+        return self.pool_upstream(name)
+
+    def pool_upstream(self, name: str) -> str:
+        """Name of the Source or Derive whose rows reach a stage: for a Derive, its parents'."""
         if isinstance(self.nodes[name].stage, Source):
             return name
-        return next(node.name for node in self.along(name) if isinstance(node.stage, Source))
+        return next(node.name for node in self.along(name) if isinstance(node.stage, (Source, Derive)))
+
+    # --- columns ---
+
+    def columns_of(self, name: str) -> list[str]:
+        """Names of the columns that a stage writes."""
+        stage = self.nodes[name].stage
+        return list(stage.schema().names) if isinstance(stage, Map) else []
+
+    def maker(self, name: str, column: str) -> str | None:
+        """The stage upstream that writes a column which a stage reads; None where it is the pool's."""
+        return next((up.name for up in self.along(name) if column in self.columns_of(up.name)), None)
+
+    def fields(self, name: str) -> dict[str, pa.Field]:
+        """Columns that reach a stage: the pool's and those of the Maps upstream."""
+        found = {field.name: field for field in POOL_SCHEMA if field.name in POOL_COLUMNS}
+        for up in self.along(name):
+            if isinstance(up.stage, Map):
+                found |= {field.name: field for field in up.stage.schema()}
+        return found
+
+    def families(self, name: str) -> dict[str, str]:
+        """Per-item column -> the column that made its items, of all that reach a stage."""
+        fields = self.fields(name)
+        return {column: family_of(column, fields) for column, field in fields.items() if per_item(field)}
 
     # --- checking ---
 
@@ -161,7 +204,7 @@ class Pipeline:
                 raise node.fail(f"from {name!r}: {made.op} makes an artifact; name a stage with rows")
             if isinstance(self.nodes[name].stage, Pack) and not isinstance(stage, Report):
                 raise node.fail(f"from {name!r}: a dataset is read by reports and by training, not by {stage.op}")
-        sources = [up.name for up in self.along(node.name) if isinstance(up.stage, Source)]
+        sources = [up.name for up in self.along(node.name) if isinstance(up.stage, (Source, Derive))]
         if len(sources) != 1:
             raise node.fail(f"rows come from {len(sources)} pools ({', '.join(sources)}); they must come from one")
         selects = [up.name for up in self.along(node.name) if isinstance(up.stage, Select)]
@@ -195,19 +238,37 @@ class Pipeline:
         reads = getattr(node.stage, "reads", None)
         if reads is None and not isinstance(node.stage, Report):
             return
+        if node.keep_null and not isinstance(node.stage, Map):
+            raise node.fail(
+                f"keep_null is for stages that compute facts, and {node.stage.op} is a filter or later; remove it"
+            )
         makers: dict[str, str] = {}
-        for up in self.along(node.name) if reads else self.reaches(node.name):
-            if isinstance(up.stage, Map):
-                for column in up.stage.writes():
-                    if column in makers:
-                        text = f"column {column!r} is written by {makers[column]!r} and {up.name!r}; rename one"
-                        raise node.fail(text)
-                    makers[column] = up.name
+        ways = [*self.along(node.name), node] if reads else self.reaches(node.name)
+        for up in ways:
+            for column in self.columns_of(up.name):
+                if column in makers:
+                    raise node.fail(f"column {column!r} is written by {makers[column]!r} and {up.name!r}; rename one")
+                makers[column] = up.name
         for column in reads() if reads else ():
-            if column not in makers and column not in POOL_COLUMNS:
-                writer = next((n.name for n in self.nodes.values() if column in _writes(n.stage)), None)
+            if makers.get(column, node.name) == node.name and column not in POOL_COLUMNS:
+                writer = next((n for n in self.nodes if column in self.columns_of(n) and n != node.name), None)
                 hint = f"add {writer!r} to `from`" if writer else "add a stage that writes it"
-                raise node.fail(f"column {column!r} is written by nothing upstream; {hint}")
+                raise node.fail(f"column {column!r} is missing upstream; {hint}")
+        if isinstance(node.stage, Filter):
+            self._check_filter(node, node.stage)
+
+    def _check_filter(self, node: Node, stage: Filter) -> None:
+        """A filter's own look at the columns; and whether what it judges has items."""
+        fields = self.fields(node.name)
+        try:
+            stage.check(pa.schema(list(fields.values())))
+        except CurateError as error:
+            raise node.placed(error) from None
+        places = stage.places()
+        if places is not None and not per_item(fields[places]) and not pa.types.is_list(fields[places].type):
+            raise node.fail(
+                f"column {places!r} holds one value a row, not a list with a value for each item; name a list"
+            )
 
     def _check_targets(self) -> None:
         for node in self.nodes.values():
@@ -215,10 +276,6 @@ class Pipeline:
                 target = node.stage.target_rows()
                 if target is not None and target < 1:
                     raise node.fail(f"target {target}: must be at least 1")
-
-
-def _writes(stage: Stage) -> tuple[str, ...]:
-    return stage.writes() if isinstance(stage, Map) else ()
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
@@ -249,7 +306,9 @@ def build_stage(op: str, values: Mapping[str, Any], fail: Any) -> tuple[Stage, d
         if not where:  # a rule about several parameters, which begins with the one to blame
             blamed, _, text = message.partition(": ")
             raise fail(*(blamed, text) if blamed in cls.model_fields else ("", message)) from None
-        raise fail(where, f"{first['input']!r}: {message[0].lower()}{message[1:]}") from None
+        secret = first["type"] == "secret_reference" or (where in fields and kind_of(fields[where]) == "secret")
+        given = "" if secret else f"{first['input']!r}: "  # what is given for a secret may be the secret itself
+        raise fail(where, f"{given}{message[0].lower()}{message[1:]}") from None
 
 
 def _nearest_parameter(name: str, cls: type[Stage]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from curate.core.contracts import Stage
 from curate.core.errors import RecipeError
 from curate.core.pipeline import RESERVED, Pipeline, build_stage
 
+ENVIRONMENT = re.compile(r"\$\{[^}]*\boc\.env\b")
+"""OmegaConf's resolver of environment variables: it would put their values into fingerprints and records."""
 TOP = ("vars", "workspace", "stages", "description")
 Places = dict[tuple[str, ...], int]
 
@@ -33,20 +36,22 @@ def parse(text: str, overrides: Iterable[str] = (), file: str = "recipe") -> Pip
     places: Places = {}
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
-        raw = yaml.safe_load(text)
+        raw = _read(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
-        raise RecipeError(f"{file}{line}: not YAML ({getattr(error, 'problem', error)}); mend the line") from None
+        raise RecipeError(f"{file}{line}: not YAML ({_problem(error)}); mend the line") from None
     if root is not None:
         _walk(root, (), places, file)
     if isinstance(raw, dict) and not isinstance(raw.setdefault("vars", {}) or {}, dict):
-        raise RecipeError(f"{file}: vars: {raw['vars']!r} is no mapping; write `name: value` lines below it")
+        found = type(raw["vars"]).__name__  # not its value: it may hold a secret
+        raise RecipeError(f"{file}: vars: expected a mapping, found {found}; write `name: value` lines below it")
     if not isinstance(raw, dict) or not isinstance(raw.get("stages"), dict) or not raw["stages"]:
         raise RecipeError(f"{file}: a recipe needs `stages:` with at least one named stage")
     for name in raw:
         if name not in TOP:
             raise RecipeError(f"{file}:{places[(str(name),)]}: {name}: no part of a recipe; it has {', '.join(TOP)}")
+    _check_environment(raw, (), places, file)
     for override in overrides:
         _override(raw, override, file)
     resolved = _resolve(raw, places, file)
@@ -69,15 +74,46 @@ def _walk(node: yaml.Node, path: tuple[str, ...], places: Places, file: str) -> 
             _walk(value, here, places, file)
 
 
-def _override(raw: dict[str, Any], override: str, file: str) -> None:
-    """Put a `--set` into the recipe as it was read."""
-    name, equals, value = override.partition("=")
-    if not equals:
-        raise RecipeError(f"--set {override}: expected name=value or stage.parameter=value")
+def _read(text: str) -> Any:
+    """YAML -> values. Its constructors raise errors of Python for a date 2024-99-99 or a tag that does not fit."""
     try:
-        parsed = yaml.safe_load(value)
+        return yaml.safe_load(text)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise yaml.YAMLError("a value does not fit its type") from None
+
+
+def _problem(error: yaml.YAMLError) -> str:
+    """What YAML says, without the names it repeats: a secret that begins with * or ! reads as one."""
+    return re.sub(r"(alias|tag|handle|anchor)\b.* [\"'].*", r"\1", str(getattr(error, "problem", None) or error))
+
+
+def _check_environment(value: Any, path: tuple[str, ...], places: Places, file: str) -> None:
+    if isinstance(value, (dict, list)):
+        inside = value.items() if isinstance(value, dict) else (("", item) for item in value)
+        for name, item in inside:
+            _check_environment(item, (*path, str(name)) if name != "" else path, places, file)
+    elif isinstance(value, str) and ENVIRONMENT.search(value):
+        line = next((f":{places[path[:n]]}" for n in range(len(path), 0, -1) if path[:n] in places), "")
+        raise RecipeError(f"{file}{line}: {'.'.join(path[1:] or path)}: {_NO_ENVIRONMENT}")
+
+
+_NO_ENVIRONMENT = (
+    "${oc.env:…} would store the variable's value in the workspace; give env:NAME to a parameter of type Secret, "
+    "or the value by --set if it is no secret"
+)
+
+
+def _override(raw: dict[str, Any], override: str, file: str) -> None:
+    """Put a `--set` into the recipe as it was read. Messages leave the value out: it may be a secret."""
+    name, equals, value = override.partition("=")
+    if not equals or not re.fullmatch(r"[\w.-]+", name):
+        raise RecipeError("--set: expected name=value or stage.parameter=value")
+    try:
+        parsed = _read(value)
     except yaml.YAMLError as error:
-        raise RecipeError(f"--set {override}: the value is not YAML ({getattr(error, 'problem', error)})") from None
+        raise RecipeError(f"--set {name}: the value is not YAML ({_problem(error)}); quote it") from None
+    if ENVIRONMENT.search(value):
+        raise RecipeError(f"--set {name}: {_NO_ENVIRONMENT}")
     variables, stages = raw["vars"] or {}, raw["stages"]
     stage, dot, parameter = name.partition(".")
     if not dot and name in variables:
@@ -88,7 +124,7 @@ def _override(raw: dict[str, Any], override: str, file: str) -> None:
         known = [*variables, *(f"{s}.…" for s in stages)]
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"{file} has {', '.join(known)}"
-        raise RecipeError(f"--set {override}: no such variable or stage; {hint}")
+        raise RecipeError(f"--set {name}: no such variable or stage; {hint}")
 
 
 def _resolve(raw: dict[str, Any], places: Places, file: str) -> dict[str, Any]:
@@ -123,14 +159,20 @@ def _add(pipeline: Pipeline, name: str, values: Any, places: Places, file: str) 
     inputs = [inputs] if isinstance(inputs, str) else inputs
     if not isinstance(inputs, list) or not all(isinstance(item, str) for item in inputs):
         raise fail("from", f"{inputs!r} is no stage name or list of names")
-    rest = {key: value for key, value in values.items() if key not in RESERVED}
+    reserved = set(RESERVED) - set(registry.resolve_fields(values["op"]))
+    rest = {key: value for key, value in values.items() if key not in reserved}
     try:
         stage, ports = build_stage(values["op"], rest, fail)
     except RecipeError as error:
         if str(error).startswith("op: "):
             raise fail("op", str(error).removeprefix("op: ")) from None
         raise
-    pipeline.add(name, stage, inputs, place=f"{file}:{line}", **ports)
+    keep_null = values.get("keep_null", False)
+    if "keep_null" in type(stage).model_fields:  # a filter's own parameter
+        keep_null = False
+    if not isinstance(keep_null, bool):
+        raise fail("keep_null", f"expected true or false, not {keep_null!r}")
+    pipeline.add(name, stage, inputs, place=f"{file}:{line}", keep_null=keep_null, **ports)
 
 
 def json_schema() -> dict[str, Any]:

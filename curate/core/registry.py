@@ -14,18 +14,24 @@ OPS = {
     "import.webdataset": "curate.acquire.webdataset:ImportWebDataset",
     "import.parquet": "curate.acquire.parquet:ImportParquet",
     "image.inspect": "curate.image.inspect:Inspect",
+    "image.filter": "curate.image.filter:ImageFilter",
+    "image.frames": "curate.image.frames:Frames",
     "image.fingerprint": "curate.image.fingerprint:Fingerprint",
     "image.embed": "curate.image.embed:Embed",
     "duplicates.find": "curate.image.duplicates:FindDuplicates",
-    "duplicates.drop": "curate.image.duplicates:DropDuplicates",
+    "duplicates.members": "curate.image.duplicate_members:DuplicateMembers",
+    "duplicates.drop": "curate.image.duplicate_members:DropDuplicates",
     "duplicates.semantic": "curate.cluster.semantic:SemanticDuplicates",
     "duplicates.reference": "curate.cluster.reference:ReferenceSet",
+    "duplicates.match": "curate.cluster.match:MatchReference",
     "duplicates.decontaminate": "curate.cluster.decontaminate:Decontaminate",
     "text.clean": "curate.text.clean:Clean",
+    "text.filter": "curate.text.filter:TextFilter",
     "text.sentences": "curate.text.sentences:Sentences",
     "text.language": "curate.text.language:Language",
     "text.language_filter": "curate.text.language:LanguageFilter",
     "text.duplicates": "curate.text.duplicates:FindTextDuplicates",
+    "text.copies": "curate.text.duplicates:TextCopies",
     "text.drop_duplicates": "curate.text.duplicates:DropTextDuplicates",
     "text.boilerplate": "curate.text.boilerplate:Boilerplate",
     "text.strip": "curate.text.strip:Strip",
@@ -38,7 +44,9 @@ OPS = {
     "text.counts": "curate.text.counts:TextCounts",
     "align.similarity": "curate.align.similarity:Similarity",
     "align.threshold": "curate.align.threshold:Threshold",
-    "align.filter": "curate.align.filter:Filter",
+    "align.margin": "curate.align.margin:Margin",
+    "align.filter": "curate.align.filter:ScoreFilter",
+    "filter.where": "curate.filter.where:Where",
     "cluster.fit": "curate.cluster.fit:FitTree",
     "cluster.assign": "curate.cluster.assign:Assign",
     "cluster.profile": "curate.cluster.profile:Profile",
@@ -75,3 +83,11 @@ def resolve(op: str) -> type[Stage]:
     if not (isinstance(found, type) and issubclass(found, Stage)):
         raise RecipeError(f"op: {op!r} is no Stage; give a class derived from curate.core.contracts.Stage")
     return found
+
+
+def resolve_fields(op: str) -> list[str]:
+    """Names of an op's parameters; none where there is no such op."""
+    try:
+        return list(resolve(op).model_fields)
+    except RecipeError:
+        return []

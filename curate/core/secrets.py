@@ -1,58 +1,84 @@
-"""Secrets: parameters of which a workspace, a log or a message only ever holds where the value is to be found.
+"""Secrets: parameters of which a workspace, a log or a message only ever holds where the value is found.
 
-A recipe gives a reference, `env:NAME` or `file:PATH`. The value is read by the worker that needs it, which must have
-the variable or the file; it is never forwarded, stored or shown.
+A recipe gives a reference, `env:NAME` or `file:PATH`. The process that needs the value reads it, so its machine must
+have the variable or the file. The value is never forwarded, stored or shown.
 """
 
 from __future__ import annotations
 
+import base64
+import html
+import json
 import os
+import re
+import types
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+from urllib.parse import quote, quote_plus
 
-from pydantic import GetCoreSchemaHandler
+from pydantic import BaseModel, GetCoreSchemaHandler
 from pydantic_core import core_schema
 
 from curate.core.errors import PreflightError
 
-KINDS = ("env:", "file:")
+REFERENCE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:[^\s\x00-\x1f][^\x00-\x1f]*")
+FORWARDED = "CURATE_"
+"""How the names of variables begin that workers get from the driver by way of the scheduler, which stores them."""
+SHORTEST_ENCODED = 8
+"""Characters below which an encoded secret is not searched for: it would match by chance."""
+
+_read: dict[str, str] = {}
+"""Every secret that this process has read -> its reference: what `redact` takes out."""
+
+E = TypeVar("E", bound=BaseException)
 
 
 def is_reference(value: Any) -> bool:
-    return isinstance(value, str) and value.startswith(KINDS) and len(value) > len(value.split(":")[0]) + 1
+    return isinstance(value, str) and REFERENCE.fullmatch(value) is not None
 
 
 class Secret:
-    """A reference to a secret: `api_key: Secret = Secret("env:API_KEY")`. Only `value()` has the secret itself."""
+    """A reference to a secret: `api_key: Secret = Secret("env:API_KEY")`. Only `value()` returns the secret itself."""
 
     __slots__ = ("reference",)
 
     def __init__(self, reference: str) -> None:
         if not is_reference(reference):  # the message must not repeat it: it may be the secret itself
             raise ValueError("expected a reference to a secret, env:NAME or file:PATH, not the secret itself")
+        if reference.startswith(f"env:{FORWARDED}"):
+            raise ValueError(f"variables named {FORWARDED}… are forwarded to workers in clear; choose another name")
         self.reference = reference
 
     def value(self) -> str:
         """The secret, read here and now. Raises PreflightError where it is not set."""
-        kind, _, name = self.reference.partition(":")
-        try:
-            found = os.environ[name] if kind == "env" else Path(name).read_text(encoding="utf-8").strip()
-        except (KeyError, OSError, UnicodeDecodeError):
-            found = ""
-        if not found:
-            what = f"the environment variable {name}" if kind == "env" else f"the file {name}"
-            raise PreflightError(
-                f"{self.reference}: {what} is missing or empty; set it on every machine that runs tasks"
-            )
-        return found
+        value, problem = self._look()
+        if problem:
+            raise PreflightError(problem)
+        _read[value] = self.reference
+        return value
 
     def problem(self) -> str | None:
-        """Why `value` would fail, in a line; None where it would not."""
+        """Why `value` would fail in this process, in a line; None where it would not."""
+        return self._look()[1]
+
+    def _look(self) -> tuple[str, str | None]:
+        """(value, problem). No exception leaves it: that of a wrong encoding holds the file's bytes."""
+        kind, _, name = self.reference.partition(":")
+        found, wrong = "", ""
         try:
-            self.value()
-        except PreflightError as error:
-            return str(error)
-        return None
+            found = os.environ[name] if kind == "env" else Path(name).read_text(encoding="utf-8").strip()
+        except KeyError:
+            wrong = "is not set"
+        except OSError as error:
+            wrong = f"cannot be read ({error.strerror})"
+        except UnicodeDecodeError:
+            wrong = "is not UTF-8 text"
+        if not found.strip():
+            what = "environment variable" if kind == "env" else "file"
+            wrong = f"the {what} {wrong or 'is empty'}; every machine that runs this stage needs it"
+            return "", f"{self.reference}: {wrong}"
+        return found, None
 
     def __repr__(self) -> str:
         return f"Secret({self.reference!r})"
@@ -76,5 +102,100 @@ class Secret:
         return core_schema.no_info_plain_validator_function(
             made,
             serialization=core_schema.plain_serializer_function_ser_schema(str, return_schema=core_schema.str_schema()),
-            json_schema_input_schema=core_schema.str_schema(pattern=r"^(env|file):.+"),
+            json_schema_input_schema=core_schema.str_schema(pattern=f"^({REFERENCE.pattern})$"),
         )
+
+
+# --- where a secret may stand -----------------------------------------------------------------------------------------
+
+
+def is_secret(annotation: Any) -> bool:
+    """Whether a parameter of this type is a secret: `Secret` or `Secret | None`, and nothing around it."""
+    if get_origin(annotation) is Annotated:
+        return is_secret(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, types.UnionType):
+        parts = [part for part in get_args(annotation) if part is not type(None)]
+        return len(parts) == 1 and is_secret(parts[0])
+    return isinstance(annotation, type) and issubclass(annotation, Secret)
+
+
+def holds_secret(annotation: Any) -> bool:
+    """Whether a Secret is anywhere inside a type: in a container, in a union, in a field of a pydantic model."""
+    found = [annotation]
+    for part in found:
+        if isinstance(part, type) and issubclass(part, BaseModel):
+            inside = [info.annotation for info in part.model_fields.values()]
+        else:
+            inside = list(get_args(part))
+        found += [one for one in inside if one not in found]
+    return any(is_secret(part) for part in found)
+
+
+def references(value: Any) -> Iterator[str]:
+    """References to secrets inside a parameter's value. `file://` begins a URL, which is none."""
+    if isinstance(value, Secret):
+        yield value.reference
+    elif isinstance(value, str):
+        if is_reference(value) and not value.startswith("file://"):
+            yield value
+    elif isinstance(value, BaseModel):
+        yield from references(vars(value))
+    elif isinstance(value, Mapping):
+        yield from references([*value, *value.values()])
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for item in value:
+            yield from references(item)
+
+
+# --- messages of others -----------------------------------------------------------------------------------------------
+
+
+def redact(text: str) -> str:
+    """The text without any secret that this process has read, its usual encodings included."""
+    for value, reference in list(_read.items()):
+        for form in sorted(_forms(value), key=len, reverse=True):
+            text = text.replace(form, f"[{reference}]")
+    return text
+
+
+def redacted(error: E) -> E:
+    """The exception and its causes without secrets; in place, because callers look at its type and attributes."""
+    chain: list[BaseException] = [error] if _read else []
+    for link in chain:
+        inner = [link.__cause__, link.__context__]
+        chain += [one for one in inner if one is not None and not any(one is known for known in chain)]
+    for link in chain:
+        link.args = tuple(_without(link.args))
+        vars(link).update(zip(vars(link), list(_without(vars(link).values())), strict=True))
+    for link in chain:  # an exception may build its text from what cannot be set
+        if link.__cause__ is not None and _leaks(str(link.__cause__)):
+            link.__cause__ = None
+        if link.__context__ is not None and _leaks(str(link.__context__)):
+            link.__context__ = None
+    return error
+
+
+def _without(values: Iterable[Any]) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, str):
+            yield redact(value)
+        else:
+            yield redact(repr(value)) if _leaks(repr(value)) else value
+
+
+def _leaks(text: str) -> bool:
+    return redact(text) != text
+
+
+def _forms(value: str) -> set[str]:
+    """How a secret may look in a message: as it is, quoted, escaped, in hex, anywhere inside of base64."""
+    lines = " ".join(value.split())
+    quoted = {quote(value), quote(value, safe=""), quote_plus(value), html.escape(value)}
+    quoted |= {repr(value)[1:-1], json.dumps(value)[1:-1]}
+    data = value.encode("utf-8", "surrogateescape")
+    encoded = {data.hex(), data.hex().upper()}
+    for before in range(3):  # bytes of its first group of three that belong to what stands before it
+        text = base64.b64encode(bytes(before) + data).decode().rstrip("=")
+        inside = text[(before * 8 + 5) // 6 : (before + len(data)) * 8 // 6]
+        encoded |= {inside, inside.replace("+", "-").replace("/", "_")}
+    return {value, lines, *quoted, *(form for form in encoded if len(form) >= SHORTEST_ENCODED)}

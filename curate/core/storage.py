@@ -137,6 +137,20 @@ class Storage:
         with self.publish(relative) as path:
             pq.write_table(table, path, compression="zstd", **options)
 
+    def create_table(self, relative: str, table: pa.Table, **options: Any) -> int:
+        """Publish a table only if the name is free; else AlreadyExistsError. Returns its bytes."""
+        aside = self._aside(relative)
+        try:
+            with _explained(self.url_of(relative)):
+                pq.write_table(table, aside, **{"compression": "zstd"} | options)
+                size = aside.stat().st_size
+                self._finish(aside, relative, exclusive=True)
+                return size
+        except FileExistsError as error:
+            raise AlreadyExistsError(f"{self.url_of(relative)}: exists already") from error
+        finally:
+            aside.unlink(missing_ok=True)
+
     def create_json(self, relative: str, value: Any) -> None:
         self.create(relative, json.dumps(value, indent=1, sort_keys=True).encode())
 

@@ -20,6 +20,8 @@ from curate.core.hashing import digest
 from curate.core.storage import Storage
 
 FIELDS = ("key", "url", "sha256")
+COLUMNS = (*FIELDS, "parent", "root")
+"""Columns of a pool that are looked at: the key of a parent or a root buries what was made out of it."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +36,12 @@ class Tombstones:
         return any(self.values.values())
 
     def mask(self, table: pa.Table) -> NDArray[np.bool_]:
-        """True for the rows (with columns key, url, sha256) that are buried."""
+        """True for the rows (with `COLUMNS`) that are buried."""
         buried = np.zeros(table.num_rows, dtype=bool)
-        for name in FIELDS:
-            if self.values.get(name):
-                hit = pc.is_in(table.column(name), value_set=pa.array(self.values[name], pa.string()))
+        for name in COLUMNS:
+            values = self.values.get("key" if name in ("parent", "root") else name)
+            if values and name in table.column_names:
+                hit = pc.is_in(table.column(name), value_set=pa.array(values, pa.string()))
                 buried |= hit.to_numpy(zero_copy_only=False)
         return buried
 

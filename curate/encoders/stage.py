@@ -22,7 +22,7 @@ SPECS = (
 
 
 class EncoderMap(Map):
-    """A Map with a frozen encoder in `_encoder` after `setup`."""
+    """A Map with a frozen encoder in `_encoder`; None before `setup`."""
 
     encoder: str = Field(description=SPECS)
     precision: Literal["float32", "bfloat16", "float16"] = Field(
@@ -33,7 +33,7 @@ class EncoderMap(Map):
         default="auto", description="auto takes a GPU if the machine that starts the run has one; a cluster's is cuda"
     )
 
-    _encoder: Encoder = PrivateAttr()
+    _encoder: Encoder = PrivateAttr(default=None)
 
     @field_validator("encoder")
     @classmethod
@@ -57,6 +57,10 @@ class EncoderMap(Map):
     def preflight(self) -> list[str]:
         return problems(self.encoder)
 
+    def padded(self) -> bool:
+        """A model's last bits depend on how many rows a batch has; `descriptor` computes each row alone."""
+        return self.encoder != "descriptor"
+
     def setup(self, artifacts: Mapping[str, Artifact]) -> None:
         if self.encoder != "descriptor":
             import torch
@@ -65,8 +69,10 @@ class EncoderMap(Map):
         self._encoder = load(self.encoder, device=self.device, precision=self.precision)
 
     def made(self) -> dict[str, str]:
-        """Field metadata: what made the vectors; after `setup`."""
+        """Field metadata: what made the vectors; empty before `setup`."""
         encoder = self._encoder
+        if encoder is None:
+            return {}
         return {
             "encoder": encoder.spec,
             "weights": encoder.identity()["weights"],

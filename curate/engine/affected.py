@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 from curate.core.nouns import Shard
 from curate.core.storage import Storage
-from curate.core.tombstones import Tombstones
+from curate.core.tombstones import COLUMNS, Tombstones
 
 
 def affected_datasets(storage: Storage, buried: Tombstones) -> dict[str, int]:
@@ -41,6 +41,6 @@ def _keys(storage: Storage, buried: Tombstones) -> set[str]:
         if set(Shard.__dataclass_fields__) <= set(shard)
     }
     for path in sorted(tables):
-        table = storage.read_table(path, columns=["key", "url", "sha256"])
+        table = storage.read_table(path, columns=list(COLUMNS))
         keys.update(table["key"].take(pa.array(np.flatnonzero(buried.mask(table)))).to_pylist())
     return keys

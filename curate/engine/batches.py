@@ -1,4 +1,4 @@
-"""A batch through a stage: a sample that makes `process` raise is found by halving, and becomes a reject."""
+"""A batch through a Map: what each row got, and what became of those that got nothing."""
 
 from __future__ import annotations
 
@@ -12,48 +12,95 @@ from numpy.typing import NDArray
 
 from curate.core.contracts import Batch, Map
 from curate.core.errors import CurateError, Reject
-from curate.core.ledger import ERROR_PREFIX, Entry
+from curate.core.facts import DONE, ERROR, UNUSABLE
+from curate.core.secrets import redact
+
+KILLED = "killed"
+"""Reason of a row that ends the process that computes it."""
 
 
 @dataclass
 class Produced:
-    """Columns with `reject`, and what the ledger says of them."""
+    """Columns and status of rows, in the order in which they came."""
 
     table: pa.Table
-    entry: Entry = field(default_factory=Entry)
+    status: NDArray[np.int8]
+    reason: NDArray[Any]
+    counters: Counter[str] = field(default_factory=Counter)
     messages: dict[str, str] = field(default_factory=dict)
     """One example of what was said, per reason that is an error."""
+    computed: int = 0
+    """Rows handed to `process`, those of halved batches counted each time."""
+
+    @classmethod
+    def without(cls, schema: pa.Schema, status: list[int], reason: list[str | None]) -> Produced:
+        """Rows that never reached `process`."""
+        columns = [pa.nulls(len(status), item.type) for item in schema]
+        table = pa.table(columns, schema=schema)
+        return cls(table, np.array(status, np.int8), np.array([*reason, None], object)[:-1])
+
+    def __add__(self, other: Produced) -> Produced:
+        return Produced(
+            pa.concat_tables([self.table, other.table]),
+            np.concatenate([self.status, other.status]),
+            np.concatenate([self.reason, other.reason]),
+            self.counters + other.counters,
+            {**other.messages, **self.messages},
+            self.computed + other.computed,
+        )
 
 
-def run_batch(stage: Map, table: pa.Table, prepared: list[Any]) -> Produced:
-    """Live rows only, in and out. Columns are cast to the stage's schema; a wrong length is a programmer's error."""
-    schema = stage.schema().append(pa.field("reject", pa.string()))
-    if table.num_rows == 0:
-        return Produced(schema.empty_table())
+def run_batch(stage: Map, table: pa.Table, prepared: list[Any], pad: int = 0) -> Produced:
+    """Facts of a batch's rows; filled up to `pad` rows with its last one for stages whose bits depend on the size. A
+    sample that makes `process` raise is found by halving; what succeeded is not computed again."""
+    schema = stage.schema()
+    rows = table.num_rows
+    if rows == 0:
+        return Produced.without(schema, [], [])
+    if pad > rows:
+        table = table.take(pa.array([*range(rows), *[rows - 1] * (pad - rows)]))
+        prepared = [*prepared, *prepared[-1:] * (pad - rows)]
     batch = Batch(table, prepared)
     try:
         columns = stage.process(batch)
     except Reject as reject:
-        return _halve(stage, table, prepared, reject.reason, str(reject))
+        return _halve(stage, table.slice(0, rows), prepared[:rows], pad, UNUSABLE, reject.reason, "")
     except CurateError:
         raise
     except Exception as error:  # noqa: BLE001 - the sample boundary: find which row it is
-        return _halve(stage, table, prepared, ERROR_PREFIX + type(error).__name__, f"{type(error).__name__}: {error}")
-    return Produced(_to_table(stage, schema, columns, len(batch)), Entry(counters=batch.counters))
+        said = redact(f"{type(error).__name__}: {error}", stage.secrets().values())
+        return _halve(stage, table.slice(0, rows), prepared[:rows], pad, ERROR, type(error).__name__, said)
+    return _judged(stage, schema, columns, batch, rows)
 
 
-def _halve(stage: Map, table: pa.Table, prepared: list[Any], reason: str, message: str) -> Produced:
+def _halve(
+    stage: Map, table: pa.Table, prepared: list[Any], pad: int, status: int, reason: str, message: str
+) -> Produced:
     rows = table.num_rows
-    schema = stage.schema().append(pa.field("reject", pa.string()))
     if rows == 1:
-        columns = [*(pa.nulls(1, f.type) for f in stage.schema()), pa.array([reason], pa.string())]
-        return Produced(pa.table(columns, schema=schema), messages={reason: message})
-    middle = rows // 2
-    left = run_batch(stage, table.slice(0, middle), prepared[:middle])
-    right = run_batch(stage, table.slice(middle), prepared[middle:])
-    return Produced(
-        pa.concat_tables([left.table, right.table]), left.entry + right.entry, left.messages | right.messages
-    )
+        found = Produced.without(stage.schema(), [status], [reason])
+        found.messages = {reason: message} if message else {}
+    else:
+        middle = rows // 2
+        found = run_batch(stage, table.slice(0, middle), prepared[:middle], pad)
+        found += run_batch(stage, table.slice(middle), prepared[middle:], pad)
+    found.computed += rows
+    return found
+
+
+def _judged(stage: Map, schema: pa.Schema, columns: dict[str, Any], batch: Batch, rows: int) -> Produced:
+    """What `process` returned, as the stage's schema has it; null where a row was said to be bad."""
+    table = _to_table(stage, schema, columns, len(batch)).slice(0, rows)
+    status, reason = np.full(rows, DONE, np.int8), np.full(rows, None, object)
+    for code, named in ((ERROR, batch.failed), (UNUSABLE, batch.unfit)):
+        for row, why in named.items():
+            if row < rows:
+                status[row], reason[row] = code, why
+    bad = status != DONE
+    if bad.any():
+        index = pa.array(np.arange(rows), mask=bad)
+        table = table.combine_chunks().take(index)
+    return Produced(table, status, reason, batch.counters, computed=rows)
 
 
 def _to_table(stage: Map, schema: pa.Schema, columns: dict[str, Any], rows: int) -> pa.Table:
@@ -62,42 +109,11 @@ def _to_table(stage: Map, schema: pa.Schema, columns: dict[str, Any], rows: int)
         raise AssertionError(f"{stage.op}: process returned columns {sorted(unknown)} that its schema does not name")
     arrays = []
     for item in schema:
-        values = columns.get(item.name)
-        if values is None and item.name == "reject":
-            values = pa.nulls(rows, pa.string())
-        elif values is None:
+        if item.name not in columns:
             raise AssertionError(f"{stage.op}: process returned no {item.name!r}")
+        values = columns[item.name]
         array = values if isinstance(values, (pa.Array, pa.ChunkedArray)) else pa.array(values, item.type)
         if len(array) != rows:
             raise AssertionError(f"{stage.op}: {item.name} has {len(array)} values for a batch of {rows} rows")
         arrays.append(array.cast(item.type))
     return pa.table(arrays, schema=schema)
-
-
-def scatter(
-    schema: pa.Schema,
-    parts: list[Produced],
-    live: NDArray[np.int64],
-    rows: int,
-    alive: NDArray[np.bool_],
-    refused: dict[int, str],
-) -> Produced:
-    """Live rows' columns back to where they were among `rows`; the others null; rows refused early get their reason."""
-    full = schema.append(pa.field("reject", pa.string()))
-    dense = pa.concat_tables([p.table for p in parts]) if parts else full.empty_table()
-    index = np.full(rows, -1, dtype=np.int64)
-    index[live] = np.arange(len(live))
-    take = pa.array(index, mask=index < 0)
-    table = dense.combine_chunks().take(take)
-    reasons = np.array(table.column("reject").to_pylist(), dtype=object)
-    for row, reason in refused.items():
-        reasons[row] = reason
-    table = table.set_column(table.num_columns - 1, "reject", pa.array(reasons, pa.string()))
-    table = pa.table(table.columns, schema=full)
-    rejected = Counter(reason for reason in reasons if reason is not None)
-    before = int(alive.sum())
-    entry = Entry(before, rejected, before - sum(rejected.values()))
-    for part in parts:
-        entry.counters.update(part.entry.counters)
-    messages = {k: v for part in parts for k, v in part.messages.items()}
-    return Produced(table, entry, messages)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from curate.core.contracts import Fit
+from curate.core.hashing import digest
 from curate.core.ledger import Entry
 from curate.core.nouns import save_artifact
 from curate.core.pipeline import Node
@@ -13,6 +14,7 @@ from curate.engine.build_global import tidy
 from curate.engine.context import Built, Context
 from curate.engine.group import Build
 from curate.engine.parts import let_go
+from curate.engine.tasks import DigestTask, digest_file
 
 
 def build_fit(ctx: Context, node: Node, built: Built) -> None:
@@ -24,14 +26,17 @@ def build_fit(ctx: Context, node: Node, built: Built) -> None:
         try:
             group, alive = build.load()
             ready: Fit = set_up(built.base, stage, ctx.ports(node), ctx.storage)  # type: ignore[assignment]
-            save_artifact(ctx.storage, built.base, ready.fit(group))
+            _, digests = save_artifact(ctx.storage, built.base, ready.fit(group))
         finally:
             ctx.backend.broadcast(let_go, ctx.storage.url_of(built.base))
         bar.tell(1.0, "done")
     files = ctx.storage.list(built.base)
+    parts = [name for name in sorted(files) if name.endswith(".npz") and not name.startswith("work/")]
+    tasks = [DigestTask(ctx.storage, f"{built.base}/{name}") for name in parts]
+    digests |= dict(zip(parts, ctx.must(digest_file, tasks, stage, node.name), strict=True))
     ctx.finish(
         node, built, "artifact", Entry(alive, after=alive),
         rows=alive, bytes=sum(size for name, size in files.items() if not name.startswith("work/")),
-        seconds=round(time.monotonic() - began, 3), built_rows=alive,
+        seconds=round(time.monotonic() - began, 3), built_rows=alive, content=digest(digests),
     )  # fmt: skip
     tidy(ctx, built)

@@ -14,10 +14,9 @@ from curate.core.hashing import digest
 from curate.core.ledger import Entry, total
 from curate.core.nouns import save_artifact
 from curate.core.pipeline import Node
-from curate.core.rows import ColumnsRef
 from curate.engine import packing, selecting, shuffle, tasks
 from curate.engine.context import Built, Context
-from curate.engine.segments import read_ledger
+from curate.engine.tasks import read_ledger
 from curate.engine.view import StoredView
 
 WORK = {"artifacts": ("work",), "selections": ("shuffle", "counts"), "datasets": ("order", "parts")}
@@ -46,25 +45,19 @@ def build_reduce(ctx: Context, node: Node, built: Built) -> None:
     assert isinstance(stage, Reduce)
     began = time.monotonic()
     pool, rows, ports = ctx.pool(node), ctx.rows(node), ctx.ports(node)
-    # a state depends on its shard and the stage, not on the pool's version
-    state = digest(
-        [
-            stage.op,
-            stage.version,
-            stage.counting(),
-            sorted(c.path for c in rows.columns),
-            rows.selection,
-            ports,
-        ]
-    )
+    # a state depends on the stage, its shard and who is alive there, not on the pool's version
+    columns = {name: ctx.column_fingerprint(node, name) for name in stage.reads()}
+    contents = {port: ctx.built[name].content for port, name in node.ports.items()}
+    state = digest([stage.op, stage.version, stage.counting(), columns, contents])
     path = f"artifacts/{stage.op}/partials/{state}"
+    alive_in = ctx.contents_by_shard(node)
+    states = tuple(f"{path}/{shard.id}-{alive_in[shard.id][:16]}.parquet" for shard in pool.shards)
     there = ctx.storage.list(path)
-    missing = [shard for shard in pool.shards if f"{shard.id}.parquet" not in there]
-    payloads = [tasks.PartialTask(ctx.storage, stage, rows, ports, (shard,), path) for shard in missing]
+    missing = [(s, p) for s, p in zip(pool.shards, states, strict=True) if p.removeprefix(f"{path}/") not in there]
+    payloads = [tasks.PartialTask(ctx.storage, stage, rows, ports, (shard,), (file,)) for shard, file in missing]
     with ctx.progress.step(node.name, pool.rows) as step:
         for results in ctx.must(tasks.reduce_partial, payloads, stage, node.name):
             step.advance(sum(result["rows"] for result in results))
-        states = tuple(f"{path}/{shard.id}.parquet" for shard in pool.shards)
         finish = tasks.FinishTask(ctx.storage, stage, ports, states, built.base)
         [result] = ctx.must(tasks.reduce_finish, [finish], stage, node.name)
     if ctx.fingerprint(node) != built.fingerprint:  # a file was saved in between, and nobody knows which was read
@@ -75,7 +68,7 @@ def build_reduce(ctx: Context, node: Node, built: Built) -> None:
     ctx.finish(
         node, built, "artifact", Entry(alive, after=alive),
         rows=alive, bytes=result["bytes"], seconds=round(time.monotonic() - began, 3), built_rows=alive,
-        extra={"states": path},
+        content=result["content"], extra={"states": list(states)},
     )  # fmt: skip
 
 
@@ -126,7 +119,7 @@ def build_pack(ctx: Context, node: Node, built: Built) -> None:
     copies = selection.manifest.entry.copies or 0
     buckets = shuffle.buckets_for(copies)
     if not copies:
-        raise TargetError(f"the selection {chosen.name!r} keeps no row; loosen what refuses them upstream")
+        raise TargetError(f"the selection {chosen.name!r} keeps no row; loosen the filters upstream")
 
     def task(**changes: Any) -> packing.PackTask:
         pool = ctx.built[ctx.pipeline.pool_of(node.name)].base
@@ -135,7 +128,7 @@ def build_pack(ctx: Context, node: Node, built: Built) -> None:
         )
 
     with ctx.progress.step(node.name, copies) as step:
-        scatters = [task(index=i, late=_late(ctx, node, chosen)) for i in range(selected)]
+        scatters = [task(index=i) for i in range(selected)]
         scattered = ctx.must(packing.pack_scatter, scatters, stage, node.name)
         rows, copies = sum(r for r, _ in scattered), sum(c for _, c in scattered)
         orders = [task(index=i, parts=selected) for i in range(buckets)]
@@ -157,18 +150,6 @@ def build_pack(ctx: Context, node: Node, built: Built) -> None:
     tidy(ctx, built)
 
 
-def _late(ctx: Context, node: Node, chosen: Node) -> tuple[ColumnsRef, ...]:
-    """Columns of the Maps between the selection and the pack: they may refuse selected rows."""
-    before = {up.name for up in ctx.pipeline.along(chosen.name)}
-    return tuple(
-        ref for ref in ctx.rows(node).columns if ref.stage not in before and _behind(ctx, ref.stage, chosen.name)
-    )
-
-
-def _behind(ctx: Context, stage: str, select: str) -> bool:
-    return any(up.name == select for up in ctx.pipeline.along(stage))
-
-
 def _shards(
     ctx: Context, built: Built, task: Any, copies: int, shard_rows: int, starts: tuple[int, ...]
 ) -> list[packing.PackTask]:
@@ -186,7 +167,7 @@ def build_report(ctx: Context, node: Node, built: Built) -> None:
     began = time.monotonic()
     with ctx.progress.step(node.name, ctx.pool(node).rows) as step:
         view = StoredView.of(ctx, node)
-        size = save_artifact(ctx.storage, built.base, stage.render(view))
+        size, _ = save_artifact(ctx.storage, built.base, stage.render(view))
         step.advance(ctx.pool(node).rows)
     alive = view.alive
     ctx.finish(

@@ -5,23 +5,26 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from curate.core import lease
-from curate.core.contracts import Map, Pack, Portion, Report, Resources, Select, Source, Stage
+from curate.core.contracts import Derive, Filter, Map, Pack, Portion, Report, Resources, Select, Source, Stage
 from curate.core.errors import BudgetError, CurateError, DrainedError, StageError
 from curate.core.hashing import digest
 from curate.core.ledger import Entry
-from curate.core.nouns import Manifest, Shard
+from curate.core.nouns import FORMAT_OF_POOL, Manifest, Shard
 from curate.core.pipeline import PIN, Node, Pipeline
-from curate.core.rows import ColumnsRef, Rows
+from curate.core.rows import ColumnsRef, MaskRef, Rows
 from curate.core.storage import Storage
 from curate.core.tombstones import Tombstones
 from curate.engine.backend import HOW, Backend, How, Outcome
 from curate.engine.events import Events
 from curate.engine.progress import Progress
+
+DECODER_VERSION = 1
+"""Rises when the same bytes decode to other pixels: facts of images are then computed anew."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,8 @@ class Options:
     segment_seconds: float = 60.0
     task_rows: int = 1000
     """Shards are joined into one task up to this many rows."""
+    retry: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Stage -> reasons whose rows in error are tried again (none named: all)."""
 
 
 @dataclass
@@ -42,26 +47,49 @@ class Pool:
     namespace: str
     fingerprint: str
     shards: list[Shard]
+    parents: Rows | None = None
+    """For a derived pool: the rows that its samples were made out of."""
 
     @property
     def rows(self) -> int:
         return sum(shard.rows for shard in self.shards)
 
-    def without(self, lost: Sequence[str]) -> Pool:
-        """The pool after shards failed for good: another version, so that the next run tries them again."""
-        fingerprint = digest({"pool": self.fingerprint, "without": sorted(lost)})
-        return Pool(self.namespace, fingerprint, [shard for shard in self.shards if shard.id not in lost])
+
+@dataclass
+class Counts:
+    """What a run did at a stage, in rows. `requests` are rows handed to the stage, repeats included."""
+
+    computed: int = 0
+    copied: int = 0
+    requests: int = 0
+    repeated: int = 0
+    rebuilt: bool = False
 
 
 @dataclass
 class Built:
-    """A stage's output. `fingerprint` goes into those downstream; `path` is where a Map's columns lie."""
+    """A stage's output. `content` is what stages that read it depend on; `path` is where a Map's facts lie."""
 
     fingerprint: str
     base: str
     path: str = ""
     manifest: Manifest | None = None
     reused: bool = False
+    content: str = ""
+    mask: str = ""
+    """Manifest of the mask of the pass that a Map or a Filter was part of."""
+    counts: Counts = field(default_factory=Counts)
+
+
+@dataclass
+class Mask:
+    """The mask of a pass: its manifest, and by point the digest of what it lets through, whole and by shard."""
+
+    base: str
+    names: frozenset[str]
+    contents: dict[str, str]
+    by_shard: dict[str, dict[str, str]]
+    files: dict[str, str]
 
 
 @dataclass
@@ -78,31 +106,186 @@ class Context:
     pools: dict[str, Pool] = field(default_factory=dict)
     built: dict[str, Built] = field(default_factory=dict)
     """By stage; pinned artifacts by `pin:NAME`."""
+    masks: list[Mask] = field(default_factory=list)
     lost: dict[str, int] = field(default_factory=dict)
-    """Stage, shard or portion -> rows that failed there, whether in this run or in the one that built it."""
+    """Stage or portion -> rows that failed there, whether in this run or in the one that built it."""
     lost_example: str = ""
     checked: bool = False
     """Whether the stages' resources have been held against what the backend has."""
-    set_aside_rows: int = 0
+    removed: dict[str, int] = field(default_factory=dict)
+    """Costly stage's folder -> how often gc has removed its answers."""
+
+    # --- places and columns ---
+
+    @property
+    def order(self) -> dict[str, int]:
+        return {name: place for place, name in enumerate(self.pipeline.nodes)}
 
     def pool(self, node: Node) -> Pool:
         return self.pools[self.pipeline.pool_of(node.name)]
 
     def whole_pool_rows(self, node: Node) -> int:
-        """Rows of the stage's pool as it was imported, with what was set aside since: what budgets are shares of."""
+        """Rows of the stage's pool as it was imported: what budgets are shares of."""
         manifest = self.built[self.pipeline.pool_of(node.name)].manifest
         return max(manifest.entry.before if manifest else 0, self.pool(node).rows)
 
-    def rows(self, node: Node) -> Rows:
-        """The rows that reach a stage: columns of its upstream Maps, and the selection if there is one."""
-        columns = []
-        selection = None
-        for up in self.pipeline.along(node.name):
-            if isinstance(up.stage, Map):
-                columns.append(ColumnsRef(up.name, self.built[up.name].path, up.stage.writes()))
-            elif isinstance(up.stage, Select):
-                selection = self.built[up.name].base
-        return Rows(self.storage, tuple(columns), selection)
+    def columns(self, node: Node) -> tuple[ColumnsRef, ...]:
+        """Facts of the Maps upstream that are built."""
+        maps = [up for up in self.pipeline.along(node.name) if isinstance(up.stage, Map)]
+        return tuple(self.column_ref(up) for up in maps if up.name in self.built)
+
+    def column_ref(self, node: Node) -> ColumnsRef:
+        built = self.built[node.name]
+        return ColumnsRef(node.name, built.path, built.base, tuple(self.pipeline.columns_of(node.name)))
+
+    def rows(self, node: Node, inputs: Sequence[str] | None = None) -> Rows:
+        """The rows that reach a stage through its `from` (or some of it), with all columns upstream."""
+        ways = self.ways(node.inputs if inputs is None else inputs)
+        select = self._select(ways)
+        families = tuple(sorted(self.pipeline.families(node.name).items()))
+        return Rows(
+            self.storage,
+            self.columns(node),
+            self._masks(ways),
+            self.built[select].base if select else None,
+            select,
+            families,
+            self.order,
+            self.pools[self.pipeline.pool_upstream(node.name)].parents,
+        )
+
+    def ways(self, inputs: Sequence[str]) -> list[str]:
+        """Inputs that say who is alive; the pool itself does where there is none."""
+        return [name for name in inputs if not isinstance(self.pipeline.nodes[name].stage, (Source, Derive))]
+
+    def _select(self, ways: Sequence[str]) -> str:
+        """The selection among inputs, unless a point's mask has it in it."""
+        if any(point_name(ways) in mask.contents for mask in self.masks):
+            return ""
+        return next((name for name in ways if isinstance(self.pipeline.nodes[name].stage, Select)), "")
+
+    def _masks(self, ways: Sequence[str]) -> tuple[MaskRef, ...]:
+        """Points that say who is alive where these inputs meet: one for all if there is one, else one for each pass."""
+        whole = point_name(ways)
+        for mask in self.masks:
+            if ways and whole in mask.contents:
+                return (MaskRef(mask.base, whole),)
+        found = []
+        for mask in self.masks:
+            mine = [name for name in ways if name in mask.names]
+            if mine:
+                found.append(MaskRef(mask.base, point_name(mine)))
+        return tuple(found)
+
+    def content(self, node: Node) -> str:
+        """Digest of who reaches a stage."""
+        ways = self.ways(node.inputs)
+        masks = {mask.base: mask for mask in self.masks}
+        parts = [masks[ref.base].contents[ref.point] for ref in self._masks(ways)]
+        parts += [self.built[select].fingerprint for select in [self._select(ways)] if select]
+        return digest(sorted(parts)) if parts else self.content_of_pool(self.pool(node))
+
+    def content_of_pool(self, pool: Pool) -> str:
+        return pool.fingerprint
+
+    def contents_by_shard(self, node: Node) -> dict[str, str]:
+        """Shard -> digest of who reaches a stage there, for stages that keep something by shard."""
+        ways, pool = self.ways(node.inputs), self.pool(node)
+        masks = {mask.base: mask for mask in self.masks}
+        refs = self._masks(ways)
+        other = [self.built[select].fingerprint for select in [self._select(ways)] if select]
+        other += [pool.fingerprint] if pool.parents is not None and not refs else []
+        return {
+            shard.id: digest([*(masks[ref.base].by_shard[ref.point].get(shard.id, "") for ref in refs), *other])
+            for shard in pool.shards
+        }
+
+    # --- fingerprints ---
+
+    def column_fingerprint(self, node: Node, column: str) -> str:
+        """Of a column that a stage reads: its maker's fingerprint and its name; of the pool, its name and format."""
+        maker = self.pipeline.maker(node.name, column)
+        return digest(["pool", column, FORMAT_OF_POOL] if maker is None else [self.built[maker].fingerprint, column])
+
+    def stage_digest(self, node: Node) -> str:
+        """What decides a stage's output beside the columns it reads and the rows that reach it."""
+        stage = node.stage
+        value: dict[str, Any] = {
+            "op": stage.op,
+            "version": stage.version,
+            "parameters": stage.parameters(),
+            "identity": stage.identity(),
+            "ports": {port: self.built[name].content for port, name in node.ports.items()},
+        }
+        if isinstance(stage, Map) and stage.pixels:
+            value["decoder"] = DECODER_VERSION
+        return digest(value)
+
+    def reads(self, node: Node) -> list[str]:
+        """Columns that decide a stage's output."""
+        stage = node.stage
+        if isinstance(stage, Report):
+            return sorted({c for up in self.pipeline.reaches(node.name) for c in self.pipeline.columns_of(up.name)})
+        wanted = list(stage.reads())  # type: ignore[attr-defined]
+        if isinstance(stage, Pack):
+            there = self.pipeline.fields(node.name)
+            wanted += [name for name in stage.text_columns() if name in there]
+        return wanted
+
+    def fingerprint(self, node: Node) -> str:
+        """Of facts: the stage and the columns that it reads. Of a global step, also who is alive there."""
+        stage = node.stage
+        what = self.stage_digest(node)
+        if isinstance(stage, Map):
+            what = self.costly_digest(node, what)
+            return digest([what, {name: self.column_fingerprint(node, name) for name in stage.reads()}])
+        if isinstance(stage, Derive):
+            return what
+        columns = {name: self._column_or_none(node, name) for name in self.reads(node)}
+        if isinstance(stage, Filter):
+            return digest([what, columns])
+        value: dict[str, Any] = {"stage": what, "columns": columns, "namespace": self.pool(node).namespace}
+        value["alive"] = self.content(node)
+        if isinstance(stage, (Pack, Report)):
+            value["from"] = sorted(
+                self.built[up.name].fingerprint
+                for up in (
+                    self.pipeline.reaches(node.name) if isinstance(stage, Report) else self.pipeline.along(node.name)
+                )
+                if not isinstance(up.stage, (Source, Derive, Map, Filter))
+            )
+        if isinstance(stage, Report):
+            value["alive"] = self._shown(node)
+        if isinstance(stage, (Select, Pack, Report)) and self.tombstones:
+            value["tombstones"] = self.tombstones.digest
+        return digest(value)
+
+    def costly_digest(self, node: Node, what: str) -> str:
+        """Answers that gc has removed may come back as others: the stage counts how often that was."""
+        folder = f"facts/{node.stage.op}/{what}"
+        times = self.removed.get(folder)
+        if times is None:
+            costly = isinstance(node.stage, Map) and node.stage.costly
+            times = self.removed[folder] = len(self.storage.list(f"{folder}/removed")) if costly else 0
+        return f"{what}-{times}" if times else what
+
+    def _column_or_none(self, node: Node, name: str) -> str:
+        if isinstance(node.stage, Report):
+            makers = [up.name for up in self.pipeline.reaches(node.name) if name in self.pipeline.columns_of(up.name)]
+            return digest([[self.built[maker].fingerprint for maker in makers], name])
+        return self.column_fingerprint(node, name)
+
+    def _shown(self, node: Node) -> list[Any]:
+        """What a report shows beside artifacts: the ledger, and who is alive at each point upstream."""
+        upstream = {up.name for up in self.pipeline.reaches(node.name)}
+        ledgers = []
+        for name in sorted(upstream):
+            manifest = self.built[name].manifest
+            if manifest is not None:
+                entry = manifest.entry
+                ledgers.append([name, {**entry.to_json(), "counters": {}}])
+        masks = [sorted(mask.contents.items()) for mask in self.masks if mask.names & upstream]
+        return [ledgers, masks]
 
     def pinned(self) -> dict[str, Built]:
         """Artifacts that no stage of this run builds, by `pin:NAME`."""
@@ -110,26 +293,6 @@ class Context:
 
     def ports(self, node: Node) -> dict[str, str]:
         return {port: self.built[name].base for port, name in node.ports.items()}
-
-    def fingerprint(self, node: Node) -> str:
-        """Stage, parameters, weights and everything upstream; for a global step, the pool's version too."""
-        stage = node.stage
-        upstream = [
-            self.built[up.name].fingerprint for up in self.pipeline.along(node.name) if not isinstance(up.stage, Source)
-        ]
-        value: dict[str, Any] = {
-            "op": stage.op,
-            "version": stage.version,
-            "parameters": stage.parameters(),
-            "identity": stage.identity(),
-            "from": sorted(upstream),
-            "ports": {port: self.built[name].fingerprint for port, name in node.ports.items()},
-        }
-        if not isinstance(stage, Map):
-            value["pool"] = self.pool(node).fingerprint
-        if isinstance(stage, (Select, Pack, Report)) and self.tombstones:
-            value["tombstones"] = self.tombstones.digest
-        return digest(value)
 
     def lease(
         self, node: Node, output: str, done: Callable[[], bool] = lambda: False
@@ -143,7 +306,7 @@ class Context:
 
         def over() -> bool:
             if self.backend.draining.is_set():
-                raise DrainedError(f"stopped before {node.name}; the same command goes on from there")
+                raise DrainedError(f"stopped before {node.name}; the same command resumes from there")
             return done()
 
         return lease.hold(self.storage, output, over, waits)
@@ -168,7 +331,7 @@ class Context:
                 self.events.emit("failure", task=function.__name__, index=outcome.index, error=outcome.error)
             yield outcome
         if count < len(payloads):
-            raise DrainedError(f"stopped with {len(payloads) - count} tasks to do; the same command goes on from there")
+            raise DrainedError(f"stopped with {len(payloads) - count} tasks to do; the same command resumes from there")
 
     def _check_resources(self) -> None:
         """Once, when the backend is first needed: no stage may ask for more than there is."""
@@ -185,7 +348,7 @@ class Context:
         values: list[Any] = [None] * len(payloads)
         for outcome in self.run(function, payloads, stage):
             if outcome.error:
-                raise StageError(f"{what}: {outcome.error}; mend the cause and run the same command again")
+                raise StageError(f"{what}: {outcome.error}; fix the cause and run the same command again")
             values[outcome.index] = outcome.value
         return values
 
@@ -198,11 +361,11 @@ class Context:
             raise BudgetError(
                 f"{lost:,} rows were lost to failures, the budget is {allowed:,} "
                 f"({self.options.failure_budget:.1%} of {pool_rows:,}); first: {self.lost_example}; "
-                "mend the cause or raise --failure-budget"
+                "fix the cause or raise --failure-budget"
             )
 
     def finish(
-        self, node: Node, built: Built, noun: str, entry: Entry, shards: Sequence[dict[str, Any]] = (), **facts: Any
+        self, node: Node, built: Built, noun: str, entry: Entry, shards: Sequence[dict[str, Any]] = (), **about: Any
     ) -> Built:
         """Commit the noun's manifest."""
         stage = node.stage
@@ -215,8 +378,14 @@ class Context:
             identity=stage.identity(),
             inputs={name: self.built[name].fingerprint for name in (*node.upstream, *node.pinned.values())},
             ledger=entry.check(node.name).to_json(),
-            **facts,
+            **about,
         )
         manifest.extra.setdefault("committed", time.time())
         built.manifest = manifest.commit(self.storage, built.base, shards)
+        built.content = built.manifest.content or built.fingerprint
         return built
+
+
+def point_name(inputs: Sequence[str]) -> str:
+    """Name of the point where the ways through some stages meet."""
+    return "+".join(sorted(inputs))

@@ -9,8 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curate.core import facts
 from curate.core.errors import InputError, StorageError
-from curate.core.nouns import Shard, read_shards
+from curate.core.masks import ALIVE, fate_of
+from curate.core.nouns import Manifest, Shard, read_shards
+from curate.core.rows import mask_files, numbers
 from curate.core.vectors import from_binary
 from curate.engine.record import Run
 
@@ -52,33 +55,80 @@ def _table(run: Run, shard: Shard) -> pa.Table:
 
 
 def explain(run: Run, wanted: str) -> list[tuple[str, str, dict[str, Any]]]:
-    """(stage, op, facts) in the order of the DAG. `reject`: why it was refused; `not computed`: one before did."""
-    pool, shard, row, facts = find(run, wanted)
+    """(stage, op, facts) in the order of the DAG. `reject`: why it left there; `not computed`: it left before."""
+    pool, shard, row, found = find(run, wanted)
     ops = run.ops()
-    said: list[tuple[str, str, dict[str, Any]]] = [(pool, ops[pool], facts | {"shard": shard.id, "row": row})]
-    refused: dict[str, str | None] = {pool: facts["reject"]}
+    said: list[tuple[str, str, dict[str, Any]]] = [(pool, ops[pool], found | {"shard": shard.id, "row": row})]
+    left, items = _left(run, shard, row)
+    if found["reject"]:
+        left[pool] = found["reject"]
     for name in ops:
         base = run.outputs.get(name, {}).get("base", "")
-        before = next((f"{up}: {refused[up]}" for up in run.upstream(name)[:-1] if refused.get(up)), None)
-        if base.startswith("columns/"):
-            found = _columns(run, name, shard, row)
-            refused[name] = found.get("reject")
-            said.append((name, ops[name], {"not computed": before} if before else found))
+        if name == pool or run.pool_of(name) != pool:
+            continue
+        before = next((f"{up}: {left[up]}" for up in run.upstream(name)[:-1] if left.get(up)), None)
+        if base.startswith("facts/"):
+            known = {"not computed": before} if before else _facts(run, name, shard, row)
+            said.append((name, ops[name], known | ({"reject": left[name]} if name in left else {})))
+        elif base.startswith("masks/"):
+            verdict = {"not judged": before} if before else {"reject": left.get(name)} | items.get(name, {})
+            said.append((name, ops[name], verdict))
         elif base.startswith("selections/"):
-            found = _selection(run, base, facts["key"])
-            refused[name] = found.get("reject")
-            said.append((name, ops[name], {"not reached": before} if before else found))
+            chosen = _selection(run, base, found["key"])
+            left[name] = chosen.get("reject") or ""
+            said.append((name, ops[name], {"not reached": before} if before else chosen))
         elif base.startswith("datasets/"):
-            said.append((name, ops[name], _dataset(run, base, facts["key"])))
-    return said
+            said.append((name, ops[name], _dataset(run, base, found["key"])))
+    return _through_parents(run, found, said)
 
 
-def _columns(run: Run, name: str, shard: Shard, row: int) -> dict[str, Any]:
-    path = f"{run.outputs[name]['path']}/{shard.id}.parquet"
-    if not run.storage.exists(path):
-        return {"reject": "shard_set_aside"}
-    table = run.storage.read_table(path).slice(row, 1)
-    return {field.name: _short(table.column(field.name), field.type) for field in table.schema}
+def _through_parents(
+    run: Run, found: dict[str, Any], said: list[tuple[str, str, dict[str, Any]]]
+) -> list[tuple[str, str, dict[str, Any]]]:
+    """Behind a child's story, its parent's."""
+    if not found.get("parent"):
+        return said
+    return [*said, *((f"parent: {name}", op, about) for name, op, about in explain(run, found["parent"]))]
+
+
+def _left(run: Run, shard: Shard, row: int) -> tuple[dict[str, str], dict[str, dict[str, Any]]]:
+    """Stage -> why the row left there, on whatever way; and of item filters, reasons by place."""
+    order = {name: place for place, name in enumerate(run.record["stages"])}
+    names = list(order)
+    left: dict[str, str] = {}
+    items: dict[str, dict[str, Any]] = {}
+    for base in run.masks():
+        manifest = Manifest.load(run.storage, base)
+        file = mask_files(run.storage.url, base).get(shard.id)
+        if manifest is None or file is None:
+            continue
+        table = run.storage.read_table(file).slice(row, 1)
+        for point in manifest.extra["points"]:
+            fate = fate_of(table, point, order)
+            if fate.stage[0] != ALIVE:
+                left[names[fate.stage[0]]] = fate.reason[0]
+            for family, lists in fate.items.items():
+                if lists[0] is not None:
+                    rejected = [f"{place}: {why}" for place, why in enumerate(lists[0]) if why]
+                    for name in point.split("+"):
+                        items[name] = {f"rejected {family}": rejected}
+    return left, items
+
+
+def _facts(run: Run, name: str, shard: Shard, row: int) -> dict[str, Any]:
+    output = run.outputs[name]
+    number = numbers(run.storage.url, output["base"]).get(shard.id, 0)
+    table = facts.read(run.storage, output["path"], shard.id, number)
+    at = np.flatnonzero(table.column(facts.ROW).to_numpy() == row)
+    if not len(at):
+        return {"not computed": "no run has needed it"}
+    status = facts.STATUS[table.column(facts.STATUS_COLUMN)[int(at[0])].as_py()]
+    found: dict[str, Any] = {} if status == "done" else {"status": status, "reason": table[facts.REASON][int(at[0])].as_py()}
+    if status == "error":
+        notes = facts.Notes.of(table.schema)
+        found |= {"attempts": notes.attempts.get(row, 1), "message": notes.messages.get(found["reason"], "")}
+    line = table.slice(int(at[0]), 1)
+    return found | {f.name: _short(line.column(f.name), f.type) for f in table.schema if not f.name.startswith("_")}
 
 
 def _short(column: pa.ChunkedArray, kind: pa.DataType) -> Any:
@@ -121,7 +171,7 @@ def _dataset(run: Run, base: str, key: str) -> dict[str, Any]:
 
 
 def copies_of(run: Run, key: str) -> list[str]:
-    """Keys of the samples that were refused as copies of this one."""
+    """Keys of the samples that were found to be copies of this one."""
     tables = {
         shard.id: shard.table
         for output in run.outputs.values()
@@ -131,12 +181,11 @@ def copies_of(run: Run, key: str) -> list[str]:
     found: list[str] = []
     for output in run.outputs.values():
         path = output.get("path") or ""
-        files = run.storage.list(path) if path.startswith("columns/duplicates.drop/") else {}
-        for shard, table in tables.items():
-            if f"{shard}.parquet" in files:
-                columns = run.storage.read_table(f"{path}/{shard}.parquet")
-                column = columns[next(name for name in columns.column_names if name.endswith("_of"))]
-                rows = np.flatnonzero(pc.equal(column, key).fill_null(False).to_numpy(zero_copy_only=False))
-                if len(rows):
-                    found += run.storage.read_table(table, columns=["key"])["key"].take(pa.array(rows)).to_pylist()
+        known = numbers(run.storage.url, output["base"]) if path.startswith("facts/duplicates.members/") else {}
+        for shard, number in known.items():
+            columns = facts.read(run.storage, path, shard, number)
+            column = columns[next(name for name in columns.column_names if name.endswith("_of"))]
+            rows = columns.filter(pc.equal(column, key).fill_null(False)).column(facts.ROW)
+            if len(rows) and shard in tables:
+                found += run.storage.read_table(tables[shard], columns=["key"])["key"].take(rows).to_pylist()
     return sorted(set(found))

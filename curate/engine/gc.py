@@ -1,24 +1,54 @@
-"""`curate gc`: remove what no kept run reaches and no pin holds. A dry run by default."""
+"""`curate gc`: remove what no kept run reaches and no pin holds. `curate du`: what there is, and what gc would free.
+
+A run writes down each folder that it is about to look into, waits while gc holds its lease, and only then looks. gc
+takes the lease, reads the running runs and keeps everything under what they wrote down; it goes on only while it holds
+the lease. So nothing that a run has found is removed under it.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
-from curate.core import lease
+from curate.core import facts, lease
+from curate.core.errors import StorageError
 from curate.core.nouns import Manifest, read_shards
 from curate.core.storage import TEMPORARY, Storage
+from curate.engine.answers import FOLDER as INDEX
 from curate.engine.pins import pins
 from curate.engine.record import Run, list_runs
 
 ASIDE_SECONDS = 24 * 3600
 """Half-written files older than this belong to nobody."""
+TOPS = ("facts", "masks", "artifacts", "selections", "datasets", "pools")
+LEASE = "gc"
+BATCH = 1000
+"""Removals between two looks at the lease."""
+REMOVED = "removed"
+"""Folder of a costly stage in which each removal of answers leaves a file."""
+
+
+def wait(storage: Storage) -> None:
+    """Return once no gc is under way."""
+    path = lease.lease_path(LEASE)
+    while (held := lease.read(storage, path)) is not None and not lease.is_dead(held):
+        time.sleep(lease.POLL_SECONDS)
+
+
+@contextmanager
+def alone(storage: Storage) -> Iterator[None]:
+    """Hold the lease of gc."""
+    with lease.hold(storage, LEASE, lambda: False):
+        yield
 
 
 def unreachable(
-    storage: Storage, keep: int | None = None, drop: Iterable[str] = ()
+    storage: Storage, keep: int | None = None, drop: Iterable[str] = (), costly: bool = False
 ) -> tuple[dict[str, int], list[str]]:
-    """(folder or file -> bytes, runs) to remove when the last `keep` runs are kept (None: all) but those in `drop`."""
+    """(folder or file -> bytes, runs) to remove when the last `keep` runs are kept (None: all) but those in `drop`. The
+    answers of costly stages stay, the highest table of each shard, unless `costly` is given."""
     runs = [Run.load(storage, name) for name in list_runs(storage)]
     dropped = set(drop)
     for name in dropped:
@@ -26,12 +56,14 @@ def unreachable(
     candidates = [run for run in runs if run.run_id not in dropped]
     kept = candidates if keep is None else (candidates[-keep:] if keep else [])
     kept_ids = {run.run_id for run in kept} | {run.run_id for run in runs if run.state == "running"}
+    held = {top: storage.list(top) for top in TOPS}
     roots = _reached(storage, [run for run in runs if run.run_id in kept_ids]) | _held(storage)
-    roots |= {pin.base for pin in pins(storage).values()}
+    roots |= {place for pin in pins(storage).values() for place in _of_output(storage, {"base": pin.base})}
+    roots |= _answers(held["facts"], costly)
     above = {parent for root in roots for parent in _parents(root)}
     garbage: dict[str, int] = {}
-    for top in ("columns", "artifacts", "selections", "datasets", "pools"):
-        for file, size in storage.list(top).items():
+    for top, files in held.items():
+        for file, size in files.items():
             path = f"{top}/{file}"
             unit = _unit(path)
             if unit not in above and roots.isdisjoint(_parents(path)):
@@ -47,27 +79,70 @@ def _parents(path: str) -> list[str]:
 
 
 def _reached(storage: Storage, runs: list[Run]) -> set[str]:
-    """Files and folders that the runs have made or found, also those that a failed run has not completed."""
+    """Files and folders that the runs have made or found; of runs under way, all that they look into."""
     roots: set[str] = set()
-    pools: set[str] = set()
     for run in runs:
-        for output in [*run.outputs.values(), *run.builds()]:
-            roots.add(output["base"])
-            if output.get("path"):
-                roots.add(output["path"])
-            manifest = Manifest.load(storage, output["base"])
-            if manifest is not None and "states" in manifest.extra:
-                roots.add(manifest.extra["states"])
-            if manifest is None:
-                roots |= _states(output["base"])
-            if output["base"].startswith("pools/") and manifest is not None:
-                pools.add(output["base"])
-    for base in pools:
-        for shard in read_shards(storage, base):
-            roots |= {shard.tar, shard.table}
-    for namespace in {base.split("/")[1] for base in pools}:
+        for output in run.outputs.values():
+            roots |= _of_output(storage, output)
+        for output in [*run.record.get("pins", {}).values()]:
+            roots |= _of_output(storage, output)
+        for started in run.builds():
+            if run.result is None or started["stage"] not in run.outputs:
+                roots |= _of_output(storage, started)
+                if started.get("path"):  # facts/<op>/<stage>/<fingerprint>: other fingerprints have answers too
+                    roots.add(started["path"].rpartition("/")[0] if run.state == "running" else started["path"])
+    for namespace in {root.split("/")[1] for root in roots if root.startswith("pools/")}:
         roots |= _memories(storage, namespace, roots)
     return roots
+
+
+def _of_output(storage: Storage, output: dict[str, str]) -> set[str]:
+    """What one output of a run consists of."""
+    base = output["base"]
+    roots = {base}
+    for mask in [output.get("mask") or "", base if base.startswith("masks/") else ""]:
+        roots |= _of_mask(storage, mask) if mask else set()
+    manifest = Manifest.load(storage, base)
+    top = base.split("/")[0]
+    if manifest is None:
+        roots |= _states(base)
+    elif top == "facts":
+        path = base.split("/versions/")[0]
+        table = storage.read_table(f"{base}/shards.parquet", columns=["id", "number"])
+        roots |= {facts.table_path(path, line["id"], line["number"]) for line in table.to_pylist()}
+    elif top == "pools":
+        for shard in read_shards(storage, base):
+            roots |= {shard.tar, shard.table}
+    else:
+        roots |= set(manifest.extra.get("states", ()))
+    return roots
+
+
+def _of_mask(storage: Storage, base: str) -> set[str]:
+    roots = {base}
+    manifest = Manifest.load(storage, base)
+    if manifest is not None:
+        table = storage.read_table(f"{base}/shards.parquet", columns=["file"])
+        roots |= set(table.column("file").to_pylist())
+        for other in manifest.extra.get("bases", ()):
+            roots |= _of_mask(storage, other)
+    return roots
+
+
+def _answers(files: Iterable[str], costly: bool) -> set[str]:
+    """Of stages with an index of answers: the index, and the highest table of each shard under each fingerprint."""
+    stages = {"/".join(file.split("/")[:2]) for file in files if f"/{INDEX}/" in file}
+    roots = {f"facts/{file}" for file in files if f"/{REMOVED}/" in file}
+    if costly:
+        return roots
+    by_folder: dict[str, list[str]] = {}
+    for file in files:
+        parts = file.split("/")
+        if "/".join(parts[:2]) in stages and len(parts) == 5 and parts[2] not in (INDEX, REMOVED):
+            by_folder.setdefault("/".join(parts[:3]), []).append("/".join(parts[3:]))
+    for folder, names in by_folder.items():
+        roots |= {facts.table_path(f"facts/{folder}", s, n) for s, n in facts.latest(names).items()}
+    return roots | {f"facts/{stage}/{INDEX}" for stage in stages}
 
 
 def _memories(storage: Storage, namespace: str, roots: set[str]) -> set[str]:
@@ -106,27 +181,43 @@ def _states(base: str) -> set[str]:
 
 
 def _unit(path: str) -> str:
-    """What is removed as one: a fingerprint's folder; in pools, a version's folder or a single file."""
+    """What is removed as one: a table of facts, a mask of a shard, the folder of any other fingerprint or version; in
+    pools, a version's folder or a single file."""
     parts = path.split("/")
+    if parts[0] in ("facts", "masks"):
+        return "/".join(parts[: parts.index("versions") + 2]) if "versions" in parts else path
     if parts[0] == "pools":
-        return "/".join(parts[:4])
+        return "/".join(parts[:4]) if parts[2] == "versions" else path
     if parts[:1] == ["artifacts"] and parts[2:3] == ["partials"]:
-        return "/".join(parts[:4])
+        return path
     return "/".join(parts[:3])
 
 
 def _aside(storage: Storage) -> dict[str, int]:
     if not storage.local:
         return {}
-    from pathlib import Path
-
     old = time.time() - ASIDE_SECONDS
     found = [path for path in Path(storage.root).rglob(f".*{TEMPORARY}") if path.stat().st_mtime < old]
     return {str(path.relative_to(storage.root)): path.stat().st_size for path in found}
 
 
 def collect(storage: Storage, garbage: Iterable[str], runs: Iterable[str]) -> None:
-    for path in garbage:
+    """Remove, under the lease of gc. Raises StorageError where it was lost on the way. Answers of costly stages that go
+    are counted first: other answers may come back, so what is computed from now on has another fingerprint."""
+    paths = sorted(garbage)
+    costly = {"/".join(path.split("/")[:3]) for path in paths if f"/{INDEX}/" in path}
+    for stage in sorted(costly):
+        times = len(storage.list(f"{stage}/{REMOVED}"))
+        storage.create_json(f"{stage}/{REMOVED}/{times + 1:06d}.json", {"time": time.time()})
+    for count, path in enumerate(paths):
+        if count % BATCH == 0:
+            _still_mine(storage)
         storage.remove(path)
     for run_id in runs:
         storage.remove(f"runs/{run_id}")
+
+
+def _still_mine(storage: Storage) -> None:
+    held = lease.read(storage, lease.lease_path(LEASE))
+    if held is None or held["owner"] != lease.owner():
+        raise StorageError(f"{storage.url}: gc lost its lease and stopped; run it again")

@@ -22,12 +22,12 @@ from curate.core.errors import CurateError, Reject, StorageError
 from curate.core.hashing import digest_bytes, ranks
 from curate.core.items import element, per_item
 from curate.core.nouns import Shard, read_shards
-from curate.core.rows import POOL_COLUMNS, ColumnsRef, Rows, rejects_to_mask
+from curate.core.rows import POOL_COLUMNS, Rows
 from curate.core.storage import Storage, open_storage
 from curate.engine import shuffle
 from curate.engine.backend import set_up
 from curate.engine.passes import locate
-from curate.engine.segments import dump
+from curate.engine.tasks import dump
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,6 @@ class PackTask:
     """First position of each bucket of the global order."""
     parts: int = 0
     """How many files of the step before there are to read."""
-    late: tuple[ColumnsRef, ...] = ()
-    """Maps between the selection and the pack."""
 
     @property
     def tar(self) -> str:
@@ -58,7 +56,7 @@ class PackTask:
 def pack_scatter(task: PackTask) -> tuple[int, int]:
     """One bucket of the selection -> its copies, by range of rank. Returns rows and copies."""
     table = task.storage.read_table(f"{task.selection}/buckets/{task.index:06d}.parquet")
-    copies = table.column("copies").to_numpy() * _not_refused(task, table)
+    copies = table.column("copies").to_numpy() * _alive(task, table)
     which = np.repeat(np.arange(table.num_rows), copies)
     first = np.repeat(np.cumsum(copies) - copies, copies)
     copy = np.arange(len(which)) - first
@@ -71,18 +69,21 @@ def pack_scatter(task: PackTask) -> tuple[int, int]:
     return int(np.count_nonzero(copies)), rows.num_rows
 
 
-def _not_refused(task: PackTask, table: pa.Table) -> NDArray[np.bool_]:
-    """False for the rows that a Map behind the selection has refused."""
+def _alive(task: PackTask, table: pa.Table) -> NDArray[np.bool_]:
+    """False for the rows and items that a stage behind the selection has taken out."""
     keep = np.ones(table.num_rows, dtype=bool)
-    if not task.late:
+    if not task.rows.masks:
         return keep
+    by_id = _shards_of(task.storage.url, task.pool)
     shards = np.asarray(table.column("shard").to_pylist(), dtype=object)
-    row = table.column("row").to_numpy()
+    row, item = table.column("row").to_numpy(), table.column("item").to_pylist()
     edges = [0, *(np.flatnonzero(shards[1:] != shards[:-1]) + 1).tolist(), table.num_rows]  # rows are sorted by shard
     for start, stop in pairwise(edges) if len(shards) else ():
-        for ref in task.late:
-            rejects = task.storage.read_table(f"{ref.path}/{shards[start]}.parquet", columns=["reject"])
-            keep[start:stop] &= rejects_to_mask(rejects)[row[start:stop]]
+        fate = task.rows.fate(by_id[shards[start]])
+        keep[start:stop] = fate.alive[row[start:stop]]
+        for lists in fate.items.values():
+            for place in np.flatnonzero(keep[start:stop]) + start:
+                keep[place] &= element(lists[row[place]], item[place]) is None
     return keep
 
 
@@ -120,8 +121,9 @@ def pack_shard(task: PackTask) -> dict[str, Any]:
                 continue
             line = {"shard": task.index, "row": len(part), "name": f"{row['key']}-{row['item']}-{row['copy']}"}
             line |= {"key": row["key"], "item": row["item"], "copy": row["copy"]} | vars(packed)
-            part.append(line | stage.carried_values(fact))
-    index = _index_table(part, stage).replace_schema_metadata({"refused": dump(refused)})
+            del line["carried"]
+            part.append(line | packed.carried)
+    index = _index_table(part).replace_schema_metadata({"refused": dump(refused)})
     task.storage.publish_table(f"{task.base}/parts/{task.index:06d}.parquet", index)
     return {"rows": len(part), "bytes": tar.offset, "seconds": time.perf_counter() - began, "index": task.index}
 
@@ -143,7 +145,7 @@ def _gather(
 ) -> tuple[dict[tuple[str, int], dict[str, Any]], dict[tuple[str, int], bytes], set[str]]:
     """Facts and bytes of the rows by (shard id, row), a pool shard at a time; and which facts are one per item."""
     made = {name for ref in task.rows.columns for name in ref.names}
-    extra = [name for name in task.stage.reads_if_there() if name in made]
+    extra = [name for name in task.stage.text_columns() if name in made]
     names = tuple(dict.fromkeys((*POOL_COLUMNS, *task.stage.reads(), *extra)))
     by_id = _shards_of(task.storage.url, task.pool)
     wanted: dict[str, set[int]] = {}
@@ -169,7 +171,7 @@ def _gather(
 def _check_texts(stage: Pack, rows: pa.Table, facts: dict[tuple[str, int], dict[str, Any]], itemised: set[str]) -> None:
     """Raises CurateError where items beyond the first would all be given the same text."""
     known = next(iter(facts.values()), {})
-    text = next((name for name in stage.texts() if name in known), None)
+    text = next((name for name in stage.text_columns() if name in known), None)
     if text is None or text in itemised:
         return
     for key, item in zip(rows.column("key").to_pylist(), rows.column("item").to_pylist(), strict=True):
@@ -185,16 +187,16 @@ def _shards_of(url: str, pool: str) -> dict[str, Shard]:
     return {shard.id: shard for shard in read_shards(open_storage(url), pool)}
 
 
-def _index_table(part: Sequence[dict[str, Any]], stage: Pack) -> pa.Table:
+def _index_table(part: Sequence[dict[str, Any]]) -> pa.Table:
+    """The fixed columns, and what the samples carry; nobody knows the latter where every sample was left out."""
     fixed = [
         ("shard", pa.int32()), ("row", pa.int32()), ("name", pa.string()), ("key", pa.string()), ("item", pa.string()),
         ("copy", pa.int32()), ("ext", pa.string()), ("offset", pa.int64()), ("size", pa.int64()),
         ("text_offset", pa.int64()), ("text_size", pa.int64()), ("width", pa.int32()), ("height", pa.int32()),
     ]  # fmt: skip
     columns = {name: pa.array([line[name] for line in part], kind) for name, kind in fixed}
-    for name in stage.carried():
-        columns[name] = pa.array([line[name] for line in part])
-    return pa.table(columns)
+    carried = [name for name in (part[0] if part else ()) if name not in columns]
+    return pa.table(columns | {name: pa.array([line[name] for line in part]) for name in carried})
 
 
 def pack_finish(task: PackTask) -> dict[str, Any]:
@@ -209,7 +211,8 @@ def pack_finish(task: PackTask) -> dict[str, Any]:
         pq.ParquetWriter(aside, schema, compression="zstd") as out,
     ):
         for number, table in enumerate(_parts(task.storage, paths)):
-            out.write_table(table.cast(schema))
+            whole = pa.concat_tables([schema.empty_table(), table], promote_options="permissive")
+            out.write_table(whole.cast(schema))
             counts.append((f"{task.stage.name}-{number:06d}.tar", table.num_rows))
     for name, content in task.stage.finish(counts).items():
         task.storage.publish_bytes(f"{task.base}/{name}", content)

@@ -1,4 +1,4 @@
-"""What would stop a run later, said before anything is computed: weights, credentials, targets, disk space."""
+"""What would stop a run later, said before anything is computed: secrets, weights, targets, disk space."""
 
 from __future__ import annotations
 
@@ -6,19 +6,23 @@ import math
 import shutil
 from pathlib import Path
 
-from curate.core.contracts import Portion, Select, Source
+from curate.core.contracts import Portion, Secret, Select, Source
 from curate.core.errors import InputError, PreflightError
 from curate.core.hashing import digest
 from curate.core.pipeline import Node, Pipeline
 from curate.core.storage import Storage
+from curate.engine.backend import Backend
+from curate.engine.local import LocalBackend
 
 Planned = dict[str, tuple[list[Portion], float]]
 """Source -> its portions, and the share of rows to take inside each."""
 LEAST_FREE_BYTES = 64 << 20
 
 
-def preflight(pipeline: Pipeline, storage: Storage, fraction: float = 1.0) -> Planned:
-    """Plan every source and check every stage. Raises PreflightError or RecipeError, naming the stage."""
+def preflight(pipeline: Pipeline, storage: Storage, fraction: float = 1.0, backend: Backend | None = None) -> Planned:
+    """Plan every source and check every stage; its secrets in a worker of `backend`, in this process without one.
+    Raises PreflightError or RecipeError, naming the stage."""
+    check_secrets(pipeline, backend or LocalBackend())
     for node in pipeline.nodes.values():
         problems = node.stage.preflight()
         if problems:
@@ -28,7 +32,7 @@ def preflight(pipeline: Pipeline, storage: Storage, fraction: float = 1.0) -> Pl
         if isinstance(node.stage, Source):
             try:
                 portions = node.stage.plan()
-            except InputError as error:
+            except (InputError, PreflightError) as error:
                 raise node.placed(error) from None
             planned[node.name] = sampled(node.stage, portions, fraction)
             _check_space(node, storage, *planned[node.name])
@@ -36,6 +40,23 @@ def preflight(pipeline: Pipeline, storage: Storage, fraction: float = 1.0) -> Pl
         if isinstance(node.stage, Select):
             _check_target(node, node.stage, *planned[pipeline.pool_of(node.name)])
     return planned
+
+
+def check_secrets(pipeline: Pipeline, backend: Backend) -> None:
+    """Every secret can be read where its stage will run: in one worker with the stage's resources. On a cluster this
+    says nothing of the other nodes. No value comes back. Raises PreflightError."""
+    for node in pipeline.nodes.values():
+        place, secrets = f"{node.place or 'pipeline'}: {node.name}", node.stage.secrets()
+        for outcome in backend.map(_unreadable, [secrets] if secrets else [], node.stage.resources()):
+            if outcome.error:
+                raise PreflightError(f"{place}: the worker that was to read its secrets failed: {outcome.error}")
+            for name, problem in outcome.value.items():
+                raise PreflightError(f"{place}.{name}: {problem}")
+
+
+def _unreadable(secrets: dict[str, Secret]) -> dict[str, str]:
+    """Parameter -> why its secret cannot be read, in this process."""
+    return {name: problem for name, secret in secrets.items() if (problem := secret.problem())}
 
 
 def sampled(stage: Source, portions: list[Portion], fraction: float) -> tuple[list[Portion], float]:

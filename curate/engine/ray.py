@@ -10,12 +10,13 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import shutil
 import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,6 +30,7 @@ from ray.exceptions import RayActorError, RayTaskError
 
 from curate.core.contracts import Resources
 from curate.core.errors import CurateError
+from curate.core.secrets import FORWARDED
 from curate.engine.backend import ATTEMPTS, HOW, How, Outcome, attempt
 from curate.engine.isolated import run_isolated
 from curate.engine.queue import Queue
@@ -41,8 +43,9 @@ START_SECONDS = 600.0
 """How long to wait for the first worker: an autoscaling cluster takes minutes to add a node."""
 ABSENT_SECONDS = 20.0
 """After how long others take over what was meant for a worker that is not up."""
-PASSED_ON = ("CURATE_", "AWS_", "HF_", "FSSPEC_")
-"""Environment variables by prefix that workers inherit from the driver."""
+PASSED_ON = ("HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "HF_DATASETS_CACHE", "HF_DATASETS_OFFLINE")
+"""Environment variables that workers get from the driver, besides CURATE_… . Ray stores their values."""
+SECRET_NAME = re.compile("KEY|SECRET|TOKEN|PASSWORD|CREDENTIAL", re.IGNORECASE)
 
 
 class _Worker:
@@ -226,8 +229,7 @@ class RayBackend:
         if resources.memory_bytes:
             options["memory"] = resources.memory_bytes
         # not as a runtime_env: that would pass by the workers that Ray has started ahead
-        environment = {name: value for name, value in os.environ.items() if name.startswith(PASSED_ON)}
-        actor = ray.remote(_Worker).options(**options).remote(environment)
+        actor = ray.remote(_Worker).options(**options).remote(passed_on(os.environ))
         return _Slot(actor, actor.up.remote())
 
     def release(self) -> None:
@@ -237,6 +239,12 @@ class RayBackend:
         self._fit(None, 0)
         if self.mine:
             ray.shutdown()
+
+
+def passed_on(environment: Mapping[str, str]) -> dict[str, str]:
+    """What workers get of the driver's environment. Object-store keys and other secrets must be in their own."""
+    wanted = {name: value for name, value in environment.items() if name.startswith(FORWARDED) or name in PASSED_ON}
+    return {name: value for name, value in wanted.items() if not SECRET_NAME.search(name)}
 
 
 @contextlib.contextmanager

@@ -9,7 +9,6 @@ from typing import Any, Self
 from curate.core import lease
 from curate.core.errors import InputError
 from curate.core.ledger import Entry
-from curate.core.nouns import Manifest
 from curate.core.storage import Storage
 from curate.engine.events import read_events
 
@@ -76,8 +75,15 @@ class Run:
         return last - float(self.record["started"])
 
     def ledger(self) -> dict[str, Entry]:
-        found = {name: Manifest.load(self.storage, output["base"]) for name, output in self.outputs.items()}
-        return {name: manifest.entry for name, manifest in found.items() if manifest is not None}
+        if self.result is not None:
+            found = self.result["ledger"]
+        else:
+            found = {name: output["ledger"] for name, output in self.outputs.items()}
+        return {name: Entry.from_json(entry) for name, entry in found.items()}
+
+    def masks(self) -> list[str]:
+        """Manifests of the masks that the run made or found."""
+        return list(dict.fromkeys(output["mask"] for output in self.outputs.values() if output.get("mask")))
 
     def ops(self) -> dict[str, str]:
         return {name: stage["op"] for name, stage in self.record["stages"].items()}
@@ -85,6 +91,13 @@ class Run:
     def kinds(self) -> dict[str, str]:
         """Stage -> kind of its artifact, for those that make one."""
         return {name: stage["kind"] for name, stage in self.record["stages"].items() if stage.get("kind")}
+
+    def pool_of(self, name: str) -> str:
+        """The stage that makes the rows of a stage."""
+        stages = self.record["stages"]
+        while stages[name]["from"] and not stages[name].get("derives"):
+            name = stages[name]["from"][0]
+        return name
 
     def upstream(self, name: str) -> list[str]:
         """The stages that a stage's rows come through, itself last."""

@@ -20,7 +20,7 @@ from typing import Any
 from rich.console import Console
 
 from curate.core import lease, tombstones
-from curate.core.contracts import PLAIN_NAME, Fit, Map, Pack, Reduce, Report, Select, Source
+from curate.core.contracts import PLAIN_NAME, Derive, Filter, Fit, Map, Pack, Reduce, Report, Select, Source
 from curate.core.errors import (
     AlreadyExistsError,
     CurateError,
@@ -34,11 +34,12 @@ from curate.core.ledger import Entry
 from curate.core.nouns import Manifest
 from curate.core.pipeline import Node, Pipeline
 from curate.core.storage import Storage, open_workspace
-from curate.engine import build_global, build_maps, pins
+from curate.engine import build_global, build_pass, gc, pins
 from curate.engine.backend import HOW, Backend, How, Outcome
 from curate.engine.build_fit import build_fit
 from curate.engine.build_source import build_source
-from curate.engine.context import Context, Options
+from curate.engine.build_derive import build_derived
+from curate.engine.context import Context, Counts, Options
 from curate.engine.events import Events
 from curate.engine.preflight import preflight
 from curate.engine.progress import Progress
@@ -54,6 +55,27 @@ class Result:
     ops: dict[str, str]
     seconds: float
     reused: dict[str, bool] = field(default_factory=dict)
+    counts: dict[str, Counts] = field(default_factory=dict)
+
+    def stages(self) -> dict[str, dict[str, Any]]:
+        """What `curate run --json` says of each stage, in rows."""
+        found = {}
+        for name, entry in self.ledger.items():
+            counts = self.counts.get(name, Counts())
+            found[name] = {
+                "alive": entry.before,
+                "computed": counts.computed,
+                "reused": max(0, entry.before - counts.computed),
+                "rejected": dict(entry.rejected),
+                "unusable": entry.unusable.total(),
+                "error": entry.error.total(),
+                "requests": counts.requests,
+                "after": entry.after,
+                "rebuilt": counts.rebuilt,
+                "copied": counts.copied,
+                "repeated": counts.repeated,
+            }
+        return found
 
 
 class LazyBackend:
@@ -167,7 +189,14 @@ def scaled(pipeline: Pipeline, fraction: float) -> Pipeline:
     small = Pipeline()
     small.source = pipeline.source
     for node in pipeline.nodes.values():
-        small.add(node.name, node.stage.scaled(fraction), node.inputs, place=node.place, **node.ports)
+        small.add(
+            node.name,
+            node.stage.scaled(fraction),
+            node.inputs,
+            place=node.place,
+            keep_null=node.keep_null,
+            **node.ports,
+        )
     return small.check()
 
 
@@ -176,7 +205,7 @@ class Runner:
         self.ctx = context
 
     def walk(self) -> None:
-        """Build every stage, the Maps in as few passes as can be."""
+        """Build every stage, Maps and Filters in as few passes as can be."""
         ctx = self.ctx
         while left := [node for node in ctx.pipeline.nodes.values() if node.name not in ctx.built]:
             sources = [node for node in left if isinstance(node.stage, Source)]
@@ -184,39 +213,44 @@ class Runner:
                 build_source(ctx, sources[0])
                 self._note(sources[0])
                 continue
-            group = build_maps.passes(ctx, [node for node in left if isinstance(node.stage, Map)])
+            group = build_pass.passes(ctx, [node for node in left if isinstance(node.stage, (Map, Filter))])
             if group:
-                self._maps(group)
+                self._pass(group)
                 continue
-            self._global(next(node for node in left if all(up in ctx.built for up in node.upstream)))
-
-    def _maps(self, group: list[Node]) -> None:
-        ctx = self.ctx
-        todo = []
-        for node in group:
-            built = ctx.built[node.name] = build_maps.prepare(ctx, node)
-            built.manifest = Manifest.load(ctx.storage, built.base)
-            built.reused = built.manifest is not None
-            if built.reused:
-                ctx.progress.reused(node.name, ctx.pool(node).rows)
+            node = next(node for node in left if all(up in ctx.built for up in node.upstream))
+            if isinstance(node.stage, Derive):
+                build_derived(ctx, node)
                 self._note(node)
             else:
-                todo.append(node)
-        once = {ctx.built[node.name].path: node for node in reversed(todo)}  # twins have the same columns
-        with contextlib.ExitStack() as stack:
-            mine = []
-            for path in sorted(once):
-                if stack.enter_context(self._lease(once[path])):
-                    mine.append(once[path])
-            mine = [node for node in todo if node in mine]
-            if mine:
-                build_maps.MapBuild(ctx, mine).build()
-        for node in todo:
-            built, first = ctx.built[node.name], once[ctx.built[node.name].path]
-            built.base = ctx.built[first.name].base
-            built.manifest = Manifest.load(ctx.storage, built.base)
-            built.reused = node not in mine
+                self._global(node)
+
+    def _pass(self, group: list[Node]) -> None:
+        """One pass. What it needs is there already, or computed under leases on the stages' facts."""
+        ctx = self.ctx
+        plan = build_pass.make_plan(ctx, group)
+        self._learn(group)
+        build = build_pass.PassBuild(ctx, group, plan)
+        if not build.reuse():
+            paths = {ctx.built[node.name].path: node for node in reversed(group) if ctx.built[node.name].path}
+            with contextlib.ExitStack() as stack:
+                for path in sorted(paths):
+                    stack.enter_context(ctx.lease(paths[path], path))
+                build_pass.survey(ctx, plan)
+                if not build.reuse():
+                    build.build()
+        for node in group:
+            if ctx.built[node.name].reused:
+                ctx.progress.reused(node.name, ctx.pool(node).rows)
             self._note(node)
+
+    def _learn(self, nodes: list[Node]) -> None:
+        """Write down what this run is about to look for, so that gc leaves it alone, then let a gc under way end."""
+        ctx = self.ctx
+        for node in nodes:
+            built = ctx.built[node.name]
+            ctx.events.emit("build", stage=node.name, base=built.base or built.path, path=built.path)
+        ctx.events.flush()
+        gc.wait(ctx.storage)
 
     def _global(self, node: Node) -> None:
         ctx = self.ctx
@@ -227,11 +261,15 @@ class Runner:
             ctx.progress.reused(node.name, built.manifest.rows)
             build_global.tidy(ctx, built)
         else:
-            with self._lease(node) as mine:
+            self._learn([node])
+            with ctx.lease(node, built.base, lambda: Manifest.load(ctx.storage, built.base) is not None) as mine:
                 if mine:
                     self._build(node)
                 built.reused = not mine
             built.manifest = Manifest.load(ctx.storage, built.base)
+            built.counts.rebuilt = not built.reused
+        assert built.manifest is not None
+        built.content = built.manifest.content or built.fingerprint
         self._note(node)
 
     def _build(self, node: Node) -> None:
@@ -250,23 +288,15 @@ class Runner:
                 raise node.placed(error) from None
             raise
 
-    def _lease(self, node: Node) -> contextlib.AbstractContextManager[bool]:
-        ctx, built = self.ctx, self.ctx.built[node.name]
-        ctx.events.emit("build", stage=node.name, base=built.base, path=built.path)
-        ctx.events.flush()
-        return ctx.lease(node, built.base, lambda: Manifest.load(ctx.storage, built.base) is not None)
-
     def _note(self, node: Node) -> None:
         built = self.ctx.built[node.name]
         assert built.manifest is not None
         entry = built.manifest.entry
         self._check_chain(node, entry)
-        why = f"{node.name}: {', '.join(entry.rejected)}"
-        self.ctx.lose(node.name, entry.errors(), why, self.ctx.whole_pool_rows(node))
-        fields = {"stage": node.name, "op": node.stage.op, "fingerprint": built.fingerprint, "base": built.base}
-        facts = {"path": built.path, "reused": built.reused, "rows": built.manifest.rows}
-        facts |= {"seconds": built.manifest.seconds, "ledger": built.manifest.ledger}
-        self.ctx.events.emit("stage", **fields, **facts)
+        about = {"stage": node.name, "op": node.stage.op, "fingerprint": built.fingerprint, "base": built.base}
+        about |= {"path": built.path, "mask": built.mask, "reused": built.reused, "rows": built.manifest.rows}
+        about |= {"seconds": built.manifest.seconds, "ledger": built.manifest.ledger, "counts": asdict(built.counts)}
+        self.ctx.events.emit("stage", **about)
 
     def _check_chain(self, node: Node, entry: Entry) -> None:
         """What goes in is what came out before, where one stage feeds another."""
@@ -275,13 +305,15 @@ class Runner:
         parent = self.ctx.built[node.inputs[0]].manifest
         if parent is None:
             return
-        passed = parent.entry.after
+        passed = parent.entry.after if parent.entry.children is None else parent.entry.children
+        if isinstance(node.stage, Derive):
+            return
         if isinstance(node.stage, Pack) and self._items(node) is not None:
             if parent.noun != "selection":
                 return  # rows in between, items again here
             passed = self._items(node)
-        if not 0 <= passed - entry.before <= self.ctx.set_aside_rows:
-            raise LedgerError(f"{node.name}: {entry.before:,} rows in, but {node.inputs[0]} let {passed:,} go on")
+        if passed != entry.before:
+            raise LedgerError(f"{node.name}: {entry.before:,} rows before, but {node.inputs[0]} let {passed:,} go on")
 
     def _items(self, node: Node) -> int | None:
         """Items that the selection upstream of a pack lets go on; None where it chooses rows."""
@@ -305,6 +337,7 @@ def _open_record(storage: Storage, run_id: str, pipeline: Pipeline, engine: str,
             node.name: {"op": node.stage.op, "from": list(node.inputs), "ports": dict(node.ports)}
             | {"parameters": node.stage.parameters()}
             | ({"kind": node.stage.kind} if isinstance(node.stage, (Reduce, Fit)) else {})
+            | ({"derives": True} if isinstance(node.stage, Derive) else {})
             for node in pipeline.nodes.values()
         },
     }
@@ -333,6 +366,7 @@ def _close_record(ctx: Context, run_id: str, error: str | None, seconds: float) 
         {name: ctx.pipeline.nodes[name].stage.op for name in done},
         seconds,
         {name: built.reused for name, built in done.items()},
+        {name: built.counts for name, built in done.items()},
     )
     ctx.events.emit("end", error=error, seconds=round(seconds, 3))
     ctx.events.flush()
@@ -341,7 +375,11 @@ def _close_record(ctx: Context, run_id: str, error: str | None, seconds: float) 
         "error": error,
         "seconds": round(seconds, 3),
         "ended": time.time(),
-        "outputs": {name: {"base": b.base, "path": b.path, "fingerprint": b.fingerprint} for name, b in done.items()},
+        "outputs": {
+            name: {"base": b.base, "path": b.path, "fingerprint": b.fingerprint, "mask": b.mask}
+            for name, b in done.items()
+        },
+        "counts": {name: asdict(built.counts) for name, built in done.items()},
         "pins": {name: {"base": b.base, "fingerprint": b.fingerprint} for name, b in ctx.pinned().items()},
         "reused": result.reused,
         "ledger": {name: entry.to_json() for name, entry in result.ledger.items()},

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
+from curate.core import tombstones
 from curate.core.contracts import Select
 from curate.core.hashing import key_words
 from curate.core.ledger import Entry
@@ -20,6 +22,9 @@ from curate.core.tombstones import Tombstones
 from curate.engine import shuffle
 from curate.engine.backend import set_up
 from curate.engine.tasks import fetched
+
+BURIED = -1
+"""Unit of rows with a tombstone: they are counted under none, and no stage sees them."""
 
 
 @dataclass(frozen=True)
@@ -40,30 +45,47 @@ class SelectTask:
 
 
 def select_scatter(task: SelectTask) -> list[dict[str, Any]]:
-    """Live rows of shards, by bucket of units, into files; and how many each unit has."""
+    """Lines of the shards' live rows, by bucket, into files; and how many each unit has."""
     stage = task.ready()
     results = []
     for shard in task.shards:
-        names = tuple(dict.fromkeys((*stage.reads(), "url", "sha256")))
-        alive = task.rows.alive(shard)
-        table = task.rows.table(shard, names).filter(pa.array(alive))
+        names = tuple(dict.fromkeys((*stage.reads(), *tombstones.COLUMNS)))
+        fate = task.rows.fate(shard)
+        rows = np.flatnonzero(fate.alive)
+        table = task.rows.without_items(task.rows.table(shard, names), fate).take(pa.array(rows))
         buried = task.tombstones.mask(table)
-        table = stage.dealt(table.select(["key", *(n for n in stage.reads() if n != "key")]))
-        units = np.array(stage.units(table), dtype=np.int64)
-        units[buried] = -1
-        for name, values in (("unit", units), ("row", np.flatnonzero(alive))):
-            table = table.append_column(name, pa.array(values, pa.int64()))
-        table = table.append_column("shard", pa.array([shard.id] * table.num_rows, pa.string()))
-        deal = key_words(table.column("key").to_pylist())[:, 0] if stage.spread else np.maximum(units, 0)
-        bucket = (deal % deal.dtype.type(task.buckets)).astype(np.int64)
-        shuffle.write(task.storage, f"{task.base}/shuffle/{shard.id}.parquet", table, bucket, task.buckets)
-        live = units >= 0
-        counted = stage.counted(table.filter(pa.array(live)), units[live])
+        table = table.select(["key", *(n for n in stage.reads() if n != "key")])
+        lines, bucket = _dealt(stage, table, rows, buried)
+        lines = lines.append_column("shard", pa.array([shard.id] * lines.num_rows, pa.string()))
+        bucket = (bucket % np.uint64(task.buckets)).astype(np.int64)
+        shuffle.write(task.storage, f"{task.base}/shuffle/{shard.id}.parquet", lines, bucket, task.buckets)
+        counted = lines.filter(pc.field("unit") >= 0).column("unit").to_numpy()
         unit, count = np.unique(counted, return_counts=True)
         counts = pa.table({"unit": unit, "count": count})
         task.storage.publish_table(f"{task.base}/counts/{shard.id}.parquet", counts)
         results.append({"shard": shard.id, "rows": table.num_rows})
     return results
+
+
+def _dealt(
+    stage: Select, table: pa.Table, rows: NDArray[np.int64], buried: NDArray[np.bool_]
+) -> tuple[pa.Table, NDArray[np.uint64]]:
+    """What the stage deals of live rows, then a line per buried row; each with `key`, `unit` and `row`, one of `rows`
+    (places in the shard). And what decides each line's bucket: the unit where rows have one, else the key."""
+    dealt = stage.deal(table.filter(pa.array(~buried)))
+    names = dealt.column_names
+    place, lost = np.flatnonzero(~buried), np.flatnonzero(buried)
+    place = np.append(place[dealt.column("row").to_numpy()] if "row" in names else place, lost)
+    own = dealt.select([name for name in names if name not in ("key", "row")])
+    if "unit" not in names:
+        own = own.append_column("unit", pa.array(np.zeros(dealt.num_rows, np.int64)))
+    none = pa.table({"unit": np.full(len(lost), BURIED)})
+    lines = pa.concat_tables([own, none], promote_options="default")
+    for name, values in (("key", table.column("key").take(pa.array(place))), ("row", pa.array(rows[place]))):
+        lines = lines.append_column(name, values)
+    if "unit" in names and "item" not in names:
+        return lines, np.maximum(lines.column("unit").to_numpy(), 0).astype(np.uint64)
+    return lines, key_words(table.column("key").to_pylist())[:, 0][place]
 
 
 def select_plan(task: SelectTask) -> dict[str, Any]:
@@ -84,62 +106,55 @@ def select_plan(task: SelectTask) -> dict[str, Any]:
 
 
 def select_pick(task: SelectTask) -> dict[str, Any]:
-    """The rows of one bucket of units -> copies or a reason for each, sorted by shard, row and item."""
+    """The lines of one bucket -> copies or a reason for each, sorted by shard, row and item."""
     stage = task.ready()
     plan = task.storage.read_table(f"{task.base}/quotas.parquet")
     counts, quotas = (plan.column(name).to_numpy() for name in ("count", "quota"))
-    stage.planned(counts, quotas)
     files = [f"{task.base}/shuffle/{file}" for file in sorted(task.storage.list(f"{task.base}/shuffle"))]
-    rows = shuffle.read(task.storage, files, task.bucket).sort_by("key")
-    buried = rows.filter(pc.field("unit") < 0)
-    rows = rows.filter(pc.field("unit") >= 0)
-    picked = stage.pick(rows, rows.column("unit").to_numpy(), quotas)
-    out = _picked_table(rows, picked)
-    entry = _picked_entry(rows.num_rows, out, picked.get("row"))
-    zeros = {"copies": np.zeros(buried.num_rows, np.int32), "reject": ["tombstone"] * buried.num_rows}
-    if "expected" in picked:
-        zeros["expected"] = np.zeros(buried.num_rows, np.float32)
+    lines = shuffle.read(task.storage, files, task.bucket).sort_by("key")
+    lost = pc.fill_null(pc.equal(lines.column("unit"), BURIED), False)
+    buried, lines = lines.filter(lost), lines.filter(pc.invert(lost))
+    picked = stage.pick(lines, counts, quotas)
+    out = _picked_table(lines, picked)
+    entry = _picked_entry(out, "item" in lines.column_names)
     if buried.num_rows:
+        none = {name: np.zeros(buried.num_rows) for name in ("copies", "expected") if name in picked}
         entry += Entry(buried.num_rows, Counter(tombstone=buried.num_rows))
-        out = pa.concat_tables([out, _picked_table(buried, zeros)])
+        out = pa.concat_tables([out, _picked_table(buried, none | {"reject": ["tombstone"] * buried.num_rows})])
     out = out.sort_by([("shard", "ascending"), ("row", "ascending"), ("place", "ascending")]).drop_columns("place")
     task.storage.publish_table(f"{task.base}/buckets/{task.bucket:06d}.parquet", out)
     return {"entry": entry.check(stage.op).to_json(), "rows": entry.before}
 
 
-def _picked_table(rows: pa.Table, picked: dict[str, Any]) -> pa.Table:
-    """A row per item picked or refused; `place` keeps the order in which a row's items came."""
-    rows = rows.select(["key", "shard", "row", "unit"])  # no list of a row's items once more for each of them
-    if "row" in picked:
-        rows = rows.take(pa.array(picked["row"], pa.int64()))
+def _picked_table(lines: pa.Table, picked: dict[str, Any]) -> pa.Table:
+    """A row per line, picked or rejected; `place` keeps the order in which a row's items came."""
+    whole = pa.array(["0"] * lines.num_rows, pa.string())
     columns = {
-        "key": rows.column("key"),
-        "item": pa.array(picked.get("item", ["0"] * rows.num_rows), pa.string()),
+        "key": lines.column("key"),
+        "item": pc.fill_null(lines.column("item"), "0") if "item" in lines.column_names else whole,
         "copies": pa.array(picked["copies"]).cast(pa.int32()),
-        "shard": rows.column("shard"),
-        "row": rows.column("row"),
-        "unit": pa.array(picked["unit"], pa.int64()) if "unit" in picked else rows.column("unit"),
+        "shard": lines.column("shard"),
+        "row": lines.column("row"),
+        "unit": pc.fill_null(lines.column("unit"), 0),
         "reject": pa.array(picked["reject"], pa.string()),
-        "place": pa.array(np.arange(rows.num_rows)),
+        "place": pa.array(np.arange(lines.num_rows)),
     }
     if "expected" in picked:
         columns["expected"] = pa.array(picked["expected"], pa.float32())
     return pa.table(columns)
 
 
-def _picked_entry(rows: int, out: pa.Table, row: Any) -> Entry:
-    """A row is alive if one of its items is; a refused row has the reason of its first item."""
+def _picked_entry(out: pa.Table, items: bool) -> Entry:
+    """A row is alive if one of its lines is; a rejected row has the reason of its first line."""
     copies = out.column("copies").to_numpy()
-    at = np.arange(rows) if row is None else np.asarray(row, dtype=np.int64)
     reasons = np.asarray(out.column("reject").to_pylist(), dtype=object)
-    kept = np.zeros(rows, dtype=bool)
-    kept[at[copies > 0]] = True
-    present, first = np.unique(at, return_index=True)
-    assert len(present) == rows, "pick left rows out"
+    key = out.column("key").combine_chunks()
+    first = np.flatnonzero(np.append(len(key) > 0, pc.not_equal(key[1:], key[:-1])))  # lines are sorted by key
+    kept = np.add.reduceat(copies, first, dtype=np.int64) > 0 if len(first) else np.zeros(0, dtype=bool)
     rejected = Counter(reasons[first][~kept].tolist())
-    entry = Entry(rows, rejected, int(kept.sum()), copies=int(copies.sum()))
-    if row is not None:
+    entry = Entry(len(first), rejected, int(kept.sum()), copies=int(copies.sum()))
+    if items:
         entry.items = int((copies > 0).sum())
-        entry.counters["items"] = len(at)
+        entry.counters["items"] = len(copies)
         entry.counters.update(f"items_{reason}" for reason in reasons[copies == 0].tolist())
     return entry

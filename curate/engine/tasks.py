@@ -19,18 +19,28 @@ from curate.codec.images import probe
 from curate.codec.tars import TarWriter, read_spans
 from curate.core.contracts import Incoming, Portion, Reduce, Source
 from curate.core.errors import Undecodable
-from curate.core.hashing import digest_bytes, key_words, make_key, rank_below, ranks
+from curate.core.hashing import digest, digest_bytes, key_words, make_key, rank_below, ranks
 from curate.core.ledger import Entry
 from curate.core.nouns import POOL_SCHEMA, Shard, save_artifact
 from curate.core.rows import Rows
 from curate.core.storage import Storage, open_storage
 from curate.engine.backend import set_up
-from curate.engine.segments import dump
 
 T = TypeVar("T")
 
 READERS = 16
 """Small objects that one task reads at a time: an object store answers in tens of milliseconds."""
+
+
+
+def dump(value: Any) -> bytes:
+    return json.dumps(value, sort_keys=True).encode()
+
+
+def read_ledger(schema: pa.Schema) -> dict[str, Any]:
+    """What a task wrote into a table's footer."""
+    return json.loads(schema.metadata[b"ledger"])  # type: ignore[no-any-return]
+
 
 # --- Source -----------------------------------------------------------------------------------------------------------
 
@@ -119,7 +129,7 @@ def _row(stage: Source, item: Incoming, data: bytes | None) -> dict[str, Any]:
         "reject": item.reject,
         "sha256": hashlib.sha256(data).hexdigest() if data is not None else None,
     }
-    row |= {"offset": None, "size": None, "width": None, "height": None, "format": None}
+    row |= dict.fromkeys(("offset", "size", "width", "height", "format", "parent", "root", "span", "parent_row"))
     if data:
         try:
             found = probe(data)
@@ -130,7 +140,7 @@ def _row(stage: Source, item: Incoming, data: bytes | None) -> dict[str, Any]:
 
 
 def _table(rows: list[dict[str, Any]]) -> pa.Table:
-    """The pool table; a key that a live row before has is refused, as it is across shards."""
+    """The pool table; a key that an alive row before has is rejected, as it is across shards."""
     seen: set[str] = set()
     for row in rows:
         if row["reject"] is None and row["key"] in seen:
@@ -206,19 +216,20 @@ class PartialTask:
     rows: Rows
     ports: dict[str, str]
     shards: tuple[Shard, ...]
-    path: str
-    """Folder of the states."""
+    states: tuple[str, ...]
+    """Where each shard's state goes."""
 
 
 def reduce_partial(task: PartialTask) -> list[dict[str, Any]]:
     results = []
-    stage: Reduce = set_up(task.path, task.stage, task.ports, task.storage)  # type: ignore[assignment]
-    for shard in task.shards:
+    folder = task.states[0].rpartition("/")[0]
+    stage: Reduce = set_up(folder, task.stage, task.ports, task.storage)  # type: ignore[assignment]
+    for shard, path in zip(task.shards, task.states, strict=True):
         table = task.rows.live_table(shard, stage.reads())
         state = stage.partial(table)
         result = {"shard": shard.id, "rows": table.num_rows}
         metadata = (state.schema.metadata or {}) | {b"ledger": dump(result)}
-        task.storage.publish_table(f"{task.path}/{shard.id}.parquet", state.replace_schema_metadata(metadata))
+        task.storage.publish_table(path, state.replace_schema_metadata(metadata))
         results.append(result)
     return results
 
@@ -237,7 +248,20 @@ def reduce_finish(task: FinishTask) -> dict[str, Any]:
     stage: Reduce = set_up(task.base, task.stage, task.ports, task.storage)  # type: ignore[assignment]
     merged = stage.merge(task.storage.read_table(path) for path in task.states)
     artifact = stage.finish(merged)
-    return {"bytes": save_artifact(task.storage, task.base, artifact)}
+    size, digests = save_artifact(task.storage, task.base, artifact)
+    return {"bytes": size, "content": digest(digests)}
+
+
+@dataclass(frozen=True)
+class DigestTask:
+    storage: Storage
+    path: str
+
+
+def digest_file(task: DigestTask) -> str:
+    """Digest of a file's bytes, read a piece at a time."""
+    with task.storage.open(task.path) as file:
+        return digest_bytes(iter(lambda: file.read(1 << 24), b""))
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------

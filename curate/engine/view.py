@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -14,7 +14,8 @@ from curate.codec.tars import read_spans
 from curate.core.contracts import Artifact, Map, Pack, Select
 from curate.core.nouns import Manifest, Shard, StoredArtifact
 from curate.core.pipeline import Node
-from curate.core.rows import POOL_COLUMNS, ColumnsRef, Rows
+from curate.core.masks import ABSENT, ALIVE, Fate
+from curate.core.rows import POOL_COLUMNS, MaskRef, Rows
 from curate.core.storage import Storage
 from curate.engine.context import Context
 from curate.engine.passes import locate
@@ -28,6 +29,8 @@ class StoredView:
     stages: dict[str, Manifest]
     shards: list[Shard]
     rows: Rows
+    points: tuple[MaskRef, ...]
+    """Of all masks upstream."""
     selection: tuple[str, str] | None
     """Stage name and base of the selection."""
     artifacts: dict[str, str]
@@ -39,10 +42,7 @@ class StoredView:
     @classmethod
     def of(cls, ctx: Context, node: Node) -> Self:
         upstream = ctx.pipeline.reaches(node.name)
-        maps = [up for up in upstream if isinstance(up.stage, Map)]
-        refs = tuple(
-            ColumnsRef(up.name, ctx.built[up.name].path, up.stage.writes()) for up in maps if isinstance(up.stage, Map)
-        )
+        refs = tuple(ctx.column_ref(up) for up in upstream if isinstance(up.stage, Map))
         select = next((up for up in upstream if isinstance(up.stage, Select)), None)
         pack = next((up for up in upstream if isinstance(up.stage, Pack)), None)
         manifests = {up.name: ctx.built[up.name].manifest for up in upstream}
@@ -55,7 +55,13 @@ class StoredView:
             storage=ctx.storage,
             stages=stages,
             shards=ctx.pool(node).shards,
-            rows=Rows(ctx.storage, refs),
+            rows=Rows(ctx.storage, refs, order=ctx.order, parents=ctx.pool(node).parents),
+            points=tuple(
+                MaskRef(mask.base, point)
+                for mask in ctx.masks
+                if mask.names & {up.name for up in upstream}
+                for point in mask.contents
+            ),
             selection=(select.name, ctx.built[select.name].base) if select else None,
             artifacts={name: built.base for name, built in (made | pins).items()},
             pack=packed,
@@ -73,14 +79,22 @@ class StoredView:
         wanted = [name for name in names if name in known and name not in FATE]
         for shard in self.shards:
             table = self.rows.table(shard, tuple(wanted))
+            fate = self._fate_of(shard)
             if set(FATE) & set(names):
-                for name, column in self._fate(shard).items():
+                for name, column in self._fate(shard, fate).items():
                     if name in names:
                         table = table.append_column(name, column)
-            yield table
+            yield table.filter(pa.array(fate.reason != ABSENT)) if self.rows.parents is not None else table
 
-    def _fate(self, shard: Shard) -> dict[str, pa.Array]:
-        """Who refused each row, why, and how many copies go on."""
+    def _fate_of(self, shard: Shard) -> Fate:
+        """Where each row left first, of all ways upstream."""
+        found = self.rows.fate(shard)
+        for ref in self.points:
+            found = found.also(replace(self.rows, masks=(ref,)).fate(shard))
+        return found
+
+    def _fate(self, shard: Shard, fate: Fate) -> dict[str, pa.Array]:
+        """Who rejected each row, why, and how many copies go on."""
         by = np.full(shard.rows, None, dtype=object)
         why = np.full(shard.rows, None, dtype=object)
         copies = np.zeros(shard.rows, dtype=np.int32)
@@ -90,12 +104,10 @@ class StoredView:
                 if reason is not None and by[row] is None:
                     by[row], why[row] = stage, reason
 
-        everything = np.arange(shard.rows)
-        paths = [(self.source, shard.table)]
-        paths += [(ref.stage, f"{ref.path}/{shard.id}.parquet") for ref in self.rows.columns]
-        for stage, path in paths:
-            reasons = self.storage.read_table(path, columns=["reject"]).column("reject")
-            note(stage, everything, reasons.to_numpy(zero_copy_only=False))
+        left = np.flatnonzero(fate.stage != ALIVE)
+        names = list(self.rows.order)
+        by[left] = [names[place] if place else self.source for place in fate.stage[left]]
+        why[left] = fate.reason[left]
         items = [np.zeros((0, 2), np.int64)]
         values: dict[str, list[np.ndarray]] = {"copies": [np.zeros(0)], "expected": [np.zeros(0)]}
         if self.selection is not None:

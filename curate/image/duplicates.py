@@ -1,35 +1,33 @@
-"""`duplicates.find` gathers pictures that are the same into sets; `duplicates.drop` decides what becomes of them.
+"""`duplicates.find` gathers images that are the same into sets; what becomes of them is decided elsewhere.
 
-Finding looks at the whole pool and costs; dropping is a look-up. So another policy is a matter of seconds, and a
-training job can keep near-duplicates and still never split a set between its training and its test side.
+Finding looks at the whole pool and costs. `duplicates.members` looks each row up in the sets, and `duplicates.drop`
+decides. So another policy is a matter of seconds, and a training job can keep near-duplicates and still never split a
+set between its training and its test side.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pydantic import Field, PrivateAttr
+from pydantic import Field
 
-from curate.core.contracts import Artifact, Batch, Fit, Map, Table
-from curate.core.errors import CurateError
+from curate.core.contracts import Artifact, Fit, Table
 from curate.core.group import Group, Part
 from curate.core.hashing import key_words, keys_of_words
 
 KIND = "duplicate_sets"
-_REFUSED = ["none", "exact", "near", "semantic"]
-"""What `reject` refuses: everything up to its value."""
 _READS = ("sha256", "pixel_sha256", "perceptual_hash", "flat", "width", "height")
 
 
 class FindDuplicates(Fit):
-    """Sets of pictures with equal bytes, equal pixels, or perceptual hashes within `max_distance`, transitively.
+    """Sets of images with equal bytes, equal pixels, or perceptual hashes within `max_distance`, transitively.
 
-    The keeper of a set is its member with the most pixels, then the smallest key. Flat pictures match exactly only.
+    The keeper of a set is its member with the most pixels, then the smallest key. Flat images match exactly only.
     The artifact: `duplicates`, a row (key, keeper, kind) per member of a set of two or more, sorted by key; kind is
     keeper, exact (its bytes or pixels equal another member's that ranks before it) or near; and `summary`, counts.
     """
@@ -42,7 +40,7 @@ class FindDuplicates(Fit):
         ge=-1,
         le=64,
         description="Most bits of 256 in which two near-duplicates' hashes differ; 0 to 6 holds re-encodings and tiny "
-        "edits, 12 also recoloured and slightly redrawn pictures; -1 finds exact duplicates only.",
+        "edits, 12 also recoloured and slightly redrawn images; -1 finds exact duplicates only.",
     )
 
     def reads(self) -> tuple[str, ...]:
@@ -97,78 +95,6 @@ def _summary(rows: int, keeper: NDArray[np.int64], kind: NDArray[np.int8]) -> di
         "exact_duplicates": int((kind == 1).sum()),
         "near_duplicates": int((kind == 2).sum()),
     }
-
-
-class DropDuplicates(Map):
-    """Name every sample's duplicate set, and refuse the members that are not its keeper: none, or those of some kinds.
-
-    The sets are those of `duplicates.find` or of `duplicates.semantic`. Rejects: exact_duplicate; with `near` also
-    near_duplicate; with `semantic` also semantic_duplicate. Two stages over one pool need two names of columns.
-    """
-
-    op: ClassVar[str] = "duplicates.drop"
-    ports: ClassVar[dict[str, str]] = {"sets": KIND}
-    batch_rows: ClassVar[int] = 4096
-
-    reject: Literal["none", "exact", "near", "semantic"] = Field(
-        "near",
-        description="Which members to refuse: none; exact duplicates; near duplicates and exact ones; or semantic "
-        "duplicates and all others.",
-    )
-    column: str = Field(
-        "duplicate",
-        pattern=r"^[a-z][a-z0-9_]*$",
-        description="Beginning of the columns' names: `<column>_set` and `<column>_of`.",
-    )
-
-    _keys: NDArray[np.bytes_] = PrivateAttr()
-    _keepers: NDArray[np.bytes_] = PrivateAttr()
-    _kinds: NDArray[np.str_] = PrivateAttr()
-
-    def setup(self, artifacts: Mapping[str, Artifact]) -> None:
-        """Raises CurateError where `reject` would refuse none of the sets' members, whatever they are."""
-        if self.reject in ("exact", "near") and "semantic_duplicates" in artifacts["sets"]["summary"]:
-            raise CurateError(
-                f"{self.op}.reject: {self.reject!r} refuses nothing, since its `sets` are semantic; "
-                "write semantic or none"
-            )
-        table = artifacts["sets"]["duplicates"]
-        order = np.argsort(keys := _fixed(table.column("key")), kind="stable")
-        self._keys, self._keepers = keys[order], _fixed(table.column("keeper"))[order]
-        self._kinds = table.column("kind").to_numpy()[order].astype("U8")
-
-    def writes(self) -> tuple[str, ...]:
-        return (f"{self.column}_set", f"{self.column}_of")
-
-    def schema(self) -> pa.Schema:
-        metadata = (
-            {"of": "key of the set's keeper; own key when alone"},
-            {"of": "key of the keeper; null for the keeper"},
-        )
-        return pa.schema(
-            [pa.field(name, pa.string(), metadata=of) for name, of in zip(self.writes(), metadata, strict=True)]
-        )
-
-    def process(self, batch: Batch) -> dict[str, Any]:
-        keys = _fixed(batch.table.column("key"))
-        sets, kinds = keys.copy(), np.full(len(keys), "keeper", dtype="U8")
-        if len(self._keys):
-            at = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
-            member = self._keys[at] == keys
-            sets[member], kinds[member] = self._keepers[at[member]], self._kinds[at[member]]
-        names, other = _strings(sets), pa.array(kinds != "keeper")
-        refused = _REFUSED[: _REFUSED.index(self.reject) + 1]
-        reasons = pc.binary_join_element_wise(pa.array(kinds), "duplicate", "_")
-        return {
-            f"{self.column}_set": names,
-            f"{self.column}_of": pc.if_else(other, names, pa.scalar(None, pa.string())),
-            "reject": pc.if_else(pa.array(np.isin(kinds, refused)), reasons, pa.scalar(None, pa.string())),
-        }
-
-
-def _fixed(column: pa.ChunkedArray) -> NDArray[np.bytes_]:
-    """A column of keys -> sortable bytes (n,) of 32 characters."""
-    return np.asarray(column.to_numpy(zero_copy_only=False), dtype="S32")
 
 
 def _strings(keys: NDArray[np.bytes_]) -> pa.Array:

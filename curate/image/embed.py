@@ -1,4 +1,4 @@
-"""`image.embed`: a vector for each picture, from any encoder. What clusters, duplicates and scores stand on."""
+"""`image.embed`: a vector for each image, from any encoder. What clusters, duplicates and scores stand on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pydantic import Field
 
 from curate.core.contracts import Batch, Runtime, Sample
@@ -18,7 +17,10 @@ if TYPE_CHECKING:
 
 
 class Embed(EncoderMap):
-    """Embeds each picture with a frozen encoder: halves of unit length, and the norm beside them."""
+    """Embeds each image with a frozen encoder: halves of unit length, and the norm beside them.
+
+    Unusable: zero_embedding, nan_embedding, and what cannot be decoded.
+    """
 
     op: ClassVar[str] = "image.embed"
     pixels: ClassVar[bool] = True
@@ -32,18 +34,18 @@ class Embed(EncoderMap):
         description="name of the column of vectors; '<column>_norm' holds their lengths",
     )
     batch_size: Annotated[int, Runtime()] = Field(
-        default=64, ge=1, description="pictures per forward pass; lower it when a GPU runs out of memory"
+        default=64, ge=1, description="images per forward pass; lower it when a GPU runs out of memory"
     )
 
-    def writes(self) -> tuple[str, ...]:
-        return (self.column, f"{self.column}_norm")
-
     def schema(self) -> pa.Schema:
-        dim = self._encoder.dim
-        metadata = {**self.made(), "dim": str(dim), "units": "half-precision floats of unit length"}
+        metadata = {"units": "half-precision floats of unit length"}
+        kind = pa.null()
+        if self._encoder is not None:
+            kind = vector_type(self._encoder.dim)
+            metadata |= {**self.made(), "dim": str(self._encoder.dim)}
         return pa.schema(
             [
-                pa.field(self.column, vector_type(dim), metadata=metadata),
+                pa.field(self.column, kind, metadata=metadata),
                 pa.field(f"{self.column}_norm", pa.float32(), metadata={"units": "length of the encoder's vector"}),
             ]
         )
@@ -52,18 +54,26 @@ class Embed(EncoderMap):
         return self._encoder.prepare(sample.image())
 
     def process(self, batch: Batch) -> dict[str, Any]:
-        starts = range(0, len(batch), self.batch_size)
-        parts = [self._encoder.encode(batch.prepared[i : i + self.batch_size], patches=False).summary for i in starts]
+        parts = [
+            self._encoder.encode(batch.prepared[start : start + self._at_once()], patches=False).summary
+            for start in range(0, len(batch), self._at_once())
+        ]
         vectors = np.concatenate([np.zeros((0, self._encoder.dim), dtype=np.float32), *parts])
-        return embedding_columns(vectors, self.column)
+        return embedding_columns(batch, vectors, self.column)
+
+    def _at_once(self) -> int:
+        """Images of every pass: at most `batch_size`, and a part of `batch_rows`, so that all passes are equally large
+        and an image has the same vector wherever it stands in a batch."""
+        largest = min(self.batch_size, self.batch_rows)
+        return max(size for size in range(1, largest + 1) if self.batch_rows % size == 0)
 
 
-def embedding_columns(vectors: NDArray[np.floating], column: str) -> dict[str, Any]:
-    """vectors (B, D) -> the vectors, their norms and `reject`; a row without a direction is null and rejected."""
+def embedding_columns(batch: Batch, vectors: NDArray[np.floating], column: str) -> dict[str, Any]:
+    """vectors (B, D) -> unit vectors and norms. Rows without a direction are unusable: zero_embedding where all is
+    zero, nan_embedding otherwise."""
     finite = np.isfinite(vectors).all(axis=1)
     unit, norms = to_binary(np.where(finite[:, None], vectors, 0))
-    alive = finite & has_direction(norms)
-    reasons = np.where(alive, None, np.where(finite & (norms == 0), "zero_embedding", "nan_embedding")).tolist()
-    if not alive.all():
-        unit = pc.if_else(pa.array(alive), unit, pa.scalar(None, unit.type))
-    return {column: unit, f"{column}_norm": pa.array(norms, mask=~alive), "reject": reasons}
+    zero = finite & (norms == 0)
+    batch.unusable(np.flatnonzero(zero), "zero_embedding")
+    batch.unusable(np.flatnonzero(~zero & ~(finite & has_direction(norms))), "nan_embedding")
+    return {column: unit, f"{column}_norm": norms}

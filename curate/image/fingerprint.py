@@ -1,4 +1,4 @@
-"""`image.fingerprint`: by what a picture is recognised again, exactly and approximately."""
+"""`image.fingerprint`: by what an image is recognised again, exactly and approximately."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ SCHEMA = pa.schema(
 
 
 class Fingerprint(Map):
-    """Hash each picture's decoded pixels, and its low frequencies.
+    """Hash each image's decoded pixels, and its low frequencies.
 
-    The first is equal for a PNG and a BMP of the same picture, the second close for resized and recompressed copies.
-    `flat` marks pictures whose perceptual hash says too little to be compared.
+    The first is equal for a PNG and a BMP of the same image, the second close for resized and recompressed copies.
+    `flat` marks images whose perceptual hash says too little to be compared. Unusable: what cannot be decoded.
     """
 
     op: ClassVar[str] = "image.fingerprint"
@@ -34,9 +34,6 @@ class Fingerprint(Map):
 
     max_pixels: int = Field(MAX_PIXELS, ge=1, description="Width x height above which nothing is decoded.")
     threads: Annotated[int, Runtime(), Field(ge=1, description="Decoding threads.")] = 2
-
-    def writes(self) -> tuple[str, ...]:
-        return tuple(SCHEMA.names)
 
     def schema(self) -> pa.Schema:
         return SCHEMA
@@ -51,7 +48,7 @@ class Fingerprint(Map):
 
 
 def pixel_sha256(image: Image.Image) -> str:
-    """Digest of size and RGB pixels: equal for any two encodings of the same picture."""
+    """Digest of size and RGB pixels: equal for any two encodings of the same image."""
     digest = hashlib.sha256(f"{image.width}x{image.height}:".encode())
     digest.update(image.tobytes())
     return digest.hexdigest()

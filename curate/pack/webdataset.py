@@ -77,16 +77,8 @@ class PackWebDataset(Pack):
         columns = [source for source in self._sources().values() if not source.startswith(META)]
         return tuple(dict.fromkeys(([self.text] if self.text else []) + columns))
 
-    def reads_if_there(self) -> tuple[str, ...]:
-        """`text` is used where a stage upstream writes it, and its absence is no error."""
-        return () if self.text else ("text",)
-
-    def carried(self) -> tuple[str, ...]:
-        return tuple(self._sources())
-
-    def carried_values(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Values of the `carried` columns for one row."""
-        return carried_values(row, self._sources())
+    def text_columns(self) -> tuple[str, ...]:
+        return (self.text,) if self.text else ("text", "caption")
 
     def write(self, row: Mapping[str, Any], data: bytes, add: Callable[[str, bytes], int]) -> Packed:
         stem = f"{row['key']}-{row['item']}-{row['copy']}"
@@ -97,14 +89,13 @@ class PackWebDataset(Pack):
         if text is not None:
             text_bytes = text.encode()
             text_offset = add(f"{stem}.txt", text_bytes)
-        add(f"{stem}.json", describe(row, picture, self.carried_values(row)))
-        return Packed(ext, offset, len(data), text_offset, len(text_bytes), picture["width"], picture["height"])
-
-    def texts(self) -> tuple[str, ...]:
-        return (self.text,) if self.text else ("text", "caption")
+        carried = carried_values(row, self._sources())
+        add(f"{stem}.json", describe(row, picture, carried))
+        size = picture["width"], picture["height"]
+        return Packed(ext, offset, len(data), text_offset, len(text_bytes), *size, carried)
 
     def _text(self, row: Mapping[str, Any]) -> str | None:
-        value = next((row[name] for name in self.texts() if row.get(name) is not None), None)
+        value = next((row[name] for name in self.text_columns() if row.get(name) is not None), None)
         return value if value is None else str(value)
 
     def _picture(self, row: Mapping[str, Any], data: bytes) -> tuple[bytes, str, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""`text.boilerplate`: phrases with which a pool's texts begin or end and that say nothing of the picture, learned.
+"""`text.boilerplate`: phrases with which a pool's texts begin or end and that say nothing of the image, learned.
 
 `image for …`, `… stock photo`, `… royalty free`: they differ from pool to pool, so that no list of them is built in.
 What was found is a table that people can read; `text.strip` removes it.

@@ -1,9 +1,9 @@
-"""`text.clean`: captions as they come from the web -> text that says what is in the picture."""
+"""`text.clean`: captions as they come from the web -> text that says what is in the image."""
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -20,12 +20,12 @@ SCHEMA = pa.schema([pa.field("text", pa.string(), metadata={"of": "caption, clea
 class Clean(Map):
     """Clean each caption by a table of rules (curate/text/rules.py); a counter per rule says how many it changed.
 
-    Rejects: missing_caption, empty_caption (nothing is left), caption_too_short, caption_too_long,
-    caption_too_few_words, caption_unsettled (nested so deeply that cleaning has no end).
+    `text` is null where there is no caption and where nothing of it is left: `text.filter` rejects such rows, and what
+    is too short. Unusable: caption_unsettled (nested so deeply that cleaning has no end).
     """
 
     op: ClassVar[str] = "text.clean"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     batch_rows: ClassVar[int] = 4096
 
     rules: tuple[str, ...] = Field(
@@ -34,14 +34,6 @@ class Clean(Map):
     without: tuple[str, ...] = Field((), description="Rules among these to leave out.")
     also: tuple[str, ...] = Field(
         (), description=f"Rules to apply besides, such as {', '.join(sorted(set(NAMES) - set(DEFAULT)))}."
-    )
-    min_chars: int = Field(1, ge=1, description="Characters below which cleaned text is caption_too_short.")
-    max_chars: int | None = Field(
-        None, ge=1, description="Characters above which cleaned text is caption_too_long; no limit when null."
-    )
-    min_words: int = Field(0, ge=0, description="Words below which cleaned text is caption_too_few_words.")
-    missing: Literal["keep", "reject"] = Field(
-        "reject", description="What happens to samples without a caption, or with none left; kept ones have null text."
     )
 
     @field_validator("rules", "without", "also")
@@ -59,9 +51,6 @@ class Clean(Map):
     def reads(self) -> tuple[str, ...]:
         return ("caption",)
 
-    def writes(self) -> tuple[str, ...]:
-        return ("text",)
-
     def schema(self) -> pa.Schema:
         return SCHEMA
 
@@ -72,20 +61,8 @@ class Clean(Map):
     def process(self, batch: Batch) -> dict[str, Any]:
         captions = batch.table.column("caption").combine_chunks().cast(pa.string())
         texts, unsettled = cleaned(captions, self.active(), batch.counters)
-        lengths = pc.fill_null(pc.utf8_length(texts), 0).to_numpy(zero_copy_only=False)
-        reasons = np.full(len(texts), None, dtype=object)
-        if self.min_words:
-            words = np.array([len(text.split()) if text else 0 for text in texts.to_pylist()], dtype=np.int64)
-            reasons[words < self.min_words] = "caption_too_few_words"
-        if self.max_chars is not None:
-            reasons[lengths > self.max_chars] = "caption_too_long"
-        reasons[lengths < self.min_chars] = "caption_too_short"
-        missing = np.asarray(pc.is_null(captions))
-        reasons[lengths == 0] = "empty_caption" if self.missing == "reject" else None
-        reasons[missing] = "missing_caption" if self.missing == "reject" else None
-        reasons[unsettled] = "caption_unsettled"
-        empty = pa.array(lengths == 0)
-        return {"text": pc.if_else(empty, pa.scalar(None, pa.string()), texts), "reject": reasons.tolist()}
+        batch.unusable(unsettled.tolist(), "caption_unsettled")
+        return {"text": pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)}
 
 
 def cleaned(captions: pa.Array, rules: tuple[Rule, ...], counters: Counter[str]) -> tuple[pa.Array, NDArray[np.int64]]:

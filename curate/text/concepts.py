@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pydantic import Field, PrivateAttr, field_validator
 
 from curate.core.contracts import Artifact, Batch, Map
-from curate.core.items import PER_ITEM, texts_of
+from curate.core.items import places_of, texts_of
 from curate.text import wordnet
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ LISTS = pa.list_(pa.string())
 class Concepts(Map):
     """Find the synsets of each text: `concepts` (`ice_cream.n.01`) and `actions` (`run.v.01`), sorted, each once.
 
-    Rejects: no_concept, where asked for. Counters: matched and unmatched texts.
+    Counters: matched and unmatched texts. Texts without any have empty lists.
     """
 
     op: ClassVar[str] = "text.concepts"
@@ -56,9 +56,6 @@ class Concepts(Map):
         "frequent in WordNet's texts, both, or always one.",
     )
     instances: bool = Field(False, description="Whether what has a name (Paris, Stephen Crane) counts as a concept.")
-    reject: Literal["none", "no_concept"] = Field(
-        "none", description="no_concept refuses samples none of whose texts has a concept (a noun)."
-    )
 
     _synsets: Synsets = PrivateAttr()
     _names: dict[str, pa.Array] = PrivateAttr()
@@ -90,14 +87,11 @@ class Concepts(Map):
     def reads(self) -> tuple[str, ...]:
         return (self.column,)
 
-    def writes(self) -> tuple[str, ...]:
-        return ("concepts", "actions")
-
     def schema(self) -> pa.Schema:
         said = {"concepts": "noun synsets named in", "actions": "verb synsets named in"}
         return pa.schema(
             [
-                pa.field(name, pa.list_(LISTS), metadata={**PER_ITEM, "of": f"{what} {self.column}"})
+                pa.field(name, pa.list_(LISTS), metadata=places_of(self.column) | {"of": f"{what} {self.column}"})
                 for name, what in said.items()
             ]
         )
@@ -110,14 +104,10 @@ class Concepts(Map):
         matched = int((with_noun | with_verb).sum())
         batch.counters.update(matched=matched, unmatched=len(items) - matched)
         ids = {"concepts": nouns, "actions": verbs}
-        out: dict[str, Any] = {
+        return {
             column: items.nest(lists_of(texts, ids[column], len(items), names), LISTS)
             for column, names in self._names.items()
         }
-        if self.reject == "no_concept":
-            told = np.bincount(items.row[with_noun], minlength=len(batch)) > 0
-            out["reject"] = [None if there else "no_concept" for there in told.tolist()]
-        return out
 
 
 def lists_of(texts: NDArray[Any], ids: NDArray[Any], count: int, names: pa.Array) -> pa.ListArray:

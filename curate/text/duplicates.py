@@ -1,7 +1,8 @@
-"""`text.duplicates` counts texts that a pool has more than once; `text.drop_duplicates` keeps so many rows of each.
+"""Texts that a pool has more than once: `text.duplicates` counts them, `text.copies` says how often each row's text
+occurs and whether the row is one of those to keep, `text.drop_duplicates` keeps so many rows of each.
 
-The web repeats itself: templates, quotes, products. Counting looks at the whole pool; dropping is a look-up, so another
-number of copies takes seconds.
+The web repeats itself: templates, quotes, products. Counting looks at the whole pool; dropping compares numbers, so
+another number of copies computes nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import Field, PrivateAttr
 
-from curate.core.contracts import Artifact, Batch, Fit, Map, Table
+from curate.core.contracts import Artifact, Batch, Filter, Fit, Map, Table
 from curate.core.errors import CurateError
 from curate.core.group import Arrays, Group, Part
 from curate.core.hashing import key_words, keys_of_words
@@ -23,6 +24,8 @@ from curate.text.duplicates_kernels import as_bytes, digest_words, found_in, nor
 from curate.text.language import plain_texts
 
 KIND = "text_sets"
+KEEPERS = "keepers"
+"""Field metadata of `text_copy`: rows that the sets name of each text."""
 MOST_BUCKETS, BUCKET_ROWS = 4096, 1 << 16
 EXAMPLE_BYTES = 96
 Shared = Mapping[str, Any]
@@ -134,64 +137,94 @@ def _examples(part: Part, shared: Shared) -> NDArray[np.bytes_]:
 # ----------------------------------------------------------------------------------------------------------------------
 
 
-class DropTextDuplicates(Map):
-    """How often each row's text occurs in the pool; refuses its rows beyond `copies` of them.
+class TextCopies(Map):
+    """How often each row's text occurs in the pool (`text_count`), and the row's place among those to keep of it.
 
-    Kept are the rows that the sets name, and no others: both stages must have the same `from`, since a named row that
-    is refused in between takes its text with it. `text_count` is null without a text. Rejects: text_duplicate.
+    `text_copy` counts from 1: the places of the rows that the sets name; one more than there are names for all other
+    rows of the text; 1 where a text occurs once. Both are null without a text. Sets and copies must have the same
+    `from`: a named row that is rejected in between takes its text with it.
     """
 
-    op: ClassVar[str] = "text.drop_duplicates"
+    op: ClassVar[str] = "text.copies"
     ports: ClassVar[dict[str, str]] = {"sets": KIND}
     batch_rows: ClassVar[int] = 4096
 
     column: str = Field("text", description="Column of the texts, as `text.duplicates` has read it.")
-    copies: int = Field(1, ge=1, description="Rows kept of each text; at most `keepers` of `text.duplicates`.")
 
     _digests: NDArray[np.bytes_] = PrivateAttr()
     _counts: NDArray[np.int64] = PrivateAttr()
-    _kept: NDArray[np.bytes_] = PrivateAttr()
+    _named: NDArray[np.bytes_] = PrivateAttr()
+    """Keys of all rows that the sets name, sorted."""
+    _places: NDArray[np.int8] = PrivateAttr()
+    """Place of each of them among the rows of its text, from 1 on."""
+    _keepers: int | None = PrivateAttr(None)
     _made: dict[str, bool] = PrivateAttr()
 
     def setup(self, artifacts: Mapping[str, Artifact]) -> None:
-        """Raises CurateError where the sets are of another column, or more copies are wanted than they name."""
+        """Raises CurateError where the sets are of another column."""
         table, made = artifacts["sets"]["texts"], dict(artifacts["sets"]["summary"]["made"])
         if self.column != (column := made.pop("column")):
             raise CurateError(
                 f"{self.op}.column: {self.column!r}, but its sets are of the texts in {column!r}; name that column, or "
                 f"sets made of {self.column!r}"
             )
-        if self.copies > (named := made.pop("keepers")):
-            raise CurateError(
-                f"{self.op}.copies: {self.copies}, but its sets name {named} rows of a text; "
-                f"give text.duplicates keepers: {self.copies}"
-            )
         digests = packed(table.column("digest"))
         order = np.argsort(digests)
         self._digests, self._counts = digests[order], table.column("count").to_numpy()[order]
-        named_keys = pc.list_slice(table.column("keys"), 0, self.copies)
-        self._kept = np.sort(packed(pc.list_flatten(named_keys)))
-        self._made = made
+        self._keepers, self._made = made.pop("keepers"), made
+        lengths = pc.list_value_length(table.column("keys")).to_numpy()
+        places = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths) + 1
+        named = packed(pc.list_flatten(table.column("keys")))
+        order = np.argsort(named)
+        self._named, self._places = named[order], places[order].astype(np.int8)
 
     def reads(self) -> tuple[str, ...]:
         return (self.column,)
 
-    def writes(self) -> tuple[str, ...]:
-        return ("text_count",)
-
     def schema(self) -> pa.Schema:
-        return pa.schema([pa.field("text_count", pa.int64(), metadata={"units": "rows of the pool with this text"})])
+        known = {} if self._keepers is None else {KEEPERS: str(self._keepers)}
+        count, copy = {"units": "rows of the pool with this text"}, {"of": "1-based place among the rows to keep"}
+        fields = [pa.field("text_count", pa.int64(), metadata=count)]
+        return pa.schema([*fields, pa.field("text_copy", pa.int32(), metadata=copy | known)])
 
     def process(self, batch: Batch) -> dict[str, Any]:
+        assert self._keepers is not None, "setup comes first"
         texts = plain_texts(self.op, self.column, batch.table.column(self.column)).to_pylist()
         same = [normalised(text or "", **self._made) for text in texts]
-        there = np.array([bool(text) for text in same], dtype=bool)
-        counts = np.ones(len(same), dtype=np.int64)
+        absent = np.array([not text for text in same], dtype=bool)
+        counts, copies = np.ones(len(same), dtype=np.int64), np.ones(len(same), dtype=np.int32)
         at, repeats = found_in(self._digests, as_bytes(digest_words(same)))
         counts[repeats] = self._counts[at[repeats]]
-        _, kept = found_in(self._kept, packed(batch.table.column("key")))
-        surplus = there & repeats & ~kept
-        return {
-            "text_count": pa.array(counts, mask=~there),
-            "reject": ["text_duplicate" if extra else None for extra in surplus.tolist()],
-        }
+        place, named = found_in(self._named, packed(batch.table.column("key")))
+        copies[repeats] = self._keepers + 1
+        copies[repeats & named] = self._places[place[repeats & named]]
+        return {"text_count": pa.array(counts, mask=absent), "text_copy": pa.array(copies, mask=absent)}
+
+
+class DropTextDuplicates(Filter):
+    """Rejects the rows of a text beyond so many copies, by the column of `text.copies`. Rows without a text stay.
+
+    Rejects: text_duplicate.
+    """
+
+    op: ClassVar[str] = "text.drop_duplicates"
+
+    copies: int = Field(1, ge=1, description="Rows kept of each text; at most `keepers` of `text.duplicates`.")
+
+    def reads(self) -> tuple[str, ...]:
+        return ("text_copy",)
+
+    def keep(self, table: Table) -> pa.ChunkedArray:
+        """Raises CurateError where more copies are wanted than the sets name rows."""
+        named = (table.schema.field("text_copy").metadata or {}).get(KEEPERS.encode())
+        if named is None:
+            raise CurateError(
+                f"{self.op}: 'text_copy' does not say how many rows of a text are named; use `text.copies`"
+            )
+        if self.copies > int(named):
+            raise CurateError(
+                f"{self.op}.copies: {self.copies}, but the sets name {int(named)} rows of a text; "
+                f"give text.duplicates keepers: {self.copies}"
+            )
+        surplus = pc.greater(table.column("text_copy"), self.copies)
+        return pc.if_else(pc.fill_null(surplus, False), "text_duplicate", pa.scalar(None, pa.string()))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import pyarrow as pa
-from pydantic import Field, PrivateAttr
+from pydantic import PrivateAttr
 
 from curate.core.contracts import Artifact, Batch, Map
-from curate.core.items import PER_ITEM
+from curate.core.items import places_of
 from curate.text.hashtag_map import KIND
 from curate.text.segment import folded
 
@@ -18,19 +18,14 @@ _LISTS = pa.list_(pa.list_(pa.string()))
 
 class Hashtags(Map):
     """Canonical tags of each row, sorted, each once: nouns and actions apart, one list per row, so that selections
-    balance them as they do the concepts of a text.
+    balance them as they do the concepts of a text. Both columns have one item in every row, also where it has no tags.
 
-    Counters: tags mapped, unmapped, and unknown (not in the map, as rows that came after it was made have). Rejects:
-    no_hashtag, where `reject` asks for it, for rows without any canonical tag.
+    Counters: tags mapped, unmapped, and unknown (not in the map, as rows that came after it was made have).
     """
 
     op: ClassVar[str] = "text.hashtags"
     ports: ClassVar[dict[str, str]] = {"map": KIND}
     batch_rows: ClassVar[int] = 4096
-
-    reject: Literal["none", "no_hashtag"] = Field(
-        "none", description="Whether rows without any canonical tag are refused."
-    )
 
     _canonical: dict[str, tuple[str, str | None]] = PrivateAttr()
     """Tag -> kind, canonical tag."""
@@ -42,22 +37,17 @@ class Hashtags(Map):
     def reads(self) -> tuple[str, ...]:
         return ("tags",)
 
-    def writes(self) -> tuple[str, ...]:
-        return ("hashtag_nouns", "hashtag_actions")
-
     def schema(self) -> pa.Schema:
         said = {"hashtag_nouns": "canonical tags that name things", "hashtag_actions": "canonical tags of what is done"}
-        return pa.schema([pa.field(name, _LISTS, metadata=PER_ITEM | {"of": of}) for name, of in said.items()])
+        places = places_of("hashtag_nouns")
+        return pa.schema([pa.field(name, _LISTS, metadata=places | {"of": of}) for name, of in said.items()])
 
     def process(self, batch: Batch) -> dict[str, Any]:
         rows = [self._of_row(tags or [], batch) for tags in batch.column("tags")]
-        columns: dict[str, Any] = {
+        return {
             name: pa.array([[sorted(row[kind])] for row in rows], _LISTS)
             for name, kind in (("hashtag_nouns", "noun"), ("hashtag_actions", "action"))
         }
-        if self.reject == "no_hashtag":
-            columns["reject"] = [None if row["noun"] or row["action"] else "no_hashtag" for row in rows]
-        return columns
 
     def _of_row(self, tags: list[str], batch: Batch) -> dict[str, set[str]]:
         found: dict[str, set[str]] = {"noun": set(), "action": set()}

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, PrivateAttr, field_validator
 
-from curate.core.contracts import Artifact, Batch, Map, Runtime
+from curate.core.contracts import Artifact, Batch, Filter, Map, Runtime, Table
 from curate.core.errors import CurateError, InputError
 
 if TYPE_CHECKING:
@@ -97,9 +97,6 @@ class Language(Map):
     def reads(self) -> tuple[str, ...]:
         return (self.column,)
 
-    def writes(self) -> tuple[str, ...]:
-        return ("language", "language_score")
-
     def schema(self) -> pa.Schema:
         return pa.schema(
             [
@@ -118,14 +115,13 @@ class Language(Map):
         }
 
 
-class LanguageFilter(Map):
-    """Refuses rows of other languages than those wanted, by the columns of `text.language`.
+class LanguageFilter(Filter):
+    """Rejects rows of other languages than those wanted, by the columns of `text.language`.
 
     Rejects: language (another one), language_uncertain (a wanted one below the threshold), no_language (none known).
     """
 
     op: ClassVar[str] = "text.language_filter"
-    batch_rows: ClassVar[int] = 4096
 
     languages: tuple[str, ...] = Field(
         min_length=1, description="Codes of the languages that go on, as `language` has them: [en], [de, fr]."
@@ -155,19 +151,13 @@ class LanguageFilter(Map):
     def reads(self) -> tuple[str, ...]:
         return ("language", "language_score")
 
-    def writes(self) -> tuple[str, ...]:
-        return ()
-
-    def schema(self) -> pa.Schema:
-        return pa.schema([])
-
-    def process(self, batch: Batch) -> dict[str, Any]:
-        language, score = batch.table.column("language"), batch.table.column("language_score")
+    def keep(self, table: Table) -> pa.ChunkedArray:
+        language, score = table.column("language"), table.column("language_score")
         wanted = pc.is_in(language, pa.array(self.languages))
         sure = pc.fill_null(pc.greater_equal(score, pa.scalar(np.float32(self.threshold))), False)
         none, no_language = pa.scalar(None, pa.string()), "no_language" if self.missing == "reject" else None
         reason = pc.if_else(wanted, pc.if_else(sure, none, "language_uncertain"), "language")
-        return {"reject": pc.if_else(pc.is_null(language), pa.scalar(no_language, pa.string()), reason)}
+        return pc.if_else(pc.is_null(language), pa.scalar(no_language, pa.string()), reason)
 
 
 def plain_texts(op: str, name: str, column: pa.ChunkedArray, parameter: str = "column") -> pa.Array:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 from pydantic import Field, PrivateAttr
 
 from curate.core.contracts import Artifact, Batch, Map
-from curate.core.items import PER_ITEM, texts_of
+from curate.core.items import places_of, texts_of
 from curate.text.match_trie import WordTrie
 
 
@@ -18,8 +18,7 @@ class Match(Map):
     """Every entry of a vocabulary that stands in a text on word boundaries, those within others too, without repeats.
 
     `ice cream` in a text matches the entries ice, cream and ice cream (MetaCLIP, Xu et al. 2023, section 3.2, with
-    words as `curate/text/phrases.py` has them). Counters: texts matched and unmatched, matches. Rejects: no_entry,
-    where `reject` asks for it, for rows of which no text matches.
+    words as `curate/text/phrases.py` has them). Counters: texts matched and unmatched, matches.
     """
 
     op: ClassVar[str] = "text.match"
@@ -28,7 +27,6 @@ class Match(Map):
 
     column: str = Field("text", description="Column of texts, or of lists of texts, to look in.")
     output: str = Field("entries", pattern=r"^[a-z][a-z0-9_]*$", description="Name of the column of entries.")
-    reject: Literal["none", "no_entry"] = Field("none", description="Whether rows without any entry are refused.")
 
     _trie: WordTrie = PrivateAttr()
     _entries: pa.Array = PrivateAttr()
@@ -40,11 +38,8 @@ class Match(Map):
     def reads(self) -> tuple[str, ...]:
         return (self.column,)
 
-    def writes(self) -> tuple[str, ...]:
-        return (self.output,)
-
     def schema(self) -> pa.Schema:
-        metadata = PER_ITEM | {"of": f"entries of the vocabulary in {self.column}, sorted"}
+        metadata = places_of(self.column) | {"of": f"entries of the vocabulary in {self.column}, sorted"}
         return pa.schema([pa.field(self.output, pa.list_(pa.list_(pa.string())), metadata=metadata)])
 
     def process(self, batch: Batch) -> dict[str, Any]:
@@ -56,8 +51,4 @@ class Match(Map):
         batch.counters["texts_matched"] += int((found > 0).sum())
         batch.counters["texts_unmatched"] += int((found == 0).sum())
         batch.counters["matches"] += len(entry)
-        columns: dict[str, Any] = {self.output: items.nest(lists, pa.list_(pa.string()))}
-        if self.reject == "no_entry":
-            hits = np.bincount(items.row, weights=found, minlength=len(batch))
-            columns["reject"] = pa.array(np.where(hits > 0, None, "no_entry"), pa.string())
-        return columns
+        return {self.output: items.nest(lists, pa.list_(pa.string()))}

@@ -1,4 +1,4 @@
-"""Cleaning kernels for names that say nothing of a picture: addresses, users, files, camera codes; and hashtags' signs.
+"""Cleaning kernels for names that say nothing of an image: addresses, users, files, camera codes; and hashtags' signs.
 
 All run in linear time: no pattern may start at more than a bounded number of places of a run that another start has
 already read, which is what the look-behinds are for.

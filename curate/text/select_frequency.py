@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import Field, model_validator
 
-from curate.core.contracts import Artifact
 from curate.core.entries import Entries
 from curate.core.errors import TargetError
 from curate.text.balance import power_mean, rarest, repeat_factor, solve_threshold
@@ -44,9 +42,6 @@ class SelectFrequency(SelectItems):
         "rarest", description="What decides of a text's entries: the rarest, or the mean of what each would give."
     )
 
-    _tail: float = PrivateAttr()
-    _head: float = PrivateAttr()
-
     @model_validator(mode="after")
     def _one_way(self) -> Self:
         counts = self.head is not None or self.tail is not None
@@ -58,10 +53,6 @@ class SelectFrequency(SelectItems):
             raise ValueError(f"tail: {self.tail:g} is above head: {self.head:g}; the tail is what is rarer")
         return self
 
-    @property
-    def _solved(self) -> bool:
-        return self.head is None and self.tail is None
-
     def scaled(self, fraction: float) -> Self:
         changes: dict[str, float] = {}
         for name in ("target", "head", "tail"):
@@ -70,13 +61,9 @@ class SelectFrequency(SelectItems):
                 changes[name] = max(1, int(value * fraction)) if name == "target" else value * fraction
         return self.model_copy(update=changes)
 
-    def setup(self, artifacts: Mapping[str, Artifact]) -> None:
-        super().setup(artifacts)
-        self._tail, self._head = self.tail or 0.0, self.head or np.inf  # solved for once the texts are counted
-
-    def _item_units(self, found: Entries) -> NDArray[np.int64]:
+    def _units(self, found: Entries) -> NDArray[np.int64]:
         if self.combine == "rarest":
-            return super()._item_units(found)
+            return super()._units(found)
         falling = -self._book.counts  # the unit of the entry whose count comes closest from below
         stands = np.nan_to_num(self._stands(found), nan=0.0)
         return np.where(found.matched, np.searchsorted(falling, -stands, side="right").clip(1), 0)
@@ -89,35 +76,28 @@ class SelectFrequency(SelectItems):
         row = rarest(found.entry, found.item, len(found), empty=-1)
         return np.where(row < 0, np.nan, counts[row])
 
-    def _factor(self, counts: NDArray[np.generic]) -> NDArray[np.float64]:
-        return repeat_factor(counts, self._tail, self._head, self.exponent, self.least, self.multiplier)
+    def expected(self, found: Entries, counts: NDArray[np.int64]) -> NDArray[np.float64]:
+        return self._factor(self._stands(found), self._texts(counts))
 
-    def expected(self, found: Entries) -> NDArray[np.float64]:
-        return self._factor(self._stands(found))
+    def _factor(self, counts: NDArray[np.generic], texts: NDArray[np.int64]) -> NDArray[np.float64]:
+        tail, head = self.tail or 0.0, self.head or np.inf
+        if self.head is None and self.tail is None:
+            wanted = self._wanted(int(texts.sum()))
+            tail = head = solve_threshold(self._book.counts, texts, wanted, self.exponent, self.least, self.multiplier)
+        return repeat_factor(counts, tail, head, self.exponent, self.least, self.multiplier)
+
+    def _wanted(self, texts: int) -> float:
+        """Samples to expect. Raises TargetError where the texts cannot give as many."""
+        wanted = self.target if self.target is not None else texts * (1.0 if self.share is None else self.share)
+        if not texts * self.least <= wanted <= texts * self.multiplier:
+            raise TargetError(
+                f"{self.op}: {wanted:,.0f} samples asked for, but the {texts:,} texts that have an entry can give "
+                f"{texts * self.least:,.0f} to {texts * self.multiplier:,} (least {self.least:g}, multiplier "
+                f"{self.multiplier}); change target or share, or these limits"
+            )
+        return wanted
 
     def plan(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
         """Copies expected per unit, rounded. Raises TargetError where the texts cannot give the target."""
         texts = self._texts(counts)
-        if self._solved:
-            number = int(texts.sum())
-            wanted = self._wanted(number)
-            if not number * self.least <= wanted <= number * self.multiplier:
-                raise TargetError(
-                    f"{self.op}: {wanted:,.0f} samples asked for, but the {number:,} texts that have an entry can give "
-                    f"{number * self.least:,.0f} to {number * self.multiplier:,} (least {self.least:g}, multiplier "
-                    f"{self.multiplier}); change target or share, or these limits"
-                )
-            self._solve(texts)
-        return np.append(0, np.rint(texts * self._factor(self._book.counts)).astype(np.int64))
-
-    def planned(self, counts: NDArray[np.int64], quotas: NDArray[np.int64]) -> None:
-        if self._solved:
-            self._solve(self._texts(counts))
-
-    def _wanted(self, texts: int) -> float:
-        return self.target if self.target is not None else texts * (1.0 if self.share is None else self.share)
-
-    def _solve(self, texts: NDArray[np.int64]) -> None:
-        wanted = self._wanted(int(texts.sum()))
-        found = solve_threshold(self._book.counts, texts, wanted, self.exponent, self.least, self.multiplier)
-        self._tail = self._head = found
+        return np.append(0, np.rint(texts * self._factor(self._book.counts, texts)).astype(np.int64))

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import Field, PrivateAttr
 
 from curate.core.contracts import Artifact, Select, Table
-from curate.core.entries import Entries, entries_of, nested, numbered_of
+from curate.core.entries import Entries, entries_of, entries_of_lists, listed
 from curate.core.errors import CurateError, TargetError
-from curate.core.hashing import key_words, ranks_of_words
+from curate.core.hashing import ranks
 from curate.text.balance import drawn_copies, rarest, uniform
 from curate.text.counts import grouped
 from curate.text.counts_book import Book
@@ -32,7 +34,6 @@ class SelectItems(Select):
     Units are of texts: the row of its rarest entry in the table of counts, plus one; 0 for a text of none.
     """
 
-    spread: ClassVar[bool] = True
     ports: ClassVar[dict[str, str]] = {"counts": "text_counts"}
 
     columns: tuple[str, ...] = Field(
@@ -57,21 +58,29 @@ class SelectItems(Select):
     def reads(self) -> tuple[str, ...]:
         return (*self.columns, *([self.by] if self.by else []))
 
-    def dealt(self, table: Table) -> Table:
-        """Key, and `entries`: the rows of the table of counts that each text has, as numbers."""
+    def deal(self, table: Table) -> Table:
+        """A line per text, with `entries`: the rows of the table of counts that it has. A row without a text has a line
+        of no unit."""
         found = entries_of(table, self.columns, self._book.index)
         group = None
         if self.by:
             of_row, names = grouped(table, self.by)
             known = np.array([self._book.groups.get(name, -1) for name in names], dtype=np.int64)
             group = known[of_row[found.row]]
-        entries = nested(found, self._book.rows_of(found, group), table.num_rows)
-        return table.select(["key"]).append_column("entries", entries)
+        numbers = self._book.rows_of(found, group)
+        lines = {
+            "row": found.row,
+            "item": pa.array(found.place).cast(pa.string()),
+            "unit": self._units(replace(found, entry=numbers)),
+            "entries": listed(found, numbers),
+        }
+        bare = np.flatnonzero(np.bincount(found.row, minlength=table.num_rows) == 0)
+        if not len(bare):
+            return pa.table(lines)
+        none = {"row": bare, "item": ["0"] * len(bare)}
+        return pa.concat_tables([pa.table(lines), pa.table(none)], promote_options="default").sort_by("row")
 
-    def counted(self, table: Table, units: NDArray[np.int64]) -> NDArray[np.int64]:
-        return self._item_units(numbered_of(table.column("entries")))
-
-    def _item_units(self, found: Entries) -> NDArray[np.int64]:
+    def _units(self, found: Entries) -> NDArray[np.int64]:
         """Unit (m,) of each text."""
         return rarest(found.entry, found.item, len(found), empty=-1) + 1
 
@@ -87,30 +96,19 @@ class SelectItems(Select):
             )
         return texts[1:]
 
-    def expected(self, found: Entries) -> NDArray[np.float64]:
-        """Copies (m,) that each text is to give by chance; its entries are rows of the table of counts."""
+    def expected(self, found: Entries, counts: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Copies (m,) that each text is to give by chance; its entries are rows of the table of counts. `counts` (U,):
+        texts per unit."""
         raise NotImplementedError
 
-    def pick(self, rows: Table, units: NDArray[np.int64], quotas: NDArray[np.int64]) -> dict[str, Any]:
-        found = numbered_of(rows.column("entries"))
-        matched = found.matched
-        expected = np.where(matched, self.expected(found), 0.0)
-        words = key_words(rows.column("key").to_pylist())[found.row]
-        copies = drawn_copies(expected, uniform(ranks_of_words(self.seed, words, found.place)))
-        bare = np.flatnonzero(np.bincount(found.row, minlength=rows.num_rows) == 0)
-        order = np.argsort(np.concatenate([found.row, bare]), kind="stable") if len(bare) else slice(None)
-        zeros = np.zeros(len(bare), dtype=np.int64)
-
-        def in_order(values: NDArray[Any]) -> NDArray[Any]:
-            return np.concatenate([values, zeros])[order]
-
-        copies = in_order(copies)
-        reason = pa.array(in_order(np.where(matched, 2, 1)), mask=copies > 0)
+    def pick(self, lines: Table, counts: NDArray[np.int64], quotas: NDArray[np.int64]) -> dict[str, Any]:
+        found = entries_of_lists(lines.column("entries"))
+        expected = np.where(found.matched, self.expected(found, counts), 0.0)
+        place = lines.column("item").cast(pa.int64()).to_numpy()
+        copies = drawn_copies(expected, uniform(ranks(self.seed, lines.column("key").to_pylist(), place)))
+        reason = np.where(found.matched, 2, np.where(pc.is_null(lines.column("unit")), 0, 1))
         return {
-            "row": np.concatenate([found.row, bare])[order],
-            "item": pa.array(in_order(found.place)).cast(pa.string()),
             "copies": copies,
-            "reject": REASONS.take(reason),
-            "expected": in_order(expected).astype(np.float32),
-            "unit": in_order(self._item_units(found)),
+            "reject": REASONS.take(pa.array(reason, mask=copies > 0)),
+            "expected": expected.astype(np.float32),
         }

@@ -61,7 +61,7 @@ class SelectMetaClip(SelectItems):
         self._probability = take_probability(counts, np.append(thresholds, 1)[group])
         self._missed = log_missed(self._probability)
 
-    def expected(self, found: Entries) -> NDArray[np.float64]:
+    def expected(self, found: Entries, counts: NDArray[np.int64]) -> NDArray[np.float64]:
         return any_probability(self._missed[found.entry], found.item, len(found))
 
     def plan(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -1,8 +1,8 @@
-"""`text.sentences`: a text becomes its sentences, each a pair with the same picture (Xray's ViSE)."""
+"""`text.sentences`: a text becomes its sentences, each a pair with the same image (Xray's ViSE)."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from curate.core.contracts import Batch, Map
-from curate.core.items import PER_ITEM
+from curate.core.items import places_of
 from curate.text.language import plain_texts
 from curate.text.sentences_kernels import POSSIBLE, split_sentences
 
@@ -22,7 +22,7 @@ class Sentences(Map):
     """Split each text into sentences by rules (curate/text/sentences_kernels.py). Counters: sentences made;
     short_sentence and surplus_sentence say how many the settings left out.
 
-    Rejects: no_sentence.
+    The list is null where a text is missing or has no sentence: `text.filter` with `items` rejects such rows.
     """
 
     op: ClassVar[str] = "text.sentences"
@@ -32,18 +32,12 @@ class Sentences(Map):
     min_words: int = Field(1, ge=1, description="Words below which a sentence is left out.")
     min_chars: int = Field(1, ge=1, description="Characters below which a sentence is left out.")
     most: int | None = Field(None, ge=1, description="Sentences of a text at most, the first ones; no limit when null.")
-    missing: Literal["keep", "reject"] = Field(
-        "reject", description="What happens to texts that are missing or have no sentence; kept ones have a null list."
-    )
 
     def reads(self) -> tuple[str, ...]:
         return (self.column,)
 
-    def writes(self) -> tuple[str, ...]:
-        return ("sentences",)
-
     def schema(self) -> pa.Schema:
-        return pa.schema([pa.field("sentences", SENTENCES, metadata={**PER_ITEM, "of": self.column})])
+        return pa.schema([pa.field("sentences", SENTENCES, metadata=places_of("sentences") | {"of": self.column})])
 
     def process(self, batch: Batch) -> dict[str, Any]:
         texts = plain_texts(self.op, self.column, batch.table.column(self.column))
@@ -60,10 +54,7 @@ class Sentences(Map):
         kept = np.bincount(row[told], minlength=len(lengths))
         batch.counters["sentences"] += int(kept.sum())
         offsets = np.concatenate([[0], np.cumsum(kept)]).astype(np.int32)
-        none = kept == 0
-        nested = pa.ListArray.from_arrays(offsets, flat.filter(pa.array(told)), mask=pa.array(none))
-        reject = [("no_sentence" if empty else None) for empty in none & (self.missing == "reject")]
-        return {"sentences": nested, "reject": reject}
+        return {"sentences": pa.ListArray.from_arrays(offsets, flat.filter(pa.array(told)), mask=pa.array(kept == 0))}
 
     def _long_enough(self, sentences: pa.Array) -> pa.Array:
         """A sentence has a letter or digit, whatever the settings."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import pyarrow as pa
 from pydantic import Field, PrivateAttr, field_validator
@@ -19,7 +19,8 @@ class Strip(Map):
     """Removes the phrases of `text.boilerplate`, and those of `also`, from both ends of each text, until none is there.
 
     Words match whatever their case and what stands between them; numbers match any number. The counter `stripped` says
-    how many texts changed. Rejects: only_boilerplate, where nothing is left.
+    how many texts changed. The output is null where there is no text and where nothing of it is left; `text.filter`
+    rejects such rows.
     """
 
     op: ClassVar[str] = "text.strip"
@@ -31,9 +32,6 @@ class Strip(Map):
     output: str = Field("stripped", pattern=r"^[a-z][a-z0-9_]*$", description="Name of the column of what is left.")
     also: tuple[str, ...] = Field((), description="Further phrases to remove, from either end.")
     keep: tuple[str, ...] = Field((), description="Phrases of the table that are to stay.")
-    emptied: Literal["keep", "reject"] = Field(
-        "reject", description="What happens to rows with nothing left; kept ones have null text."
-    )
 
     _stripper: Stripper = PrivateAttr()
 
@@ -64,9 +62,6 @@ class Strip(Map):
     def reads(self) -> tuple[str, ...]:
         return (self.column,)
 
-    def writes(self) -> tuple[str, ...]:
-        return (self.output,)
-
     def schema(self) -> pa.Schema:
         return pa.schema([pa.field(self.output, pa.string(), metadata={"of": f"{self.column}, without boilerplate"})])
 
@@ -74,11 +69,7 @@ class Strip(Map):
         texts = plain_texts(self.op, self.column, batch.table.column(self.column)).to_pylist()
         left = [self._stripper.strip(text) if text else text for text in texts]
         batch.counters["stripped"] += sum(a != b for a, b in zip(texts, left, strict=True))
-        emptied = [bool(text) and not rest and self.emptied == "reject" for text, rest in zip(texts, left, strict=True)]
-        return {
-            self.output: [rest or None for rest in left],
-            "reject": ["only_boilerplate" if none else None for none in emptied],
-        }
+        return {self.output: [rest or None for rest in left]}
 
 
 def _words(phrase: str) -> Words:

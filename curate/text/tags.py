@@ -57,9 +57,6 @@ class Tags(Map):
         columns = ["meta" if name.startswith(_META) else name for name in self.fields]
         return tuple(dict.fromkeys([*([self.caption] if self.caption else []), *columns]))
 
-    def writes(self) -> tuple[str, ...]:
-        return ("tags",)
-
     def schema(self) -> pa.Schema:
         of = {"of": "hashtags of the row as they were written, without the sign"}
         return pa.schema([pa.field("tags", pa.list_(pa.string()), metadata=of)])

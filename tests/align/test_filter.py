@@ -5,84 +5,58 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from curate.align.filter import Filter
-from curate.core.contracts import Batch
-from curate.core.errors import CurateError, RecipeError
-from curate.core.items import per_item
-from curate.core.pipeline import Pipeline
-from curate.core.recipe import json_schema
-from tests.engine import contract
+from curate.align.filter import ScoreFilter
+from curate.core.errors import CurateError
 
-ITEM = st.none() | st.tuples(st.sampled_from(["a", "", "c"]), st.none() | st.floats(-1, 1, width=32) | st.just(np.nan))
+SCORE = st.none() | st.floats(-1, 1, width=32) | st.just(np.nan)
+LISTS = pa.list_(pa.float32())
 
 
-def run(texts, scores, artifacts=None, **parameters):
-    stage = Filter(**parameters)
-    stage.setup(artifacts or {})
-    keys = pa.array([f"{i:032x}" for i in range(len(texts))])
-    batch = Batch(pa.table({"key": keys, "text": texts, "similarity": scores}))
-    return stage, batch, stage.process(batch)
+def kept(scores, kind=LISTS, **parameters):
+    stage = ScoreFilter(**parameters)
+    found = stage.keep(pa.table({stage.score: pa.array(scores, kind)}))
+    assert found.type == pa.list_(pa.string()) and (stage.reads(), stage.places()) == ((stage.score,), stage.score)
+    return found.to_pylist()
 
 
-@given(st.lists(st.none() | st.lists(ITEM, max_size=4), max_size=8), st.floats(-1, 1))
+@given(st.lists(st.none() | st.lists(SCORE, max_size=4), max_size=8), st.floats(-1, 1))
 def test_it_keeps_what_numpy_would(rows, least):
-    texts = [None if row is None else [item and item[0] for item in row] for row in rows]
-    scores = [None if row is None else [item and item[1] for item in row] for row in rows]
-    texts, scores = pa.array(texts, pa.list_(pa.string())), pa.array(scores, pa.list_(pa.float32()))
-    _, batch, columns = run(texts, scores, threshold=least)
-    kept = refused = 0
-    for row, made, reject in zip(rows, columns["aligned"].to_pylist(), columns["reject"], strict=True):
-        there = [item for item in row or [] if item is not None]
-        good = [item is not None and item[1] is not None and item[1] >= np.float32(least) for item in row or []]
-        assert made == (None if row is None else [item[0] if ok else None for item, ok in zip(row, good, strict=True)])
-        assert reject == ("no_text" if not there else None if any(good) else "dissimilar")
-        kept, refused = kept + sum(good), refused + len(there) - sum(good)
-    assert (batch.counters["items_kept"], batch.counters["items_refused"]) == (kept, refused)
+    def reason(score):
+        return None if score is not None and np.float32(score) >= np.float32(least) else "dissimilar"
+
+    assert kept(rows, threshold=least) == [None if row is None else [reason(score) for score in row] for row in rows]
 
 
-def test_plain_columns_and_the_schema():
-    stage, _, columns = run(pa.array(["a", None, "b"]), pa.array([0.25, 0.9, np.nan]), threshold=0.25)
-    assert columns["aligned"].to_pylist() == [["a"], None, [None]]
-    assert columns["reject"] == [None, "no_text", "dissimilar"]
-    [field] = stage.schema()
-    assert per_item(field) and field.type == pa.list_(pa.string()) and b"at least 0.25" in field.metadata[b"of"]
+def test_scores_are_compared_as_float32():
+    just_below = np.nextafter(np.float32(0.3), np.float32(0))
+    assert kept([[np.float32(0.3), just_below]], threshold=0.3) == [[None, "dissimilar"]]
+    assert kept([[0.3, 0.29, np.inf]], pa.list_(pa.float64()), threshold=0.3, score="other") == [
+        [None, "dissimilar", None]
+    ]
+    assert kept([[1.0, -1.0]], threshold=1e300) == [["dissimilar"] * 2]
 
 
-def test_the_threshold_of_a_stage():
-    found = {"threshold": {"threshold": {"value": float(np.float32(0.3)), "column": "similarity"}}}
-    scores = pa.array(np.array([0.3, np.nextafter(np.float32(0.3), np.float32(0))], np.float32))
-    _, _, columns = run(pa.array(["a", "b"]), scores, found)
-    assert columns["reject"] == [None, "dissimilar"]
-    with pytest.raises(CurateError, match="is one of 'similarity', but the score here is 'other'; name the threshold"):
-        Filter(score="other").setup(found)
+def test_slices_and_chunks():
+    whole = pa.chunked_array([pa.array([[0.5], None, [0.1, 0.9]], LISTS), pa.array([[None], []], LISTS)])
+    stage = ScoreFilter(threshold=0.5)
+    expected = [[None], None, ["dissimilar", None], ["dissimilar"], []]
+    assert stage.keep(pa.table({"similarity": whole})).to_pylist() == expected
+    assert stage.keep(pa.table({"similarity": whole.slice(2, 2)})).to_pylist() == expected[2:4]
+    assert stage.keep(pa.table({"similarity": pa.chunked_array([], LISTS)})).to_pylist() == []
 
 
-def test_exactly_one_threshold():
-    found = {"threshold": {"threshold": {"value": 0.3, "column": "similarity"}}}
-    with pytest.raises(CurateError, match=r"align.filter.threshold: none given; give a number, or name an `align.thre"):
-        Filter().setup({})
-    with pytest.raises(CurateError, match=r"align.filter.threshold: 0.2 and a stage's 0.3 given; give a number"):
-        Filter(threshold=0.2).setup(found)
+def test_what_holds_no_scores_is_one_line():
+    with pytest.raises(
+        CurateError, match=r"align.filter.score: 'width' holds int64, .*; for a number per row use filter"
+    ):
+        kept([3], pa.int64(), threshold=1, score="width")
+    with pytest.raises(CurateError, match=r"align.filter.score: 'text' holds string; name a column of numbers"):
+        kept([["a"]], pa.list_(pa.string()), threshold=1, score="text")
+
+
+def test_the_threshold_is_a_number():
     with pytest.raises(ValidationError, match="finite number"):
-        Filter(threshold=float("nan"))
-
-
-def test_a_recipe_is_told_before_anything_runs():
-    whole = contract.pipeline(contract.Mixed(namespace="contract"), upto="similar")
-    for stage in (Filter(column="caption"), Filter(column="caption", threshold=0.2)):
-        made = Pipeline()
-        made.nodes = dict(whole.nodes)
-        made.add("kept", stage, "similar")
-        if stage.threshold is None:
-            with pytest.raises(RecipeError, match="kept: threshold is missing; give its value, or name the stage that"):
-                made.check()
-        else:
-            made.check()
-
-
-def test_editors_offer_both():
-    stages = json_schema()["properties"]["stages"]["additionalProperties"]["oneOf"]
-    schema = next(stage for stage in stages if stage["title"] == "align.filter")
-    assert schema["required"] == ["op"]
-    value, stage = schema["properties"]["threshold"]["anyOf"][0]["anyOf"]
-    assert {option["type"] for option in value["anyOf"]} == {"number", "null"} and stage["type"] == "string"
+        ScoreFilter(threshold=float("nan"))
+    with pytest.raises(ValidationError, match="threshold\n  Field required"):
+        ScoreFilter()
+    assert all(info.description for info in ScoreFilter.model_fields.values())

@@ -12,7 +12,7 @@ from curate.align.similarity import Similarity
 from curate.codec.images import decode
 from curate.core.contracts import Batch, Sample
 from curate.core.errors import CurateError
-from curate.core.items import PER_ITEM
+from curate.core.items import family_of, places_of
 from curate.core.vectors import from_binary, to_binary
 from curate.image.embed import Embed
 from tests.codec.pictures import encoded
@@ -33,7 +33,7 @@ def specs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def embedded(specs):
-    """Eight pictures' vectors by kind, as `image.embed` writes them: (field, column)."""
+    """Eight images' vectors by kind, as `image.embed` writes them: (field, column)."""
     found = {}
     for kind in KINDS:
         stage = Embed(encoder=specs[kind], device="cpu")
@@ -54,22 +54,24 @@ def stages(specs):
 
 
 def score(stage, field, vectors, texts):
-    """Columns of one batch, and what it has counted."""
+    """Columns of one batch, and the batch: what it has counted and found unusable."""
     keys = pa.field("key", pa.string()), pa.array([f"{i:032x}" for i in range(len(texts))])
     schema = pa.schema([keys[0], field, pa.field("text", texts.type)])
     batch = Batch(pa.Table.from_arrays([keys[1], vectors, texts], schema=schema))
-    return stage.process(batch), batch.counters
+    columns = stage.process(batch)
+    assert list(columns) == ["similarity"] and not batch.failed
+    return columns, batch
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_is_the_cosine_of_both_towers(kind, specs, stages, embedded):
     field, vectors = embedded[kind]
-    columns, _ = score(stages[kind], field, vectors, pa.array(TEXTS))
+    columns, batch = score(stages[kind], field, vectors, pa.array(TEXTS))
     texts = encoders.load(specs[kind], device="cpu").encode_text(TEXTS)
-    pictures = from_binary(vectors)
-    expected = (pictures * texts).sum(1) / np.linalg.norm(pictures, axis=1) / np.linalg.norm(texts, axis=1)
+    images = from_binary(vectors)
+    expected = (images * texts).sum(1) / np.linalg.norm(images, axis=1) / np.linalg.norm(texts, axis=1)
     assert np.allclose([row[0] for row in columns["similarity"].to_pylist()], expected, atol=1e-5)
-    assert columns["reject"] == [None] * 8
+    assert not batch.unfit
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -81,8 +83,8 @@ def test_items_keep_their_places(kind, stages, embedded):
     found, _ = score(stages[kind], field, vectors, lists)
     expected = [[flat[0]], None, [], [None], [None, flat[4], None, flat[4]], *[[value] for value in flat[5:]]]
     assert found["similarity"].to_pylist() == expected and found["similarity"].type == pa.list_(pa.float32())
-    nothing, _ = score(stages[kind], field, vectors, pa.array([None] * 8, pa.string()))
-    assert nothing["similarity"].to_pylist() == [None] * 8 and nothing["reject"] == [None] * 8
+    nothing, batch = score(stages[kind], field, vectors, pa.array([None] * 8, pa.string()))
+    assert nothing["similarity"].to_pylist() == [None] * 8 and not batch.unfit
 
 
 @settings(max_examples=12)
@@ -101,19 +103,19 @@ def test_the_same_bits_however_rows_are_cut(data, kind, stages, embedded):
     assert pa.concat_arrays(parts).equals(whole["similarity"])
 
 
-def test_rows_without_a_direction_are_refused_alone(stages, embedded):
+def test_rows_without_a_direction_are_unusable_alone(stages, embedded):
     field, vectors = embedded["clip"]
     raw = from_binary(vectors)
     raw[1], raw[2, 3] = 0, np.nan
     broken, _ = to_binary(raw)
     broken = pa.array([value if i != 5 else None for i, value in enumerate(broken.to_pylist())], broken.type)
-    columns, counters = score(stages["clip"], field, broken, pa.array(TEXTS))
+    columns, batch = score(stages["clip"], field, broken, pa.array(TEXTS))
     whole, _ = score(stages["clip"], field, vectors, pa.array(TEXTS))
     wrong = [i in (1, 2, 5) for i in range(8)]
-    assert columns["reject"] == ["no_embedding" if bad else None for bad in wrong]
+    assert batch.unfit == {1: "no_embedding", 2: "no_embedding", 5: "no_embedding"}
     rows = whole["similarity"].to_pylist()
     assert columns["similarity"].to_pylist() == [[None] if bad else row for bad, row in zip(wrong, rows, strict=True)]
-    assert counters["no_direction"] == 0
+    assert batch.counters["no_direction"] == 0
 
 
 def test_a_text_whose_vector_is_not_finite_has_no_similarity(stages, embedded, monkeypatch):
@@ -124,9 +126,9 @@ def test_a_text_whose_vector_is_not_finite_has_no_similarity(stages, embedded, m
         return np.where(np.array([text == TEXTS[1] for text in texts])[:, None], np.inf, encode(texts))
 
     monkeypatch.setattr(stage._encoder, "encode_text", overflowing)
-    columns, counters = score(stage, *embedded["clip"], pa.array(TEXTS))
+    columns, batch = score(stage, *embedded["clip"], pa.array(TEXTS))
     assert [row[0] is None for row in columns["similarity"].to_pylist()] == [i == 1 for i in range(8)]
-    assert columns["reject"] == [None] * 8 and counters["no_direction"] == 1
+    assert not batch.unfit and batch.counters["no_direction"] == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -138,7 +140,7 @@ def test_a_megabyte_in_one_text(kind, stages, embedded):
     assert all(abs(row[0]) <= 1 for row in columns["similarity"].to_pylist())
 
 
-def test_vectors_of_another_encoder_are_refused(stages, embedded, tmp_path):
+def test_vectors_of_another_encoder_are_an_error(stages, embedded, tmp_path):
     texts = pa.array(TEXTS)
     says = r"^align.similarity.embedding: 'embedding' has {}, but its `encoder` has .*; score with the encoder that emb"
     with pytest.raises(CurateError, match=says.format(r"encoder open_clip:local")):
@@ -179,7 +181,10 @@ def test_what_it_says_of_itself(specs, stages):
     stage = stages["clip"]
     [field] = stage.schema()
     metadata = {key.decode(): value.decode() for key, value in field.metadata.items()}
-    assert PER_ITEM.items() <= metadata.items() and metadata["of"] == "embedding and text"
+    assert places_of("text").items() <= metadata.items() and metadata["of"] == "embedding and text"
+    assert not stage.padded() and family_of("similarity", {"similarity": field}) == "text"
+    [before] = Similarity(encoder=specs["clip"], column="sentences").schema()
+    assert before.type == field.type and before.metadata[b"places"] == b"sentences"
     assert metadata["weights"] == stage.identity()["weights"] and "dim" not in metadata
     again = pickle.loads(pickle.dumps(Similarity(encoder=specs["clip"], device="cpu", threads=2)))
     assert again.parameters() == stage.parameters() and specs["clip"] not in repr(stage.parameters())

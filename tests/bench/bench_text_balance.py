@@ -146,16 +146,14 @@ def selected(stage: SelectItems, pool: Pool, counts: Artifact) -> dict[str, Any]
     tally = np.zeros(counts["counts"].num_rows + 2, dtype=np.int64)
     dealt = []
     for shard in pool:
-        table = clock("deal", lambda shard=shard: stage.dealt(shard.table))
-        counted = clock("count", lambda table=table: stage.counted(table, stage.units(table)))
-        tally += np.bincount(counted, minlength=len(tally))
-        dealt.append(table)
+        lines = clock("deal", lambda shard=shard: stage.deal(shard.table))
+        tally += np.bincount(lines.column("unit").drop_null().to_numpy(), minlength=len(tally))
+        dealt.append(lines.append_column("key", shard.table.column("key").take(lines.column("row"))))
     quotas = clock("plan", lambda: stage.plan(tally))
     given, due, spread = np.zeros(ENTRIES), np.zeros(ENTRIES), np.zeros(ENTRIES)
     rows = texts = 0
-    for shard, table in zip(pool, dealt, strict=True):
-        clock("plan", lambda: stage.planned(tally, quotas))
-        picked = clock("pick", lambda table=table: stage.pick(table, stage.units(table), quotas))
+    for shard, lines in zip(pool, dealt, strict=True):
+        picked = clock("pick", lambda lines=lines: stage.pick(lines, tally, quotas))
         rows, texts = rows + shard.table.num_rows, texts + int((picked["copies"] > 0).sum())
         expected = picked["expected"].astype(np.float64)
         part = expected % 1

@@ -1,154 +1,90 @@
-"""A reference set and what matches it, as the engine calls the stages."""
+"""What the filter makes of the matches that `duplicates.match` has found."""
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
+from pydantic import ValidationError
 
 from curate.cluster.decontaminate import Decontaminate
-from curate.cluster.reference import ReferenceSet
-from curate.core.contracts import Batch
-from curate.core.errors import CurateError, InputError
-from curate.core.vectors import to_binary
+from curate.core.errors import CurateError
+from tests.cluster.test_match import POOL, found, matched, reference
 
-DIM = 8
+GONE = "contaminated"
 
 
-def pool(
-    names: list[str],
-    digests: list[str],
-    hashes: np.ndarray,
-    vectors: np.ndarray,
-    flat: list[bool] | None = None,
-    encoder: str = "timm:vit",
-) -> pa.Table:
-    column, _ = to_binary(vectors)
-    schema = pa.schema(
-        [
-            ("key", pa.string()),
-            ("source_id", pa.string()),
-            ("sha256", pa.string()),
-            ("pixel_sha256", pa.string()),
-            ("perceptual_hash", pa.binary(32)),
-            ("flat", pa.bool_()),
-            pa.field("embedding", column.type, metadata={"encoder": encoder, "weights": encoder, "dim": str(DIM)}),
-        ]
-    )
-    keys = [f"{row:032x}" for row in range(len(names))]
-    prints = [row.tobytes() for row in hashes]
-    columns = [keys, names, digests, [f"pixels of {d}" for d in digests], prints, flat or [False] * len(names)]
-    arrays = [pa.array(values, field.type) for values, field in zip(columns, schema, strict=False)]
-    return pa.table([*arrays, column], schema=schema)
-
-
-def hash_of(*bits: int) -> np.ndarray:
-    ones = np.zeros(256, dtype=np.uint8)
-    ones[list(bits)] = 1
-    return np.packbits(ones)
-
-
-FAR = [hash_of(*range(start, start + 60)) for start in (0, 60, 120)]
-EYE = np.eye(DIM)
-REFERENCE = pool(["val/a.jpg", "val/b.jpg", "val/c.jpg"], ["A", "B", "C"], np.stack(FAR), EYE[:3])
-
-
-def reference(table: pa.Table = REFERENCE, **parameters: Any) -> dict[str, Any]:
-    stage = ReferenceSet(**parameters)
-    states = iter([stage.partial(table.slice(1)), stage.partial(table.slice(0, 1))])
-    return dict(stage.finish(stage.merge(states)))
-
-
-def matched(table: pa.Table, against: dict[str, Any], **parameters: Any) -> list[tuple[Any, ...]]:
+def rejected(table: pa.Table, **parameters: Any) -> list[str | None]:
     stage = Decontaminate(**parameters)
-    stage.setup({"against": against})
-    read = table.select(["key", *stage.reads()])
-    found = pa.table(stage.process(Batch(read)), schema=stage.schema().append(pa.field("reject", pa.string())))
-    assert found.column_names == [*stage.writes(), "reject"]
-    return [tuple(row.values()) for row in found.to_pylist()]
+    return stage.keep(table.select(stage.reads())).to_pylist()
 
 
-POOL = pool(
-    ["1", "2", "3", "4", "5", "6"],
-    ["B", "x", "y", "z", "v", "w"],
-    np.stack([FAR[0], hash_of(*range(3, 62)), hash_of(200), FAR[2], hash_of(210), hash_of(220)]),
-    np.stack([EYE[0], EYE[5], EYE[2] + 0.1 * EYE[6], EYE[6], EYE[7], EYE[1] + EYE[2]]),
-    flat=[False, False, False, True, False, False],
+@pytest.mark.parametrize(
+    ("parameters", "rows"),
+    [
+        ({}, [0, 1, 2]),
+        ({"kinds": ["exact"]}, [0]),
+        ({"kinds": ["near"]}, [0, 1]),
+        ({"kinds": ["exact", "semantic"]}, [0, 2]),
+        ({"near": 0.98, "semantic": 0.999}, [0, 1]),
+        ({"near": 0.99}, [0, 2]),
+        ({"semantic": 0.999}, [0, 1]),
+        ({"kinds": ["near", "semantic"], "near": 1, "semantic": 1}, [0]),
+    ],
 )
-"""The bytes of b with the hash and vector of a; a's hash but 5 bits; near c's vector; c's hash, but flat; two more."""
-
-COSINE = float(1 / np.sqrt(1.01))
-
-
-def test_matches_by_bytes_then_hash_then_embedding() -> None:
-    exact, near, semantic, *others = matched(POOL, reference())
-    assert exact == ("val/b.jpg", "exact", 1.0, "contaminated")
-    assert near == ("val/a.jpg", "near", pytest.approx(1 - 5 / 256), "contaminated")
-    assert semantic == ("val/c.jpg", "semantic", pytest.approx(COSINE, abs=1e-3), "contaminated")
-    assert others == [(None, None, None, None)] * 3
+def test_kinds_and_thresholds(parameters: dict[str, Any], rows: list[int]) -> None:
+    assert rejected(found(POOL, reference()), **parameters) == [GONE if row in rows else None for row in range(6)]
 
 
-def test_equal_pixels_are_exact() -> None:
-    same = POOL.slice(5).set_column(3, "pixel_sha256", pa.array(["pixels of C"]))
-    assert matched(same, reference())[0][:3] == ("val/c.jpg", "exact", 1.0)
-
-
-def test_thresholds() -> None:
-    kinds = [row[1] for row in matched(POOL, reference(), max_distance=4, eps=1e-3)]
-    assert kinds == ["exact", None, None, None, None, None]
-    assert [row[1] for row in matched(POOL, reference(), max_distance=-1)] == [
-        "exact",
-        None,
-        "semantic",
-        None,
-        None,
-        None,
-    ]
-    wide = matched(POOL, reference(), eps=0.3)[5]
-    assert wide[:2] == ("val/b.jpg", "semantic"), "of two as near, the first"
-
-
-def test_digests_and_hashes_alone() -> None:
-    against = reference(embedding=None)
-    assert [row[1] for row in matched(POOL, against, embedding=None)] == ["exact", "near", None, None, None, None]
-    with pytest.raises(CurateError, match=r"embedding: 'embedding', but its `against` has no embeddings; write"):
-        matched(POOL, against)
+@pytest.mark.parametrize(("bits", "eps"), [(12, 0.001), (4, 0.05), (4, 0.001), (0, 0.0001)])
+def test_a_threshold_decides_as_a_narrower_search_would(bits: int, eps: float) -> None:
+    narrow = [kind is not None for _, kind, _ in matched(POOL, reference(), max_distance=bits, eps=eps)]
+    reasons = rejected(found(POOL, reference(), eps=0.3), near=1 - bits / 256, semantic=1 - eps)
+    assert [reason == GONE for reason in reasons] == narrow
 
 
 def test_columns_of_another_name() -> None:
-    stage = Decontaminate(column="voc")
-    assert stage.writes() == ("voc", "voc_kind", "voc_similarity")
-    assert matched(POOL, reference(), column="voc")[0][0] == "val/b.jpg"
+    assert rejected(found(POOL, reference(), column="voc"), column="voc")[:4] == [GONE, GONE, GONE, None]
 
 
-def test_another_encoder_is_one_line() -> None:
-    other = pool(["1"], ["x"], hash_of(7)[None], EYE[:1], encoder="open_clip:b")
-    with pytest.raises(CurateError, match=r"has encoder open_clip:b, but its `against` has encoder timm:vit; embed"):
-        matched(other, reference())
-    wider = pool(["1"], ["x"], hash_of(7)[None], np.eye(DIM + 1)[:1])
-    with pytest.raises(CurateError, match=r"9 dimensions, but its `against` has 8"):
-        matched(wider, reference())
-    with pytest.raises(InputError, match=r"embedding: column 'sha256': string is no vector column"):
-        reference(embedding="sha256")
+def test_rows_that_were_not_compared_are_kept() -> None:
+    schema = found(POOL, reference()).schema
+    nulls = pa.table({field.name: pa.nulls(2, field.type) for field in schema}, schema=schema)
+    assert rejected(nulls) == [None, None]
+    for empty in (nulls.slice(2), schema.empty_table()):
+        assert rejected(empty, near=0.97, kinds=["near"]) == []
 
 
-def test_nothing_to_look_for() -> None:
-    with pytest.raises(CurateError, match=r"duplicates.reference: no picture to look for"):
-        reference(REFERENCE.slice(0, 0))
+@pytest.mark.parametrize(
+    ("parameters", "searched", "says"),
+    [
+        (
+            {"near": 0.9},
+            {},
+            r"near: 0.9, but its `duplicates.match` looked for 0.953125 and above only; raise its `max",
+        ),
+        ({"semantic": 0.9}, {}, r"semantic: 0.9, but its `duplicates.match` looked for 0.95 and above only; name its"),
+        ({"near": 0.99}, {"max_distance": -1}, r"near: 0.99, but its `duplicates.match` compared none; raise"),
+        ({"semantic": 0.99}, {"embedding": None}, r"semantic: 0.99, but its `duplicates.match` compared none; name"),
+    ],
+)
+def test_a_threshold_beyond_the_search_is_an_error(
+    parameters: dict[str, Any], searched: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(CurateError, match=f"duplicates.decontaminate.{says}"):
+        rejected(found(POOL, reference(), **searched), **parameters)
 
 
-def test_flat_reference_pictures_match_exactly_only() -> None:
-    flat = pool(["f"], ["F"], hash_of()[None], EYE[3:4], flat=[True])
-    looked = pool(["1", "2"], ["F", "u"], np.stack([hash_of(), hash_of()]), EYE[4:6])
-    assert [row[1] for row in matched(looked, reference(flat))] == ["exact", None]
+def test_the_edge_of_the_search_is_no_error() -> None:
+    for bits, eps in ((12, 0.05), (0, 0.58), (64, 0.07), (7, 1 / 3)):
+        rejected(found(POOL, reference(), max_distance=bits, eps=eps), near=1 - bits / 256, semantic=round(1 - eps, 8))
 
 
-def test_the_order_of_shards_is_no_matter() -> None:
-    turned = reference(REFERENCE.take([2, 0, 1]))
-    assert turned["reference"].equals(reference()["reference"]) and turned["summary"] == reference()["summary"]
-
-
-def test_no_rows() -> None:
-    assert matched(POOL.slice(0, 0), reference()) == []
+def test_parameters() -> None:
+    for values in ({"kinds": []}, {"kinds": ["same"]}, {"near": 1.1}, {"semantic": float("nan")}):
+        with pytest.raises(ValidationError):
+            Decontaminate(**values)
+    assert pickle.loads(pickle.dumps(Decontaminate(near=0.97))) == Decontaminate(near=0.97)
+    assert all(info.description for info in Decontaminate.model_fields.values())

@@ -6,7 +6,6 @@ import pyarrow as pa
 from curate.cluster.assign import Assign
 from curate.cluster.fit import FitTree
 from curate.cluster.select import SelectHierarchical
-from curate.cluster.select_all import SelectAll
 from curate.core.contracts import Batch
 from curate.core.group import MemoryGroup
 from curate.core.hashing import digest, make_key
@@ -31,24 +30,23 @@ def test_outputs_are_those_of_their_version() -> None:
     tree = fit.fit(MemoryGroup([fit.load(table)]))
     assign = Assign(levels=2, unit_norm=False)
     assign.setup({"tree": tree})
-    clusters = assign.process(Batch(table))
+    clusters = pa.table(assign.process(Batch(table)), schema=assign.schema())
     select = SelectHierarchical(target=30, multiplier=2, seed=4)
     select.setup({"tree": tree})
-    units = clusters["cluster_1"].to_numpy()
-    quotas = select.plan(np.bincount(units))
-    rows = table.append_column("centroid_distance", clusters["centroid_distance"])
+    counts = np.bincount(clusters["cluster_1"].to_numpy())
+    quotas = select.plan(counts)
+    columns = {name: clusters[name] for name in select.reads()}
+    lines = select.deal(pa.table({"key": table.column("key")} | columns))
     outputs = {
         "cluster.fit": [rounded(tree["centroids_1"]), rounded(tree["centroids_2"]), tree["parents_1"].tolist()],
         "cluster.assign": [clusters["cluster_1"].to_pylist(), clusters["cluster_2"].to_pylist()],
-        "select.hierarchical": [quotas.tolist(), select.pick(rows, units, quotas)["copies"].tolist()],
-        "select.all": SelectAll().units(table).tolist(),
+        "select.hierarchical": [quotas.tolist(), select.pick(lines, counts, quotas)["copies"].tolist()],
     }
-    stages = (fit, assign, select, SelectAll())
+    stages = (fit, assign, select)
     assert {stage.op: (stage.version, digest(outputs[stage.op])) for stage in stages} == {
         "cluster.fit": (2, "adbea3929e3a1ff6f4df38e08aa9b76a"),
         "cluster.assign": (2, "ca09eaf7deed463af527e56943b06cba"),
         "select.hierarchical": (1, "367907999fb297216a89536efe1d1c10"),
-        "select.all": (1, "882640e071370f26a38eef1d501e9eed"),
     }
     # 30 over the pair of 50 rows, the pair of 15 and the 2 that give everything twice: 13, 13 and 4
     assert sorted(quotas.tolist()) == [4, 6, 6, 7, 7]

@@ -37,12 +37,14 @@ def chosen(tree: dict[str, Any], rows: Rows, target: int, buckets: int = 2, stra
     stage.setup({"tree": tree})
     distance = np.array([int(key[:4], 16) % 5 for key in keys], dtype=np.float32)
     table = pa.table({"key": keys, "cluster_1": leaves, "centroid_distance": distance})
-    units = stage.units(table)
-    quotas = stage.plan(np.bincount(units))
+    lines = stage.deal(table)
+    units = lines.column("unit").to_numpy()
+    counts = np.bincount(units)
+    quotas = stage.plan(counts)
     taken: set[str] = set()
     for bucket in range(buckets):
         mine = np.flatnonzero(units % buckets == bucket)
-        copies = stage.pick(table.take(mine), units[mine], quotas)["copies"]
+        copies = stage.pick(lines.take(mine), counts, quotas)["copies"]
         taken |= {keys[row] for row in mine[copies > 0]}
     assert len(taken) == target
     return taken

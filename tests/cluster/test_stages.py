@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pydantic import ValidationError
 
@@ -53,23 +54,29 @@ def fit(stage: FitTree, table: pa.Table, shards: int = 3, threads: int = 1) -> A
 
 
 def assign(stage: Assign, tree: Artifact, table: pa.Table) -> pa.Table:
+    before = stage.schema()
     stage.setup({"tree": tree})
-    columns = stage.process(Batch(table))
-    schema = stage.schema().append(pa.field("reject", pa.string()))
-    assert list(columns) == schema.names == [*stage.writes(), "reject"]
-    return pa.table(columns, schema=schema)
+    batch = Batch(table)
+    columns = stage.process(batch)
+    assert stage.schema().equals(before, check_metadata=True) and list(columns) == before.names
+    assert set(batch.unfit.values()) <= {"bad_embedding"}
+    return pa.table(columns, schema=before).append_column(
+        "unusable", [[row in batch.unfit for row in range(len(batch))]]
+    )
 
 
 def selected(stage: SelectHierarchical, tree: Artifact, keys: pa.ChunkedArray, clusters: pa.Table) -> pa.Table:
     """copies and reject of all rows, picked in two buckets of units."""
     stage.setup({"tree": tree})
     table = clusters.select(list(stage.reads())).append_column("key", keys)
-    units = stage.units(table)
-    quotas = stage.plan(np.bincount(units))
+    lines = stage.deal(table)
+    units = lines.column("unit").to_numpy()
+    counts = np.bincount(units)
+    quotas = stage.plan(counts)
     copies, reject = np.full(len(units), -1), np.full(len(units), "", dtype=object)
     for bucket in (0, 1):
         rows = np.flatnonzero(units % 2 == bucket)
-        picked = stage.pick(table.take(rows), units[rows], quotas)
+        picked = stage.pick(lines.take(rows), counts, quotas)
         copies[rows], reject[rows] = picked["copies"], picked["reject"].to_pylist()
     return pa.table({"copies": copies, "reject": pa.array(reject, pa.string())})
 
@@ -118,7 +125,7 @@ def test_rows_know_their_path_and_distance(points: np.ndarray, tree: Artifact, c
     np.testing.assert_array_equal(clusters["cluster_3"].to_numpy(), tree["parents_2"][tree["parents_1"][leaf]])
     distance = ((points - tree["centroids_1"][leaf]) ** 2).sum(axis=1)
     np.testing.assert_allclose(clusters["centroid_distance"].to_numpy(), distance, atol=1e-3)
-    assert clusters["reject"].null_count == len(points)
+    assert not any(clusters["unusable"].to_pylist())
 
 
 @pytest.mark.parametrize("strategy", ["random", "closest"])
@@ -178,8 +185,9 @@ def test_bad_embeddings() -> None:
     with pytest.raises(InputError, match=f"2 rows of 'embedding' are null.*first key {table['key'][3]}"):
         fit(FitTree(levels=[5]), table, shards=1)
     found = assign(Assign(levels=1), tree, table)
-    assert [row for row, reason in enumerate(found["reject"].to_pylist()) if reason == "bad_embedding"] == [3, 7]
-    assert found["cluster_1"].null_count == found["centroid_distance"].null_count == 2
+    assert np.flatnonzero(found["unusable"]).tolist() == [3, 7]
+    others = assign(Assign(levels=1), tree, table.filter(pc.invert(found["unusable"])))
+    assert others == found.filter(pc.invert(found["unusable"])), "rows beside a bad one are as without it"
     with pytest.raises(InputError, match="no vector column"):
         FitTree(levels=[5]).load(pa.table({"key": table["key"], "embedding": [[1.0]] * 50}))
 
@@ -206,7 +214,7 @@ def test_what_does_not_fit_is_one_line(tree: Artifact, points: np.ndarray) -> No
     stage.setup({"tree": tree})
     for leaves in ([400], [None]):
         with pytest.raises(CurateError, match="has 400 leaves"):
-            stage.units(pa.table({"cluster_1": pa.array(leaves, pa.int64())}))
+            stage.deal(pa.table({"cluster_1": pa.array(leaves, pa.int64())}))
 
 
 @pytest.mark.parametrize(
@@ -249,10 +257,8 @@ def test_workers_hold_gpus_where_there_are_any(monkeypatch: pytest.MonkeyPatch, 
 
 def test_all_rows_once() -> None:
     stage, table = SelectAll(), pool(np.ones((300, 2), np.float32)).select(["key"])
-    units = stage.units(table)
-    assert len(np.unique(units)) > 100 and units.flags.writeable
-    quotas = stage.plan(np.bincount(units))
-    picked = stage.pick(table, units, quotas)
+    counts = np.array([300])
+    picked = stage.pick(stage.deal(table), counts, stage.plan(counts))
     assert picked["copies"].tolist() == [1] * 300 and picked["reject"].null_count == 300
     with pytest.raises(ValidationError):
         SelectAll.model_validate({"multiplier": 2})

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from curate.core.entries import Known, entries_of, nested, numbered_of
+from curate.core.entries import Known, entries_of, entries_of_lists, listed
 from curate.core.errors import CurateError
 
 LISTS = pa.list_(pa.list_(pa.string()))
@@ -40,8 +40,8 @@ def test_pairs_say_what_the_lists_say(rows) -> None:
         assert found.matched.tolist() == [bool(words) for _, _, words in wanted]
         assert np.all(np.diff(found.item) >= 0)
         known = entries_of(table, columns, Known(["c", "a"]))
-        again = numbered_of(pa.chunked_array([nested(known, known.entry + 7, len(rows))]))
-        assert (again.row.tolist(), again.place.tolist()) == (known.row.tolist(), known.place.tolist())
+        again = entries_of_lists(pa.chunked_array([listed(known, known.entry + 7)]))
+        assert len(again) == len(known)
         assert (again.item.tolist(), again.entry.tolist()) == (known.item.tolist(), (known.entry + 7).tolist())
         numbered = {(i, {"c": 0, "a": 1}.get(word, 2)) for i, (_, _, words) in enumerate(wanted) for word in words}
         assert list(zip(known.item.tolist(), known.entry.tolist(), strict=True)) == sorted(numbered)

@@ -134,14 +134,16 @@ def test_a_key_given_twice() -> None:
 
 
 def test_a_set_of_an_unknown_name() -> None:
-    refuses(GOOD, "--set drk=1: no such variable or stage; did you mean 'dark'?", "drk=1")
+    refuses(GOOD, "--set drk: no such variable or stage; did you mean 'dark'?", "drk=1")
     refuses(
         GOOD,
-        "--set qqqq=1: no such variable or stage; r.yaml has dark, seed, pool.…, bright.…, total.…, brighter.…",
+        "--set qqqq: no such variable or stage; r.yaml has dark, seed, pool.…, bright.…, total.…, brighter.…",
         "qqqq=1",
     )
-    refuses(GOOD, "--set dark: expected name=value or stage.parameter=value", "dark")
-    refuses(GOOD, "--set dark=[1: the value is not YAML (expected ',' or ']', but got '<stream end>')", "dark=[1")
+    refuses(GOOD, "--set: expected name=value or stage.parameter=value", "dark")
+    refuses(
+        GOOD, "--set dark: the value is not YAML (expected ',' or ']', but got '<stream end>'); quote it", "dark=[1"
+    )
     refuses(GOOD, f"r.yaml:10: bright.drk: no parameter of {TOYS}:Brightness; did you mean 'darkest'?", "bright.drk=1")
 
 
@@ -160,7 +162,10 @@ def test_what_is_no_recipe() -> None:
     refuses("", "r.yaml: a recipe needs `stages:` with at least one named stage")
     refuses("- a\n- b", "r.yaml: a recipe needs `stages:` with at least one named stage")
     refuses("stages: {}", "r.yaml: a recipe needs `stages:` with at least one named stage")
-    refuses("vars: 3\nstages: {a: {op: x}}", "r.yaml: vars: 3 is no mapping; write `name: value` lines below it")
+    refuses(
+        "vars: 3\nstages: {a: {op: x}}",
+        "r.yaml: vars: expected a mapping, found int; write `name: value` lines below it",
+    )
     refuses(
         "a: 1\nstages: {a: {op: x}}", "r.yaml:1: a: no part of a recipe; it has vars, workspace, stages, description"
     )
@@ -169,6 +174,11 @@ def test_what_is_no_recipe() -> None:
     refuses(changed("from: pool", "from: 3"), "r.yaml:12: bright.from: 3 is no stage name or list of names")
     with pytest.raises(RecipeError, match=r"^r.yaml:3: not YAML \(.*\); mend the line$"):
         recipe.parse("stages:\n  a: {op: x\nb: ]", file="r.yaml")
+
+
+def test_values_that_do_not_fit_their_type() -> None:
+    refuses(changed("seed: 1", "seed: 2024-99-99"), "r.yaml: not YAML (a value does not fit its type); mend the line")
+    refuses(GOOD, "--set dark: the value is not YAML (a value does not fit its type); quote it", "dark=!!int sk-123")
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
@@ -183,9 +193,9 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     assert len(recipe.load(tmp_path / "good.yaml", ["seed=2"]).nodes) == 4
 
 
-def refusal(text: str) -> str | None:
+def refusal(text: str, *overrides: str) -> str | None:
     try:
-        recipe.parse(text, file="r.yaml")
+        recipe.parse(text, overrides, file="r.yaml")
     except CurateError as error:
         return str(error)
     return None

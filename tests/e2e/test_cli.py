@@ -201,7 +201,7 @@ def test_a_mistake_is_one_line_before_anything_is_computed(
         (["run", "RECIPE", "-w", "W", "--engine", "spark"], ["spark", "choose local or ray"]),
         (["run", "RECIPE", "-w", "W", "--sample", "0"], ["--sample 0", "0.1%"]),
         (["run", "RECIPE", "-w", "W", "--sample", "lots"], ["--sample lots"]),
-        (["run", "RECIPE", "-w", "W", "--set", "target"], ["--set target", "expected name=value"]),
+        (["run", "RECIPE", "-w", "W", "--set", "target"], ["--set", "expected name=value"]),
         (["run", "RECIPE", "-w", "W", "--set", "sampel.target=1"], ["sampel.target", "no such variable or stage"]),
         (["run", "RECIPE", "-w", "W", "--set", "sample.target=[1"], ["sample.target", "not YAML"]),
         (

@@ -6,15 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from curate import encoders
 from curate.align.similarity import Similarity
 from curate.codec.images import decode
+from curate.core import facts
 from curate.core.nouns import read_shards
 from curate.core.pipeline import Pipeline
 from curate.core.registry import resolve
-from curate.core.storage import open_storage
+from curate.core.storage import Storage, open_storage
 from curate.core.vectors import from_binary
 from curate.encoders import spec as specs
 from curate.engine.run import run
@@ -43,6 +45,12 @@ def _pipeline(images: Path, encoder: str) -> Pipeline:
     return made
 
 
+def said(storage: Storage, op: str, shard: str) -> pa.Table:
+    """The facts of the op's one fingerprint about a shard: all its rows, in one table."""
+    (folder,) = {"/".join(file.split("/")[:2]) for file in storage.list(f"facts/{op}") if file.count("/") == 3}
+    return facts.read(storage, f"facts/{op}/{folder}", shard, 1)
+
+
 def test_vectors_and_similarities_are_the_models_own_on_both_engines(folder: Path, tmp_path: Path, on_ray: Any) -> None:
     images = tmp_path / "images"
     images.mkdir()
@@ -60,8 +68,7 @@ def test_vectors_and_similarities_are_the_models_own_on_both_engines(folder: Pat
     rows = 0
     for shard in read_shards(storage, bases["pool"]):
         names = storage.read_table(shard.table, columns=["source_id"])["source_id"].to_pylist()
-        parts = (f"{bases[name].split('/versions/')[0]}/{shard.id}.parquet" for name in ("embed", "scores"))
-        embedded, scored = map(storage.read_table, parts)
+        embedded, scored = (said(storage, op, shard.id) for op in ("image.embed", "align.similarity"))
         vectors = from_binary(embedded["embedding"])
         pictures = [encoder.prepare(decode((images / name).read_bytes())) for name in names]
         direct = encoder.encode(pictures, patches=False).summary

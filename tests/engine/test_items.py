@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from curate.core import tombstones
 from curate.core.contracts import Batch, Map, Report, Select, Table
 from curate.core.errors import CurateError
-from curate.core.items import PER_ITEM, items_of
+from curate.core.items import PER_ITEM
 from curate.core.pipeline import Pipeline
 from curate.core.storage import open_storage, open_workspace
 from curate.engine import shuffle
@@ -53,30 +53,35 @@ def words_of(number: int) -> list[str | None]:
     return [words[0], None, words[2]] if len(words) == 3 else words
 
 
+DEALT = pa.schema([("row", pa.int64()), ("item", pa.string()), ("word", pa.string())])
+
+
 class Pick(Select):
     """Every word once, last words twice; words of numbers divisible by 5 never."""
 
     op: ClassVar[str] = "toy.pick"
-    spread: ClassVar[bool] = True
 
     def reads(self) -> tuple[str, ...]:
         return ("words",)
 
+    def deal(self, table: Table) -> Table:
+        found = [
+            {"row": row, "item": str(place), "word": word}
+            for row, words in enumerate(table.column("words").to_pylist())
+            for place, word in enumerate(words or [None])
+            if word is not None or not words
+        ]
+        return pa.Table.from_pylist(found, DEALT)
+
     def plan(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
         return counts
 
-    def pick(self, rows: Table, units: NDArray[np.int64], quotas: NDArray[np.int64]) -> dict[str, Any]:
-        items = items_of(rows.column("words"))
-        words = items.values.to_pylist()
-        said = [(row, str(place), copies(word)) for row, place, word in zip(items.row, items.place, words, strict=True)]
-        said += [(row, "0", -1) for row in set(range(rows.num_rows)) - set(items.row.tolist())]
-        said.sort(key=lambda item: (item[0], int(item[1])))
+    def pick(self, lines: Table, counts: NDArray[np.int64], quotas: NDArray[np.int64]) -> dict[str, Any]:
+        said = [-1 if word is None else copies(word) for word in lines.column("word").to_pylist()]
         return {
-            "row": [row for row, _, _ in said],
-            "item": [item for _, item, _ in said],
-            "copies": [max(count, 0) for _, _, count in said],
-            "reject": [None if count > 0 else "no_word" if count < 0 else "fives" for _, _, count in said],
-            "expected": [max(count, 0) + 0.5 for _, _, count in said],
+            "copies": [max(count, 0) for count in said],
+            "reject": [None if count > 0 else "no_word" if count < 0 else "fives" for count in said],
+            "expected": [max(count, 0) + 0.5 for count in said],
         }
 
 

@@ -67,6 +67,10 @@ def test_a_pack_may_leave_samples_out(workspace: Path) -> None:
     assert result.ledger["dataset"].copies == index.num_rows
     left = [key for key in keys(whole) if key in set(keys(result))]
     assert keys(result) == left
+    apart = run(named(*stages, toys.Choosy(shard_rows=1)), str(workspace))  # shards of which nothing is left
+    alone = open_storage(apart.outputs["dataset"]).read_table("index.parquet")
+    assert alone.column_names == index.column_names
+    assert alone.column("unit_of").to_pylist() == index.column("unit_of").to_pylist()
 
 
 def named(*stages: toys.Stage) -> Pipeline:

@@ -18,6 +18,7 @@ from PIL import Image
 from curate.core.contracts import (
     Artifact,
     Batch,
+    Filter,
     Fit,
     Incoming,
     Map,
@@ -85,16 +86,12 @@ class Brightness(Map):
     op: ClassVar[str] = "toy.brightness"
     pixels: ClassVar[bool] = True
     batch_rows: ClassVar[int] = 4
-    darkest: float = 0.0
     column: str = "brightness"
     threads: Annotated[int, Runtime()] = 2
 
     def resources(self) -> Resources:
         """One CPU for all stages: their workers on Ray are the same, and none has to be started again."""
         return Resources(cpus=1)
-
-    def writes(self) -> tuple[str, ...]:
-        return (self.column,)
 
     def schema(self) -> pa.Schema:
         return pa.schema([pa.field(self.column, pa.float64())])
@@ -105,7 +102,21 @@ class Brightness(Map):
     def process(self, batch: Batch) -> dict[str, Any]:
         values = [float(image.mean()) for image in batch.prepared]
         batch.counters["seen"] += len(batch)
-        return {self.column: values, "reject": ["too_dark" if v < self.darkest else None for v in values]}
+        return {self.column: values}
+
+
+class Light(Filter):
+    """Rejects what is darker than a number."""
+
+    op: ClassVar[str] = "toy.light"
+    darkest: float = 0.0
+    column: str = "brightness"
+
+    def reads(self) -> tuple[str, ...]:
+        return (self.column,)
+
+    def keep(self, table: Table) -> Any:
+        return ["too_dark" if value < self.darkest else None for value in table.column(self.column).to_pylist()]
 
 
 class Costly(Brightness):
@@ -157,9 +168,6 @@ class Parity(Map):
     def reads(self) -> tuple[str, ...]:
         return (self.reads_column, "caption")
 
-    def writes(self) -> tuple[str, ...]:
-        return ("unit_of",)
-
     def schema(self) -> pa.Schema:
         return pa.schema([pa.field("unit_of", pa.int64())])
 
@@ -180,9 +188,6 @@ class Bad(Map):
 
     def reads(self) -> tuple[str, ...]:
         return ("caption",)
-
-    def writes(self) -> tuple[str, ...]:
-        return ("fine",)
 
     def schema(self) -> pa.Schema:
         return pa.schema([pa.field("fine", pa.bool_())])
@@ -298,11 +303,10 @@ def whole_means(part: Part, shared: Mapping[str, Any]) -> float:
 
 
 class Brighter(Map):
-    """Refuse what is darker than the pool's mean (an artifact)."""
+    """Brightness as a share of the pool's mean (an artifact)."""
 
     op: ClassVar[str] = "toy.brighter"
     ports: ClassVar[dict[str, str]] = {"total": "toy_total"}
-    share: float = 0.5
     _mean: float = 0.0
 
     def setup(self, artifacts: Mapping[str, Artifact]) -> None:
@@ -311,15 +315,25 @@ class Brighter(Map):
     def reads(self) -> tuple[str, ...]:
         return ("brightness",)
 
-    def writes(self) -> tuple[str, ...]:
-        return ("contrast",)
-
     def schema(self) -> pa.Schema:
         return pa.schema([pa.field("contrast", pa.float64())])
 
     def process(self, batch: Batch) -> dict[str, Any]:
         values = [value / self._mean for value in batch.column("brightness")]
-        return {"contrast": values, "reject": ["dim" if value < self.share else None for value in values]}
+        return {"contrast": values}
+
+
+class Contrasty(Filter):
+    """Rejects what has less contrast than a share of the pool's mean."""
+
+    op: ClassVar[str] = "toy.contrasty"
+    share: float = 0.5
+
+    def reads(self) -> tuple[str, ...]:
+        return ("contrast",)
+
+    def keep(self, table: Table) -> Any:
+        return ["dim" if value < self.share else None for value in table.column("contrast").to_pylist()]
 
 
 class Even(Select):
@@ -335,17 +349,17 @@ class Even(Select):
     def target_rows(self) -> int | None:
         return self.each
 
-    def units(self, table: Table) -> NDArray[np.int64]:
-        return table.column("unit_of").to_numpy()
+    def deal(self, table: Table) -> Table:
+        return table.rename_columns({"unit_of": "unit"})
 
     def plan(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
         if counts.sum() * self.multiplier < self.each:
             raise TargetError(f"each {self.each}: the pool can give {counts.sum() * self.multiplier}")
         return np.minimum(counts * self.multiplier, self.each)
 
-    def pick(self, rows: Table, units: NDArray[np.int64], quotas: NDArray[np.int64]) -> dict[str, Any]:
-        rank = ranks(self.seed, rows.column("key").to_pylist())
-        copies = np.zeros(rows.num_rows, dtype=np.int32)
+    def pick(self, lines: Table, counts: NDArray[np.int64], quotas: NDArray[np.int64]) -> dict[str, Any]:
+        rank, units = ranks(self.seed, lines.column("key").to_pylist()), lines.column("unit").to_numpy()
+        copies = np.zeros(lines.num_rows, dtype=np.int32)
         for unit in np.unique(units):
             mine = np.flatnonzero(units == unit)
             mine = mine[np.argsort(rank[mine])]
@@ -371,9 +385,6 @@ class PlainPack(Pack):
     def reads(self) -> tuple[str, ...]:
         return ("unit_of",)
 
-    def carried(self) -> tuple[str, ...]:
-        return ("unit_of",)
-
     def write(self, row: Mapping[str, Any], data: bytes, add: Callable[[str, bytes], int]) -> Packed:
         stem = f"{row['key']}-{row['item']}-{row['copy']}"
         offset = add(f"{stem}.{row['ext']}", data)
@@ -385,6 +396,7 @@ class PlainPack(Pack):
             len(row["caption"]),
             row["width"],
             row["height"],
+            {"unit_of": row["unit_of"]},
         )
 
     def finish(self, tars: list[tuple[str, int]]) -> dict[str, bytes]:
@@ -417,10 +429,12 @@ class Page(Report):
 STAGES: dict[str, tuple[type[Stage], tuple[str, ...], dict[str, str]]] = {
     "pool": (Numbers, (), {}),
     "bright": (Brightness, ("pool",), {}),
-    "dear": (Costly, ("bright",), {}),
+    "light": (Light, ("bright",), {}),
+    "dear": (Costly, ("light",), {}),
     "parity": (Parity, ("dear",), {}),
-    "total": (Total, ("bright",), {}),
-    "brighter": (Brighter, ("parity",), {"total": "total"}),
+    "total": (Total, ("light",), {}),
+    "contrast": (Brighter, ("parity",), {"total": "total"}),
+    "brighter": (Contrasty, ("contrast",), {}),
     "even": (Even, ("brighter",), {}),
     "dataset": (PlainPack, ("even",), {}),
     "page": (Page, ("dataset",), {}),

@@ -12,9 +12,8 @@ from PIL import Image
 
 from curate.codec.images import decode
 from curate.core.contracts import Batch, Sample
-from curate.core.errors import CurateError
 from curate.core.group import MemoryGroup
-from curate.image.duplicates import DropDuplicates, FindDuplicates
+from curate.image.duplicates import FindDuplicates
 from curate.image.fingerprint import Fingerprint
 from tests.codec import pictures
 from tests.image.test_perceptual import blobs
@@ -125,72 +124,3 @@ def test_unknown_hashes_and_sizes_are_no_duplicates() -> None:
     )
     assert as_dict(found(nothing.cast(SCHEMA))) == {}
     assert found(SCHEMA.empty_table())["summary"]["rows"] == 0
-
-
-def dropped(artifact: dict[str, Any], reject: str, keys: list[str]) -> pa.Table:
-    stage = DropDuplicates(reject=reject)
-    stage.setup({"sets": artifact})
-    return pa.table(stage.process(Batch(pa.table({"key": pa.array(keys, pa.string())}))))
-
-
-@pytest.mark.parametrize(
-    ("reject", "near", "exact"),
-    [
-        ("none", None, None),
-        ("exact", None, "exact_duplicate"),
-        ("near", "near_duplicate", "exact_duplicate"),
-        ("semantic", "near_duplicate", "exact_duplicate"),
-    ],
-)
-def test_drop_names_the_set_and_refuses_what_it_is_told(
-    rows: pa.Table, reject: str, near: str | None, exact: str | None
-) -> None:
-    keys = rows.column("key").to_pylist()
-    table = dropped(found(rows), reject, keys)
-    for row, line in enumerate(table.to_pylist()):
-        keeper, kind = EXPECTED.get(row, (row, "keeper"))
-        assert line == {
-            "duplicate_set": keys[keeper],
-            "duplicate_of": None if keeper == row else keys[keeper],
-            "reject": {"keeper": None, "near": near, "exact": exact}[kind],
-        }
-
-
-def test_drop_without_any_duplicates_keeps_all(rows: pa.Table) -> None:
-    alone = found(rows.slice(3, 1))
-    keys = ["f" * 32, "0" * 32]
-    assert dropped(alone, "near", keys).to_pylist() == [
-        {"duplicate_set": key, "duplicate_of": None, "reject": None} for key in keys
-    ]
-    assert dropped(alone, "near", []).num_rows == 0
-
-
-def semantic(rows: pa.Table) -> dict[str, Any]:
-    """What `duplicates.semantic` makes: row 5 stands for row 2."""
-    keys = rows.column("key").to_pylist()
-    table = pa.table(
-        {"key": [keys[2], keys[5]], "keeper": [keys[5]] * 2, "kind": ["semantic", "keeper"], "similarity": [0.98, 1.0]}
-    )
-    return {"duplicates": table, "summary": {"rows": 9, "sets": 1, "semantic_duplicates": 1}}
-
-
-def test_semantic_sets_have_columns_of_their_own(rows: pa.Table) -> None:
-    keys = rows.column("key").to_pylist()
-    stage = DropDuplicates(reject="semantic", column="semantic")
-    stage.setup({"sets": semantic(rows)})
-    assert stage.schema().names == list(stage.writes()) == ["semantic_set", "semantic_of"]
-    lines = pa.table(stage.process(Batch(rows.select(["key"])))).to_pylist()
-    for row, line in enumerate(lines):
-        dropped = row == 2
-        assert line == {
-            "semantic_set": keys[5 if dropped else row],
-            "semantic_of": keys[5] if dropped else None,
-            "reject": "semantic_duplicate" if dropped else None,
-        }
-
-
-@pytest.mark.parametrize("reject", ["exact", "near"])
-def test_what_would_refuse_nothing_is_refused(rows: pa.Table, reject: str) -> None:
-    with pytest.raises(CurateError, match=f"reject: '{reject}' refuses nothing, since its `sets` are semantic"):
-        DropDuplicates(reject=reject).setup({"sets": semantic(rows)})
-    DropDuplicates(reject="none").setup({"sets": semantic(rows)})

@@ -21,12 +21,14 @@ VIT = f"timm:vit_base_patch16_224?{TINY}&random=0"
 
 
 def _run(stage, count=5):
-    """(columns, the pictures' vectors straight from the encoder)."""
+    """(columns, the images' vectors straight from the encoder)."""
     stage.setup({})
     samples = [Sample(encoded(picture(seed=seed), "PNG"), decode) for seed in range(count)]
     prepared = [stage.prepare(sample) for sample in samples]
     keys = [f"{number:032x}" for number in range(count)]
-    columns = stage.process(Batch(pa.table({"key": pa.array(keys, pa.string())}), prepared))
+    batch = Batch(pa.table({"key": pa.array(keys, pa.string())}), prepared)
+    columns = stage.process(batch)
+    assert not batch.unfit and not batch.failed
     encoder = encoders.load(stage.encoder, device="cpu", precision=stage.precision)
     direct = encoder.encode([encoder.prepare(sample.image()) for sample in samples]).summary
     return columns, direct
@@ -36,11 +38,10 @@ def _run(stage, count=5):
 def test_columns_hold_the_encoders_vectors(encoder):
     stage = Embed(encoder=encoder, batch_size=2)
     columns, direct = _run(stage)
-    assert stage.writes() == ("embedding", "embedding_norm")
+    assert list(columns) == ["embedding", "embedding_norm"]
     assert columns["embedding"].type == vector_type(direct.shape[1])
     assert np.allclose(np.linalg.norm(from_binary(columns["embedding"]), axis=1), 1, atol=1e-3)
     assert np.allclose(from_binary(columns["embedding"], columns["embedding_norm"]), direct, rtol=2e-3, atol=2e-3)
-    assert columns["reject"] == [None] * 5
 
 
 def test_descriptor_has_not_changed():
@@ -53,16 +54,19 @@ def test_descriptor_has_not_changed():
 
 def test_an_empty_batch():
     columns, _ = _run(Embed(), 0)
-    assert [len(columns[name]) for name in ("embedding", "embedding_norm", "reject")] == [0, 0, 0]
+    assert [len(column) for column in columns.values()] == [0, 0]
     assert columns["embedding"].type == vector_type(728)
 
 
 def test_schema_says_where_vectors_come_from():
     stage = Embed(encoder=VIT, column="look")
+    before = stage.schema()
+    assert before.names == ["look", "look_norm"] and before.types == [pa.null(), pa.float32()]
+    assert b"encoder" not in before.field("look").metadata and stage.made() == {}
     columns, _ = _run(stage)
     schema = stage.schema()
     assert schema.names == ["look", "look_norm"]
-    assert schema.types == [columns["look"].type, columns["look_norm"].type]
+    assert schema.types == [columns["look"].type, pa.float32()]
     metadata = {key.decode(): value.decode() for key, value in schema.field("look").metadata.items()}
     assert metadata["encoder"] == VIT
     assert metadata["weights"] == "random:0"
@@ -75,23 +79,49 @@ _WILD = st.floats(width=32, allow_nan=True, allow_infinity=True)
 
 
 @given(arrays(np.float32, (6, 3), elements=_WILD | st.just(0.0)))
-def test_every_row_is_a_direction_or_a_reject(vectors):
-    columns = embedding_columns(vectors, "embedding")
-    rows = zip(vectors, columns["embedding"], columns["embedding_norm"], columns["reject"], strict=True)
-    for vector, unit, norm, reason in rows:
-        assert unit.is_valid == norm.is_valid == (reason is None)
+def test_every_row_has_a_direction_or_is_unusable(vectors):
+    batch = Batch(pa.table({"key": [""] * len(vectors)}))
+    columns = embedding_columns(batch, vectors, "embedding")
+    units = from_binary(columns["embedding"])
+    for row, (vector, norm) in enumerate(zip(vectors, columns["embedding_norm"], strict=True)):
+        reason = batch.unfit.get(row)
         if not np.isfinite(vector).all():
             assert reason == "nan_embedding"
         elif not vector.any():
             assert reason == "zero_embedding"
+        elif reason is None:
+            assert np.isfinite(norm) and norm > 0 and np.linalg.norm(units[row]) == pytest.approx(1, abs=1e-2)
+        else:
+            assert reason == "nan_embedding" and np.isinf(norm)
 
 
-def test_rejects_do_not_touch_their_neighbours():
+def test_bad_rows_do_not_touch_their_neighbours():
     vectors = np.array([[3, 4], [0, 0], [np.nan, 1], [0, 2]], dtype=np.float32)
-    columns = embedding_columns(vectors, "embedding")
-    assert columns["reject"] == [None, "zero_embedding", "nan_embedding", None]
-    assert columns["embedding_norm"].to_pylist() == [5, None, None, 2]
+    batch = Batch(pa.table({"key": [""] * 4}))
+    columns = embedding_columns(batch, vectors, "embedding")
+    assert batch.unfit == {1: "zero_embedding", 2: "nan_embedding"}
+    assert columns["embedding_norm"][[0, 3]].tolist() == [5, 2]
     assert np.allclose(from_binary(columns["embedding"])[[0, 3]], [[0.6, 0.8], [0, 1]], atol=1e-3)
+
+
+@pytest.mark.parametrize(("batch_size", "passes"), [(1, 128 * [1]), (50, 4 * [32]), (64, 2 * [64]), (999, [128])])
+def test_all_passes_of_a_batch_are_equally_large(batch_size, passes, monkeypatch):
+    stage = Embed(batch_size=batch_size)
+    stage.setup({})
+    seen = []
+
+    def encode(arrays, **_):
+        seen.append(len(arrays))
+        return encoders.Features(np.ones((len(arrays), stage._encoder.dim), np.float32))
+
+    monkeypatch.setattr(stage._encoder, "encode", encode)
+    rows = stage.batch_rows
+    columns = stage.process(Batch(pa.table({"key": [""] * rows}), [None] * rows))
+    assert seen == passes and len(columns["embedding"]) == rows
+
+
+def test_models_get_full_batches():
+    assert Embed(encoder=VIT).padded() and Embed(encoder="tiny").padded() and not Embed().padded()
 
 
 def test_what_enters_the_fingerprint(tmp_path):

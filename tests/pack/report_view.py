@@ -171,12 +171,13 @@ def balanced_pool(stage: SelectItems | None = None) -> MemoryView:
     counter = TextCounts()
     counts = counter.finish(counter.merge(iter([counter.partial(table)])))
     stage.setup({"counts": counts})
-    table = stage.dealt(table)
-    tally = np.bincount(stage.counted(table, stage.units(table)))
-    quotas = stage.plan(tally)
-    picked = stage.pick(table, stage.units(table), quotas)
+    lines = stage.deal(table)
+    of = lines.column("row").to_numpy()
+    lines = lines.append_column("key", table.column("key").take(lines.column("row")))
+    tally = np.bincount(lines.column("unit").drop_null().to_numpy())
+    picked = stage.pick(lines, tally, stage.plan(tally))
     for number, row in enumerate(rows):
-        mine = np.flatnonzero(picked["row"] == number)
+        mine = np.flatnonzero(of == number)
         row["item_copies"], row["item_expected"] = (picked[name][mine].tolist() for name in ("copies", "expected"))
         row["copies"] = sum(row["item_copies"])
         if not row["copies"]:
@@ -184,7 +185,7 @@ def balanced_pool(stage: SelectItems | None = None) -> MemoryView:
     view.stages = stages_of(view.rows)
     chosen = view.stages["select"]
     chosen.op, chosen.parameters = stage.op, stage.parameters()
-    chosen.ledger |= {"items": int((picked["copies"] > 0).sum()), "counters": {"items": len(picked["row"])}}
+    chosen.ledger |= {"items": int((picked["copies"] > 0).sum()), "counters": {"items": len(of)}}
     view.stages["inspect"].ledger["counters"] = {"html_entities": 12, "file_names": 190, "unheard_of": 0}
     return view
 

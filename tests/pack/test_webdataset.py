@@ -52,6 +52,11 @@ def pack(
     return packed
 
 
+def ignored(name: str, data: bytes) -> int:
+    """A tar that nobody looks into."""
+    return 0
+
+
 def samples(tar: Path) -> list[dict[str, Any]]:
     """As the webdataset library reads them."""
     with open(tar, "rb") as stream:
@@ -136,8 +141,8 @@ def test_text_comes_from_the_text_column_then_from_the_caption(pictures: list[by
     named = PackWebDataset(name="d", text="title")
     assert text(named, title="a title") == b"a title"
     assert text(named, title=None) is None
-    assert (named.reads(), named.reads_if_there()) == (("title",), ())
-    assert (plain.reads(), plain.reads_if_there()) == ((), ("text",))
+    assert (named.reads(), named.text_columns()) == (("title",), ("title",))
+    assert (plain.reads(), plain.text_columns()) == ((), ("text", "caption"))
 
 
 def test_a_sample_without_text_has_no_txt_and_says_so(tmp_path: Path, pictures: list[bytes]) -> None:
@@ -154,15 +159,14 @@ def test_carry_takes_columns_and_fields_of_meta(pictures: list[bytes]) -> None:
     stage = PackWebDataset(name="d", carry={"label": "meta.category", "rating": "meta.rating", "leaf": "cluster_1"})
     row = sample(7, pictures[0], cluster_1=12)
     assert stage.reads() == ("cluster_1",)
-    assert stage.carried() == ("label", "rating", "leaf")
-    assert stage.carried_values(row) == {"label": "shapes/stars", "rating": "7", "leaf": 12}
+    assert stage.write(row, pictures[0], ignored).carried == {"label": "shapes/stars", "rating": "7", "leaf": 12}
 
 
 def test_carry_as_a_list_keeps_names_and_absent_fields_are_null(pictures: list[bytes]) -> None:
     stage = PackWebDataset(name="d", carry=["duplicate_set", "meta.author", "meta.exif.camera"])
     meta = json.dumps({"exif": {"camera": "Leica"}})
-    values = stage.carried_values(sample(0, pictures[0], duplicate_set="ab", meta=meta))
-    assert values == {"duplicate_set": "ab", "author": None, "exif.camera": "Leica"}
+    packed = stage.write(sample(0, pictures[0], duplicate_set="ab", meta=meta), pictures[0], ignored)
+    assert packed.carried == {"duplicate_set": "ab", "author": None, "exif.camera": "Leica"}
 
 
 def test_carried_values_that_json_lacks_do_not_break_the_member(tmp_path: Path, pictures: list[bytes]) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from curate.core.contracts import Artifact, Batch, Map
 from curate.core.hashing import make_key
-from curate.core.items import PER_ITEM
+from curate.core.items import places_of
 from curate.text.counts import TextCounts
 
 LISTS = pa.list_(pa.list_(pa.string()))
@@ -24,11 +24,9 @@ class Said(Map):
     def reads(self) -> tuple[str, ...]:
         return ("caption",)
 
-    def writes(self) -> tuple[str, ...]:
-        return ("said", "language_said")
-
     def schema(self) -> pa.Schema:
-        return pa.schema([pa.field("said", LISTS, metadata=PER_ITEM), pa.field("language_said", pa.string())])
+        said = pa.field("said", LISTS, metadata=places_of("said"))
+        return pa.schema([said, pa.field("language_said", pa.string())])
 
     def process(self, batch: Batch) -> dict[str, Any]:
         captions = batch.column("caption")

@@ -24,7 +24,7 @@ def test_each_rule_that_changes_something_is_shown() -> None:
 def test_lines_of_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a  b\n\xff\nclean\n")))
     words = curate("text", "try", "-").words
-    assert "text a b" in words and "refused empty_caption" in words and "text clean (unchanged)" in words
+    assert "text a b" in words and "text (nothing is left)" in words and "text clean (unchanged)" in words
 
 
 def test_rules_by_name() -> None:

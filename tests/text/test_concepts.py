@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from curate.core.contracts import Batch
+from curate.core.items import family_of
 from curate.text.concepts import Concepts, lists_of
 from tests.text.wordnets import tiny, write_wordnet  # noqa: F401  (a fixture)
 
@@ -44,9 +45,10 @@ def test_texts_that_are_not_there_keep_their_places(tiny: Path) -> None:  # noqa
     assert out["actions"] == [[[], None, ["run.v.01"]], [], None, [None]]
 
 
-def test_rows_without_a_concept_can_be_refused(tiny: Path) -> None:  # noqa: F811
-    out, _ = ran([["run", "dogs"], ["run"], [], None], reject="no_concept")
-    assert out["reject"] == [None, "no_concept", "no_concept", "no_concept"]
+def test_places_are_those_of_the_texts() -> None:
+    for column in ("text", "sentences"):
+        fields = {field.name: field for field in Concepts(column=column).schema()}
+        assert [family_of(name, fields) for name in ("concepts", "actions")] == [column, column]
 
 
 def test_nothing_at_all(tiny: Path) -> None:  # noqa: F811

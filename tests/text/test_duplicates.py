@@ -15,7 +15,7 @@ from curate.core.errors import CurateError
 from curate.core.group import MemoryGroup
 from curate.core.hashing import make_key, ranks
 from curate.text import duplicates
-from curate.text.duplicates import DropTextDuplicates, FindTextDuplicates
+from curate.text.duplicates import DropTextDuplicates, FindTextDuplicates, TextCopies
 from curate.text.duplicates_kernels import normalised
 
 SAME = [
@@ -84,13 +84,17 @@ def found(texts: list[str | None], cuts: tuple[int, ...] = (), **parameters: Any
     return stage.fit(MemoryGroup([stage.load(whole.slice(a, b - a)) for a, b in pairwise(edges)]))
 
 
-def dropped(
-    texts: list[str | None], artifact: Artifact, **parameters: Any
-) -> tuple[list[int | None], list[str | None]]:
-    stage = DropTextDuplicates(**parameters)
+def told(texts: list[str | None], artifact: Artifact, **parameters: Any) -> pa.Table:
+    """`text_count` and `text_copy` of each row."""
+    stage = TextCopies(**parameters)
+    before = stage.schema()
     stage.setup({"sets": artifact})
-    columns = stage.process(Batch(table(texts)))
-    return columns["text_count"].to_pylist(), columns["reject"]
+    assert stage.schema().equals(before) and not stage.schema().equals(before, check_metadata=True)
+    return pa.table(stage.process(Batch(table(texts))), schema=stage.schema())
+
+
+def dropped(texts: list[str | None], artifact: Artifact, copies: int = 1) -> list[str | None]:
+    return DropTextDuplicates(copies=copies).keep(told(texts, artifact)).to_pylist()
 
 
 TEXTS = ["Stock photo", None, "stock photo!", "", "a dog", "STOCK PHOTO", "A dog.", "a cat", "😀"]
@@ -107,15 +111,21 @@ def test_sets_and_what_stays() -> None:
         "largest": 3,
         "made": {"column": "text", "punctuation": False, "digits": True, "keepers": 2},
     }
-    counts, reasons = dropped(TEXTS, artifact)
-    assert counts == [3, None, 3, None, 2, 3, 2, 1, 1]
+    columns = told(TEXTS, artifact)
+    assert columns["text_count"].to_pylist() == [3, None, 3, None, 2, 3, 2, 1, 1]
+    copies = columns["text_copy"].to_pylist()
+    assert [copies[row] for row in (1, 3, 7, 8)] == [None, None, 1, 1]
+    assert sorted(copies[row] for row in (0, 2, 5)) == [1, 2, 3] and sorted(copies[row] for row in (4, 6)) == [1, 2]
+    reasons = dropped(TEXTS, artifact)
     kept = Counter(normalised(text) for text, reason in zip(TEXTS, reasons, strict=True) if text and not reason)
     assert kept == {"stock photo": 1, "a dog": 1, "a cat": 1, "😀": 1}
-    assert Counter(dropped(TEXTS, artifact, copies=2)[1]) == {None: 8, "text_duplicate": 1}
-    with pytest.raises(CurateError, match=r"text.drop_duplicates.copies: 3, but its sets name 2 .* keepers: 3"):
+    assert Counter(dropped(TEXTS, artifact, copies=2)) == {None: 8, "text_duplicate": 1}
+    with pytest.raises(CurateError, match=r"text.drop_duplicates.copies: 3, but the sets name 2 .* keepers: 3"):
         dropped(TEXTS, artifact, copies=3)
-    with pytest.raises(CurateError, match=r"text.drop_duplicates.column: 'caption', but its sets are of .* 'text'"):
-        dropped(TEXTS, artifact, column="caption")
+    with pytest.raises(CurateError, match=r"text.drop_duplicates: 'text_copy' does not say .*; use `text.copies`"):
+        DropTextDuplicates().keep(pa.table({"text_copy": [1]}))
+    with pytest.raises(CurateError, match=r"text.copies.column: 'caption', but its sets are of .* 'text'"):
+        told(TEXTS, artifact, column="caption")
 
 
 def test_the_smallest_hashes_stay() -> None:
@@ -125,6 +135,8 @@ def test_the_smallest_hashes_stay() -> None:
         artifact = found(texts, seed=seed, keepers=3)
         expected = [keys[place] for place in np.argsort(ranks(seed, keys))[:3]]
         assert artifact["texts"].column("keys").to_pylist() == [expected]
+        copies = told(texts, artifact)["text_copy"].to_pylist()
+        assert [copies[keys.index(key)] for key in expected] == [1, 2, 3] and sorted(copies)[3:] == [4] * 6
 
 
 @given(st.lists(st.sampled_from(["a", "A!", "b", "c c", "C  c", "d", "", None]), max_size=30), st.data())
@@ -132,7 +144,7 @@ def test_however_rows_are_cut(texts: list[str | None], data: st.DataObject) -> N
     cuts = tuple(sorted(data.draw(st.lists(st.integers(0, len(texts)), max_size=3))))
     whole, parts = found(texts, keepers=2), found(texts, cuts, keepers=2)
     assert whole["texts"].equals(parts["texts"]) and whole["summary"] == parts["summary"]
-    counts, reasons = dropped(texts, whole, copies=2)
+    counts, reasons = told(texts, whole)["text_count"].to_pylist(), dropped(texts, whole, copies=2)
     truth = Counter(normalised(text) for text in texts if text)
     assert counts == [truth[normalised(text)] if text else None for text in texts]
     kept = Counter(normalised(text) for text, reason in zip(texts, reasons, strict=True) if text and not reason)
@@ -149,7 +161,8 @@ def test_many_buckets_are_the_same_as_one(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_pool_without_texts() -> None:
     artifact = found([None, ""])
     assert artifact["texts"].num_rows == 0 and artifact["summary"]["rows"] == 0
-    assert dropped([None, "", "new"], artifact) == ([None, None, 1], [None] * 3)
+    assert told([None, "", "new"], artifact)["text_copy"].to_pylist() == [None, None, 1]
+    assert dropped([None, "", "new"], artifact) == [None] * 3 and dropped([], artifact) == []
     assert found([])["summary"]["texts"] == 0
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from curate.core.contracts import Artifact, Batch
 from curate.core.errors import InputError
-from curate.core.items import per_item
+from curate.core.items import family_of, per_item
 from curate.text.hashtag_lexicon import wordnet_lexicon
 from curate.text.hashtag_map import MAP, HashtagMap
 from curate.text.hashtags import Hashtags
@@ -83,8 +83,10 @@ def test_edits_and_what_they_decide(tiny: Path, tmp_path: Path) -> None:  # noqa
         stage.finish(stage.merge(iter([stage.partial(table(TAGS))])))
 
 
-def hashtags(tags: list[Any], artifact: Artifact, **parameters: Any) -> tuple[dict[str, Any], dict[str, int]]:
-    stage = Hashtags(**parameters)
+def hashtags(tags: list[Any], artifact: Artifact) -> tuple[dict[str, Any], dict[str, int]]:
+    stage = Hashtags()
+    fields = {field.name: field for field in stage.schema()}
+    assert [family_of(name, fields) for name in fields] == ["hashtag_nouns"] * 2
     stage.setup({"map": artifact})
     batch = Batch(table(tags))
     out = stage.process(batch)
@@ -96,11 +98,10 @@ def hashtags(tags: list[Any], artifact: Artifact, **parameters: Any) -> tuple[di
 
 def test_canonical_tags_of_rows(tiny: Path) -> None:  # noqa: F811
     artifact = built(table(TAGS))
-    out, counters = hashtags([*TAGS[:3], ["new", "!!"]], artifact, reject="no_hashtag")
+    out, counters = hashtags([*TAGS[:3], ["new", "!!"]], artifact)
     assert out == {
         "hashtag_nouns": [[["dog", "hot dog"]], [["hot dog", "sofa"]], [[]], [[]]],
         "hashtag_actions": [[[]], [["run"]], [[]], [[]]],
-        "reject": [None, None, "no_hashtag", "no_hashtag"],
     }
     assert counters == {"tags_mapped": 6, "tags_unknown": 1}
 

@@ -116,7 +116,7 @@ COLUMNS = {
 
 def test_reasons_of_the_filter() -> None:
     def reasons(**parameters: Any) -> list[str | None]:
-        return LanguageFilter(**parameters).process(batch(**COLUMNS))["reject"].to_pylist()
+        return LanguageFilter(**parameters).keep(batch(**COLUMNS).table).to_pylist()
 
     assert reasons(languages=["en"]) == [None, "language_uncertain", "language", "language", "no_language"]
     assert reasons(languages=["de", "en"], threshold=0.0) == [None, None, None, "language", "no_language"]
@@ -133,7 +133,7 @@ def test_what_is_no_code_is_told(code: str, hint: str) -> None:
         LanguageFilter(languages=[code])
 
 
-def test_a_filter_without_columns_runs(tmp_path: Path) -> None:
+def test_a_filter_behind_its_columns_runs(tmp_path: Path) -> None:
     made = Pipeline().add("pool", Mixed(namespace="mixed")).add("text", Clean(), "pool")
     made.add("language", Language(), "text").add("english", LanguageFilter(languages=["en"], threshold=0.9), "language")
     entry = run(made.check(), str(tmp_path)).ledger["english"]

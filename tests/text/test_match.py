@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 
 from curate.core.contracts import Batch
-from curate.core.items import per_item
+from curate.core.items import family_of, per_item
 from curate.text.match import Match
 
 ENTRIES = ["bird", "cream", "ice", "ice cream"]
@@ -20,7 +20,8 @@ def ran(texts: pa.Array, **parameters: Any) -> tuple[dict[str, Any], Batch]:
     batch = Batch(pa.table({stage.column: texts}))
     out = stage.process(batch)
     assert out[stage.output].type == stage.schema().field(stage.output).type
-    assert per_item(stage.schema().field(stage.output))
+    fields = {stage.output: Match(**parameters).schema().field(stage.output)}
+    assert per_item(fields[stage.output]) and family_of(stage.output, fields) == stage.column
     return {name: value.to_pylist() for name, value in out.items()}, batch
 
 
@@ -32,9 +33,8 @@ def test_entries_of_texts() -> None:
 
 def test_entries_of_several_texts_a_row() -> None:
     column = pa.array([["a bird", None, "x"], [], None, ["ICE", "bird of ice"]], LISTS)
-    out, batch = ran(column, column="sentences", output="found", reject="no_entry")
+    out, batch = ran(column, column="sentences", output="found")
     assert out["found"] == [[["bird"], None, []], [], None, [["ice"], ["bird", "ice"]]]
-    assert out["reject"] == [None, "no_entry", "no_entry", None]
     assert batch.counters["texts_unmatched"] == 1
 
 

@@ -32,24 +32,20 @@ def zipf(texts: int, entries: int = 200, seed: int = 0) -> pa.Table:
 
 
 def ran(stage: SelectItems, rows: pa.Table, counts: Artifact, buckets: int = 1) -> list[dict[str, Any]]:
-    """What the engine would pick, over buckets of rows dealt by key."""
+    """What the engine would pick, over buckets of whole rows."""
     stage.setup({"counts": counts})
-    rows = stage.dealt(rows)
-    units = stage.units(rows)
-    tally = np.bincount(stage.counted(rows, units))
+    lines = stage.deal(rows)
+    row = lines.column("row").to_numpy()
+    assert np.all(np.diff(row) >= 0) and set(row) == set(range(rows.num_rows))
+    lines = lines.append_column("key", rows.column("key").take(lines.column("row")))
+    tally = np.bincount(lines.column("unit").drop_null().to_numpy())
     quotas = stage.plan(tally)
     found = []
     for bucket in range(buckets):
-        part = rows.take(pa.array(np.arange(bucket, rows.num_rows, buckets)))
-        stage.planned(tally, quotas)
-        picked = stage.pick(part, units[bucket::buckets], quotas)
-        keys = part.column("key").to_pylist()
-        parts = [picked[name].tolist() for name in ("row", "copies", "expected")]
-        parts += [picked[name].to_pylist() for name in ("item", "reject")]
-        assert np.all(np.diff(picked["row"]) >= 0) and set(parts[0]) == set(range(part.num_rows))
-        for row, copies, expected, item, reject in zip(*parts, strict=True):
-            found.append({"key": keys[row], "item": item, "copies": copies, "expected": expected, "reject": reject})
-    return sorted(found, key=lambda row: (row["key"], row["item"]))
+        part = lines.filter(pa.array(row % buckets == bucket))
+        picked = stage.pick(part, tally, quotas)
+        found += pa.table({name: part.column(name) for name in ("key", "item")} | picked).to_pylist()
+    return sorted(found, key=lambda line: (line["key"], line["item"]))
 
 
 def entry_counts(rows: pa.Table, picked: list[dict[str, Any]], field: str) -> Counter[str]:

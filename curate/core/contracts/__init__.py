@@ -6,7 +6,7 @@ Filter   keep(table) -> a reason or null per row, or per item     a mask
 Derive   children(sample) -> samples made out of it               a derived pool
 Reduce   partial(table) -> state, merge(states), finish(state)    an artifact
 Fit      load(table) -> arrays, fit(group)                        an artifact
-Select   plan(counts) -> quotas, pick(rows) -> copies             a selection
+Select   plan(counts) -> quotas, pick(lines) -> copies            a selection
 Pack     write(row, bytes, tar)                                   a dataset
 Report   render(view) -> files                                    an artifact that people look at
 """

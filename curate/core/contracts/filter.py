@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
+
 from curate.core.contracts.stage import Stage, Table
 
 
@@ -21,6 +23,10 @@ class Filter(Stage):
     def places(self) -> str | None:
         """None where `keep` judges rows; the list column whose places its reasons follow where it judges items."""
         return None
+
+    def check(self, columns: pa.Schema) -> None:
+        """Raise CurateError where these columns cannot be judged. Called before anything runs, with all columns that
+        reach the stage; `pa.null()` is a type that is not known yet."""
 
     def keep(self, table: Table) -> Any:
         """Reasons (n,): null keeps the row, a snake_case word rejects it. For items (`places`): a list per row, of the

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from curate.core.contracts.stage import Stage
@@ -20,6 +20,8 @@ class Packed:
     text_size: int = 0
     width: int | None = None
     height: int | None = None
+    carried: dict[str, Any] = field(default_factory=dict)
+    """Further columns of the index, the same names for every sample."""
 
 
 class Pack(Stage):
@@ -29,30 +31,19 @@ class Pack(Stage):
     shard_rows: int = 1000
     seed: int = 0
 
-    def texts(self) -> tuple[str, ...]:
-        """Columns of which the first that is there holds an item's text: with a value per item, if items are packed."""
-        return ()
-
     def reads(self) -> tuple[str, ...]:
-        """Columns that `write` needs or that the index carries."""
+        """Columns that `write` needs."""
         return ()
 
-    def reads_if_there(self) -> tuple[str, ...]:
-        """Columns that `write` uses when something upstream writes them."""
+    def text_columns(self) -> tuple[str, ...]:
+        """Columns that may hold a sample's text, best first: `write` gets those that exist, and it is no error if one
+        does not. Where items are packed, the first that exists must have a value per item."""
         return ()
 
     def write(self, row: Mapping[str, Any], data: bytes, add: Callable[[str, bytes], int]) -> Packed:
         """Put one sample into the tar; `add(member name, bytes)` returns the offset of the member's bytes. Raise Reject
         before anything is added, to leave the sample out. Of per-item columns, `row` has the item's element."""
         raise NotImplementedError
-
-    def carried(self) -> tuple[str, ...]:
-        """Columns that go into the index beside the fixed ones."""
-        return ()
-
-    def carried_values(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Their values for a row."""
-        return {name: row[name] for name in self.carried()}
 
     def finish(self, tars: list[tuple[str, int]]) -> dict[str, bytes]:
         """(file name, samples) of every tar -> further files by name (sizes.json, wids index)."""

@@ -1,8 +1,9 @@
 """What all contracts have in common.
 
 A stage is a frozen pydantic model. Its fields are its parameters; the constructor only stores them. A parameter is
-semantic (it enters the fingerprint), `Runtime` (threads, batch size, paths: never in it) or a `Secret`. A stage knows
-nothing of Ray, paths, retries or progress: the engine hands it tables and takes tables.
+semantic (it enters the fingerprint), `Runtime` (threads, batch size, paths: never in it) or a `Secret` (a reference to
+a value that only the process which needs it reads). A stage knows nothing of Ray, paths, retries or progress: the
+engine hands it tables and takes tables.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self, TypeAlias
 
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
 
-from curate.core.secrets import Secret
+from curate.core.secrets import Secret, holds_secret, is_secret, references
 
 Table: TypeAlias = pa.Table
 Artifact: TypeAlias = Mapping[str, Any]  # name -> pa.Table | np.ndarray | JSON-able dict or list
@@ -41,7 +43,8 @@ class Resources:
 class Stage(BaseModel):
     """Common to all contracts. `op` names the stage in recipes; `version` rises when its output changes."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+    # a secret given in place of its reference must not be in pydantic's message
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, hide_input_in_errors=True)
 
     op: ClassVar[str] = ""
     version: ClassVar[int] = 1
@@ -50,6 +53,21 @@ class Stage(BaseModel):
     optional_ports: ClassVar[tuple[str, ...]] = ()
     """Ports that a recipe may leave out; `setup` then finds nothing under their names. A port that has a parameter's
     name replaces its value: exactly one of the two is given, and the parameter is null where the port is."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        for name, info in cls.model_fields.items():
+            alone = is_secret(info.annotation) and not isinstance(info.default, str)
+            secret = holds_secret(info.annotation) or Secret in info.metadata
+            assert alone or not secret, f"{cls.__name__}.{name}: write `{name}: Secret` or `{name}: Secret | None`"
+
+    @field_validator("*", check_fields=False)
+    @classmethod
+    def _no_secret_in_the_fingerprint(cls, value: Any, info: ValidationInfo) -> Any:
+        for reference in references(value) if is_semantic(cls.model_fields[str(info.field_name)]) else ():
+            rule = "would enter the fingerprint; only parameters of type Secret take a reference"
+            raise PydanticCustomError("secret_reference", f"{reference} {rule}")
+        return value
 
     def parameters(self) -> dict[str, Any]:
         """The semantic parameters, JSON-able: what enters the fingerprint."""
@@ -68,7 +86,8 @@ class Stage(BaseModel):
         return self
 
     def preflight(self) -> list[str]:
-        """Problems that would stop this stage later, a line each: missing weights, credentials, folders."""
+        """Problems that would stop this stage later, a line each: missing weights, folders. Runs on the submitting
+        machine, which need not have the secrets: the engine checks those where the stage will run."""
         return []
 
     def setup(self, artifacts: Mapping[str, Artifact]) -> None:
@@ -82,7 +101,7 @@ class Stage(BaseModel):
 
 def kind_of(info: Any) -> str:
     """`semantic`, `runtime` or `secret`: what a parameter's field says it is."""
-    if "Secret" in str(info.annotation) or any(item is Secret for item in info.metadata):
+    if is_secret(info.annotation):
         return "secret"
     return "runtime" if is_runtime(info.metadata) else "semantic"
 

@@ -1,0 +1,1 @@
+"""Figures of docs/benchmarks.md. Each file prints its own, beside a peer or a limit measured in the same run."""

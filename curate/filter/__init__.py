@@ -1,0 +1,1 @@
+"""Which rows go on, by any column: thresholds that need no code."""

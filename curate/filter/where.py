@@ -1,0 +1,142 @@
+"""`filter.where`: rows, or items of rows, for which an SQL expression over their columns is true."""
+
+from __future__ import annotations
+
+import difflib
+import warnings
+from typing import ClassVar
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import Field, field_validator
+
+from curate.core.contracts import Filter, Table
+from curate.core.errors import CurateError
+from curate.core.items import family_of, per_item
+from curate.filter.expressions import FUNCTIONS, Expression, parse
+from curate.filter.flat import Flat, flattened
+
+# A recipe calls the expression `keep`, and so is the contract's method: pydantic warns of it. See the end of this file.
+warnings.filterwarnings("ignore", 'Field name "keep" in "Where"')
+
+
+class Where(Filter):
+    """Keep rows for which an SQL expression is true.
+
+    Rejects: `reason` where it is false; `reason` + _null where a column that it names is null, or the result is.
+    """
+
+    op: ClassVar[str] = "filter.where"
+
+    keep: str = Field(
+        max_length=10_000,
+        description="SQL expression over columns: least(width, height) >= 256 and aspect < 3. Beside operators, "
+        f"case, in, between, like and is null it may call {', '.join(FUNCTIONS)}. Integers are computed in 64 "
+        "bits; a value that cannot be cast is null; NaN is greater than every number.",
+    )
+    reason: str = Field(
+        pattern="^[a-z][a-z0-9_]*$", description="What the ledger calls rows for which it is false: too_small."
+    )
+    keep_null: bool = Field(
+        False,
+        description="Whether a row is kept if a column of the expression is null, whatever the others are; it is "
+        "rejected as `reason` + _null otherwise. So `is null` and coalesce are for values that the expression "
+        "computes, not for columns.",
+    )
+    items: str | None = Field(
+        None,
+        description="A column with a value per item (sentences), whose items are then judged instead of rows; "
+        "columns with a value per row count for each of a row's items.",
+    )
+
+    @field_validator("keep")
+    @classmethod
+    def _row_wise(cls, sql: str) -> str:
+        parse(sql)
+        return sql
+
+    @property
+    def expression(self) -> Expression:
+        return parse(self.__dict__["keep"])
+
+    def reads(self) -> tuple[str, ...]:
+        names = [*self.expression.columns, *([self.items] if self.items else [])]
+        return tuple(name for name in dict.fromkeys(names) if name != "key")
+
+    def places(self) -> str | None:
+        return self.items
+
+    def check(self, columns: pa.Schema) -> None:
+        """Whether the expression fits columns of these types (pa.null(): not known yet). Raises CurateError."""
+        fields = {"key": pa.field("key", pa.string())} | {field.name: field for field in columns}
+        self._check_names(fields)
+        self._check_items(fields)
+        used = [fields[name] for name in self.expression.columns]
+        kinds = [_of_item(field) if self.items and per_item(field) else field.type for field in used]
+        for field, kind in zip(used, kinds, strict=True):
+            if pa.types.is_fixed_size_binary(kind):
+                raise CurateError(f"keep: {field.name!r} holds {kind}, a vector; name a column of numbers or texts")
+        if not any(pa.types.is_null(kind) for kind in kinds):
+            empty = {field.name: pa.array([], kind) for field, kind in zip(used, kinds, strict=True)}
+            self._judged(pa.table(empty))
+
+    def _check_names(self, fields: dict[str, pa.Field]) -> None:
+        for parameter, names in {"keep": self.expression.columns, "items": (self.items,)}.items():
+            for name in names:
+                if name is not None and name not in fields:
+                    near = difflib.get_close_matches(name, list(fields), n=1)
+                    hint = f"did you mean {near[0]!r}?" if near else f"the columns are {', '.join(fields)}"
+                    raise CurateError(f"{parameter}: the column {name!r} is missing; {hint}")
+
+    def _check_items(self, fields: dict[str, pa.Field]) -> None:
+        listed = [name for name in self.expression.columns if per_item(fields[name])]
+        if self.items is None:
+            if listed:
+                text = f"{listed[0]!r} has a value per item; set `items: {family_of(listed[0], fields)}` to judge items"
+                raise CurateError(f"keep: {text}, or use a column with a value per row")
+            return
+        if not per_item(fields[self.items]):
+            raise CurateError(f"items: {self.items!r} has a value per row; name a column such as sentences")
+        if not listed:
+            raise CurateError("items: the expression names no column with a value per item; leave `items` out")
+        family = family_of(self.items, fields)
+        for name in listed:
+            if family_of(name, fields) != family:
+                other = f"is about items of {family_of(name, fields)!r}, and {self.items!r} of {family!r}"
+                raise CurateError(f"keep: {name!r} {other}; use a filter for each")
+
+    def _keep(self, table: Table) -> pa.Array:
+        if self.items is None:
+            return self._reasons(self._judged(table.select(self.expression.columns)))
+        flat = flattened(table, {*self.expression.columns, self.items}, self.items)
+        return flat.nested(self._reasons(self._judged(flat.table.select(self.expression.columns)), flat))
+
+    def _judged(self, table: Table) -> pl.Series:
+        try:
+            return self.expression.judge(pl.from_arrow(table))  # type: ignore[arg-type]  # a table is a DataFrame
+        except ValueError as error:
+            raise CurateError(f"keep: {error}") from None
+
+    def _reasons(self, kept: pl.Series, flat: Flat | None = None) -> pa.Array:
+        """True, False or null for each row -> a reason or null (n,)."""
+        if self.keep_null:
+            kept = kept.fill_null(True)
+        if flat is not None:
+            kept = kept | ~pl.Series(flat.there)
+        if kept.null_count() == 0 and kept.all():
+            return pa.nulls(len(kept), pa.string())
+        mask = kept.to_arrow()
+        reasons = pc.if_else(mask, pa.scalar(None, pa.string()), self.reason)
+        if mask.null_count:
+            reasons = pc.if_else(pc.is_null(mask), f"{self.reason}_null", reasons)
+        return reasons
+
+
+def _of_item(field: pa.Field) -> pa.DataType:
+    return field.type if pa.types.is_null(field.type) else field.type.value_type
+
+
+# Parameters lie in a stage's `__dict__`, where pydantic looks for them. A property of the class comes before it: `keep`
+# of a stage is the method, and only this file needs the parameter.
+Where.keep = property(lambda stage: stage._keep)  # type: ignore[assignment,method-assign]
