@@ -52,7 +52,7 @@ class Survey(NamedTuple):
 
 
 def survey(data: bytes, max_pixels: int = MAX_PIXELS, most_pixels: int = MOST_PIXELS) -> Survey:
-    """Count the frames without decoding one. Raises Undecodable: also for a frame above `max_pixels`, and for all
+    """Count the frames before any is decoded. Raises Undecodable: also for a frame above `max_pixels`, and for all
     frames together above `most_pixels`."""
     name = images._known_format(data)
     try:
@@ -63,6 +63,8 @@ def survey(data: bytes, max_pixels: int = MAX_PIXELS, most_pixels: int = MOST_PI
             first = int(getattr(image, "default_image", False))
             count = getattr(image, "n_frames", 1) - first if name in ANIMATED else 1
             area = count * image.width * image.height
+            if name == "gif" and count == 1:  # it does not say how many it has: one cut in its first looks like a still
+                image.load()
     except Exception as error:  # noqa: BLE001 - the sample boundary
         raise images._undecodable(name, data, error) from None
     if count > 1 and (area > most_pixels or count > MOST_FRAMES):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,14 +24,24 @@ def make_key(namespace: str, source_id: str) -> str:
     return digest.hexdigest()
 
 
+def make_child_key(parent: str, kind: str, span: Mapping[str, Any]) -> str:
+    """128-bit key of a sample made out of another one: of which, what it is, and which part of it."""
+    text = "\0".join((parent, kind, canonical(span)))
+    return hashlib.blake2b(text.encode(), digest_size=16, person=_person("\0child")).hexdigest()
+
+
+def canonical(value: Any) -> str:
+    """The one JSON text of a value: keys sorted, no spaces. ValueError for NaN and infinities."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
 def _person(namespace: str) -> bytes:
     return hashlib.blake2b(namespace.encode(), digest_size=16).digest()
 
 
 def digest(value: Any) -> str:
     """Digest (32 hex characters) of a JSON-able value, with keys sorted: the fingerprint of a noun."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return hashlib.blake2b(canonical(value).encode(), digest_size=16).hexdigest()
 
 
 def digest_bytes(chunks: Iterable[bytes]) -> str:

@@ -18,7 +18,11 @@ from curate.core.errors import RecipeError
 from curate.core.pipeline import RESERVED, Pipeline, build_stage
 
 ENVIRONMENT = re.compile(r"\$\{[^}]*\boc\.env\b")
-"""OmegaConf's resolver of environment variables: it would put their values into fingerprints and records."""
+"""OmegaConf's resolver of environment variables."""
+NO_ENVIRONMENT = (
+    "${oc.env:…} would store the variable's value in the workspace; give env:NAME to a parameter of type Secret, "
+    "or the value by --set if it is no secret"
+)
 TOP = ("vars", "workspace", "stages", "description")
 Places = dict[tuple[str, ...], int]
 
@@ -88,19 +92,15 @@ def _problem(error: yaml.YAMLError) -> str:
 
 
 def _check_environment(value: Any, path: tuple[str, ...], places: Places, file: str) -> None:
-    if isinstance(value, (dict, list)):
-        inside = value.items() if isinstance(value, dict) else (("", item) for item in value)
-        for name, item in inside:
-            _check_environment(item, (*path, str(name)) if name != "" else path, places, file)
+    if isinstance(value, dict):
+        for name, item in value.items():
+            _check_environment(item, (*path, str(name)), places, file)
+    elif isinstance(value, list):
+        for item in value:
+            _check_environment(item, path, places, file)
     elif isinstance(value, str) and ENVIRONMENT.search(value):
         line = next((f":{places[path[:n]]}" for n in range(len(path), 0, -1) if path[:n] in places), "")
-        raise RecipeError(f"{file}{line}: {'.'.join(path[1:] or path)}: {_NO_ENVIRONMENT}")
-
-
-_NO_ENVIRONMENT = (
-    "${oc.env:…} would store the variable's value in the workspace; give env:NAME to a parameter of type Secret, "
-    "or the value by --set if it is no secret"
-)
+        raise RecipeError(f"{file}{line}: {'.'.join(path[1:] or path)}: {NO_ENVIRONMENT}")
 
 
 def _override(raw: dict[str, Any], override: str, file: str) -> None:
@@ -113,7 +113,7 @@ def _override(raw: dict[str, Any], override: str, file: str) -> None:
     except yaml.YAMLError as error:
         raise RecipeError(f"--set {name}: the value is not YAML ({_problem(error)}); quote it") from None
     if ENVIRONMENT.search(value):
-        raise RecipeError(f"--set {name}: {_NO_ENVIRONMENT}")
+        raise RecipeError(f"--set {name}: {NO_ENVIRONMENT}")
     variables, stages = raw["vars"] or {}, raw["stages"]
     stage, dot, parameter = name.partition(".")
     if not dot and name in variables:

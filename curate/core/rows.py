@@ -108,7 +108,11 @@ class Rows:
 
     def _pool_fate(self, shard: Shard, fate: Fate) -> None:
         names = ["reject"] + (["parent_row"] if self.parents is not None else [])
-        table = self.storage.read_table(shard.table, columns=names)
+        try:
+            table = self.storage.read_table(shard.table, columns=names)
+        except (FileNotFoundError, pa.ArrowInvalid) as error:
+            place, text = self.storage.url_of(shard.table), " ".join(str(error).split())[:200]
+            raise StorageError(f"{place}: the table of this shard is corrupt or missing ({text}); restore it") from error
         rejects = table.column("reject").to_numpy(zero_copy_only=False)
         left = np.flatnonzero([reason is not None for reason in rejects])
         fate.leave(left, 0, rejects[left])

@@ -150,11 +150,12 @@ def references(value: Any) -> Iterator[str]:
 # --- messages of others -----------------------------------------------------------------------------------------------
 
 
-def redact(text: str) -> str:
-    """The text without any secret that this process has read, its usual encodings included."""
-    for value, reference in list(_read.items()):
+def redact(text: str, secrets: Iterable[Secret] = ()) -> str:
+    """The text without these secrets and without any that this process has read, their usual encodings included."""
+    known = {secret._look()[0]: secret.reference for secret in secrets} | _read
+    for value in filter(None, known):
         for form in sorted(_forms(value), key=len, reverse=True):
-            text = text.replace(form, f"[{reference}]")
+            text = text.replace(form, f"[{known[value]}]")
     return text
 
 

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from curate.core import faults
 from curate.core.errors import AlreadyExistsError, StorageError
 
-FORMAT = 1
+FORMAT = 2
 TEMPORARY = ".tmp"
 
 
@@ -203,7 +203,7 @@ def open_storage(url: str) -> Storage:
 
 
 def open_workspace(url: str, *, create: bool = True) -> Storage:
-    """A workspace of this format; a new one is marked, unless `create` is False. Another format is refused."""
+    """A workspace of this format; a new one is marked, unless `create` is False. Another format is an error."""
     try:
         storage = open_storage(str(url))
         there = storage.exists("format.json")
@@ -219,7 +219,11 @@ def open_workspace(url: str, *, create: bool = True) -> Storage:
         text = " ".join(f"{type(error).__name__}: {error}".split())
         raise StorageError(f"{url}: cannot be used as a workspace ({text}); check URL and credentials") from error
     if found != FORMAT:
-        raise StorageError(f"{storage.url}: format {found}, this version reads {FORMAT}; use another workspace")
+        written = "an older" if isinstance(found, int) and found < FORMAT else "another"
+        raise StorageError(
+            f"{storage.url}: this workspace has format {found}, written by {written} version; this version reads format "
+            f"{FORMAT}: choose another workspace and run the recipe there"
+        )
     return storage
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.core.nouns import Shard
+from curate.core.nouns import read_shards
 from curate.core.storage import Storage
 from curate.core.tombstones import COLUMNS, Tombstones
 
@@ -29,16 +29,15 @@ def affected_datasets(storage: Storage, buried: Tombstones) -> dict[str, int]:
 
 
 def _keys(storage: Storage, buried: Tombstones) -> set[str]:
-    """Buried keys, with those of pool rows buried by URL or digest."""
+    """Buried keys, with those of pool rows buried by URL or digest, and of samples made out of a buried one."""
     keys = set(buried.values.get("key", ()))
-    if not (buried.values.get("url") or buried.values.get("sha256")):
-        return keys
+    every = bool(buried.values.get("url") or buried.values.get("sha256"))
     tables = {
-        shard["table"]
+        shard.table
         for file in storage.list("pools")
         if file.endswith("/manifest.json")
-        for shard in storage.read_table(f"pools/{file.removesuffix('manifest.json')}shards.parquet").to_pylist()
-        if set(Shard.__dataclass_fields__) <= set(shard)
+        for shard in read_shards(storage, f"pools/{file.removesuffix('/manifest.json')}")
+        if every or (keys and shard.parent)
     }
     for path in sorted(tables):
         table = storage.read_table(path, columns=list(COLUMNS))

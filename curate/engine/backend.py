@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from curate.core.contracts import Resources, Stage
 from curate.core.errors import CurateError, StorageError
 from curate.core.nouns import StoredArtifact
+from curate.core.secrets import redact, redacted
 from curate.core.storage import Storage
 
 ATTEMPTS = 3
@@ -82,11 +83,12 @@ def attempt(function: Callable[..., Any], payload: Any, shared: Any = None) -> t
         try:
             return function(payload) if shared is None else function(payload, shared), None
         except StorageError as error:
-            message = str(error)
-        except CurateError:
+            message = redact(str(error))
+        except CurateError as error:
+            redacted(error)
             raise
         except Exception as error:  # noqa: BLE001 - what a shard can do wrong has no list; the bound and the ledger keep it honest
-            message = f"{type(error).__name__}: {error}"
+            message = redact(f"{type(error).__name__}: {error}")
         if number < ATTEMPTS:
             time.sleep(BACKOFF_SECONDS * 2 ** (number - 1))
     return None, " ".join(message.split())

@@ -64,7 +64,7 @@ def run_batch(stage: Map, table: pa.Table, prepared: list[Any], pad: int = 0) ->
     try:
         columns = stage.process(batch)
     except Reject as reject:
-        return _halve(stage, table.slice(0, rows), prepared[:rows], pad, UNUSABLE, reject.reason, "")
+        return _halve(stage, table.slice(0, rows), prepared[:rows], pad, UNUSABLE, redact(reject.reason), "")
     except CurateError:
         raise
     except Exception as error:  # noqa: BLE001 - the sample boundary: find which row it is
@@ -95,7 +95,7 @@ def _judged(stage: Map, schema: pa.Schema, columns: dict[str, Any], batch: Batch
     for code, named in ((ERROR, batch.failed), (UNUSABLE, batch.unfit)):
         for row, why in named.items():
             if row < rows:
-                status[row], reason[row] = code, why
+                status[row], reason[row] = code, redact(str(why))
     bad = status != DONE
     if bad.any():
         index = pa.array(np.arange(rows), mask=bad)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,6 +22,8 @@ from curate.engine.passes import ATTEMPTS, PassTask, Point, Step, mask_file, run
 SPREAD = 4
 """Tasks per worker at least, where there is work for so many."""
 Line = dict[str, Any]
+Stretch = tuple[int, int]
+"""Rows first .. stop - 1."""
 
 
 def passes(ctx: Context, nodes: list[Node]) -> list[Node]:
@@ -72,7 +74,14 @@ class Plan:
 
 
 def make_plan(ctx: Context, nodes: list[Node]) -> Plan:
-    """The pass of some nodes; sets what is known of each in `ctx.built`."""
+    """The pass of some nodes, with what lies in the workspace."""
+    plan = lay_out(ctx, nodes)
+    survey(ctx, plan)
+    return plan
+
+
+def lay_out(ctx: Context, nodes: list[Node]) -> Plan:
+    """The pass of some nodes; sets what is known of each in `ctx.built`. Looks at nothing that gc may remove."""
     names = {node.name for node in nodes}
     steps = tuple(_step(ctx, node, names) for node in nodes)
     points = tuple(_points(ctx, nodes, names))
@@ -87,15 +96,12 @@ def make_plan(ctx: Context, nodes: list[Node]) -> Plan:
                 by_shard[shard] = (*by_shard.get(shard, ()), file)
     pool = ctx.pool(nodes[0])
     if pool.parents is not None:
-        absent = ctx.content_of_pool(pool)
-        by_shard = {shard.id: (*by_shard.get(shard.id, ()), absent) for shard in pool.shards}
+        by_shard = {shard.id: (*by_shard.get(shard.id, ()), pool.alive[shard.id]) for shard in pool.shards}
     described = [[s.name, s.place, ctx.built[s.name].fingerprint, s.inputs, s.keep_null, s.family] for s in steps] + [
         [p.name, p.inputs] for p in points
     ]
     chain = f"masks/{digest([described, outside])}"
-    plan = Plan(steps, points, chain, tuple(ctx.pipeline.nodes), by_shard)
-    survey(ctx, plan)
-    return plan
+    return Plan(steps, points, chain, tuple(ctx.pipeline.nodes), by_shard)
 
 
 def _step(ctx: Context, node: Node, names: set[str]) -> Step:
@@ -341,16 +347,12 @@ class PassBuild:
 
     def _killers(self, shard: Shard) -> list[int]:
         """Rows that kill a process on their own, by halving."""
-        ranges, rows = [(0, shard.rows)], []
-        while ranges:
-            halves = [half for a, b in ranges for half in ((a, (a + b) // 2), ((a + b) // 2, b)) if half[0] < half[1]]
-            probes = [self._probe(shard, half) for half in halves]
-            bad = [
-                probe.probe for probe, outcome in self._run(probes, isolated=True) if outcome.crashed and probe.probe
-            ]
-            rows += [a for a, b in bad if b - a == 1]
-            ranges = sorted((a, b) for a, b in bad if b - a > 1)
-        return sorted(rows)
+
+        def crashing(stretches: list[Stretch]) -> list[Stretch]:
+            probes = [self._probe(shard, stretch) for stretch in stretches]
+            return [p.probe for p, outcome in self._run(probes, isolated=True) if outcome.crashed and p.probe]
+
+        return killers(shard.rows, crashing)
 
     def _probe(self, shard: Shard, rows: tuple[int, int], steps: tuple[Step, ...] | None = None) -> PassTask:
         task = replace(self._again(shard), probe=rows, mark=False)
@@ -457,6 +459,17 @@ class PassBuild:
         built.manifest = replace(
             found, ledger=entry.check(node.name).to_json(), seconds=seconds, built_rows=computed, rows=entry.after
         )
+
+
+def killers(rows: int, crashing: Callable[[list[Stretch]], list[Stretch]]) -> list[int]:
+    """Of 0 .. rows - 1, those that kill a process on their own; `crashing` says which stretches do."""
+    stretches, found = [(0, rows)], list[int]()
+    while stretches:
+        halves = [half for a, b in stretches for half in ((a, (a + b) // 2), ((a + b) // 2, b)) if half[0] < half[1]]
+        bad = crashing(halves)
+        found += [a for a, b in bad if b - a == 1]
+        stretches = sorted((a, b) for a, b in bad if b - a > 1)
+    return sorted(found)
 
 
 def _mask_manifest(node: Node, built: Built, entry: Entry, seconds: float) -> Manifest:

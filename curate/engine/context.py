@@ -49,6 +49,8 @@ class Pool:
     shards: list[Shard]
     parents: Rows | None = None
     """For a derived pool: the rows that its samples were made out of."""
+    alive: dict[str, str] = field(default_factory=dict)
+    """For a derived pool: shard -> digest of which children have an alive parent; "" where none has."""
 
     @property
     def rows(self) -> int:
@@ -124,6 +126,10 @@ class Context:
     def pool(self, node: Node) -> Pool:
         return self.pools[self.pipeline.pool_of(node.name)]
 
+    def pool_upstream(self, node: Node) -> Pool:
+        """The pool whose rows reach a stage: for a Derive, its parents'."""
+        return self.pools[self.pipeline.pool_upstream(node.name)]
+
     def whole_pool_rows(self, node: Node) -> int:
         """Rows of the stage's pool as it was imported: what budgets are shares of."""
         manifest = self.built[self.pipeline.pool_of(node.name)].manifest
@@ -151,7 +157,7 @@ class Context:
             select,
             families,
             self.order,
-            self.pools[self.pipeline.pool_upstream(node.name)].parents,
+            self.pool_upstream(node).parents,
         )
 
     def ways(self, inputs: Sequence[str]) -> list[str]:
@@ -183,22 +189,19 @@ class Context:
         masks = {mask.base: mask for mask in self.masks}
         parts = [masks[ref.base].contents[ref.point] for ref in self._masks(ways)]
         parts += [self.built[select].fingerprint for select in [self._select(ways)] if select]
-        return digest(sorted(parts)) if parts else self.content_of_pool(self.pool(node))
-
-    def content_of_pool(self, pool: Pool) -> str:
-        return pool.fingerprint
+        return digest(sorted(parts)) if parts else self.pool_upstream(node).fingerprint
 
     def contents_by_shard(self, node: Node) -> dict[str, str]:
         """Shard -> digest of who reaches a stage there, for stages that keep something by shard."""
-        ways, pool = self.ways(node.inputs), self.pool(node)
+        ways, pool = self.ways(node.inputs), self.pool_upstream(node)
         masks = {mask.base: mask for mask in self.masks}
         refs = self._masks(ways)
         other = [self.built[select].fingerprint for select in [self._select(ways)] if select]
-        other += [pool.fingerprint] if pool.parents is not None and not refs else []
-        return {
-            shard.id: digest([*(masks[ref.base].by_shard[ref.point].get(shard.id, "") for ref in refs), *other])
-            for shard in pool.shards
-        }
+        found = {}
+        for shard in pool.shards:
+            parts = [masks[ref.base].by_shard[ref.point].get(shard.id, "") for ref in refs]
+            found[shard.id] = digest([*parts, *other, *([] if refs else [pool.alive.get(shard.id, "")])])
+        return found
 
     # --- fingerprints ---
 
@@ -217,7 +220,7 @@ class Context:
             "identity": stage.identity(),
             "ports": {port: self.built[name].content for port, name in node.ports.items()},
         }
-        if isinstance(stage, Map) and stage.pixels:
+        if isinstance(stage, Derive) or (isinstance(stage, Map) and stage.pixels):
             value["decoder"] = DECODER_VERSION
         return digest(value)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,14 +14,25 @@ from curate.engine.record import Run
 
 @dataclass
 class StageDiff:
+    """`same`: the same output. Of facts and filters, the same values and judgements, of as many rows."""
+
     stage: str
     same: bool
     only_in: str = ""
+    other_rows: bool = False
+    """Facts of one fingerprint, or one filter, that other rows have reached."""
     parameters: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     before: Entry | None = None
     after: Entry | None = None
     keys: tuple[int, int, int] | None = None
     """For selections: keys kept by the first only, by both, by the second only."""
+
+    @property
+    def state(self) -> str:
+        """In words."""
+        if self.only_in:
+            return f"only in {self.only_in}"
+        return "same" if self.same else "other rows" if self.other_rows else "differs"
 
 
 def diff(first: Run, second: Run) -> list[StageDiff]:
@@ -33,14 +45,27 @@ def diff(first: Run, second: Run) -> list[StageDiff]:
             found.append(StageDiff(name, False, first.run_id if b is None else second.run_id))
             continue
         one, two = first.outputs.get(name, {}), second.outputs.get(name, {})
-        item = StageDiff(name, bool(one) and one.get("base") == two.get("base"))
-        item.before, item.after = ledgers[0].get(name), ledgers[1].get(name)
+        item = StageDiff(name, False, before=ledgers[0].get(name), after=ledgers[1].get(name))
+        _compare(item, one, two)
         pa, pb = ({"op": s["op"]} | s["parameters"] for s in (a, b))
         item.parameters = {k: (pa.get(k), pb.get(k)) for k in {*pa, *pb} if pa.get(k) != pb.get(k)}
         if not item.same and all(o.get("base", "").startswith("selections/") for o in (one, two)):
             item.keys = _keys(first, one["base"], two["base"])
         found.append(item)
     return found
+
+
+def _compare(item: StageDiff, one: Mapping[str, Any], two: Mapping[str, Any]) -> None:
+    """Whether two outputs are the same. Folders of facts and masks also depend on what else is stored in them."""
+    if not one or not two:
+        return
+    same = one["fingerprint"] == two["fingerprint"]
+    if not all(output["base"].startswith(("facts/", "masks/")) for output in (one, two)):
+        item.same = one["base"] == two["base"]
+        return
+    counts = [entry.to_json() | {"counters": {}} if entry else None for entry in (item.before, item.after)]
+    item.same = same and counts[0] == counts[1]
+    item.other_rows = same and not item.same
 
 
 def _keys(run: Run, one: str, two: str) -> tuple[int, int, int]:

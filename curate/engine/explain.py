@@ -123,7 +123,9 @@ def _facts(run: Run, name: str, shard: Shard, row: int) -> dict[str, Any]:
     if not len(at):
         return {"not computed": "no run has needed it"}
     status = facts.STATUS[table.column(facts.STATUS_COLUMN)[int(at[0])].as_py()]
-    found: dict[str, Any] = {} if status == "done" else {"status": status, "reason": table[facts.REASON][int(at[0])].as_py()}
+    found: dict[str, Any] = (
+        {} if status == "done" else {"status": status, "reason": table[facts.REASON][int(at[0])].as_py()}
+    )
     if status == "error":
         notes = facts.Notes.of(table.schema)
         found |= {"attempts": notes.attempts.get(row, 1), "message": notes.messages.get(found["reason"], "")}

@@ -17,6 +17,7 @@ from curate.core.errors import StorageError
 from curate.core.nouns import Manifest, read_shards
 from curate.core.storage import TEMPORARY, Storage
 from curate.engine.answers import FOLDER as INDEX
+from curate.engine.deriving import COVERS
 from curate.engine.pins import pins
 from curate.engine.record import Run, list_runs
 
@@ -111,10 +112,25 @@ def _of_output(storage: Storage, output: dict[str, str]) -> set[str]:
         table = storage.read_table(f"{base}/shards.parquet", columns=["id", "number"])
         roots |= {facts.table_path(path, line["id"], line["number"]) for line in table.to_pylist()}
     elif top == "pools":
-        for shard in read_shards(storage, base):
-            roots |= {shard.tar, shard.table}
+        roots |= _of_pool(storage, base, manifest.extra.get("derived", ""))
     else:
         roots |= set(manifest.extra.get("states", ()))
+    return roots
+
+
+def _of_pool(storage: Storage, base: str, derived: str) -> set[str]:
+    """Tars and tables of a pool version; of a derived one, also the tables that say what became of its parents, and
+    what the parents lie in."""
+    roots: set[str] = set()
+    todo = read_shards(storage, base)
+    while todo:
+        shard = todo.pop()
+        roots |= {shard.tar, shard.table}
+        if shard.parent:
+            todo.append(shard.parent_shard())
+    if derived:
+        covers = storage.read_table(f"{base}/{COVERS}", columns=["id", "number"]).to_pylist()
+        roots |= {facts.table_path(derived, line["id"], line["number"]) for line in covers}
     return roots
 
 

@@ -129,7 +129,7 @@ class Build:
         how = How(sticky=True, window=WINDOW, shared=frozen(shared))
         for outcome in self.ctx.run(function, tasks, self.stage, how):
             if outcome.error:
-                raise StageError(f"{self.node.name}: {outcome.error}; mend the cause and run the same command again")
+                raise StageError(f"{self.node.name}: {outcome.error}; fix the cause and run the same command again")
             early[outcome.index] = outcome.value
             while number in early:
                 yield early.pop(number)
@@ -236,7 +236,7 @@ class EngineGroup:
         storage.remove(self._checkpoint(build.saved - CHECKPOINTS))
         build.ctx.events.emit("checkpoint", stage=build.node.name, number=build.saved)
         if build.ctx.backend.draining.is_set():
-            raise DrainedError(f"stopped inside of {build.node.name}; the same command goes on from there")
+            raise DrainedError(f"stopped inside of {build.node.name}; the same command resumes from there")
 
     def restored(self) -> dict[str, Any] | None:
         build = self.build

@@ -19,6 +19,7 @@ from curate.core.ledger import SET_ASIDE, Entry, ItemEntry
 from curate.core.masks import Fate, concatenated, item_counts
 from curate.core.nouns import Shard
 from curate.core.rows import POOL_COLUMNS, Rows
+from curate.core.secrets import redact
 from curate.core.storage import Storage
 from curate.engine import answers
 from curate.engine.backend import set_up
@@ -168,6 +169,8 @@ class FilterMember(Member):
     def __init__(self, task: PassTask, step: Step, unit: Unit, made: Mapping[str, Member]) -> None:
         super().__init__(task, step, unit, made)
         self._lengths = np.zeros(unit.rows, dtype=np.int64)
+        self._gains = np.zeros(unit.rows, dtype=np.int8)
+        """1 where the filter lets a row in that the last run rejected, -1 where it is the other way round."""
 
     def advance(self, stop: int) -> None:
         start, stop = self.cursor, self._limit(stop)
@@ -181,7 +184,12 @@ class FilterMember(Member):
         rows = np.flatnonzero(fate.alive & ~self.unsure[start:stop])
         if len(rows):
             table = self._seen(start, rows, fate)
-            self._judge(start, rows, fate, self.stage.keep(table))
+            whys = self._whys(start, rows, fate, self.stage.keep(table))
+            if self.step.earlier is not None and not self.step.family:
+                before = np.asarray(pa.array(self.step.earlier.keep(table), pa.string()).is_null())
+                self._gains[rows + start] = np.array([why is None for why in whys]).astype(np.int8) - before
+            left = np.array([why is not None for why in whys], dtype=bool)
+            fate.leave(rows[left], self.step.place, [why for why in whys if why is not None])
         self.after.put(start, fate)
         self.cursor = self.resolved = stop
         self.seconds += time.perf_counter() - began
@@ -192,19 +200,17 @@ class FilterMember(Member):
         mine = Fate(fate.stage[rows], fate.reason[rows], fate.marked[rows], {f: v[rows] for f, v in fate.items.items()})
         return Rows(self.unit.storage, families=tuple(self.step.families.items())).without_items(table, mine)
 
-    def _judge(self, start: int, rows: NDArray[np.int64], fate: Fate, found: Any) -> None:
+    def _whys(self, start: int, rows: NDArray[np.int64], fate: Fate, found: Any) -> list[str | None]:
+        """Why each row leaves, or None."""
         reasons = found.to_pylist() if isinstance(found, (pa.Array, pa.ChunkedArray)) else list(found)
         if len(reasons) != len(rows):
             raise AssertionError(f"{self.stage.op}: keep returned {len(reasons)} reasons for {len(rows)} rows")
-        if self.step.family:
-            self._lengths[rows + start] = [len(items or ()) for items in reasons]
-            fate.reject_items(self.step.family, rows, reasons)
-            held = fate.items[self.step.family]
-            whys = [_why(items, held[row]) for row, items in zip(rows, reasons, strict=True)]
-        else:
-            whys = reasons
-        left = np.array([why is not None for why in whys], dtype=bool)
-        fate.leave(rows[left], self.step.place, [why for why in whys if why is not None])
+        if not self.step.family:
+            return reasons
+        self._lengths[rows + start] = [len(items or ()) for items in reasons]
+        fate.reject_items(self.step.family, rows, reasons)
+        held = fate.items[self.step.family]
+        return [_why(items, held[row]) for row, items in zip(rows, reasons, strict=True)]
 
     def result(self, index: int, start: int, stop: int) -> dict[str, Any]:
         entry = self.entry(start, stop)
@@ -212,7 +218,11 @@ class FilterMember(Member):
         if self.step.family and not self.task.dry:
             entry.of_items = {self.step.family: self._items(start, stop)}
         unsure = int((self.unsure & self.before.alive)[start:stop].sum())
-        return {"entry": entry.check(self.name).to_json(), "unsure": unsure, "seconds": round(self.seconds, 4)}
+        said = {"entry": entry.check(self.name).to_json(), "unsure": unsure, "seconds": round(self.seconds, 4)}
+        if self.step.earlier is not None:
+            gains = self._gains[start:stop]
+            said |= {"gains": int((gains > 0).sum()), "losses": int((gains < 0).sum())}
+        return said
 
     def _items(self, start: int, stop: int) -> ItemEntry:
         """The items of alive rows: what earlier filters had left of them, and what this one did."""
@@ -427,6 +437,7 @@ class MapMember(Member):
         if self.task.dry or not len(rows):
             return
         if self.task.aside:
+            self._messages[SET_ASIDE] = self.task.aside
             self._fail(rows.tolist(), ERROR, SET_ASIDE)
             return
         if self.input is not None:
@@ -446,7 +457,7 @@ class MapMember(Member):
                 self._messages[error.kind] = str(error)
                 self._fail([row], ERROR, error.kind)
             else:
-                self._fail([row], UNUSABLE, error.reason if isinstance(error, Reject) else "no_data")
+                self._fail([row], UNUSABLE, redact(error.reason) if isinstance(error, Reject) else "no_data")
 
     def _reuse(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Copy what is known by its input; of rows with one input, the first is computed and the others follow."""
@@ -561,6 +572,7 @@ class MapMember(Member):
         mine = self._facts(index, rows)
         tried = {int(row - self.unit.edges[index]): 1 for row in rows[self.status[rows] == ERROR]}
         notes = Notes(notes.counters, tried, notes.messages)
+        self._remember(shard, rows, number + 1)
         made = facts.publish(self.unit.storage, self.step.path, shard.id, number, base, mine, notes)
         self.numbers[shard.id], self._tables[shard.id] = made.number, made.table
         self._bytes[shard.id] = made.bytes
@@ -571,15 +583,21 @@ class MapMember(Member):
         known[held] = np.arange(len(held))
         ours = (self._part == -2 - index) & (known >= 0)
         self._place[ours] = known[ours]
-        if self.input is not None and len(rows):
-            final = rows[(self.status[rows] != ERROR) & ~self.marked[rows]]
-            lines = [(self.input[row], self.step.path, shard.id, made.number) for row in final]
-            answers.remember(self.unit.storage, self.step.path.rpartition("/")[0], lines)
+        if made.number != number + 1:
+            self._remember(shard, rows, made.number)
         if not len(made.adopted):
             return False
         key = f"{shard.id}/repeated"
         self.counts[key] = self.counts.get(key, 0) + len(made.adopted)
         return _differ(mine, made.table, made.adopted)
+
+    def _remember(self, shard: Shard, rows: NDArray[np.int64], number: int) -> None:
+        """Where the answers to new inputs will lie. Said before the table is published: a kill in between leaves a line
+        that leads nowhere, and no answer that nobody finds."""
+        if self.input is not None and len(rows):
+            final = rows[(self.status[rows] != ERROR) & ~self.marked[rows]]
+            lines = [(self.input[row], self.step.path, shard.id, number) for row in final]
+            answers.remember(self.unit.storage, self.step.path.rpartition("/")[0], lines)
 
     def _facts(self, index: int, rows: NDArray[np.int64]) -> pa.Table:
         """A table of facts of some rows of a shard."""
@@ -613,7 +631,7 @@ class MapMember(Member):
             "bytes": self._bytes.get(shard.id, 0),
             "lacking": lacking,
             "unsure": unsure,
-            "messages": self._messages,
+            "messages": {**(self._notes[shard.id].messages if shard.id in self._notes else {}), **self._messages},
         }
         return found | counts | {"seconds": round(self.seconds / max(1, len(self.unit.shards)), 4)}
 

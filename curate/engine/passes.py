@@ -64,6 +64,8 @@ class Step:
     """What an item filter's reasons are of."""
     families: Mapping[str, str] = field(default_factory=dict)
     """Per-item column -> family, for what the stage reads."""
+    earlier: Filter | None = None
+    """The filter as the last run had it, for a dry pass to hold this one against."""
 
 
 @dataclass(frozen=True)
@@ -250,24 +252,29 @@ class _Pass:
     # --- what came out ---
 
     def _results(self) -> list[dict[str, Any]]:
-        points = {} if self.task.dry else {point.name: self._fate(point) for point in self.task.points}
+        points = {point.name: self._fate(point) for point in self.task.points}
         results = []
         for index, shard in enumerate(self.unit.shards):
             start, stop = self.unit.edges[index], self.unit.edges[index + 1]
             steps = {m.name: m.result(index, start, stop) for m in self.members.values()}
             found: dict[str, Any] = {"shard": shard.id, "rows": shard.rows, "steps": steps}
+            fates = {name: fate.slice(start, stop) for name, fate in points.items()}
+            found["contents"] = {name: fate.content() for name, fate in fates.items()}
             if not self.task.dry:
-                numbers = {m.name: m.numbers.get(shard.id, 0) for m in self.maps}
-                file = mask_file(self.task.chain, shard.id, numbers, self.task.bases.get(shard.id, ()))
-                fates = {name: fate.slice(start, stop) for name, fate in points.items()}
-                if fates:
-                    columns = {
-                        k: v for name, fate in fates.items() for k, v in columns_of(name, fate, self.task.names).items()
-                    }
-                    self.storage.publish_table(file, pa.table(columns))
-                found |= {"file": file, "contents": {name: fate.content() for name, fate in fates.items()}}
+                found["file"] = self._save(shard, fates)
             results.append(found)
         return results
+
+    def _save(self, shard: Shard, fates: Mapping[str, Fate]) -> str:
+        """Publish a shard's mask; returns its file."""
+        numbers = {member.name: member.numbers.get(shard.id, 0) for member in self.maps}
+        file = mask_file(self.task.chain, shard.id, numbers, self.task.bases.get(shard.id, ()))
+        columns: dict[str, pa.Array] = {}
+        for name, fate in fates.items():
+            columns |= columns_of(name, fate, self.task.names)
+        if columns:
+            self.storage.publish_table(file, pa.table(columns))
+        return file
 
     def _fate(self, point: Point) -> Fate:
         fates = [self.members[name].after for name in point.inputs]

@@ -1,5 +1,5 @@
-"""Pins: artifacts by name, kept beyond the run that made them. A port that says `tree: pin:NAME` takes that artifact
-whatever the pool has become, so that a growing pool is assigned to the tree it was assigned to before."""
+"""Pins: artifacts and datasets by name, kept beyond the run that made them. A port that says `tree: pin:NAME` takes
+that artifact whatever the pool has become, so that a growing pool is assigned to the tree it was assigned to before."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from curate.engine.context import Built
 from curate.engine.record import Run
 
 FOLDER = "pins"
+DATASET = "dataset"
+"""Kind of what a Pack makes. No port takes it: such a pin only keeps the dataset."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +52,15 @@ def create(storage: Storage, name: str, run: Run, stage: str) -> Pin:
     """Pin what a stage of a run has made. The same again is fine; another artifact under the name is a PinnedError."""
     if not PLAIN_NAME.fullmatch(name):
         raise RecipeError(f"pin {name!r}: expected letters, digits, . - and _, and a letter or digit first")
-    ops, kinds, output = run.ops(), run.kinds(), run.outputs.get(stage)
-    if output is None or stage not in kinds:
-        known = ", ".join(name for name in kinds if name in run.outputs) or "none"
-        why = "has made no artifact" if stage in ops else "is none of its stages"
-        raise InputError(f"pin {name}: {stage!r} {why} in run {run.run_id}; stages with artifacts are {known}")
+    ops, outputs = run.ops(), run.outputs
+    kinds = {step: kind for step, kind in run.kinds().items() if step in outputs}
+    kinds |= {step: DATASET for step, output in outputs.items() if output["base"].startswith("datasets/")}
+    if stage not in kinds:
+        why = "has made no artifact or dataset" if stage in ops else "is none of its stages"
+        raise InputError(
+            f"pin {name}: {stage!r} {why} in run {run.run_id}; stages that have are {', '.join(kinds) or 'none'}"
+        )
+    output = outputs[stage]
     made = Pin(
         name, kinds[stage], ops[stage], output["fingerprint"], output["base"], run.run_id, stage, round(time.time(), 3)
     )
@@ -72,7 +78,7 @@ def create(storage: Storage, name: str, run: Run, stage: str) -> Pin:
 
 
 def remove(storage: Storage, name: str) -> Pin:
-    """Forget a pin; the artifact stays until `curate gc` finds nobody who needs it."""
+    """Forget a pin; what it held stays until `curate gc` finds nobody who needs it."""
     there = pins(storage)
     if name not in there:
         raise InputError(f"pin {name!r}: {_those(storage, there)}")

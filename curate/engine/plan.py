@@ -1,175 +1,345 @@
-"""`curate plan`: what a run would do, from what is there and from the rates of earlier runs. Computes nothing."""
+"""`curate plan`: what a run would do, from what is there and from the rates of earlier runs. Computes nothing.
+
+Rows that are done, needed and to compute are exact where every mask on the way is there, or could be folded from facts
+that are; estimated from shards chosen by hash where folding all would take long; unknown behind what is not computed.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from rich.table import Table
 
 from curate.core import tombstones
-from curate.core.contracts import Map, Select, Source
+from curate.core.contracts import Derive, Filter, Map, Select, Source
 from curate.core.hashing import digest
-from curate.core.nouns import Manifest, Shard
+from curate.core.ledger import Entry, total
+from curate.core.nouns import Manifest, Shard, pool_base
 from curate.core.pipeline import Node, Pipeline
 from curate.core.storage import Storage
-from curate.engine import build_global, build_maps, pins
+from curate.engine import build_global, build_pass, pins
 from curate.engine.backend import Backend
 from curate.engine.build_source import amended, known_repeats
-from curate.engine.context import Built, Context, Options, Pool
-from curate.engine.events import Events
+from curate.engine.context import Built, Context, Mask, Options, Pool
+from curate.engine.events import Events, read_events
+from curate.engine.passes import run_pass
 from curate.engine.preflight import Planned, record_path
 from curate.engine.progress import Progress
 from curate.engine.record import Run, list_runs
 
 RUNS = 20
 """Earlier runs that rates are taken from."""
+SAMPLE = 64
+"""Shards that an estimate is made from."""
+EXACT, ESTIMATED, UNKNOWN = "exact", "estimated", "unknown"
 
 
 @dataclass
 class Step:
-    """One line of the plan. Seconds are of one worker; None where no earlier run has measured the op."""
+    """One line of the plan. Numbers are rows; None where nobody can know yet. Seconds are of one worker."""
 
     stage: str
     op: str
-    group: str
-    shards: int | None
-    done: int
-    rows: int | None
-    seconds: float | None
-    bytes: int | None
-    gpus: float
-
-    @property
-    def state(self) -> str:
-        if self.shards is not None and self.done >= self.shards:
-            return "done"
-        if self.done:
-            return f"{self.done:,} of {self.shards:,} shards done"
-        return "to do"
+    how: str
+    done: int | None = None
+    needed: int | None = None
+    compute: int | None = None
+    after: int | None = None
+    """Rows that go on."""
+    certainty: str = UNKNOWN
+    note: str = ""
+    gains: int | None = None
+    losses: int | None = None
+    """Of a changed filter: rows that it lets in, and rows that it now rejects, against the last run."""
+    seconds: float | None = None
+    bytes: int | None = None
+    gpus: float = 0
 
 
 @dataclass
 class Rates:
-    seconds_per_row: dict[str, float]
-    bytes_per_row: dict[str, float]
+    seconds: dict[str, float] = field(default_factory=dict)
+    bytes: dict[str, float] = field(default_factory=dict)
 
 
-def measured(pipeline_ops: set[str], ctx: Context) -> Rates:
-    """Seconds and bytes per row of each op, from the latest run that computed it."""
-    rates = Rates({}, {})
+def measured(ctx: Context) -> tuple[Rates, dict[str, dict[str, Any]]]:
+    """Seconds and bytes per computed row of each op, from the latest run that computed it; and the stages of the latest
+    run, by name."""
+    rates, latest = Rates(), dict[str, dict[str, Any]]()
     for run_id in reversed(list_runs(ctx.storage)[-RUNS:]):
-        run = Run.load(ctx.storage, run_id)
-        for name, output in run.outputs.items():
-            op = run.ops()[name]
-            if op not in pipeline_ops or op in rates.seconds_per_row:
+        record = Run.load(ctx.storage, run_id).record
+        latest = latest or record["stages"]
+        for event in read_events(ctx.storage, run_id):
+            if event["event"] != "stage" or event["op"] in rates.seconds:
                 continue
-            manifest = Manifest.load(ctx.storage, output["base"])
-            if manifest is not None and manifest.built_rows:
-                rates.seconds_per_row[op] = manifest.seconds / manifest.built_rows
-                rates.bytes_per_row[op] = manifest.bytes / max(1, manifest.rows)
-    return rates
+            rows = event["counts"]["computed"] or (event["rows"] if event["counts"]["rebuilt"] else 0)
+            manifest = Manifest.load(ctx.storage, event["base"]) if rows else None
+            if manifest is not None:
+                rates.seconds[event["op"]] = event["seconds"] / rows
+                rates.bytes[event["op"]] = manifest.bytes / max(1, manifest.rows)
+    return rates, latest
 
 
-def plan(pipeline: Pipeline, storage: Storage, options: Options, backend: Backend, portions: Planned) -> list[Step]:
-    ctx = Context(
-        pipeline, storage, backend, options, tombstones.load(storage), Events(storage, "plan"), Progress(None)
-    )
+def plan(
+    pipeline: Pipeline, storage: Storage, options: Options, backend: Backend, portions: Planned, exact: bool = False
+) -> list[Step]:
+    """A line per stage, in the order of the DAG. `exact` folds the masks of all shards instead of a sample."""
+    buried = tombstones.load(storage)
+    ctx = Context(pipeline, storage, backend, options, buried, Events(storage, "plan"), Progress(None))
     ctx.portions = portions
     ctx.built |= pins.resolve(pipeline, storage)
-    rates = measured({node.stage.op for node in pipeline.nodes.values()}, ctx)
-    rows: dict[str, int | None] = {}
-    steps = []
+    rates, latest = measured(ctx)
+    steps = Planner(ctx, latest, exact).walk()
     for node in pipeline.nodes.values():
-        pool = pipeline.pool_of(node.name)
-        if isinstance(node.stage, Source):
-            step, rows[node.name] = _source(ctx, node)
-        elif isinstance(node.stage, Map):
-            step = _map(ctx, node, rows[pool])
-        else:
-            step = _global(ctx, node, rows[pool])
-        left = 0 if step.state == "done" else 1 - step.done / max(1, step.shards or 1)
-        if step.op in rates.seconds_per_row and step.rows is not None:
-            step.seconds = left * step.rows * rates.seconds_per_row[step.op]
-            step.bytes = int(left * step.rows * rates.bytes_per_row[step.op])
-        elif not left:
-            step.seconds, step.bytes = 0.0, 0
+        step = steps[node.name]
         step.gpus = node.stage.resources().gpus
-        steps.append(step)
-    return steps
+        if step.compute == 0:
+            step.seconds, step.bytes = 0.0, 0
+        elif step.op in rates.seconds and step.compute is not None:
+            step.seconds = step.compute * rates.seconds[step.op]
+            step.bytes = int(step.compute * rates.bytes[step.op])
+    return [steps[name] for name in pipeline.nodes]
 
 
-def _source(ctx: Context, node: Node) -> tuple[Step, int | None]:
-    stage = node.stage
-    assert isinstance(stage, Source)
-    portions, inside = ctx.portions[node.name]
-    folder = f"pools/{stage.namespace}/portions"
-    there = ctx.storage.list(folder)
-    records = [record_path(stage, portion, inside) for portion in portions]
-    done = [record for record in records if record.removeprefix(folder + "/") in there]
-    shards = [Shard(**ctx.storage.read_json(record)["shard"]) for record in done]
-    known = [portion.rows for portion in portions]
-    rows = sum(s.rows for s in shards) if len(done) == len(records) else None
-    if rows is None and None not in known:
-        rows = int(inside * sum(row or 0 for row in known))
-    fingerprint, shards = _version(ctx, stage, shards) if len(done) == len(records) else ("unknown", shards)
-    ctx.pools[node.name] = Pool(stage.namespace, fingerprint, shards)
-    ctx.built[node.name] = Built("", f"pools/{stage.namespace}/versions/{fingerprint}")
-    return Step(node.name, stage.op, "import", len(portions), len(done), rows, None, None, 0), rows
+class Planner:
+    def __init__(self, ctx: Context, latest: Mapping[str, dict[str, Any]], exact: bool) -> None:
+        self.ctx, self.latest, self.exact = ctx, latest, exact
+        self.steps: dict[str, Step] = {}
+        self.folded: set[str] = set()
+        """Stages whose mask lies in the workspace, or is known to change nothing."""
+
+    def walk(self) -> dict[str, Step]:
+        ctx = self.ctx
+        for node in ctx.pipeline.nodes.values():
+            if isinstance(node.stage, Source):
+                self.steps[node.name] = self._source(node)
+        while left := [node for node in ctx.pipeline.nodes.values() if node.name not in self.steps]:
+            ready = [node for node in left if isinstance(node.stage, (Map, Filter)) and self._known(node, left)]
+            group = build_pass.passes(ctx, ready)
+            if group:
+                self._pass(group)
+                continue
+            node = next(node for node in left if all(up in self.steps for up in node.upstream))
+            self.steps[node.name] = self._global(node)
+        return self.steps
+
+    def _known(self, node: Node, left: list[Node]) -> bool:
+        """Whether everything that decides who reaches a stage is there, or is judged in the same pass."""
+        waiting = {other.name for other in left}
+        return all(up in self.folded or (up in waiting and up in node.inputs) for up in node.upstream)
+
+    def _source(self, node: Node) -> Step:
+        ctx, stage = self.ctx, node.stage
+        assert isinstance(stage, Source)
+        portions, inside = ctx.portions[node.name]
+        folder = f"pools/{stage.namespace}/portions"
+        there = ctx.storage.list(folder)
+        records = [record_path(stage, portion, inside) for portion in portions]
+        done = [record for record in records if record.removeprefix(folder + "/") in there]
+        shards = [Shard(**ctx.storage.read_json(record)["shard"]) for record in done]
+        known = [portion.rows for portion in portions]
+        whole = len(done) == len(records)
+        rows = sum(shard.rows for shard in shards) if whole else None
+        if rows is None and None not in known:
+            rows = int(inside * sum(row or 0 for row in known))
+        step = Step(node.name, stage.op, "import", sum(shard.rows for shard in shards), rows)
+        step.compute = None if rows is None else rows - (step.done or 0)
+        step.certainty = EXACT if whole else ESTIMATED if rows is not None else UNKNOWN
+        step.after = rows
+        version = _version(ctx, stage, shards) if whole else None
+        if version is not None:
+            fingerprint, shards = version
+            ctx.pools[node.name] = Pool(stage.namespace, fingerprint, shards)
+            base = pool_base(stage.namespace, fingerprint)
+            ctx.built[node.name] = Built("", base, manifest=Manifest.load(ctx.storage, base))
+            self.folded.add(node.name)
+        else:
+            step.note = f"{len(done):,} of {len(records):,} shards are there"
+        return step
+
+    # --- passes ---
+
+    def _pass(self, group: list[Node]) -> None:
+        ctx = self.ctx
+        work = build_pass.PassBuild(ctx, group, build_pass.make_plan(ctx, group))
+        if work.reuse():
+            for node in group:
+                entry = _entry(ctx, node)
+                counts = (entry.before, entry.before, 0, entry.after)
+                self.steps[node.name] = Step(node.name, node.stage.op, "pass", *counts, EXACT)
+                self.folded.add(node.name)
+            self._compare(work, group)
+            return
+        shards, scale = self._chosen(ctx.pool(group[0]))
+        lines = [line for shard in shards for line in self._fold(work, group, shard)]
+        vague = any(said["lacking"] or said["unsure"] for line in lines for said in _maps(line))
+        for node in group:
+            self.steps[node.name] = self._estimated(node, [line["steps"][node.name] for line in lines], scale)
+        if scale == 1.0 and not vague:
+            self._fix(work, group, lines)
+
+    def _compare(self, work: build_pass.PassBuild, group: list[Node]) -> None:
+        """What changed filters let in and reject, where the masks are there already."""
+        changed = [node.name for node in group if self._earlier(node.name) is not None]
+        if changed:
+            shards, scale = self._chosen(work.pool)
+            lines = [line["steps"] for shard in shards for line in self._fold(work, group, shard)]
+            for name in changed:
+                self._changed(self.steps[name], [line[name] for line in lines], scale)
+
+    def _changed(self, step: Step, said: list[dict[str, Any]], scale: float) -> None:
+        if any("gains" in line for line in said):
+            step.gains, step.losses = (round(scale * sum(line[n] for line in said)) for n in ("gains", "losses"))
+
+    def _chosen(self, pool: Pool) -> tuple[list[Shard], float]:
+        """Shards to fold, and how many times as many rows there are in all."""
+        if self.exact or len(pool.shards) <= SAMPLE:
+            return pool.shards, 1.0
+        chosen = sorted(pool.shards, key=lambda shard: digest([pool.namespace, shard.id]))[:SAMPLE]
+        return chosen, pool.rows / max(1, sum(shard.rows for shard in chosen))
+
+    def _fold(self, work: build_pass.PassBuild, group: list[Node], shard: Shard) -> list[dict[str, Any]]:
+        task = work._task((shard,))
+        steps = tuple(replace(step, earlier=self._earlier(step.name)) for step in task.steps)
+        return run_pass(replace(task, steps=steps, dry=True, mark=False))
+
+    def _earlier(self, name: str) -> Filter | None:
+        """The filter as the last run had it, if it was another."""
+        now, before = self.ctx.pipeline.nodes[name].stage, self.latest.get(name)
+        if not isinstance(now, Filter) or before is None or before["op"] != now.op:
+            return None
+        if before["parameters"] == now.parameters():
+            return None
+        try:
+            return type(now)(**before["parameters"])
+        except ValueError:  # parameters of another version
+            return None
+
+    def _estimated(self, node: Node, said: list[dict[str, Any]], scale: float) -> Step:
+        entry = total(Entry.from_json(line["entry"]) for line in said)
+        unsure = sum(line["unsure"] for line in said)
+        lacking = sum(line.get("lacking", 0) for line in said)
+        certainty = ESTIMATED if scale > 1 or unsure else EXACT
+        step = Step(node.name, node.stage.op, "pass", certainty=certainty)
+        step.needed, step.compute = round(scale * entry.before), round(scale * lacking)
+        step.done, step.after = step.needed - step.compute, round(scale * entry.after)
+        if isinstance(node.stage, Filter):
+            step.done, step.compute = round(scale * (entry.before - unsure)), 0
+            self._changed(step, said, scale)
+        if unsure:
+            step.note = f"{round(scale * unsure):,} rows depend on facts that are not computed yet"
+        elif scale > 1:
+            step.note = f"from {SAMPLE} shards"
+            if step.compute == 0:
+                step.note = f"about 0, {step.note}"
+        return step
+
+    def _fix(self, work: build_pass.PassBuild, group: list[Node], lines: list[dict[str, Any]]) -> None:
+        """Nothing is lacking, and every shard was folded: who gets through is known, though no mask is stored."""
+        by_shard = {
+            point.name: {line["shard"]: line["contents"][point.name] for line in lines} for point in work.plan.points
+        }
+        contents = {
+            name: digest([[shard.id, values[shard.id]] for shard in work.pool.shards if values[shard.id]])
+            for name, values in by_shard.items()
+        }
+        names = frozenset(node.name for node in group)
+        self.ctx.masks.append(Mask("", names, contents, by_shard, {}))
+
+    # --- global steps ---
+
+    def _global(self, node: Node) -> Step:
+        ctx, stage = self.ctx, node.stage
+        how = "derive" if isinstance(stage, Derive) else "pass" if isinstance(stage, (Map, Filter)) else "global"
+        step = Step(node.name, stage.op, how)
+        targets = [up.stage.target_rows() for up in ctx.pipeline.along(node.name) if isinstance(up.stage, Select)]
+        blocked = self._blocked(node)
+        if blocked or isinstance(stage, (Map, Filter, Derive)):
+            step.note = f"depends on {blocked or node.inputs[0]}"
+            step.needed = next((target for target in targets if target), None)
+            return step
+        built = ctx.built[node.name] = build_global.prepare(ctx, node)
+        built.manifest = Manifest.load(ctx.storage, built.base)
+        if built.manifest is None:
+            rows = next((target for target in targets if target), None)
+            step.needed = rows if rows is not None else self._reaching(node)
+            step.done, step.compute, step.certainty = 0, step.needed, ESTIMATED
+            del ctx.built[node.name]
+        else:
+            built.content = built.manifest.content or built.fingerprint
+            rows = built.manifest.rows
+            step.done, step.needed, step.compute, step.certainty = rows, rows, 0, EXACT
+            step.after = built.manifest.entry.after
+            self.folded.add(node.name)
+        return step
+
+    def _blocked(self, node: Node) -> str:
+        """What has to be built before anybody knows whether a global step is there: "" if nothing."""
+        masks = {name for mask in self.ctx.masks for name in mask.names}
+        for name in node.upstream:
+            there = name in self.folded or (
+                name in masks and isinstance(self.ctx.pipeline.nodes[name].stage, (Map, Filter))
+            )
+            if not there:
+                return f"the mask of {name}" if isinstance(self.ctx.pipeline.nodes[name].stage, (Map, Filter)) else name
+        return ""
+
+    def _reaching(self, node: Node) -> int | None:
+        found = [self.steps[name].after for name in node.inputs]
+        return min((rows for rows in found if rows is not None), default=None)
 
 
-def _version(ctx: Context, stage: Source, shards: list[Shard]) -> tuple[str, list[Shard]]:
-    """Version and shards of a pool that is imported already; `unknown` before its keys have been compared."""
+def _maps(line: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"lacking": 0} | said for said in line["steps"].values()]
+
+
+def _entry(ctx: Context, node: Node) -> Entry:
+    manifest = ctx.built[node.name].manifest
+    assert manifest is not None
+    return manifest.entry
+
+
+def _version(ctx: Context, stage: Source, shards: list[Shard]) -> tuple[str, list[Shard]] | None:
+    """Version and shards of a pool that is imported already; None before its keys have been compared."""
     if not stage.unique_keys and len(shards) > 1:
         known = known_repeats(ctx.storage, stage, shards)
         if known is None:
-            return "unknown", shards
+            return None
         shards = amended(shards, known)
     return digest({"namespace": stage.namespace, "shards": [shard.id for shard in shards]}), shards
 
 
-def _map(ctx: Context, node: Node, rows: int | None) -> Step:
-    built = ctx.built[node.name] = build_maps.prepare(ctx, node)
-    built.manifest = Manifest.load(ctx.storage, built.base)
-    shards = ctx.pool(node).shards
-    files = ctx.storage.list(built.path)
-    done = sum(f"{shard.id}.parquet" in files for shard in shards)
-    total = len(shards) or None
-    return Step(node.name, node.stage.op, _group(ctx, node), total, done, rows, None, None, 0)
-
-
-def _group(ctx: Context, node: Node) -> str:
-    """Maps with the same artifacts behind them go in one pass."""
-    behind = sorted(
-        {port for up in [*ctx.pipeline.along(node.name), node] for port in up.upstream if port not in up.inputs}
-    )
-    return f"pass after {', '.join(behind)}" if behind else "pass"
-
-
-def _global(ctx: Context, node: Node, rows: int | None) -> Step:
-    built = ctx.built[node.name] = build_global.prepare(ctx, node)
-    done = Manifest.load(ctx.storage, built.base)
-    targets = [up.stage.target_rows() for up in ctx.pipeline.along(node.name) if isinstance(up.stage, Select)]
-    rows = next((target for target in targets if target), rows)
-    return Step(node.name, node.stage.op, "global", 1, 1 if done else 0, done.rows if done else rows, None, None, 0)
-
-
 def table(steps: list[Step]) -> Table:
     shown = Table(title="Plan", title_justify="left", header_style="bold")
-    for name in ("stage", "op", "how", "state"):
+    for name in ("stage", "op", "how"):
         shown.add_column(name)
-    for name in ("shards", "rows", "seconds", "GPU-hours", "new bytes"):
+    for name in ("done", "needed", "to compute"):
         shown.add_column(name, justify="right")
+    shown.add_column("rows are")
+    for name in ("seconds", "GPU-hours", "new bytes"):
+        shown.add_column(name, justify="right")
+    shown.add_column("notes")
     for step in steps:
         hours = step.seconds * step.gpus / 3600 if step.seconds is not None and step.gpus else None
-        cells = [step.stage, step.op, step.group, step.state]
-        cells += [_number(step.shards), _number(step.rows), _number(step.seconds, ",.1f"), _number(hours, ".2f", "")]
-        shown.add_row(*cells, _number(step.bytes))
+        cells = [step.stage, step.op, step.how, _number(step.done), _number(step.needed), _number(step.compute)]
+        cells += [step.certainty, _number(step.seconds, ",.1f"), _number(hours, ".2f", ""), _number(step.bytes)]
+        shown.add_row(*cells, _notes(step))
     seconds = sum(step.seconds or 0 for step in steps)
     unknown = [step.stage for step in steps if step.seconds is None]
     shown.caption = f"{seconds:,.0f} s of work by measured rates" + (
-        f"; not measured yet: {', '.join(unknown)}" if unknown else ""
+        f"; not known yet: {', '.join(unknown)}" if unknown else ""
     )
     return shown
+
+
+def _notes(step: Step) -> str:
+    changed = []
+    if step.gains is not None and step.losses is not None:
+        about = "" if step.certainty == EXACT else "about "
+        changed = [f"changed: lets {about}{step.gains:,} rows in, rejects {about}{step.losses:,} more"]
+    return "; ".join([*changed, *([step.note] if step.note else [])])
 
 
 def _number(value: float | None, form: str = ",", missing: str = "?") -> str:

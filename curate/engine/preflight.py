@@ -37,14 +37,16 @@ def preflight(pipeline: Pipeline, storage: Storage, fraction: float = 1.0, backe
             planned[node.name] = sampled(node.stage, portions, fraction)
             _check_space(node, storage, *planned[node.name])
     for node in pipeline.nodes.values():
-        if isinstance(node.stage, Select):
-            _check_target(node, node.stage, *planned[pipeline.pool_of(node.name)])
+        pool = pipeline.pool_of(node.name)
+        if isinstance(node.stage, Select) and pool in planned:  # how many samples a Derive makes, nobody knows yet
+            _check_target(node, node.stage, *planned[pool])
     return planned
 
 
 def check_secrets(pipeline: Pipeline, backend: Backend) -> None:
     """Every secret can be read where its stage will run: in one worker with the stage's resources. On a cluster this
-    says nothing of the other nodes. No value comes back. Raises PreflightError."""
+    says nothing of the other nodes, nor of this process if the stage reads it here (a source's plan, a fit). No value
+    comes back. Raises PreflightError."""
     for node in pipeline.nodes.values():
         place, secrets = f"{node.place or 'pipeline'}: {node.name}", node.stage.secrets()
         for outcome in backend.map(_unreadable, [secrets] if secrets else [], node.stage.resources()):

@@ -81,6 +81,18 @@ class Run:
             found = {name: output["ledger"] for name, output in self.outputs.items()}
         return {name: Entry.from_json(entry) for name, entry in found.items()}
 
+    def counts(self) -> dict[str, dict[str, Any]]:
+        """Stage -> what the run did there, in rows (`curate.engine.context.Counts`)."""
+        if self.result is not None:
+            return dict(self.result["counts"])
+        return {name: output["counts"] for name, output in self.outputs.items()}
+
+    def reused(self) -> dict[str, bool]:
+        """Stage -> whether everything was there already."""
+        if self.result is not None:
+            return dict(self.result["reused"])
+        return {name: bool(output["reused"]) for name, output in self.outputs.items()}
+
     def masks(self) -> list[str]:
         """Manifests of the masks that the run made or found."""
         return list(dict.fromkeys(output["mask"] for output in self.outputs.values() if output.get("mask")))

@@ -33,12 +33,13 @@ from curate.core.errors import (
 from curate.core.ledger import Entry
 from curate.core.nouns import Manifest
 from curate.core.pipeline import Node, Pipeline
+from curate.core.secrets import redacted
 from curate.core.storage import Storage, open_workspace
 from curate.engine import build_global, build_pass, gc, pins
 from curate.engine.backend import HOW, Backend, How, Outcome
+from curate.engine.build_derive import build_derived
 from curate.engine.build_fit import build_fit
 from curate.engine.build_source import build_source
-from curate.engine.build_derive import build_derived
 from curate.engine.context import Context, Counts, Options
 from curate.engine.events import Events
 from curate.engine.preflight import preflight
@@ -74,7 +75,7 @@ class Result:
                 "rebuilt": counts.rebuilt,
                 "copied": counts.copied,
                 "repeated": counts.repeated,
-            }
+            } | ({} if entry.children is None else {"children": entry.children})
         return found
 
 
@@ -153,8 +154,13 @@ def run(
         pipeline = scaled(pipeline, options.sample)
     storage = open_workspace(workspace)
     pinned = pins.resolve(pipeline, storage)
-    portions = preflight(pipeline, storage, options.sample)
     backend = make_backend(engine) if isinstance(engine, str) else engine
+    try:
+        portions = preflight(pipeline, storage, options.sample, backend)
+    except BaseException:
+        if isinstance(engine, str):
+            backend.close()
+        raise
     _open_record(storage, run_id, pipeline, backend.name, options)
     context = Context(
         pipeline, storage, backend, options, tombstones.load(storage), Events(storage, run_id), Progress(console)
@@ -169,13 +175,13 @@ def run(
                 Runner(context).walk()
             error = None
         except CurateError as problem:
-            error = str(problem)
+            error = str(redacted(problem))
             raise
         except KeyboardInterrupt:
             error = "interrupted"
             raise
         except Exception as bug:
-            error = f"{type(bug).__name__}: {bug}"
+            error = f"{type(bug).__name__}: {redacted(bug)}"
             raise
         finally:
             result = _close_record(context, run_id, error, time.monotonic() - began)
@@ -210,6 +216,7 @@ class Runner:
         while left := [node for node in ctx.pipeline.nodes.values() if node.name not in ctx.built]:
             sources = [node for node in left if isinstance(node.stage, Source)]
             if sources:
+                self._learn(f"pools/{sources[0].stage.namespace}", sources[0])
                 build_source(ctx, sources[0])
                 self._note(sources[0])
                 continue
@@ -227,8 +234,9 @@ class Runner:
     def _pass(self, group: list[Node]) -> None:
         """One pass. What it needs is there already, or computed under leases on the stages' facts."""
         ctx = self.ctx
-        plan = build_pass.make_plan(ctx, group)
-        self._learn(group)
+        plan = build_pass.lay_out(ctx, group)
+        self._learn(plan.chain, *group)
+        build_pass.survey(ctx, plan)
         build = build_pass.PassBuild(ctx, group, plan)
         if not build.reuse():
             paths = {ctx.built[node.name].path: node for node in reversed(group) if ctx.built[node.name].path}
@@ -243,25 +251,27 @@ class Runner:
                 ctx.progress.reused(node.name, ctx.pool(node).rows)
             self._note(node)
 
-    def _learn(self, nodes: list[Node]) -> None:
-        """Write down what this run is about to look for, so that gc leaves it alone, then let a gc under way end."""
+    def _learn(self, place: str, *nodes: Node) -> None:
+        """Write down what this run is about to look for (in `place`, and where the nodes' facts lie), so that gc leaves
+        it alone, then let a gc under way end. Nothing there is looked at before."""
         ctx = self.ctx
+        mask = place if place.startswith("masks/") else ""
         for node in nodes:
-            built = ctx.built[node.name]
-            ctx.events.emit("build", stage=node.name, base=built.base or built.path, path=built.path)
+            path = ctx.built[node.name].path if node.name in ctx.built else ""
+            ctx.events.emit("build", stage=node.name, base=path or place, path=path, mask=mask)
         ctx.events.flush()
         gc.wait(ctx.storage)
 
     def _global(self, node: Node) -> None:
         ctx = self.ctx
         built = ctx.built[node.name] = build_global.prepare(ctx, node)
+        self._learn(built.base, node)
         built.manifest = Manifest.load(ctx.storage, built.base)
         if built.manifest is not None:
             built.reused = True
             ctx.progress.reused(node.name, built.manifest.rows)
             build_global.tidy(ctx, built)
         else:
-            self._learn([node])
             with ctx.lease(node, built.base, lambda: Manifest.load(ctx.storage, built.base) is not None) as mine:
                 if mine:
                     self._build(node)
@@ -306,8 +316,6 @@ class Runner:
         if parent is None:
             return
         passed = parent.entry.after if parent.entry.children is None else parent.entry.children
-        if isinstance(node.stage, Derive):
-            return
         if isinstance(node.stage, Pack) and self._items(node) is not None:
             if parent.noun != "selection":
                 return  # rows in between, items again here

@@ -53,7 +53,7 @@ def select_scatter(task: SelectTask) -> list[dict[str, Any]]:
         fate = task.rows.fate(shard)
         rows = np.flatnonzero(fate.alive)
         table = task.rows.without_items(task.rows.table(shard, names), fate).take(pa.array(rows))
-        buried = task.tombstones.mask(table)
+        buried = task.tombstones.mask(table) | _buried_parents(task, task.rows, shard, rows)
         table = table.select(["key", *(n for n in stage.reads() if n != "key")])
         lines, bucket = _dealt(stage, table, rows, buried)
         lines = lines.append_column("shard", pa.array([shard.id] * lines.num_rows, pa.string()))
@@ -65,6 +65,17 @@ def select_scatter(task: SelectTask) -> list[dict[str, Any]]:
         task.storage.publish_table(f"{task.base}/counts/{shard.id}.parquet", counts)
         results.append({"shard": shard.id, "rows": table.num_rows})
     return results
+
+
+def _buried_parents(task: SelectTask, of: Rows, shard: Shard, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """True for the rows (places in the shard) of a derived pool whose parent has a tombstone, or a parent of that: by
+    any of its columns, which the child does not share."""
+    if of.parents is None or not shard.parent or not task.tombstones:
+        return np.zeros(len(rows), dtype=bool)
+    parents = task.storage.read_table(shard.table, columns=["parent_row"]).column(0).to_numpy()[rows].astype(np.int64)
+    above = shard.parent_shard()
+    table = task.storage.read_table(above.table, columns=list(tombstones.COLUMNS)).take(pa.array(parents))
+    return task.tombstones.mask(table) | _buried_parents(task, of.parents, above, parents)
 
 
 def _dealt(

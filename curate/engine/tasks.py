@@ -32,7 +32,6 @@ READERS = 16
 """Small objects that one task reads at a time: an object store answers in tens of milliseconds."""
 
 
-
 def dump(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True).encode()
 
@@ -89,7 +88,7 @@ def _copy_in(task: ImportTask, base: str) -> tuple[Shard, pa.Table]:
                     row["size"] = len(incoming.data)
                 rows.append(row)
         table = _table(rows)
-        identity = _content_id(table)
+        identity = content_id(table)
         size = path.stat().st_size
         shard = Shard(identity, len(rows), f"{base}/{identity}.tar", size, f"{base}/{identity}.parquet")
         task.storage.adopt(path, shard.tar)
@@ -110,7 +109,7 @@ def _index_in_place(task: ImportTask, base: str, place: str) -> tuple[Shard, pa.
         row["offset"], row["size"] = (item.offset, item.size) if held else (None, None)
         rows.append(row)
     table = _table(rows)
-    identity = _content_id(table)
+    identity = content_id(table)
     shard = Shard(identity, len(rows), source.url, size, f"{base}/{identity}.parquet")
     task.storage.publish_table(shard.table, table)
     return shard, table
@@ -129,14 +128,17 @@ def _row(stage: Source, item: Incoming, data: bytes | None) -> dict[str, Any]:
         "reject": item.reject,
         "sha256": hashlib.sha256(data).hexdigest() if data is not None else None,
     }
-    row |= dict.fromkeys(("offset", "size", "width", "height", "format", "parent", "root", "span", "parent_row"))
-    if data:
-        try:
-            found = probe(data)
-            row |= {"width": found.width, "height": found.height, "format": found.format}
-        except Undecodable:
-            pass  # `image.inspect` refuses it, with the reason
-    return row
+    row |= dict.fromkeys(("offset", "size", "parent", "root", "span", "parent_row"))
+    return row | probed(data)
+
+
+def probed(data: bytes | None) -> dict[str, Any]:
+    """What an image's headers say, as columns of a pool."""
+    try:
+        found = probe(data) if data else None
+    except Undecodable:
+        found = None  # `image.inspect` rejects it, with the reason
+    return {name: getattr(found, name, None) for name in ("width", "height", "format")}
 
 
 def _table(rows: list[dict[str, Any]]) -> pa.Table:
@@ -150,7 +152,7 @@ def _table(rows: list[dict[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=POOL_SCHEMA)
 
 
-def _content_id(table: pa.Table) -> str:
+def content_id(table: pa.Table) -> str:
     return digest_bytes(json.dumps(row, sort_keys=True).encode() for row in table.to_pylist())
 
 
@@ -171,7 +173,7 @@ def amend_shard(task: AmendTask) -> dict[str, Any]:
     table = table.set_column(
         table.schema.get_field_index("reject"), POOL_SCHEMA.field("reject"), pa.array(reasons, pa.string())
     )
-    identity = _content_id(table)
+    identity = content_id(table)
     shard = replace(task.shard, id=identity, table=f"pools/{task.namespace}/shards/{identity}.parquet")
     if not task.storage.exists(shard.table):  # its name is its content
         task.storage.publish_table(shard.table, table)

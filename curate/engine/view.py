@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 
 from curate.codec.tars import read_spans
 from curate.core.contracts import Artifact, Map, Pack, Select
+from curate.core.masks import ABSENT, ALIVE, Fate
 from curate.core.nouns import Manifest, Shard, StoredArtifact
 from curate.core.pipeline import Node
-from curate.core.masks import ABSENT, ALIVE, Fate
 from curate.core.rows import POOL_COLUMNS, MaskRef, Rows
 from curate.core.storage import Storage
 from curate.engine.context import Context

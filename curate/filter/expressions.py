@@ -18,6 +18,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import polars as pl
@@ -134,7 +135,7 @@ def parse(sql: str) -> Expression:
 def _check_words(sql: str) -> None:
     """Functions that are not allowed, by the names that the user wrote. Raises ValueError."""
     tokens = [token for token in _TOKENS.findall(sql) if not token.isspace() and not token.startswith(("--", "/*"))]
-    for token, following in zip(tokens, [*tokens[1:], ""], strict=True):
+    for token, following in pairwise([*tokens, ""]):
         word = token.lower()
         if word in REFUSED:
             raise ValueError(f"{token!r} is not allowed ({REFUSED[word]}); {_allowed()}")
@@ -188,7 +189,7 @@ class _Walk:
         if name.startswith("StructExpr"):
             raise ValueError("a dot is not allowed in a name; put the name of a column that has one in double quotes")
         if name not in _FUNCTION_NODES:
-            raise ValueError(f"{name} is not allowed; {_allowed()}")
+            raise ValueError(f"`{name}` is not allowed; {_allowed()}")
         self.computes |= name in _ARITHMETIC_FUNCTIONS
         if name == "Sql.IsIn":
             return {"Function": {**body, "input": [self.mended(inputs[0]), _listed(inputs[1])]}}

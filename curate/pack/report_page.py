@@ -77,6 +77,8 @@ class Step:
     items: int | None
     """Texts that go on, where these are chosen one by one."""
     counted: bool
+    let_on: int
+    """Rows without facts that go on all the same (keep_null)."""
     before_share: float
     after_share: float
     """Widths of the bars, percent of the longest."""
@@ -87,7 +89,7 @@ class Step:
 
     @property
     def adds_up(self) -> bool:
-        return self.before - self.lost == self.after
+        return self.before - self.lost + self.let_on == self.after
 
 
 def funnel(stages: Mapping[str, Manifest], groups: Sequence[RejectGroup]) -> list[Step]:
@@ -96,7 +98,7 @@ def funnel(stages: Mapping[str, Manifest], groups: Sequence[RejectGroup]) -> lis
     steps = []
     for name, manifest in stages.items():
         entry = manifest.entry
-        named = [(human(reason), count) for reason, count in entry.rejected.most_common()]
+        named = [(human(reason), count) for reason, count in entry.lost.most_common()]
         refused = [(reason, count, anchors.get((name, reason), "")) for reason, count in named]
         shares = (100 * min(1.0, count / widest) for count in (entry.before, entry.after))
         steps.append(
@@ -109,6 +111,7 @@ def funnel(stages: Mapping[str, Manifest], groups: Sequence[RejectGroup]) -> lis
                 entry.copies,
                 entry.items,
                 bool(manifest.ledger),
+                entry.kept,
                 *shares,
             )
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from curate.codec.images import REASONS
-from curate.core.ledger import ERROR_PREFIX, SET_ASIDE
+from curate.core.ledger import SET_ASIDE
 
 TERMS = {
     "funnel": (
@@ -113,14 +113,18 @@ MEANINGS = REASONS | {
     "caption_too_short": "less text than the recipe asks for",
     "contaminated": "an evaluation image, or too close to one, which training must not see",
     "duplicate_key": "another row of the pool has the same key; the first one counts",
-    "empty_caption": "nothing was left of the caption after cleaning",
+    "caption_too_few_words": "fewer words than the recipe asks for",
+    "caption_unsettled": "a caption nested so deeply that cleaning has no end",
     "dissimilar": "picture and text are less alike than the recipe asks for",
     "exact_duplicate": "the same picture as its keeper, shown beside it",
     "format": "a picture format that the recipe does not list",
     "head_cut": "what its text says is common, and the draw has left it out",
     "language": "a language that the recipe does not list",
     "language_uncertain": "the language is not certain enough",
-    "missing_caption": "no caption, which the recipe asks for",
+    "killed": "it ended the process that looked at it",
+    "missing_caption": "no caption, or none left after cleaning, which the recipe asks for",
+    "no_embedding": "it has no embedding that texts could be compared with",
+    "no_items": "none of its texts is left",
     "missing_file": "the source names a file that is not there",
     "near_duplicate": "almost the same picture as its keeper, shown beside it",
     "no_concept": "its text names no concept",
@@ -128,7 +132,6 @@ MEANINGS = REASONS | {
     "no_hashtag": "none of its tags has a place in the vocabularies",
     "no_image": "the source has a row for it, and no picture",
     "no_language": "its text says too little to tell the language",
-    "no_sentence": "its text has no sentence",
     "no_text": "no text that the selection could choose",
     "not_sampled": "alive, and not among those the selection took: its cluster had given its share",
     "other_extension": "a file name that does not say it is a picture",
@@ -138,14 +141,14 @@ MEANINGS = REASONS | {
     "too_small": "fewer pixels on its shorter side than the recipe asks for",
     "unreadable": "the file could not be read",
     "unsafe_path": "a path that leaves its folder",
+    "zero_embedding": "its embedding is all zeros",
+    "nan_embedding": "its embedding is not a number",
     SET_ASIDE: "its shard failed for good and was set aside",
 }
 """Reject reason -> what it says of a picture. Other packages add reasons: those speak for themselves."""
 
 
 def meaning(reason: str) -> str:
-    if reason.startswith(ERROR_PREFIX):
-        return "the stage itself failed on this row"
     return MEANINGS.get(reason, "")
 
 

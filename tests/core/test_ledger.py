@@ -7,24 +7,51 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.core.errors import LedgerError
-from curate.core.ledger import SET_ASIDE, Entry, total
+from curate.core.ledger import SET_ASIDE, Entry, ItemEntry, total
 
-COUNTS = st.dictionaries(st.sampled_from(["too_small", "truncated", "error_ValueError", SET_ASIDE]), st.integers(1, 99))
+COUNTS = st.dictionaries(st.sampled_from(["too_small", "truncated", "ValueError", SET_ASIDE]), st.integers(1, 99))
+NUMBERS = st.none() | st.integers(0, 300)
+
+
+@st.composite
+def of_items(draw: st.DrawFn) -> ItemEntry:
+    rejected, lost, after = Counter(draw(COUNTS)), draw(st.integers(0, 99)), draw(st.integers(0, 99))
+    return ItemEntry(rejected.total() + lost + after, rejected, lost, after)
 
 
 @st.composite
 def entries(draw: st.DrawFn) -> Entry:
-    rejected, after = Counter(draw(COUNTS)), draw(st.integers(0, 99))
-    copies = draw(st.none() | st.integers(0, 300))
-    return Entry(after + rejected.total(), rejected, after, Counter(draw(COUNTS)), copies)
+    """Of a filter, or of a stage that lets some or all of its rows without facts go on."""
+    rejected, unusable, error = (Counter(draw(COUNTS)) for _ in range(3))
+    kept = draw(st.sampled_from([0, unusable.total() + error.total()]))
+    after = draw(st.integers(0, 99)) + kept
+    families = draw(st.dictionaries(st.sampled_from(["texts", "clips"]), of_items()))
+    return Entry(
+        before=after + rejected.total() + unusable.total() + error.total() - kept,
+        rejected=rejected,
+        after=after,
+        counters=Counter(draw(COUNTS)),
+        copies=draw(NUMBERS),
+        items=draw(NUMBERS),
+        unusable=unusable,
+        error=error,
+        kept=kept,
+        children=draw(NUMBERS),
+        of_items=families,
+    )
 
 
 @given(st.lists(entries(), max_size=6))
 def test_what_adds_up_alone_adds_up_together(parts: list[Entry]) -> None:
     whole = total(parts).check("stage")
     assert whole.before == sum(part.before for part in parts)
-    assert whole.rejected.total() + whole.after == whole.before
-    assert whole.copies == (sum(p.copies or 0 for p in parts) if any(p.copies is not None for p in parts) else None)
+    assert whole.lost.total() - whole.kept + whole.after == whole.before
+    assert whole.lost == sum((p.rejected + p.unusable + p.error for p in parts), Counter())
+    for name in ("copies", "items", "children"):
+        values = [getattr(part, name) for part in parts if getattr(part, name) is not None]
+        assert getattr(whole, name) == (sum(values) if values else None)
+    for family, items in whole.of_items.items():
+        assert items.after == sum(part.of_items[family].after for part in parts if family in part.of_items)
     assert total(parts[::-1]) == whole
 
 
@@ -34,10 +61,30 @@ def test_it_is_the_same_after_it_was_written_down(entry: Entry) -> None:
 
 
 def test_rows_that_vanish_are_named() -> None:
-    with pytest.raises(LedgerError, match=r"^inspect: 10 rows in, 6 out, 1 unaccounted for$"):
+    with pytest.raises(LedgerError, match=r"^inspect: 10 rows before, 6 after, 1 unaccounted for$"):
         Entry(10, Counter(too_small=3), 6).check("inspect")
 
 
-def test_errors_are_failures_of_single_rows() -> None:
-    rejected = Counter({"error_killed": 2, "error_ValueError": 1, "too_small": 5, SET_ASIDE: 10})
-    assert Entry(18, rejected, 0).errors() == 3
+@pytest.mark.parametrize("kind", ["rejected", "unusable", "error"])
+def test_each_kind_of_loss_is_accounted_for(kind: str) -> None:
+    with pytest.raises(LedgerError, match="10 rows before, 6 after, 4 unaccounted for"):
+        Entry(10, after=6).check("inspect")
+    Entry(10, after=6, **{kind: Counter(a=4)}).check("inspect")
+
+
+def test_what_is_kept_with_nulls_is_no_loss() -> None:
+    Entry(10, after=10, unusable=Counter(a=1), error=Counter(b=2), kept=3).check("caption")
+    with pytest.raises(LedgerError, match="3 unaccounted for"):
+        Entry(10, after=7, unusable=Counter(a=1), error=Counter(b=2), kept=3).check("caption")
+
+
+def test_items_that_vanish_are_named() -> None:
+    items = ItemEntry(before=9, rejected=Counter(short=2), lost=1, after=5)
+    with pytest.raises(LedgerError, match=r"^words: 9 items of texts, 1 unaccounted for$"):
+        Entry(3, after=3, of_items={"texts": items}).check("words")
+
+
+def test_a_reason_counts_once_for_each_kind() -> None:
+    """One word may be a reason of a row that can never be computed and of one that could not be this time."""
+    entry = Entry(18, Counter(a=1), 0, unusable=Counter(a=5, b=2), error=Counter(a=10))
+    assert entry.check("x").lost == Counter(a=16, b=2)

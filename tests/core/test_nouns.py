@@ -44,7 +44,7 @@ def test_a_manifest_that_cannot_be_read_is_one_line(storage: Storage, data: byte
 def test_artifacts_come_back_by_name(storage: Storage) -> None:
     table = pa.table({"x": [1.5, None]})
     parts = {"a": table, "b": np.eye(3, dtype=np.float16), "c": {"k": [1, None]}, "d.html": b"<p>", "e.f": [1]}
-    size = save_artifact(storage, "artifacts/op/f", parts)
+    size, digests = save_artifact(storage, "artifacts/op/f", parts)
     manifest(noun="artifact").commit(storage, "artifacts/op/f")
     found = StoredArtifact(storage, "artifacts/op/f")
     assert sorted(found) == ["a", "b", "c", "d.html", "e.f"] and len(found) == 5
@@ -54,6 +54,10 @@ def test_artifacts_come_back_by_name(storage: Storage) -> None:
     assert size == sum(bytes_ for name, bytes_ in storage.list("artifacts").items() if "manifest" not in name)
     with pytest.raises(KeyError):
         found["nothing"]
+    assert sorted(digests) == ["a.parquet", "b.npy", "c.json", "d.html", "e.f.json"]
+    changed = parts | {"c": {"k": [1, 2]}}
+    again = [save_artifact(storage, f"artifacts/op/{n}", held)[1] for n, held in (("h", parts), ("i", changed))]
+    assert again[0] == digests and {n for n in digests if again[1][n] != digests[n]} == {"c.json"}
     save_artifact(storage, "artifacts/op/g", {"shards": table})
     assert StoredArtifact(storage, "artifacts/op/g")["shards"] == table
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
+import pyarrow as pa
 import pytest
 
-from curate.core.errors import RecipeError
+from curate.core.contracts import Filter, Map
+from curate.core.errors import CurateError, RecipeError
+from curate.core.items import places_of
 from curate.core.pipeline import Pipeline
 from tests.engine import toys
 
@@ -113,11 +116,9 @@ def test_ports_missing_unknown_and_of_the_wrong_kind() -> None:
 
 def test_columns_that_nobody_upstream_writes() -> None:
     pipeline = base().add("parity", toys.Parity(), "pool")
-    refuses(
-        pipeline, "pipeline: parity: column 'brightness' is written by nothing upstream; add a stage that writes it"
-    )
+    refuses(pipeline, "pipeline: parity: column 'brightness' is missing upstream; add a stage that writes it")
     pipeline = base().add("bright", toys.Brightness(), "pool").add("parity", toys.Parity(), "pool")
-    refuses(pipeline, "pipeline: parity: column 'brightness' is written by nothing upstream; add 'bright' to `from`")
+    refuses(pipeline, "pipeline: parity: column 'brightness' is missing upstream; add 'bright' to `from`")
 
 
 def test_a_column_that_two_write() -> None:
@@ -164,3 +165,73 @@ def test_a_target_below_one(each: int) -> None:
 def test_a_namespace_names_a_folder(name: str) -> None:
     with pytest.raises(ValueError, match="expected letters, digits"):
         toys.Numbers(namespace=name)
+
+
+class Words(Map):
+    """Makes items, counts them, and says something of each."""
+
+    op: ClassVar[str] = "tests.words"
+
+    def schema(self) -> pa.Schema:
+        texts, scores = pa.list_(pa.string()), pa.list_(pa.float32())
+        return pa.schema(
+            [
+                pa.field("words", texts, metadata=places_of("words")),
+                pa.field("score", scores, metadata=places_of("words")),
+                pa.field("words_count", pa.int32()),
+            ]
+        )
+
+
+class Judged(Filter):
+    """Judges rows by a column, or items."""
+
+    op: ClassVar[str] = "tests.judged"
+    column: str = "words"
+    items: bool = True
+    wrong: bool = False
+
+    def reads(self) -> tuple[str, ...]:
+        return (self.column,)
+
+    def places(self) -> str | None:
+        return self.column if self.items else None
+
+    def check(self, columns: pa.Schema) -> None:
+        assert self.column in columns.names and "key" in columns.names
+        if self.wrong:
+            raise CurateError("column: cannot be judged; name another")
+
+
+def judged(**values: Any) -> Pipeline:
+    made = base().add("words", Words(), "pool")
+    return made.add("judged", Judged(**values), "words", place="r.yaml:7")
+
+
+def test_a_filter_judges_columns_that_reach_it() -> None:
+    judged().check()
+    judged(column="words_count", items=False).check()
+    missing = "column 'brightness' is missing upstream; add a stage that writes it"
+    refuses(judged(column="brightness", items=False), f"r.yaml:7: judged: {missing}")
+
+
+def test_a_filter_says_itself_what_it_cannot_judge() -> None:
+    with pytest.raises(CurateError, match=r"^r.yaml:7: judged: column: cannot be judged; name another$"):
+        judged(wrong=True).check()
+
+
+def test_items_of_a_column_that_has_none() -> None:
+    rule = "holds one value a row, not a list with a value for each item; name a list"
+    for column in ("words_count", "caption"):
+        refuses(judged(column=column), f"r.yaml:7: judged: column '{column}' {rule}")
+
+
+def test_columns_of_one_family_follow_the_column_that_made_the_items() -> None:
+    assert judged().check().families("judged") == {"words": "words", "score": "words"}
+
+
+def test_nulls_go_on_behind_maps_only() -> None:
+    pipeline = base().add("bright", toys.Brightness(), "pool", keep_null=True).check()
+    pipeline.add("light", toys.Light(), "bright", keep_null=True)
+    message = "keep_null is for stages that compute facts, and toy.light is a filter or later; remove it"
+    refuses(pipeline, f"pipeline: light: {message}")

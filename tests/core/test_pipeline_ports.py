@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import pyarrow as pa
 import pytest
 
 from curate.core.contracts import Map
@@ -13,15 +14,15 @@ from tests.engine import toys
 
 
 class Brighter(Map):
-    """Refuses what is darker than a limit, which is given or comes from the total."""
+    """Marks what is darker than a limit, which is given or comes from the total."""
 
     op: ClassVar[str] = "tests.brighter"
     ports: ClassVar[dict[str, str]] = {"limit": toys.Total.kind}
     optional_ports: ClassVar[tuple[str, ...]] = ("limit",)
     limit: float | None = None
 
-    def writes(self) -> tuple[str, ...]:
-        return ()
+    def schema(self) -> pa.Schema:
+        return pa.schema([pa.field("dark", pa.bool_())])
 
 
 def pipeline(stage: Brighter, **ports: str) -> Pipeline:

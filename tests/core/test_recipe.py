@@ -26,9 +26,9 @@ stages:
     op: {TOYS}:Numbers
     namespace: toys
   bright:
-    op: {TOYS}:Brightness
+    op: {TOYS}:Shifted
     from: pool
-    darkest: ${{dark}}
+    shift: ${{dark}}
   total:
     op: {TOYS}:Total
     from: bright
@@ -54,22 +54,22 @@ def changed(old: str, new: str) -> str:
 def test_a_good_recipe() -> None:
     pipeline = recipe.parse(GOOD)
     assert list(pipeline.nodes) == ["pool", "bright", "total", "brighter"]
-    assert pipeline.nodes["bright"].stage.darkest == 3.0  # type: ignore[attr-defined]
+    assert pipeline.nodes["bright"].stage.shift == 3.0  # type: ignore[attr-defined]
     assert pipeline.nodes["brighter"].ports == {"total": "total"}
     assert pipeline.nodes["brighter"].place == "recipe:17"
     assert pipeline.source["workspace"] == "1-place"
 
 
 def test_set_changes_variables_and_parameters() -> None:
-    pipeline = recipe.parse(GOOD, ["dark=7", "brighter.share=0.25", "bright.threads=1"])
-    assert pipeline.nodes["bright"].stage.darkest == 7.0  # type: ignore[attr-defined]
-    assert pipeline.nodes["brighter"].stage.share == 0.25  # type: ignore[attr-defined]
+    pipeline = recipe.parse(GOOD, ["dark=7", "total.reads_column=key", "bright.threads=1"])
+    assert pipeline.nodes["bright"].stage.shift == 7.0  # type: ignore[attr-defined]
+    assert pipeline.nodes["total"].stage.reads_column == "key"  # type: ignore[attr-defined]
 
 
 def test_the_same_dag_in_python_has_the_same_parameters() -> None:
-    from tests.engine.toys import Brightness
+    from tests.engine.toys import Shifted
 
-    assert recipe.parse(GOOD).nodes["bright"].stage == Brightness(darkest=3.0)
+    assert recipe.parse(GOOD).nodes["bright"].stage == Shifted(shift=3.0)
 
 
 def test_an_unknown_op() -> None:
@@ -87,17 +87,17 @@ def test_an_op_of_ones_own_that_is_not_there() -> None:
 
 
 def test_a_misspelt_parameter() -> None:
-    message = f"bright.darkst: no parameter of {TOYS}:Brightness; did you mean 'darkest'?"
-    refuses(changed("darkest: ${dark}", "darkst: 1"), f"r.yaml:13: {message}")
-    message = f"bright.zz: no parameter of {TOYS}:Brightness; it has darkest, column, threads"
-    refuses(changed("darkest: ${dark}", "zz: 1"), f"r.yaml:13: {message}")
+    message = f"bright.shft: no parameter of {TOYS}:Shifted; did you mean 'shift'?"
+    refuses(changed("shift: ${dark}", "shft: 1"), f"r.yaml:13: {message}")
+    message = f"bright.zz: no parameter of {TOYS}:Shifted; it has column, threads, shift"
+    refuses(changed("shift: ${dark}", "zz: 1"), f"r.yaml:13: {message}")
     message = f"brighter.totl: no parameter of {TOYS}:Brighter; did you mean 'total'?"
     refuses(changed("total: total", "totl: total"), f"r.yaml:20: {message}")
 
 
 def test_a_wrong_type() -> None:
-    message = "bright.darkest: 'very': input should be a valid number, unable to parse string as a number"
-    refuses(changed("darkest: ${dark}", "darkest: very"), f"r.yaml:13: {message}")
+    message = "bright.shift: 'very': input should be a valid number, unable to parse string as a number"
+    refuses(changed("shift: ${dark}", "shift: very"), f"r.yaml:13: {message}")
     refuses(
         changed("total: total", "total: 3"),
         "r.yaml:20: brighter.total: 3 is no stage's name; give the name of the stage that makes it",
@@ -115,13 +115,13 @@ def test_a_missing_input_a_cycle_and_a_wrong_port() -> None:
     text = changed("from: pool", "from: brighter")
     with pytest.raises(RecipeError, match=r"^r.yaml:\d+: \w+: cycle .*; a stage cannot be its own input$"):
         recipe.parse(text, file="r.yaml")
-    message = "brighter: total: 'bright' (toy.brightness) makes no toy_total; name a stage that does"
+    message = "brighter: total: 'bright' (toy.shifted) makes no toy_total; name a stage that does"
     refuses(changed("total: total", "total: bright"), f"r.yaml:17: {message}")
 
 
 def test_an_unknown_column() -> None:
     text = changed("from: [bright]", "from: [pool]")
-    message = "brighter: column 'brightness' is written by nothing upstream; add 'bright' to `from`"
+    message = "brighter: column 'brightness' is missing upstream; add 'bright' to `from`"
     refuses(text, f"r.yaml:17: {message}")
 
 
@@ -144,13 +144,13 @@ def test_a_set_of_an_unknown_name() -> None:
     refuses(
         GOOD, "--set dark: the value is not YAML (expected ',' or ']', but got '<stream end>'); quote it", "dark=[1"
     )
-    refuses(GOOD, f"r.yaml:10: bright.drk: no parameter of {TOYS}:Brightness; did you mean 'darkest'?", "bright.drk=1")
+    refuses(GOOD, f"r.yaml:10: bright.shft: no parameter of {TOYS}:Shifted; did you mean 'shift'?", "bright.shft=1")
 
 
 def test_a_variable_that_is_not_there() -> None:
     refuses(
         changed("${dark}", "${drak}"),
-        "r.yaml:13: bright.darkest: Interpolation key 'drak' not found; define it under `vars`",
+        "r.yaml:13: bright.shift: Interpolation key 'drak' not found; define it under `vars`",
     )
     refuses(
         changed("seed: 1", "seed: ${none}"),

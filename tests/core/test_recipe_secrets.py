@@ -19,7 +19,7 @@ ASK = (
 
 
 def test_a_reference_to_a_secret() -> None:
-    for overrides in ([], ["dark=env:TOY_KEY", "ask.api_key=${dark}", "bright.darkest=1"]):
+    for overrides in ([], ["dark=env:TOY_KEY", "ask.api_key=${dark}", "bright.shift=1"]):
         pipeline = recipe.parse(ASK, overrides)
         assert str(pipeline.nodes["ask"].stage.secrets()) == "{'api_key': Secret('env:TOY_KEY')}"
         assert "TOY_KEY" not in str(pipeline.nodes["ask"].stage.parameters())
@@ -33,7 +33,7 @@ def test_a_secret_in_place_of_its_reference(value: str) -> None:
     refuses(ASK, f"r.yaml:24: {message}", f"ask.api_key={value}")
     text = ASK.replace("seed: 1", f"seed: {value}").replace("${seed}-place", "place")
     refuses(text.replace("env:TOY_KEY", "${seed}"), f"r.yaml:24: {message}")
-    refuses(ASK.replace("env:TOY_KEY", "${dark}"), f"r.yaml:24: {message}", f"dark={value}", "bright.darkest=1")
+    refuses(ASK.replace("env:TOY_KEY", "${dark}"), f"r.yaml:24: {message}", f"dark={value}", "bright.shift=1")
 
 
 @pytest.mark.parametrize("override", ["ask.api_key:sk-123", "sk-123", "ask.api_key sk-123==", "ak.api_key=sk-123"])

@@ -212,8 +212,10 @@ def test_secrets_of_several_lines(tmp_path: Path) -> None:
     assert redact(" ".join(f"bad {value}!".split())) == redact(f"bad {value}!") == f"bad [file:{tmp_path}/key]!"
 
 
-def test_what_was_not_read_stays() -> None:
+def test_what_was_not_read_stays_unless_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOY_KEY", VALUE)
     assert redact(f"bad {VALUE}") == f"bad {VALUE}"
+    assert redact(f"bad {VALUE}", [Secret("env:TOY_KEY"), Secret("env:TOY_NONE")]) == "bad [env:TOY_KEY]"
 
 
 def test_exceptions_lose_the_secret_and_nothing_else(read: str) -> None:

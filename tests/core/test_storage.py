@@ -151,9 +151,19 @@ def test_a_workspace_is_marked_with_its_format(storage: Storage) -> None:
     with pytest.raises(StorageError, match="no workspace; check the path, or make one with `curate run`"):
         open_workspace(storage.url, create=False)
     assert open_workspace(storage.url).url == open_workspace(storage.url, create=False).url
-    storage.publish_bytes("format.json", b'{"format": 99}')
-    with pytest.raises(StorageError, match=f"format 99, this version reads {FORMAT}; use another workspace$"):
-        open_workspace(storage.url)
+
+
+@pytest.mark.parametrize(("found", "written"), [(1, "an older"), (99, "another")])
+def test_a_workspace_of_another_format_is_one_line(storage: Storage, found: int, written: str) -> None:
+    storage.publish_bytes("format.json", f'{{"format": {found}}}'.encode())
+    told = (
+        f"{storage.url}: this workspace has format {found}, written by {written} version; this version reads format "
+        f"{FORMAT}: choose another workspace and run the recipe there"
+    )
+    for create in (False, True):
+        with pytest.raises(StorageError) as raised:
+            open_workspace(storage.url, create=create)
+        assert str(raised.value) == told
 
 
 # --- this machine's disk ----------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What goes wrong costs the rows it concerns: they become rejects with a reason, and the rest of the pool goes on."""
+"""What goes wrong costs the rows it concerns: they get a status with a reason, and the rest of the pool goes on."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from typing import Any, ClassVar
 
 import pytest
 
+from curate.core import facts
 from curate.core.contracts import Portion
 from curate.core.errors import BudgetError, LedgerError, StageError
 from curate.core.ledger import SET_ASIDE
 from curate.core.pipeline import Pipeline
 from curate.core.storage import open_storage
 from curate.engine import backend, packing
+from curate.engine.batches import KILLED
 from curate.engine.context import Options
 from curate.engine.events import read_events
 from curate.engine.run import Result, run
@@ -25,38 +27,41 @@ from tests.engine import toys, workspaces
 from tests.engine.forks import Drivers
 
 HALF = Options(failure_budget=0.5)
+KILL_AT_FOURTH = "publish:facts/toy.parity/*/000004.parquet:written"
 
 
-def rejects(workspace: Path, result: Result, stage: str) -> dict[int, str]:
-    """Number of the picture -> reason, of a Map's rejects."""
+def lost(workspace: Path, result: Result, stage: str) -> dict[int, tuple[str, str]]:
+    """Number of the image -> (status, reason), of a Map's rows that are not done."""
     storage = open_storage(str(workspace))
-    pool = storage.read_table(f"{result.outputs['pool'].removeprefix(f'{workspace}/')}/shards.parquet").to_pylist()
+    path = f"{result.outputs[stage].split('/versions/')[0].removeprefix(f'{workspace}/facts/')}"
     found = {}
-    for shard in pool:
-        path = f"{result.outputs[stage].split('/versions/')[0].removeprefix(f'{workspace}/')}/{shard['id']}.parquet"
-        reasons = storage.read_table(path).column("reject").to_pylist()
-        names = storage.read_table(shard["table"]).column("meta").to_pylist()
-        found |= {json.loads(name)["number"]: why for name, why in zip(names, reasons, strict=True) if why}
+    for shard, rows in workspaces.facts(workspace)[path].items():
+        names = storage.read_table(f"pools/toys/shards/{shard}.parquet").column("meta").to_pylist()
+        bad = [row for row in rows if row[facts.STATUS_COLUMN] != facts.DONE]
+        assert all(value is None for row in bad for name, value in row.items() if not name.startswith("_"))
+        status = {row[facts.ROW]: (facts.STATUS[row[facts.STATUS_COLUMN]], row[facts.REASON]) for row in bad}
+        found |= {json.loads(names[row])["number"]: why for row, why in status.items()}
     return found
 
 
-def test_a_picture_that_is_none_is_one_reject(workspace: Path) -> None:
+def test_an_image_that_is_none_is_unusable(workspace: Path) -> None:
     result = run(toys.chain(toys.Brightness(), toys.Total(), broken=7, rows=20), str(workspace))
-    assert set(rejects(workspace, result, "stage_1")) == {0, 7, 14}
-    assert result.ledger["stage_1"].rejected == Counter({"not_an_image": 3})
+    assert lost(workspace, result, "stage_1") == dict.fromkeys((0, 7, 14), ("unusable", "not_an_image"))
+    assert result.ledger["stage_1"].unusable == Counter({"not_an_image": 3})
+    assert not result.ledger["stage_1"].rejected and not result.ledger["stage_1"].error
     assert result.ledger["stage_2"].before == 17
 
 
 def test_rows_that_raise_are_found_by_halving(workspace: Path) -> None:
     pipeline = toys.chain(toys.Bad(numbers=(3, 4, 17)), rows=20)
     result = run(pipeline, str(workspace), options=HALF, run_id="bad")
-    assert rejects(workspace, result, "stage_1") == dict.fromkeys((3, 4, 17), "error_ValueError")
-    assert result.ledger["stage_1"].after == 17
+    assert lost(workspace, result, "stage_1") == dict.fromkeys((3, 4, 17), ("error", "ValueError"))
+    assert result.ledger["stage_1"].error == Counter(ValueError=3) and result.ledger["stage_1"].after == 17
 
 
-def test_a_stage_may_refuse_a_batch_by_raising(workspace: Path) -> None:
+def test_a_stage_may_call_a_batch_unusable_by_raising(workspace: Path) -> None:
     result = run(toys.chain(toys.Bad(how="reject", numbers=(5,)), rows=10), str(workspace))
-    assert rejects(workspace, result, "stage_1") == {5: "disliked"}
+    assert lost(workspace, result, "stage_1") == {5: ("unusable", "disliked")}
 
 
 def test_errors_beyond_the_budget_end_the_run_again_and_again(workspace: Path) -> None:
@@ -68,7 +73,7 @@ def test_errors_beyond_the_budget_end_the_run_again_and_again(workspace: Path) -
     with pytest.raises(BudgetError, match=message):
         run(pipeline, str(workspace), options=tight)
     before = workspaces.files(workspace)
-    with pytest.raises(BudgetError, match="4 rows were lost"):
+    with pytest.raises(BudgetError, match=message):
         run(pipeline, str(workspace), options=tight)
     assert workspaces.files(workspace) == before
     run(pipeline, str(workspace), options=Options(failure_budget=0.2))
@@ -89,11 +94,11 @@ def test_rows_that_kill_are_found_by_the_next_run(workspace: Path) -> None:
     stage, source = toys.Bad(how="kill", numbers=(13, 14)), {"rows": 30}
     crash(workspace, stage, **source)
     result = run(toys.chain(stage, **source), str(workspace), options=HALF, run_id="next")
-    assert rejects(workspace, result, "stage_1") == dict.fromkeys((13, 14), "error_killed")
+    assert lost(workspace, result, "stage_1") == dict.fromkeys((13, 14), ("error", KILLED))
     assert result.ledger["stage_1"].after == 28
     [found] = [e for e in read_events(open_storage(str(workspace)), "next") if e["event"] == "poison"]
     assert found["rows"] == {"stage_1": [3, 4]}
-    assert not list(workspace.glob("columns/*/*/attempts/*"))
+    assert not list(workspace.glob("masks/*/attempts/*"))
 
 
 def test_poison_is_laid_at_the_door_of_the_stage_that_died(workspace: Path) -> None:
@@ -105,14 +110,14 @@ def test_poison_is_laid_at_the_door_of_the_stage_that_died(workspace: Path) -> N
         os._exit(0)
     os.waitpid(child, 0)
     result = run(pipeline, str(workspace), options=HALF)
-    assert rejects(workspace, result, "stage_2") == {2: "error_killed"}
+    assert lost(workspace, result, "stage_2") == {2: ("error", KILLED)}
     assert [result.ledger[f"stage_{i}"].after for i in (1, 2, 3)] == [4, 3, 3]
 
 
 def test_ray_finds_rows_that_kill_while_the_rest_goes_on(workspace: Path, on_ray: Any) -> None:
     pipeline = toys.chain(toys.Bad(how="kill", numbers=(2,)), toys.Total(reads_column="fine"), rows=12, shard_rows=4)
     result = run(pipeline, str(workspace), engine=on_ray, options=HALF)
-    assert rejects(workspace, result, "stage_1") == {2: "error_killed"}
+    assert lost(workspace, result, "stage_1") == {2: ("error", KILLED)}
     assert result.ledger["stage_2"].before == 11
 
 
@@ -139,64 +144,79 @@ def imported(workspace: Path) -> Path:
     return workspace
 
 
+def aside(result: Result, stage: str) -> int:
+    """Rows that a stage lost with their shard, and nothing else."""
+    entry = result.ledger[stage]
+    assert entry.lost == entry.error
+    assert set(entry.error) <= {SET_ASIDE}
+    return entry.error[SET_ASIDE]
+
+
 @pytest.mark.usefixtures("at_once")
 def test_a_shard_that_is_cut_is_set_aside_and_tried_again(imported: Path, memory: Path) -> None:
     tar, whole = cut(imported, 20)
     result = run(toys.pipeline(), str(imported), options=HALF, run_id="cut")
-    assert result.ledger["bright"].rejected == Counter({SET_ASIDE: 10})
-    assert [result.ledger[name].before for name in ("bright", "dear", "parity", "total", "even")] == [
-        40,
-        30,
-        30,
-        30,
-        30,
-    ]
+    assert aside(result, "bright") == 10
+    befores = [result.ledger[name].before for name in ("bright", "dear", "parity", "total", "even")]
+    assert befores == [40, 30, 30, 30, 30]
     [event] = [e for e in read_events(open_storage(str(imported)), "cut") if e["event"] == "shard_set_aside"]
     assert event["shard"] == tar.stem and "import it again" in event["error"]
     again = run(toys.pipeline(), str(imported), options=HALF)
     assert again.ledger == result.ledger
-    assert again.reused["even"] and again.reused["dataset"]
+    assert all(again.reused.values()) and not again.counts["bright"].computed
     tar.write_bytes(whole)
-    mended = run(toys.pipeline(), str(imported))
+    still = run(toys.pipeline(), str(imported), options=HALF)
+    assert still.ledger == result.ledger  # only `curate retry` tries rows in error again
+    mended = run(toys.pipeline(), str(imported), options=Options(retry={"bright": (SET_ASIDE,)}))
     assert mended.ledger["bright"].after == mended.ledger["even"].before == 40
+    assert mended.counts["bright"].computed == 10
     clean = memory / "mended"
     run(toys.pipeline(), str(clean))
-    theirs, ours = workspaces.files(clean), workspaces.files(imported)
+    theirs, ours = workspaces.nouns(clean), workspaces.nouns(imported)
     assert {name: ours.get(name) for name in theirs} == theirs
+    known, wanted = workspaces.facts(imported), workspaces.facts(clean)
+    assert {name: known.get(name) for name in wanted} == wanted
 
 
 @pytest.mark.usefixtures("at_once")
-def test_a_shard_set_aside_by_a_later_pass_leaves_the_ledger_whole(imported: Path) -> None:
+def test_a_shard_set_aside_leaves_what_was_known_of_it(imported: Path) -> None:
+    """A later stage cannot read the shard: the stage before keeps its facts, and its rows go on as far as these do."""
     first = run(toys.chain(toys.Brightness()), str(imported))
     cut(imported, 0)
+    known = workspaces.facts(imported, "toy.brightness")
     result = run(toys.chain(toys.Brightness(), toys.Bad(), toys.Parity(), toys.Even()), str(imported), options=HALF)
-    assert result.reused["stage_1"] and result.ledger["stage_1"] == first.ledger["stage_1"]
-    assert result.ledger["stage_2"].rejected == Counter({SET_ASIDE: 10})
+    assert result.ledger["stage_1"] == first.ledger["stage_1"] and not result.counts["stage_1"].computed
+    assert workspaces.facts(imported, "toy.brightness") == known
+    assert aside(result, "stage_2") == 10
     assert [result.ledger[f"stage_{i}"].before for i in (2, 3, 4)] == [40, 30, 30]
 
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "foreign"])
-def test_columns_that_cannot_be_read_are_made_again(workspace: Path, damage: str) -> None:
+def test_facts_that_cannot_be_read_are_said_and_made_again(workspace: Path, damage: str) -> None:
     run(toys.chain(toys.Brightness()), str(workspace))
-    before = workspaces.files(workspace)
-    [version] = workspace.glob("columns/toy.brightness/*/versions")
-    shutil.rmtree(version)
-    path = sorted(workspace.glob("columns/toy.brightness/*/*.parquet"))[1]
+    before = workspaces.facts(workspace)
+    path = sorted(workspace.glob("facts/toy.brightness/*/*/*/000001.parquet"))[1]
     if damage == "foreign":
         open_storage(str(workspace)).publish_table(str(path.relative_to(workspace)), toys.pa.table({"x": [1]}))
     else:
         path.write_bytes(path.read_bytes()[:100] if damage == "cut" else b"")
+    shutil.rmtree(workspace / "masks")
+    folder = path.parent.relative_to(workspace)
+    with pytest.raises(StageError, match=f"remove the folder {folder} and run the recipe again"):
+        run(toys.chain(toys.Brightness()), str(workspace), options=HALF)
+    shutil.rmtree(path.parent)
     result = run(toys.chain(toys.Brightness()), str(workspace))
-    assert result.ledger["stage_1"].after == 40 and workspaces.files(workspace) == before
+    assert result.ledger["stage_1"].after == 40 and workspaces.facts(workspace) == before
+    assert result.counts["stage_1"].computed == 10
 
 
 @pytest.mark.usefixtures("at_once")
 def test_set_aside_beyond_the_budget_ends_the_run(imported: Path) -> None:
     cut(imported, 20)
-    with pytest.raises(
-        BudgetError, match=r"10 rows were lost to failures, the budget is 8 \(20.0% of 40\); first: shard"
-    ):
-        run(toys.pipeline(), str(imported), options=Options(failure_budget=0.2))
+    why = r"10 rows were lost to failures, the budget is 8 \(20.0% of 40\); first: bright: .*import it again"
+    for _ in range(2):
+        with pytest.raises(BudgetError, match=why):
+            run(toys.pipeline(), str(imported), options=Options(failure_budget=0.2))
 
 
 @pytest.mark.usefixtures("at_once")
@@ -211,7 +231,8 @@ def test_a_budget_is_a_share_of_the_pool_as_it_was(imported: Path) -> None:
 def test_ray_sets_a_shard_aside(imported: Path, on_ray: Any) -> None:
     cut(imported, 20)
     result = run(toys.pipeline(), str(imported), engine=on_ray, options=HALF)
-    assert result.ledger["bright"].rejected == Counter({SET_ASIDE: 10})
+    assert aside(result, "bright") == 10
+    assert lost(imported, result, "bright") == dict.fromkeys(range(20, 30), ("error", SET_ASIDE))
 
 
 @pytest.mark.usefixtures("at_once")
@@ -252,7 +273,7 @@ def test_nothing_goes_on_without_a_global_step(workspace: Path, monkeypatch: pyt
         raise OSError("the disk\nis gone")
 
     monkeypatch.setattr(packing, "read_spans", broken)
-    with pytest.raises(StageError, match="dataset: OSError: the disk is gone; mend the cause and run the same command"):
+    with pytest.raises(StageError, match="dataset: OSError: the disk is gone; fix the cause and run the same command"):
         run(toys.pipeline(), str(workspace))
 
 
@@ -273,24 +294,27 @@ def test_what_fails_once_is_tried_again() -> None:
 def test_a_stage_that_loses_rows_is_a_bug_that_is_found(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toys.Total, "partial", lambda self, table: toys.pa.table({"rows": [0], "sum": [0.0]}))
     monkeypatch.setattr("curate.core.rows.Rows.live_table", lambda self, shard, names: self.table(shard, names)[:5])
-    with pytest.raises(LedgerError, match="total: 20 rows in, but bright let 40 go on"):
+    with pytest.raises(LedgerError, match="total: 20 rows before, but light let 40 go on"):
         run(toys.pipeline(), str(workspace))
 
 
 def test_costly_rows_are_not_computed_again(workspace: Path, memory: Path) -> None:
-    """Killed inside a shard, the next run goes on from the last segment, to the same bytes."""
+    """Killed inside a shard, the next run goes on from the last table, to the same rows."""
     source = {"pool__rows": 32, "pool__shard_rows": 32}
+    computed = memory / "computed.log"
+    changes = {**source, "dear__log": str(computed)}
     with Drivers() as drivers:
-        killed = drivers.run(
-            workspace, changes=source, environment={"CURATE_FAULT_KILL": "*toy.parity*-000000016*published"}
-        )
+        killed = drivers.run(workspace, changes=changes, environment={"CURATE_FAULT_KILL": KILL_AT_FOURTH})
         assert killed["signal"] == signal.SIGKILL
-        rows = [path.name for path in sorted(workspace.glob("columns/toy.costly/*/segments/*/*"))]
-        assert rows == [f"{start:09d}-{start + 4:09d}.parquet" for start in range(0, 16, 4)]
-        log = memory / "after-segments"
-        assert drivers.run(workspace, changes=source, environment={"CURATE_FAULT_LOG": str(log)})["error"] is None
-        lines = [line for line in log.read_text().splitlines() if "toy.costly" in line and "/segments/" in line]
-        assert "000000016-000000020" in lines[0]
-        clean = memory / "without-segments"
+        rows = {path.name for path in workspace.glob("facts/toy.costly/*/*/*/*.parquet")}
+        assert rows == {f"{number:06d}.parquet" for number in (1, 2, 3, 4)}
+        [[known]] = [list(shards.values()) for shards in workspaces.facts(workspace, "toy.costly").values()]
+        assert [row[facts.ROW] for row in known] == list(range(16))
+        before = computed.read_text().split()
+        assert len(before) == 16
+        assert drivers.run(workspace, changes=changes)["error"] is None
+        after = computed.read_text().split()[16:]
+        assert len(after) == 16 and not set(after) & set(before)
+        clean = memory / "without-a-kill"
         drivers.run(clean, changes=source)
     workspaces.assert_same(clean, workspace)

@@ -1,4 +1,4 @@
-"""kill -9 anywhere, then the same command: the same bytes and the same ledger as if nothing had happened.
+"""kill -9 anywhere, then the same command: the same bytes, facts and ledger as if nothing had happened.
 
 The places are enumerated on an undisturbed run: every point at which a file is written or has just appeared, and twelve
 seeded moments between them (the n-th Python call of the driver). Local drivers are forked from a process that has
@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import shutil
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from fnmatch import fnmatch
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -86,33 +88,30 @@ def disturb(memory: Path, clean: Path, drivers: SimpleQueue[Drivers], name: str,
 
 
 def test_every_kind_of_file_is_among_the_points(clean: tuple[Path, list[str], int]) -> None:
-    kinds = (
-        "format",
-        "pools/*/shards",
-        "portions",
-        "repeats",
-        "versions",
-        "attempts",
-        "segments",
-        "columns",
-        "partials",
-    )
-    kinds = (
-        *kinds,
-        "artifacts",
-        "shuffle",
-        "counts",
-        "quotas",
-        "buckets",
-        "order",
-        "parts",
-        "tar",
-        "index",
-        "manifest",
-    )
-    points = "\n".join(clean[1])
-    assert [kind for kind in kinds if kind.split("/")[-1] not in points] == []
+    pools = ("format", "pools/*/shards", "portions", "repeats", "pools/*/versions")
+    facts = ("/attempts/", "/000001.parquet", "/000002.parquet", "/index/", "masks/*-*.parquet", "masks/*/versions")
+    rest = ("facts/*/versions", "partials", "artifacts", "shuffle", "counts", "quotas", "buckets", "order", "parts")
+    kinds = (*pools, *facts, *rest, ".tar", "index.parquet", "datasets/*/manifest")
+    assert [kind for kind in kinds if not any(fnmatch(point, f"*{kind}*") for point in clean[1])] == []
     assert sum(point.endswith(":written") for point in clean[1]) == sum(p.endswith(":published") for p in clean[1])
+
+
+def test_a_kill_falls_between_facts_and_mask(clean: tuple[Path, list[str], int]) -> None:
+    """Of each shard of the first pass: tables of one stage before those of the next, then the mask; last, manifests."""
+    points = [p.removeprefix("publish:") for p in clean[1] if p.endswith(":published")]
+    first = [point for point in points if point.startswith(("facts/toy.parity", "masks"))]
+    shards = list(dict.fromkeys(point.split("/")[4] for point in first if "/000001.parquet" in point))
+    assert len(shards) == 2
+    place = [next(i for i, p in enumerate(first) if p.startswith("masks") and f"/{shard}-" in p) for shard in shards]
+    tables = [max(i for i, p in enumerate(first) if f"/{shard}/0000" in p) for shard in shards]
+    commits = [i for i, p in enumerate(first) if "/versions/" in p]
+    assert tables[0] < place[0] < tables[1] < place[1] < min(commits)
+
+
+def wherever(point: str) -> str:
+    """The same place in a run after a kill: names of masks and versions say which tables they are of."""
+    point = re.sub(r"(masks/\w+/\w+-)\w+", r"\1*", point)
+    return re.sub(r"((?:facts|masks)/.*/versions/)\w+", r"\1*", point)
 
 
 def chain(memory: Path, clean: Path, drivers: SimpleQueue[Drivers], name: str, points: list[str]) -> None:
@@ -120,7 +119,7 @@ def chain(memory: Path, clean: Path, drivers: SimpleQueue[Drivers], name: str, p
     folder, one = memory / name, drivers.get()
     try:
         for point in points:
-            killed = one.run(folder, changes=SMALL, environment={"CURATE_FAULT_KILL": point})
+            killed = one.run(folder, changes=SMALL, environment={"CURATE_FAULT_KILL": wherever(point)})
             assert killed["signal"] == signal.SIGKILL, f"{name}: not killed at {point}: {killed}"
         ended = one.run(folder, changes=SMALL)
         assert (ended["signal"], ended["error"]) == (0, None), f"{name}: {ended}"
@@ -166,8 +165,11 @@ def test_killed_twice(memory: Path, clean: tuple[Path, list[str], int], drivers:
 WORKERS_POINTS = (
     "publish:pools/*.tar:written",
     "publish:pools/*/portions/*:published",
-    "publish:columns/toy.brightness/*.parquet:written",
-    "publish:columns/toy.parity/*.parquet:published",
+    "publish:facts/toy.brightness/*/000001.parquet:written",
+    "publish:facts/toy.costly/*/000001.parquet:published",
+    "publish:facts/toy.costly/*/index/*.parquet:written",
+    "publish:facts/toy.parity/*/000002.parquet:published",
+    "publish:masks/*.parquet:written",
     "publish:selections/*/quotas.parquet:written",
     "publish:datasets/*.tar:written",
     "publish:datasets/*/index.parquet:published",
@@ -202,8 +204,8 @@ def test_driver_ended_under_ray(
     os.kill(driver, how)
     if how == signal.SIGTERM:
         gate.open()
-        assert "the same command goes on from there" in one.end()["error"]
-        assert list(workspace.glob("columns/toy.parity/*/*.parquet")) and not list(workspace.glob("artifacts/*"))
+        assert "the same command resumes from there" in one.end()["error"]
+        assert list(workspace.glob("facts/toy.parity/*/*/*/*.parquet")) and not list(workspace.glob("artifacts/*"))
     else:
         assert one.end()["signal"] == how
     drivers.put(one)

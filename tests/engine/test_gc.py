@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from curate.core import lease
-from curate.core.errors import BudgetError, InputError, StageError
+from curate.core.errors import BudgetError, InputError, StageError, StorageError
 from curate.core.storage import Storage, open_storage
 from curate.engine import gc
 from curate.engine.context import Options
@@ -19,14 +19,23 @@ from curate.engine.explain import explain
 from curate.engine.record import Run
 from curate.engine.run import run
 from tests.engine import toys, workspaces
+from tests.engine.forks import Drivers
+from tests.engine.gates import Gate
 
 
-def collect(workspace: Path, keep: int | None = None, drop: tuple[str, ...] = ()) -> set[str]:
-    """Remove; the tops of what went."""
+def collect(
+    workspace: Path, keep: int | None = None, drop: tuple[str, ...] = (), costly: bool = False
+) -> dict[str, int]:
+    """Remove; what went."""
     storage = open_storage(str(workspace))
-    garbage, runs = gc.unreachable(storage, keep, drop)
-    gc.collect(storage, garbage, runs)
+    with gc.alone(storage):
+        garbage, runs = gc.unreachable(storage, keep, drop, costly)
+        gc.collect(storage, garbage, runs)
     assert gc.unreachable(storage)[0] == {}
+    return garbage
+
+
+def tops(garbage: dict[str, int]) -> set[str]:
     return {path.split("/")[0] for path in garbage}
 
 
@@ -34,17 +43,40 @@ def test_nothing_goes_while_all_runs_are_kept(workspace: Path) -> None:
     run(toys.pipeline(), str(workspace))
     run(toys.pipeline(even__each=4), str(workspace))
     before = workspaces.times(workspace)
-    assert collect(workspace) == set()
+    assert collect(workspace) == {}
     assert workspaces.times(workspace) == before
 
 
 def test_a_dropped_run_takes_along_what_was_its_own(workspace: Path) -> None:
     run(toys.pipeline(), str(workspace), run_id="one")
     before = workspaces.files(workspace)
-    run(toys.pipeline(even__each=4, bright__darkest=1.0), str(workspace), run_id="two")
-    assert collect(workspace, drop=("two",)) == {"columns", "artifacts", "selections", "datasets"}
+    run(toys.pipeline(even__each=4, light__darkest=126.0), str(workspace), run_id="two")
+    gone = collect(workspace, drop=("two",))
+    assert tops(gone) == {"facts", "masks", "artifacts", "selections", "datasets"}
+    assert {path.split("/")[1] for path in gone if path.startswith("facts/")} == {"toy.brighter"}
     assert workspaces.files(workspace) == before
     assert all(run(toys.pipeline(), str(workspace)).reused.values())
+
+
+def test_a_stricter_run_shares_the_facts_of_a_looser_one(workspace: Path) -> None:
+    """Dropping either leaves what the other reads; what it alone has computed goes."""
+    strict, loose = toys.pipeline(light__darkest=126.0), toys.pipeline()
+    run(strict, str(workspace), run_id="strict")
+    few = workspaces.facts(workspace, "toy.parity")
+    run(loose, str(workspace), run_id="loose")
+    many = workspaces.facts(workspace, "toy.parity")
+    assert 0 < rows(few) < rows(many) == 40
+    gone = collect(workspace, drop=("strict",))
+    assert any(path.startswith("facts/toy.parity") and path.endswith("000001.parquet") for path in gone)
+    assert workspaces.facts(workspace, "toy.parity") == many
+    assert all(run(loose, str(workspace), run_id="again").reused.values())
+    assert not run(strict, str(workspace), run_id="back").counts["parity"].computed
+    collect(workspace, drop=("loose", "again"))
+    assert all(run(strict, str(workspace)).reused.values())
+
+
+def rows(facts: dict[str, Any]) -> int:
+    return sum(len(shard) for shards in facts.values() for shard in shards.values())
 
 
 def test_the_last_runs_are_kept(workspace: Path) -> None:
@@ -66,8 +98,14 @@ def test_a_pool_can_grow_after_its_first_version_is_gone(workspace: Path, memory
     run(toys.pipeline(**changes, pool__rows=60), str(workspace))
     clean = memory / f"grown-{repeat}"
     run(toys.pipeline(**changes, pool__rows=60), str(clean))
-    ours, theirs = workspaces.files(workspace), workspaces.files(clean)
+    ours, theirs = (
+        {name: digest for name, digest in workspaces.nouns(place).items() if "/partials/" not in name}
+        for place in (workspace, clean)
+    )
     assert {name: ours.get(name) for name in theirs} == theirs
+    for held in (workspaces.facts, workspaces.fixed, workspaces.masks):
+        ours, theirs = held(workspace), held(clean)
+        assert {name: ours.get(name) for name in theirs} == theirs
 
 
 @pytest.mark.parametrize("repeat", [0, 15])
@@ -77,7 +115,7 @@ def test_a_pool_that_is_gone_is_imported_again(workspace: Path, repeat: int) -> 
     other = toys.chain(toys.Brightness(), rows=20, repeat=repeat)
     first = run(half, str(workspace), run_id="half")
     run(other, str(workspace), run_id="other")
-    assert "pools" in collect(workspace, drop=("half",))
+    assert "pools" in tops(collect(workspace, drop=("half",)))
     again = run(half, str(workspace))
     assert again.ledger == first.ledger and not again.reused["pool"]
     whole = run(toys.chain(toys.Brightness(), toys.Costly(), rows=40, repeat=repeat), str(workspace))
@@ -86,19 +124,41 @@ def test_a_pool_that_is_gone_is_imported_again(workspace: Path, repeat: int) -> 
 
 def test_all_may_go(workspace: Path) -> None:
     run(toys.pipeline(), str(workspace))
-    collect(workspace, keep=0)
-    assert set(workspaces.files(workspace)) == {"format.json"}
+    collect(workspace, keep=0, costly=True)
+    left = {name.split("/")[3] for name in workspaces.files(workspace) if name != "format.json"}
+    assert left == {gc.REMOVED}  # that answers were removed is never forgotten
     assert run(toys.pipeline(), str(workspace)).ledger["dataset"].copies == 9
+
+
+def test_answers_stay_unless_they_are_named(workspace: Path, tmp_path: Path) -> None:
+    """What was dear is found again when its run is long gone; where it was removed, it is computed under another
+    fingerprint."""
+    log = tmp_path / "computed.log"
+    made = toys.pipeline(dear__log=str(log))
+    first = run(made, str(workspace))
+    assert len(log.read_text().split()) == 40
+    gone = collect(workspace, keep=0)
+    assert not [path for path in gone if "/index/" in path] and workspaces.rows_of(workspace, "toy.costly") == 40
+    assert workspaces.rows_of(workspace, "toy.parity") == 0
+    second = run(made, str(workspace))
+    assert len(log.read_text().split()) == 40 and second.outputs["dataset"] == first.outputs["dataset"]
+    assert second.counts["dear"].computed == 0 and second.counts["parity"].computed == 40
+    collect(workspace, keep=0, costly=True)
+    assert workspaces.rows_of(workspace, "toy.costly") == 0
+    third = run(made, str(workspace))
+    assert len(log.read_text().split()) == 80
+    path = {result.outputs["dear"].split("/versions/")[0] for result in (first, second, third)}
+    assert len(path) == 2
 
 
 def test_what_a_failed_run_has_built_stays_for_the_next(workspace: Path) -> None:
     pipeline = toys.chain(toys.Bad(numbers=(25,)), shard_rows=5)
     with pytest.raises(BudgetError):
         run(pipeline, str(workspace), options=Options(failure_budget=0.0, task_rows=5), run_id="failed")
-    columns = sorted(workspace.glob("columns/toy.bad/*/*.parquet"))
-    assert len(columns) == 6
-    assert collect(workspace) == set()
-    assert sorted(workspace.glob("columns/toy.bad/*/*.parquet")) == columns
+    held = sorted(workspace.glob("facts/toy.bad/*/*/*/*.parquet"))
+    assert len(held) == 6
+    assert collect(workspace) == {}
+    assert sorted(workspace.glob("facts/toy.bad/*/*/*/*.parquet")) == held
 
 
 def test_what_a_killed_import_has_done_stays_for_the_next(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,22 +169,79 @@ def test_what_a_killed_import_has_done_stays_for_the_next(workspace: Path, monke
     assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
     monkeypatch.delenv("CURATE_FAULT_KILL")
     shards = sorted(workspace.glob("pools/toys/shards/*"))
-    assert len(shards) == 8 and collect(workspace) == set()
+    assert len(shards) == 8 and collect(workspace) == {}
     assert sorted(workspace.glob("pools/toys/shards/*")) == shards
     with pytest.raises(InputError, match="no sample of run killed"):
         explain(Run.load(open_storage(str(workspace)), "killed"), "000001")
-    assert "pools" in collect(workspace, drop=("killed",))
+    assert "pools" in tops(collect(workspace, drop=("killed",)))
 
 
 def test_what_somebody_builds_now_stays(workspace: Path) -> None:
     run(toys.pipeline(), str(workspace), run_id="one")
-    before = workspaces.files(workspace, "columns")
     storage = Storage(str(workspace))
-    held = sorted({name.rsplit("/", 1)[0] for name in before if "/versions/" in name})
-    with lease.hold(storage, held[0], lambda: False):
-        gc.collect(storage, *gc.unreachable(storage, keep=0))
-    left = workspaces.files(workspace, "columns")
-    assert left and all(name.startswith(held[0].split("/versions/")[0]) for name in left)
+    held = sorted({path.split("/versions/")[0] for path in storage.list("") if path.startswith("facts/toy.parity/")})
+    folder = "/".join(held[0].split("/")[:4])
+    before = workspaces.files(workspace, folder)
+    with lease.hold(storage, folder, lambda: False), gc.alone(storage):
+        gc.collect(storage, *gc.unreachable(storage, keep=0, costly=True))
+    assert workspaces.files(workspace, folder) == before
+    left = workspaces.files(workspace, "facts")
+    assert all(name.startswith(folder) or f"/{gc.REMOVED}/" in name for name in left)
+
+
+def test_a_run_under_way_keeps_what_it_looks_into(workspace: Path, gate: Gate) -> None:
+    """It stands still in its costly stage, and goes on while gc removes all else: it keeps the masks and facts that it
+    has found, and the answers that it may find."""
+    run(toys.pipeline(), str(workspace), run_id="one")
+    before = workspaces.facts(workspace)
+    with Drivers() as drivers:
+        drivers.start(workspace, changes={"pool__rows": 60, "dear__gate": str(gate.folder)})
+        gate.wait()
+        storage = open_storage(str(workspace))
+        with gc.alone(storage):
+            garbage, runs = gc.unreachable(storage, keep=0, costly=True)
+            gate.open()
+            gc.collect(storage, garbage, runs)
+        assert runs == ["one"] and {"datasets", "selections"} <= tops(garbage)
+        needed = ("facts/toy.brightness", "facts/toy.costly", "facts/toy.parity", "pools/toys/shards")
+        assert not [path for path in garbage if path.startswith(needed)]
+        assert drivers.end()["error"] is None
+    after = workspaces.facts(workspace)
+    for op in ("toy.brightness", "toy.costly", "toy.parity"):
+        [name] = [name for name in before if name.startswith(op)]
+        assert len(after[name]) == 6 and all(after[name][shard] == rows for shard, rows in before[name].items())
+    assert all(run(toys.pipeline(pool__rows=60), str(workspace)).reused.values())
+
+
+def test_a_run_waits_until_gc_has_ended(workspace: Path) -> None:
+    """It has said what it will look into, and looks only then."""
+    run(toys.pipeline(), str(workspace), run_id="one")
+    storage = open_storage(str(workspace))
+    with Drivers() as drivers:
+        with gc.alone(storage):
+            drivers.start(workspace)
+            while not (said := [text for text in events_but(workspace, "one") if '"event": "build"' in text]):
+                time.sleep(0.02)
+            garbage, runs = gc.unreachable(storage, keep=0, costly=True)
+            gc.collect(storage, garbage, runs)
+            assert runs == ["one"] and {"datasets", "facts", "masks"} <= tops(garbage)
+            assert events_but(workspace, "one") == said
+        assert drivers.end()["error"] is None
+    assert len(list(workspace.glob("datasets/toys/*"))) == 1 and workspaces.rows_of(workspace, "toy.parity") == 40
+
+
+def events_but(workspace: Path, run_id: str) -> list[str]:
+    """Events that runs but one have written down, a text for each time."""
+    return [path.read_text() for path in sorted(workspace.glob("runs/*/events/*.jsonl")) if run_id not in path.parts]
+
+
+def test_gc_stops_where_its_lease_is_gone(workspace: Path) -> None:
+    run(toys.pipeline(), str(workspace), run_id="one")
+    storage = open_storage(str(workspace))
+    before = workspaces.files(workspace)
+    with pytest.raises(StorageError, match="gc lost its lease and stopped; run it again"):
+        gc.collect(storage, gc.unreachable(storage, keep=0)[0], [])
+    assert workspaces.files(workspace) == before
 
 
 @pytest.mark.usefixtures("at_once")
@@ -142,9 +259,9 @@ def test_states_of_an_artifact_under_way_stay(workspace: Path, monkeypatch: pyte
         with pytest.raises(StageError, match="no memory"):
             run(toys.pipeline(), str(workspace), run_id="one")
     states = sorted(workspace.glob("artifacts/toy.total/partials/*/*"))
-    assert len(states) == 4 and not any(seen) and collect(workspace) == set()
+    assert len(states) == 4 and not any(seen) and collect(workspace) == {}
     assert sorted(workspace.glob("artifacts/toy.total/partials/*/*")) == states
-    assert "artifacts" in collect(workspace, drop=("one",))
+    assert "artifacts" in tops(collect(workspace, drop=("one",)))
 
 
 @pytest.mark.parametrize(("silent", "state"), [(0, "running"), (3600, "killed")])

@@ -31,12 +31,13 @@ PIECE = 8
 
 
 class Sign(Map):
-    """Signs captions with a secret; number 3 makes it raise, with `tells` in words that hold the secret."""
+    """Signs captions with a secret, but for number 3. `tells`: how it says of that one what holds the secret, `raise`
+    or `fail`."""
 
     op: ClassVar[str] = "toy.sign"
     batch_rows: ClassVar[int] = 4
     key: Secret = Secret("env:TOY_KEY")
-    tells: Annotated[bool, Runtime()] = False
+    tells: Annotated[str, Runtime()] = "nothing"
     _value: str = ""
 
     def setup(self, artifacts: Any) -> None:
@@ -50,9 +51,13 @@ class Sign(Map):
 
     def process(self, batch: Batch) -> dict[str, Any]:
         captions = batch.column("caption")
-        if "picture 3" in captions:
+        if "picture 3" in captions and self.tells == "fail":
+            batch.fail(captions.index("picture 3"), f"refused {self._value}")
+        elif "picture 3" in captions:
             login = base64.b64encode(f"user:{self._value}".encode()).decode()
-            raise ConnectionError(f"500 for key={self._value}, Basic {login}" if self.tells else "the endpoint is gone")
+            raise ConnectionError(
+                f"500 for key={self._value}, Basic {login}" if self.tells == "raise" else "the endpoint is gone"
+            )
         key = self._value.encode()
         return {"signature": [hmac.new(key, text.encode(), hashlib.sha256).hexdigest() for text in captions]}
 
@@ -103,6 +108,17 @@ def traces_in(folder: Path) -> list[str]:
     return found
 
 
+def test_the_search_finds_what_is_there(tmp_path: Path) -> None:
+    login = base64.b64encode(f"user:{VALUE}".encode()).decode()
+    pq.write_table(pa.table({"a": [[f"x{VALUE[9:]}"]]}), tmp_path / "rows.parquet", compression="zstd")
+    (tmp_path / "basic").write_text(f"Basic {login}")
+    (tmp_path / "hex").write_text(VALUE.encode().hex())
+    (tmp_path / VALUE[-8:]).write_text("")
+    assert {found.split(": ")[0].rpartition("/")[2] for found in traces_in(tmp_path)} == {
+        "rows.parquet", "basic", "hex", VALUE[-8:],
+    }  # fmt: skip
+
+
 def said_of_a_run(written: Path, workspace: Path, *words: str) -> list[Said]:
     """A run, and whatever else the commands say of it."""
     place = ("-w", workspace)
@@ -112,9 +128,9 @@ def said_of_a_run(written: Path, workspace: Path, *words: str) -> list[Said]:
     return [ran, again, *(curate(*command, *place) for command in asked), curate("ops", f"{__name__}:Sign")]
 
 
-@pytest.mark.parametrize("tells", [False, True])
-def test_nothing_of_a_secret_is_left(value: str, written: Path, workspace: Path, tells: bool) -> None:
-    """Also when the stage puts it into an exception's message."""
+@pytest.mark.parametrize("tells", ["nothing", "raise", "fail"])
+def test_nothing_of_a_secret_is_left(value: str, written: Path, workspace: Path, tells: str) -> None:
+    """Also when the stage puts it into an exception's message or a row's reason."""
     said = said_of_a_run(written, workspace, "--failure-budget", "0.5", "--set", f"sign.tells={tells}")
     assert [each.code for each in said] == [0] * len(said), said
     assert traces("terminal", repr(said).encode()) == [] and traces_in(workspace.parent) == []
@@ -123,11 +139,11 @@ def test_nothing_of_a_secret_is_left(value: str, written: Path, workspace: Path,
     assert record.count("env:TOY_KEY") == 1  # in the recipe as it was given, and in no parameters
 
 
-@pytest.mark.parametrize("tells", [False, True])
-def test_what_a_stage_says_of_a_secret_is_redacted(value: str, written: Path, workspace: Path, tells: bool) -> None:
+@pytest.mark.parametrize("tells", ["nothing", "raise"])
+def test_what_a_stage_says_of_a_secret_is_redacted(value: str, written: Path, workspace: Path, tells: str) -> None:
     """In the error that stops a run because of its lost rows, and wherever the workspace keeps it."""
     said = curate("run", written, "-w", workspace, "--set", f"sign.tells={tells}", "--failure-budget", "0")
-    assert ("500 for key=[env:TOY_KEY], Basic" if tells else "the endpoint is gone") in said.error
+    assert ("500 for key=[env:TOY_KEY], Basic" if tells == "raise" else "the endpoint is gone") in said.error
     assert traces("error", repr(said).encode()) == []
     assert traces_in(workspace) == []
 

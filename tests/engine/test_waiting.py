@@ -70,7 +70,7 @@ def test_a_run_that_waits_can_be_stopped(workspace: Path, gate: Gate, drivers: D
     waiting = second.start(workspace, console=str(gate.folder / "console"))
     assert gate.waiting()
     os.kill(waiting, signal.SIGTERM)
-    assert second.end()["error"] == "stopped before bright; the same command goes on from there"
+    assert second.end()["error"] == "stopped before bright; the same command resumes from there"
     gate.open()
     assert drivers.end()["error"] is None
 
@@ -83,8 +83,8 @@ def test_sigterm_commits_what_is_under_way_and_stops(
     gate.wait()
     os.kill(driver, signal.SIGTERM)
     gate.open()
-    assert drivers.end()["error"] == "stopped with 3 tasks to do; the same command goes on from there"
-    assert len(list(workspace.glob("columns/toy.parity/*/*.parquet"))) == 1
+    assert drivers.end()["error"] == "stopped with 3 tasks to do; the same command resumes from there"
+    assert len(list(workspace.glob("facts/toy.parity/*/*/*"))) == 1
     storage = open_storage(str(workspace))
     assert Run.load(storage, list_runs(storage)[-1]).state == "stopped" and storage.list("leases") == {}
     assert drivers.run(workspace, changes=changes)["error"] is None
@@ -94,7 +94,7 @@ def test_sigterm_commits_what_is_under_way_and_stops(
 def test_a_draining_backend_starts_nothing(workspace: Path) -> None:
     backend = LocalBackend()
     backend.draining.set()
-    with pytest.raises(DrainedError, match="stopped before pool; the same command goes on from there"):
+    with pytest.raises(DrainedError, match="stopped before pool; the same command resumes from there"):
         run(toys.pipeline(), str(workspace), engine=backend)
 
 

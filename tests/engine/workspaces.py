@@ -1,4 +1,8 @@
-"""What a workspace holds, so that two ways to the same result can be compared byte for byte."""
+"""What a workspace holds, so that two ways to the same result can be compared.
+
+Pools, artifacts, selections and datasets have the same bytes whatever happened on the way. Facts and masks have the
+same rows: how many tables hold them, and so their names, depends on when they were published.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
+
+from curate.core.facts import latest
+
 PASSING = ("runs/", "leases/")
 """What tells one run from another, and nothing of what it makes."""
+BY_ROWS = ("facts/", "masks/")
+"""What is compared by rows."""
 
 
 def files(workspace: str | Path, below: str = "") -> dict[str, str]:
@@ -23,6 +33,11 @@ def files(workspace: str | Path, below: str = "") -> dict[str, str]:
     return found
 
 
+def nouns(workspace: str | Path) -> dict[str, str]:
+    """The same, of what has the same bytes on any way."""
+    return {name: digest for name, digest in files(workspace).items() if not name.startswith(BY_ROWS)}
+
+
 def times(workspace: str | Path) -> dict[str, int]:
     """Modification time (nanoseconds) of every file, manifests too."""
     root = Path(workspace)
@@ -31,19 +46,78 @@ def times(workspace: str | Path) -> dict[str, int]:
 
 
 def manifests(workspace: str | Path) -> dict[str, dict[str, Any]]:
-    """Every committed manifest by its folder, without times."""
+    """Every committed manifest by its folder, without times; but those of facts and masks."""
     root = Path(workspace)
     timed = ("seconds", "built_rows", "extra")
     found = {}
     for path in sorted(root.rglob("manifest.json")):
         value = json.loads(path.read_text())
         found[str(path.parent.relative_to(root))] = {name: v for name, v in value.items() if name not in timed}
+    return {name: value for name, value in found.items() if not name.startswith(BY_ROWS)}
+
+
+def facts(workspace: str | Path, op: str = "*") -> dict[str, dict[str, list[dict[str, Any]]]]:
+    """<op>/<stage>/<fingerprint> -> shard -> rows of its highest table: place, status, reason and columns."""
+    root = Path(workspace) / "facts"
+    found: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for folder in sorted(root.glob(f"{op}/*/*")):
+        if folder.name not in ("index", "removed"):
+            names = [str(path.relative_to(folder)) for path in folder.rglob("*.parquet")]
+            tables = {shard: f"{shard}/{number:06d}.parquet" for shard, number in sorted(latest(names).items())}
+            rows = {shard: pq.read_table(folder / file).to_pylist() for shard, file in tables.items()}
+            found[str(folder.relative_to(root))] = rows
+    return found
+
+
+def rows_of(workspace: str | Path, op: str) -> int:
+    """How many rows all fingerprints of an op have facts of, whatever their status."""
+    return sum(len(rows) for shards in facts(workspace, op).values() for rows in shards.values())
+
+
+def masks(workspace: str | Path) -> dict[str, dict[str, list[dict[str, Any]]]]:
+    """Chain -> shard -> rows of its mask, of the version that was committed last."""
+    root = Path(workspace)
+    found: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for chain in sorted(root.glob("masks/*")):
+        versions = [(json.loads(path.read_text()), path.parent) for path in chain.glob("versions/*/manifest.json")]
+        if versions:
+            _, folder = max(versions, key=lambda version: version[0]["extra"]["committed"])
+            lines = pq.read_table(folder / "shards.parquet").to_pylist()
+            found[chain.name] = {line["id"]: pq.read_table(root / line["file"]).to_pylist() for line in lines}
+    return found
+
+
+def fixed(workspace: str | Path) -> dict[str, list[tuple[str, int, int, int, int, bytes]]]:
+    """<op>/<stage>/<fingerprint> -> what its last manifest says of each shard: rows by status, and which."""
+    root = Path(workspace) / "facts"
+    found = {}
+    for folder in sorted({path.parent for path in root.glob("*/*/*/versions")}):
+        paths = folder.glob("versions/*/manifest.json")
+        versions = [(json.loads(path.read_text())["extra"]["committed"], path.parent) for path in paths]
+        if versions:
+            lines = pq.read_table(max(versions)[1] / "shards.parquet").to_pylist()
+            names = ("id", "rows", "done", "unusable", "error", "known")
+            found[str(folder.relative_to(root))] = [tuple(line[name] for name in names) for line in lines]
+    return found
+
+
+def answers(workspace: str | Path) -> dict[str, set[bytes]]:
+    """<op>/<stage> -> inputs that its index of answers knows."""
+    root = Path(workspace) / "facts"
+    found: dict[str, set[bytes]] = {}
+    for path in sorted(root.glob("*/*/index/*.parquet")):
+        stage = str(path.parent.parent.relative_to(root))
+        found.setdefault(stage, set()).update(pq.read_table(path).column("input").to_pylist())
     return found
 
 
 def assert_same(one: str | Path, two: str | Path) -> None:
-    """Two workspaces hold the same files and say the same of them."""
-    a, b = files(one), files(two)
+    """Two workspaces hold the same and say the same of it."""
+    a, b = nouns(one), nouns(two)
     assert sorted(a) == sorted(b)
     assert [name for name in a if a[name] != b[name]] == []
     assert manifests(one) == manifests(two)
+    for held in (facts, fixed, masks, answers):
+        ours, theirs = held(one), held(two)
+        assert sorted(ours) == sorted(theirs), held.__name__
+        assert [name for name in ours if ours[name] != theirs[name]] == [], held.__name__

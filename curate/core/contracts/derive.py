@@ -40,5 +40,5 @@ class Derive(Stage):
 
     def children(self, sample: Sample) -> Iterator[Child]:
         """Children in order of their spans, each span once. Raise Reject: the parent is unusable. `sample.row` has the
-        parent's `key`, `caption`, `url` and `meta`."""
+        parent's `key`, `source_id`, `name`, `caption`, `url` and `meta` (JSON)."""
         raise NotImplementedError

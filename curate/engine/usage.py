@@ -1,0 +1,113 @@
+"""What lies in a workspace: `curate du` and `curate datasets`. Listings and records only; no data is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from curate.core.nouns import Manifest
+from curate.core.storage import TEMPORARY, Storage
+from curate.engine.gc import TOPS, unreachable
+from curate.engine.pins import pins
+from curate.engine.record import Run, list_runs
+
+OTHERS = "records"
+"""Runs, leases, pins, tombstones and files that are not complete yet."""
+Place = tuple[str, str]  # noun, and a folder in it that one stage writes to
+
+
+@dataclass
+class Usage:
+    """Files and bytes of one op (or namespace, or dataset) of a noun; `garbage` are bytes that gc would free."""
+
+    noun: str
+    name: str
+    stages: tuple[str, ...] = ()
+    """That have used it in some run."""
+    files: int = 0
+    bytes: int = 0
+    garbage: int = 0
+
+
+@dataclass(frozen=True)
+class Dataset:
+    name: str
+    fingerprint: str
+    base: str
+    rows: int
+    tars: int
+    bytes: int
+    runs: tuple[str, ...] = ()
+    """That made or found it, the oldest first."""
+    pins: tuple[str, ...] = ()
+
+
+def usage(storage: Storage) -> list[Usage]:
+    """A line per noun, op and set of stages, by noun and name."""
+    garbage, _ = unreachable(storage)
+    stages = _stages(Run.load(storage, name) for name in list_runs(storage))
+    lines: dict[tuple[str, str, tuple[str, ...]], Usage] = {}
+
+    def line(path: str) -> Usage:
+        noun, folder = _place(path)
+        name = "" if noun in (OTHERS, "masks") else folder.split("/")[1]
+        if folder.endswith("/partials"):
+            name += " (partial states)"
+        names = tuple(sorted(stages.get((noun, folder), ())))
+        return lines.setdefault((noun, name, names), Usage(noun, name, names))
+
+    for path, size in storage.list("").items():
+        found = line(path)
+        found.files += 1
+        found.bytes += size
+    for path, size in garbage.items():
+        found = line(path)
+        found.garbage += size
+        if path.endswith(TEMPORARY):  # half-written: listed nowhere else
+            found.files += 1
+            found.bytes += size
+    return [lines[place] for place in sorted(lines)]
+
+
+def _place(path: str) -> Place:
+    """The folder that tells stages apart: facts/<op>/<stage>, artifacts/<op>/<fingerprint>, pools/<namespace>, …"""
+    parts = path.split("/")
+    if parts[0] not in TOPS or len(parts) < 3:
+        return OTHERS, ""
+    depth = 3 if parts[0] in ("facts", "artifacts", "selections") else 2  # a namespace, a chain, a dataset's name
+    return parts[0], "/".join(parts[:depth])
+
+
+def _stages(runs: Iterable[Run]) -> dict[Place, set[str]]:
+    """Place -> names of the stages that have used it."""
+    found: dict[Place, set[str]] = {}
+    for run in runs:
+        started = {event["stage"]: event for event in run.builds()}
+        for stage, output in (started | run.outputs).items():
+            for path in (output.get("path"), output.get("mask"), output["base"]):
+                if path:
+                    found.setdefault(_place(f"{path}/"), set()).add(stage)
+    return found
+
+
+def datasets(storage: Storage) -> list[Dataset]:
+    """Committed datasets, the oldest first."""
+    runs: dict[str, list[str]] = {}
+    for name in list_runs(storage):
+        for output in Run.load(storage, name).outputs.values():
+            runs.setdefault(output["base"], []).append(name)
+    pinned: dict[str, list[str]] = {}
+    for pin in pins(storage).values():
+        pinned.setdefault(pin.base, []).append(pin.name)
+    found = []
+    for file in storage.list("datasets"):
+        if not file.endswith("/manifest.json"):
+            continue
+        base = f"datasets/{file.removesuffix('/manifest.json')}"
+        manifest = Manifest.load(storage, base)
+        if manifest is not None:
+            about = (manifest.rows, manifest.extra.get("tars", 0), manifest.bytes)
+            said = (tuple(runs.get(base, ())), tuple(pinned.get(base, ())))
+            made = Dataset(base.split("/")[1], manifest.fingerprint, base, *about, *said)
+            found.append((manifest.extra.get("committed", 0.0), made))
+    return [dataset for _, dataset in sorted(found, key=lambda item: (item[0], item[1].base))]
