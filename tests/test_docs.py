@@ -6,17 +6,24 @@ import io
 import re
 import sys
 import types
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from email.message import Message
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image, ImageFilter
 
+from curate.core.contracts import Stage
 from curate.core.pipeline import Pipeline
 from curate.core.recipe import parse
 from curate.core.registry import resolve
-from curate.engine.run import run
+from curate.engine.context import Options
+from curate.engine.run import Result, run
 
 ROOT = Path(__file__).parents[1]
 
@@ -27,7 +34,7 @@ def blocks(file: str, language: str) -> list[str]:
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    """A sharp picture, the same blurred, and one that is too small."""
+    """A sharp image, the same blurred, and one that is too small."""
     folder = tmp_path / "photos"
     folder.mkdir()
     sharp = Image.effect_noise((96, 96), 100)
@@ -51,24 +58,84 @@ def test_the_python_of_the_readme_runs(photos: Path, monkeypatch: pytest.MonkeyP
     assert "'too_small': 1" in said.getvalue()
 
 
-def test_the_stage_of_the_docs_is_a_stage(photos: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    codes = blocks("docs/add-a-stage.md", "python")
-    modules = [types.ModuleType(f"{name}_of_the_docs") for name in ("sharpness", "median")]
-    for code, module in zip(codes, modules, strict=True):
+@pytest.fixture
+def ops(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], type[Stage]]:
+    """The stages of the docs by `module:Class`, each module under the name that its first line gives it."""
+    for code in blocks("docs/add-a-stage.md", "python"):
+        [name] = re.findall(r"\A# mypackage/(\w+)\.py\n", code)
+        module = types.ModuleType(f"{name}_of_the_docs")
         monkeypatch.setitem(sys.modules, module.__name__, module)
-        exec(compile(code, "add-a-stage.md", "exec"), module.__dict__)
-    module = modules[0]
-    pipeline = Pipeline()
-    pipeline.add("pool", resolve("import.folder")(namespace="docs", path=str(photos)))
-    pipeline.add("sharp", resolve(f"{module.__name__}:Sharpness")(least=500.0), "pool")
-    pipeline.add("median", resolve("median_of_the_docs:Median")(), "sharp")
+        exec(compile(code, f"add-a-stage.md, {name}", "exec"), module.__dict__)
+    return lambda op: resolve(op.replace(":", "_of_the_docs:"))
+
+
+@pytest.fixture
+def listing(photos: Path) -> Path:
+    file = photos / "listing.txt"
+    file.write_text("sharp.png\ta sharp one\nblurred.png\ta blurred one\nsmall.png\n")
+    return file
+
+
+Ops = Callable[[str], type[Any]]
+
+
+def test_the_stages_of_the_docs_are_stages(ops: Ops, listing: Path, tmp_path: Path) -> None:
+    workspace = tmp_path / "workspace"
+
+    def go(least: float, most: int = 1) -> Result:
+        pipeline = Pipeline()
+        pipeline.add("pool", ops("listing:Listing")(namespace="docs", path=str(listing), shard_rows=2))
+        pipeline.add("sharpness", ops("sharpness:Sharpness")(), "pool")
+        pipeline.add("sharp", ops("sharp:Sharp")(least=least), "sharpness")
+        pipeline.add("median", ops("median:Median")(), "sharp").add("mean", ops("mean:Mean")(), "sharp")
+        pipeline.add("each", ops("each:EachShape")(most=most), "sharp")
+        pipeline.add("plain", ops("plain:Plain")(name="docs"), "each").add("counts", ops("plain:Counts")(), "plain")
+        return run(pipeline, str(workspace))
+
+    result = go(500.0)
+    assert result.ledger["sharp"].rejected == {"blurred": 1} and result.ledger["each"].rejected == {"not_sampled": 1}
+    values = {}
+    for file in workspace.glob("facts/image.sharpness/*/*/*/000001.parquet"):
+        values |= {(file.parent.name, row["_row"]): row["sharpness"] for row in pq.read_table(file).to_pylist()}
+    blurred, *sharp = sorted(values.values())
+    assert len(values) == 3 and blurred < 500 <= sharp[0]
+    [median], [mean] = (np.load(f"{result.outputs[name]}/{name}.npy") for name in ("median", "mean"))
+    assert (median, mean) == (pytest.approx(sharp[0]), pytest.approx(sum(sharp) / 2))  # of two, the smaller one
+    [packed] = pq.read_table(f"{result.outputs['plain']}/index.parquet").to_pylist()
+    assert packed["sharpness"] in sharp
+    assert "<li>sharp: 2" in Path(result.outputs["counts"], "index.html").read_text()
+    assert go(0.0, most=3).stages()["sharpness"]["computed"] == 0
+
+
+def test_the_secret_of_the_docs_stays_one(
+    ops: Ops, listing: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    headers: list[str] = []
+
+    def answer(request: urllib.request.Request, timeout: float) -> io.BytesIO:
+        headers.append(request.headers["Authorization"])
+        if b"blurred" in (request.data or b""):  # type: ignore[operator]
+            raise urllib.error.HTTPError(request.full_url, 503, "busy", Message(), None)
+        return io.BytesIO(b'{"text": "sharp indeed"}')
+
+    monkeypatch.setattr(urllib.request, "urlopen", answer)
+    monkeypatch.setenv("DESCRIBE_KEY", "hunter2-hunter2")
+    pipeline = Pipeline().add("pool", ops("listing:Listing")(namespace="docs", path=str(listing)))
+    pipeline.add("said", ops("describe:Describe")(url="http://localhost/describe"), "pool")
+    result = run(pipeline, str(tmp_path / "workspace"), options=Options(failure_budget=1))
+    entry = result.ledger["said"]
+    assert (entry.after, entry.unusable, entry.error) == (1, {"no_caption": 1}, {"http_503": 1})
+    assert set(headers) == {"Bearer hunter2-hunter2"}
+    files = [path for path in (tmp_path / "workspace").rglob("*") if path.is_file()]
+    assert files and not any(b"hunter2" in path.read_bytes() for path in files)
+
+
+def test_the_children_of_the_docs_are_samples(ops: Ops, photos: Path, tmp_path: Path) -> None:
+    pipeline = Pipeline().add("pool", resolve("import.folder")(namespace="docs", path=str(photos)))
+    pipeline.add("halves", ops("halves:Halves")(namespace="halves"), "pool")
+    pipeline.add("sharpness", ops("sharpness:Sharpness")(), "halves")
     result = run(pipeline, str(tmp_path / "workspace"))
-    assert result.ledger["sharp"].rejected == {"blurred": 1}
-    [columns] = (tmp_path / "workspace").glob("columns/image.sharpness/*/*.parquet")
-    values = pq.read_table(columns, columns=["sharpness", "reject"]).to_pylist()
-    least = min(row["sharpness"] for row in values if row["reject"] is None)
-    [median] = np.load(f"{result.outputs['median']}/median.npy")  # of two numbers, it is the smaller one
-    assert (result.ledger["median"].after, median) == (2, pytest.approx(least))
+    assert (result.ledger["halves"].children, result.ledger["sharpness"].after) == (6, 6)
 
 
 @pytest.mark.parametrize("file", ["README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))])

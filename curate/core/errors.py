@@ -5,6 +5,7 @@ CurateError
 ├── InputError             what a source points to is missing, empty or unreadable
 ├── StorageError           the workspace cannot be read or written
 │   └── AlreadyExistsError create-if-absent lost: somebody published this name before
+├── CorruptError           a table or mask of the workspace is gone or cannot be read; says what to remove
 ├── RunExistsError         a run id is used twice
 ├── PinnedError            a pinned artifact or checkpoint has another fingerprint than the one asked for
 ├── TargetError            a selection asks for more than the pool can give; names the maximum
@@ -13,8 +14,8 @@ CurateError
 ├── StageError             a step that nothing can go on without failed at every attempt
 ├── DrainedError           SIGTERM came: what was under way is committed, the same command goes on from there
 ├── LedgerError            counts do not add up: a bug, never the user's fault
-└── Reject                 one sample is refused, with its reason; becomes a row's `reject`, never ends a run
-    └── Undecodable        the bytes are no picture we can decode
+└── Reject                 one sample cannot be used, with its reason; a row's status `unusable`, never ends a run
+    └── Undecodable        the bytes are no image we can decode
 
 Messages are one line: what was given, what was expected, what to do.
 """
@@ -42,6 +43,10 @@ class StorageError(CurateError):
 
 
 class AlreadyExistsError(StorageError):
+    pass
+
+
+class CorruptError(CurateError):
     pass
 
 

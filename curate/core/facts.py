@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from curate.core.errors import AlreadyExistsError, StorageError
+from curate.core.errors import AlreadyExistsError, CorruptError
 from curate.core.storage import Storage
 
 DONE, UNUSABLE, ERROR = 0, 1, 2
@@ -89,13 +89,13 @@ def latest(files: Iterable[str]) -> dict[str, int]:
 
 
 def read(storage: Storage, folder: str, shard: str, number: int, columns: list[str] | None = None) -> pa.Table:
-    """Table `number`, all its columns or those named. StorageError where it cannot be read."""
+    """Table `number`, all its columns or those named. CorruptError where it cannot be read."""
     path = table_path(folder, shard, number)
     try:
         return storage.read_table(path, columns=columns)
     except (FileNotFoundError, pa.ArrowInvalid, OSError) as error:
         text = " ".join(str(error).split())[:200]
-        raise StorageError(
+        raise CorruptError(
             f"{storage.url_of(path)}: this table of facts is corrupt or missing ({text}); remove the folder "
             f"{folder}/{shard} and run the recipe again"
         ) from error

@@ -99,7 +99,7 @@ class Entry:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        counted = {name: Counter(value.get(name, {})) for name in ("rejected", "unusable", "error", "counters")}
+        counted: dict[str, Any] = {n: Counter(value.get(n, {})) for n in ("rejected", "unusable", "error", "counters")}
         plain = {
             name: value[name] for name in ("before", "after", "copies", "items", "children", "kept") if name in value
         }

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -50,8 +51,8 @@ class Fate:
 
     def slice(self, start: int, stop: int) -> Fate:
         items = {family: lists[start:stop].copy() for family, lists in self.items.items()}
-        parts = (values[start:stop].copy() for values in (self.stage, self.reason, self.marked))
-        return Fate(*parts, items)
+        rows = slice(start, stop)
+        return Fate(self.stage[rows].copy(), self.reason[rows].copy(), self.marked[rows].copy(), items)
 
     def put(self, start: int, part: Fate) -> None:
         """Write a stretch of rows in place."""
@@ -105,14 +106,14 @@ class Fate:
 
 
 def _both(first: NDArray[Any], second: NDArray[Any]) -> NDArray[Any]:
-    """Lists of reasons by row, the first's where both have one."""
+    """Lists of reasons by row, the first's where both have one; what a shorter list does not reach has none."""
     merged = first.copy()
     for row in np.flatnonzero([other is not None for other in second]):
         mine = first[row]
         if mine is None:
             merged[row] = second[row]
         else:
-            merged[row] = [a or b for a, b in zip(mine, second[row], strict=True)]
+            merged[row] = [a or b for a, b in zip_longest(mine, second[row])]
     return merged
 
 

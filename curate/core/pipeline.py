@@ -2,7 +2,8 @@
 
     pipeline = Pipeline()
     pipeline.add("pool", ImportFolder(namespace="mine", path="photos"))
-    pipeline.add("inspect", Inspect(min_side=64), from_="pool")
+    pipeline.add("inspect", Inspect(), from_="pool")
+    pipeline.add("size", ImageFilter(min_side=64), from_="inspect")
 
 `from` names the stages whose rows and columns a stage works on: its own rows are those that nothing upstream along
 `from` has rejected. Named ports bring artifacts: `tree: fit` that of a stage, `tree: pin:NAME` one that the workspace

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curate.core import facts
-from curate.core.errors import StorageError
+from curate.core.errors import CorruptError, StorageError
 from curate.core.masks import ABSENT, Fate, fate_of, without_items
 from curate.core.nouns import POOL_SCHEMA, Shard
 from curate.core.storage import Storage, open_storage
@@ -50,6 +50,10 @@ class Rows:
     """Base of a committed selection: only rows that it keeps are alive."""
     selected_by: str = ""
     """The stage that made it."""
+    selected_items: str = ""
+    """Family of the items that it chose among; "" where it chose rows."""
+    source: str = ""
+    """The stage that made the pool."""
     families: tuple[tuple[str, str], ...] = ()
     """Per-item column -> the family that its items are of."""
     order: Mapping[str, int] = field(default_factory=dict, hash=False, compare=False)
@@ -71,10 +75,10 @@ class Rows:
         return table.select(list(wanted))
 
     def facts(self, ref: ColumnsRef, shard: Shard, names: list[str]) -> pa.Table:
-        """Columns of one upstream stage, a row for each of the shard. StorageError where its table cannot be read."""
+        """Columns of one upstream stage, a row for each of the shard. CorruptError where its table cannot be read."""
         number = numbers(self.storage.url, ref.base).get(shard.id, 0)
         if not number:
-            raise StorageError(
+            raise CorruptError(
                 f"{self.storage.url_of(ref.path)}: no facts of {ref.stage!r} for shard {shard.id}; run the recipe again"
             )
         table = facts.read(self.storage, ref.path, shard.id, number, [facts.ROW, *names])
@@ -98,13 +102,28 @@ class Rows:
         for ref in self.masks:
             found = found.also(self._mask(ref, shard))
         if self.selection is not None:
-            chosen = selected_mask(self.storage, self.selection, shard)
-            left = np.flatnonzero(found.alive & ~chosen)
-            found.leave(left, self.order.get(self.selected_by, 0), ["not_selected"] * len(left))
+            found = found.also(self._selected(shard))
         return found
 
     def alive(self, shard: Shard) -> NDArray[np.bool_]:
         return self.fate(shard).alive
+
+    def _selected(self, shard: Shard) -> Fate:
+        """What a selection has left of the shard's rows, and of their items."""
+        lines = selection_lines(self.storage, self.selection or "", shard)
+        rows, copies = lines.column("row").to_numpy(), lines.column("copies").to_numpy()
+        chosen = np.zeros(shard.rows, dtype=bool)
+        chosen[rows[copies > 0]] = True
+        fate, left = Fate.all_alive(shard.rows), np.flatnonzero(~chosen)
+        fate.leave(left, self.order.get(self.selected_by, 0), ["not_selected"] * len(left))
+        if self.selected_items:
+            lists: dict[int, list[str | None]] = {}
+            for line in lines.to_pylist():
+                found, item = lists.setdefault(line["row"], []), int(line["item"])
+                found += [None] * (item + 1 - len(found))
+                found[item] = None if line["copies"] else line["reject"]
+            fate.reject_items(self.selected_items, np.array(list(lists), dtype=np.int64), list(lists.values()))
+        return fate
 
     def _pool_fate(self, shard: Shard, fate: Fate) -> None:
         names = ["reject"] + (["parent_row"] if self.parents is not None else [])
@@ -112,19 +131,20 @@ class Rows:
             table = self.storage.read_table(shard.table, columns=names)
         except (FileNotFoundError, pa.ArrowInvalid) as error:
             place, text = self.storage.url_of(shard.table), " ".join(str(error).split())[:200]
-            raise StorageError(f"{place}: the table of this shard is corrupt or missing ({text}); restore it") from error
+            raise StorageError(f"{place}: this table of a pool is corrupt or missing ({text}); restore it") from error
         rejects = table.column("reject").to_numpy(zero_copy_only=False)
         left = np.flatnonzero([reason is not None for reason in rejects])
-        fate.leave(left, 0, rejects[left])
+        stage = self.order.get(self.source, 0)
+        fate.leave(left, stage, rejects[left])
         if self.parents is not None and shard.parent:
             there = self.parents.alive(shard.parent_shard())[table.column("parent_row").to_numpy()]
             gone = np.flatnonzero(fate.alive & ~there)
-            fate.leave(gone, 0, [ABSENT] * len(gone))
+            fate.leave(gone, stage, [ABSENT] * len(gone))
 
     def _mask(self, ref: MaskRef, shard: Shard) -> Fate:
         file = mask_files(self.storage.url, ref.base).get(shard.id)
         if file is None:
-            raise StorageError(
+            raise CorruptError(
                 f"{self.storage.url_of(ref.base)}: this mask has no shard {shard.id}; run the recipe again"
             )
         try:
@@ -132,7 +152,7 @@ class Rows:
             return fate_of(table, ref.point, self.order)
         except (FileNotFoundError, pa.ArrowInvalid, KeyError) as error:
             text = " ".join(str(error).split())[:200]
-            raise StorageError(
+            raise CorruptError(
                 f"{self.storage.url_of(file)}: this mask is corrupt or missing ({text}); remove the folder "
                 f"{file.split('/versions/')[0].rpartition('/')[0]} and run the recipe again"
             ) from error
@@ -177,19 +197,17 @@ def _lines(url: str, base: str, columns: list[str]) -> pa.Table:
         return storage.read_table(f"{base}/shards.parquet", columns=columns)
     except (FileNotFoundError, pa.ArrowInvalid) as error:
         text = " ".join(str(error).split())[:200]
-        raise StorageError(
+        raise CorruptError(
             f"{storage.url_of(base)}: its list of shards is corrupt or missing ({text}); remove this folder and run "
             "the recipe again"
         ) from error
 
 
-def selected_mask(storage: Storage, base: str, shard: Shard) -> NDArray[np.bool_]:
-    mask = np.zeros(shard.rows, dtype=bool)
-    for file in sorted(storage.list(f"{base}/buckets")):
-        table = storage.read_table(
-            f"{base}/buckets/{file}",
-            columns=["row"],
-            filters=(pc.field("shard") == shard.id) & (pc.field("copies") > 0),
-        )
-        mask[table.column("row").to_numpy()] = True
-    return mask
+def selection_lines(storage: Storage, base: str, shard: Shard) -> pa.Table:
+    """Lines of a selection about one shard: row, item, copies, reject."""
+    columns = ["row", "item", "copies", "reject"]
+    mine = pc.field("shard") == shard.id
+    files = sorted(storage.list(f"{base}/buckets"))
+    return pa.concat_tables(
+        [storage.read_table(f"{base}/buckets/{file}", columns=columns, filters=mine) for file in files]
+    )

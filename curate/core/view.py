@@ -19,12 +19,12 @@ class View(Protocol):
     """`pin:NAME` -> manifest of an artifact that ports upstream take from the workspace; no stage here has made it."""
 
     def columns(self) -> tuple[str, ...]:
-        """Names of all columns that can be asked for: the pool's, the upstream Maps', and the two of `tables`."""
+        """Names of all columns that can be asked for: the pool's, the upstream Maps', and what else `tables` has."""
         ...
 
     def tables(self, names: Sequence[str]) -> Iterator[pa.Table]:
         """A table per shard, all rows: the named columns that exist, and `key`. Also to be had: `rejected_by` (name of
-        the stage that refused the row, or null) and `reject_reason`; `copies` (int32, 0 where not selected); by item
+        the stage that the row left at, or null) and `reject_reason`; `copies` (int32, 0 where not selected); by item
         `item_copies` and `item_expected` (lists of float32: copies, and how many the selection expected by chance)."""
         ...
 
@@ -37,7 +37,7 @@ class View(Protocol):
         ...
 
     def images(self, keys: Sequence[str]) -> dict[str, bytes]:
-        """Encoded pictures by key; those that have no bytes are left out. Meant for hundreds, not for millions."""
+        """Encoded images by key; those that have no bytes are left out. Meant for hundreds, not for millions."""
         ...
 
     def dataset(self) -> dict[str, Any] | None:

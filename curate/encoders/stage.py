@@ -68,6 +68,13 @@ class EncoderMap(Map):
             torch.set_num_threads(self.threads)
         self._encoder = load(self.encoder, device=self.device, precision=self.precision)
 
+    def hardware(self) -> str:
+        if self._encoder is None or not str(self._encoder.device).startswith("cuda"):
+            return "cpu"
+        import torch
+
+        return str(torch.cuda.get_device_name())
+
     def made(self) -> dict[str, str]:
         """Field metadata: what made the vectors; empty before `setup`."""
         encoder = self._encoder

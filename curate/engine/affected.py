@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,14 +34,26 @@ def _keys(storage: Storage, buried: Tombstones) -> set[str]:
     """Buried keys, with those of pool rows buried by URL or digest, and of samples made out of a buried one."""
     keys = set(buried.values.get("key", ()))
     every = bool(buried.values.get("url") or buried.values.get("sha256"))
-    tables = {
-        shard.table
+    shards = {
+        shard.table: shard
         for file in storage.list("pools")
         if file.endswith("/manifest.json")
         for shard in read_shards(storage, f"pools/{file.removesuffix('/manifest.json')}")
-        if every or (keys and shard.parent)
     }
+    if every:
+        keys |= _hits(storage, shards, buried)
+    derived = [table for table, shard in shards.items() if shard.parent]
+    found = keys
+    while found and derived:  # samples made out of these, and those made out of them
+        found = _hits(storage, derived, Tombstones({"key": tuple(sorted(found))})) - keys
+        keys |= found
+    return keys
+
+
+def _hits(storage: Storage, tables: Iterable[str], buried: Tombstones) -> set[str]:
+    """Keys of the buried rows of some tables of pools."""
+    found: set[str] = set()
     for path in sorted(tables):
         table = storage.read_table(path, columns=list(COLUMNS))
-        keys.update(table["key"].take(pa.array(np.flatnonzero(buried.mask(table)))).to_pylist())
-    return keys
+        found.update(table["key"].take(pa.array(np.flatnonzero(buried.mask(table)))).to_pylist())
+    return found

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.core import facts
-from curate.core.errors import StorageError
+from curate.core.errors import CorruptError
 from curate.core.hashing import digest
 from curate.core.storage import Storage
 
@@ -28,7 +28,9 @@ FOLDER = "index"
 OTHERS = 4
 """Other fingerprints of a stage whose tables of the same shard are looked into."""
 MOST_FILES = 16
-"""Files of an index, beyond which they are joined."""
+"""Files of about one size in an index, that are then joined."""
+MOST_BYTES = 256 << 20
+"""Size from which a file of an index is left as it is."""
 Answer = tuple[pa.Table, int]  # a table of facts, and a row of it
 
 
@@ -87,7 +89,7 @@ class Answers:
             if line["input"] not in found:
                 try:
                     table, rows = self._final(line["path"], line["shard"], line["number"])
-                except StorageError:  # gc has removed it since: it is computed again
+                except CorruptError:  # gc has removed it since: it is computed again
                     continue
                 if line["input"] in rows:
                     found[line["input"]] = table, rows[line["input"]]
@@ -120,25 +122,35 @@ SCHEMA = pa.schema(
 
 
 def remember(storage: Storage, folder: str, lines: Iterable[tuple[bytes, str, str, int]]) -> None:
-    """Add (input, path, shard, number) of new answers to a stage's index."""
+    """Add (input, path, shard, number) of new answers to a stage's index, and keep its files few."""
     rows = sorted(set(lines))
     if rows:
         columns = [
             pa.array(list(values), item.type) for values, item in zip(zip(*rows, strict=True), SCHEMA, strict=True)
         ]
         name = digest([[row[0].hex(), *row[1:]] for row in rows])
-        storage.publish_table(
-            f"{folder}/{FOLDER}/{name}.parquet", pa.table(columns, schema=SCHEMA), row_group_size=1 << 16
-        )
+        _write(storage, f"{folder}/{FOLDER}/{name}.parquet", pa.table(columns, schema=SCHEMA))
+        _join(storage, folder)
 
 
-def join(storage: Storage, folder: str) -> None:
-    """Make one file of an index that has grown to many. What is removed is in the new file first."""
-    files = sorted(storage.list(f"{folder}/{FOLDER}"))
-    if len(files) > MOST_FILES:
-        paths = [f"{folder}/{FOLDER}/{file}" for file in files]
-        whole = pa.concat_tables([storage.read_table(path) for path in paths]).sort_by("input")
-        name = f"{folder}/{FOLDER}/{digest(files)}.parquet"
-        storage.publish_table(name, whole, row_group_size=1 << 16)
-        for path in paths:
-            storage.remove(path)
+def _write(storage: Storage, path: str, table: pa.Table) -> None:
+    storage.publish_table(path, table, row_group_size=1 << 16)
+
+
+def _join(storage: Storage, folder: str) -> None:
+    """Make one file of MOST_FILES that are about as large: so there are few, and a line is rewritten a few times. What
+    is removed is in the new file first; who still looks for it lists again."""
+    tiers: dict[int, list[str]] = {}
+    for file, size in sorted(storage.list(f"{folder}/{FOLDER}").items()):
+        if size < MOST_BYTES:
+            tiers.setdefault(max(0, size.bit_length() - 14) // 4, []).append(file)
+    for files in tiers.values():
+        if len(files) >= MOST_FILES:
+            paths = [f"{folder}/{FOLDER}/{file}" for file in files]
+            try:
+                whole = pa.concat_tables([storage.read_table(path) for path in paths]).sort_by("input")
+            except FileNotFoundError:  # another worker was first
+                continue
+            _write(storage, f"{folder}/{FOLDER}/{digest(files)}.parquet", whole)
+            for path in paths:
+                storage.remove(path)

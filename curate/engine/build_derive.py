@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from curate.core import facts
@@ -21,27 +22,13 @@ from curate.core.hashing import digest
 from curate.core.ledger import SET_ASIDE, Entry, total
 from curate.core.nouns import Manifest, Shard, pool_base
 from curate.core.pipeline import Node
-from curate.engine import gc
 from curate.engine.backend import How, Outcome
 from curate.engine.build_pass import Stretch, killers
 from curate.engine.context import Built, Context, Pool
-from curate.engine.deriving import COVERS, DeriveTask, derive_shard
+from curate.engine.deriving import COVERS, DeriveTask, derive_shard, read_record, told
 from curate.engine.passes import ATTEMPTS
 
 Line = dict[str, Any]
-
-
-def build_derived(ctx: Context, node: Node) -> None:
-    build = DeriveBuild(ctx, node)
-    ctx.events.emit("build", stage=node.name, base=build.folder, path="")
-    ctx.events.flush()
-    gc.wait(ctx.storage)
-    build.survey()
-    if not build.reuse():
-        with ctx.lease(node, build.folder):
-            build.survey()
-            if not build.reuse():
-                build.build()
 
 
 class DeriveBuild:
@@ -60,6 +47,14 @@ class DeriveBuild:
         """Shards that were under way when an earlier run died."""
         self.lines: dict[str, Line] = {}
         """Parents' shard -> what is known of it."""
+
+    def make(self) -> None:
+        self.survey()
+        if not self.reuse():
+            with self.ctx.lease(self.node, self.folder):
+                self.survey()
+                if not self.reuse():
+                    self.build()
 
     def survey(self) -> None:
         files = self.ctx.storage.list(self.folder)
@@ -81,7 +76,17 @@ class DeriveBuild:
         for line in self.lines.values():
             self._lose(line)
         self._note(base, manifest)
+        self.ctx.progress.reused(self.node.name, manifest.rows)
         return True
+
+    def look(self, shard: Shard) -> tuple[int, int]:
+        """(alive parents of a shard, those that lack their children), without making any."""
+        number, alive = self.numbers.get(shard.id, 0), self.rows.alive(shard)
+        record = read_record(self.ctx.storage, self.folder, shard.id, number)
+        lacking = len(record.lacking(np.flatnonzero(alive).tolist(), self.retry))
+        if not lacking:
+            self.lines[shard.id] = told(shard, alive, number, record)
+        return int(alive.sum()), lacking
 
     def build(self) -> None:
         began = time.monotonic()
@@ -176,7 +181,7 @@ class DeriveBuild:
         ]
         ctx.storage.publish_table(f"{base}/{COVERS}", pa.Table.from_pylist(covers))
         self.built.base = base
-        entry, shards = total(Entry.from_json(line["entry"]) for line in lines), self._shards()
+        entry, shards = self.entry(), self._shards()
         if not shards:
             raise InputError(f"{self.node.name}: {self.stage.op} made no sample out of {entry.before:,}; {_why(entry)}")
         manifest = ctx.finish(
@@ -188,6 +193,13 @@ class DeriveBuild:
             ctx.storage.remove(f"{self.folder}/{ATTEMPTS}/{shard}")
         assert manifest is not None
         self._note(base, manifest)
+
+    def entry(self) -> Entry:
+        return total(Entry.from_json(self.lines[parent.id]["entry"]) for parent in self.parents)
+
+    def pool(self) -> Pool:
+        alive = {shard: found for line in self.lines.values() for shard, found in line["alive"].items()}
+        return Pool(self.stage.namespace, self._content(), self._shards(), self.rows, alive)
 
     def _shards(self) -> list[Shard]:
         return [Shard(**shard) for parent in self.parents for shard in self.lines[parent.id]["shards"]]
@@ -202,10 +214,7 @@ class DeriveBuild:
         ctx, built, counts = self.ctx, self.built, self.built.counts
         built.base, built.manifest, built.content = base, manifest, manifest.content
         built.reused, counts.rebuilt = not counts.computed, bool(counts.computed)
-        alive = {shard: found for line in self.lines.values() for shard, found in line["alive"].items()}
-        ctx.pools[self.node.name] = Pool(self.stage.namespace, manifest.content, self._shards(), self.rows, alive)
-        if built.reused:
-            ctx.progress.reused(self.node.name, manifest.rows)
+        ctx.pools[self.node.name] = self.pool()
 
 
 def _why(entry: Entry) -> str:

@@ -148,6 +148,9 @@ def _points(ctx: Context, nodes: list[Node], names: set[str]) -> Iterator[Point]
         if name not in seen:
             seen.add(name)
             yield Point(name, tuple(mine), ctx.rows(consumer, rest) if whole and rest else None)
+    read = {up for node in ctx.pipeline.nodes.values() for up in node.inputs}
+    for name in sorted(names - read - seen):  # nobody reads on from there, but people ask
+        yield Point(name, (name,), None)
 
 
 def survey(ctx: Context, plan: Plan) -> None:
@@ -385,8 +388,6 @@ class PassBuild:
                 self.plan.known[step.name] = {
                     shard: line["steps"][step.name]["number"] for shard, line in self.lines.items()
                 }
-                if step.stage.costly and self.counts[step.name].computed:
-                    answers.join(ctx.storage, step.path.rpartition("/")[0])
         base = self.plan.version(shards)
         lines = [{"id": s.id, "file": self.lines[s.id]["file"], "said": _dump(self.lines[s.id])} for s in shards]
         busy = sum(self.seconds.values()) or 1.0

@@ -149,12 +149,15 @@ class Context:
         ways = self.ways(node.inputs if inputs is None else inputs)
         select = self._select(ways)
         families = tuple(sorted(self.pipeline.families(node.name).items()))
+        before = self._masks(self.ways(self.pipeline.nodes[select].inputs)) if select else ()
         return Rows(
             self.storage,
             self.columns(node),
-            self._masks(ways),
+            (*self._masks(ways), *before),
             self.built[select].base if select else None,
             select,
+            self._items_of(select),
+            self.pipeline.pool_upstream(node.name),
             families,
             self.order,
             self.pool_upstream(node).parents,
@@ -169,6 +172,14 @@ class Context:
         if any(point_name(ways) in mask.contents for mask in self.masks):
             return ""
         return next((name for name in ways if isinstance(self.pipeline.nodes[name].stage, Select)), "")
+
+    def _items_of(self, select: str) -> str:
+        """Family of the items that a selection chooses among: that of the per-item columns it reads."""
+        if not select or (self.built[select].manifest or Manifest("", "", 0, "")).entry.items is None:
+            return ""
+        families = self.pipeline.families(select)
+        found = {families[name] for name in self.pipeline.nodes[select].stage.reads() if name in families}  # type: ignore[attr-defined]
+        return found.pop() if len(found) == 1 else ""
 
     def _masks(self, ways: Sequence[str]) -> tuple[MaskRef, ...]:
         """Points that say who is alive where these inputs meet: one for all if there is one, else one for each pass."""

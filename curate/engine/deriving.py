@@ -27,7 +27,7 @@ from curate.codec.images import decode
 from curate.codec.tars import TarWriter, read_spans
 from curate.core import facts
 from curate.core.contracts import Child, Derive, Sample
-from curate.core.errors import AlreadyExistsError, CurateError, Reject, StorageError
+from curate.core.errors import AlreadyExistsError, CorruptError, CurateError, Reject
 from curate.core.hashing import canonical, digest, make_child_key
 from curate.core.ledger import SET_ASIDE, Entry
 from curate.core.nouns import POOL_SCHEMA, Shard
@@ -101,7 +101,7 @@ def read_record(storage: Storage, folder: str, shard: str, number: int) -> Recor
             return Record.load(pq.read_schema(file).metadata[RECORD])
     except (OSError, pa.ArrowInvalid, KeyError, TypeError, ValueError) as error:
         text = " ".join(str(error).split())[:200]
-        raise StorageError(
+        raise CorruptError(
             f"{storage.url_of(path)}: this table of derived samples is corrupt or missing ({text}); remove the folder "
             f"{folder}/{shard} and run the recipe again"
         ) from error
@@ -277,7 +277,7 @@ class _Children:
             self._take_back(start)
             name = type(error).__name__
             self._lost(row, ERROR, name)
-            self.record.messages[name] = redact(f"{name}: {error}", stage.secrets().values())
+            self.record.messages.setdefault(name, redact(f"{name}: {error}", stage.secrets().values()))
         else:
             self.lines += lines
             self.record.parents[row] = Parent(DONE, None, len(lines), self.number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,11 @@ import pyarrow.compute as pc
 
 from curate.core import facts
 from curate.core.errors import InputError, StorageError
-from curate.core.masks import ALIVE, fate_of
+from curate.core.masks import ABSENT, ALIVE, fate_of
 from curate.core.nouns import Manifest, Shard, read_shards
 from curate.core.rows import mask_files, numbers
 from curate.core.vectors import from_binary
+from curate.engine.deriving import COVERS, read_record
 from curate.engine.record import Run
 
 PREFIX = 4
@@ -59,15 +61,20 @@ def explain(run: Run, wanted: str) -> list[tuple[str, str, dict[str, Any]]]:
     pool, shard, row, found = find(run, wanted)
     ops = run.ops()
     said: list[tuple[str, str, dict[str, Any]]] = [(pool, ops[pool], found | {"shard": shard.id, "row": row})]
-    left, items = _left(run, shard, row)
+    left, items = _left(run, shard, row, pool)
     if found["reject"]:
         left[pool] = found["reject"]
+    behind = explain(run, found["parent"]) if found.get("parent") else []
+    if left.get(pool) == ABSENT:
+        left[pool] = said[0][2]["reject"] = _absence(run, pool, behind)
     for name in ops:
         base = run.outputs.get(name, {}).get("base", "")
-        if name == pool or run.pool_of(name) != pool:
+        if name == pool or run.pool_above(name) != pool:
             continue
         before = next((f"{up}: {left[up]}" for up in run.upstream(name)[:-1] if left.get(up)), None)
-        if base.startswith("facts/"):
+        if base.startswith("pools/"):
+            said.append((name, ops[name], {"not computed": before} if before else _children(run, name, shard, row)))
+        elif base.startswith("facts/"):
             known = {"not computed": before} if before else _facts(run, name, shard, row)
             said.append((name, ops[name], known | ({"reject": left[name]} if name in left else {})))
         elif base.startswith("masks/"):
@@ -79,19 +86,31 @@ def explain(run: Run, wanted: str) -> list[tuple[str, str, dict[str, Any]]]:
             said.append((name, ops[name], {"not reached": before} if before else chosen))
         elif base.startswith("datasets/"):
             said.append((name, ops[name], _dataset(run, base, found["key"])))
-    return _through_parents(run, found, said)
+    return [*said, *((f"parent: {name}", op, about) for name, op, about in behind)]
 
 
-def _through_parents(
-    run: Run, found: dict[str, Any], said: list[tuple[str, str, dict[str, Any]]]
-) -> list[tuple[str, str, dict[str, Any]]]:
-    """Behind a child's story, its parent's."""
-    if not found.get("parent"):
-        return said
-    return [*said, *((f"parent: {name}", op, about) for name, op, about in explain(run, found["parent"]))]
+def _absence(run: Run, pool: str, parent: Sequence[tuple[str, str, dict[str, Any]]]) -> str:
+    """Why a child is not there: where its parent left before the children were made."""
+    before = run.upstream(pool)[:-1]
+    reasons = (f"{name}: {about['reject']}" for name, _, about in parent if name in before and about.get("reject"))
+    return f"{ABSENT}, as its parent left at {next(reasons, 'another stage')}"
 
 
-def _left(run: Run, shard: Shard, row: int) -> tuple[dict[str, str], dict[str, dict[str, Any]]]:
+def _children(run: Run, name: str, shard: Shard, row: int) -> dict[str, Any]:
+    """What a Derive made out of a row."""
+    manifest = Manifest.load(run.storage, run.outputs[name]["base"])
+    assert manifest is not None
+    covers = run.storage.read_table(f"{run.outputs[name]['base']}/{COVERS}", filters=pc.field("id") == shard.id)
+    record = read_record(run.storage, manifest.extra["derived"], shard.id, covers.column("number")[0].as_py())
+    parent = record.parents.get(row)
+    if parent is None:
+        return {"not computed": "no run has needed it"}
+    if parent.status == facts.STATUS[facts.DONE]:
+        return {"children": parent.children}
+    return {"status": parent.status, "reason": parent.reason, "message": record.messages.get(str(parent.reason), "")}
+
+
+def _left(run: Run, shard: Shard, row: int, pool: str) -> tuple[dict[str, str], dict[str, dict[str, Any]]]:
     """Stage -> why the row left there, on whatever way; and of item filters, reasons by place."""
     order = {name: place for place, name in enumerate(run.record["stages"])}
     names = list(order)
@@ -106,7 +125,7 @@ def _left(run: Run, shard: Shard, row: int) -> tuple[dict[str, str], dict[str, d
         for point in manifest.extra["points"]:
             fate = fate_of(table, point, order)
             if fate.stage[0] != ALIVE:
-                left[names[fate.stage[0]]] = fate.reason[0]
+                left[names[fate.stage[0]] if fate.stage[0] else pool] = fate.reason[0]
             for family, lists in fate.items.items():
                 if lists[0] is not None:
                     rejected = [f"{place}: {why}" for place, why in enumerate(lists[0]) if why]

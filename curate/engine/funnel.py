@@ -51,9 +51,9 @@ def _reasons(entry: Entry) -> str:
 
 
 def _this_run(run: Run, name: str, entry: Entry) -> str:
-    """What the run did there: rows computed and reused at a Map, whether anything was built at other stages."""
+    """What the run did there: rows computed and reused at a Map or a Derive, whether other stages built anything."""
     counts = run.counts().get(name, {})
-    if not run.outputs.get(name, {}).get("path"):
+    if not run.outputs.get(name, {}).get("path") and entry.children is None:
         return "reused" if run.reused().get(name) else "built"
     computed = counts.get("computed", 0)
     said = f"computed {computed:,}, reused {max(0, entry.before - computed):,}"

@@ -60,7 +60,7 @@ def unreachable(
     held = {top: storage.list(top) for top in TOPS}
     roots = _reached(storage, [run for run in runs if run.run_id in kept_ids]) | _held(storage)
     roots |= {place for pin in pins(storage).values() for place in _of_output(storage, {"base": pin.base})}
-    roots |= _answers(held["facts"], costly)
+    roots |= _answers(held["facts"], roots, costly)
     above = {parent for root in roots for parent in _parents(root)}
     garbage: dict[str, int] = {}
     for top, files in held.items():
@@ -85,11 +85,12 @@ def _reached(storage: Storage, runs: list[Run]) -> set[str]:
     for run in runs:
         for output in run.outputs.values():
             roots |= _of_output(storage, output)
-        for output in [*run.record.get("pins", {}).values()]:
+        for output in [*(run.result or {}).get("pins", {}).values()]:
             roots |= _of_output(storage, output)
         for started in run.builds():
             if run.result is None or started["stage"] not in run.outputs:
                 roots |= _of_output(storage, started)
+                roots |= {started["mask"]} if started.get("mask") else set()
                 if started.get("path"):  # facts/<op>/<stage>/<fingerprint>: other fingerprints have answers too
                     roots.add(started["path"].rpartition("/")[0] if run.state == "running" else started["path"])
     for namespace in {root.split("/")[1] for root in roots if root.startswith("pools/")}:
@@ -101,8 +102,8 @@ def _of_output(storage: Storage, output: dict[str, str]) -> set[str]:
     """What one output of a run consists of."""
     base = output["base"]
     roots = {base}
-    for mask in [output.get("mask") or "", base if base.startswith("masks/") else ""]:
-        roots |= _of_mask(storage, mask) if mask else set()
+    for mask in {output.get("mask") or "", base if base.startswith("masks/") else ""} - {""}:
+        roots |= _of_mask(storage, mask)
     manifest = Manifest.load(storage, base)
     top = base.split("/")[0]
     if manifest is None:
@@ -145,20 +146,30 @@ def _of_mask(storage: Storage, base: str) -> set[str]:
     return roots
 
 
-def _answers(files: Iterable[str], costly: bool) -> set[str]:
-    """Of stages with an index of answers: the index, and the highest table of each shard under each fingerprint."""
+def _answers(files: Iterable[str], roots: set[str], costly: bool) -> set[str]:
+    """Of stages with an index of answers: the highest table of each shard under each fingerprint, and the index. With
+    `costly`, the index alone, of stages of which a table stays."""
+    found = {f"facts/{file}" for file in files if f"/{REMOVED}/" in file}
+    highest = _highest(files)
+    if not costly:
+        found |= highest
+    left = {"/".join(path.split("/")[:3]) for path in roots | found if len(path.split("/")) == 6}
+    return found | {f"{stage}/{INDEX}" for stage in left}
+
+
+def _highest(files: Iterable[str]) -> set[str]:
+    """The highest table of each shard under each fingerprint, of stages with an index of answers."""
     stages = {"/".join(file.split("/")[:2]) for file in files if f"/{INDEX}/" in file}
-    roots = {f"facts/{file}" for file in files if f"/{REMOVED}/" in file}
-    if costly:
-        return roots
     by_folder: dict[str, list[str]] = {}
     for file in files:
         parts = file.split("/")
         if "/".join(parts[:2]) in stages and len(parts) == 5 and parts[2] not in (INDEX, REMOVED):
             by_folder.setdefault("/".join(parts[:3]), []).append("/".join(parts[3:]))
-    for folder, names in by_folder.items():
-        roots |= {facts.table_path(f"facts/{folder}", s, n) for s, n in facts.latest(names).items()}
-    return roots | {f"facts/{stage}/{INDEX}" for stage in stages}
+    return {
+        facts.table_path(f"facts/{folder}", shard, number)
+        for folder, names in by_folder.items()
+        for shard, number in facts.latest(names).items()
+    }
 
 
 def _memories(storage: Storage, namespace: str, roots: set[str]) -> set[str]:
@@ -219,13 +230,15 @@ def _aside(storage: Storage) -> dict[str, int]:
 
 def collect(storage: Storage, garbage: Iterable[str], runs: Iterable[str]) -> None:
     """Remove, under the lease of gc. Raises StorageError where it was lost on the way. Answers of costly stages that go
-    are counted first: other answers may come back, so what is computed from now on has another fingerprint."""
+    are counted first: other answers may come back, so what is computed from now on has another fingerprint. Manifests
+    go before all else: a kill on the way leaves nothing that is committed and not whole."""
     paths = sorted(garbage)
-    costly = {"/".join(path.split("/")[:3]) for path in paths if f"/{INDEX}/" in path}
+    costly = {"/".join(path.split("/")[:3]) for path in _highest(storage.list("facts")).intersection(paths)}
     for stage in sorted(costly):
         times = len(storage.list(f"{stage}/{REMOVED}"))
         storage.create_json(f"{stage}/{REMOVED}/{times + 1:06d}.json", {"time": time.time()})
-    for count, path in enumerate(paths):
+    manifests = [f"{path}/manifest.json" for path in paths if "." not in path.rpartition("/")[2]]
+    for count, path in enumerate([*manifests, *paths]):
         if count % BATCH == 0:
             _still_mine(storage)
         storage.remove(path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from curate.core import facts
 from curate.core.contracts import Filter, Map
-from curate.core.errors import Reject, StorageError
+from curate.core.errors import Reject
 from curate.core.facts import DONE, ERROR, MISSING, UNUSABLE, Notes
 from curate.core.ledger import SET_ASIDE, Entry, ItemEntry
 from curate.core.masks import Fate, concatenated, item_counts
@@ -51,33 +51,30 @@ class Unit:
         self.storage, self.shards = storage, shards
         self.edges = np.concatenate([[0], np.cumsum([shard.rows for shard in shards])]).astype(np.int64)
         self.rows = int(self.edges[-1])
-        self._fates: dict[int, Fate] = {}
-        self._columns: dict[tuple[Any, ...], pa.Table] = {}
+        self._fates: dict[Any, Fate] = {}
+        self._columns: dict[tuple[str, str], pa.Table] = {}
 
     def pool(self, names: Sequence[str]) -> pa.Table:
         return self.columns(Rows(self.storage), names)
 
     def columns(self, rows: Rows, names: Sequence[str]) -> pa.Table:
         """Named columns of all rows."""
-        found = {name: self._column(rows, name) for name in dict.fromkeys(names)}
-        return pa.table(
-            [column for column, _ in found.values()], schema=pa.schema([field for _, field in found.values()])
-        )
-
-    def _column(self, rows: Rows, name: str) -> tuple[pa.ChunkedArray, pa.Field]:
-        ref = next((ref for ref in rows.columns if name in ref.names), None)
-        place = (name, ref.base if ref else "")
-        if place not in self._columns:
-            tables = [rows.table(shard, (name,)).select([name]) for shard in self.shards]
-            self._columns[place] = pa.concat_tables(tables).combine_chunks()
-        table = self._columns[place]
-        return table.column(0), table.schema.field(0)
+        makers = {name: next((ref.base for ref in rows.columns if name in ref.names), "") for name in names}
+        lacking = [name for name, base in makers.items() if (name, base) not in self._columns]
+        if lacking:
+            tables = [rows.table(shard, tuple(lacking)) for shard in self.shards]
+            whole = pa.concat_tables(tables).combine_chunks()
+            self._columns |= {(name, makers[name]): whole.select([name]) for name in lacking}
+        found = [self._columns[place] for place in makers.items()]
+        fields = [table.schema.field(0) for table in found]
+        return pa.table([table.column(0) for table in found], schema=pa.schema(fields))
 
     def fate(self, rows: Rows) -> Fate:
         """What became of all rows on the ways from outside."""
-        if id(rows) not in self._fates:
-            self._fates[id(rows)] = concatenated([rows.fate(shard) for shard in self.shards])
-        return self._fates[id(rows)]
+        ways = (rows.masks, rows.selection, rows.parents is None)
+        if ways not in self._fates:
+            self._fates[ways] = concatenated([rows.fate(shard) for shard in self.shards])
+        return self._fates[ways]
 
     def marks(self, rows: Rows, name: str) -> NDArray[np.bool_]:
         ref = next((ref for ref in rows.columns if name in ref.names), None)
@@ -137,7 +134,7 @@ class Member:
         assert self.step.base is not None
         try:
             return self.unit.fate(self.step.base)
-        except StorageError:
+        except (OSError, pa.ArrowInvalid):
             if not self.task.aside:
                 raise
             return Fate.all_alive(self.unit.rows)  # the shard's own table may be what cannot be read
@@ -258,6 +255,7 @@ class MapMember(Member):
         self._keep, self._ready = keep, False
         self.numbers = numbers
         """Shard -> number of its highest table; as tables are published, of ours."""
+        self.after_batch: Callable[[], None] = lambda: None
         self.counts: dict[str, int] = {}
         """How many rows of a shard were `computed`, `copied`, `requests`, `repeated`: `<shard>/<what>`."""
         self.status = np.full(unit.rows, MISSING, np.int8)
@@ -420,6 +418,7 @@ class MapMember(Member):
             self._take(rows)
             while len(self._buffer) >= self.stage.batch_rows:
                 self._run([self._buffer.popleft() for _ in range(self.stage.batch_rows)])
+                self.after_batch()
             self._settle()
         self.seconds += time.perf_counter() - began
 
@@ -551,8 +550,9 @@ class MapMember(Member):
 
     # --- publishing ---
 
-    def publish(self) -> bool:
-        """Put what is new into the next table of each shard; whether values changed because another run was first."""
+    def publish(self, whole: bool = True) -> bool:
+        """Put what is new into the next table of each shard, of a `whole` unit also of those that have none; whether
+        values changed because another run was first."""
         changed = False
         fresh = np.unique(np.array(self._fresh, dtype=np.int64))
         self._fresh = []
@@ -561,7 +561,7 @@ class MapMember(Member):
         for index, shard in enumerate(self.unit.shards):
             low, high = self.unit.edges[index], self.unit.edges[index + 1]
             rows = fresh[(fresh >= low) & (fresh < high)]
-            if len(rows) or not self.numbers.get(shard.id, 0):
+            if len(rows) or (whole and not self.numbers.get(shard.id, 0)):
                 changed |= self._publish(index, shard, rows, notes)
                 notes = Notes(messages=self._messages)  # counters once
         return changed
@@ -571,7 +571,7 @@ class MapMember(Member):
         base = self._table(index) if number else None
         mine = self._facts(index, rows)
         tried = {int(row - self.unit.edges[index]): 1 for row in rows[self.status[rows] == ERROR]}
-        notes = Notes(notes.counters, tried, notes.messages)
+        notes = Notes(notes.counters, tried, notes.messages, self.stage.hardware() if self._ready else "")
         self._remember(shard, rows, number + 1)
         made = facts.publish(self.unit.storage, self.step.path, shard.id, number, base, mine, notes)
         self.numbers[shard.id], self._tables[shard.id] = made.number, made.table

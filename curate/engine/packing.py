@@ -72,7 +72,7 @@ def pack_scatter(task: PackTask) -> tuple[int, int]:
 def _alive(task: PackTask, table: pa.Table) -> NDArray[np.bool_]:
     """False for the rows and items that a stage behind the selection has taken out."""
     keep = np.ones(table.num_rows, dtype=bool)
-    if not task.rows.masks:
+    if task.rows.selection is not None:  # nothing stands between
         return keep
     by_id = _shards_of(task.storage.url, task.pool)
     shards = np.asarray(table.column("shard").to_pylist(), dtype=object)

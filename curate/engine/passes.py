@@ -151,19 +151,18 @@ class _Pass:
         self.pixel = [] if task.dry or task.aside else [m for m in self.maps if m.stage.pixels]
         self.chunk = max([member.stage.batch_rows for member in self.pixel], default=0)
         self.room = ahead.Room(ahead.AHEAD_BYTES)
+        self.saved = time.monotonic()
+        for member in self.maps:
+            if member.stage.costly and task.probe is None:
+                member.after_batch = self._save
 
     def run(self) -> list[dict[str, Any]]:
         first, last = self.task.probe or (0, self.unit.rows)
         for member in self.members.values():
             member.start(first, last)
-        saved = time.monotonic()
-        costly = self.task.probe is None and any(member.stage.costly for member in self.maps)
         for stop in self._prepared(first, last):
             for member in self.members.values():
                 member.advance(stop)
-            if costly and time.monotonic() - saved > self.task.segment_seconds:
-                self._publish()
-                saved = time.monotonic()
         for member in self.members.values():
             member.advance(last)
             member.flush()
@@ -173,10 +172,16 @@ class _Pass:
             self._publish()
         return self._results()
 
-    def _publish(self) -> None:
+    def _save(self) -> None:
+        """After a batch of a costly stage: make what is computed durable, now and then."""
+        if time.monotonic() - self.saved > self.task.segment_seconds:
+            self._publish(whole=False)
+            self.saved = time.monotonic()
+
+    def _publish(self, whole: bool = True) -> None:
         """Tables in DAG order. Where another run's values stand, what was computed from ours is forgotten."""
         for member in self.maps:
-            changed = member.publish()
+            changed = member.publish(whole)
             behind = any(member.name in other.depends for other in self.members.values())
             if changed and behind:
                 raise Adopted
@@ -261,11 +266,11 @@ class _Pass:
             fates = {name: fate.slice(start, stop) for name, fate in points.items()}
             found["contents"] = {name: fate.content() for name, fate in fates.items()}
             if not self.task.dry:
-                found["file"] = self._save(shard, fates)
+                found["file"] = self._save_mask(shard, fates)
             results.append(found)
         return results
 
-    def _save(self, shard: Shard, fates: Mapping[str, Fate]) -> str:
+    def _save_mask(self, shard: Shard, fates: Mapping[str, Fate]) -> str:
         """Publish a shard's mask; returns its file."""
         numbers = {member.name: member.numbers.get(shard.id, 0) for member in self.maps}
         file = mask_file(self.task.chain, shard.id, numbers, self.task.bases.get(shard.id, ()))

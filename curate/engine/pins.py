@@ -103,7 +103,8 @@ def resolve(pipeline: Pipeline, storage: Storage) -> dict[str, Built]:
             manifest = Manifest.load(storage, pin.base)
             if manifest is None or manifest.fingerprint != pin.fingerprint:
                 raise node.fail(f"{port}: {value}: its artifact {pin.base} is gone; `curate unpin {name}`, pin another")
-            found[value] = Built(pin.fingerprint, pin.base, manifest=manifest, reused=True)
+            content = manifest.content or pin.fingerprint
+            found[value] = Built(pin.fingerprint, pin.base, manifest=manifest, reused=True, content=content)
     return found
 
 

@@ -21,6 +21,7 @@ from curate.core.pipeline import Node, Pipeline
 from curate.core.storage import Storage
 from curate.engine import build_global, build_pass, pins
 from curate.engine.backend import Backend
+from curate.engine.build_derive import DeriveBuild
 from curate.engine.build_source import amended, known_repeats
 from curate.engine.context import Built, Context, Mask, Options, Pool
 from curate.engine.events import Events, read_events
@@ -122,7 +123,7 @@ class Planner:
                 self._pass(group)
                 continue
             node = next(node for node in left if all(up in self.steps for up in node.upstream))
-            self.steps[node.name] = self._global(node)
+            self.steps[node.name] = self._derive(node) if isinstance(node.stage, Derive) else self._global(node)
         return self.steps
 
     def _known(self, node: Node, left: list[Node]) -> bool:
@@ -246,17 +247,52 @@ class Planner:
             for name, values in by_shard.items()
         }
         names = frozenset(node.name for node in group)
-        self.ctx.masks.append(Mask("", names, contents, by_shard, {}))
+        self.ctx.masks.append(Mask(f"not stored {len(self.ctx.masks)}", names, contents, by_shard, {}))
+
+    # --- derived pools ---
+
+    def _derive(self, node: Node) -> Step:
+        ctx, step = self.ctx, Step(node.name, node.stage.op, "derive")
+        blocked = self._blocked(node)
+        if blocked:
+            step.note = f"depends on {blocked}"
+            return step
+        build = DeriveBuild(ctx, node)
+        build.survey()
+        readable = all(name in self.folded for name in node.inputs)
+        if build.reuse():
+            entry = _entry(ctx, node)
+            step.done, step.needed, step.compute, step.after = entry.before, entry.before, 0, entry.children
+            step.certainty = EXACT
+            self.folded |= {node.name} if readable else set()
+            return step
+        del ctx.built[node.name]
+        step.needed, step.certainty = self._reaching(node), ESTIMATED
+        if readable:
+            self._lacking(step, build)
+        return step
+
+    def _lacking(self, step: Step, build: DeriveBuild) -> None:
+        """How many parents lack their children. Where none does, it is known which children are alive."""
+        shards, scale = self._chosen(self.ctx.pool_upstream(build.node))
+        found = [build.look(shard) for shard in shards]
+        step.needed, step.compute = (round(scale * sum(counts[n] for counts in found)) for n in (0, 1))
+        step.done = step.needed - step.compute
+        step.certainty = EXACT if scale == 1.0 else ESTIMATED
+        if scale == 1.0 and not step.compute:
+            self.ctx.built[step.stage] = build.built
+            self.ctx.pools[step.stage] = build.pool()
+            step.after = build.entry().children
+            self.folded.add(step.stage)
 
     # --- global steps ---
 
     def _global(self, node: Node) -> Step:
         ctx, stage = self.ctx, node.stage
-        how = "derive" if isinstance(stage, Derive) else "pass" if isinstance(stage, (Map, Filter)) else "global"
-        step = Step(node.name, stage.op, how)
+        step = Step(node.name, stage.op, "pass" if isinstance(stage, (Map, Filter)) else "global")
         targets = [up.stage.target_rows() for up in ctx.pipeline.along(node.name) if isinstance(up.stage, Select)]
         blocked = self._blocked(node)
-        if blocked or isinstance(stage, (Map, Filter, Derive)):
+        if blocked or isinstance(stage, (Map, Filter)):
             step.note = f"depends on {blocked or node.inputs[0]}"
             step.needed = next((target for target in targets if target), None)
             return step

@@ -106,10 +106,12 @@ class Run:
 
     def pool_of(self, name: str) -> str:
         """The stage that makes the rows of a stage."""
-        stages = self.record["stages"]
-        while stages[name]["from"] and not stages[name].get("derives"):
-            name = stages[name]["from"][0]
-        return name
+        return name if self.record["stages"][name].get("derives") else self.pool_above(name)
+
+    def pool_above(self, name: str) -> str:
+        """The stage whose rows reach a stage: for a Derive, its parents'."""
+        inputs = self.record["stages"][name]["from"]
+        return self.pool_of(inputs[0]) if inputs else name
 
     def upstream(self, name: str) -> list[str]:
         """The stages that a stage's rows come through, itself last."""

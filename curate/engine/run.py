@@ -37,7 +37,7 @@ from curate.core.secrets import redacted
 from curate.core.storage import Storage, open_workspace
 from curate.engine import build_global, build_pass, gc, pins
 from curate.engine.backend import HOW, Backend, How, Outcome
-from curate.engine.build_derive import build_derived
+from curate.engine.build_derive import DeriveBuild
 from curate.engine.build_fit import build_fit
 from curate.engine.build_source import build_source
 from curate.engine.context import Context, Counts, Options
@@ -216,7 +216,7 @@ class Runner:
         while left := [node for node in ctx.pipeline.nodes.values() if node.name not in ctx.built]:
             sources = [node for node in left if isinstance(node.stage, Source)]
             if sources:
-                self._learn(f"pools/{sources[0].stage.namespace}", sources[0])
+                self._learn(f"pools/{sources[0].stage.namespace}", sources[0])  # type: ignore[attr-defined]
                 build_source(ctx, sources[0])
                 self._note(sources[0])
                 continue
@@ -226,7 +226,8 @@ class Runner:
                 continue
             node = next(node for node in left if all(up in ctx.built for up in node.upstream))
             if isinstance(node.stage, Derive):
-                build_derived(ctx, node)
+                self._learn(f"pools/{node.stage.namespace}", node)
+                DeriveBuild(ctx, node).make()
                 self._note(node)
             else:
                 self._global(node)

@@ -49,7 +49,8 @@ class StoredView:
         stages = {name: manifest for name, manifest in manifests.items() if manifest is not None}
         pins = {name: ctx.built[name] for up in [*upstream, node] for name in up.pinned.values()}
         made = {up.name: ctx.built[up.name] for up in upstream if getattr(up.stage, "kind", "")}
-        last = [stages[name].entry.after for name in node.inputs]
+        entries = [stages[name].entry for name in node.inputs]
+        last = [entry.after if entry.children is None else entry.children for entry in entries]
         packed = (ctx.built[pack.name].base, stages[pack.name]) if pack else None
         return cls(
             storage=ctx.storage,

@@ -93,7 +93,9 @@ class Where(Filter):
         listed = [name for name in self.expression.columns if per_item(fields[name])]
         if self.items is None:
             if listed:
-                text = f"{listed[0]!r} has a value per item; set `items: {family_of(listed[0], fields)}` to judge items"
+                root = family_of(listed[0], fields)  # a plain column of texts where each row has one item
+                judged = root if root in fields and per_item(fields[root]) else listed[0]
+                text = f"{listed[0]!r} has a value per item; set `items: {judged}` to judge items"
                 raise CurateError(f"keep: {text}, or use a column with a value per row")
             return
         if not per_item(fields[self.items]):

@@ -14,6 +14,7 @@ from curate.core.hashing import (
     hashed_words,
     key_words,
     keys_of_words,
+    make_child_key,
     make_key,
     rank_below,
     ranks,
@@ -32,6 +33,7 @@ JSON = st.recursive(
 def test_goldens() -> None:
     """These are formats: another value here makes every pool, selection and dataset another one."""
     assert make_key("laion", "a.jpg") == "d0a31ab61d54784ad46f7bbcb0b5bc58"
+    assert make_child_key("00" * 16, "frame", {"start": 0.1, "frame": 1}) == "0188a849939d65352587aacb9e548f1d"
     assert digest({"b": [1, 2.5, None], "a": "é"}) == "3276393bf8a5a8df0e5ddcb8f78302ef"
     assert ranks(7, [make_key("n", "1"), make_key("n", "2")], 3).tolist() == [2654391302092974527, 17540383870620753344]
 
@@ -42,6 +44,20 @@ def test_a_key_is_of_a_namespace_and_a_source_id(space: str, other: str, one: st
     assert len(key) == KEY_HEX and int(key, 16) >= 0
     assert (key == make_key(space, two)) == (one == two)
     assert (key == make_key(other, one)) == (space == other)
+
+
+@given(KEYS, st.text(), st.dictionaries(st.text(), st.integers(), min_size=1))
+def test_a_childs_key_is_of_its_parent_what_it_is_and_which_part(
+    keys: list[str], kind: str, span: dict[str, int]
+) -> None:
+    found = {make_child_key(key, kind, span) for key in keys}
+    assert len(found) == len(keys) and all(len(key) == KEY_HEX for key in found)
+    assert make_child_key(keys[0], kind, dict(reversed(span.items()))) in found
+    others = (
+        make_child_key(keys[0], kind + "x", span),
+        make_child_key(keys[0], kind, {**span, "".join(span) + "x": 0}),
+    )
+    assert not found & {*others, *keys}
 
 
 def test_a_source_id_may_hold_what_utf8_cannot() -> None:

@@ -128,9 +128,9 @@ def test_reasons_and_stages_do_not_matter() -> None:
     one.leave(np.array([1]), 1, ["too_small"])
     two.leave(np.array([1]), 3, ["near"])
     for fate, reason in ((one, "short"), (two, "rude")):
-        fate.reject_items("words", np.array([0, 1]), [[None, reason], ["any", reason]])
+        fate.reject_items("words", np.array([0]), [[None, reason]])
     assert one.content() == two.content() != ""
-    two.reject_items("words", np.array([1]), [["more", "more"]])  # of a row that is not alive
+    two.reject_items("words", np.array([1]), [["more", None]])  # of a row that is not alive
     two.marked[1] = True
     assert one.content() == two.content()
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from curate.core.errors import AlreadyExistsError, StorageError
@@ -31,7 +32,7 @@ def test_what_is_published_is_read_back(storage: Storage) -> None:
     assert storage.read_json("a/two.json") == {"z": [1, None]}
     assert storage.read_table("a/three.parquet") == table
     assert storage.read_table("a/three.parquet", columns=["y"]).column_names == ["y"]
-    assert storage.read_table("a/three.parquet", filters=pa.compute.field("x") > 1).num_rows == 2
+    assert storage.read_table("a/three.parquet", filters=pc.field("x") > 1).num_rows == 2
     sizes = storage.list("a")
     assert sorted(sizes) == ["b/one.bin", "three.parquet", "two.json"] and sizes["b/one.bin"] == 3
     assert storage.exists("a/two.json") and not storage.exists("a/four.json")

@@ -69,7 +69,12 @@ BAD: dict[str, tuple[bytes, str | None]] = {
     "one.png": (encoded(noise(1, 1), "png"), "too_small"),
     "bomb.png": (png_bomb(), "too_many_pixels"),
 }
-"""File name -> bytes, and the reason for which `image.inspect` refuses them (None: a picture like any other)."""
+"""File name -> bytes, and the reason for which they leave (None: an image like any other)."""
+
+
+def left_at(reason: str) -> str:
+    """The stage at which images leave for a reason: by size and form, or because they cannot be decoded."""
+    return "size" if reason in ("animated", "too_small") else "inspect"
 
 
 def write_tar(path: Path, samples: list[tuple[str, bytes, bytes | None]], keep: int | None = None) -> Path:

@@ -1,4 +1,4 @@
-"""Everything bad that a pool of the web holds, through the whole pipeline: each is a reject with its reason."""
+"""Everything bad that a pool of the web holds, through the whole pipeline: each leaves with its reason."""
 
 from __future__ import annotations
 
@@ -23,6 +23,9 @@ from tests.e2e.recipes import ORDER, write_recipe
 from tests.encoders.models import TINY, save_timm
 
 GOOD = 24
+STAGES = ("pool", "inspect", "size", "text", "captioned", "embed")
+UNUSABLE = ("inspect", "embed")
+"""Stages that decode images: what they lack can never be had."""
 WHITE = encoded(Image.new("RGB", (48, 48), "white"), "png")
 
 
@@ -32,7 +35,7 @@ class Done:
     source: dict[str, bytes]
     """Source id -> its bytes."""
     expected: dict[str, tuple[str, str] | None]
-    """Source id -> the stage that refuses it, and why; None where it goes as far as the selection."""
+    """Source id -> the stage that it leaves at, and why; None where it goes as far as the selection."""
     said: Said
     result: dict[str, Any]
 
@@ -58,7 +61,7 @@ def from_folder(tmp_path_factory: pytest.TempPathFactory) -> Done:
     for name, (data, reason) in pictures.BAD.items():
         (root / "bad" / name).write_bytes(data)
         (root / "bad" / name).with_suffix(".txt").write_text("a caption")
-        expected[f"bad/{name}"] = ("inspect", reason) if reason else None
+        expected[f"bad/{name}"] = (pictures.left_at(reason), reason) if reason else None
     (root / "bad/latin.png").write_bytes(pictures.good(300))
     (root / "bad/latin.txt").write_bytes("déjà vu".encode("latin-1"))
     (root / "bad/silent.png").write_bytes(pictures.good(303))
@@ -68,14 +71,14 @@ def from_folder(tmp_path_factory: pytest.TempPathFactory) -> Done:
     (root / "bad/again.txt").write_text("the same once more")
     (root / "bad/out.png").symlink_to("/etc/hostname")
     (root / "bad/round").symlink_to(root)
-    expected |= {"bad/latin.png": ("pool", "caption_not_utf8"), "bad/silent.png": ("text", "missing_caption")}
+    expected |= {"bad/latin.png": ("pool", "caption_not_utf8"), "bad/silent.png": ("captioned", "missing_caption")}
     expected |= {"bad/white.png": ("embed", "nan_embedding"), "bad/out.png": ("pool", "outside_root")}
     files = [path for path in sorted(root.rglob("*")) if path.is_file() and path.suffix != ".txt"]
     said, result = _go(
         folder,
         {"op": "import.folder", "path": root, "shard_rows": 10},
-        inspect={"animated": "reject"},
-        text={"missing": "reject"},
+        size={"animated": "reject"},
+        captioned={"missing": "reject"},
         embed={"op": "tests.e2e.stages:EmbedOverflowing"},
     )
     source = {str(path.relative_to(root)): path.read_bytes() for path in files}
@@ -99,11 +102,11 @@ def from_tars(tmp_path_factory: pytest.TempPathFactory) -> Done:
     bad = [(name, data, b"bad") for name, (data, reason) in pictures.BAD.items() if reason]
     pictures.write_tar(root / "6-bad.tar", bad)
     expected: dict[str, tuple[str, str] | None] = {
-        Path(name).stem: ("inspect", reason) for name, (_, reason) in pictures.BAD.items() if reason
+        Path(name).stem: (pictures.left_at(reason), reason) for name, (_, reason) in pictures.BAD.items() if reason
     }
     expected |= {"latin": ("pool", "caption_not_utf8"), "cut2": ("pool", "truncated_tar")}
     source = {Path(name).stem: data for name, data, _ in [*good, *cut]}
-    said, result = _go(folder, {"op": "import.webdataset", "path": root}, inspect={"animated": "reject"})
+    said, result = _go(folder, {"op": "import.webdataset", "path": root}, size={"animated": "reject"})
     return Done(folder / "workspace", source, expected, said, result)
 
 
@@ -124,12 +127,14 @@ def _pool(done: Done) -> list[dict[str, Any]]:
 
 
 def test_every_reason_is_explained(done: Done) -> None:
-    for source_id, refused in done.expected.items():
+    for source_id, left in done.expected.items():
         words = done.explain(source_id)
-        if refused is None:
-            assert "not computed" not in words and "not reached" not in words, source_id
+        if left is None:
+            assert not [word for word in ("computed", "judged", "reached") if f"not {word}" in words], source_id
         else:
-            assert f"refused {refused[1]}" in words and f"not reached {refused[0]}: {refused[1]}" in words, source_id
+            stage, reason = left
+            said = f"status unusable reason {reason}" if stage in UNUSABLE else f"rejected {reason}"
+            assert said in words and f"not reached {stage}: {reason}" in words, source_id
 
 
 def test_the_ledger_adds_up_at_every_stage(done: Done) -> None:
@@ -137,15 +142,16 @@ def test_the_ledger_adds_up_at_every_stage(done: Done) -> None:
     assert list(ledger) == ORDER
     for name, entry in ledger.items():
         entry.check(name)
-    chain = [ledger[name] for name in ("pool", "inspect", "text", "embed")]
+    chain = [ledger[name] for name in STAGES]
     assert [a.after for a in chain[:-1]] == [b.before for b in chain[1:]]
     assert ledger["pool"].before == len(_pool(done))
     assert ledger["dataset"].copies == _dataset(done).read_table("index.parquet").num_rows == 12
-    for stage in ("pool", "inspect", "text", "embed"):
-        named = [refused[1] for refused in done.expected.values() if refused and refused[0] == stage]
-        assert set(named) <= set(ledger[stage].rejected)
+    for stage in STAGES:
+        named = [left[1] for left in done.expected.values() if left and left[0] == stage]
+        assert set(named) <= set(ledger[stage].lost)
         if stage != "pool":
-            assert ledger[stage].rejected == {reason: named.count(reason) for reason in named}
+            counted = ledger[stage].unusable if stage in UNUSABLE else ledger[stage].rejected
+            assert counted == ledger[stage].lost == {reason: named.count(reason) for reason in named}
 
 
 def test_nothing_goes_missing(from_folder: Done) -> None:
@@ -166,7 +172,7 @@ def test_what_a_tar_holds_is_a_row_or_a_reject(from_tars: Done) -> None:
 
 def test_copies_are_refused_in_favour_of_one(from_folder: Done) -> None:
     one, other = (from_folder.explain(name) for name in ("bad/again.png", "kind0/0000.png"))
-    assert ("refused exact_duplicate" in one) != ("refused exact_duplicate" in other)
+    assert ("rejected exact_duplicate" in one) != ("rejected exact_duplicate" in other)
     assert "kept in place of 1 copies" in one + other
 
 
@@ -230,7 +236,7 @@ def test_a_checkpoint_of_nan_refuses_all_and_says_so(tmp_path: Path) -> None:
         sample={"target": 1},
     )
     said = curate("run", recipe, "--workspace", tmp_path / "workspace")
-    assert "3 refused" in said.words
+    assert "(embed 3)" in said.words
     assert "nan_embedding" in curate("explain", "kind0/0000.png", "--workspace", tmp_path / "workspace").words
     assert "cluster.fit: no rows" in said.error and "curate status" in said.error
 

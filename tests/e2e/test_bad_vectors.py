@@ -48,7 +48,7 @@ class Done:
 
     def column(self, name: str) -> pa.ChunkedArray:
         """Of `cluster.assign`."""
-        files = sorted(self.workspace.glob("columns/cluster.assign/*/*.parquet"))
+        files = sorted(self.workspace.glob("facts/cluster.assign/*/*/*/0*.parquet"))
         return pa.concat_tables([pq.read_table(file, columns=[name]) for file in files])[name]
 
 
@@ -104,7 +104,7 @@ def test_assignment_rejects_them(go: Callable[..., Done], more: dict[str, Any]) 
     bad = {"op": Vectors.op, "from": "pool", "bad": kinds}
     done = go(**merged(more, {"bad": bad, "clusters": {"from": "bad"}, "meanings": None}))
     rejected = {number for numbers in kinds.values() for number in numbers}
-    assert done.ledger["clusters"].rejected == {"bad_embedding": len(rejected)}
+    assert done.ledger["clusters"].unusable == {"bad_embedding": len(rejected)}
     found = done.column("cluster_1")
     assert found.null_count == len(rejected) == done.column("centroid_distance").null_count
     assert np.isfinite(done.column("centroid_distance").drop_null().to_numpy()).all()
@@ -128,7 +128,7 @@ def test_too_long_for_squares(go: Callable[..., Done], scale: float) -> None:
 def test_too_long_for_a_tree_of_others(go: Callable[..., Done]) -> None:
     long = {"op": Vectors.op, "from": "pool", "scale": 1e30}
     done = go(**merged(RAW, {"long": long, "clusters": {"from": "long"}, "meanings": None}))
-    assert done.ledger["clusters"].rejected == {"bad_embedding": ROWS}
+    assert done.ledger["clusters"].unusable == {"bad_embedding": ROWS}
 
 
 @pytest.mark.parametrize("scale", [1e-25, 1e-40])
@@ -184,15 +184,10 @@ def no_column(table: pa.Table) -> pa.Table:
     return table.drop_columns(["embedding"])
 
 
-def all_refused(table: pa.Table) -> pa.Table:
-    refused = pa.array(["unwanted"] * table.num_rows)
-    return table.set_column(table.schema.get_field_index("reject"), "reject", refused)
-
-
 SPOILT = [
     (another_encoder, "encoder of shard", "is 'one', but of"),
     (another_dimension, "holds float16 8 per row, but", "holds float16 9 per row: all rows must come from one encoder"),
-    (no_column, "no columns of 'embed' can be read there", "run the recipe again"),
+    (no_column, "this table of facts is corrupt or missing", "and run the recipe again"),
 ]
 
 
@@ -213,14 +208,15 @@ def test_shards_that_differ(
         first, second = "but its `tree` has", "compare with the encoder that the tree was fitted on"
     elif spoil is another_dimension:
         first, second = "9 per row", "8 per row"  # whichever shard comes first
-    assert f"{last}: " in said.error and first in said.error and second in said.error, said.error
+    named = f"{Vectors.op}/" if spoil is no_column else f"{last}: "  # the facts that cannot be read, or who reads them
+    assert named in said.error and first in said.error and second in said.error, said.error
 
 
 def spoil_last_shard(workspace: Path, spoil: Callable[[pa.Table], pa.Table]) -> None:
     """Of the pool's shards in their order: change the columns of the last one."""
     [base] = workspace.glob("pools/vectors/versions/*")
     last = pq.read_table(base / "shards.parquet").column("id").to_pylist()[-1]
-    [file] = workspace.glob(f"columns/{Vectors.op}/*/{last}.parquet")
+    [file] = workspace.glob(f"facts/{Vectors.op}/*/*/{last}/000001.parquet")
     pq.write_table(spoil(pq.read_table(file)), file)
 
 
@@ -304,7 +300,7 @@ def test_trees_of_odd_pools(go: Callable[..., Done], name: str, more: dict[str, 
         assert up.tolist() == np.asarray(tree[f"sizes_{level + 1}"]).tolist()
     assert np.isfinite(tree["distance_quantiles"]).all()
     json.dumps(tree["levels"], allow_nan=False)
-    assert done.ledger["clusters"].rejected == {}
+    assert done.ledger["clusters"].lost == {}
     assert pc.max(done.column("cluster_1")).as_py() < levels[0]
 
 

@@ -112,7 +112,7 @@ def test_schema_describes_the_recipes_that_run(once: Path) -> None:
     schema = json.loads(curate("schema").out)
     recipe = {"stages": json.loads(json.dumps(stages({"op": "import.folder", "path": "."})))}
     jsonschema.validate(recipe, schema)
-    recipe["stages"]["inspect"]["min_sid"] = 3
+    recipe["stages"]["size"]["min_sid"] = 3
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(recipe, schema)
 
@@ -129,14 +129,15 @@ def test_diff_names_what_changed(work: Path) -> None:
 def test_plan_computes_nothing(source: dict[str, Any], tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path / "recipe.yaml", source)
     said = curate("plan", recipe, "-w", tmp_path / "workspace")
-    assert said.code == 0 and "pool import.folder import to do 3 30" in said.words
+    assert said.code == 0 and "pool import.folder import 0 30 30 estimated ? ? 0 of 3 shards are there" in said.words
     assert _files(tmp_path) <= {"recipe.yaml", "workspace/format.json"}
 
 
 def test_plan_knows_what_is_there(once: Path) -> None:
     before = _files(once)
     words = curate("plan", once / "recipe.yaml", "-w", once / "workspace", "-s", "sample.target=9").words
-    assert "tree cluster.fit global done" in words and "sample select.hierarchical global to do" in words
+    assert "embed image.embed pass 30 30 0 exact" in words and "tree cluster.fit global 30 30 0 exact" in words
+    assert "sample select.hierarchical global 0 30 30 estimated" in words
     assert _files(once) == before
 
 
@@ -162,9 +163,13 @@ def test_a_canary_goes_through_the_whole_dag(work: Path) -> None:
 
 MISTAKES: dict[str, tuple[str, str, list[str]]] = {
     "unknown op": ("op: image.embed", "op: image.embedd", ["embed.op", "did you mean 'image.embed'?"]),
-    "misspelt parameter": ("min_side: 16", "min_sid: 16", ["inspect.min_sid", "did you mean 'min_side'?"]),
+    "misspelt parameter": ("min_side: 16", "min_sid: 16", ["size.min_sid", "did you mean 'min_side'?"]),
     "wrong type": ("target: 12", "target: a dozen", ["sample.target", "'a dozen'", "integer"]),
-    "missing input": ("from: prints\n  unique", "from: print\n  unique", ["sets", "'print'", "did you mean 'prints'?"]),
+    "missing input": (
+        "from: prints\n  members",
+        "from: print\n  members",
+        ["sets", "'print'", "did you mean 'prints'?"],
+    ),
     "cycle": ("from: pool", "from: clusters", ["cycle", "cannot be its own input"]),
     "unknown port": ("tree: tree\n    levels", "tre: tree\n    levels", ["clusters.tre", "did you mean"]),
     "wrong port": ("tree: tree\n    target", "tree: sets\n    target", ["sample: tree", "makes no cluster_tree"]),
@@ -223,7 +228,7 @@ def test_a_mistake_is_one_line_before_anything_is_computed(
         (["explain", "xyz", "-w", "W", "--run", "second"], ["'second'", "first"]),
         (["diff", "first", "second", "-w", "W"], ["'second'", "first"]),
         (["gc", "-w", "W", "--drop", "second"], ["'second'", "first"]),
-        (["tombstone", "add", "xyz", "--why", "test", "-w", "W"], ["'xyz'", "mend the line"]),
+        (["tombstone", "add", "xyz", "--why", "test", "-w", "W"], ["'xyz'", "URL; "]),
         (["tombstone", "add", "@/nowhere", "--why", "test", "-w", "W"], ["@/nowhere", "cannot be read"]),
         (["ops", "image.embedd"], ["did you mean 'image.embed'?"]),
         (["ops", "os:path"], ["os:path"]),
@@ -248,7 +253,7 @@ def test_the_program_itself_says_it_in_one_line(once: Path) -> None:
     ("changes", "told"),
     [
         (["tree.levels=[31,2]"], "tree: cluster.fit.levels: 31 clusters for 30 rows"),
-        (["sample.target=29", "text.min_chars=27"], "sample: target: 29 rows of a pool that can give at most 20"),
+        (["sample.target=29", "captioned.min_chars=27"], "sample: target: 29 rows of a pool that can give at most 20"),
     ],
 )
 def test_what_a_stage_finds_out_is_said_with_its_place(changes: list[str], told: str, work: Path) -> None:
@@ -262,7 +267,7 @@ def test_what_a_stage_finds_out_is_said_with_its_place(changes: list[str], told:
 
 
 def test_gc_removes_only_what_no_kept_run_reaches(work: Path) -> None:
-    _run(work, "--run-id", "second", "--set", "sample.target=9", "--set", "inspect.min_side=17")
+    _run(work, "--run-id", "second", "--set", "sample.target=9", "--set", "captioned.min_chars=27")
     before = _files(work / "workspace")
     said = curate("gc", "-w", work / "workspace", "--drop", "second")
     assert "would remove" in said.words and "--delete" in said.words and _files(work / "workspace") == before
@@ -290,5 +295,5 @@ def test_a_buried_sample_is_left_out_and_its_datasets_are_named(work: Path) -> N
     made = Path(result["outputs"]["dataset"])
     assert made.name != dataset.name and result["ledger"]["sample"]["rejected"]["tombstone"] == 1
     assert key not in pq.read_table(made / "index.parquet")["key"].to_pylist()
-    assert "refused tombstone" in curate("explain", key, "-w", work / "workspace").words
+    assert "rejected tombstone" in curate("explain", key, "-w", work / "workspace").words
     assert _reused(work, "second")["tree"] and not _reused(work, "second")["sample"]

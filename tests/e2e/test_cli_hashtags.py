@@ -35,7 +35,7 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "pool": {"op": "import.folder", "path": str(images), "namespace": "tagged"},
         "tags": {"op": "text.tags", "from": "pool"},
         "map": {"op": "text.hashtag_map", "from": "tags"},
-        "hashtags": {"op": "text.hashtags", "from": "tags", "map": "map", "reject": "no_hashtag"},
+        "hashtags": {"op": "text.hashtags", "from": "tags", "map": "map"},
         "counts": {"op": "text.counts", "from": "hashtags", "columns": ["hashtag_nouns"]},
     }
     path = tmp_path / "recipe.yaml"

@@ -49,12 +49,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_only_the_new_shard_is_assigned(place: Path) -> None:
     work = place / "work"
-    before = {path: path.stat().st_mtime_ns for path in work.glob("columns/*/*/*.parquet")}
+    before = {path: path.stat().st_mtime_ns for path in work.glob("facts/*/*/*/*/0*.parquet")}
     planned = curate("plan", recipe(place, "pin:good"), "-w", work)
     assert planned.code == 0
     said = curate("run", recipe(place, "pin:good"), "-w", work, "--run-id", "grown")
     assert said.code == 0, said
-    after = {path: path.stat().st_mtime_ns for path in work.glob("columns/*/*/*.parquet")}
+    after = {path: path.stat().st_mtime_ns for path in work.glob("facts/*/*/*/*/0*.parquet")}
     assert {path: after[path] for path in before} == before and len(after) == len(before) // 2 * 3
     assert not list(work.glob("artifacts/cluster.fit/*/work")) and len(list(work.glob("artifacts/cluster.fit/*"))) <= 2
     result = json.loads((work / "runs/grown/result.json").read_text())
@@ -78,7 +78,7 @@ def test_pins_are_listed_and_forgotten(place: Path) -> None:
     [
         (
             ("pin", "x", "first", "clusters"),
-            "pin x: 'clusters' has made no artifact in run first; stages with artifacts",
+            "pin x: 'clusters' has made no artifact or dataset in run first; stages that have are",
         ),
         (("pin", "x", "nobody", "tree"), "run 'nobody': not in "),
         (("unpin", "x"), "pin 'x': no such pin in "),

@@ -41,7 +41,8 @@ def recipe(folders: tuple[Path, Path], **theirs: Any) -> dict[str, Any]:
         "tests_prints": {"op": "image.fingerprint", "from": "tests", "threads": 1},
         "tests_embed": {"op": "image.embed", "from": "tests", **theirs},
         "reference": {"op": "duplicates.reference", "from": ["tests_prints", "tests_embed"]},
-        "clean": {"op": "duplicates.decontaminate", "from": ["unique", "embed"], "against": "reference", "eps": 0.02},
+        "matched": {"op": "duplicates.match", "from": ["unique", "embed"], "against": "reference", "eps": 0.02},
+        "clean": {"op": "duplicates.decontaminate", "from": "matched"},
     }
     made["tree"]["from"] = made["clusters"]["from"] = ["clean", "embed"]
     return {"stages": {**before, **made}}
@@ -57,9 +58,11 @@ def test_what_an_evaluation_has_is_refused_by_name(folders: tuple[Path, Path], t
     found = {}
     for shard in read_shards(storage, bases["pool"]):
         names = storage.read_table(shard.table, columns=["source_id"])["source_id"].to_pylist()
-        columns = storage.read_table(f"{bases['clean'].split('/versions/')[0]}/{shard.id}.parquet").to_pylist()
-        found |= dict(zip(names, columns, strict=True))
-    matched = {name: row for name, row in found.items() if row["reject"] == "contaminated"}
+        folder = f"{bases['matched'].split('/versions/')[0]}/{shard.id}"
+        columns = storage.read_table(f"{folder}/{max(storage.list(folder))}").to_pylist()
+        found |= {names[row["_row"]]: row for row in columns}
+    matched = {name: row for name, row in found.items() if row["contamination_kind"]}
+    assert result["ledger"]["clean"]["rejected"] == {"contaminated": len(matched)}
     assert {name: (row["contamination"], row["contamination_kind"]) for name, row in matched.items()} == {
         "same.bmp": ("test-0.bmp", "exact"),
         "pixels.png": ("test-1.bmp", "exact"),

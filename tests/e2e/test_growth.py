@@ -57,9 +57,6 @@ class Embedded(Map):
     def reads(self) -> tuple[str, ...]:
         return ("meta",)
 
-    def writes(self) -> tuple[str, ...]:
-        return ("embedding", "embedding_norm")
-
     def schema(self) -> pa.Schema:
         return pa.schema([("embedding", pa.binary(2 * DIM)), ("embedding_norm", pa.float32())])
 

@@ -16,7 +16,7 @@ from distill.data.members import Members
 from tests.core.object_store import serve
 from tests.e2e import pictures
 from tests.e2e.commands import curate
-from tests.e2e.recipes import write_recipe
+from tests.e2e.recipes import ORDER, write_recipe
 
 COUNT = 24
 WORKSPACE = "s3://e2e/deep/workspace"
@@ -54,8 +54,8 @@ def test_the_dataset_is_the_one_a_disk_gives(bucket: s3fs.S3FileSystem, tmp_path
 
     again = _run(tmp_path / "again", "s3://e2e/deep/images", WORKSPACE)
     assert again["outputs"] == there["outputs"]
-    assert "12 of 12" in curate("status", "-w", WORKSPACE).words
-    assert "refused truncated" in curate("explain", "bad/truncated.jpg", "-w", WORKSPACE).words
+    assert f"{len(ORDER)} of {len(ORDER)}" in curate("status", "-w", WORKSPACE).words
+    assert "status unusable reason truncated" in curate("explain", "bad/truncated.jpg", "-w", WORKSPACE).words
     assert "would remove 0 outputs" in curate("gc", "-w", WORKSPACE).words
     assert not bucket.find("e2e/deep/workspace/leases")
     _distill_reads_the_same(str(local), remote)

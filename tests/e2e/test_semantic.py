@@ -33,11 +33,17 @@ def recipe(tmp_path: Path) -> Path:
     made = stages({"op": "import.folder", "path": str(root), "shard_rows": 20})
     made["tree"] |= {"levels": [8, 2]}
     semantic = {"op": "duplicates.semantic", "from": ["unique", "embed"], "tree": "tree", "level": 1, "eps": 0.15}
-    drop = {"op": "duplicates.drop", "from": "unique", "sets": "meanings", "reject": "semantic", "column": "semantic"}
-    kept = ("pool", "inspect", "text", "prints", "embed", "sets", "unique", "tree")
+    members = {"op": "duplicates.members", "from": "unique", "sets": "meanings", "column": "semantic"}
+    drop = {"op": "duplicates.drop", "from": "alike", "reject": "semantic", "column": "semantic"}
+    kept = list(made)[: list(made).index("tree") + 1]
     path = tmp_path / "recipe.yaml"
     report = {"op": "report.html", "from": ["apart", "embed"]}
-    whole = {name: made[name] for name in kept} | {"meanings": semantic, "apart": drop, "report": report}
+    whole = {name: made[name] for name in kept} | {
+        "meanings": semantic,
+        "alike": members,
+        "apart": drop,
+        "report": report,
+    }
     path.write_text(yaml.safe_dump({"stages": whole}, sort_keys=False))
     return path
 

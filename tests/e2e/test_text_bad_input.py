@@ -20,12 +20,12 @@ from tests.text.wordnets import write_wordnet
 MEGABYTE = 1_000_000
 CAPTIONS: dict[str, tuple[Any, str | None]] = {
     "good": ("This is a picture of the dog. He runs to the sofa.", None),
-    "empty": ("", "text: missing_caption"),
-    "null": (None, "text: missing_caption"),
-    "spaces": (" \t\n\u3000", "text: missing_caption"),
+    "empty": ("", "captioned: missing_caption"),
+    "null": (None, "captioned: missing_caption"),
+    "spaces": (" \t\n\u3000", "captioned: missing_caption"),
     "number": (12.5, "english: language"),
     "list": (["a dog", "on a sofa"], None),
-    "emojis": ("😀😃👍🏽", "text: empty_caption"),
+    "emojis": ("😀😃👍🏽", "captioned: missing_caption"),
     "nested": ("&" + "amp;" * 50_000 + "lt;dog", "language: language"),
     "signs": ("!!!???...", "english: no_language"),
     "german": ("Ein kleines Haus mit einem Garten", "english: language"),
@@ -59,15 +59,19 @@ def chain(source: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {
         "pool": {"namespace": "bad", "shard_rows": 5, **source},
         "text": {"op": "text.clean", "from": "pool"},
-        "sets": {"op": "text.duplicates", "from": "text"},
-        "unique": {"op": "text.drop_duplicates", "from": "text", "sets": "sets"},
+        "captioned": {"op": "text.filter", "from": "text"},
+        "sets": {"op": "text.duplicates", "from": "captioned"},
+        "copies": {"op": "text.copies", "from": "captioned", "sets": "sets"},
+        "unique": {"op": "text.drop_duplicates", "from": "copies"},
         "phrases": {"op": "text.boilerplate", "from": "unique", "least_count": 2},
         "strip": {"op": "text.strip", "from": "unique", "boilerplate": "phrases", "also": ["stock photo"]},
-        "language": {"op": "text.language", "from": "strip", "column": "stripped"},
+        "left": {"op": "text.filter", "from": "strip", "column": "stripped"},
+        "language": {"op": "text.language", "from": "left", "column": "stripped"},
         "english": {"op": "text.language_filter", "from": "language", "languages": ["en"], "threshold": 0},
         "sentences": {"op": "text.sentences", "from": "english", "column": "stripped"},
-        "concepts": {"op": "text.concepts", "from": "sentences", "column": "sentences"},
-        "vocabulary": {"op": "text.vocabulary", "from": "sentences", "column": "sentences", "unigrams": 1},
+        "pairs": {"op": "text.filter", "from": "sentences", "column": "sentences", "items": True},
+        "concepts": {"op": "text.concepts", "from": "pairs", "column": "sentences"},
+        "vocabulary": {"op": "text.vocabulary", "from": "pairs", "column": "sentences", "unigrams": 1},
         "entries": {"op": "text.match", "from": "concepts", "column": "sentences", "vocabulary": "vocabulary"},
         "tags": {"op": "text.tags", "from": "entries"},
         "map": {"op": "text.hashtag_map", "from": "tags"},
@@ -118,16 +122,16 @@ def test_bad_captions_of_a_folder(tmp_path: Path) -> None:
     root = _folder(tmp_path / "images")
     result = results(tmp_path, chain({"op": "import.folder", "path": str(root)}))
     refused = Counter(
-        tuple(reason.split(": ")) for _, reason in CAPTIONS.values() if reason and reason.startswith("text")
+        tuple(reason.split(": ")) for _, reason in CAPTIONS.values() if reason and reason.startswith("captioned")
     )
-    assert result["ledger"]["text"]["rejected"] == {reason: count for (_, reason), count in refused.items()}
+    assert result["ledger"]["captioned"]["rejected"] == {reason: count for (_, reason), count in refused.items()}
     assert result["ledger"]["pool"]["rejected"] == {"caption_not_utf8": 1}
     assert result["ledger"]["unique"]["rejected"] == {"text_duplicate": 1}
     assert result["ledger"]["tags"]["counters"]["tags_too_long"] >= 1
     for name in ("good", "megabyte", "surrogate", "zalgo"):
         explained = curate("explain", f"{name}.png")
         assert (explained.code, explained.err) == (0, "") and len(explained.out) < 100_000
-    assert "empty_caption" in curate("explain", "emojis.png").words
+    assert "rejected missing_caption" in curate("explain", "emojis.png").words
 
 
 def _of_parquet(folder: Path, captions: pa.Array) -> dict[str, Any]:
@@ -148,7 +152,7 @@ def test_bad_captions_of_parquet(tmp_path: Path, kind: str) -> None:
     stages["sample"]["target"] = 2
     ledger = results(tmp_path, stages)["ledger"]
     assert ledger["pool"]["rejected"] == {"caption_not_utf8": 2}
-    assert ledger["text"]["rejected"] == {"missing_caption": 2}
+    assert ledger["captioned"]["rejected"] == {"missing_caption": 2}
     assert ledger["dataset"]["copies"] > 0
 
 
@@ -185,7 +189,7 @@ ANY = ("text.concepts", "text.vocabulary")
 LINES: dict[str, tuple[dict[str, dict[str, Any]], str]] = {
     "no such column": (
         {**CONCEPTS, "counts": stage("text.counts", "concepts", columns=["nope"])},
-        "column 'nope' is written by nothing upstream; add a stage that writes it",
+        "column 'nope' is missing upstream; add a stage that writes it",
     ),
     "no entries": (
         {"counts": stage("text.counts", columns=["text"])},
@@ -193,7 +197,7 @@ LINES: dict[str, tuple[dict[str, dict[str, Any]], str]] = {
     ),
     "no such group": (
         {**CONCEPTS, "counts": stage("text.counts", "concepts", by="language")},
-        "column 'language' is written by nothing upstream",
+        "column 'language' is missing upstream",
     ),
     "numbers as groups": (
         {**CONCEPTS, "counts": stage("text.counts", "concepts", by="width")},
@@ -250,24 +254,24 @@ LINES: dict[str, tuple[dict[str, dict[str, Any]], str]] = {
     ),
     "similarity without embedding": (
         {"scores": stage("align.similarity", encoder=CLIP)},
-        "column 'embedding' is written by nothing upstream",
+        "column 'embedding' is missing upstream",
     ),
     "similarity to a text": (
         {"scores": stage("align.similarity", encoder=CLIP, embedding="caption")},
         "column 'caption': string is no vector column",
     ),
-    "threshold of nothing": ({"cut": stage("align.threshold")}, "column 'similarity' is written by nothing upstream"),
+    "threshold of nothing": ({"cut": stage("align.threshold")}, "column 'similarity' is missing upstream"),
     "threshold of texts": (
         {"cut": stage("align.threshold", column="caption")},
         "align.threshold.column: 'caption' holds string; name a column of numbers",
     ),
     "no score at all": (
         {**SCORES, "kept": stage("align.filter", "scores", threshold=2), "cut": stage("align.threshold", "kept")},
-        "no score in 'similarity' (0 null, NaN or infinite); loosen what refuses rows upstream",
+        "no score in 'similarity' (0 null, NaN or infinite); loosen what rejects rows upstream",
     ),
     "no threshold": (
         {**SCORES, "kept": stage("align.filter", "scores")},
-        "threshold is missing; give its value, or name the stage",
+        "kept.threshold: missing, and align.filter cannot do without it",
     ),
     "no code of a language": (
         {"language": stage("text.language")}
@@ -276,8 +280,12 @@ LINES: dict[str, tuple[dict[str, dict[str, Any]], str]] = {
     ),
     "no such rule": ({"other": stage("text.clean", "pool", rules=["nope"])}, "'nope' is no rule; choose from quoting"),
     "more copies than are named": (
-        {"sets": stage("text.duplicates"), "unique": stage("text.drop_duplicates", sets="sets", copies=4)},
-        "4, but its sets name 1 rows of a text; give text.duplicates keepers: 4",
+        {
+            "sets": stage("text.duplicates"),
+            "copies": stage("text.copies", sets="sets"),
+            "unique": stage("text.drop_duplicates", "copies", copies=4),
+        },
+        "4, but the sets name 1 rows of a text; give text.duplicates keepers: 4",
     ),
 }
 """Stages after `text`, and what the one line says."""
@@ -385,7 +393,7 @@ def test_concepts_that_match_nothing(tmp_path: Path, pool: dict[str, dict[str, A
 
 def test_no_text_is_left(tmp_path: Path, pool: dict[str, dict[str, Any]]) -> None:
     """Stages without a single live row: artifacts of nothing, until something needs a row."""
-    pool["text"]["min_words"] = 999
+    pool["captioned"] = stage("text.filter", min_words=999)
     stages = chain({})
     del stages["vocabulary"], stages["entries"]
     stages["tags"]["from"] = "concepts"

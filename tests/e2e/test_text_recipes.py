@@ -12,8 +12,11 @@ from typing import Any
 import pytest
 import yaml
 
+from curate.core import facts
+from curate.core.masks import fate_of
 from curate.core.pipeline import Pipeline
 from curate.core.recipe import parse
+from curate.core.rows import mask_files
 from curate.core.storage import open_storage
 from curate.engine.run import Result, run
 from tests.conftest import ROOT
@@ -64,8 +67,26 @@ class Made:
     again: Callable[[], Result]
 
     def rows(self, stage: str) -> dict[str, dict[str, Any]]:
-        pairs = self.output.tables(stage)
-        return {row["key"]: row for table in pairs for row in _joined(*table)}
+        """Of a Map's facts that are done: the pool's columns and the stage's, by key."""
+        found: dict[str, dict[str, Any]] = {}
+        for shard, table in self.output.facts(stage):
+            pool = self.output.storage.read_table(shard.table).to_pylist()
+            rows = [row for row in table.to_pylist() if row[facts.STATUS_COLUMN] == facts.DONE]
+            found |= {pool[row[facts.ROW]]["key"]: {**pool[row[facts.ROW]], **row} for row in rows}
+        return found
+
+    def kept_items(self, behind: str) -> set[tuple[str, str]]:
+        """(key, place) of sentences that are alive where the ways end, in the mask that a filter is part of."""
+        storage, sentences = self.output.storage, self.rows("sentences")
+        [point] = self.output.manifest(behind).extra["points"]
+        files, kept = mask_files(storage.url, self.output.bases[behind]), set()
+        for shard in self.output.shards:
+            fate = fate_of(storage.read_table(files[shard.id]), point, self.output.order)
+            for row, key in enumerate(self.output.keys(shard)):
+                if fate.alive[row]:
+                    reasons = fate.items["sentences"][row] or [None] * len(sentences[key]["sentences"])
+                    kept |= {(key, str(place)) for place, reason in enumerate(reasons) if reason is None}
+        return kept
 
     def index(self) -> list[dict[str, Any]]:
         return open_storage(self.result.outputs["dataset"]).read_table("index.parquet").to_pylist()
@@ -80,10 +101,6 @@ class Made:
 
     def page(self) -> str:
         return Path(self.result.outputs["report"], "index.html").read_text("utf-8")
-
-
-def _joined(pool: Any, columns: Any) -> list[dict[str, Any]]:
-    return [{**a, **b} for a, b in zip(pool.to_pylist(), columns.to_pylist(), strict=True)]
 
 
 def make(workspace: Path, name: str, images: Path, *settings: str) -> Made:
@@ -132,10 +149,7 @@ def test_vise_evens_out(images: Path, tmp_path: Path) -> None:
     made = make(tmp_path, "vise", images, "target=70")
     concepts = made.rows("concepts")
     texts = {
-        (key, str(place)): found
-        for key, row in concepts.items()
-        for place, found in enumerate(row["concepts"] or ())
-        if not row["reject"]
+        (key, str(place)): found for key, row in concepts.items() for place, found in enumerate(row["concepts"] or ())
     }
     before = Counter(entry for found in texts.values() for entry in found or ())
     after = Counter(entry for row in made.index() for entry in texts[row["key"], row["item"]])
@@ -161,20 +175,16 @@ def test_vise_above_a_similarity(images: Path, tmp_path: Path) -> None:
     shared = run(_of_the_best(images, 0.3, *settings), str(tmp_path))
     output = Output(str(tmp_path), shared)
     told = output.value("cut", made_stage("align.threshold"))["threshold"]
-    kept = shared.ledger["similar"].counters
-    assert kept["items_kept"] == round(told["share_realised"] * told["items"]) >= 0.3 * told["items"]
+    kept = shared.ledger["similar"].of_items["sentences"]
+    assert kept.after == round(told["share_realised"] * told["items"]) >= 0.3 * told["items"] > 0
+    assert kept.rejected == {"dissimilar": kept.before - kept.after} and kept.before == told["items"]
     made = make(tmp_path, "vise_similarity", images, *settings, f"similarity={told['value']!r}")
-    assert all(made.result.reused[stage] for stage in ("sentences", "embed", "scores"))
+    assert not any(made.result.counts[stage].computed for stage in ("sentences", "embed", "scores"))
     assert made.result.ledger["similar"] == shared.ledger["similar"]
-    similar, sentences = made.rows("similar"), made.rows("sentences")
-    kept_items = set()
-    for key, row in similar.items():
-        for place, text in enumerate(row["aligned"] or ()):
-            assert text in (None, sentences[key]["sentences"][place])
-            kept_items |= {(key, str(place))} if text else set()
-    assert len(kept_items) == kept["items_kept"]
+    sentences, kept_items = made.rows("sentences"), made.kept_items("similar")
+    assert len(kept_items) == kept.after
     assert {(row["key"], row["item"]) for row in made.index()} <= kept_items
-    assert all(made.text(row) == similar[row["key"]]["aligned"][int(row["item"])] for row in made.index())
+    assert all(made.text(row) == sentences[row["key"]]["sentences"][int(row["item"])] for row in made.index())
     assert made.result.ledger["similar"].rejected["dissimilar"] > 0
 
 
@@ -185,8 +195,9 @@ def _of_the_best(images: Path, share: float, *settings: str) -> Pipeline:
     for name, stage in text["stages"].items():
         if name == "similar":
             stages["cut"] = {"op": "align.threshold", "from": "scores", "share": share}
+            stages["margin"] = {"op": "align.margin", "from": "scores", "threshold": "cut"}
+            stage = {**stage, "from": "margin", "score": "similarity_margin", "threshold": 0}
         stages[name] = stage
-    stages["similar"]["threshold"] = "cut"
     text["stages"] = stages
     text["vars"].pop("similarity")
     return parse(yaml.safe_dump(text, sort_keys=False), [*over(images), *settings])
@@ -225,7 +236,7 @@ def test_a_tombstone_takes_all_items_of_a_row(images: Path, tmp_path: Path) -> N
     after = make(tmp_path, "vise", images, "target=70")
     assert all(row["key"] != key for row in after.index())
     assert after.result.ledger["sample"].rejected["tombstone"] == 1
-    assert "refused tombstone" in curate("explain", key, "-w", tmp_path).words
+    assert "rejected tombstone" in curate("explain", key, "-w", tmp_path).words
     diff = curate("diff", made.result.run_id, after.result.run_id, "-w", tmp_path)
     assert (diff.code, diff.err) == (0, "") and "1 left" in diff.words
 

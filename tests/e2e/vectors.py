@@ -58,9 +58,6 @@ class Vectors(Map):
     def reads(self) -> tuple[str, ...]:
         return ("source_id",)
 
-    def writes(self) -> tuple[str, ...]:
-        return ("embedding", "embedding_norm")
-
     def schema(self) -> pa.Schema:
         told = {"encoder": self.encoder, "weights": hashlib.sha256(self.encoder.encode()).hexdigest()[:8]}
         metadata = told if self.encoder else None
@@ -76,10 +73,10 @@ class Vectors(Map):
             raw[np.isin(numbers, self.bad.get(how, [])), -1 if value else slice(None)] = value
         column = pa.Array.from_buffers(vector_type(self.dim), len(numbers), [None, pa.py_buffer(raw)])
         null = np.isin(numbers, self.bad.get("null", []))
+        batch.unusable(np.flatnonzero(np.isin(numbers, self.refused)), "unwanted")
         return {
             "embedding": pc.if_else(pa.array(~null), column, pa.scalar(None, column.type)),
             "embedding_norm": pa.array(norms, mask=null | np.isin(numbers, self.bad.get("none", []))),
-            "reject": np.where(np.isin(numbers, self.refused), "unwanted", None).tolist(),
         }
 
 

@@ -23,11 +23,14 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from curate.codec.tars import TarWriter
-from curate.core import registry
-from curate.core.contracts import Fit, Incoming, Map, Portion, Reduce, Report, Select, Source, Stage
+from curate.core import facts, registry
+from curate.core.contracts import Derive, Filter, Fit, Incoming, Map, Portion, Reduce, Report, Select, Source, Stage
 from curate.core.hashing import digest
-from curate.core.nouns import Manifest, StoredArtifact, read_shards
+from curate.core.ledger import Entry
+from curate.core.masks import Fate, fate_of
+from curate.core.nouns import Manifest, Shard, StoredArtifact, read_shards
 from curate.core.pipeline import Pipeline
+from curate.core.rows import mask_files, numbers
 from curate.core.storage import Storage, open_storage
 from curate.core.vectors import from_binary
 from curate.engine.run import Result, run
@@ -39,16 +42,45 @@ FAMILIES, ROWS, SIDE = 4, 24, 48
 CLIP = f"open_clip:{Path(__file__).parents[1] / 'encoders/tiny_clip'}?random=3"
 """The smallest image-text model there can be, with random weights."""
 
+
+class Alive(Reduce):
+    """Keys of the rows that reach it, and which items of a list column: what a filter has let go on."""
+
+    op: ClassVar[str] = "contract.alive"
+    kind: ClassVar[str] = "contract_alive"
+    column: str | None = None
+
+    def reads(self) -> tuple[str, ...]:
+        return (self.column,) if self.column else ()
+
+    def partial(self, table: pa.Table) -> pa.Table:
+        items = [None] * table.num_rows
+        if self.column:
+            lists = table.column(self.column).to_pylist()
+            items = [None if row is None else [item is not None for item in row] for row in lists]
+        return pa.table([table.column("key"), pa.array(items, pa.list_(pa.bool_()))], names=["key", "items"])
+
+    def finish(self, state: pa.Table) -> dict[str, Any]:
+        return {"alive": state.sort_by("key")}
+
+
 STAGES: dict[str, tuple[str, str | list[str], dict[str, Any], dict[str, str]]] = {
-    "inspect": ("image.inspect", "pool", {"min_side": 8}, {}),
-    "text": ("text.clean", "inspect", {"missing": "keep"}, {}),
-    "sentences": ("text.sentences", "text", {"missing": "keep"}, {}),
+    "inspect": ("image.inspect", "pool", {}, {}),
+    "size": ("image.filter", "inspect", {"min_side": 8, "animated": "reject"}, {}),
+    "where": ("filter.where", "inspect", {"keep": "width < 40 or frames > 1", "reason": "large_still"}, {}),
+    "frames": ("image.frames", "inspect", {"namespace": "contract_frames", "every": 2}, {}),
+    "frames_seen": ("image.inspect", "frames", {}, {}),
+    "text": ("text.clean", "size", {}, {}),
+    "worded": ("text.filter", "text", {"min_words": 2}, {}),
+    "sentences": ("text.sentences", "text", {}, {}),
+    "pairs": ("text.filter", "sentences", {"column": "sentences", "items": True, "min_words": 2}, {}),
     "language": ("text.language", "text", {}, {}),
     "english": ("text.language_filter", "language", {"languages": ["en"], "missing": "keep"}, {}),
     "text_sets": ("text.duplicates", "text", {"keepers": 2}, {}),
-    "text_unique": ("text.drop_duplicates", "text", {"copies": 2}, {"sets": "text_sets"}),
+    "text_copies": ("text.copies", "text", {}, {"sets": "text_sets"}),
+    "text_unique": ("text.drop_duplicates", "text_copies", {"copies": 2}, {}),
     "boilerplate": ("text.boilerplate", "text", {"least_count": 2, "whole": True}, {}),
-    "stripped": ("text.strip", "text", {"also": ["see"], "emptied": "keep"}, {"boilerplate": "boilerplate"}),
+    "stripped": ("text.strip", "text", {"also": ["see"]}, {"boilerplate": "boilerplate"}),
     "concepts": ("text.concepts", "text", {"nouns": ["animal", "artifact", "cognition"]}, {}),
     "vocabulary": (
         "text.vocabulary",
@@ -63,9 +95,11 @@ STAGES: dict[str, tuple[str, str | list[str], dict[str, Any], dict[str, str]]] =
     "prints": ("image.fingerprint", "text", {}, {}),
     "embed": ("image.embed", "text", {}, {}),
     "sets": ("duplicates.find", "prints", {}, {}),
-    "unique": ("duplicates.drop", "prints", {}, {"sets": "sets"}),
-    "evaluation": ("duplicates.reference", ["unique", "embed"], {}, {}),
-    "clean": ("duplicates.decontaminate", ["text", "prints", "embed"], {"eps": 0.001}, {"against": "evaluation"}),
+    "members": ("duplicates.members", "prints", {}, {"sets": "sets"}),
+    "unique": ("duplicates.drop", "members", {}, {}),
+    "evaluation": ("duplicates.reference", ["worded", "prints", "embed"], {}, {}),
+    "matches": ("duplicates.match", ["text", "prints", "embed"], {"eps": 0.001}, {"against": "evaluation"}),
+    "clean": ("duplicates.decontaminate", "matches", {}, {}),
     "said": ("tests.text.entries:Said", "text", {}, {}),
     "counts": ("text.counts", "said", {"columns": ["said"]}, {}),
     "counts_by": ("text.counts", "said", {"columns": ["said"], "by": "language_said"}, {}),
@@ -79,11 +113,13 @@ STAGES: dict[str, tuple[str, str | list[str], dict[str, Any], dict[str, str]]] =
     "seen": ("image.embed", "inspect", {"encoder": CLIP, "column": "seen"}, {}),
     "similar": ("align.similarity", "seen", {"encoder": CLIP, "embedding": "seen", "column": "caption"}, {}),
     "half": ("align.threshold", "similar", {"share": 0.5}, {}),
-    "aligned": ("align.filter", "similar", {"column": "caption"}, {"threshold": "half"}),
+    "margin": ("align.margin", "similar", {}, {"threshold": "half"}),
+    "aligned": ("align.filter", "margin", {"score": "similarity_margin", "threshold": 0.0}, {}),
     "tree": ("cluster.fit", ["unique", "embed"], {"levels": [4, 2], "rounds": 2, "iterations": 5}, {}),
     "clusters": ("cluster.assign", ["unique", "embed"], {"levels": 2}, {"tree": "tree"}),
     "meanings": ("duplicates.semantic", ["unique", "embed"], {"eps": 0.15, "level": 1}, {"tree": "tree"}),
-    "apart": ("duplicates.drop", "unique", {"reject": "semantic", "column": "semantic"}, {"sets": "meanings"}),
+    "meant": ("duplicates.members", "unique", {"column": "semantic"}, {"sets": "meanings"}),
+    "apart": ("duplicates.drop", "meant", {"reject": "semantic", "column": "semantic"}, {}),
     "sample": ("select.hierarchical", "clusters", {"target": 8}, {"tree": "tree"}),
     "profile": ("cluster.profile", "clusters", {"source": "meta.category", "sample": 3, "tiny": 2}, {"tree": "tree"}),
     "drift": ("cluster.drift", "clusters", {"least_rows": 1}, {"tree": "tree"}),
@@ -102,8 +138,9 @@ STAGES: dict[str, tuple[str, str | list[str], dict[str, Any], dict[str, str]]] =
         {},
     ),
 }
-"""Stage -> op, `from`, parameters, ports. The first stage of an op is the one that its golden is of."""
-ON_TORCH = ("seen", "similar", "half", "aligned")
+"""Stage -> op, `from`, parameters, ports. The first stage of an op is the one that its golden is of. Behind each filter
+comes a stage `<name>_alive`, since masks are stored where global stages read them."""
+ON_TORCH = ("seen", "similar", "half", "margin", "aligned", "aligned_alive")
 """Stages whose libraries each worker of Ray would take many seconds to import; no other stage needs them."""
 
 
@@ -132,16 +169,26 @@ CAPTIONS = (
 )
 
 
+def animation() -> bytes:
+    """A GIF of three frames."""
+    frames = [Image.open(io.BytesIO(picture(number))).quantize(8) for number in range(3)]
+    out = io.BytesIO()
+    frames[0].save(out, "GIF", save_all=True, append_images=frames[1:], duration=100)
+    return out.getvalue()
+
+
 def samples() -> Iterator[Incoming]:
-    """24 rows: pictures, one byte for byte the same as another, a cut one, none at all, one without a byte."""
+    """24 rows: pictures, one byte for byte the same as another, a cut one, none at all, one without a byte, and an
+    animation."""
     for number in range(ROWS):
-        data = {5: picture(1), 9: picture(9)[:400], 14: b"no picture", 19: b""}.get(number, picture(number))
-        meta = {"category": f"family/{number % FAMILIES}"}
-        yield Incoming(f"{number:03d}", ext="bmp", data=data, caption=CAPTIONS[number % len(CAPTIONS)], meta=meta)
+        data = {5: picture(1), 9: picture(9)[:400], 14: b"no picture", 19: b"", 21: animation()}
+        about = {"caption": CAPTIONS[number % len(CAPTIONS)], "meta": {"category": f"family/{number % FAMILIES}"}}
+        ext = "gif" if number == 21 else "bmp"
+        yield Incoming(f"{number:03d}", ext=ext, data=data.get(number, picture(number)), **about)
 
 
 class Mixed(Source):
-    """The samples, in shards of `shard_rows`, with an empty shard and a shard of refused rows between them."""
+    """The samples, in shards of `shard_rows`, with an empty shard and a shard of rejected rows between them."""
 
     op: ClassVar[str] = "contract.mixed"
     shard_rows: int = 8
@@ -165,7 +212,7 @@ class Mixed(Source):
 def folder(place: Path) -> dict[str, Any]:
     """The samples as files with sidecars."""
     for incoming in samples():
-        path = place / incoming.meta["category"] / f"{incoming.source_id}.bmp"
+        path = place / incoming.meta["category"] / f"{incoming.source_id}.{incoming.ext}"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(incoming.data or b"")
         if incoming.caption is not None:
@@ -177,7 +224,7 @@ def tars(place: Path) -> dict[str, Any]:
     for shard in range(2):
         with open(place / f"{shard:05d}.tar", "wb") as file, TarWriter(file) as tar:
             for incoming in list(samples())[shard * 12 : shard * 12 + 12]:
-                tar.add(f"{incoming.source_id}.bmp", incoming.data or b"")
+                tar.add(f"{incoming.source_id}.{incoming.ext}", incoming.data or b"")
                 tar.add(f"{incoming.source_id}.json", json.dumps({"caption": incoming.caption}).encode())
     return {"path": str(place)}
 
@@ -218,7 +265,10 @@ def pipeline(source: Source, upto: str | None = None, without: tuple[str, ...] =
     """All stages over a pool, or all `without` some; `upto` one of them, with what it needs."""
     made = Pipeline().add("pool", source)
     for name, (op, inputs, parameters, ports) in STAGES.items():
-        made.add(name, registry.resolve(op)(**parameters), inputs, **ports)
+        stage = registry.resolve(op)(**parameters)
+        made.add(name, stage, inputs, **ports)
+        if isinstance(stage, Filter):
+            made.add(f"{name}_alive", Alive(column=stage.places()), name)
     made.check()
     wanted, todo = set(), [upto] if upto else [name for name in made.nodes if name not in without]
     while todo:
@@ -243,17 +293,33 @@ class Output:
         self.bases = {name: url.removeprefix(f"{self.storage.url}/") for name, url in result.outputs.items()}
         self.shards = read_shards(self.storage, self.bases["pool"])
         self.result = result
+        self.order = {name: place for place, name in enumerate(result.ops)}
+
+    def ledger(self, name: str) -> Entry:
+        return self.result.ledger[name].check(name)
 
     def manifest(self, name: str) -> Manifest:
         found = Manifest.load(self.storage, self.bases[name])
         assert found is not None
         return found
 
-    def tables(self, name: str) -> list[tuple[pa.Table, pa.Table]]:
-        """(pool table, columns) of every shard."""
-        path = self.bases[name].split("/versions/")[0]
-        pairs = [(s.table, s.table if name == "pool" else f"{path}/{s.id}.parquet") for s in self.shards]
-        return [(self.storage.read_table(a), self.storage.read_table(b)) for a, b in pairs]
+    def keys(self, shard: Shard) -> list[str]:
+        return self.storage.read_table(shard.table, columns=["key"]).column("key").to_pylist()
+
+    def shards_of(self, name: str) -> list[Shard]:
+        """Those of the pool of a stage: of the frames, or of what was imported."""
+        return read_shards(self.storage, self.bases["frames"]) if name in ("frames", "frames_seen") else self.shards
+
+    def facts(self, name: str) -> list[tuple[Shard, pa.Table]]:
+        """The table of facts of every shard that the run has read: the rows that were needed."""
+        base = self.bases[name]
+        folder, counts = base.split("/versions/")[0], numbers(self.storage.url, base)
+        return [(s, facts.read(self.storage, folder, s.id, counts[s.id])) for s in self.shards_of(name)]
+
+    def fates(self, name: str) -> list[tuple[Shard, Fate]]:
+        """What the mask behind a filter says of every shard's rows."""
+        files = mask_files(self.storage.url, self.bases[name])
+        return [(s, fate_of(self.storage.read_table(files[s.id]), name, self.order)) for s in self.shards_of(name)]
 
     def selection(self, name: str) -> list[dict[str, Any]]:
         files = sorted(self.storage.list(f"{self.bases[name]}/buckets"))
@@ -261,23 +327,50 @@ class Output:
 
     def value(self, name: str, stage: Stage) -> Any:
         """The output of a stage, without anything that depends on how the pool was cut into shards."""
-        if isinstance(stage, (Source, Map)):
-            rows = {}
-            for pool, columns in self.tables(name):
-                names = [n for n in columns.column_names if n not in ("offset", "size")]
-                keys = pool.column("key").to_pylist()
-                values = {n: decoded(columns.column(n), columns.schema.field(n)) for n in names}
-                rows |= {key: [{n: values[n][i] for n in names}] for i, key in enumerate(keys)}
-            return rows
+        if isinstance(stage, (Source, Derive)):
+            return self._rows_of_pool(name)
+        if isinstance(stage, Map):
+            return self._rows_of_facts(name)
+        if isinstance(stage, Filter):
+            return self._verdicts(name)
         if isinstance(stage, Select):
-            rows_ = [{n: row[n] for n in ("key", "item", "copies", "reject")} for row in self.selection(name)]
-            return sorted(rows_, key=lambda row: (row["key"], row["item"]))
+            rows = [{n: row[n] for n in ("key", "item", "copies", "reject")} for row in self.selection(name)]
+            return sorted(rows, key=lambda row: (row["key"], row["item"]))
         if isinstance(stage, (Reduce, Fit)):
             return {part: plain(value) for part, value in StoredArtifact(self.storage, self.bases[name]).items()}
         files = [f for f in sorted(self.storage.list(self.bases[name])) if f not in ("manifest.json", "shards.parquet")]
         if isinstance(stage, Report):
             return files
         return {f: self._file(f"{self.bases[name]}/{f}") for f in files}
+
+    def _rows_of_pool(self, name: str) -> dict[str, Any]:
+        rows = {}
+        for shard in read_shards(self.storage, self.bases[name]):
+            table = self.storage.read_table(shard.table).drop_columns(["offset", "size", "parent_row"])
+            rows |= {row["key"]: row for row in table.to_pylist()}
+        return rows
+
+    def _rows_of_facts(self, name: str) -> dict[str, Any]:
+        """Rows that were needed, with their status; the others are absent."""
+        rows = {}
+        for shard, table in self.facts(name):
+            keys = self.keys(shard)
+            names = [n for n in table.column_names if n not in (facts.ROW, facts.INPUT)]
+            values = {n: decoded(table.column(n), table.schema.field(n)) for n in names}
+            for place, row in enumerate(table.column(facts.ROW).to_pylist()):
+                rows[keys[row]] = {n: values[n][place] for n in names}
+        return rows
+
+    def _verdicts(self, name: str) -> dict[str, Any]:
+        """Rows that the filter has rejected, with the reason; and of rows that it has seen, reasons by place."""
+        rejected, items = {}, {}
+        for shard, fate in self.fates(name):
+            keys = self.keys(shard)
+            for row in np.flatnonzero(fate.stage == self.order[name]):
+                rejected[keys[row]] = fate.reason[row]
+            for family, lists in fate.items.items():
+                items |= {f"{keys[row]} {family}": lists[row] for row in range(shard.rows) if lists[row] is not None}
+        return {"rejected": rejected, "items": items}
 
     def _file(self, path: str) -> Any:
         if path.endswith(".parquet"):

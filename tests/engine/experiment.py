@@ -117,6 +117,7 @@ class Caption(Dear):
     `raises` ends bring the whole batch down."""
 
     op: ClassVar[str] = "rules.caption"
+    batch_rows: ClassVar[int] = 32
     fails: Annotated[tuple[str, ...], Runtime()] = ()
     raises: Annotated[tuple[str, ...], Runtime()] = ()
 

@@ -1,10 +1,11 @@
 """A process that has imported everything and started no thread; it forks a driver for each order it gets, in no time.
 
 Run as `python -m tests.engine.forks MODULE ...`, with modules to import besides. An order is a line of JSON on standard
-input: `workspace`, `changes` of the toy pipeline (or `fits`, those of the one with a Fit, or a `recipe`, in parts of
-`part_rows`), `options`, `engine`, `environment`, a `console` file to speak to, and where the driver is to be killed: at
-the `call`-th Python call of its main thread. The answer is two lines: the driver's `pid` when it starts, and in the end
-how it went: `signal`, its one-line `error`, and how many `calls` it made when they were counted.
+input: `workspace`, `changes` of the toy pipeline (or `fits`, those of the one with a Fit, or `derived`, of the one with
+a Derive, or a `recipe`, in parts of `part_rows`), `options`, `engine`, `environment`, a `console` file to speak
+to, and where the driver is to be killed: at the `call`-th Python call of its main thread. The answer is two lines: the
+driver's `pid` when it starts, and in the end how it went: `signal`, its one-line `error`, and how many `calls` it made
+when they were counted.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from curate.core.recipe import load
 from curate.engine import isolated
 from curate.engine.context import Options
 from curate.engine.run import run
-from tests.engine import toys
+from tests.engine import derived, toys
 
 COUNT_ONLY = 1 << 60
 
@@ -58,6 +59,8 @@ def drive(order: dict[str, Any]) -> dict[str, Any]:
     group.LEAST_PART_ROWS = order.get("part_rows", group.LEAST_PART_ROWS)
     if "recipe" in order:
         pipeline = load(Path(order["recipe"]))
+    elif "derived" in order:
+        pipeline = derived.pipeline(**order["derived"])
     else:
         pipeline = toys.fits(**order["fits"]) if "fits" in order else toys.pipeline(**order.get("changes", {}))
     if calls:

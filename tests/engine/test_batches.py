@@ -1,4 +1,4 @@
-"""Batches: as many rows out as in, the guilty row found by halving, everything back where it was."""
+"""Batches: as many rows out as in, the guilty row found by halving, every batch of one size where that matters."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from hypothesis import strategies as st
 
 from curate.core.contracts import Batch, Map
 from curate.core.errors import CurateError, Reject
-from curate.engine.batches import run_batch, scatter
+from curate.core.facts import DONE, ERROR, UNUSABLE
+from curate.engine.batches import Produced, run_batch
 
 
 class Doubled(Map):
-    """Twice a number; refuses, raises or stops at some."""
+    """Twice a number; of some it says that they are unusable or failed, at some it raises."""
 
     op: ClassVar[str] = "toy.doubled"
     calls: ClassVar[list[int]] = []
-    refuses: frozenset[int] = frozenset()
+    unfit: frozenset[int] = frozenset()
+    fails: frozenset[int] = frozenset()
     raises: frozenset[int] = frozenset()
     returns: Any = None
 
@@ -36,8 +38,11 @@ class Doubled(Map):
         if set(numbers) & self.raises:
             raise ZeroDivisionError("by one of them")
         batch.counters["seen"] += len(batch)
-        reject = ["odd_one" if number in self.refuses else None for number in numbers]
-        return {"double": np.array(numbers) * 2, "name": [str(n) for n in numbers], "reject": reject}
+        batch.unusable((row for row, number in enumerate(numbers) if number in self.unfit), "odd_one")
+        for row, number in enumerate(numbers):
+            if number in self.fails:
+                batch.fail(row, "busy")
+        return {"double": np.array(numbers) * 2, "name": [str(n) for n in numbers]}
 
 
 def table(numbers: list[int]) -> pa.Table:
@@ -45,43 +50,72 @@ def table(numbers: list[int]) -> pa.Table:
 
 
 NUMBERS = st.lists(st.integers(0, 50), unique=True, max_size=40)
+SOME = st.frozensets(st.integers(0, 50), max_size=4)
 
 
-@given(NUMBERS, st.frozensets(st.integers(0, 50), max_size=4), st.frozensets(st.integers(0, 50), max_size=4))
-def test_each_row_gets_its_own(numbers: list[int], refuses: frozenset[int], raises: frozenset[int]) -> None:
+def said(produced: Produced) -> list[tuple[Any, ...]]:
+    """Values, status and reason of each row."""
+    rows = [tuple(row.values()) for row in produced.table.to_pylist()]
+    return [(*row, *about) for row, *about in zip(rows, produced.status.tolist(), produced.reason, strict=True)]
+
+
+def expected(number: int, stage: Doubled) -> tuple[Any, ...]:
+    if number in stage.raises:
+        return (None, None, ERROR, "ZeroDivisionError")
+    if number in stage.unfit:
+        return (None, None, UNUSABLE, "odd_one")
+    if number in stage.fails:
+        return (None, None, ERROR, "busy")
+    return (2 * number, str(number), DONE, None)
+
+
+@given(NUMBERS, SOME, SOME, SOME)
+def test_each_row_gets_its_own(
+    numbers: list[int], unfit: frozenset[int], fails: frozenset[int], raises: frozenset[int]
+) -> None:
+    """A row without facts has no values, whatever the stage gave for it."""
     Doubled.calls.clear()
-    produced = run_batch(Doubled(refuses=refuses, raises=raises), table(numbers), [None] * len(numbers))
+    stage = Doubled(unfit=unfit, fails=fails, raises=raises)
+    produced = run_batch(stage, table(numbers), [None] * len(numbers))
+    assert said(produced) == [expected(number, stage) for number in numbers]
     bad = raises & set(numbers)
-    for number, row in zip(numbers, produced.table.to_pylist(), strict=True):
-        if number in bad:
-            assert row == {"double": None, "name": None, "reject": "error_ZeroDivisionError"}
-        else:
-            reason = "odd_one" if number in refuses else None
-            assert row == {"double": 2 * number, "name": str(number), "reject": reason}
-    assert produced.entry.counters == Counter(seen=len(numbers) - len(bad)) + Counter()
-    assert bool(bad) == ("error_ZeroDivisionError" in produced.messages)
+    assert produced.counters == Counter(seen=len(numbers) - len(bad)) + Counter()
+    assert produced.messages == ({"ZeroDivisionError": "ZeroDivisionError: by one of them"} if bad else {})
     assert len(Doubled.calls) <= 1 + 2 * len(bad) * max(1, len(numbers)).bit_length()
+    assert produced.computed == sum(Doubled.calls)
 
 
-@given(st.data())
-def test_rows_go_back_where_they_were(data: st.DataObject) -> None:
-    rows = data.draw(st.integers(0, 60))
-    alive = np.array(data.draw(st.lists(st.booleans(), min_size=rows, max_size=rows)), dtype=bool)
-    early = {int(i): "cut" for i in np.flatnonzero(alive) if data.draw(st.booleans())}
-    refuses = frozenset(i for i in range(rows) if data.draw(st.booleans()))
-    live = np.array([i for i in np.flatnonzero(alive) if i not in early], dtype=np.int64)
-    cut = data.draw(st.integers(0, len(live)))
-    stage = Doubled(refuses=refuses)
-    parts = [run_batch(stage, table(part.tolist()), []) for part in (live[:cut], live[cut:])]
-    produced = scatter(stage.schema(), parts, live, rows, alive, early)
-    for i, row in enumerate(produced.table.to_pylist()):
-        if i in live:
-            assert row == {"double": 2 * i, "name": str(i), "reject": "odd_one" if i in refuses else None}
-        else:
-            assert row == {"double": None, "name": None, "reject": early.get(i)}
-    produced.entry.check("stage")
-    assert produced.entry.before == int(alive.sum())
-    assert produced.entry.rejected == Counter(cut=len(early), odd_one=len(refuses & set(live.tolist()))) + Counter()
+@given(NUMBERS, SOME, st.data())
+def test_rows_are_the_same_however_batches_are_cut(
+    numbers: list[int], raises: frozenset[int], data: st.DataObject
+) -> None:
+    stage, cut = Doubled(raises=raises), data.draw(st.integers(0, len(numbers)))
+    whole = run_batch(stage, table(numbers), [])
+    parts = run_batch(stage, table(numbers[:cut]), []) + run_batch(stage, table(numbers[cut:]), [])
+    assert said(parts) == said(whole) and parts.counters == whole.counters and parts.messages == whole.messages
+
+
+@given(NUMBERS.filter(bool), SOME, SOME, st.integers(1, 64))
+def test_short_and_halved_batches_are_filled_up(
+    numbers: list[int], unfit: frozenset[int], raises: frozenset[int], pad: int
+) -> None:
+    """With copies of the last row, of which nothing is seen afterwards."""
+    Doubled.calls.clear()
+    stage = Doubled(unfit=unfit, raises=raises)
+    produced = run_batch(stage, table(numbers), [None] * len(numbers), pad)
+    assert said(produced) == [expected(number, stage) for number in numbers]
+    assert all(call >= pad for call in Doubled.calls) and Doubled.calls[0] == max(pad, len(numbers))
+
+
+def test_what_was_prepared_stays_with_its_row() -> None:
+    class Prepared(Doubled):
+        def process(self, batch: Batch) -> dict[str, Any]:
+            assert batch.prepared == [f"image {number}" for number in batch.column("number")]
+            return super().process(batch)
+
+    for pad in (0, 16):
+        images = [f"image {number}" for number in range(9)]
+        assert said(run_batch(Prepared(raises=frozenset([2, 7])), table(list(range(9))), images, pad))[8][0] == 16
 
 
 def test_nothing_is_asked_about_no_rows() -> None:
@@ -89,7 +123,7 @@ def test_nothing_is_asked_about_no_rows() -> None:
     assert run_batch(Doubled(), table([]), []).table.num_rows == 0 and Doubled.calls == []
 
 
-def test_refusing_a_batch_refuses_the_row_it_means() -> None:
+def test_rejecting_a_batch_means_one_of_its_rows() -> None:
     class Picky(Doubled):
         def process(self, batch: Batch) -> dict[str, Any]:
             if 3 in batch.column("number"):
@@ -97,8 +131,8 @@ def test_refusing_a_batch_refuses_the_row_it_means() -> None:
             return super().process(batch)
 
     produced = run_batch(Picky(), table([1, 2, 3, 4]), [])
-    assert produced.table.column("reject").to_pylist() == [None, None, "three", None]
-    assert produced.messages == {"three": "three: it is a three"}
+    assert produced.reason.tolist() == [None, None, "three", None]
+    assert produced.status.tolist() == [DONE, DONE, UNUSABLE, DONE] and produced.messages == {}
 
 
 def test_what_concerns_the_whole_run_is_raised() -> None:
@@ -115,6 +149,7 @@ def test_what_concerns_the_whole_run_is_raised() -> None:
     [
         ({"double": [1], "name": ["a", "b"]}, "double has 1 values for a batch of 2 rows"),
         ({"double": [1, 2], "name": ["a", "b"], "extra": [1, 2]}, r"columns \['extra'\] that its schema does not name"),
+        ({"double": [1, 2], "name": ["a", "b"], "reject": [None, None]}, r"columns \['reject'\] that its schema"),
         ({"double": [1, 2]}, "process returned no 'name'"),
     ],
 )

@@ -16,10 +16,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from pydantic_core import PydanticUndefined
 
-from curate.core import registry
-from curate.core.contracts import Fit, Map, Pack, Reduce, Select, Source, Stage, is_runtime
+from curate.core import facts, registry
+from curate.core.contracts import Derive, Filter, Fit, Map, Pack, Reduce, Report, Select, Source, Stage, is_runtime
 from curate.core.errors import CurateError
+from curate.core.items import per_item
 from curate.core.nouns import POOL_SCHEMA
 from curate.core.pipeline import Pipeline
 from curate.core.storage import open_storage
@@ -29,15 +31,12 @@ from tests.engine import contract, workspaces
 from tests.engine.contract import Mixed, Output
 
 OPS = sorted(registry.OPS)
-KINDS = {
-    op: next(base for base in (Source, Map, Reduce, Fit, Select, Pack, Stage) if issubclass(registry.resolve(op), base))
-    for op in OPS
-}
-MAPS, REDUCES, FITS, SELECTS, PACKS, SOURCES = (
-    [op for op in OPS if KINDS[op] is kind] for kind in (Map, Reduce, Fit, Select, Pack, Source)
+CONTRACTS = (Source, Map, Filter, Derive, Reduce, Fit, Select, Pack, Report)
+KINDS = {op: next(base for base in CONTRACTS if issubclass(registry.resolve(op), base)) for op in OPS}
+SOURCES, MAPS, FILTERS, DERIVES, REDUCES, FITS, SELECTS, PACKS, REPORTS = (
+    [op for op in OPS if KINDS[op] is kind] for kind in CONTRACTS
 )
-REPORTS = [op for op in OPS if KINDS[op] is Stage]
-REASON = re.compile(r"[a-z][a-z0-9_]*|error_\w+")
+REASON = re.compile(r"[a-z][a-z0-9_]*")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -50,7 +49,7 @@ def words(tiny_wordnet: Path) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def made(memory: Path) -> Output:
-    """All stages over a pool with an empty shard, a refused shard, broken and repeated pictures."""
+    """All stages over a pool with an empty shard, a rejected shard, broken and repeated pictures."""
     folder = memory / "contract"
     return Output(str(folder), run(contract.pipeline(Mixed(namespace="contract")), str(folder)))
 
@@ -97,7 +96,10 @@ def inherited(cls: type[Stage]) -> set[str]:
 
 @every
 def test_its_constructor_only_stores(stage: Stage) -> None:
-    assert not stage.__pydantic_private__, f"{stage.op}: {stage.__pydantic_private__} set before `setup`"
+    declared = {name: attribute.get_default() for name, attribute in stage.__private_attributes__.items()}
+    plain = {name: value for name, value in declared.items() if value is not PydanticUndefined}
+    assert (stage.__pydantic_private__ or {}) == plain, f"{stage.op}: {stage.__pydantic_private__} set before `setup`"
+    assert all(value in (None, "") or isinstance(value, (int, float)) for value in plain.values()), stage.op
     assert type(stage)(**stage.model_dump()) == stage
     with pytest.raises(ValueError, match="frozen"):
         stage.op_ = 1  # type: ignore[attr-defined]
@@ -118,6 +120,12 @@ def test_its_parameters_are_what_decides(stage: Stage) -> None:
     assert set(parameters) | execution == set(type(stage).model_fields)
     assert json.loads(json.dumps(stage.identity())) == stage.identity()
     assert stage.resources().cpus > 0 and isinstance(stage.preflight(), list)
+
+
+def test_every_stage_is_of_one_contract() -> None:
+    for op in OPS:
+        assert len([base for base in CONTRACTS if issubclass(registry.resolve(op), base)]) == 1, op
+        assert KINDS[op] is not Filter or not registry.resolve(op).ports, f"{op}: a filter has no ports"
 
 
 def test_every_port_has_a_maker() -> None:
@@ -165,13 +173,25 @@ def test_goldens_are_of_registered_ops() -> None:
 # --- what it does -----------------------------------------------------------------------------------------------------
 
 
+def differing(one: dict[str, Any], two: dict[str, Any]) -> list[str]:
+    """Names that only one has, or that are not the same in both; but for the report, which tells times."""
+    names = [name for name in sorted({*one, *two}) if "report.html" not in name]
+    return [name for name in names if name not in one or name not in two or one[name] != two[name]]
+
+
 def test_the_same_again(made: Output, memory: Path) -> None:
-    """But for the report, which tells times."""
     again = memory / "contract-again"
     run(contract.pipeline(Mixed(namespace="contract")), str(again))
-    a, b = (workspaces.files(place) for place in (made.storage.root, again))
-    assert sorted(a) == sorted(b)
-    assert [name for name in a if a[name] != b[name] and "report.html" not in name] == []
+    for held in (workspaces.nouns, workspaces.facts, workspaces.masks, workspaces.answers):
+        assert differing(held(made.storage.root), held(again)) == [], held.__name__
+
+
+def test_nothing_is_computed_again(made: Output) -> None:
+    before = workspaces.times(made.storage.root)
+    result = run(contract.pipeline(Mixed(namespace="contract")), made.storage.root)
+    assert [name for name, reused in result.reused.items() if not reused] == []
+    assert [name for name, counts in result.counts.items() if counts.computed or counts.requests] == []
+    assert workspaces.times(made.storage.root) == before and result.ledger == made.result.ledger
 
 
 def test_the_same_on_ray(made: Output, workspace: Path, on_ray: Any) -> None:
@@ -182,12 +202,17 @@ def test_the_same_on_ray(made: Output, workspace: Path, on_ray: Any) -> None:
         pipeline.add(node.name, node.stage.model_copy(update=changes), node.inputs, **node.ports)
     result = run(pipeline, str(workspace), engine=on_ray)
     assert result.ledger == {name: made.result.ledger[name] for name in pipeline.nodes}
-    a, b = (workspaces.files(place) for place in (made.storage.root, workspace))
+    there = Output(str(workspace), result)
+    values = [{n: o.value(n, node.stage) for n, node in pipeline.nodes.items()} for o in (made, there)]
+    assert differing(*values) == []
+    # Who is alive is the same in other masks: these are of fewer stages. All else has the same name and bytes.
     missing = tuple(made.bases[name].split("/versions/")[0] for name in contract.ON_TORCH)
-    missing += tuple(made.manifest(name).extra.get("states", missing[0]) for name in contract.ON_TORCH)
-    a = {name: digest for name, digest in a.items() if not name.startswith(missing)}
-    assert sorted(a) == sorted(b)
-    assert [name for name in a if a[name] != b[name] and "report.html" not in name] == []
+    missing += tuple(path for name in contract.ON_TORCH for path in made.manifest(name).extra.get("states", ()))
+    a, b = workspaces.nouns(made.storage.root), workspaces.nouns(workspace)
+    assert differing({name: digest for name, digest in a.items() if not name.startswith(missing)}, b) == []
+    a, b = workspaces.facts(made.storage.root), workspaces.facts(workspace)
+    gone = tuple(path.removeprefix("facts/") for path in missing)
+    assert differing({name: rows for name, rows in a.items() if not name.startswith(gone)}, b) == []
 
 
 @pytest.fixture(scope="module")
@@ -197,7 +222,7 @@ def cut(memory: Path) -> Output:
     return Output(str(folder), run(contract.pipeline(Mixed(namespace="contract", shard_rows=5)), str(folder)))
 
 
-@pytest.mark.parametrize("op", [*MAPS, *REDUCES, *FITS, *SELECTS, *PACKS])
+@pytest.mark.parametrize("op", [*MAPS, *FILTERS, *DERIVES, *REDUCES, *FITS, *SELECTS, *PACKS])
 def test_the_same_however_the_pool_is_cut(op: str, made: Output, cut: Output) -> None:
     stage, name = contract.stage_of(op), contract.case(op)
     values = [output.value(name, stage) for output in (made, cut)]
@@ -208,60 +233,158 @@ def test_the_same_however_the_pool_is_cut(op: str, made: Output, cut: Output) ->
 
 
 @pytest.mark.parametrize("op", MAPS)
-def test_map_keeps_rows(op: str, made: Output) -> None:
-    name = contract.case(op)
-    stage = contract.stage_of(op)
+def test_map_has_a_row_for_each_that_is_needed(op: str, made: Output) -> None:
+    """Those that are alive before it, and no other: each has its status, and its values where it is done."""
+    name, stage = contract.case(op), contract.stage_of(op)
     assert isinstance(stage, Map)
-    entry = made.manifest(name).entry.check(name)
-    counted: Counter[str] = Counter()
-    alive_before = 0
-    for (pool, columns), before in zip(made.tables(name), alive(made, name), strict=True):
-        assert columns.num_rows == pool.num_rows
-        assert columns.column_names == [*stage.writes(), "reject"]
-        refused = columns.filter(pa.array(~before))
-        assert all(column.null_count == len(column) for column in refused.columns), f"{op}: computed a refused row"
-        counted.update(reason for reason in columns.column("reject").to_pylist() if reason)
-        alive_before += int(before.sum())
-    assert (entry.before, entry.rejected) == (alive_before, counted)
-    assert all(REASON.fullmatch(reason) for reason in counted), f"{op}: reasons are snake_case words: {counted}"
-    assert not entry.errors(), f"{op}: {counted}"
+    entry, schema, costly = made.ledger(name), stage.schema(), [facts.INPUT_FIELD] if stage.costly else []
+    unusable: Counter[str] = Counter()
+    needed = 0
+    for (_, table), before in zip(made.facts(name), alive(made, name), strict=True):
+        assert table.column(facts.ROW).to_pylist() == np.flatnonzero(before).tolist(), f"{op}: rows nobody needs"
+        assert table.column_names == [f.name for f in (*facts.FIXED, *costly, *schema)]
+        for field in schema:
+            stored = table.schema.field(field.name)
+            assert pa.types.is_null(field.type) or stored.type.equals(field.type), f"{op}.{field.name}"
+            assert per_item(stored) == per_item(field)
+        status, reasons = (table.column(column).to_pylist() for column in (facts.STATUS_COLUMN, facts.REASON))
+        assert all((found == facts.DONE) == (reason is None) for found, reason in zip(status, reasons, strict=True))
+        bad = table.filter(pa.compute.not_equal(table.column(facts.STATUS_COLUMN), facts.DONE)).select(schema.names)
+        assert all(column.null_count == len(column) for column in bad.columns), f"{op}: values of a row without facts"
+        unusable.update(reason for reason in reasons if reason)
+        assert facts.ERROR not in status, f"{op}: {unusable}"
+        needed += table.num_rows
+    assert (entry.before, entry.unusable, entry.after) == (needed, unusable, needed - unusable.total())
+    assert not entry.rejected and not entry.error
+    assert all(REASON.fullmatch(reason) for reason in unusable), f"{op}: reasons are snake_case words: {unusable}"
 
 
-def alive(made: Output, name: str) -> list[np.ndarray]:
-    """Rows of every shard that nothing upstream of a stage has refused."""
+def alive(made: Output, name: str, behind: bool = False) -> list[np.ndarray]:
+    """Rows of every shard that nothing upstream of a stage has rejected (or, `behind` it, that it has not either), as
+    statuses and verdicts say; not as the engine has folded them."""
     pipeline = contract.pipeline(Mixed(namespace="contract"))
-    masks = [pool.column("reject").is_null().to_numpy() for pool, _ in made.tables("pool")]
-    for up in pipeline.along(name):
-        if isinstance(up.stage, Map):
-            masks = [
-                m & c.column("reject").is_null().to_numpy()
-                for m, (_, c) in zip(masks, made.tables(up.name), strict=True)
-            ]
+    shards = made.shards_of(name)
+    tables = [made.storage.read_table(shard.table) for shard in shards]
+    masks = [table.column("reject").is_null().to_numpy() for table in tables]
+    for up in [*pipeline.along(name), *([pipeline.nodes[name]] if behind else [])]:
+        if isinstance(up.stage, Map) and made.shards_of(up.name) == shards:
+            for mask, (_, table) in zip(masks, made.facts(up.name), strict=True):
+                bad = table.column(facts.STATUS_COLUMN).to_numpy() != facts.DONE
+                mask[table.column(facts.ROW).to_numpy()[bad]] = False
+        elif isinstance(up.stage, Filter):
+            for mask, (_, fate) in zip(masks, made.fates(up.name), strict=True):
+                mask[fate.stage == made.order[up.name]] = False
     return masks
 
 
 @pytest.mark.parametrize("op", MAPS)
 def test_map_batches_are_a_power_of_two(op: str) -> None:
     rows = registry.resolve(op).batch_rows  # type: ignore[attr-defined]
-    assert rows & (rows - 1) == 0, f"{op}.batch_rows: {rows}; segments and passes cut by powers of two"
+    assert rows & (rows - 1) == 0, f"{op}.batch_rows: {rows}; batches are halved"
 
 
-@pytest.mark.parametrize("op", [*MAPS, *REDUCES, *FITS])
+@pytest.mark.parametrize("op", FILTERS)
+def test_filter_judges_what_is_alive(op: str, made: Output) -> None:
+    name, stage = contract.case(op), contract.stage_of(op)
+    entry, before, after = made.ledger(name), alive(made, name), alive(made, name, behind=True)
+    rejected: Counter[str] = Counter()
+    for (_, fate), was, is_ in zip(made.fates(name), before, after, strict=True):
+        mine = fate.stage == made.order[name]
+        assert (fate.alive == is_).all() and not (mine & ~was).any(), f"{op}: judged a row that is not there"
+        assert all((reason is None) == live for reason, live in zip(fate.reason, fate.alive, strict=True))
+        rejected.update(fate.reason[mine])
+    counts = [int(sum(mask.sum() for mask in masks)) for masks in (before, after)]
+    assert (entry.before, entry.rejected, entry.after) == (counts[0], rejected, counts[1])
+    assert not entry.unusable and not entry.error
+    assert all(REASON.fullmatch(reason) for reason in rejected), f"{op}: reasons are snake_case words: {rejected}"
+    assert rejected and entry.after, f"{op}: give it parameters that reject some rows and keep others"
+    behind = made.value(f"{name}_alive", contract.Alive())["alive"]
+    live = [
+        made.keys(shard)[row] for shard, mask in zip(made.shards, after, strict=True) for row in np.flatnonzero(mask)
+    ]
+    assert behind[0] == sorted(live)
+    assert isinstance(stage, Filter) and bool(entry.of_items) == (stage.places() is not None)
+    for items in entry.of_items.values():
+        assert items.after == sum(sum(row or ()) for row in behind[1])
+
+
+@pytest.mark.parametrize("op", FILTERS)
+def test_filter_judges_each_row_alone(op: str, made: Output) -> None:
+    name, stage = contract.case(op), contract.stage_of(op)
+    assert isinstance(stage, Filter)
+    table = seen(made, name, stage)
+    reasons = listed(stage.keep(table))
+    assert len(reasons) == table.num_rows > 2
+    assert [listed(stage.keep(table.slice(row, 1)))[0] for row in range(table.num_rows)] == reasons
+    assert listed(stage.keep(table.take(pa.array(range(table.num_rows)[::-1])))) == reasons[::-1]
+    assert listed(stage.keep(table.slice(0, 0))) == []
+    chunks = pa.concat_tables([table.slice(0, 2), table.slice(2, 0), table.slice(2)])
+    assert listed(stage.keep(chunks)) == reasons
+    if stage.places():
+        lengths = pa.compute.list_value_length(table.column(stage.places())).to_pylist()
+        assert [None if row is None else len(row) for row in reasons] == lengths
+
+
+def seen(made: Output, name: str, stage: Filter) -> pa.Table:
+    """Rows alive before a filter, with what it reads."""
+    parts = []
+    makers = contract.pipeline(Mixed(namespace="contract"))
+    for number, (shard, mask) in enumerate(zip(made.shards, alive(made, name), strict=True)):
+        table = made.storage.read_table(shard.table)
+        for column in stage.reads():
+            maker = makers.maker(name, column)
+            if maker is not None:
+                found = facts.expanded(made.facts(maker)[number][1], shard.rows, [column])
+                place = table.schema.get_field_index(column)
+                table = table.drop_columns(column) if place >= 0 else table
+                table = table.append_column(found.schema.field(0), found.column(0))
+        parts.append(table.select(["key", *stage.reads()]).filter(pa.array(mask)))
+    return pa.concat_tables(parts)
+
+
+def listed(reasons: Any) -> list[Any]:
+    return reasons.to_pylist() if isinstance(reasons, (pa.Array, pa.ChunkedArray)) else list(reasons)
+
+
+@pytest.mark.parametrize("op", DERIVES)
+def test_derive_makes_children_of_what_is_alive(op: str, made: Output) -> None:
+    name = contract.case(op)
+    entry, children = made.ledger(name), made.value(name, contract.stage_of(op))
+    before = alive_before_derive(made, name)
+    assert entry.before == len(before) and entry.children == len(children)
+    assert entry.after + entry.unusable.total() == entry.before and not entry.error
+    made_of: Counter[str] = Counter()
+    for key, child in children.items():
+        assert child["parent"] in before and child["root"] == child["parent"] and key != child["parent"]
+        assert json.loads(child["span"]) and child["reject"] is None
+        made_of[child["parent"]] += 1
+    assert len(made_of) == entry.after and max(made_of.values()) > 1, f"{op}: give it a sample with several children"
+    spans = {(child["parent"], child["span"]) for child in children.values()}
+    assert len(spans) == len(children)
+
+
+def alive_before_derive(made: Output, name: str) -> set[str]:
+    [parent] = contract.pipeline(Mixed(namespace="contract")).nodes[name].inputs
+    masks = alive(made, parent, behind=True)
+    return {made.keys(s)[row] for s, mask in zip(made.shards, masks, strict=True) for row in np.flatnonzero(mask)}
+
+
+@pytest.mark.parametrize("op", [*MAPS, *FILTERS, *DERIVES, *REDUCES, *FITS])
 def test_nothing_alive(op: str, workspace: Path) -> None:
-    """Every row refused upstream: none is computed; a Reduce has an artifact of nothing, or says in a line why not."""
+    """Every row rejected upstream: none is computed; what needs some has an artifact of nothing, or says why not."""
     name = contract.case(op)
     pipeline = contract.pipeline(Mixed(namespace="contract", alive=False), upto=name)
-    said = refusal(pipeline, workspace)
+    said = complaint(pipeline, workspace)
     ledger = Run.load(open_storage(str(workspace)), "nothing").ledger()
     if said is None:
         assert (ledger[name].before, ledger[name].after) == (0, 0)
     else:
         assert re.match(r"[a-z._]+: ", said) and name not in ledger
-        assert any(isinstance(node.stage, (Reduce, Fit)) for node in pipeline.nodes.values())
+        assert any(isinstance(node.stage, (Reduce, Fit, Derive)) for node in pipeline.nodes.values())
     assert all(entry.after == 0 for entry in ledger.values())
 
 
-def refusal(pipeline: Pipeline, workspace: Path) -> str | None:
+def complaint(pipeline: Pipeline, workspace: Path) -> str | None:
     try:
         run(pipeline, str(workspace), run_id="nothing")
     except CurateError as error:
@@ -274,7 +397,7 @@ def test_select_counts_every_row_once(op: str, made: Output) -> None:
     name = contract.case(op)
     stage = contract.stage_of(op)
     assert isinstance(stage, Select)
-    rows, entry = made.selection(name), made.manifest(name).entry.check(name)
+    rows, entry = made.selection(name), made.ledger(name)
     places = {(row["shard"], row["row"]) for row in rows}
     expected = {
         (s.id, int(r)) for s, mask in zip(made.shards, alive(made, name), strict=True) for r in np.flatnonzero(mask)
@@ -285,7 +408,7 @@ def test_select_counts_every_row_once(op: str, made: Output) -> None:
     assert entry.copies == sum(row["copies"] for row in rows)
     assert stage.target_rows() in (None, entry.copies)
     keys = {row["key"] for row in rows}
-    assert keys <= {key for pool, _ in made.tables("pool") for key in pool.column("key").to_pylist()}
+    assert keys <= {key for shard in made.shards for key in made.keys(shard)}
 
 
 @pytest.mark.parametrize("op", PACKS)
@@ -332,7 +455,7 @@ def test_source_plans_and_reads_the_same_again(op: str, imported: dict[str, tupl
             assert incoming.reject is None or REASON.fullmatch(incoming.reject)
             assert (incoming.data is None) or not in_place
             assert incoming.reject or incoming.data is not None or incoming.size is not None
-    tables = pa.concat_tables([pool for pool, _ in output.tables("pool")])
+    tables = pa.concat_tables([output.storage.read_table(shard.table) for shard in output.shards])
     assert tables.schema.remove_metadata() == POOL_SCHEMA.remove_metadata()
     ids = tables.column("source_id").to_pylist()
     assert len(set(ids)) == len(ids) == tables.num_rows == contract.ROWS

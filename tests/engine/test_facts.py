@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.core import facts
-from curate.core.errors import StorageError
+from curate.core.errors import CorruptError
 from curate.core.facts import DONE, ERROR, UNUSABLE, Notes, Published
 from curate.core.storage import Storage
 
@@ -300,12 +300,12 @@ def test_a_table_that_cannot_be_read_is_one_line(storage: Storage, damage: Any) 
     message = (
         rf"000001.parquet: this table of facts is corrupt or missing \(.*\); remove the folder {FOLDER}/{SHARD} and"
     )
-    with pytest.raises(StorageError, match=message) as caught:
+    with pytest.raises(CorruptError, match=message) as caught:
         facts.read(storage, FOLDER, SHARD, 1)
     assert "\n" not in str(caught.value)
 
 
 def test_a_column_that_a_table_lacks_is_one_line(storage: Storage) -> None:
     put(storage, 0, table([(0, DONE, False, 1)]))
-    with pytest.raises(StorageError, match=r"000001.parquet: .* \(.*depth.*\); remove the folder"):
+    with pytest.raises(CorruptError, match=r"000001.parquet: .* \(.*'depth'.*\); remove the folder"):
         facts.read(storage, FOLDER, SHARD, 1, ["value", "depth"])

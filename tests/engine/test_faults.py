@@ -23,6 +23,7 @@ import psutil
 import pytest
 
 from curate.core.storage import open_storage
+from curate.engine.context import Options
 from curate.engine.record import Run, list_runs
 from curate.engine.run import run
 from tests.engine import toys, workspaces
@@ -166,14 +167,14 @@ WORKERS_POINTS = (
     "publish:pools/*.tar:written",
     "publish:pools/*/portions/*:published",
     "publish:facts/toy.brightness/*/000001.parquet:written",
-    "publish:facts/toy.costly/*/000001.parquet:published",
     "publish:facts/toy.costly/*/index/*.parquet:written",
-    "publish:facts/toy.parity/*/000002.parquet:published",
+    "publish:facts/toy.parity/*/000001.parquet:published",
     "publish:masks/*.parquet:written",
     "publish:selections/*/quotas.parquet:written",
     "publish:datasets/*.tar:written",
     "publish:datasets/*/index.parquet:published",
 )
+"""Four of them in a pass: more deaths of one shard, and it is set aside."""
 
 
 def test_workers_killed_under_ray(
@@ -181,7 +182,7 @@ def test_workers_killed_under_ray(
 ) -> None:
     """The run itself goes on: a worker that dies is replaced, and what it had under way is done again."""
     with deaths(on_ray, WORKERS_POINTS, tmp_path):
-        run(toys.pipeline(**SMALL), str(workspace), engine=on_ray)
+        run(toys.pipeline(**SMALL), str(workspace), engine=on_ray, options=Options(segment_seconds=0.0))
     workspaces.assert_same(clean[0], workspace)
     assert ledger(workspace) == ledger(clean[0])
 
@@ -212,6 +213,29 @@ def test_driver_ended_under_ray(
     assert family.left(within_seconds=30) == []
     run(toys.pipeline(**SMALL), str(workspace), engine=on_ray)
     workspaces.assert_same(clean[0], workspace)
+
+
+def test_driver_killed_between_facts_and_manifests_under_ray(
+    workspace: Path,
+    clean: tuple[Path, list[str], int],
+    drivers: SimpleQueue[Drivers],
+    on_ray: Any,
+    on_this_ray: str,
+) -> None:
+    """Workers have published tables and masks; the driver dies before the mask's manifest, and before the facts'."""
+    one = drivers.get()
+    for point in (
+        "publish:masks/*/versions/*/manifest.json:written",
+        "publish:facts/*/versions/*/shards.parquet:written",
+    ):
+        kill = {"CURATE_FAULT_KILL": point, "RAY_ADDRESS": on_this_ray}
+        assert one.run(workspace, changes=SMALL, engine="ray", environment=kill)["signal"] == signal.SIGKILL, point
+        assert list(workspace.glob("facts/toy.parity/*/*/*/*.parquet")) and not list(workspace.glob("artifacts/*"))
+    drivers.put(one)
+    result = run(toys.pipeline(**SMALL), str(workspace), engine=on_ray)
+    assert not result.counts["bright"].computed and not result.counts["parity"].computed
+    workspaces.assert_same(clean[0], workspace)
+    assert ledger(workspace) == ledger(clean[0])
 
 
 def test_no_process_is_left(drivers: SimpleQueue[Drivers]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -104,8 +105,8 @@ def test_a_pool_can_grow_after_its_first_version_is_gone(workspace: Path, memory
     )
     assert {name: ours.get(name) for name in theirs} == theirs
     for held in (workspaces.facts, workspaces.fixed, workspaces.masks):
-        ours, theirs = held(workspace), held(clean)
-        assert {name: ours.get(name) for name in theirs} == theirs
+        known, wanted = held(workspace), held(clean)
+        assert {name: known.get(name) for name in wanted} == wanted
 
 
 @pytest.mark.parametrize("repeat", [0, 15])
@@ -275,6 +276,52 @@ def test_a_run_of_another_host_is_told_by_the_clock(workspace: Path, silent: flo
     assert Run.load(storage, "far").state == state
     garbage, runs = gc.unreachable(storage, keep=0)
     assert runs == ([] if state == "running" else ["far"]) and bool(garbage) == (state == "killed")
+
+
+def removals(workspace: Path, last: int) -> tuple[int, bool]:
+    """gc of all, in a process that is killed at one of its removals of a file: how many there were, whether it was."""
+    reader, writer = os.pipe()
+    if not (child := os.fork()):
+        unlink, count = os.unlink, 0
+
+        def counted(*words: Any, **named: Any) -> None:
+            nonlocal count
+            count += 1
+            if count == last:
+                os.kill(os.getpid(), signal.SIGKILL)
+            unlink(*words, **named)
+
+        storage = open_storage(str(workspace))
+        with gc.alone(storage):
+            garbage, runs = gc.unreachable(storage, keep=0)
+            os.unlink = counted
+            gc.collect(storage, garbage, runs)
+        os.write(writer, str(count).encode())
+        os._exit(0)
+    os.close(writer)
+    killed = os.WIFSIGNALED(os.waitpid(child, 0)[1])
+    with open(reader) as said:
+        return int(said.read() or 0), killed
+
+
+def test_gc_killed_anywhere_leaves_nothing_half(workspace: Path, memory: Path) -> None:
+    """What has a manifest is whole, and the runs that follow make what they made before."""
+    strict, loose = toys.pipeline(pool__rows=20, light__darkest=126.0), toys.pipeline(pool__rows=20)
+    before = [run(made, str(workspace)).ledger for made in (loose, strict)]
+    copy = memory / "killed-gc"
+    shutil.copytree(workspace, copy)
+    count, killed = removals(copy, 0)
+    assert count > 60 and not killed
+    for last in range(1, count, 6):
+        shutil.rmtree(copy)
+        shutil.copytree(workspace, copy)
+        assert removals(copy, last)[1]
+        again = [run(made, str(copy)).ledger for made in (strict, loose)]
+        assert again[::-1] == before, last
+        theirs, ours = workspaces.nouns(workspace), workspaces.nouns(copy)
+        assert {name: ours.get(name) for name in theirs} == theirs, last
+        assert workspaces.facts(copy) == workspaces.facts(workspace), last
+    shutil.rmtree(copy)
 
 
 def test_a_run_that_is_not_there(workspace: Path) -> None:

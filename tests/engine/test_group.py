@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.core import group as core
-from curate.core.errors import CurateError, InputError, StageError, StorageError
+from curate.core.errors import CorruptError, CurateError, InputError, StageError, StorageError
 from curate.core.group import Group, MemoryGroup, Part, joined
 from curate.core.nouns import StoredArtifact, read_shards
 from curate.core.rows import ColumnsRef, Rows
@@ -74,9 +74,10 @@ def held(workspace: Path, stage: toys.Means) -> MemoryGroup:
     """The parts that workers hold, in this process."""
     storage = open_storage(str(workspace))
     [version] = (workspace / "pools/toys/versions").iterdir()
-    [path] = (workspace / "columns/toy.brightness").iterdir()
+    [base] = (workspace / "facts/toy.brightness").glob("*/*/versions/*")
+    path = base.parent.parent.relative_to(workspace)
     shards = read_shards(storage, f"pools/toys/versions/{version.name}")
-    ref = ColumnsRef("bright", f"columns/toy.brightness/{path.name}", ("brightness",))
+    ref = ColumnsRef("bright", str(path), str(base.relative_to(workspace)), ("brightness",))
     rows = Rows(storage, (ref,))
     loaded = [stage.load(rows.live_table(shard, stage.reads())) for shard in shards]
     stretches = joined([shard.rows for shard in shards], PART_ROWS)
@@ -193,7 +194,7 @@ def test_sigterm_drains(clean: tuple[Path, list[str]], workspace: Path, drivers:
     gate.wait()
     os.kill(driver, signal.SIGTERM)
     gate.open()
-    assert "the same command goes on from there" in drivers.end()["error"]
+    assert "the same command resumes from there" in drivers.end()["error"]
     assert [path.name for path in workspace.rglob("checkpoints/*.npz")] == ["000001.npz"]
     log = gate.folder / "rounds.log"
     assert drivers.run(workspace, fits={"log": str(log)}, part_rows=PART_ROWS)["error"] is None
@@ -215,18 +216,24 @@ def test_rows_of_two_kinds(workspace: Path, rows: int, monkeypatch: pytest.Monke
     assert "float16 2 per row" in said and "float16 3 per row" in said and "one encoder" in said
 
 
-def test_a_shard_without_its_columns(workspace: Path, at_once: None) -> None:
+def test_a_shard_without_its_facts(workspace: Path, at_once: None) -> None:
+    """A table that is gone is computed again; one that cannot be read is said, with what to do about it."""
     run(toys.fits(), str(workspace))
-    lost = sorted(workspace.glob("columns/toy.brightness/*/*.parquet"))[1]
-    lost.unlink()
-    with pytest.raises(StageError) as refused:
+    lost = sorted(workspace.glob("facts/toy.brightness/*/*/*/000001.parquet"))[1]
+    real, known = lost.read_bytes(), workspaces.facts(workspace)
+    lost.write_bytes(real[:100])
+    with pytest.raises(CorruptError, match=r"this table of facts is corrupt or missing .*; remove the folder") as said:
         run(toys.fits(rounds=4), str(workspace))
-    assert str(lost) in str(refused.value) and "no columns of 'bright' can be read there" in str(refused.value)
+    assert str(lost) in str(said.value) and str(lost.parent.relative_to(workspace)) in str(said.value)
+    shutil.rmtree(lost.parent)
+    mended = run(toys.fits(rounds=4), str(workspace))
+    assert mended.counts["bright"].computed == 8 and mended.ledger["means"].before == 64
+    assert workspaces.facts(workspace) == known
 
 
 def test_a_step_that_raises(workspace: Path, at_once: None, on_ray: Any) -> None:
     for engine in ("local", on_ray):
-        with pytest.raises(StageError, match=r"^means: ValueError: cannot add this up; mend the cause"):
+        with pytest.raises(StageError, match=r"^means: ValueError: cannot add this up; fix the cause"):
             run(toys.fits(bad="step"), str(workspace), engine=engine)
 
 

@@ -14,9 +14,9 @@ import pytest
 from numpy.typing import NDArray
 
 from curate.core import tombstones
-from curate.core.contracts import Batch, Map, Report, Select, Table
+from curate.core.contracts import Batch, Filter, Map, Report, Select, Table
 from curate.core.errors import CurateError
-from curate.core.items import PER_ITEM
+from curate.core.items import places_of
 from curate.core.pipeline import Pipeline
 from curate.core.storage import open_storage, open_workspace
 from curate.engine import shuffle
@@ -37,11 +37,8 @@ class Words(Map):
     def reads(self) -> tuple[str, ...]:
         return ("caption",)
 
-    def writes(self) -> tuple[str, ...]:
-        return ("words",)
-
     def schema(self) -> pa.Schema:
-        return pa.schema([pa.field("words", pa.list_(pa.string()), metadata=PER_ITEM)])
+        return pa.schema([pa.field("words", pa.list_(pa.string()), metadata=places_of("words"))])
 
     def process(self, batch: Batch) -> dict[str, Any]:
         numbers = [int(caption.split()[-1]) for caption in batch.column("caption")]
@@ -69,7 +66,7 @@ class Pick(Select):
             {"row": row, "item": str(place), "word": word}
             for row, words in enumerate(table.column("words").to_pylist())
             for place, word in enumerate(words or [None])
-            if word is not None or not words
+            if word is not None or (place == 0 and not any(words or ()))
         ]
         return pa.Table.from_pylist(found, DEALT)
 
@@ -184,3 +181,95 @@ def test_both_engines_agree(tmp_path: Path, on_ray: Any) -> None:
     b = run(made(text="words"), str(tmp_path / "b"), engine=on_ray)
     one, two = (io.BytesIO(open_storage(r.outputs["dataset"]).read("index.parquet")) for r in (a, b))
     assert one.getvalue() == two.getvalue()
+
+
+# --- filters that judge items -----------------------------------------------------------------------------------------
+
+
+class Judge(Filter):
+    """Rejects the word at one place of each row, and what is not there."""
+
+    op: ClassVar[str] = "toy.judge"
+    place: int = 0
+
+    def reads(self) -> tuple[str, ...]:
+        return ("words",)
+
+    def places(self) -> str | None:
+        return "words"
+
+    def keep(self, table: Table) -> list[list[str | None] | None]:
+        return [[self._why(place, word) for place, word in enumerate(row)] for row in table.column("words").to_pylist()]
+
+    def _why(self, place: int, word: str | None) -> str | None:
+        return "not_there" if word is None else f"place_{self.place}" if place == self.place else None
+
+
+def left(*places: int) -> dict[int, dict[int, str]]:
+    """Number -> place -> word, of the words that no judge of these places rejects."""
+    return {
+        number: {p: word for p, word in enumerate(words_of(number)) if word is not None and p not in places}
+        for number in range(ROWS)
+    }
+
+
+def judged(*inputs: str) -> Pipeline:
+    """Words, judged one after the other (`later`) and in another branch (`last`)."""
+    pipeline = Pipeline().add("pool", toys.Numbers(namespace="toys", rows=ROWS)).add("words", Words(), "pool")
+    pipeline.add("first", Judge(), "words").add("later", Judge(place=2), "first")
+    pipeline.add("last", Judge(place=2), "words").add("pick", Pick(), inputs)
+    pipeline.add("dataset", PackWebDataset(name="words", shard_rows=7, text="words", carry={"word": "words"}), "pick")
+    return pipeline.add("shown", Shown(), "dataset").check()
+
+
+def test_the_ledger_counts_items_on_their_own(workspace: Path) -> None:
+    ledger = run(judged("later"), str(workspace)).ledger
+    words = {number: words_of(number) for number in range(ROWS)}
+    first, later = ledger["first"], ledger["later"]
+    ones = sum(len(row) == 1 for row in words.values())
+    assert first.rejected == Counter(no_items=sum(not row for row in words.values()), place_0=ones)
+    items = first.of_items["words"]
+    gaps = sum(row.count(None) for row in words.values())
+    with_any = sum(bool(row) for row in words.values())
+    assert items.rejected == Counter(place_0=with_any, not_there=gaps)
+    assert items.after == sum(map(len, left(0).values()))
+    assert later.before == first.after == sum(bool(row) for row in left(0).values())
+    assert later.of_items["words"].before == items.after
+    threes = sum(len(row) == 3 for row in words.values())
+    assert later.of_items["words"].rejected == Counter(place_2=threes)
+    assert later.rejected == Counter(not_there=threes)  # the first reason that the filter gives of the row's items
+
+
+@pytest.mark.parametrize("inputs", [("later",), ("last",), ("later", "last"), ("first", "last")])
+def test_rejected_items_are_not_selected_and_places_stay(workspace: Path, inputs: tuple[str, ...]) -> None:
+    """Where branches meet, an item goes on that both let through."""
+    places = {"first": (0,), "later": (0, 2), "last": (2,)}
+    words = left(*(place for name in inputs for place in places[name]))
+    result = run(judged(*inputs), str(workspace))
+    index = open_storage(result.outputs["dataset"]).read_table("index.parquet").to_pylist()
+    expected = +Counter({(word, str(p)): copies(word) for row in words.values() for p, word in row.items()})
+    assert Counter((row["word"], row["item"]) for row in index) == expected and expected
+    assert all(row["word"].endswith(f"-{row['item']}") for row in index)
+    entry = result.ledger["pick"]
+    assert entry.before == result.ledger["later"].after if inputs == ("later",) else entry.before <= ROWS
+    assert entry.rejected["fives"] == sum(bool(row) for number, row in words.items() if number % 5 == 0)
+
+
+def test_reports_and_explain_see_who_was_rejected(workspace: Path) -> None:
+    result = run(judged("later"), str(workspace))
+    by = Counter(row["rejected_by"] for row in json.loads((Path(result.outputs["shown"]) / "rows").read_text()))
+    assert by["first"] == result.ledger["first"].lost.total() and by["later"] == result.ledger["later"].lost.total()
+    found = latest(open_workspace(str(workspace), create=False), None)
+    ways = {n: {name: about for name, _, about in explain(found, f"{n:06d}")} for n in (1, 3)}
+    assert ways[1]["first"]["reject"] == "place_0" and ways[1]["later"] == {"not judged": "first: place_0"}
+    rejected = [why for name in ("first", "later") for why in ways[3][name].get("rejected words", [])]
+    assert ways[3]["first"]["reject"] is None and {"0: place_0", "2: place_2"} <= set(rejected)
+
+
+def test_another_filter_computes_no_word_again(workspace: Path) -> None:
+    """A selection is built again if it sees other items, and only then."""
+    run(judged("first", "last"), str(workspace))
+    result = run(judged("first"), str(workspace))
+    assert result.counts["words"].computed == 0 and not result.reused["pick"]
+    again = run(judged("first", "last"), str(workspace))
+    assert again.counts["words"].computed == 0 and again.reused["pick"] and again.reused["dataset"]

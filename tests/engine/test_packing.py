@@ -1,4 +1,4 @@
-"""Between a selection and its dataset: maps of selected rows that refuse, packs that refuse, tasks that stay small."""
+"""Between a selection and its dataset: maps of selected rows, packs that reject, tasks that stay small."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def behind(**bad: Any) -> Pipeline:
 
 
 @pytest.mark.parametrize("least", [2, 1 << 15])
-def test_a_map_behind_a_selection_sees_and_refuses_selected_rows_only(
+def test_a_map_behind_a_selection_sees_and_loses_selected_rows_only(
     workspace: Path, monkeypatch: pytest.MonkeyPatch, least: int
 ) -> None:
     monkeypatch.setattr(shuffle, "LEAST_ROWS", least)
@@ -50,7 +50,7 @@ def test_a_map_behind_a_selection_sees_and_refuses_selected_rows_only(
     victims = sorted(numbers[key] for key in chosen)[:2]
     others = sorted(number for key, number in numbers.items() if key not in chosen)[:2]
     result = run(behind(how="reject", numbers=(*victims, *others)), str(workspace))
-    assert result.ledger["late"].before == 9 and result.ledger["late"].rejected == Counter(disliked=2)
+    assert result.ledger["late"].before == 9 and result.ledger["late"].unusable == Counter(disliked=2)
     assert result.ledger["dataset"].before == 7
     assert sorted(keys(result)) == sorted(key for key in chosen if numbers[key] not in victims)
 

@@ -14,7 +14,7 @@ from curate.engine import pins
 from curate.engine.context import Options
 from curate.engine.gc import alone, collect, unreachable
 from curate.engine.local import LocalBackend
-from curate.engine.plan import plan
+from curate.engine.plan import EXACT, plan
 from curate.engine.preflight import preflight
 from curate.engine.record import Run
 from curate.engine.run import Result, run
@@ -102,7 +102,8 @@ def test_a_report_sees_it(workspace: Path, storage: Storage, first: Result) -> N
 def test_a_plan_knows_it(workspace: Path, storage: Storage, first: Result) -> None:
     made = growing(16, "pin:mean").check()
     steps = plan(made, storage, Options(), LocalBackend(), preflight(made, storage))
-    assert {step.stage: (step.state, step.group) for step in steps}["brighter"] == ("done", "pass")
+    found = {step.stage: (step.how, step.needed, step.compute, step.certainty) for step in steps}
+    assert found["brighter"] == ("pass", 16, 0, EXACT)
 
 
 def test_a_canary_takes_it(workspace: Path, first: Result) -> None:
@@ -123,8 +124,8 @@ def test_the_same_again_is_fine_another_is_not(workspace: Path, storage: Storage
 
 def test_what_cannot_be_pinned(storage: Storage, first: Result) -> None:
     made = Run.load(storage, "first")
-    for stage, why in (("bright", "has made no artifact"), ("nobody", "is none of its stages")):
-        with pytest.raises(InputError, match=f"pin x: '{stage}' {why} in run first; stages with artifacts are total"):
+    for stage, why in (("bright", "has made no artifact or dataset"), ("nobody", "is none of its stages")):
+        with pytest.raises(InputError, match=f"pin x: '{stage}' {why} in run first; stages that have are total"):
             pins.create(storage, "x", made, stage)
     with pytest.raises(RecipeError, match=r"pin '../x': expected letters"):
         pins.create(storage, "../x", made, "total")

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from curate.core import tombstones
+from curate.core import facts, tombstones
 from curate.core.errors import InputError, RecipeError, TargetError
 from curate.core.nouns import read_shards
 from curate.core.pipeline import Pipeline
@@ -76,8 +76,9 @@ def test_a_shard_without_a_live_row_computes_nothing(workspace: Path) -> None:
     result = run(toys.chain(*stages, refused=refused, rows=30), str(workspace))
     assert result.ledger["stage_1"].before == 20 and result.ledger["stage_1"].counters["seen"] == 20
     shard = open_storage(result.outputs["pool"]).read_table("shards.parquet").column("id")[1].as_py()
-    columns = open_storage(result.outputs["stage_1"].split("/versions/")[0]).read_table(f"{shard}.parquet")
-    assert columns.num_rows == 10 and all(column.null_count == 10 for column in columns.columns)
+    for name in ("stage_1", "stage_2"):
+        table = facts.read(open_storage(result.outputs[name].split("/versions/")[0]), "", shard, 1)
+        assert table.num_rows == 0 and len(table.column_names) == len(facts.FIXED) + 1
 
 
 def test_an_empty_pool_is_one_clear_error(workspace: Path) -> None:
@@ -87,10 +88,11 @@ def test_an_empty_pool_is_one_clear_error(workspace: Path) -> None:
 
 def test_a_pool_whose_rows_are_all_refused_ends_before_pack(workspace: Path) -> None:
     with pytest.raises(TargetError, match="each 3: the pool can give 0"):
-        run(toys.pipeline(bright__darkest=256.0), str(workspace), run_id="dark")
+        run(toys.pipeline(light__darkest=256.0), str(workspace), run_id="dark")
     ledger = Run.load(open_storage(str(workspace)), "dark").ledger()
-    assert ledger["bright"].rejected == Counter({"too_dark": 40})
-    assert ledger["parity"].before == ledger["total"].before == ledger["brighter"].before == 0
+    assert ledger["bright"].after == 40 and ledger["light"].rejected == Counter({"too_dark": 40})
+    assert [ledger[name].before for name in ("dear", "parity", "total", "contrast", "brighter")] == [0] * 5
+    assert workspaces.rows_of(workspace, "toy.parity") == 0
 
 
 # --- targets ----------------------------------------------------------------------------------------------------------
@@ -111,7 +113,7 @@ def test_a_target_beyond_the_eligible_rows_is_refused_before_pack(workspace: Pat
 
 def test_a_selection_that_keeps_nothing_is_refused(workspace: Path) -> None:
     stages = toys.Brightness(), toys.Parity(), toys.Nothing(), toys.PlainPack()
-    with pytest.raises(TargetError, match="the selection 'stage_3' keeps no row; loosen what refuses them upstream"):
+    with pytest.raises(TargetError, match="the selection 'stage_3' keeps no row; loosen the filters upstream"):
         run(toys.chain(*stages), str(workspace))
 
 
@@ -163,16 +165,18 @@ def test_portions_alike_are_one_shard_and_its_refused_twin(workspace: Path) -> N
     assert result.ledger["stage_1"].after == 10
 
 
-def planned(pipeline: Pipeline, workspace: Path) -> list[str]:
+def planned(pipeline: Pipeline, workspace: Path) -> list[tuple[str, int | None]]:
+    """What each stage would do, and of how many rows."""
     storage, options = open_workspace(str(workspace)), Options()
-    return [step.state for step in plan(pipeline, storage, options, LocalBackend(), preflight(pipeline, storage))]
+    steps = plan(pipeline, storage, options, LocalBackend(), preflight(pipeline, storage))
+    return [(step.how, step.compute) for step in steps]
 
 
 def test_a_plan_knows_the_version_of_a_pool_with_repeats(workspace: Path) -> None:
     pipeline = toys.chain(toys.Brightness(), rows=20, repeat=15)
-    assert planned(pipeline, workspace) == ["to do", "to do"]
+    assert planned(pipeline, workspace) == [("import", 20), ("pass", None)]
     run(pipeline, str(workspace))
-    assert planned(pipeline, workspace) == ["done", "done"]
+    assert planned(pipeline, workspace) == [("import", 0), ("pass", 0)]
     before = workspaces.times(workspace)
     assert all(run(pipeline, str(workspace)).reused.values())
     assert workspaces.times(workspace) == before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -23,8 +24,8 @@ from tests.engine import toys
 def done(memory: Path) -> tuple[Storage, Result]:
     workspace = str(memory / "records")
     options = Options(failure_budget=0.2)
-    result = run(toys.pipeline(bright__darkest=120.0, pool__broken=13), workspace, run_id="first", options=options)
-    run(toys.pipeline(bright__darkest=120.0, pool__broken=13, even__seed=1), workspace, run_id="second")
+    result = run(toys.pipeline(light__darkest=120.0, pool__broken=13), workspace, run_id="first", options=options)
+    run(toys.pipeline(light__darkest=120.0, pool__broken=13, even__seed=1), workspace, run_id="second")
     return open_storage(workspace), result
 
 
@@ -33,8 +34,11 @@ def test_the_record_is_the_result(done: tuple[Storage, Result]) -> None:
     record = Run.load(storage, "first")
     assert list_runs(storage) == ["first", "second"] and latest(storage, None).run_id == "second"
     assert record.state == "done" and record.ledger() == result.ledger and record.ops() == result.ops
-    assert record.builds() == [] and record.upstream("even") == ["pool", "bright", "dear", "parity", "brighter", "even"]
-    assert [e["stage"] for e in read_events(storage, "first") if e["event"] == "stage"] == list(toys.STAGES)
+    assert record.builds() == []
+    assert record.upstream("even") == ["pool", "bright", "light", "dear", "parity", "contrast", "brighter", "even"]
+    told = [event["stage"] for event in read_events(storage, "first") if event["event"] == "stage"]
+    assert sorted(told) == sorted(toys.STAGES)
+    assert all(told.index(up) < told.index(name) for name in told for up in record.upstream(name)[:-1])
     with pytest.raises(InputError, match=r"run 'third': not in .*; the latest runs are first, second"):
         Run.load(storage, "third")
 
@@ -47,20 +51,33 @@ def ways(done: tuple[Storage, Result]) -> dict[str, dict[str, dict[str, object]]
 
 def test_every_samples_way_agrees_with_the_ledger(done: tuple[Storage, Result]) -> None:
     known, ledger = ways(done), done[1].ledger
-    for stage in ("bright", "dear", "parity", "brighter", "even"):
-        refused = [way[stage]["reject"] for way in known.values() if way[stage].get("reject")]
-        untouched = [way for way in known.values() if {"not computed", "not reached"} & set(way[stage])]
+    for stage in ("bright", "light", "dear", "parity", "contrast", "brighter", "even"):
+        left = [way[stage]["reject"] for way in known.values() if way[stage].get("reject")]
+        untouched = [way for way in known.values() if {"not computed", "not judged", "not reached"} & set(way[stage])]
         assert len(untouched) == 40 - ledger[stage].before
-        assert {reason: refused.count(reason) for reason in set(refused)} == dict(ledger[stage].rejected)
+        assert Counter(left) == ledger[stage].lost
+        status = Counter(way[stage]["reason"] for way in known.values() if way[stage].get("status") == "unusable")
+        assert status == ledger[stage].unusable
+    assert ledger["bright"].unusable and ledger["light"].rejected
     packed = [way for way in known.values() if way["dataset"]["members"] != "none"]
     assert len(packed) == ledger["dataset"].after
 
 
-def test_a_way_names_who_refused(done: tuple[Storage, Result]) -> None:
+def test_a_way_names_who_rejected(done: tuple[Storage, Result]) -> None:
     way = ways(done)["000013"]
-    assert way["bright"]["reject"] == "not_an_image"
+    assert way["bright"] == {
+        "status": "unusable",
+        "reject": "not_an_image",
+        "reason": "not_an_image",
+        "brightness": None,
+    }
+    assert way["light"] == {"not judged": "bright: not_an_image"}
     assert way["parity"] == {"not computed": "bright: not_an_image"}
     assert way["even"] == {"not reached": "bright: not_an_image"} and way["dataset"]["members"] == "none"
+    dark = next(way for way in ways(done).values() if way["light"].get("reject"))
+    assert dark["light"] == {"reject": "too_dark"} and dark["bright"]["brightness"] < 120.0
+    assert dark["dear"] == dark["parity"] == {"not computed": "light: too_dark"}
+    assert dark["brighter"] == {"not judged": "light: too_dark"}
 
 
 def test_a_key_may_be_cut_but_not_to_what_many_have(done: tuple[Storage, Result]) -> None:

@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 
 from curate.core import facts
+from curate.core.contracts import Batch
 from curate.core.errors import BudgetError
 from curate.core.facts import Notes
 from curate.core.rows import numbers
 from curate.core.storage import open_storage
 from curate.engine.context import Context, Options
+from curate.engine.local import LocalBackend
 from curate.engine.record import Run
 from curate.engine.run import Result, run
 from tests.engine import experiment, workspaces
@@ -256,6 +258,26 @@ def test_nulls_go_on_and_what_is_computed_from_them_is_computed_again(asked: Ask
     assert asked(keep_null=True) == (0, 0) and asked.rebuilt == set()
 
 
+def test_what_a_dear_stage_has_computed_is_durable_before_its_shard_is_done(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a picture to decode too: the run is interrupted in the third of four batches of its only shard."""
+    changes = {"options": Options(segment_seconds=0.0), "source": {"shard_rows": IMAGES}}
+    process, batches = experiment.Caption.process, iter(range(4))
+
+    def interrupted(stage: experiment.Caption, batch: Batch) -> dict[str, Any]:
+        if next(batches) == 2:
+            raise KeyboardInterrupt
+        return process(stage, batch)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(experiment.Caption, "process", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            asked(**changes)
+    assert {name: len(rows) for name, rows in asked.logs.new().items()} == {"embed": IMAGES, "caption": 64}
+    assert asked(**changes) == (0, 64)
+
+
 # --- two runs ---
 
 
@@ -271,12 +293,24 @@ def meeting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(experiment, "MEETING", [threading.Barrier(2)])
 
 
-@pytest.mark.usefixtures("meeting")
-def test_two_runs_at_once_have_one_value_for_each_row(asked: Asked, workspace: Path) -> None:
-    """The toy LLM says something else in each thread."""
+class Threads(LocalBackend):
+    """Leaves no marks, by which the other run would take this one for dead."""
+
+    name = "threads"
+
+
+def at_once(asked: Asked, backend: type[LocalBackend]) -> list[Result]:
+    """Two runs in threads."""
     with ThreadPoolExecutor(2) as threads:
-        going = [threads.submit(run, pipeline(logs=asked.logs.folder), str(workspace)) for _ in range(2)]
-        one, two = (each.result() for each in going)
+        recipe = [pipeline(logs=asked.logs.folder) for _ in range(2)]
+        going = [threads.submit(run, each, asked.workspace, engine=backend()) for each in recipe]
+        return [each.result() for each in going]
+
+
+@pytest.mark.usefixtures("meeting")
+def test_two_runs_at_once_have_one_value_for_each_row(asked: Asked) -> None:
+    """The toy LLM says something else in each thread."""
+    one, two = at_once(asked, Threads)
     adds_up(one)
     adds_up(two)
     assert one.ledger == two.ledger and one.outputs["dataset"] == two.outputs["dataset"]
@@ -290,9 +324,7 @@ def test_two_runs_at_once_have_one_value_for_each_row(asked: Asked, workspace: P
     assert all(echoes[place]["echo"] == answers[place]["answer"] for place in answers)
 
 
-def test_a_second_run_waits_and_then_finds_everything(asked: Asked, workspace: Path) -> None:
-    with ThreadPoolExecutor(2) as threads:
-        going = [threads.submit(run, pipeline(logs=asked.logs.folder), str(workspace)) for _ in range(2)]
-        one, two = (each.result() for each in going)
+def test_a_second_run_waits_and_then_finds_everything(asked: Asked) -> None:
+    one, two = at_once(asked, LocalBackend)
     assert one.ledger == two.ledger and one.outputs == two.outputs
     assert {name: len(rows) for name, rows in asked.logs.new().items()} == dict.fromkeys(DEAR, IMAGES)

@@ -148,6 +148,17 @@ def test_a_list_that_does_not_follow_the_places_is_named() -> None:
         where("similarity > 0.5", items=SENTENCES).keep(rows)
 
 
+def test_columns_about_a_plain_text_have_one_item_a_row() -> None:
+    concepts = pa.field("concepts", pa.list_(pa.list_(pa.string())), metadata=places_of("text"))
+    schema = pa.schema([pa.field("text", pa.string()), concepts])
+    rows = pa.table([["a cat", "of", None], [[["cat.n.01"]], [[]], [None]]], schema=schema)
+    with pytest.raises(CurateError, match="set `items: concepts` to judge items"):
+        where("array_length(concepts) > 0").check(schema)
+    stage = where("array_length(concepts) > 0 and length(text) > 1", items="concepts")
+    stage.check(schema)
+    assert reasons(stage, rows) == [[None], ["bad"], [None]]
+
+
 def columns(**kinds: pa.DataType) -> pa.Schema:
     return pa.schema(list(kinds.items()))
 

@@ -91,6 +91,11 @@ class Map(Stage):
         (models on accelerators). Called after `setup`."""
         return False
 
+    def hardware(self) -> str:
+        """Model of the device that computes, where it may change a result's last bits; noted in the tables. Called
+        after `setup`."""
+        return ""
+
     def prepare(self, sample: Sample) -> Any:
         """Per image, in decoding threads, ahead of `process`. Raise Reject: the sample is unusable for this stage."""
         raise NotImplementedError

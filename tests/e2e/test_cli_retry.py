@@ -1,0 +1,143 @@
+"""Commands about facts and datasets, as an operator calls them: retry, du, datasets, gc --costly."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from curate.core.storage import FORMAT
+from tests.e2e.commands import curate
+
+TOYS, RULES = "tests.engine.toys", "tests.engine.experiment"
+STAGES = {
+    "pool": {"op": f"{RULES}:Sizes", "namespace": "retry", "rows": 16, "shard_rows": 8},
+    "inspect": {"op": f"{RULES}:Inspect", "from": "pool"},
+    "size": {"op": f"{RULES}:MinSide", "from": "inspect", "min_side": 32},
+    "text": {"op": f"{RULES}:Clean", "from": "size"},
+    "caption": {"op": f"{RULES}:Caption", "from": "text"},
+    "parity": {"op": f"{TOYS}:Parity", "from": "caption"},
+    "even": {"op": f"{TOYS}:Even", "from": "parity"},
+    "dataset": {"op": f"{TOYS}:PlainPack", "from": "even", "name": "small"},
+}
+OPTIONS = ("-q", "--failure-budget", "0.5")
+
+
+@pytest.fixture(scope="module")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a recipe and a workspace in which two captions have failed."""
+    folder = tmp_path_factory.mktemp("once")
+    (folder / "recipe.yaml").write_text(yaml.safe_dump({"stages": STAGES}, sort_keys=False))
+    said = curate(*_run(folder, "run", "first", "-s", "caption.fails=[' 3', ' 7']"))
+    assert (said.code, said.err) == (0, "") and "http_503 2" in said.words
+    return folder
+
+
+@pytest.fixture
+def work(once: Path, tmp_path: Path) -> Path:
+    """A copy of it to change."""
+    return Path(shutil.copytree(once, tmp_path / "work"))
+
+
+def _run(folder: Path, command: str, run_id: str, *words: str) -> list[str | Path]:
+    stage = ["caption"] if command == "retry" else []
+    place = ["-w", folder / "workspace", "--run-id", run_id, "--json", folder / f"{run_id}.json"]
+    return [command, folder / "recipe.yaml", *stage, *place, *OPTIONS, *words]
+
+
+def _stages(folder: Path, run_id: str) -> dict[str, dict[str, Any]]:
+    return json.loads((folder / f"{run_id}.json").read_text())["stages"]
+
+
+def test_json_says_what_each_stage_did(once: Path) -> None:
+    value = json.loads((once / "first.json").read_text())
+    assert set(value) == {"run_id", "outputs", "ledger", "seconds", "stages"} and list(value["stages"]) == list(STAGES)
+    said = value["stages"]["caption"]
+    wanted = {"alive": 16, "computed": 16, "reused": 0, "rejected": {}, "unusable": 0, "error": 2, "requests": 16}
+    assert said | wanted | {"after": 14, "rebuilt": True} == said
+
+
+def test_a_run_leaves_rows_in_error_alone_and_retry_computes_them(work: Path) -> None:
+    assert curate(*_run(work, "run", "second")).code == 0
+    assert (_stages(work, "second")["caption"]["computed"], _stages(work, "second")["caption"]["error"]) == (0, 2)
+    said = curate(*_run(work, "retry", "third", "--status", "error", "--reason", "http_503"))
+    assert (said.code, said.err) == (0, "") and "computed 2, reused 14" in said.words
+    found = _stages(work, "third")["caption"]
+    assert (found["computed"], found["requests"], found["error"], found["after"]) == (2, 2, 0, 16)
+    assert curate(*_run(work, "retry", "fourth")).code == 0 and _stages(work, "fourth")["caption"]["computed"] == 0
+
+
+def test_retry_of_another_reason_computes_nothing(work: Path) -> None:
+    assert curate(*_run(work, "retry", "second", "--reason", "http_429")).code == 0
+    assert (_stages(work, "second")["caption"]["computed"], _stages(work, "second")["caption"]["error"]) == (0, 2)
+
+
+def test_attempts_are_shown(work: Path) -> None:
+    assert curate(*_run(work, "retry", "second", "-s", "caption.fails=[' 3']")).code == 0
+    words = curate("explain", "000003", "-w", work / "workspace").words
+    assert "status error reason http_503 attempts 2" in words and "not computed caption: http_503" in words
+    assert "answer about image 7" in curate("explain", "000007", "-w", work / "workspace").words
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["retry", "RECIPE", "captoin"], "retry captoin: no such stage in the recipe; "),
+        (["retry", "RECIPE", "size"], "retry size: a Filter computes no facts; Maps and Derives do: inspect, text, "),
+        (["retry", "RECIPE", "dataset"], "retry dataset: a Pack computes no facts; "),
+        (["retry", "RECIPE", "caption", "--status", "unusable"], "--status unusable: expected error; "),
+        (["retry", "RECIPE", "caption", "--run-id", "first"], "--run-id first: this run exists"),
+        (["gc", "--keep", "-1"], "--keep -1: expected 0 or more"),
+        (["pin", "x", "first", "even"], "pin x: 'even' has made no artifact or dataset in run first; stages that have"),
+    ],
+)
+def test_a_wrong_word_is_one_line(words: list[str], told: str, once: Path) -> None:
+    named = [str(once / "recipe.yaml") if word == "RECIPE" else word for word in words]
+    assert told in curate(*named, "-w", once / "workspace").error
+
+
+def test_du_counts_bytes_and_what_gc_would_free(work: Path) -> None:
+    words = curate("du", "-w", work / "workspace").words
+    size = sum(path.stat().st_size for path in (work / "workspace").rglob("*") if path.is_file())
+    assert words.endswith(f" {size:,} 0") and "facts rules.caption caption" in words
+    shutil.rmtree(work / "workspace/runs")
+    assert not curate("du", "-w", work / "workspace").words.endswith(" 0")
+
+
+def test_datasets_are_listed_pinned_and_kept(work: Path) -> None:
+    place = ("-w", work / "workspace")
+    name = next((work / "workspace/datasets/small").iterdir()).name
+    assert f"small {name} first 9 2 " in curate("datasets", *place).words
+    assert curate("pin", "good", "first", "dataset", *place).out == f"pin:good is dataset {name} (toy.pack)\n"
+    assert curate("datasets", *place).words.endswith(" good")
+    assert curate("gc", "--keep", "0", "--delete", *place).code == 0
+    assert f"small {name} 9 2 " in curate("datasets", *place).words
+    assert not (work / "workspace/selections").exists() or not list((work / "workspace/selections").rglob("*.parquet"))
+
+
+def test_gc_keeps_answers_of_costly_stages_unless_told(work: Path) -> None:
+    place = ("-w", work / "workspace")
+    assert "would remove" in curate("gc", "--keep", "0", *place).words
+    tables = sorted((work / "workspace/facts/rules.caption").rglob("00*.parquet"))
+    assert len(tables) == 2 and curate("gc", "--keep", "0", "--delete", *place).code == 0
+    assert [path for path in tables if path.exists()] == tables and curate(*_run(work, "run", "again")).code == 0
+    assert _stages(work, "again")["caption"]["computed"] == 0
+    assert curate("gc", "--keep", "0", "--costly", "--delete", *place).code == 0
+    assert not [path for path in tables if path.exists()] and curate(*_run(work, "run", "anew")).code == 0
+    assert _stages(work, "anew")["caption"]["computed"] == 16
+
+
+def test_a_workspace_of_the_old_format_is_one_line(work: Path) -> None:
+    place = work / "workspace"
+    (place / "format.json").write_text('{"format": 1}')
+    told = (
+        f"curate: {place}: this workspace has format 1, written by an older version; this version reads format "
+        f"{FORMAT}: choose another workspace and run the recipe there"
+    )
+    assert curate("run", work / "recipe.yaml", "-w", place).error == told
+    assert curate("plan", work / "recipe.yaml", "-w", place).error == told
+    assert curate("status", "-w", place).error == curate("du", "-w", place).error == told
