@@ -26,6 +26,8 @@ ALIVE = -1
 """Place in the DAG of the stage that a row left at, for a row that has left none."""
 ABSENT = "absent"
 """Reason of a child whose parent is not alive: it was never there, and no ledger counts it."""
+NO_ITEMS = "no_items"
+"""Reason of a row of which no item is left, where no filter has another."""
 Reasons = NDArray[Any]  # (n,) objects: str or None
 
 
@@ -40,6 +42,8 @@ class Fate:
     """(n,): something there is the null of a row in error, or computed from one."""
     items: dict[str, NDArray[Any]] = field(default_factory=dict)
     """Family -> (n,) objects: a list of reasons or nulls, by place; None where all items are alive."""
+    at: int = 0
+    """Place in the DAG of the last stage on the way."""
 
     @classmethod
     def all_alive(cls, rows: int) -> Fate:
@@ -52,7 +56,7 @@ class Fate:
     def slice(self, start: int, stop: int) -> Fate:
         items = {family: lists[start:stop].copy() for family, lists in self.items.items()}
         rows = slice(start, stop)
-        return Fate(self.stage[rows].copy(), self.reason[rows].copy(), self.marked[rows].copy(), items)
+        return Fate(self.stage[rows].copy(), self.reason[rows].copy(), self.marked[rows].copy(), items, self.at)
 
     def put(self, start: int, part: Fate) -> None:
         """Write a stretch of rows in place."""
@@ -77,7 +81,11 @@ class Fate:
         items = dict(self.items)
         for family, lists in other.items.items():
             items[family] = _both(items[family], lists) if family in items else lists
-        return Fate(stage, reason, self.marked | other.marked, items)
+        met = Fate(stage, reason, self.marked | other.marked, items, max(self.at, other.at))
+        for family in self.items.keys() & other.items.keys():  # each way left an item, and none is on both
+            none = [row for row in np.flatnonzero(met.alive) if items[family][row] and all(items[family][row])]
+            met.leave(np.array(none, dtype=np.int64), met.at, [NO_ITEMS] * len(none))
+        return met
 
     def reject_items(self, family: str, rows: NDArray[Any], reasons: Sequence[list[str | None] | None]) -> None:
         """Reasons by place of the family's items, for some rows (indices); earlier ones stand."""
@@ -143,6 +151,7 @@ def fate_of(table: pa.Table, point: str, order: Mapping[str, int]) -> Fate:
     """A point's fate out of a mask file's table; `order` is each stage's place in the DAG."""
     stages = table.column(f"{point}.stage").to_pylist()
     fate = Fate.all_alive(table.num_rows)
+    fate.at = max(order.get(name, 0) for name in point.split("+"))
     fate.stage = np.array([ALIVE if name is None else order.get(name, 0) for name in stages], np.int32)
     fate.reason = np.array(table.column(f"{point}.reason").to_pylist() or [], object)
     if f"{point}.marked" in table.column_names:

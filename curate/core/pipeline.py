@@ -253,7 +253,9 @@ class Pipeline:
         for column in reads() if reads else ():
             if makers.get(column, node.name) == node.name and column not in POOL_COLUMNS:
                 writer = next((n for n in self.nodes if column in self.columns_of(n) and n != node.name), None)
-                hint = f"add {writer!r} to `from`" if writer else "add a stage that writes it"
+                near = difflib.get_close_matches(column, [*makers, *POOL_COLUMNS], n=1)
+                hint = f"did you mean {near[0]!r}?" if near else "add a stage that writes it"
+                hint = f"add {writer!r} to `from`" if writer else hint
                 raise node.fail(f"column {column!r} is missing upstream; {hint}")
         if isinstance(node.stage, Filter):
             self._check_filter(node, node.stage)

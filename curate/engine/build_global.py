@@ -140,9 +140,9 @@ def build_pack(ctx: Context, node: Node, built: Built) -> None:
             step.advance(result["rows"])
         count = -(-copies // stage.shard_rows)
         [done] = ctx.must(packing.pack_finish, [task(parts=count)], stage, node.name)
-    refused = Counter(done["refused"])
+    rejected = Counter(done["rejected"])
     ctx.finish(
-        node, built, "dataset", Entry(rows, refused, rows - refused.total(), copies=done["rows"]),
+        node, built, "dataset", Entry(rows, rejected, rows - rejected.total(), copies=done["rows"]),
         [{"file": name, "bytes": size} for name, size in done["tars"].items()],
         rows=done["rows"], bytes=sum(done["tars"].values()), seconds=round(time.monotonic() - began, 3),
         built_rows=sum(p.stop - p.start for p in payloads), extra={"tars": count},

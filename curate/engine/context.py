@@ -298,8 +298,8 @@ class Context:
             if manifest is not None:
                 entry = manifest.entry
                 ledgers.append([name, {**entry.to_json(), "counters": {}}])
-        masks = [sorted(mask.contents.items()) for mask in self.masks if mask.names & upstream]
-        return [ledgers, masks]
+        points = {p: content for mask in self.masks for p, content in mask.contents.items()}
+        return [ledgers, sorted(item for item in points.items() if upstream.issuperset(item[0].split("+")))]
 
     def pinned(self) -> dict[str, Built]:
         """Artifacts that no stage of this run builds, by `pin:NAME`."""

@@ -16,7 +16,7 @@ from curate.core.contracts import Filter, Map
 from curate.core.errors import Reject
 from curate.core.facts import DONE, ERROR, MISSING, UNUSABLE, Notes
 from curate.core.ledger import SET_ASIDE, Entry, ItemEntry
-from curate.core.masks import Fate, concatenated, item_counts
+from curate.core.masks import NO_ITEMS, Fate, concatenated, item_counts
 from curate.core.nouns import Shard
 from curate.core.rows import POOL_COLUMNS, Rows
 from curate.core.secrets import redact
@@ -27,10 +27,6 @@ from curate.engine.batches import KILLED, Produced, run_batch
 
 if TYPE_CHECKING:
     from curate.engine.passes import PassTask, Step
-
-NO_ITEMS = "no_items"
-"""Reason of a row that an item filter finds without any item."""
-
 
 class Adopted(Exception):
     """Another run published other values first: what was computed from ours has to be computed again."""
@@ -96,6 +92,7 @@ class Member:
         self.near = list(made.values())
         self.depends: set[str] = {name for member in self.near for name in (member.name, *member.depends)}
         self.before, self.after = Fate.all_alive(unit.rows), Fate.all_alive(unit.rows)
+        self.after.at = step.place
         self.unsure = np.zeros(unit.rows, dtype=bool)
         """Rows that depend on facts which are not there (dry passes only)."""
         self.cursor = self.resolved = 0

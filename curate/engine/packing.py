@@ -108,7 +108,7 @@ def pack_shard(task: PackTask) -> dict[str, Any]:
     facts, data, itemised = _gather(task, rows)
     _check_texts(stage, rows, facts, itemised)
     part: list[dict[str, Any]] = []
-    refused: Counter[str] = Counter()
+    rejected: Counter[str] = Counter()
     with task.storage.publish(f"{task.base}/{task.tar}") as path, open(path, "wb") as file, TarWriter(file) as tar:
         for row in rows.to_pylist():
             place = (row["shard"], row["row"])
@@ -117,13 +117,13 @@ def pack_shard(task: PackTask) -> dict[str, Any]:
             try:
                 packed = stage.write(fact, data[place], tar.add)
             except Reject as reject:
-                refused[reject.reason] += row["copy"] == 0
+                rejected[reject.reason] += row["copy"] == 0
                 continue
             line = {"shard": task.index, "row": len(part), "name": f"{row['key']}-{row['item']}-{row['copy']}"}
             line |= {"key": row["key"], "item": row["item"], "copy": row["copy"]} | vars(packed)
             del line["carried"]
             part.append(line | packed.carried)
-    index = _index_table(part).replace_schema_metadata({"refused": dump(refused)})
+    index = _index_table(part).replace_schema_metadata({"rejected": dump(rejected)})
     task.storage.publish_table(f"{task.base}/parts/{task.index:06d}.parquet", index)
     return {"rows": len(part), "bytes": tar.offset, "seconds": time.perf_counter() - began, "index": task.index}
 
@@ -203,7 +203,7 @@ def pack_finish(task: PackTask) -> dict[str, Any]:
     """Join the parts of the index, a part at a time, and publish the stage's further files."""
     paths = [f"{task.base}/parts/{i:06d}.parquet" for i in range(task.parts)]
     schemas = [_schema(task.storage, path) for path in paths]
-    refused = sum((Counter(json.loads(schema.metadata[b"refused"])) for schema in schemas), Counter[str]())
+    rejected = sum((Counter(json.loads(schema.metadata[b"rejected"])) for schema in schemas), Counter[str]())
     schema = pa.unify_schemas([s.remove_metadata() for s in schemas], promote_options="permissive")
     counts: list[tuple[str, int]] = []
     with (
@@ -220,7 +220,8 @@ def pack_finish(task: PackTask) -> dict[str, Any]:
     missing = [tar for tar, _ in counts if tar not in sizes]
     if missing:
         raise StorageError(f"{task.storage.url_of(task.base)}: {missing[0]} is gone; remove the folder and run again")
-    return {"tars": {tar: sizes[tar] for tar, _ in counts}, "rows": sum(n for _, n in counts), "refused": dict(refused)}
+    rows = sum(n for _, n in counts)
+    return {"tars": {tar: sizes[tar] for tar, _ in counts}, "rows": rows, "rejected": dict(rejected)}
 
 
 def _schema(storage: Storage, path: str) -> pa.Schema:

@@ -29,7 +29,7 @@ class Step:
         self.rejects[stage] += rejects
         rate = self.done / max(1e-6, time.monotonic() - self.began)
         if self.bar is not None and self.owner.bars is not None:
-            self.owner.bars.update(self.bar, completed=self.done, rate=f"{rate:,.0f}/s", rejects=self.refused())
+            self.owner.bars.update(self.bar, completed=self.done, rate=f"{rate:,.0f}/s", rejects=self.left_out())
         elif self.owner.console and time.monotonic() - self.spoke > LINE_SECONDS and 0 < self.done < self.total:
             self.spoke = time.monotonic()
             left = (self.total - self.done) / max(rate, 1e-6)
@@ -45,10 +45,10 @@ class Step:
             left = (self.spoke - self.began) * (1 - share) / share
             self.owner.say(f"  {self.label}: {share:.0%}, {text}, about {left:,.0f} s to go")
 
-    def refused(self) -> str:
-        """How many were refused, and by which stages where there are several."""
+    def left_out(self) -> str:
+        """How many rows did not go on, and at which stages where there are several."""
         by_stage = ", ".join(f"{stage} {count:,}" for stage, count in self.rejects.items() if stage and count)
-        return f"{self.rejects.total():,} refused" + (f" ({by_stage})" if by_stage else "")
+        return f"{self.rejects.total():,} left out" + (f" ({by_stage})" if by_stage else "")
 
 
 class Progress:
@@ -83,7 +83,7 @@ class Progress:
         seconds = time.monotonic() - step.began
         rate = step.done / max(seconds, 1e-6)
         if self.bars is None:
-            self.say(f"{label}: {step.done:,} rows in {seconds:.1f} s ({rate:,.0f}/s), {step.refused()}")
+            self.say(f"{label}: {step.done:,} rows in {seconds:.1f} s ({rate:,.0f}/s), {step.left_out()}")
 
     def reused(self, label: str, rows: int) -> None:
         self.say(f"{label}: {rows:,} rows, reused")

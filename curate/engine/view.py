@@ -60,8 +60,8 @@ class StoredView:
             points=tuple(
                 MaskRef(mask.base, point)
                 for mask in ctx.masks
-                if mask.names & {up.name for up in upstream}
                 for point in mask.contents
+                if {up.name for up in upstream}.issuperset(point.split("+"))
             ),
             selection=(select.name, ctx.built[select.name].base) if select else None,
             artifacts={name: built.base for name, built in (made | pins).items()},
