@@ -131,6 +131,7 @@ def _step(ctx: Context, node: Node, names: set[str]) -> Step:
         any(up.keep_null for up in ctx.pipeline.along(node.name)),
         families.get(places, places) if places is not None else "",
         {column: family for column, family in families.items() if column in stage.reads()},
+        node.place,
     )
 
 

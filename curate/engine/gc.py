@@ -23,6 +23,7 @@ from curate.engine.record import Run, list_runs
 
 ASIDE_SECONDS = 24 * 3600
 """Half-written files older than this belong to nobody."""
+STARTING_SECONDS = 60.0
 TOPS = ("facts", "masks", "artifacts", "selections", "datasets", "pools")
 LEASE = "gc"
 BATCH = 1000
@@ -56,7 +57,7 @@ def unreachable(
         Run.load(storage, name)
     candidates = [run for run in runs if run.run_id not in dropped]
     kept = candidates if keep is None else (candidates[-keep:] if keep else [])
-    kept_ids = {run.run_id for run in kept} | {run.run_id for run in runs if run.state == "running"}
+    kept_ids = {run.run_id for run in kept} | {run.run_id for run in runs if run.state == "running" or _starts(run)}
     held = {top: storage.list(top) for top in TOPS}
     roots = _reached(storage, [run for run in runs if run.run_id in kept_ids]) | _held(storage)
     roots |= {place for pin in pins(storage).values() for place in _of_output(storage, {"base": pin.base})}
@@ -71,6 +72,12 @@ def unreachable(
                 garbage[unit] = garbage.get(unit, 0) + size
     garbage |= _aside(storage)
     return garbage, [run.run_id for run in runs if run.run_id not in kept_ids]
+
+
+def _starts(run: Run) -> bool:
+    """Whether a run has written its record and may be about to take its lease; that of a killed run stays."""
+    held = lease.read(run.storage, lease.lease_path(f"runs/{run.run_id}"))
+    return run.result is None and held is None and time.time() - float(run.record["started"]) < STARTING_SECONDS
 
 
 def _parents(path: str) -> list[str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from curate.core import facts
 from curate.core.contracts import Filter, Map
-from curate.core.errors import Reject
+from curate.core.errors import CurateError, InputError, Reject
 from curate.core.facts import DONE, ERROR, MISSING, UNUSABLE, Notes
 from curate.core.ledger import SET_ASIDE, Entry, ItemEntry
 from curate.core.masks import NO_ITEMS, Fate, concatenated, item_counts
@@ -27,6 +28,7 @@ from curate.engine.batches import KILLED, Produced, run_batch
 
 if TYPE_CHECKING:
     from curate.engine.passes import PassTask, Step
+
 
 class Adopted(Exception):
     """Another run published other values first: what was computed from ours has to be computed again."""
@@ -100,6 +102,16 @@ class Member:
 
     def start(self, first: int, last: int) -> None:
         self.cursor = self.resolved = first
+
+    @contextmanager
+    def named(self) -> Iterator[None]:
+        """What a stage says of its own parameters and inputs gets the stage's name and its place in the recipe."""
+        try:
+            yield
+        except CurateError as error:
+            if type(error) not in (CurateError, InputError):
+                raise
+            raise type(error)(f"{self.step.where or 'pipeline'}: {self.name}: {error}") from error
 
     def advance(self, stop: int) -> None:
         raise NotImplementedError

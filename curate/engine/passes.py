@@ -64,6 +64,8 @@ class Step:
     """What an item filter's reasons are of."""
     families: Mapping[str, str] = field(default_factory=dict)
     """Per-item column -> family, for what the stage reads."""
+    where: str = ""
+    """Its place in the recipe, for messages."""
     earlier: Filter | None = None
     """The filter as the last run had it, for a dry pass to hold this one against."""
 
@@ -162,10 +164,12 @@ class _Pass:
             member.start(first, last)
         for stop in self._prepared(first, last):
             for member in self.members.values():
-                member.advance(stop)
+                with member.named():
+                    member.advance(stop)
         for member in self.members.values():
-            member.advance(last)
-            member.flush()
+            with member.named():
+                member.advance(last)
+                member.flush()
         if self.task.probe:
             return []
         if not self.task.dry:
@@ -192,7 +196,8 @@ class _Pass:
         """Up to which row images are decoded and prepared, in steps."""
         wanted = np.zeros(self.unit.rows, dtype=bool)
         for member in self.pixel:
-            wanted |= member.may_need()
+            with member.named():
+                wanted |= member.may_need()
         wanted[:first] = wanted[last:] = False
         if not wanted.any():
             return
