@@ -33,7 +33,9 @@ from curate.core.rows import Rows
 from curate.core.secrets import redact
 from curate.core.storage import Storage, open_storage
 from curate.engine import ahead
-from curate.engine.members import Adopted, Failed, FilterMember, MapMember, Member, Unit
+from curate.engine.map_member import Failed, MapMember
+from curate.engine.members import FilterMember, Member
+from curate.engine.unit import Unit
 
 ATTEMPTS = "attempts"
 
@@ -112,13 +114,17 @@ class PassTask:
     """Compute and publish nothing: count what is lacking."""
 
 
+class Adopted(Exception):
+    """Another run published other values first: what was computed from ours has to be computed again."""
+
+
 def run_pass(task: PassTask) -> list[dict[str, Any]]:
     """What the driver needs to know of each shard."""
     if task.mark:
         for shard in task.shards:
             task.storage.mark(mark_of(task, shard))
     known = {name: dict(numbers) for name, numbers in task.known.items()}
-    counts: dict[str, dict[str, int]] = {step.name: {} for step in task.steps}
+    counts: dict[str, dict[str, Any]] = {step.name: {} for step in task.steps}
     while True:
         try:
             results = _Pass(task, known, counts).run()
@@ -136,7 +142,7 @@ def mark_of(task: PassTask, shard: Shard) -> str:
 
 
 class _Pass:
-    def __init__(self, task: PassTask, known: dict[str, dict[str, int]], counts: dict[str, dict[str, int]]) -> None:
+    def __init__(self, task: PassTask, known: dict[str, dict[str, int]], counts: dict[str, dict[str, Any]]) -> None:
         self.task, self.storage = task, task.storage
         self.unit = Unit(task.storage, task.shards)
         keep = frozenset(step.path for step in task.steps if step.path)
@@ -146,9 +152,8 @@ class _Pass:
             if isinstance(step.stage, Filter):
                 self.members[step.name] = FilterMember(task, step, self.unit, made)
             else:
-                member = MapMember(task, step, self.unit, made, keep, known[step.name])
-                member.counts = counts[step.name]
-                self.members[step.name] = member
+                numbers, counted = known[step.name], counts[step.name]
+                self.members[step.name] = MapMember(task, step, self.unit, made, keep, numbers, counted)
         self.maps = [member for member in self.members.values() if isinstance(member, MapMember)]
         self.pixel = [] if task.dry or task.aside else [m for m in self.maps if m.stage.pixels]
         self.chunk = max([member.stage.batch_rows for member in self.pixel], default=0)
@@ -185,9 +190,7 @@ class _Pass:
     def _publish(self, whole: bool = True) -> None:
         """Tables in DAG order. Where another run's values stand, what was computed from ours is forgotten."""
         for member in self.maps:
-            changed = member.publish(whole)
-            behind = any(member.name in other.depends for other in self.members.values())
-            if changed and behind:
+            if member.publish(whole):
                 raise Adopted
 
     # --- decoding ---
@@ -277,7 +280,7 @@ class _Pass:
 
     def _save_mask(self, shard: Shard, fates: Mapping[str, Fate]) -> str:
         """Publish a shard's mask; returns its file."""
-        numbers = {member.name: member.numbers.get(shard.id, 0) for member in self.maps}
+        numbers = {member.name: member.held.numbers.get(shard.id, 0) for member in self.maps}
         file = mask_file(self.task.chain, shard.id, numbers, self.task.bases.get(shard.id, ()))
         columns: dict[str, pa.Array] = {}
         for name, fate in fates.items():

@@ -1,0 +1,307 @@
+"""A Map in a pass: which rows it needs, what of these is known, and batches of the rest."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from curate.core.contracts import Map
+from curate.core.errors import Reject
+from curate.core.facts import ERROR, MISSING, UNUSABLE
+from curate.core.ledger import SET_ASIDE
+from curate.core.rows import POOL_COLUMNS
+from curate.core.secrets import redact
+from curate.engine import answers
+from curate.engine.backend import set_up
+from curate.engine.batches import KILLED, Produced, run_batch
+from curate.engine.held import Held
+from curate.engine.members import Member
+from curate.engine.unit import Unit
+
+if TYPE_CHECKING:
+    from curate.engine.passes import PassTask, Step
+
+
+class Failed(Exception):
+    """An exception of `prepare`: the name of its class, and what it said without the stage's secrets."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+class MapMember(Member):
+    stage: Map
+
+    def __init__(
+        self,
+        task: PassTask,
+        step: Step,
+        unit: Unit,
+        made: Mapping[str, Member],
+        keep: frozenset[str],
+        numbers: dict[str, int],
+        counts: dict[str, Any],
+    ) -> None:
+        super().__init__(task, step, unit, made)
+        self._keep, self._ready = keep, False
+        self.held = Held(unit, step.path, step.stage.costly, numbers, counts)  # type: ignore[union-attr]
+        self.after_batch: Callable[[], None] = lambda: None
+        self.prepared: dict[int, Any] = {}
+        self.wanted = np.zeros(unit.rows, dtype=bool)
+        self.poison = self._poisoned()
+        self._buffer: deque[int] = deque()
+        self._first: dict[bytes, int] = {}
+        """Input -> the row that is computed for all rows with it."""
+        self._twins: dict[bytes, list[int]] = {}
+        """Input -> rows that wait for that one."""
+        self._found: dict[bytes, answers.Answer] = {}
+        self._answers = answers.Answers(task.storage, step.path.rpartition("/")[0], task.others.get(step.name, {}))
+
+    def ready(self) -> Map:
+        """The stage after its `setup`, which is run when the first row is lacking: a pass that only folds loads no
+        model."""
+        if not self._ready:
+            step = self.step
+            self.stage = set_up(step.path, step.stage, step.ports, self.unit.storage, self._keep)  # type: ignore[assignment]
+            self._ready = True
+        return self.stage
+
+    def _poisoned(self) -> set[int]:
+        found = set()
+        for index, shard in enumerate(self.unit.shards):
+            rows = self.task.poison.get(shard.id, {}).get(self.name, ())
+            found |= {int(self.unit.edges[index]) + row for row in rows}
+        return found
+
+    def values_of(self, name: str, rows: NDArray[np.int64]) -> tuple[pa.ChunkedArray, pa.Field]:
+        """A column at some rows (ascending); null where there is no value."""
+        field = self.stage.schema().field(name)
+        return self.held.values_of(name, field if self._ready else field.with_type(pa.null()), rows)
+
+    # --- what is lacking ---
+
+    def lacking(self, start: int, stop: int) -> NDArray[np.bool_]:
+        """Rows of a stretch that would be computed if they were alive."""
+        status, marked = self.held.status[start:stop], self.held.marked[start:stop]
+        lacking = status == MISSING
+        if self.name in self.task.retry:
+            reasons = self.task.retry[self.name]
+            again = status == ERROR
+            if reasons:
+                again &= np.isin(self.held.reason[start:stop].astype(str), reasons)
+            lacking |= again & self.held.stored(start, stop)
+        if marked.any():
+            lacking |= marked & ~self._marks(start, stop) & self.held.stored(start, stop)
+        return lacking
+
+    def _marks(self, start: int, stop: int) -> NDArray[np.bool_]:
+        """Rows of a stretch for which something that the stage reads is an error's null, or computed from one."""
+        marks = np.zeros(stop - start, dtype=bool)
+        if not self.step.may_mark:
+            return marks
+        for name in self.stage.reads():
+            maker = self.makers.get(name)
+            if maker is not None:
+                marks |= maker.held.marked[start:stop] | (maker.held.status[start:stop] == ERROR)
+            elif name not in POOL_COLUMNS or any(name in ref.names for ref in self.step.columns.columns):
+                marks |= self.unit.marks(self.step.columns, name)[start:stop]
+        return marks
+
+    def may_need(self) -> NDArray[np.bool_]:
+        """Rows (n,) whose images have to be prepared, as far as can be told before the pass."""
+        alive = np.ones(self.unit.rows, dtype=bool)
+        for member in [self, *self.near]:
+            if member.step.base is not None:
+                alive &= member.outside().alive
+        for member in self.near:
+            if isinstance(member, MapMember) and not member.step.keep_null and not self.task.retry:
+                held = member.held
+                alive &= ~((held.status == UNUSABLE) | ((held.status == ERROR) & ~held.marked))
+        there = self.unit.pool(("offset",)).column(0).is_valid().to_numpy(zero_copy_only=False)
+        rows = np.flatnonzero(alive & (self.lacking(0, self.unit.rows) | self.held.marked) & there)
+        if self.held.input is not None and not self.makers and len(rows):
+            self._look_up(rows)
+            rows = rows[[self.held.input[row] not in self._found for row in rows]]
+        self.wanted[rows] = True
+        if len(rows):
+            self.ready()
+        return self.wanted
+
+    def _look_up(self, rows: NDArray[np.int64]) -> None:
+        """Input digests of rows, and what was computed from these before."""
+        assert self.held.input is not None
+        content = None
+        if self.stage.pixels:
+            content = self.unit.pool(("sha256",)).column(0).take(pa.array(rows)).to_pylist()
+        found = answers.inputs_of(self.values(rows), self.stage.reads(), content)
+        self.held.input[rows] = np.array([*found, None], object)[:-1]
+        shards = np.searchsorted(self.unit.edges, rows, side="right") - 1
+        wanted = {given: self.unit.shards[shard].id for given, shard in zip(found, shards, strict=True)}
+        fresh = {given: shard for given, shard in wanted.items() if given not in self._found}
+        if fresh and not self.task.dry:
+            self._found.update(self._answers.find(fresh))
+
+    # --- going over the rows ---
+
+    def advance(self, stop: int) -> None:
+        start, stop = self.cursor, self._limit(stop)
+        began = time.perf_counter()
+        if start < stop:
+            fate = self._arrive(start, stop)
+            rows = start + np.flatnonzero(fate.alive & self.lacking(start, stop) & ~self.unsure[start:stop])
+            self.cursor = stop
+            self._take(rows)
+            while len(self._buffer) >= self.stage.batch_rows:
+                self._run([self._buffer.popleft() for _ in range(self.stage.batch_rows)])
+                self.after_batch()
+            self._settle()
+        self.seconds += time.perf_counter() - began
+
+    def flush(self) -> None:
+        began = time.perf_counter()
+        if self._buffer:
+            rows = list(self._buffer)
+            self._buffer.clear()
+            self._run(rows)
+        self._settle()
+        self.seconds += time.perf_counter() - began
+
+    def _take(self, rows: NDArray[np.int64]) -> None:
+        """Rows that are needed: found elsewhere, known to fail, or on their way into a batch."""
+        if self.task.dry or not len(rows):
+            return
+        if self.task.aside:
+            self.held.messages[SET_ASIDE] = self.task.aside
+            self._fail(rows.tolist(), ERROR, SET_ASIDE)
+            return
+        if self.held.input is not None:
+            rows = self._reuse(rows)
+        if not self.stage.pixels and not self.poison:
+            self._buffer.extend(rows.tolist())
+            return
+        for row in rows.tolist():
+            if row in self.poison:
+                self._fail([row], ERROR, KILLED)
+            elif not self.stage.pixels or not isinstance(self.prepared.get(row, _NOTHING), Exception):
+                self._buffer.append(row)
+            else:
+                self._lose(row, self.prepared.pop(row, _NOTHING))
+
+    def _lose(self, row: int, error: Exception) -> None:
+        """A row that `prepare` could not do anything with."""
+        if isinstance(error, Failed):
+            self.held.messages[error.kind] = str(error)
+            self._fail([row], ERROR, error.kind)
+        else:
+            self._fail([row], UNUSABLE, redact(error.reason) if isinstance(error, Reject) else "no_data")
+
+    def _reuse(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Copy what is known by its input; of rows with one input, the first is computed and the others follow. Returns
+        the rows to compute."""
+        inputs = self.held.input
+        assert inputs is not None
+        if self.makers or any(inputs[row] is None for row in rows):
+            self._look_up(rows)
+        names = list(self.stage.schema().names)
+        left, hits = [], dict[int, tuple[pa.Table, list[int], list[int]]]()
+        for row in rows.tolist():
+            given = inputs[row]
+            if given in self._found:
+                table, place = self._found[given]
+                _, mine, places = hits.setdefault(id(table), (table, [], []))
+                mine.append(row)
+                places.append(place)
+            elif given in self._first and self.held.has(self._first[given]):
+                self.held.follow(row, self._first[given], names)
+                self._mark([row])
+            elif given in self._first:
+                self._twins.setdefault(given, []).append(row)
+            else:
+                self._first[given] = row
+                left.append(row)
+        for table, mine, places in hits.values():
+            self.held.copy(mine, table, places, names)
+            self._mark(mine)
+        return np.array(left, dtype=np.int64)
+
+    def _mark(self, rows: list[int]) -> None:
+        """Note of rows that have just got their facts whether these come from an error's null."""
+        for row in rows if self.prepared or self.step.may_mark else ():
+            self.prepared.pop(row, None)
+            if self.step.may_mark:
+                self.held.marked[row] = self._marks(row, row + 1)[0]
+
+    def _fail(self, rows: list[int], status: int, reason: str) -> None:
+        made = Produced.without(self.ready().schema(), [status] * len(rows), [reason] * len(rows))
+        self._accept(rows, made)
+
+    def _run(self, rows: list[int]) -> None:
+        stage = self.ready()
+        table = self.values(np.array(rows, dtype=np.int64))
+        prepared = [self.prepared[row] for row in rows] if stage.pixels else []
+        self._accept(rows, run_batch(stage, table, prepared, stage.batch_rows if stage.padded() else 0))
+
+    def _accept(self, rows: list[int], made: Produced) -> None:
+        held = self.held
+        held.add(rows, made.table, made.status, made.reason)
+        held.counters += made.counters
+        held.messages |= made.messages
+        held.count(rows, "computed")
+        held.count(rows, "requests", made.computed)
+        self._mark(rows)
+        if held.input is not None and self._twins:
+            names = list(self.stage.schema().names)
+            for row in rows:
+                for twin in self._twins.pop(held.input[row], ()):
+                    held.follow(twin, row, names)
+                    self._mark([twin])
+
+    def _settle(self) -> None:
+        """What became of the rows that are through."""
+        start, stop = self.resolved, self._buffer[0] if self._buffer else self.cursor
+        if start >= stop:
+            return
+        fate = self.before.slice(start, stop)
+        status = self.held.status[start:stop]
+        if not self.step.keep_null:
+            left = np.flatnonzero(fate.alive & ((status == UNUSABLE) | (status == ERROR)))
+            fate.leave(left, self.step.place, self.held.reason[start:stop][left])
+        if self.step.may_mark or self.step.keep_null:
+            fate.marked |= self.held.marked[start:stop] | (status == ERROR)
+        if self.task.dry:
+            self.unsure[start:stop] |= fate.alive & (status == MISSING)
+        self.after.put(start, fate)
+        self.resolved = stop
+
+    # --- what came out ---
+
+    def publish(self, whole: bool = True) -> bool:
+        """Put what is new into tables; whether values changed because another run was first."""
+        lacks_one = whole and any(not self.held.numbers.get(shard.id, 0) for shard in self.unit.shards)
+        schema = (self.ready() if lacks_one else self.stage).schema()
+        if not self._ready:
+            schema = pa.schema([field.with_type(pa.null()) for field in schema])
+        return self.held.publish(schema, self.stage.hardware() if self._ready else "", whole)
+
+    def result(self, index: int, start: int, stop: int) -> dict[str, Any]:
+        entry = self.entry(start, stop)
+        alive, status = self.before.alive[start:stop], self.held.status[start:stop]
+        for code, counted in ((UNUSABLE, entry.unusable), (ERROR, entry.error)):
+            counted.update(self.held.reason[start:stop][alive & (status == code)].tolist())
+        entry.kept = entry.lost.total() if self.step.keep_null else 0
+        notes = self.held.notes.get(self.unit.shards[index].id)
+        if notes is not None:
+            entry.counters = notes.counters
+        found = {"entry": entry.check(self.name).to_json(), "lacking": int((alive & (status == MISSING)).sum())}
+        found["unsure"] = int((self.unsure & self.before.alive)[start:stop].sum())
+        return found | self.held.said(index) | {"seconds": round(self.seconds / max(1, len(self.unit.shards)), 4)}
+
+
+_NOTHING = LookupError("the row has no image")
