@@ -78,6 +78,7 @@ format: $(STAMP)  ## rewrite the code as ruff would have it
 
 bench: $(STAMP)  ## figures for docs/benchmarks.md, printed; takes minutes
 	@$(BIN)/python -m tests.bench
+	@for name in where facts rules; do $(BIN)/python -m bench.bench_$$name; done
 
 lock:  ## requirements.lock from pyproject.toml: versions and hashes, no registry's name
 	@$(UV) pip compile --quiet --generate-hashes --no-emit-index-url --no-header --no-annotate \

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -24,7 +25,11 @@ def pass_seconds(tree: Path, images: Path, place: Path) -> tuple[int, float]:
     """(rows, seconds) of the pass of one run in a tree's own code."""
     command = [sys.executable, "-m", "curate.cli", "run", "pipelines/quickstart.yaml", "--workspace", str(place)]
     done = subprocess.run(
-        [*command, "--set", f"images={images}"], cwd=tree, capture_output=True, text=True, check=False
+        [*command, "--set", f"images={images}", "--set", "target=200"],
+        cwd=tree,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     found = LINE.search(done.stdout)
     if found is None:
@@ -37,7 +42,7 @@ def main() -> None:
     parser.add_argument("commit", help="the commit to compare with")
     parser.add_argument("--images", type=Path, default=ROOT / ".cache/openclipart/images")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--rows", type=int, default=2000, help="images to take; 0 takes all")
+    parser.add_argument("--rows", type=int, default=2000, help="images to take, at least 500; 0 takes all")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         other, images = Path(folder, "other"), Path(folder, "images")
@@ -50,7 +55,7 @@ def main() -> None:
             for path in files[::step]:
                 place = images / path.relative_to(arguments.images)
                 place.parent.mkdir(parents=True, exist_ok=True)
-                place.symlink_to(path.resolve())
+                shutil.copyfile(path, place)
             times: dict[str, list[float]] = {"before": [], "now": []}
             rows = 0
             for number in range(arguments.repeats):

@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from curate.cli_cluster import cluster
-from curate.cli_common import Workspace, missing, out, show_outputs
+from curate.cli_common import Workspace, missing, opened, out, show_outputs
 from curate.cli_data import data
 from curate.cli_runs import runs
 from curate.cli_text import text
@@ -121,6 +121,7 @@ def _submit(
     pipeline, place = _load(recipe, sets, workspace)
     for stage in options.get("retry", ()):
         _check_retry(pipeline, stage)
+        opened(place)  # where nothing has been computed, nothing is in error
     backend = make_backend(engine, address, cpus)
     console = None if quiet else out
     try:
@@ -184,8 +185,9 @@ def plan(
     from curate.engine.preflight import preflight
     from curate.engine.run import scaled
 
-    options: Options = Options(sample=share(sample))
     pipeline, place = _load(recipe, set_, workspace)
+    # a plan loses nothing: what earlier runs have lost, at every stage, does not end it
+    options = Options(sample=share(sample), failure_budget=float(len(pipeline.nodes)))
     pipeline = scaled(pipeline, options.sample) if options.sample < 1 else pipeline
     storage = open_storage(place)
     if storage.exists("format.json"):

@@ -65,9 +65,9 @@ class Similarity(EncoderMap):
         super().setup(artifacts)
         self._encoder.encode_text([""])
 
-    def padded(self) -> bool:
+    def padded(self) -> int:
         """Texts pass the model in parts of one size (`encoded`), whatever the batch."""
-        return False
+        return 0
 
     def process(self, batch: Batch) -> dict[str, Any]:
         """Raises CurateError where the images' vectors are of another encoder."""

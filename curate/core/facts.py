@@ -96,8 +96,8 @@ def read(storage: Storage, folder: str, shard: str, number: int, columns: list[s
     except (FileNotFoundError, pa.ArrowInvalid, OSError) as error:
         text = " ".join(str(error).split())[:200]
         raise CorruptError(
-            f"{storage.url_of(path)}: this table of facts is corrupt or missing ({text}); remove the folder "
-            f"{folder}/{shard} and run the recipe again"
+            f"{storage.url_of(path)}: this table of facts is corrupt or missing ({text}); remove the "
+            f"folders {folder}/{shard} and masks, and run the recipe again"
         ) from error
 
 
@@ -127,11 +127,12 @@ def rank(table: pa.Table) -> NDArray[np.int8]:
 
 
 def merge(base: pa.Table, fresh: pa.Table) -> tuple[pa.Table, NDArray[np.bool_]]:
-    """Rows of both, in order; of a row that both have, the better one, and of equals the base's. Also which rows of
-    `fresh` (m,) are in the result."""
+    """Rows of both, in order; of a row that both have, the better one, of equals the base's, and of two errors the
+    fresh one. Also which rows of `fresh` (m,) are in the result."""
     rows = np.concatenate([base.column(ROW).to_numpy(), fresh.column(ROW).to_numpy()])
     good = np.concatenate([rank(base), rank(fresh)])
-    order = np.lexsort((np.arange(len(rows)), -good, rows))
+    later = np.arange(len(rows))
+    order = np.lexsort((np.where(good == 0, -later, later), -good, rows))
     first = np.ones(len(order), dtype=bool)
     first[1:] = rows[order][1:] != rows[order][:-1]
     chosen = order[first]
@@ -169,7 +170,7 @@ def publish(
 ) -> Published:
     """Create the table after `number` with the rows of `base` and `fresh`. A writer who finds the name taken reads
     that table, keeps its values, adds what it alone has and tries the next name, or uses that table if nothing of its
-    own is lacking there. An error is never written over another writer's error."""
+    own is lacking there."""
     adopted: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
     mine = fresh.column(ROW).to_numpy().astype(np.int64)
     found_taken = False
@@ -221,30 +222,6 @@ def _is_text(kind: pa.DataType) -> bool:
     while pa.types.is_list(kind) or pa.types.is_large_list(kind):
         kind = kind.value_type
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
-def bitmap(rows: NDArray[np.integer], size: int) -> bytes:
-    """Which of `size` rows are there, a bit each."""
-    there = np.zeros(size, dtype=bool)
-    there[rows] = True
-    return np.packbits(there, bitorder="little").tobytes()
-
-
-def unpacked(bits: bytes, size: int) -> NDArray[np.bool_]:
-    return np.unpackbits(np.frombuffer(bits, np.uint8), count=size, bitorder="little").astype(bool)
-
-
-def summary(table: pa.Table, size: int) -> dict[str, Any]:
-    """What a manifest says of a table: counts by status, and bitmaps of the rows that are there and in error."""
-    status = table.column(STATUS_COLUMN).to_numpy()
-    rows = table.column(ROW).to_numpy()
-    counts = {name: int((status == value).sum()) for value, name in enumerate(STATUS)}
-    return counts | {"known": bitmap(rows, size), "errors": bitmap(rows[status == ERROR], size)}
-
-
-def empty(columns: pa.Schema, costly: bool) -> pa.Table:
-    fields = [*FIXED, *([INPUT_FIELD] if costly else []), *columns]
-    return pa.schema(fields).empty_table()
 
 
 def expanded(table: pa.Table, size: int, names: Iterable[str]) -> pa.Table:

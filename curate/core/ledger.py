@@ -11,6 +11,11 @@ from curate.core.errors import LedgerError
 
 SET_ASIDE = "shard_set_aside"
 """Reason of the rows of a shard that failed for good; it is named in the run's record."""
+RESERVED = frozenset(
+    ("absent", "duplicate_key", "killed", "no_data", "no_items", "not_selected", SET_ASIDE, "tombstone")
+)
+"""Reasons of the engine's own: what leaves with one of them is counted and shown in its own way, so no recipe may give
+one to a filter."""
 
 
 @dataclass

@@ -20,12 +20,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from curate.core.hashing import digest_bytes
+from curate.core.hashing import digest, digest_bytes
 
 ALIVE = -1
 """Place in the DAG of the stage that a row left at, for a row that has left none."""
 ABSENT = "absent"
 """Reason of a child whose parent is not alive: it was never there, and no ledger counts it."""
+NO_ITEM = "no_item"
+"""Said of a place where the column that makes the items is null: there is none to be rejected."""
 NO_ITEMS = "no_items"
 """Reason of a row of which no item is left, where no filter has another."""
 Reasons = NDArray[Any]  # (n,) objects: str or None
@@ -88,11 +90,21 @@ class Fate:
         return met
 
     def reject_items(self, family: str, rows: NDArray[Any], reasons: Sequence[list[str | None] | None]) -> None:
-        """Reasons by place of the family's items, for some rows (indices); earlier ones stand."""
+        """Reasons by place of the family's items, for some rows (indices); earlier ones stand. All rows' lists are
+        kept, those without a reason too: they say how many items a row has."""
         held = self.items.setdefault(family, np.full(len(self.stage), None, object))
         fresh = np.empty(len(rows), object)
-        fresh[:] = [None if found is None or not any(found) else list(found) for found in reasons]
+        fresh[:] = [None if found is None else list(found) for found in reasons]
         held[rows] = _both(held[rows], fresh)
+
+    def reasons(self) -> str:
+        """Digest of who left where and why, per row and item: what reports show beside who is alive."""
+        rows = [(int(stage), reason) for stage, reason in zip(self.stage, self.reason, strict=True) if stage != ALIVE]
+        items = [
+            [family, [list(found) if found and any(found) else [] for found in lists]]
+            for family, lists in sorted(self.items.items())
+        ]
+        return digest([np.packbits(self.alive).tobytes().hex(), rows, items])
 
     def content(self) -> str:
         """Digest of who is alive, per row and item, and what is marked; "" where nobody is. Reasons are not in it."""
@@ -106,7 +118,7 @@ class Fate:
             dead = [
                 f"{row}:{''.join('1' if reason else '0' for reason in lists[row])}"
                 for row in np.flatnonzero(alive)
-                if lists[row] is not None
+                if lists[row] is not None and any(lists[row])
             ]
             if dead:
                 parts.append(f"{family} {' '.join(dead)}".encode())
@@ -167,7 +179,7 @@ def fate_of(table: pa.Table, point: str, order: Mapping[str, int]) -> Fate:
 
 def without_items(column: pa.ChunkedArray, reasons: NDArray[Any]) -> pa.ChunkedArray:
     """A list column in which rejected items are null; `reasons` (n,) by row as `Fate.items` has them."""
-    rows = np.flatnonzero([found is not None for found in reasons])
+    rows = np.flatnonzero([found is not None and any(found) for found in reasons])
     if not len(rows):
         return column
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
@@ -186,12 +198,11 @@ def without_items(column: pa.ChunkedArray, reasons: NDArray[Any]) -> pa.ChunkedA
     return pa.chunked_array([made.cast(array.type)])
 
 
-def item_counts(
-    lengths: NDArray[np.int64], reasons: NDArray[Any] | None, rows: NDArray[np.bool_]
-) -> tuple[int, Counter[str]]:
-    """(items alive, items rejected by reason) among some rows (n,), of lists of `lengths` (n,)."""
-    rejected: Counter[str] = Counter()
-    if reasons is not None:
-        for row in np.flatnonzero(rows):
-            rejected.update(reason for reason in reasons[row] or () if reason)
-    return int(lengths[rows].sum()) - rejected.total(), rejected
+def item_counts(reasons: NDArray[Any] | None, rows: NDArray[np.bool_]) -> tuple[int, Counter[str]]:
+    """(items alive, items rejected by reason) among some rows (n,); places without an item count as neither."""
+    said: Counter[str | None] = Counter()
+    for row in np.flatnonzero(rows) if reasons is not None else ():
+        said.update(reasons[row] or ())  # type: ignore[index]
+    alive = said.pop(None, 0)
+    said.pop(NO_ITEM, 0)
+    return alive, Counter({reason: count for reason, count in said.items() if reason is not None})

@@ -21,10 +21,13 @@ files. Readers use manifests only, so files of an unfinished build are never see
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from typing import Any, Self
 
 import numpy as np
@@ -33,11 +36,11 @@ import pyarrow.parquet as pq
 
 from curate.core.arrays import read_arrays
 from curate.core.contracts import Artifact
-from curate.core.errors import AlreadyExistsError, PinnedError, StorageError
+from curate.core.errors import AlreadyExistsError, CorruptError, PinnedError, StorageError
 from curate.core.hashing import digest_bytes
 from curate.core.ledger import Entry
 from curate.core.spill import Spill
-from curate.core.storage import Storage
+from curate.core.storage import Storage, open_storage
 
 POOL_SCHEMA = pa.schema(
     [
@@ -150,8 +153,68 @@ def pool_base(namespace: str, fingerprint: str) -> str:
     return f"pools/{namespace}/versions/{fingerprint}"
 
 
+GONE = (None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
+"""Of an OSError: the file is not there, or Parquet's reader found no sense in it (it gives no number)."""
+
+
+@contextmanager
+def reading(storage: Storage, path: str, what: str, remedy: str) -> Iterator[None]:
+    """What goes wrong in reading a file, as one line: CorruptError where it is damaged or gone, StorageError where the
+    file system would not give it (that is tried again)."""
+    try:
+        yield
+    except (OSError, pa.ArrowException, ValueError, KeyError) as error:
+        text = "no such file" if isinstance(error, FileNotFoundError) else " ".join(str(error).split())[:200]
+        if isinstance(error, OSError) and error.errno not in GONE:
+            raise StorageError(
+                f"{storage.url_of(path)}: this {what} cannot be read ({text}); mend that and run the same command again"
+            ) from error
+        raise CorruptError(f"{storage.url_of(path)}: this {what} is corrupt or missing ({text}); {remedy}") from error
+
+
+def read_lines(storage: Storage, base: str, columns: list[str] | None = None, file: str = "shards.parquet") -> pa.Table:
+    """The lines of a noun's manifest, one for each shard."""
+    with reading(storage, f"{base}/{file}", "list of shards", f"remove the folder {base} and run the recipe again"):
+        return storage.read_table(f"{base}/{file}", columns=columns)
+
+
+def read_pool(storage: Storage, path: str, columns: list[str] | None = None) -> pa.Table:
+    """The table of a pool's shard, or some columns of it."""
+    parts = path.split("/")
+    remedy = f"restore it, or remove the folder {'/'.join(parts[:-1])} and run the recipe again"
+    if parts[2:3] == ["shards"]:
+        records = " and ".join(f"{'/'.join(parts[:2])}/{name}" for name in ("portions", "repeats"))
+        remedy = f"restore it, or remove it and the folders {records} and run the recipe again"
+    with reading(storage, path, "table of a pool", remedy):
+        return storage.read_table(path, columns=columns)
+
+
+@lru_cache(maxsize=64)
+def bucket_files(url: str, base: str) -> tuple[str, ...]:
+    """Files of a committed selection's buckets, as its manifest counts them: one that is gone is missed."""
+    with reading(open_storage(url), f"{base}/manifest.json", "manifest", "run the recipe again"):
+        manifest = Manifest(**open_storage(url).read_json(f"{base}/manifest.json"))
+    return tuple(f"buckets/{bucket:06d}.parquet" for bucket in range(manifest.extra["buckets"]))
+
+
+def read_selection(
+    storage: Storage, base: str, file: str, columns: list[str] | None = None, **options: Any
+) -> pa.Table:
+    """A bucket of a selection, or its `quotas.parquet`; `options` are those of `Storage.read_table`."""
+    remedy = f"remove the folder {base} and run the recipe again"
+    with reading(storage, f"{base}/{file}", "table of a selection", remedy):
+        return storage.read_table(f"{base}/{file}", columns=columns, **options)
+
+
+def read_index(storage: Storage, base: str, columns: list[str] | None = None, **options: Any) -> pa.Table:
+    """What a committed dataset holds."""
+    path, remedy = f"{base}/index.parquet", f"remove the folder {base} and run the recipe again"
+    with reading(storage, path, "index of a dataset", remedy):
+        return storage.read_table(path, columns=columns, **options)
+
+
 def read_shards(storage: Storage, base: str) -> list[Shard]:
-    rows = storage.read_table(f"{base}/shards.parquet").to_pylist()
+    rows = read_lines(storage, base).to_pylist()
     return [Shard(**{name: row[name] for name in Shard.__dataclass_fields__ if name in row}) for row in rows]
 
 

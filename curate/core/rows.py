@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curate.core import facts
-from curate.core.errors import CorruptError, StorageError
+from curate.core.errors import CorruptError
 from curate.core.masks import ABSENT, Fate, fate_of, without_items
-from curate.core.nouns import POOL_SCHEMA, Shard
+from curate.core.nouns import POOL_SCHEMA, Shard, bucket_files, read_lines, read_pool, read_selection, reading
 from curate.core.storage import Storage, open_storage
 
 POOL_COLUMNS = tuple(name for name in POOL_SCHEMA.names if name != "reject")
@@ -36,6 +36,18 @@ class MaskRef:
 
     base: str
     point: str
+
+
+@dataclass
+class Folded:
+    """What `curate plan` knows of masks and facts that no file has: it stores nothing, and its next pass reads this."""
+
+    fates: dict[tuple[str, str, str], Fate] = field(default_factory=dict)
+    """(mask, point, shard) -> what became of the shard's rows."""
+    numbers: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Manifest of facts -> shard -> number of its highest table (0: it has none, and no row that needs one)."""
+    tables: dict[tuple[str, str], pa.Table] = field(default_factory=dict)
+    """(manifest of facts, shard) -> its table with the answers that a run would copy into it."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +72,14 @@ class Rows:
     """Stage -> place in the DAG."""
     parents: Rows | None = None
     """For a derived pool: the parents' rows. A child whose parent is not alive is absent."""
+    folded: Folded | None = field(default=None, hash=False, compare=False)
+    """In a plan: looked into before files."""
 
     def table(self, shard: Shard, names: tuple[str, ...]) -> pa.Table:
         """All rows of the shard, alive or not: `key` and the named columns; null where a stage has no row."""
         wanted = tuple(dict.fromkeys(("key", *names)))
         own = [name for name in wanted if name in POOL_COLUMNS and not self._maker(name)]
-        table = self.storage.read_table(shard.table, columns=own)
+        table = read_pool(self.storage, shard.table, own)
         for ref in self.columns:
             theirs = [name for name in ref.names if name in wanted]
             if theirs:
@@ -76,21 +90,29 @@ class Rows:
 
     def facts(self, ref: ColumnsRef, shard: Shard, names: list[str]) -> pa.Table:
         """Columns of one upstream stage, a row for each of the shard. CorruptError where its table cannot be read."""
-        number = numbers(self.storage.url, ref.base).get(shard.id, 0)
-        if not number:
-            raise CorruptError(
-                f"{self.storage.url_of(ref.path)}: no facts of {ref.stage!r} for shard {shard.id}; run the recipe again"
-            )
-        table = facts.read(self.storage, ref.path, shard.id, number, [facts.ROW, *names])
-        return facts.expanded(table, shard.rows, names)
+        table = self._table_of(ref, shard, [facts.ROW, *names])
+        if table is not None:
+            return facts.expanded(table, shard.rows, names)
+        if self.folded is not None:  # no row needs them, or a run would have made a table
+            return pa.table({name: pa.nulls(shard.rows) for name in names})
+        raise CorruptError(
+            f"{self.storage.url_of(ref.path)}: no facts of {ref.stage!r} for shard {shard.id}; run the recipe again"
+        )
+
+    def _table_of(self, ref: ColumnsRef, shard: Shard, names: list[str]) -> pa.Table | None:
+        """Columns of an upstream stage's table of facts; None where the shard has none."""
+        folded = self.folded or Folded()
+        if (ref.base, shard.id) in folded.tables:
+            return folded.tables[ref.base, shard.id].select(names)
+        known = folded.numbers[ref.base] if ref.base in folded.numbers else numbers(self.storage.url, ref.base)
+        number = known.get(shard.id, 0)
+        return facts.read(self.storage, ref.path, shard.id, number, names) if number else None
 
     def marks(self, ref: ColumnsRef, shard: Shard) -> NDArray[np.bool_]:
         """Rows (n,) whose facts are an error's null, or computed from one."""
-        number = numbers(self.storage.url, ref.base).get(shard.id, 0)
         marked = np.zeros(shard.rows, dtype=bool)
-        if number:
-            names = [facts.ROW, facts.STATUS_COLUMN, facts.MARKED]
-            table = facts.read(self.storage, ref.path, shard.id, number, names)
+        table = self._table_of(ref, shard, [facts.ROW, facts.STATUS_COLUMN, facts.MARKED])
+        if table is not None:
             marked[table.column(facts.ROW).to_numpy()] = facts.rank(table) < 2
         return marked
 
@@ -127,11 +149,7 @@ class Rows:
 
     def _pool_fate(self, shard: Shard, fate: Fate) -> None:
         names = ["reject"] + (["parent_row"] if self.parents is not None else [])
-        try:
-            table = self.storage.read_table(shard.table, columns=names)
-        except (FileNotFoundError, pa.ArrowInvalid) as error:
-            place, text = self.storage.url_of(shard.table), " ".join(str(error).split())[:200]
-            raise StorageError(f"{place}: this table of a pool is corrupt or missing ({text}); restore it") from error
+        table = read_pool(self.storage, shard.table, names)
         rejects = table.column("reject").to_numpy(zero_copy_only=False)
         left = np.flatnonzero([reason is not None for reason in rejects])
         stage = self.order.get(self.source, 0)
@@ -142,20 +160,15 @@ class Rows:
             fate.leave(gone, stage, [ABSENT] * len(gone))
 
     def _mask(self, ref: MaskRef, shard: Shard) -> Fate:
+        if self.folded is not None and (ref.base, ref.point, shard.id) in self.folded.fates:
+            return self.folded.fates[ref.base, ref.point, shard.id]
         file = mask_files(self.storage.url, ref.base).get(shard.id)
         if file is None:
             raise CorruptError(
-                f"{self.storage.url_of(ref.base)}: this mask has no shard {shard.id}; run the recipe again"
+                f"{self.storage.url_of(ref.base)}: this mask is corrupt or missing (no shard {shard.id}); remove the "
+                f"folder {ref.base} and run the recipe again"
             )
-        try:
-            table = self.storage.read_table(file)
-            return fate_of(table, ref.point, self.order)
-        except (FileNotFoundError, pa.ArrowInvalid, KeyError) as error:
-            text = " ".join(str(error).split())[:200]
-            raise CorruptError(
-                f"{self.storage.url_of(file)}: this mask is corrupt or missing ({text}); remove the folder "
-                f"{file.split('/versions/')[0].rpartition('/')[0]} and run the recipe again"
-            ) from error
+        return read_fates(self.storage, file, (ref.point,), self.order)[ref.point]
 
     def live_table(self, shard: Shard, names: tuple[str, ...]) -> pa.Table:
         """Alive rows only, rejected items null; the schema's metadata says of which `shard` they are."""
@@ -180,34 +193,31 @@ class Rows:
 @lru_cache(maxsize=64)
 def numbers(url: str, base: str) -> dict[str, int]:
     """Shard -> number of the table that a facts manifest names."""
-    table = _lines(url, base, ["id", "number"])
+    table = read_lines(open_storage(url), base, ["id", "number"])
     return dict(zip(table.column("id").to_pylist(), table.column("number").to_pylist(), strict=True))
 
 
 @lru_cache(maxsize=64)
 def mask_files(url: str, base: str) -> dict[str, str]:
     """Shard -> its file of a mask."""
-    table = _lines(url, base, ["id", "file"])
+    table = read_lines(open_storage(url), base, ["id", "file"])
     return dict(zip(table.column("id").to_pylist(), table.column("file").to_pylist(), strict=True))
 
 
-def _lines(url: str, base: str, columns: list[str]) -> pa.Table:
-    storage = open_storage(url)
-    try:
-        return storage.read_table(f"{base}/shards.parquet", columns=columns)
-    except (FileNotFoundError, pa.ArrowInvalid) as error:
-        text = " ".join(str(error).split())[:200]
-        raise CorruptError(
-            f"{storage.url_of(base)}: its list of shards is corrupt or missing ({text}); remove this folder and run "
-            "the recipe again"
-        ) from error
+def read_fates(
+    storage: Storage, file: str, points: Sequence[str], order: Mapping[str, int], row: int | None = None
+) -> dict[str, Fate]:
+    """Point -> what became of a shard's rows, or of one `row`, out of its file of a mask."""
+    remedy = f"remove the folder {file.rpartition('/')[0]} and run the recipe again"
+    with reading(storage, file, "mask", remedy):
+        table = storage.read_table(file)
+        table = table if row is None else table.slice(row, 1)
+        return {point: fate_of(table, point, order) for point in points}
 
 
 def selection_lines(storage: Storage, base: str, shard: Shard) -> pa.Table:
     """Lines of a selection about one shard: row, item, copies, reject."""
     columns = ["row", "item", "copies", "reject"]
     mine = pc.field("shard") == shard.id
-    files = sorted(storage.list(f"{base}/buckets"))
-    return pa.concat_tables(
-        [storage.read_table(f"{base}/buckets/{file}", columns=columns, filters=mine) for file in files]
-    )
+    files = bucket_files(storage.url, base)
+    return pa.concat_tables([read_selection(storage, base, file, columns, filters=mine) for file in files])

@@ -57,10 +57,6 @@ class EncoderMap(Map):
     def preflight(self) -> list[str]:
         return problems(self.encoder)
 
-    def padded(self) -> bool:
-        """A model's last bits depend on how many rows a batch has; `descriptor` computes each row alone."""
-        return self.encoder != "descriptor"
-
     def setup(self, artifacts: Mapping[str, Artifact]) -> None:
         if self.encoder != "descriptor":
             import torch

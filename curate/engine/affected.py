@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.core.nouns import read_shards
+from curate.core.nouns import read_index, read_pool, read_shards
 from curate.core.storage import Storage
 from curate.core.tombstones import COLUMNS, Tombstones
 
@@ -23,7 +23,7 @@ def affected_datasets(storage: Storage, buried: Tombstones) -> dict[str, int]:
     for file in storage.list("datasets"):
         if file.endswith("/manifest.json"):
             base = f"datasets/{file.removesuffix('/manifest.json')}"
-            table = storage.read_table(f"{base}/index.parquet", columns=["key"])
+            table = read_index(storage, base, ["key"])
             hits = pc.unique(table.filter(pc.is_in(table["key"], value_set=wanted))["key"])
             if len(hits):
                 found[base] = len(hits)
@@ -54,6 +54,6 @@ def _hits(storage: Storage, tables: Iterable[str], buried: Tombstones) -> set[st
     """Keys of the buried rows of some tables of pools."""
     found: set[str] = set()
     for path in sorted(tables):
-        table = storage.read_table(path, columns=list(COLUMNS))
+        table = read_pool(storage, path, list(COLUMNS))
         found.update(table["key"].take(pa.array(np.flatnonzero(buried.mask(table)))).to_pylist())
     return found

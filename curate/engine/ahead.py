@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
 
-AHEAD = 2
-"""Chunks that are read and decoded ahead of the one being computed."""
+CHUNKS = 8
+"""Chunks of a batch: it is computed as soon as its last row is there, and not when a whole batch more is."""
+AHEAD = 2 * CHUNKS
+"""Chunks that are read and decoded ahead of the one being computed: two batches."""
 AHEAD_BYTES = 256 << 20
 """Encoded pictures that wait to be decoded, or are being decoded, in bytes; a larger one goes alone."""
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -31,6 +32,10 @@ MOST_FILES = 16
 """Files of about one size in an index, that are then joined."""
 MOST_BYTES = 256 << 20
 """Size from which a file of an index is left as it is."""
+MOST_TABLES = 16
+"""Tables with answers that one stage of a unit keeps in memory."""
+LOOKS = 100
+"""How often an index is listed again because files of it were joined meanwhile."""
 Answer = tuple[pa.Table, int]  # a table of facts, and a row of it
 
 
@@ -53,52 +58,63 @@ def _plain(value: Any) -> Any:
 
 
 class Answers:
-    """What earlier runs and other shards have computed for one stage. `found` is by input."""
+    """What earlier runs and other shards have computed for one stage."""
 
     def __init__(self, storage: Storage, folder: str, own: Mapping[str, Sequence[tuple[str, int]]]) -> None:
         self.storage, self.folder, self.own = storage, folder, own
         """`own`: shard -> (folder of another fingerprint, number of its table)."""
-        self._tables: dict[tuple[str, str, int], tuple[pa.Table, dict[bytes, int]]] = {}
+        self._tables: OrderedDict[tuple[str, str], tuple[pa.Table, dict[bytes, int]] | None] = OrderedDict()
 
     def find(self, wanted: Mapping[bytes, str]) -> dict[bytes, Answer]:
         """Input -> answer, for those of `wanted` (input -> its shard) that have one. Only final rows are answers."""
         found: dict[bytes, Answer] = {}
         for shard in dict.fromkeys(wanted.values()):
             for path, number in self.own.get(shard, ()):
-                table, rows = self._final(path, shard, number)
-                found.update({i: (table, rows[i]) for i, s in wanted.items() if s == shard and i in rows})
+                found |= self._among(path, shard, number, [given for given, of in wanted.items() if of == shard])
         missing = [given for given in wanted if given not in found]
-        if missing:
-            found.update(self._indexed(missing))
+        by_table: dict[tuple[str, str, int], list[bytes]] = {}
+        for line in self._places(missing).to_pylist() if missing else ():
+            by_table.setdefault((line["path"], line["shard"], line["number"]), []).append(line["input"])
+        for (path, shard, number), inputs in by_table.items():
+            found |= self._among(path, shard, number, [given for given in inputs if given not in found])
         return found
 
-    def _final(self, path: str, shard: str, number: int) -> tuple[pa.Table, dict[bytes, int]]:
-        """A table, and the rows of it that are answers, by input."""
-        key = (path, shard, number)
-        if key not in self._tables:
-            table = facts.read(self.storage, path, shard, number)
+    def _among(self, path: str, shard: str, number: int, wanted: Sequence[bytes]) -> dict[bytes, Answer]:
+        """Answers to some inputs out of one table, or out of the shard's highest one if gc has removed it."""
+        held = self._final(path, shard, number) if wanted else None
+        return {} if held is None else {given: (held[0], held[1][given]) for given in wanted if given in held[1]}
+
+    def _final(self, path: str, shard: str, number: int) -> tuple[pa.Table, dict[bytes, int]] | None:
+        """A table, and the rows of it that are answers, by input. The last few tables are kept."""
+        if (path, shard) in self._tables:
+            self._tables.move_to_end((path, shard))
+            return self._tables[path, shard]
+        table = self._read(path, shard, number)
+        held = None
+        if table is not None:
             inputs = table.column(facts.INPUT).to_pylist()
-            good = np.flatnonzero(facts.rank(table) == 2)
-            self._tables[key] = table, {inputs[row]: int(row) for row in good}
-        return self._tables[key]
+            held = table, {inputs[row]: int(row) for row in np.flatnonzero(facts.rank(table) == 2)}
+        self._tables[path, shard] = held
+        while len(self._tables) > MOST_TABLES:
+            self._tables.popitem(last=False)
+        return held
 
-    def _indexed(self, missing: list[bytes]) -> dict[bytes, Answer]:
-        found: dict[bytes, Answer] = {}
-        places = self._places(missing)
-        for line in places.to_pylist():
-            if line["input"] not in found:
-                try:
-                    table, rows = self._final(line["path"], line["shard"], line["number"])
-                except CorruptError:  # gc has removed it since: it is computed again
-                    continue
-                if line["input"] in rows:
-                    found[line["input"]] = table, rows[line["input"]]
-        return found
+    def _read(self, path: str, shard: str, number: int) -> pa.Table | None:
+        """A table holds all rows of those before it, so the highest will do. None where none can be read: what it had
+        is computed again."""
+        try:
+            return facts.read(self.storage, path, shard, number)
+        except CorruptError:
+            there = facts.latest(f"{shard}/{name}" for name in self.storage.list(f"{path}/{shard}"))
+        try:
+            return facts.read(self.storage, path, shard, there[shard]) if there.get(shard, number) != number else None
+        except CorruptError:
+            return None
 
     def _places(self, missing: list[bytes]) -> pa.Table:
         """Lines of the index for these inputs. Files that were joined meanwhile are looked for again."""
         wanted = pa.array(sorted(missing), pa.binary(16))
-        for _ in range(3):
+        for _ in range(LOOKS):
             try:
                 parts = [self._lines(file, wanted) for file in sorted(self.storage.list(f"{self.folder}/{FOLDER}"))]
                 return pa.concat_tables([SCHEMA.empty_table(), *parts])

@@ -51,15 +51,16 @@ class Produced:
 
 
 def run_batch(stage: Map, table: pa.Table, prepared: list[Any], pad: int = 0) -> Produced:
-    """Facts of a batch's rows; filled up to `pad` rows with its last one for stages whose bits depend on the size. A
+    """Facts of a batch's rows; filled up to a multiple of `pad`, for stages whose bits depend on the size. A
     sample that makes `process` raise is found by halving; what succeeded is not computed again."""
     schema = stage.schema()
     rows = table.num_rows
     if rows == 0:
         return Produced.without(schema, [], [])
-    if pad > rows:
-        table = table.take(pa.array([*range(rows), *[rows - 1] * (pad - rows)]))
-        prepared = [*prepared, *prepared[-1:] * (pad - rows)]
+    more = -rows % pad if pad else 0
+    if more:
+        table = table.take(pa.array([*range(rows), *[rows - 1] * more]))
+        prepared = [*prepared, *prepared[-1:] * more]
     batch = Batch(table, prepared)
     try:
         columns = stage.process(batch)

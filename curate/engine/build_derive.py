@@ -20,7 +20,7 @@ from curate.core.contracts import Derive
 from curate.core.errors import InputError
 from curate.core.hashing import digest
 from curate.core.ledger import SET_ASIDE, Entry, total
-from curate.core.nouns import Manifest, Shard, pool_base
+from curate.core.nouns import Manifest, Shard, pool_base, read_lines
 from curate.core.pipeline import Node
 from curate.engine.backend import How, Outcome
 from curate.engine.build_pass import Stretch, killers
@@ -71,7 +71,7 @@ class DeriveBuild:
         manifest = None if self.retry is not None else Manifest.load(self.ctx.storage, base)
         if manifest is None:
             return False
-        said = self.ctx.storage.read_table(f"{base}/{COVERS}", columns=["said"]).column("said").to_pylist()
+        said = read_lines(self.ctx.storage, base, ["said"], COVERS).column("said").to_pylist()
         self.lines = {line["id"]: line for line in map(json.loads, said)}
         for line in self.lines.values():
             self._lose(line)

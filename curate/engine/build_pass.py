@@ -12,7 +12,7 @@ from curate.core import facts
 from curate.core.contracts import Filter, Map, Resources
 from curate.core.hashing import digest
 from curate.core.ledger import SET_ASIDE, Entry, total
-from curate.core.nouns import Manifest, Shard
+from curate.core.nouns import Manifest, Shard, read_lines
 from curate.core.pipeline import Node
 from curate.engine import answers
 from curate.engine.backend import How, Outcome
@@ -115,8 +115,10 @@ def _step(ctx: Context, node: Node, names: set[str]) -> Step:
     inside = tuple(name for name in node.inputs if name in names)
     outside = [name for name in node.inputs if name not in names]
     families = ctx.pipeline.families(node.name)
-    makers = {c: ctx.pipeline.maker(node.name, c) for c in stage.reads()}
     places = stage.places() if isinstance(stage, Filter) else None
+    family = families.get(places, places) if places is not None else ""
+    read = [*stage.reads(), *([family] if family else [])]
+    makers = {column: ctx.pipeline.maker(node.name, column) for column in read}
     return Step(
         node.name,
         ctx.order[node.name],
@@ -129,7 +131,7 @@ def _step(ctx: Context, node: Node, names: set[str]) -> Step:
         ctx.ports(node),
         node.keep_null,
         any(up.keep_null for up in ctx.pipeline.along(node.name)),
-        families.get(places, places) if places is not None else "",
+        family,
         {column: family for column, family in families.items() if column in stage.reads()},
         node.place,
     )
@@ -198,6 +200,8 @@ class PassBuild:
         self.aside: dict[str, str] = {}
         """Shard -> why it was set aside."""
         self.retry = {name: ctx.options.retry[name] for name in self.counts if name in ctx.options.retry}
+        self.dry = ctx.folded is not None
+        """In a plan: nothing is written."""
 
     def reuse(self) -> bool:
         """Whether the mask of these very tables is there: then nothing is lacking, and everything is known."""
@@ -205,7 +209,7 @@ class PassBuild:
         manifest = None if self.retry else Manifest.load(self.ctx.storage, base)
         if manifest is None:
             return False
-        lines = self.ctx.storage.read_table(f"{base}/shards.parquet").to_pylist()
+        lines = read_lines(self.ctx.storage, base).to_pylist()
         self.lines = {line["id"]: json.loads(line["said"]) | {"file": line["file"]} for line in lines}
         self._note(base, manifest, reused=True)
         return True
@@ -215,6 +219,8 @@ class PassBuild:
         known = {} if self.retry else self._earlier_lines()
         work = [shard for shard in self.pool.shards if self.plan.file(shard) not in known]
         self.lines = {s.id: known[self.plan.file(s)] for s in self.pool.shards if self.plan.file(s) in known}
+        for line in self.lines.values():
+            self._lose_again(line)
         with self.ctx.progress.step(" + ".join(self.counts), sum(shard.rows for shard in work)) as step:
             self._bar = step
             self._work_off(self._tasks([shard for shard in work if shard.id not in self.plan.suspects]))
@@ -229,8 +235,8 @@ class PassBuild:
         versions = [name for name in self.ctx.storage.list(folder) if name.endswith("/manifest.json")]
         wanted = {self.plan.file(shard) for shard in self.pool.shards}
         for version in versions[-4:]:
-            table = self.ctx.storage.read_table(f"{folder}/{version.removesuffix('manifest.json')}shards.parquet")
-            for line in table.to_pylist():
+            lines = read_lines(self.ctx.storage, f"{folder}/{version.removesuffix('/manifest.json')}").to_pylist()
+            for line in lines:
                 if line["file"] in wanted:
                     said = json.loads(line["said"])
                     for held in said["steps"].values():
@@ -328,6 +334,11 @@ class PassBuild:
             why = f"{name}: {messages.get(reason, reason)}"
             self.ctx.lose(name, self.ctx.lost.get(name, 0) + entry.error.total(), why, self.whole_rows)
 
+    def _lose_again(self, line: Line) -> None:
+        """The same, of a shard that no task of this run goes over."""
+        for name, said in line["steps"].items():
+            self._lose(name, Entry.from_json(said["entry"]), said.get("messages", {}))
+
     def _suspicious(self, shard: Shard) -> None:
         """A shard whose task died with its process: find the rows that do it, set them to error, and try once more."""
         outcome = self._alone(self._again(shard))
@@ -416,8 +427,12 @@ class PassBuild:
             name: digest([[shard.id, values[shard.id]] for shard in shards if values[shard.id]])
             for name, values in by_shard.items()
         }
+        reasons = {
+            point.name: digest([self.lines[shard.id]["reasons"][point.name] for shard in shards])
+            for point in self.plan.points
+        }
         files = {shard.id: self.lines[shard.id]["file"] for shard in shards}
-        ctx.masks.append(Mask(base, frozenset(self.counts), contents, by_shard, files))
+        ctx.masks.append(Mask(base, frozenset(self.counts), contents, by_shard, files, reasons))
         for node in self.nodes:
             built = ctx.built[node.name]
             built.counts, built.reused, built.mask = self.counts[node.name], reused, base
@@ -428,11 +443,9 @@ class PassBuild:
                 built.counts.rebuilt = bool(built.counts.computed or built.counts.copied)
             else:
                 built.base = base
-                built.manifest = _mask_manifest(node, built, entry, share)
-            if reused:
-                for shard in shards:
-                    said = self.lines[shard.id]["steps"][node.name]
-                    self._lose(node.name, Entry.from_json(said["entry"]), said.get("messages", {}))
+                built.manifest = mask_manifest(node, built, entry, share)
+        for line in self.lines.values() if reused else ():
+            self._lose_again(line)
 
     def _note_map(self, node: Node, built: Built, entry: Entry, seconds: float) -> None:
         """Commit the manifest of the tables that this run reads; what it says of the ledger is this run's alone."""
@@ -441,9 +454,8 @@ class PassBuild:
             said = self.lines[shard.id]["steps"][node.name]
             file = f"{shard.id}/{said['number']:06d}.parquet"
             size = said["bytes"] or self.plan.sizes[node.name].get(file, 0)
-            known = {**said["summary"], "known": bytes.fromhex(said["summary"]["known"])}
-            lines.append(facts.line_of(shard.id, said["number"], shard.rows, known, size))
-        built.base = f"{built.path}/versions/{digest([[line['id'], line['number']] for line in lines])}"
+            lines.append(facts.line_of(shard.id, said["number"], shard.rows, said["summary"], size))
+        built.base = facts_base(built, {line["id"]: line["number"] for line in lines})
         done = sum(line["done"] for line in lines)
         manifest = Manifest(
             "facts",
@@ -456,11 +468,16 @@ class PassBuild:
             bytes=sum(line["bytes"] for line in lines),
             extra={"committed": time.time()},
         )
-        found = manifest.commit(ctx.storage, built.base, lines)
+        found = manifest if self.dry else manifest.commit(ctx.storage, built.base, lines)
         computed = built.counts.computed
         built.manifest = replace(
             found, ledger=entry.check(node.name).to_json(), seconds=seconds, built_rows=computed, rows=entry.after
         )
+
+
+def facts_base(built: Built, numbers: Mapping[str, int]) -> str:
+    """Manifest of a Map's facts, by the number of each shard's table in the order of the pool."""
+    return f"{built.path}/versions/{digest([[shard, number] for shard, number in numbers.items()])}"
 
 
 def killers(rows: int, crashing: Callable[[list[Stretch]], list[Stretch]]) -> list[int]:
@@ -474,7 +491,7 @@ def killers(rows: int, crashing: Callable[[list[Stretch]], list[Stretch]]) -> li
     return sorted(found)
 
 
-def _mask_manifest(node: Node, built: Built, entry: Entry, seconds: float) -> Manifest:
+def mask_manifest(node: Node, built: Built, entry: Entry, seconds: float) -> Manifest:
     stage = node.stage
     return Manifest(
         "mask",

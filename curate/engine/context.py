@@ -16,7 +16,7 @@ from curate.core.hashing import digest
 from curate.core.ledger import Entry
 from curate.core.nouns import FORMAT_OF_POOL, Manifest, Shard
 from curate.core.pipeline import PIN, Node, Pipeline
-from curate.core.rows import ColumnsRef, MaskRef, Rows
+from curate.core.rows import ColumnsRef, Folded, MaskRef, Rows
 from curate.core.storage import Storage
 from curate.core.tombstones import Tombstones
 from curate.engine.backend import HOW, Backend, How, Outcome
@@ -92,6 +92,8 @@ class Mask:
     contents: dict[str, str]
     by_shard: dict[str, dict[str, str]]
     files: dict[str, str]
+    reasons: dict[str, str] = field(default_factory=dict)
+    """Point -> digest of who left where and why: what a report depends on."""
 
 
 @dataclass
@@ -116,6 +118,8 @@ class Context:
     """Whether the stages' resources have been held against what the backend has."""
     removed: dict[str, int] = field(default_factory=dict)
     """Costly stage's folder -> how often gc has removed its answers."""
+    folded: Folded | None = None
+    """In a plan: masks and facts that no file has."""
 
     # --- places and columns ---
 
@@ -161,6 +165,7 @@ class Context:
             families,
             self.order,
             self.pool_upstream(node).parents,
+            self.folded,
         )
 
     def ways(self, inputs: Sequence[str]) -> list[str]:
@@ -298,7 +303,7 @@ class Context:
             if manifest is not None:
                 entry = manifest.entry
                 ledgers.append([name, {**entry.to_json(), "counters": {}}])
-        points = {p: content for mask in self.masks for p, content in mask.contents.items()}
+        points = {p: reasons for mask in self.masks for p, reasons in mask.reasons.items()}
         return [ledgers, sorted(item for item in points.items() if upstream.issuperset(item[0].split("+")))]
 
     def pinned(self) -> dict[str, Built]:

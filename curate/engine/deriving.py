@@ -30,7 +30,7 @@ from curate.core.contracts import Child, Derive, Sample
 from curate.core.errors import AlreadyExistsError, CorruptError, CurateError, Reject
 from curate.core.hashing import canonical, digest, make_child_key
 from curate.core.ledger import SET_ASIDE, Entry
-from curate.core.nouns import POOL_SCHEMA, Shard
+from curate.core.nouns import POOL_SCHEMA, Shard, read_pool
 from curate.core.rows import Rows
 from curate.core.secrets import redact
 from curate.core.storage import Storage
@@ -250,7 +250,7 @@ class _Children:
 
     def _parents(self, rows: list[int]) -> Iterator[tuple[int, dict[str, Any], bytes | None]]:
         task = self.task
-        table = task.storage.read_table(task.shard.table, columns=list(READ)).take(pa.array(rows, pa.int64()))
+        table = read_pool(task.storage, task.shard.table, list(READ)).take(pa.array(rows, pa.int64()))
         parents = table.to_pylist()
         fs, path = locate(task.storage, task.shard)
         spans = [(parent["offset"], parent["size"]) for parent in parents if parent["offset"] is not None]

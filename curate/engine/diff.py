@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow.compute as pc
 
 from curate.core.ledger import Entry
+from curate.core.nouns import bucket_files, read_selection
 from curate.engine.record import Run
 
 
@@ -70,10 +71,8 @@ def _compare(item: StageDiff, one: Mapping[str, Any], two: Mapping[str, Any]) ->
 
 def _keys(run: Run, one: str, two: str) -> tuple[int, int, int]:
     """Bucket by bucket when both have as many (the usual case), so that memory stays that of one bucket."""
-    files = sorted(run.storage.list(f"{one}/buckets")), sorted(run.storage.list(f"{two}/buckets"))
-    pairs = (
-        list(zip([[f] for f in files[0]], [[f] for f in files[1]], strict=True)) if files[0] == files[1] else [files]
-    )
+    files = bucket_files(run.storage.url, one), bucket_files(run.storage.url, two)
+    pairs = [((file,), (file,)) for file in files[0]] if files[0] == files[1] else [files]
     counts = [0, 0, 0]
     for left, right in pairs:
         a, b = _kept(run, one, left), _kept(run, two, right)
@@ -83,9 +82,9 @@ def _keys(run: Run, one: str, two: str) -> tuple[int, int, int]:
     return counts[0], counts[1], counts[2]
 
 
-def _kept(run: Run, base: str, files: list[str]) -> set[str]:
+def _kept(run: Run, base: str, files: Sequence[str]) -> set[str]:
     kept: set[str] = set()
     for file in files:
-        table = run.storage.read_table(f"{base}/buckets/{file}", columns=["key"], filters=pc.field("copies") > 0)
+        table = read_selection(run.storage, base, file, ["key"], filters=pc.field("copies") > 0)
         kept.update(table.column("key").to_pylist())
     return kept

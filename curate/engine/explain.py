@@ -11,10 +11,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.core import facts
-from curate.core.errors import InputError, StorageError
-from curate.core.masks import ABSENT, ALIVE, fate_of
-from curate.core.nouns import Manifest, Shard, read_shards
-from curate.core.rows import mask_files, numbers
+from curate.core.errors import InputError
+from curate.core.masks import ABSENT, ALIVE
+from curate.core.nouns import (
+    Manifest,
+    Shard,
+    bucket_files,
+    read_index,
+    read_lines,
+    read_pool,
+    read_selection,
+    read_shards,
+)
+from curate.core.rows import mask_files, numbers, read_fates
 from curate.core.vectors import from_binary
 from curate.engine.deriving import COVERS, read_record
 from curate.engine.record import Run
@@ -30,7 +39,7 @@ def find(run: Run, wanted: str) -> tuple[str, Shard, int, dict[str, Any]]:
         if not output["base"].startswith("pools/"):
             continue
         for shard in read_shards(run.storage, output["base"]):
-            table = _table(run, shard)
+            table = read_pool(run.storage, shard.table)
             hit = pc.or_(pc.equal(table["source_id"], wanted), pc.equal(table["name"], wanted))
             if len(wanted) >= PREFIX:
                 hit = pc.or_(hit, pc.starts_with(table["key"], wanted))
@@ -44,16 +53,6 @@ def find(run: Run, wanted: str) -> tuple[str, Shard, int, dict[str, Any]]:
         some = ", ".join(hit[3]["key"] for hit in hits[:3])
         raise InputError(f"{wanted!r}: {len(hits)} samples of run {run.run_id} match ({some} …); give more of the key")
     return hits[0]
-
-
-def _table(run: Run, shard: Shard) -> pa.Table:
-    try:
-        return run.storage.read_table(shard.table)
-    except FileNotFoundError:
-        place = run.storage.url_of(shard.table)
-        records = f"{shard.table.split('/shards/')[0]}/portions"
-        text = f"the table of a shard is missing; restore it, or remove {records} and run the recipe again"
-        raise StorageError(f"{place}: {text}") from None
 
 
 def explain(run: Run, wanted: str) -> list[tuple[str, str, dict[str, Any]]]:
@@ -76,14 +75,15 @@ def explain(run: Run, wanted: str) -> list[tuple[str, str, dict[str, Any]]]:
             said.append((name, ops[name], {"not computed": before} if before else _children(run, name, shard, row)))
         elif base.startswith("facts/"):
             known = {"not computed": before} if before else _facts(run, name, shard, row)
-            said.append((name, ops[name], known | ({"reject": left[name]} if name in left else {})))
+            rejected = {"reject": left[name]} if name in left else {}
+            said.append((name, ops[name], known | rejected | items.get(name, {})))
         elif base.startswith("masks/"):
-            verdict = {"not judged": before} if before else {"reject": left.get(name)} | items.get(name, {})
-            said.append((name, ops[name], verdict))
+            verdict = {"not judged": before} if before else {"reject": left.get(name)}
+            said.append((name, ops[name], verdict | items.get(name, {})))
         elif base.startswith("selections/"):
             chosen = _selection(run, base, found["key"])
             left[name] = chosen.get("reject") or ""
-            said.append((name, ops[name], {"not reached": before} if before else chosen))
+            said.append((name, ops[name], ({"not reached": before} if before else chosen) | items.get(name, {})))
         elif base.startswith("datasets/"):
             said.append((name, ops[name], _dataset(run, base, found["key"])))
     return [*said, *((f"parent: {name}", op, about) for name, op, about in behind)]
@@ -100,8 +100,9 @@ def _children(run: Run, name: str, shard: Shard, row: int) -> dict[str, Any]:
     """What a Derive made out of a row."""
     manifest = Manifest.load(run.storage, run.outputs[name]["base"])
     assert manifest is not None
-    covers = run.storage.read_table(f"{run.outputs[name]['base']}/{COVERS}", filters=pc.field("id") == shard.id)
-    record = read_record(run.storage, manifest.extra["derived"], shard.id, covers.column("number")[0].as_py())
+    covers = read_lines(run.storage, run.outputs[name]["base"], ["id", "number"], COVERS).to_pylist()
+    number = next((line["number"] for line in covers if line["id"] == shard.id), 0)
+    record = read_record(run.storage, manifest.extra["derived"], shard.id, number)
     parent = record.parents.get(row)
     if parent is None:
         return {"not computed": "no run has needed it"}
@@ -111,26 +112,28 @@ def _children(run: Run, name: str, shard: Shard, row: int) -> dict[str, Any]:
 
 
 def _left(run: Run, shard: Shard, row: int, pool: str) -> tuple[dict[str, str], dict[str, dict[str, Any]]]:
-    """Stage -> why the row left there, on whatever way; and of item filters, reasons by place."""
+    """Stage -> why the row left there, on whatever way; and stage -> which items have left by then, with reasons by
+    place. A mask does not say at which stage an item left: that is said where it is known, and of no filter."""
     order = {name: place for place, name in enumerate(run.record["stages"])}
     names = list(order)
     left: dict[str, str] = {}
     items: dict[str, dict[str, Any]] = {}
     for base in run.masks():
         manifest = Manifest.load(run.storage, base)
-        file = mask_files(run.storage.url, base).get(shard.id)
-        if manifest is None or file is None:
+        if manifest is None:
             continue
-        table = run.storage.read_table(file).slice(row, 1)
-        for point in manifest.extra["points"]:
-            fate = fate_of(table, point, order)
+        file = mask_files(run.storage.url, base).get(shard.id)
+        if file is None:  # of another pool
+            continue
+        for point, fate in read_fates(run.storage, file, manifest.extra["points"], order, row).items():
             if fate.stage[0] != ALIVE:
                 left[names[fate.stage[0]] if fate.stage[0] else pool] = fate.reason[0]
             for family, lists in fate.items.items():
                 if lists[0] is not None:
                     rejected = [f"{place}: {why}" for place, why in enumerate(lists[0]) if why]
-                    for name in point.split("+"):
-                        items[name] = {f"rejected {family}": rejected}
+                    ways = sorted(point.split("+"), key=lambda name: order[name])
+                    where = "up to here" if len(ways) == 1 else f"where {' and '.join(ways)} meet"
+                    items.setdefault(ways[-1], {})[f"{family} rejected {where}"] = rejected
     return left, items
 
 
@@ -163,10 +166,10 @@ def _short(column: pa.ChunkedArray, kind: pa.DataType) -> Any:
 
 
 def _selection(run: Run, base: str, key: str) -> dict[str, Any]:
-    for file in sorted(run.storage.list(f"{base}/buckets")):
-        table = run.storage.read_table(f"{base}/buckets/{file}", filters=pc.field("key") == key)
+    for file in bucket_files(run.storage.url, base):
+        table = read_selection(run.storage, base, file, filters=pc.field("key") == key)
         if table.num_rows:
-            quota = run.storage.read_table(f"{base}/quotas.parquet")
+            quota = read_selection(run.storage, base, "quotas.parquet")
             unit = table.column("unit")[0].as_py()
             facts = {
                 "unit": unit,
@@ -182,10 +185,9 @@ def _selection(run: Run, base: str, key: str) -> dict[str, Any]:
 
 
 def _dataset(run: Run, base: str, key: str) -> dict[str, Any]:
-    path = f"{base}/index.parquet"
-    if not run.storage.exists(path):
+    if not run.storage.exists(f"{base}/index.parquet"):
         return {"members": "dataset not complete"}
-    table = run.storage.read_table(path, filters=pc.field("key") == key)
+    table = read_index(run.storage, base, filters=pc.field("key") == key)
     files = [name for name in sorted(run.storage.list(base)) if name.endswith(".tar")]
     places = [f"{files[r['shard']]}: {r['name']}.{r['ext']} at byte {r['offset']:,}" for r in table.to_pylist()]
     return {"members": places or "none", "dataset": run.storage.url_of(base)}
@@ -208,5 +210,5 @@ def copies_of(run: Run, key: str) -> list[str]:
             column = columns[next(name for name in columns.column_names if name.endswith("_of"))]
             rows = columns.filter(pc.equal(column, key).fill_null(False)).column(facts.ROW)
             if len(rows) and shard in tables:
-                found += run.storage.read_table(tables[shard], columns=["key"])["key"].take(rows).to_pylist()
+                found += read_pool(run.storage, tables[shard], ["key"])["key"].take(rows).to_pylist()
     return sorted(set(found))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from curate.core import facts, lease
 from curate.core.errors import StorageError
-from curate.core.nouns import Manifest, read_shards
+from curate.core.nouns import Manifest, read_lines, read_shards
 from curate.core.storage import TEMPORARY, Storage
 from curate.engine.answers import FOLDER as INDEX
 from curate.engine.deriving import COVERS
@@ -117,7 +117,7 @@ def _of_output(storage: Storage, output: dict[str, str]) -> set[str]:
         roots |= _states(base)
     elif top == "facts":
         path = base.split("/versions/")[0]
-        table = storage.read_table(f"{base}/shards.parquet", columns=["id", "number"])
+        table = read_lines(storage, base, ["id", "number"])
         roots |= {facts.table_path(path, line["id"], line["number"]) for line in table.to_pylist()}
     elif top == "pools":
         roots |= _of_pool(storage, base, manifest.extra.get("derived", ""))
@@ -137,7 +137,7 @@ def _of_pool(storage: Storage, base: str, derived: str) -> set[str]:
         if shard.parent:
             todo.append(shard.parent_shard())
     if derived:
-        covers = storage.read_table(f"{base}/{COVERS}", columns=["id", "number"]).to_pylist()
+        covers = read_lines(storage, base, ["id", "number"], COVERS).to_pylist()
         roots |= {facts.table_path(derived, line["id"], line["number"]) for line in covers}
     return roots
 
@@ -146,7 +146,7 @@ def _of_mask(storage: Storage, base: str) -> set[str]:
     roots = {base}
     manifest = Manifest.load(storage, base)
     if manifest is not None:
-        table = storage.read_table(f"{base}/shards.parquet", columns=["file"])
+        table = read_lines(storage, base, ["file"])
         roots |= set(table.column("file").to_pylist())
         for other in manifest.extra.get("bases", ()):
             roots |= _of_mask(storage, other)

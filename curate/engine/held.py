@@ -33,6 +33,8 @@ class Held:
         self.reason = np.full(unit.rows, None, object)
         self.marked = np.zeros(unit.rows, dtype=bool)
         self.input: NDArray[Any] | None = np.full(unit.rows, None, object) if costly else None
+        self.own = np.zeros(unit.rows, dtype=bool)
+        """Rows that were computed here, and not copied from where the index leads already."""
         self.notes: dict[str, Notes] = {}
         self.messages: dict[str, str] = {}
         self.counters: Counter[str] = Counter()
@@ -153,7 +155,7 @@ class Held:
     def _publish(self, index: int, shard: Shard, rows: NDArray[np.int64], schema: pa.Schema, notes: Notes) -> bool:
         number = self.numbers.get(shard.id, 0)
         base = self._table(index) if number else None
-        mine = self._facts(index, rows, schema)
+        mine = self.table_of(index, rows, schema)
         tried = {int(row - self.unit.edges[index]): 1 for row in rows[self.status[rows] == ERROR]}
         notes = Notes(notes.counters, tried, notes.messages, notes.device)
         self._remember(shard, rows, number + 1)
@@ -165,7 +167,10 @@ class Held:
         held = made.table.column(facts.ROW).to_numpy() + self.unit.edges[index]
         self._part[rows] = -2 - index
         there = held[self._part[held] == -2 - index]
-        self._place[there] = np.searchsorted(held, there)
+        self._place[there] = places = np.searchsorted(held, there)
+        self.status[there] = made.table.column(facts.STATUS_COLUMN).to_numpy()[places]
+        self.reason[there] = made.table.column(facts.REASON).to_numpy(zero_copy_only=False)[places]
+        self.marked[there] = made.table.column(facts.MARKED).to_numpy(zero_copy_only=False)[places]
         self.counts["repeated"][index] += len(made.adopted)
         return bool(len(made.adopted)) and _differ(mine, made.table, made.adopted)
 
@@ -173,11 +178,11 @@ class Held:
         """Where the answers to new inputs will lie. Said before the table is published: a kill in between leaves a line
         that leads nowhere, and no answer that nobody finds."""
         if self.input is not None and len(rows):
-            final = rows[(self.status[rows] != ERROR) & ~self.marked[rows]]
+            final = rows[(self.status[rows] != ERROR) & ~self.marked[rows] & self.own[rows]]
             lines = [(self.input[row], self.path, shard.id, number) for row in final]
             answers.remember(self.unit.storage, self.path.rpartition("/")[0], lines)
 
-    def _facts(self, index: int, rows: NDArray[np.int64], schema: pa.Schema) -> pa.Table:
+    def table_of(self, index: int, rows: NDArray[np.int64], schema: pa.Schema) -> pa.Table:
         """A table of facts of some rows of a shard."""
         found = [self.values_of(field.name, field, rows) for field in schema]
         columns = pa.table([column for column, _ in found], schema=pa.schema([field for _, field in found]))
@@ -191,7 +196,6 @@ class Held:
         status = self.status[rows]
         codes = (("done", DONE), ("unusable", UNUSABLE), ("error", ERROR))
         summary: dict[str, Any] = {name: int((status == code).sum()) for name, code in codes}
-        summary["known"] = facts.bitmap(np.flatnonzero(status != MISSING), shard.rows).hex()
         before = self.notes[shard.id].messages if shard.id in self.notes else {}
         found = {"number": self.numbers.get(shard.id, 0), "bytes": self._bytes.get(shard.id, 0), "summary": summary}
         found["messages"] = {**before, **self.messages}

@@ -12,9 +12,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from curate.core.contracts import Map
-from curate.core.errors import Reject
-from curate.core.facts import ERROR, MISSING, UNUSABLE
+from curate.core.errors import CurateError, Reject
+from curate.core.facts import DONE, ERROR, MISSING, UNUSABLE
 from curate.core.ledger import SET_ASIDE
+from curate.core.masks import Fate
 from curate.core.rows import POOL_COLUMNS
 from curate.core.secrets import redact
 from curate.engine import answers
@@ -56,12 +57,20 @@ class MapMember(Member):
         self.prepared: dict[int, Any] = {}
         self.wanted = np.zeros(unit.rows, dtype=bool)
         self.poison = self._poisoned()
+        self.todo = np.zeros(unit.rows, dtype=bool)
+        """In a dry pass: rows that would be computed."""
+        self._vague = np.zeros(unit.rows, dtype=bool)
+        """In a dry pass: rows of which nobody knows yet whether they get here."""
         self._buffer: deque[int] = deque()
         self._first: dict[bytes, int] = {}
         """Input -> the row that is computed for all rows with it."""
         self._twins: dict[bytes, list[int]] = {}
         """Input -> rows that wait for that one."""
         self._found: dict[bytes, answers.Answer] = {}
+        self._done = np.zeros(unit.rows, dtype=bool)
+        """Rows that were computed in this pass, whatever came out."""
+        self._looked = np.zeros(unit.rows, dtype=bool)
+        """Rows whose inputs are those of this pass."""
         self._answers = answers.Answers(task.storage, step.path.rpartition("/")[0], task.others.get(step.name, {}))
 
     def ready(self) -> Map:
@@ -142,10 +151,11 @@ class MapMember(Member):
             content = self.unit.pool(("sha256",)).column(0).take(pa.array(rows)).to_pylist()
         found = answers.inputs_of(self.values(rows), self.stage.reads(), content)
         self.held.input[rows] = np.array([*found, None], object)[:-1]
+        self._looked[rows] = True
         shards = np.searchsorted(self.unit.edges, rows, side="right") - 1
         wanted = {given: self.unit.shards[shard].id for given, shard in zip(found, shards, strict=True)}
         fresh = {given: shard for given, shard in wanted.items() if given not in self._found}
-        if fresh and not self.task.dry:
+        if fresh:
             self._found.update(self._answers.find(fresh))
 
     # --- going over the rows ---
@@ -155,27 +165,60 @@ class MapMember(Member):
         began = time.perf_counter()
         if start < stop:
             fate = self._arrive(start, stop)
-            rows = start + np.flatnonzero(fate.alive & self.lacking(start, stop) & ~self.unsure[start:stop])
+            rows = start + np.flatnonzero(self._needed(start, stop, fate))
             self.cursor = stop
             self._take(rows)
-            while len(self._buffer) >= self.stage.batch_rows:
-                self._run([self._buffer.popleft() for _ in range(self.stage.batch_rows)])
+            while len(self._buffer) >= (self.stage.batch_rows if self._fills() else 1):
+                rows_of_batch = min(len(self._buffer), self.stage.batch_rows)
+                self._run([self._buffer.popleft() for _ in range(rows_of_batch)])
                 self.after_batch()
             self._settle()
         self.seconds += time.perf_counter() - began
 
+    def _fills(self) -> bool:
+        """Whether rows wait for a full batch: of cheap stages, others would wait with them for nothing."""
+        return self.stage.costly or (self._ready and self.stage.padded() > 0)
+
+    def _needed(self, start: int, stop: int, fate: Fate) -> NDArray[np.bool_]:
+        """Rows of a stretch to get facts of. In a dry pass, those that may lack what is read are only counted."""
+        lacking = fate.alive & self.lacking(start, stop)
+        if self.task.dry:
+            self._vague[start:stop] = self.unsure[start:stop]
+            self.todo[start:stop] = lacking
+            if self.makers:
+                lacking &= ~self.unsure[start:stop]
+        return lacking
+
+    def _foresee(self, rows: NDArray[np.int64]) -> None:
+        """In a dry pass: rows with an answer get it, as in a run, but nothing is published; of rows with one input, the
+        first would be computed."""
+        if self.held.input is not None:
+            self.todo[rows] = False
+            self.todo[self._reuse(rows)] = True
+
+    def foreseen(self, index: int) -> pa.Table:
+        """A shard's table as a run would publish it, where a dry pass has found answers."""
+        start, stop = self.unit.edges[index : index + 2]
+        rows = start + np.flatnonzero(self.held.status[start:stop] != MISSING)
+        schema = self.stage.schema()
+        if not self._ready:
+            schema = pa.schema([field.with_type(pa.null()) for field in schema])
+        return self.held.table_of(index, rows, schema)
+
     def flush(self) -> None:
         began = time.perf_counter()
-        if self._buffer:
-            rows = list(self._buffer)
-            self._buffer.clear()
+        while self._buffer:
+            rows = [self._buffer.popleft() for _ in range(min(len(self._buffer), self.stage.batch_rows))]
             self._run(rows)
         self._settle()
         self.seconds += time.perf_counter() - began
 
     def _take(self, rows: NDArray[np.int64]) -> None:
         """Rows that are needed: found elsewhere, known to fail, or on their way into a batch."""
-        if self.task.dry or not len(rows):
+        if not len(rows):
+            return
+        if self.task.dry:
+            self._foresee(rows)
             return
         if self.task.aside:
             self.held.messages[SET_ASIDE] = self.task.aside
@@ -207,8 +250,8 @@ class MapMember(Member):
         the rows to compute."""
         inputs = self.held.input
         assert inputs is not None
-        if self.makers or any(inputs[row] is None for row in rows):
-            self._look_up(rows)
+        if not self._looked[rows].all():  # a table's input may be that of an error's null
+            self._look_up(rows[~self._looked[rows]])
         names = list(self.stage.schema().names)
         left, hits = [], dict[int, tuple[pa.Table, list[int], list[int]]]()
         for row in rows.tolist():
@@ -218,10 +261,10 @@ class MapMember(Member):
                 _, mine, places = hits.setdefault(id(table), (table, [], []))
                 mine.append(row)
                 places.append(place)
-            elif given in self._first and self.held.has(self._first[given]):
+            elif given in self._first and self.held.status[self._first[given]] in (DONE, UNUSABLE):
                 self.held.follow(row, self._first[given], names)
                 self._mark([row])
-            elif given in self._first:
+            elif given in self._first and not self._through(self._first[given]):
                 self._twins.setdefault(given, []).append(row)
             else:
                 self._first[given] = row
@@ -230,6 +273,10 @@ class MapMember(Member):
             self.held.copy(mine, table, places, names)
             self._mark(mine)
         return np.array(left, dtype=np.int64)
+
+    def _through(self, row: int) -> bool:
+        """Whether a row that was to be computed has been, to no avail."""
+        return bool(self._done[row])
 
     def _mark(self, rows: list[int]) -> None:
         """Note of rows that have just got their facts whether these come from an error's null."""
@@ -246,11 +293,17 @@ class MapMember(Member):
         stage = self.ready()
         table = self.values(np.array(rows, dtype=np.int64))
         prepared = [self.prepared[row] for row in rows] if stage.pixels else []
-        self._accept(rows, run_batch(stage, table, prepared, stage.batch_rows if stage.padded() else 0))
+        try:
+            made = run_batch(stage, table, prepared, stage.padded())
+        except AssertionError as error:  # the stage's columns are not those of its schema
+            raise CurateError(f"{error}; fix the stage") from error
+        self._accept(rows, made)
 
     def _accept(self, rows: list[int], made: Produced) -> None:
         held = self.held
         held.add(rows, made.table, made.status, made.reason)
+        self._done[rows] = True
+        held.own[rows] = True
         held.counters += made.counters
         held.messages |= made.messages
         held.count(rows, "computed")
@@ -259,7 +312,13 @@ class MapMember(Member):
         if held.input is not None and self._twins:
             names = list(self.stage.schema().names)
             for row in rows:
-                for twin in self._twins.pop(held.input[row], ()):
+                twins = self._twins.pop(held.input[row], [])
+                if twins and held.status[row] == ERROR:  # an error is no answer: the next one tries for itself
+                    self._first[held.input[row]] = twins[0]
+                    self._twins[held.input[row]] = twins[1:]
+                    self._buffer = deque(sorted([*self._buffer, twins[0]]))
+                    continue
+                for twin in twins:
                     held.follow(twin, row, names)
                     self._mark([twin])
 
@@ -276,7 +335,7 @@ class MapMember(Member):
         if self.step.may_mark or self.step.keep_null:
             fate.marked |= self.held.marked[start:stop] | (status == ERROR)
         if self.task.dry:
-            self.unsure[start:stop] |= fate.alive & (status == MISSING)
+            self.unsure[start:stop] |= fate.alive & ((status == MISSING) | self.todo[start:stop])
         self.after.put(start, fate)
         self.resolved = stop
 
@@ -299,8 +358,10 @@ class MapMember(Member):
         notes = self.held.notes.get(self.unit.shards[index].id)
         if notes is not None:
             entry.counters = notes.counters
-        found = {"entry": entry.check(self.name).to_json(), "lacking": int((alive & (status == MISSING)).sum())}
-        found["unsure"] = int((self.unsure & self.before.alive)[start:stop].sum())
+        found = {"entry": entry.check(self.name).to_json(), "lacking": int((alive & self.todo[start:stop]).sum())}
+        found["unsure"] = int((alive & self._vague[start:stop]).sum())
+        if self.task.dry:
+            found["known"] = int((alive & self.held.stored(start, stop) & ~self.todo[start:stop]).sum())
         return found | self.held.said(index) | {"seconds": round(self.seconds / max(1, len(self.unit.shards)), 4)}
 
 

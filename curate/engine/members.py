@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curate.core.contracts import Filter
 from curate.core.errors import CurateError, InputError
 from curate.core.facts import MISSING
 from curate.core.ledger import Entry, ItemEntry
-from curate.core.masks import NO_ITEMS, Fate, item_counts
+from curate.core.masks import NO_ITEM, NO_ITEMS, Fate, item_counts
 from curate.core.rows import Rows
+from curate.core.secrets import redact
 from curate.engine.unit import Unit
 
 if TYPE_CHECKING:
@@ -100,9 +102,29 @@ class Member:
                 table = table.append_column(field, column)
         return table.select(names)
 
+    def value(self, name: str, rows: NDArray[np.int64]) -> pa.ChunkedArray:
+        """A column of the pool or of a stage upstream, at some rows (ascending)."""
+        if name in self.makers:
+            return self.makers[name].values_of(name, rows)[0]
+        return self.unit.columns(self.step.columns, [name]).take(pa.array(rows)).column(0)
+
     def entry(self, start: int, stop: int) -> Entry:
-        before, after = self.before.slice(start, stop).alive, self.after.slice(start, stop).alive
-        return Entry(int(before.sum()), after=int(after.sum()))
+        before, after = self.before.alive[start:stop], self.after.alive[start:stop]
+        entry = Entry(int(before.sum()), after=int(after.sum()))
+        entry.of_items = {family: self._items(family, start, stop) for family in sorted(self.after.items)}
+        return entry
+
+    def _items(self, family: str, start: int, stop: int) -> ItemEntry:
+        """The items of a family: alive in the rows that arrive, rejected one by one here, lost with their row, alive in
+        the rows that go on."""
+        earlier, later = (fate.items.get(family) for fate in (self.before, self.after))
+        arrived, left = self.before.alive[start:stop], ~self.after.alive[start:stop]
+        now = None if later is None else later[start:stop]
+        alive, rejected = item_counts(now, arrived)
+        gone = item_counts(None if earlier is None else earlier[start:stop], arrived)[1]
+        lost = item_counts(now, arrived & left)[0]
+        fresh = rejected - gone
+        return ItemEntry(alive + fresh.total(), fresh, lost, alive - lost)
 
     def lost(self, start: int, stop: int) -> Counter[str]:
         """Rows that left here, by reason."""
@@ -115,7 +137,6 @@ class FilterMember(Member):
 
     def __init__(self, task: PassTask, step: Step, unit: Unit, made: Mapping[str, Member]) -> None:
         super().__init__(task, step, unit, made)
-        self._lengths = np.zeros(unit.rows, dtype=np.int64)
         self._gains = np.zeros(unit.rows, dtype=np.int8)
         """1 where the filter lets a row in that the last run rejected, -1 where it is the other way round."""
 
@@ -131,7 +152,7 @@ class FilterMember(Member):
         rows = np.flatnonzero(fate.alive & ~self.unsure[start:stop])
         if len(rows):
             table = self._seen(start, rows, fate)
-            whys = self._whys(start, rows, fate, self.stage.keep(table))
+            whys = self._whys(start, rows, fate, self._keep(table))
             if self.step.earlier is not None and not self.step.family:
                 before = np.asarray(pa.array(self.step.earlier.keep(table), pa.string()).is_null())
                 self._gains[rows + start] = np.array([why is None for why in whys]).astype(np.int8) - before
@@ -147,6 +168,29 @@ class FilterMember(Member):
         mine = Fate(fate.stage[rows], fate.reason[rows], fate.marked[rows], {f: v[rows] for f, v in fate.items.items()})
         return Rows(self.unit.storage, families=tuple(self.step.families.items())).without_items(table, mine)
 
+    def _of_items(self, start: int, rows: NDArray[np.int64], reasons: list[Any]) -> list[Any]:
+        """Reasons by place, where the column that makes the items is null as well."""
+        root = self.value(self.step.family, rows + start)
+        if not pa.types.is_list(root.type) or not pc.list_flatten(root).null_count:
+            return reasons
+        found: list[Any] = []
+        for there, said in zip(root.to_pylist(), reasons, strict=True):
+            places = zip(there or (), said or (), strict=True)
+            found.append(None if said is None else [NO_ITEM if item is None else why for item, why in places])
+        return found
+
+    def _keep(self, table: pa.Table) -> Any:
+        """What the filter says. An exception is a bug of the filter, or rows that it cannot judge: it ends the run."""
+        try:
+            return self.stage.keep(table)
+        except CurateError:
+            raise
+        except Exception as error:
+            text = redact(f"{type(error).__name__}: {error}")
+            raise CurateError(
+                f"{self.stage.op} cannot judge these rows ({text}); reject them before, or fix it"
+            ) from error
+
     def _whys(self, start: int, rows: NDArray[np.int64], fate: Fate, found: Any) -> list[str | None]:
         """Why each row leaves, or None."""
         reasons = found.to_pylist() if isinstance(found, (pa.Array, pa.ChunkedArray)) else list(found)
@@ -154,7 +198,7 @@ class FilterMember(Member):
             raise AssertionError(f"{self.stage.op}: keep returned {len(reasons)} reasons for {len(rows)} rows")
         if not self.step.family:
             return reasons
-        self._lengths[rows + start] = [len(items or ()) for items in reasons]
+        reasons = self._of_items(start, rows, reasons)
         fate.reject_items(self.step.family, rows, reasons)
         held = fate.items[self.step.family]
         return [_why(items, held[row]) for row, items in zip(rows, reasons, strict=True)]
@@ -162,22 +206,12 @@ class FilterMember(Member):
     def result(self, index: int, start: int, stop: int) -> dict[str, Any]:
         entry = self.entry(start, stop)
         entry.rejected = self.lost(start, stop)
-        if self.step.family and not self.task.dry:
-            entry.of_items = {self.step.family: self._items(start, stop)}
         unsure = int((self.unsure & self.before.alive)[start:stop].sum())
         said = {"entry": entry.check(self.name).to_json(), "unsure": unsure, "seconds": round(self.seconds, 4)}
         if self.step.earlier is not None:
             gains = self._gains[start:stop]
             said |= {"gains": int((gains > 0).sum()), "losses": int((gains < 0).sum())}
         return said
-
-    def _items(self, start: int, stop: int) -> ItemEntry:
-        """The items of alive rows: what earlier filters had left of them, and what this one did."""
-        alive, lengths = self.before.alive[start:stop], self._lengths[start:stop]
-        earlier, later = (fate.items.get(self.step.family) for fate in (self.before, self.after))
-        before, gone = item_counts(lengths, None if earlier is None else earlier[start:stop], alive)
-        after, rejected = item_counts(lengths, None if later is None else later[start:stop], alive)
-        return ItemEntry(before, rejected - gone, 0, after)
 
 
 def _why(found: list[str | None] | None, held: list[str | None] | None) -> str | None:
@@ -186,4 +220,4 @@ def _why(found: list[str | None] | None, held: list[str | None] | None) -> str |
         return NO_ITEMS
     if held is None or not all(held):
         return None
-    return next((reason for reason in found if reason), NO_ITEMS)
+    return next((reason for reason in found if reason and reason != NO_ITEM), NO_ITEMS)

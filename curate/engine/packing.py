@@ -21,7 +21,7 @@ from curate.core.contracts import Pack
 from curate.core.errors import CurateError, Reject, StorageError
 from curate.core.hashing import digest_bytes, ranks
 from curate.core.items import element, per_item
-from curate.core.nouns import Shard, read_shards
+from curate.core.nouns import Shard, read_selection, read_shards
 from curate.core.rows import POOL_COLUMNS, Rows
 from curate.core.storage import Storage, open_storage
 from curate.engine import shuffle
@@ -55,7 +55,7 @@ class PackTask:
 
 def pack_scatter(task: PackTask) -> tuple[int, int]:
     """One bucket of the selection -> its copies, by range of rank. Returns rows and copies."""
-    table = task.storage.read_table(f"{task.selection}/buckets/{task.index:06d}.parquet")
+    table = read_selection(task.storage, task.selection, f"buckets/{task.index:06d}.parquet")
     copies = table.column("copies").to_numpy() * _alive(task, table)
     which = np.repeat(np.arange(table.num_rows), copies)
     first = np.repeat(np.cumsum(copies) - copies, copies)

@@ -5,7 +5,7 @@ the members that it depends on have got: a Map collects the rows that are alive 
 full, a Filter judges at once. So batches are full across chunks and shards, and no row that an earlier member has lost
 is computed. Tables are published in DAG order, then the mask at the points that later steps read.
 
-Images are decoded in threads, a chunk ahead of the models and no more encoded bytes than AHEAD_BYTES. An image is
+Images are decoded in threads, two batches ahead of the models and no more encoded bytes than AHEAD_BYTES. An image is
 prepared for every member that may need it: whether a filter of this same pass rejects it is known too late to spare
 that, but soon enough to spare the model.
 """
@@ -120,21 +120,20 @@ class Adopted(Exception):
 
 def run_pass(task: PassTask) -> list[dict[str, Any]]:
     """What the driver needs to know of each shard."""
-    if task.mark:
-        for shard in task.shards:
-            task.storage.mark(mark_of(task, shard))
     known = {name: dict(numbers) for name, numbers in task.known.items()}
     counts: dict[str, dict[str, Any]] = {step.name: {} for step in task.steps}
-    while True:
-        try:
-            results = _Pass(task, known, counts).run()
-            break
-        except Adopted:  # another run was first with other values: later members look at those
-            continue
-    if task.mark:
-        for shard in task.shards:
-            task.storage.remove(mark_of(task, shard))
-    return results
+    marks = [mark_of(task, shard) for shard in task.shards] if task.mark else []
+    try:
+        for mark in marks:
+            task.storage.mark(mark)
+        while True:
+            try:
+                return _Pass(task, known, counts).run()
+            except Adopted:  # another run was first with other values: later members look at those
+                continue
+    finally:  # what raises has not killed the process
+        for mark in marks:
+            task.storage.remove(mark)
 
 
 def mark_of(task: PassTask, shard: Shard) -> str:
@@ -156,7 +155,7 @@ class _Pass:
                 self.members[step.name] = MapMember(task, step, self.unit, made, keep, numbers, counted)
         self.maps = [member for member in self.members.values() if isinstance(member, MapMember)]
         self.pixel = [] if task.dry or task.aside else [m for m in self.maps if m.stage.pixels]
-        self.chunk = max([member.stage.batch_rows for member in self.pixel], default=0)
+        self.chunk = max([1, *(member.stage.batch_rows // ahead.CHUNKS for member in self.pixel)])
         self.room = ahead.Room(ahead.AHEAD_BYTES)
         self.saved = time.monotonic()
         for member in self.maps:
@@ -167,6 +166,20 @@ class _Pass:
         first, last = self.task.probe or (0, self.unit.rows)
         for member in self.members.values():
             member.start(first, last)
+        try:
+            self._go(first, last)
+        except CurateError:  # it ends the run, and takes nothing along that is computed
+            if not (self.task.probe or self.task.dry):
+                self._publish(whole=False)
+            raise
+        if self.task.probe:
+            return []
+        if not self.task.dry:
+            self._publish()
+        return self._results()
+
+    def _go(self, first: int, last: int) -> None:
+        """Every member over all rows, as far as images are decoded and those before it have got; then to the end."""
         for stop in self._prepared(first, last):
             for member in self.members.values():
                 with member.named():
@@ -175,11 +188,6 @@ class _Pass:
             with member.named():
                 member.advance(last)
                 member.flush()
-        if self.task.probe:
-            return []
-        if not self.task.dry:
-            self._publish()
-        return self._results()
 
     def _save(self) -> None:
         """After a batch of a costly stage: make what is computed durable, now and then."""
@@ -273,7 +281,12 @@ class _Pass:
             found: dict[str, Any] = {"shard": shard.id, "rows": shard.rows, "steps": steps}
             fates = {name: fate.slice(start, stop) for name, fate in points.items()}
             found["contents"] = {name: fate.content() for name, fate in fates.items()}
-            if not self.task.dry:
+            found["reasons"] = {name: fate.reasons() for name, fate in fates.items()}
+            if self.task.dry:
+                found["fates"] = fates
+                copied = [member for member in self.maps if steps[member.name]["copied"]]
+                found["tables"] = {member.name: member.foreseen(index) for member in copied}
+            else:
                 found["file"] = self._save_mask(shard, fates)
             results.append(found)
         return results

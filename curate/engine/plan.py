@@ -12,12 +12,13 @@ from typing import Any
 
 from rich.table import Table
 
-from curate.core import tombstones
+from curate.core import facts, tombstones
 from curate.core.contracts import Derive, Filter, Map, Select, Source
 from curate.core.hashing import digest
 from curate.core.ledger import Entry, total
 from curate.core.nouns import Manifest, Shard, pool_base
 from curate.core.pipeline import Node, Pipeline
+from curate.core.rows import Folded
 from curate.core.storage import Storage
 from curate.engine import build_global, build_pass, pins
 from curate.engine.backend import Backend
@@ -89,7 +90,7 @@ def plan(
     """A line per stage, in the order of the DAG. `exact` folds the masks of all shards instead of a sample."""
     buried = tombstones.load(storage)
     ctx = Context(pipeline, storage, backend, options, buried, Events(storage, "plan"), Progress(None))
-    ctx.portions = portions
+    ctx.portions, ctx.folded = portions, Folded()
     ctx.built |= pins.resolve(pipeline, storage)
     rates, latest = measured(ctx)
     steps = Planner(ctx, latest, exact).walk()
@@ -108,8 +109,10 @@ class Planner:
     def __init__(self, ctx: Context, latest: Mapping[str, dict[str, Any]], exact: bool) -> None:
         self.ctx, self.latest, self.exact = ctx, latest, exact
         self.steps: dict[str, Step] = {}
+        assert ctx.folded is not None
+        self.known = ctx.folded
         self.folded: set[str] = set()
-        """Stages whose mask lies in the workspace, or is known to change nothing."""
+        """Stages of which is known who gets through, and what they say of these: their own, and all upstream."""
 
     def walk(self) -> dict[str, Step]:
         ctx = self.ctx
@@ -171,15 +174,14 @@ class Planner:
                 counts = (entry.before, entry.before, 0, entry.after)
                 self.steps[node.name] = Step(node.name, node.stage.op, "pass", *counts, EXACT)
                 self.folded.add(node.name)
+                self._number(node, {shard: line["steps"][node.name] for shard, line in work.lines.items()})
             self._compare(work, group)
             return
         shards, scale = self._chosen(ctx.pool(group[0]))
         lines = [line for shard in shards for line in self._fold(work, group, shard)]
-        vague = any(said["lacking"] or said["unsure"] for line in lines for said in _maps(line))
         for node in group:
             self.steps[node.name] = self._estimated(node, [line["steps"][node.name] for line in lines], scale)
-        if scale == 1.0 and not vague:
-            self._fix(work, group, lines)
+        self._fix(work, group, lines, scale == 1.0)
 
     def _compare(self, work: build_pass.PassBuild, group: list[Node]) -> None:
         """What changed filters let in and reject, where the masks are there already."""
@@ -221,33 +223,75 @@ class Planner:
     def _estimated(self, node: Node, said: list[dict[str, Any]], scale: float) -> Step:
         entry = total(Entry.from_json(line["entry"]) for line in said)
         unsure = sum(line["unsure"] for line in said)
-        lacking = sum(line.get("lacking", 0) for line in said)
+        lacking, known = (sum(line.get(name, 0) for line in said) for name in ("lacking", "known"))
         certainty = ESTIMATED if scale > 1 or unsure else EXACT
         step = Step(node.name, node.stage.op, "pass", certainty=certainty)
-        step.needed, step.compute = round(scale * entry.before), round(scale * lacking)
-        step.done, step.after = step.needed - step.compute, round(scale * entry.after)
+        step.needed, step.compute, step.done = (round(scale * rows) for rows in (entry.before, lacking, known))
+        step.after = round(scale * entry.after)
         if isinstance(node.stage, Filter):
             step.done, step.compute = round(scale * (entry.before - unsure)), 0
             self._changed(step, said, scale)
+        about = "" if scale == 1.0 else "about "
+        notes = [f"from {SAMPLE} shards"] if scale > 1 else []
         if unsure:
-            step.note = f"{round(scale * unsure):,} rows depend on facts that are not computed yet"
-        elif scale > 1:
-            step.note = f"from {SAMPLE} shards"
-            if step.compute == 0:
-                step.note = f"about 0, {step.note}"
+            notes.append(f"{about}{round(scale * unsure):,} rows depend on facts that are not computed yet")
+        copied = step.needed - step.compute - step.done
+        if copied and isinstance(node.stage, Map):
+            notes.append(f"{about}{copied:,} rows have the answers of others")
+        step.note = "; ".join(notes)
         return step
 
-    def _fix(self, work: build_pass.PassBuild, group: list[Node], lines: list[dict[str, Any]]) -> None:
-        """Nothing is lacking, and every shard was folded: who gets through is known, though no mask is stored."""
-        by_shard = {
-            point.name: {line["shard"]: line["contents"][point.name] for line in lines} for point in work.plan.points
-        }
+    def _fix(self, work: build_pass.PassBuild, group: list[Node], lines: list[dict[str, Any]], whole: bool) -> None:
+        """Who gets through stages that lack nothing is known where every shard was folded (`whole`), though no mask is
+        stored. Of the others nothing is."""
+        ctx = self.ctx
+        for node in group:
+            said = {line["shard"]: line["steps"][node.name] for line in lines}
+            vague = any(one.get("lacking") or one["unsure"] for one in said.values())
+            if not whole or vague or not self.folded.issuperset(node.upstream):
+                del ctx.built[node.name]
+                continue
+            self.folded.add(node.name)
+            entry = total(Entry.from_json(one["entry"]) for one in said.values())
+            ctx.built[node.name].manifest = build_pass.mask_manifest(node, ctx.built[node.name], entry, 0.0)
+            self._number(node, said)
+            self._keep(node, group, lines)
+        points = [point.name for point in work.plan.points if self.folded.issuperset(point.name.split("+"))]
+        by_shard = {name: {line["shard"]: line["contents"][name] for line in lines} for name in points}
         contents = {
             name: digest([[shard.id, values[shard.id]] for shard in work.pool.shards if values[shard.id]])
             for name, values in by_shard.items()
         }
-        names = frozenset(node.name for node in group)
-        self.ctx.masks.append(Mask(f"not stored {len(self.ctx.masks)}", names, contents, by_shard, {}))
+        names = frozenset(node.name for node in group if node.name in self.folded)
+        reasons = {name: digest([line["reasons"][name] for line in lines]) for name in points}
+        mask = Mask(f"not stored {len(ctx.masks)}", names, contents, by_shard, {}, reasons)
+        ctx.masks.append(mask)
+        self.known.fates.update(
+            {(mask.base, name, line["shard"]): line["fates"][name] for name in points for line in lines}
+        )
+
+    def _number(self, node: Node, said: Mapping[str, dict[str, Any]]) -> None:
+        """Which tables hold a Map's facts: a run would list them in a manifest."""
+        built = self.ctx.built[node.name]
+        if isinstance(node.stage, Map):
+            numbers = {shard: one["number"] for shard, one in said.items()}
+            built.base = build_pass.facts_base(built, numbers)
+            self.known.numbers[built.base] = numbers
+
+    def _keep(self, node: Node, group: list[Node], lines: list[dict[str, Any]]) -> None:
+        """Answers that a run would copy into a Map's tables, as far as later passes look at their values."""
+        pipeline, inside = self.ctx.pipeline, {other.name for other in group}
+        read = {
+            column
+            for later in pipeline.nodes.values()
+            if later.name not in inside and (isinstance(later.stage, Filter) or getattr(later.stage, "costly", False))
+            for column in later.stage.reads()  # type: ignore[attr-defined]
+        }
+        for line in lines:
+            table = line["tables"].get(node.name)
+            if table is not None:
+                names = [*facts.FIXED.names, *(name for name in pipeline.columns_of(node.name) if name in read)]
+                self.known.tables[self.ctx.built[node.name].base, line["shard"]] = table.select(names)
 
     # --- derived pools ---
 
@@ -259,17 +303,15 @@ class Planner:
             return step
         build = DeriveBuild(ctx, node)
         build.survey()
-        readable = all(name in self.folded for name in node.inputs)
         if build.reuse():
             entry = _entry(ctx, node)
             step.done, step.needed, step.compute, step.after = entry.before, entry.before, 0, entry.children
             step.certainty = EXACT
-            self.folded |= {node.name} if readable else set()
+            self.folded.add(node.name)
             return step
         del ctx.built[node.name]
         step.needed, step.certainty = self._reaching(node), ESTIMATED
-        if readable:
-            self._lacking(step, build)
+        self._lacking(step, build)
         return step
 
     def _lacking(self, step: Step, build: DeriveBuild) -> None:
@@ -280,9 +322,11 @@ class Planner:
         step.done = step.needed - step.compute
         step.certainty = EXACT if scale == 1.0 else ESTIMATED
         if scale == 1.0 and not step.compute:
-            self.ctx.built[step.stage] = build.built
-            self.ctx.pools[step.stage] = build.pool()
-            step.after = build.entry().children
+            pool, entry, built = build.pool(), build.entry(), build.built
+            built.manifest = replace(build_pass.mask_manifest(build.node, built, entry, 0.0), rows=pool.rows)
+            built.base, built.content = build.version(), pool.fingerprint
+            self.ctx.built[step.stage], self.ctx.pools[step.stage] = built, pool
+            step.after = entry.children
             self.folded.add(step.stage)
 
     # --- global steps ---
@@ -313,22 +357,14 @@ class Planner:
 
     def _blocked(self, node: Node) -> str:
         """What has to be built before anybody knows whether a global step is there: "" if nothing."""
-        masks = {name for mask in self.ctx.masks for name in mask.names}
         for name in node.upstream:
-            there = name in self.folded or (
-                name in masks and isinstance(self.ctx.pipeline.nodes[name].stage, (Map, Filter))
-            )
-            if not there:
+            if name not in self.folded:
                 return f"the mask of {name}" if isinstance(self.ctx.pipeline.nodes[name].stage, (Map, Filter)) else name
         return ""
 
     def _reaching(self, node: Node) -> int | None:
         found = [self.steps[name].after for name in node.inputs]
         return min((rows for rows in found if rows is not None), default=None)
-
-
-def _maps(line: dict[str, Any]) -> list[dict[str, Any]]:
-    return [{"lacking": 0} | said for said in line["steps"].values()]
 
 
 def _entry(ctx: Context, node: Node) -> Entry:
@@ -359,7 +395,7 @@ def table(steps: list[Step]) -> Table:
     shown.add_column("notes")
     for step in steps:
         hours = step.seconds * step.gpus / 3600 if step.seconds is not None and step.gpus else None
-        cells = [step.stage, step.op, step.how, _number(step.done), _number(step.needed), _number(step.compute)]
+        cells = [step.stage, step.op, step.how, _number(step.done), _number(step.needed), _compute(step)]
         cells += [step.certainty, _number(step.seconds, ",.1f"), _number(hours, ".2f", ""), _number(step.bytes)]
         shown.add_row(*cells, _notes(step))
     seconds = sum(step.seconds or 0 for step in steps)
@@ -376,6 +412,11 @@ def _notes(step: Step) -> str:
         about = "" if step.certainty == EXACT else "about "
         changed = [f"changed: lets {about}{step.gains:,} rows in, rejects {about}{step.losses:,} more"]
     return "; ".join([*changed, *([step.note] if step.note else [])])
+
+
+def _compute(step: Step) -> str:
+    """An estimate of nothing is no promise."""
+    return "about 0" if step.compute == 0 and step.certainty != EXACT else _number(step.compute)
 
 
 def _number(value: float | None, form: str = ",", missing: str = "?") -> str:

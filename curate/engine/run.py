@@ -323,6 +323,12 @@ class Runner:
             passed = self._items(node)
         if passed != entry.before:
             raise LedgerError(f"{node.name}: {entry.before:,} rows before, but {node.inputs[0]} let {passed:,} go on")
+        for family in entry.of_items.keys() & parent.entry.of_items.keys():
+            left, found = parent.entry.of_items[family].after, entry.of_items[family].before
+            if left != found:
+                raise LedgerError(
+                    f"{node.name}: {found:,} items of {family} before, but {node.inputs[0]} left {left:,}"
+                )
 
     def _items(self, node: Node) -> int | None:
         """Items that the selection upstream of a pack lets go on; None where it chooses rows."""

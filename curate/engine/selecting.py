@@ -15,7 +15,7 @@ from curate.core import tombstones
 from curate.core.contracts import Select
 from curate.core.hashing import key_words
 from curate.core.ledger import Entry
-from curate.core.nouns import Shard
+from curate.core.nouns import Shard, read_pool
 from curate.core.rows import Rows
 from curate.core.storage import Storage
 from curate.core.tombstones import Tombstones
@@ -72,9 +72,9 @@ def _buried_parents(task: SelectTask, of: Rows, shard: Shard, rows: NDArray[np.i
     any of its columns, which the child does not share."""
     if of.parents is None or not shard.parent or not task.tombstones:
         return np.zeros(len(rows), dtype=bool)
-    parents = task.storage.read_table(shard.table, columns=["parent_row"]).column(0).to_numpy()[rows].astype(np.int64)
+    parents = read_pool(task.storage, shard.table, ["parent_row"]).column(0).to_numpy()[rows].astype(np.int64)
     above = shard.parent_shard()
-    table = task.storage.read_table(above.table, columns=list(tombstones.COLUMNS)).take(pa.array(parents))
+    table = read_pool(task.storage, above.table, list(tombstones.COLUMNS)).take(pa.array(parents))
     return task.tombstones.mask(table) | _buried_parents(task, of.parents, above, parents)
 
 

@@ -21,7 +21,7 @@ from curate.core.contracts import Incoming, Portion, Reduce, Source
 from curate.core.errors import Undecodable
 from curate.core.hashing import digest, digest_bytes, key_words, make_key, rank_below, ranks
 from curate.core.ledger import Entry
-from curate.core.nouns import POOL_SCHEMA, Shard, save_artifact
+from curate.core.nouns import POOL_SCHEMA, Shard, read_pool, save_artifact
 from curate.core.rows import Rows
 from curate.core.storage import Storage, open_storage
 from curate.engine.backend import set_up
@@ -166,7 +166,7 @@ class AmendTask:
 
 def amend_shard(task: AmendTask) -> dict[str, Any]:
     """A shard whose `rows` repeat keys of earlier shards, as a new shard over the same tar that refuses them."""
-    table = task.storage.read_table(task.shard.table)
+    table = read_pool(task.storage, task.shard.table)
     reasons = table.column("reject").to_pylist()
     for row in task.rows:
         reasons[row] = reasons[row] or "duplicate_key"
@@ -196,7 +196,7 @@ def find_repeats(task: RepeatsTask) -> list[tuple[int, int]]:
     """(shard index, row) of live rows whose key an earlier row of the pool has, among the keys of one bucket."""
     words, places = [], []
     for number, shard in enumerate(task.shards):
-        table = task.storage.read_table(shard.table, columns=["key", "reject"])
+        table = read_pool(task.storage, shard.table, ["key", "reject"])
         rows = np.flatnonzero(pc.is_null(table.column("reject")).to_numpy(zero_copy_only=False))
         word = key_words(table.column("key").take(pa.array(rows)).to_pylist())
         mine = word[:, 0] % np.uint64(task.buckets) == task.bucket

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from curate.codec.tars import read_spans
 from curate.core.contracts import Artifact, Map, Pack, Select
 from curate.core.masks import ABSENT, ALIVE, Fate
-from curate.core.nouns import Manifest, Shard, StoredArtifact
+from curate.core.nouns import Manifest, Shard, StoredArtifact, bucket_files, read_selection
 from curate.core.pipeline import Node
 from curate.core.rows import POOL_COLUMNS, MaskRef, Rows
 from curate.core.storage import Storage
@@ -131,7 +131,7 @@ class StoredView:
         return StoredArtifact(self.storage, self.artifacts[stage])
 
     def quotas(self) -> pa.Table | None:
-        return None if self.selection is None else self.storage.read_table(f"{self.selection[1]}/quotas.parquet")
+        return None if self.selection is None else read_selection(self.storage, self.selection[1], "quotas.parquet")
 
     def images(self, keys: Sequence[str]) -> dict[str, bytes]:
         found: dict[str, bytes] = {}
@@ -174,5 +174,5 @@ def _listed(rows: int, items: np.ndarray, values: list[np.ndarray]) -> pa.Array:
 
 
 def selection_rows(storage: Storage, base: str, where: pc.Expression) -> Iterator[pa.Table]:
-    for file in sorted(storage.list(f"{base}/buckets")):
-        yield storage.read_table(f"{base}/buckets/{file}", filters=where)
+    for file in bucket_files(storage.url, base):
+        yield read_selection(storage, base, file, filters=where)

@@ -14,6 +14,7 @@ from pydantic import Field, field_validator
 from curate.core.contracts import Filter, Table
 from curate.core.errors import CurateError
 from curate.core.items import family_of, per_item
+from curate.core.ledger import RESERVED
 from curate.filter.expressions import FUNCTIONS, Expression, parse
 from curate.filter.flat import Flat, flattened
 
@@ -55,6 +56,13 @@ class Where(Filter):
     def _row_wise(cls, sql: str) -> str:
         parse(sql)
         return sql
+
+    @field_validator("reason")
+    @classmethod
+    def _of_the_recipe(cls, reason: str) -> str:
+        if reason in RESERVED:
+            raise ValueError(f"{reason!r} is the engine's own word; expected another, such as too_small")
+        return reason
 
     @property
     def expression(self) -> Expression:

@@ -61,10 +61,15 @@ class Embed(EncoderMap):
         vectors = np.concatenate([np.zeros((0, self._encoder.dim), dtype=np.float32), *parts])
         return embedding_columns(batch, vectors, self.column)
 
+    def padded(self) -> int:
+        """`descriptor` computes each image alone."""
+        return 0 if self.encoder == "descriptor" else self._at_once()
+
     def _at_once(self) -> int:
-        """Images of every pass: at most `batch_size`, and a part of `batch_rows`, so that all passes are equally large
-        and an image has the same vector wherever it stands in a batch."""
-        largest = min(self.batch_size, self.batch_rows)
+        """Images of every pass: at most `batch_size`, on a CPU 16, which is as quick per image; and a part of
+        `batch_rows`, so that all passes are equally large and an image has the same vector wherever it stands."""
+        on_cpu = self.encoder != "descriptor" and self._encoder is not None and str(self._encoder.device) == "cpu"
+        largest = min(self.batch_size, self.batch_rows, 16 if on_cpu else self.batch_rows)
         return max(size for size in range(1, largest + 1) if self.batch_rows % size == 0)
 
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image, ImageEnhance, ImageOps
 
-from curate.cluster.decontaminate import Decontaminate
+from curate.cluster.match import MatchReference
 from curate.cluster.nearest import nearest
 from curate.cluster.reference import ReferenceSet
 from curate.cluster.semantic import SemanticDuplicates
@@ -170,7 +170,7 @@ def contaminated(originals: pa.Table, pools: dict[str, pa.Table]) -> None:
     state = originals.slice(0, count).append_column("source_id", pa.array(names, pa.string()))
     reference = made.finish(made.partial(state))
     for parameters in ({"embedding": None}, {"embedding": "embedding"}):
-        stage = Decontaminate(**parameters)
+        stage = MatchReference(**parameters)
         stage.setup({"against": reference})
         texts = []
         for changed in pools.values():

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.core import masks
-from curate.core.masks import ALIVE, NO_ITEMS, Fate
+from curate.core.masks import ALIVE, NO_ITEM, NO_ITEMS, Fate
 
 ROWS = 5
 ORDER = {"pool": 0, "size": 1, "words": 2, "near": 3}
@@ -197,11 +197,11 @@ def test_rejected_items_are_null_and_places_stay(rows: list[list[tuple[Any, Any]
 @given(LISTS, st.data())
 def test_items_are_counted_once(rows: list[list[tuple[Any, Any]] | None], data: st.DataObject) -> None:
     alive = np.array([data.draw(st.booleans()) for _ in rows], dtype=bool)
-    lengths = np.array([len(row or ()) for row in rows], dtype=np.int64)
     reasons = np.full(len(rows), None, object)
     for index, row in enumerate(rows):
-        reasons[index] = [reason for _, reason in row or ()] if data.draw(st.booleans()) else None
-    left, rejected = masks.item_counts(lengths, reasons, alive)
-    there = [reason for index in np.flatnonzero(alive) for reason in reasons[index] or () if reason]
-    assert rejected == Counter(there) and left == lengths[alive].sum() - len(there)
-    assert masks.item_counts(lengths, None, alive) == (int(lengths[alive].sum()), Counter())
+        said = [data.draw(st.sampled_from([reason, NO_ITEM])) for _, reason in row or ()]
+        reasons[index] = said if data.draw(st.booleans()) else None
+    left, rejected = masks.item_counts(reasons, alive)
+    there = [reason for index in np.flatnonzero(alive) for reason in reasons[index] or () if reason != NO_ITEM]
+    assert rejected == Counter(reason for reason in there if reason) and left == there.count(None)
+    assert masks.item_counts(None, alive) == (0, Counter())

@@ -183,8 +183,9 @@ def test_one_process_goes_on_from_two_ranks(ended, alone, name):
 
 
 def test_a_rank_that_is_killed_ends_the_others_and_the_run_goes_on(ended):
-    assert -signal.SIGKILL in ended.codes[KILLED]
     said = [line for line in ended.said(KILLED) if line.startswith("distill: ")]
+    # torchrun's agent names the rank that it first finds ended: under load that is the other one, which has noticed
+    assert -signal.SIGKILL in ended.codes[KILLED] or (said and ended.codes[KILLED] == [1])
     assert len(said) <= 1  # none where torchrun's agent ends the other rank before it notices
     for line in said:
         assert line.startswith("distill: rank 0 of 2: another rank has ended or has not answered for 600 s")

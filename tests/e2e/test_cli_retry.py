@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ STAGES = {
     "dataset": {"op": f"{TOYS}:PlainPack", "from": "even", "name": "small"},
 }
 OPTIONS = ("-q", "--failure-budget", "0.5")
+FAILING = ("-s", "caption.fails=[' 3', ' 7']")
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +34,7 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a recipe and a workspace in which two captions have failed."""
     folder = tmp_path_factory.mktemp("once")
     (folder / "recipe.yaml").write_text(yaml.safe_dump({"stages": STAGES}, sort_keys=False))
-    said = curate(*_run(folder, "run", "first", "-s", "caption.fails=[' 3', ' 7']"))
+    said = curate(*_run(folder, "run", "first", *FAILING))
     assert (said.code, said.err) == (0, "") and "http_503 2" in said.words
     return folder
 
@@ -100,6 +102,19 @@ def test_a_wrong_word_is_one_line(words: list[str], told: str, once: Path) -> No
     assert told in curate(*named, "-w", once / "workspace").error
 
 
+def test_a_plan_does_not_end_at_the_budget_of_a_run(work: Path) -> None:
+    """Two of 16 rows are in error, more than a hundredth."""
+    said = curate("plan", work / "recipe.yaml", "-w", work / "workspace")
+    assert (said.code, said.err) == (0, "") and "caption rules.caption pass 16 16 0 exact" in said.words
+
+
+def test_retry_makes_no_workspace(once: Path, tmp_path: Path) -> None:
+    place = tmp_path / "new"
+    told = f"curate: {place}: no workspace; check the path, or make one with `curate run`"
+    assert curate("retry", once / "recipe.yaml", "caption", "-w", place).error == told
+    assert not place.exists()
+
+
 def test_du_counts_bytes_and_what_gc_would_free(work: Path) -> None:
     words = curate("du", "-w", work / "workspace").words
     size = sum(path.stat().st_size for path in (work / "workspace").rglob("*") if path.is_file())
@@ -141,3 +156,83 @@ def test_a_workspace_of_the_old_format_is_one_line(work: Path) -> None:
     assert curate("run", work / "recipe.yaml", "-w", place).error == told
     assert curate("plan", work / "recipe.yaml", "-w", place).error == told
     assert curate("status", "-w", place).error == curate("du", "-w", place).error == told
+
+
+# --- damage -----------------------------------------------------------------------------------------------------------
+
+ASKED = ("plan", "explain", "run", "du", "gc", "diff", "status", "datasets")
+EACH, TARS = "even.each=4", "dataset.shard_rows=3"
+MASK, LINES, POOL, SELECTION = "this mask", "this list of shards", "this table of a pool", "this table of a selection"
+DAMAGED = {  # files, what they are called, what the next run changes, and who stumbles over them
+    "masks/*/*.parquet": (MASK, EACH, {"run", "explain"}),
+    "masks/*/versions/*/shards.parquet": (LINES, EACH, {"run", "plan", "explain", "du", "gc"}),
+    "facts/*/*/*/versions/*/shards.parquet": (LINES, EACH, {"run", "explain", "du", "gc"}),
+    "facts/*/*/*/*/0*.parquet": ("this table of facts", EACH, {"explain"}),
+    "pools/*/versions/*/shards.parquet": (LINES, TARS, {"run", "explain", "du", "gc"}),
+    "pools/*/shards/*.parquet": (POOL, EACH, {"run", "explain"}),
+    "selections/*/*/buckets/*.parquet": (SELECTION, TARS, {"run", "explain", "diff"}),
+}
+
+
+@pytest.fixture(scope="module")
+def twice(once: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs, with another selection each."""
+    folder = Path(shutil.copytree(once, tmp_path_factory.mktemp("twice") / "work"))
+    assert curate(*_run(folder, "run", "second", *FAILING, "-s", "even.each=2")).code == 0
+    return folder
+
+
+@pytest.mark.parametrize("how", ["turned", "cut", "gone"])
+@pytest.mark.parametrize("files", DAMAGED)
+def test_damage_is_one_line_and_its_remedy_mends_it(twice: Path, tmp_path: Path, files: str, how: str) -> None:
+    work = Path(shutil.copytree(twice, tmp_path / "work"))
+    place, recipe = work / "workspace", work / "recipe.yaml"
+    what, change, stumble = DAMAGED[files]
+    paths = list(place.glob(files))
+    assert paths
+    for path in paths:
+        _damage(path, how)
+    words = {
+        "run": _run(work, "run", "third", *FAILING, "-s", change),
+        "plan": ["plan", recipe, "-w", place, "-s", change],
+    }
+    words |= {"explain": ["explain", "000003", "-w", place, "--run", "second"]}
+    words |= {"diff": ["diff", "first", "second", "-w", place]}
+    said = {name: curate(*words.get(name, [name, "-w", place])) for name in ASKED}
+    told = rf"curate: {place}/.*: {what} is corrupt or missing \(.+\); .*remove .* and run the recipe again"
+    failed = {name for name in ASKED if said[name].code}
+    assert failed >= stumble
+    for name in sorted(failed):
+        assert re.fullmatch(told, said[name].error), said[name]
+    for attempt in range(20):
+        again = curate(*_run(work, "run", f"mended-{attempt}", *FAILING, "-s", change))
+        if not again.code:
+            break
+        _follow(place, again.error)
+    whole = Path(shutil.copytree(twice, tmp_path / "whole"))
+    assert curate(*_run(whole, "run", "whole", *FAILING, "-s", change)).code == 0
+    found, wanted = work / f"mended-{attempt}.json", whole / "whole.json"
+    assert json.loads(found.read_text())["ledger"] == json.loads(wanted.read_text())["ledger"]
+
+
+def _damage(path: Path, how: str) -> None:
+    data = path.read_bytes()
+    if how == "gone":
+        path.unlink()
+    elif how == "cut":
+        path.write_bytes(data[:100])
+    else:  # the end, where Parquet keeps its schema, stays
+        path.write_bytes(data[:4] + bytes(byte ^ 255 for byte in data[4 : len(data) // 3]) + data[len(data) // 3 :])
+
+
+def _follow(workspace: Path, error: str) -> None:
+    """Do as an error says."""
+    remedy = error.partition("); ")[2]
+    names = re.findall(r"\b(?:facts|masks|pools|selections)/[^ ]+", remedy)
+    names += [error.split(": ")[1].removeprefix(f"{workspace}/")] if "remove it" in remedy else []
+    assert names, error
+    for name in names:
+        if (workspace / name).is_dir():
+            shutil.rmtree(workspace / name)
+        else:
+            (workspace / name).unlink(missing_ok=True)

@@ -104,7 +104,8 @@ def test_short_and_halved_batches_are_filled_up(
     stage = Doubled(unfit=unfit, raises=raises)
     produced = run_batch(stage, table(numbers), [None] * len(numbers), pad)
     assert said(produced) == [expected(number, stage) for number in numbers]
-    assert all(call >= pad for call in Doubled.calls) and Doubled.calls[0] == max(pad, len(numbers))
+    assert all(not pad or call % pad == 0 for call in Doubled.calls)
+    assert Doubled.calls[0] == (-(-len(numbers) // pad) * pad if pad else len(numbers))
 
 
 def test_what_was_prepared_stays_with_its_row() -> None:

@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 import pytest
 
 from curate.core import facts
-from curate.core.contracts import Portion
-from curate.core.errors import BudgetError, CorruptError, LedgerError, StageError
+from curate.core.contracts import Filter, Portion, Table
+from curate.core.errors import BudgetError, CorruptError, CurateError, LedgerError, StageError
 from curate.core.ledger import SET_ASIDE
 from curate.core.pipeline import Pipeline
 from curate.core.storage import open_storage
@@ -26,7 +26,7 @@ from curate.engine.run import Result, run
 from tests.engine import toys, workspaces
 from tests.engine.forks import Drivers
 
-HALF = Options(failure_budget=0.5)
+HALF, TENTH = Options(failure_budget=0.5), Options(failure_budget=0.1)
 KILL_AT_FOURTH = "publish:facts/toy.parity/*/000003.parquet:written"
 """The fourth time that rows are saved: the first time, no row has come as far as this stage."""
 
@@ -80,6 +80,40 @@ def test_errors_beyond_the_budget_end_the_run_again_and_again(workspace: Path) -
     run(pipeline, str(workspace), options=Options(failure_budget=0.2))
     with pytest.raises(BudgetError, match="4 rows were lost"):
         run(pipeline, str(workspace), options=tight)
+
+
+def test_errors_of_an_earlier_run_count_when_the_pool_has_grown(workspace: Path) -> None:
+    """The new shard alone is folded; the rows that are in error in the others are still lost."""
+
+    def pipeline(rows: int) -> Pipeline:
+        return toys.chain(toys.Bad(numbers=(3, 4, 17, 18)), rows=rows, shard_rows=5)
+
+    run(pipeline(20), str(workspace), options=HALF)
+    with pytest.raises(BudgetError, match=r"4 rows were lost to failures, the budget is 3 .*; first: stage_1: Value"):
+        run(pipeline(25), str(workspace), options=TENTH)
+    assert run(pipeline(25), str(workspace), options=HALF).counts["stage_1"].computed == 5
+    with pytest.raises(BudgetError, match="5 rows were lost to failures, the budget is 4 "):
+        run(toys.chain(toys.Bad(numbers=(3, 4, 17, 18, 30)), rows=35, shard_rows=5), str(workspace), options=TENTH)
+
+
+class Boom(Filter):
+    """A filter with a bug."""
+
+    op: ClassVar[str] = "toy.boom"
+
+    def reads(self) -> tuple[str, ...]:
+        return ("brightness",)
+
+    def keep(self, table: Table) -> Any:
+        raise ValueError("boom")
+
+
+@pytest.mark.usefixtures("at_once")
+def test_what_raises_leaves_no_mark_of_a_death(workspace: Path) -> None:
+    """Shards with a mark are computed apart, each in a process of its own, by the next run."""
+    with pytest.raises(CurateError, match="boom"):
+        run(toys.chain(toys.Brightness(), Boom()), str(workspace))
+    assert not list(workspace.glob("masks/*/attempts/*"))
 
 
 def crash(workspace: Path, stage: toys.Stage, **source: Any) -> None:

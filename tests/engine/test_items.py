@@ -229,9 +229,9 @@ def test_the_ledger_counts_items_on_their_own(workspace: Path) -> None:
     ones = sum(len(row) == 1 for row in words.values())
     assert first.rejected == Counter(no_items=sum(not row for row in words.values()), place_0=ones)
     items = first.of_items["words"]
-    gaps = sum(row.count(None) for row in words.values())
     with_any = sum(bool(row) for row in words.values())
-    assert items.rejected == Counter(place_0=with_any, not_there=gaps)
+    assert items.rejected == Counter(place_0=with_any)  # where no word is, none is rejected
+    assert items.before == sum(word is not None for row in words.values() for word in row)
     assert items.after == sum(map(len, left(0).values()))
     assert later.before == first.after == sum(bool(row) for row in left(0).values())
     assert later.of_items["words"].before == items.after
@@ -261,9 +261,20 @@ def test_reports_and_explain_see_who_was_rejected(workspace: Path) -> None:
     assert by["first"] == result.ledger["first"].lost.total() and by["later"] == result.ledger["later"].lost.total()
     found = latest(open_workspace(str(workspace), create=False), None)
     ways = {n: {name: about for name, _, about in explain(found, f"{n:06d}")} for n in (1, 3)}
-    assert ways[1]["first"]["reject"] == "place_0" and ways[1]["later"] == {"not judged": "first: place_0"}
-    rejected = [why for name in ("first", "later") for why in ways[3][name].get("rejected words", [])]
-    assert ways[3]["first"]["reject"] is None and {"0: place_0", "2: place_2"} <= set(rejected)
+    known = {"words rejected up to here": ["0: place_0"]}
+    assert ways[1]["first"]["reject"] == "place_0" and ways[1]["later"] == {"not judged": "first: place_0"} | known
+    assert ways[3]["first"] == {"reject": None}
+    assert {"0: place_0", "2: place_2"} <= set(ways[3]["later"]["words rejected up to here"])
+
+
+def test_explain_says_of_no_filter_what_another_has_rejected(workspace: Path) -> None:
+    """A mask has reasons of items, not who gave them: they are shown once, where the ways meet."""
+    run(judged("first", "last"), str(workspace))
+    found = latest(open_workspace(str(workspace), create=False), None)
+    way = {name: about for name, _, about in explain(found, "000003")}
+    assert way["first"] == {"reject": None}
+    known = "words rejected where first and last meet"
+    assert way["last"].keys() == {"reject", known} and {"0: place_0", "2: place_2"} <= set(way["last"][known])
 
 
 def test_another_filter_computes_no_word_again(workspace: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from curate.core import tombstones
-from curate.core.errors import BudgetError, InputError, StorageError
+from curate.core.errors import BudgetError, CorruptError, InputError
 from curate.core.storage import Storage, open_storage
 from curate.engine.affected import affected_datasets
 from curate.engine.context import Options
@@ -92,7 +92,11 @@ def test_a_shard_without_its_table_is_one_line(workspace: Path) -> None:
     run(toys.chain(), str(workspace), run_id="one")
     table = sorted(workspace.glob("pools/toys/shards/*.parquet"))[0]
     table.unlink()
-    with pytest.raises(StorageError, match=rf"{table.name}: the table of a shard is missing; restore it, or remove"):
+    told = (
+        rf"{table.name}: this table of a pool is corrupt or missing \(no such file\); restore it, or remove it and the "
+        "folders pools/toys/portions and pools/toys/repeats and run the recipe again$"
+    )
+    with pytest.raises(CorruptError, match=told):
         explain(Run.load(open_storage(str(workspace)), "one"), "no such")
 
 

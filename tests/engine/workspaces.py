@@ -96,7 +96,7 @@ def fixed(workspace: str | Path) -> dict[str, list[tuple[str, int, int, int, int
         versions = [(json.loads(path.read_text())["extra"]["committed"], path.parent) for path in paths]
         if versions:
             lines = pq.read_table(max(versions)[1] / "shards.parquet").to_pylist()
-            names = ("id", "rows", "done", "unusable", "error", "known")
+            names = ("id", "rows", "done", "unusable", "error")
             found[str(folder.relative_to(root))] = [tuple(line[name] for name in names) for line in lines]
     return found
 

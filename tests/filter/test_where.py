@@ -13,8 +13,11 @@ from pydantic import ValidationError
 from curate.core.contracts import Filter
 from curate.core.errors import CurateError, RecipeError
 from curate.core.items import places_of
+from curate.core.ledger import RESERVED, SET_ASIDE
+from curate.core.masks import ABSENT, NO_ITEMS
 from curate.core.pipeline import build_stage
 from curate.core.registry import resolve
+from curate.engine.batches import KILLED
 from curate.filter.where import Where
 
 SIZES = "least(width, height) >= 256 and aspect < 3"
@@ -50,6 +53,23 @@ def reasons(stage: Where, rows: pa.Table) -> list[Any]:
 
 def sizes(*rows: tuple[Any, ...]) -> pa.Table:
     return table(**dict(zip(("width", "height", "aspect"), map(list, zip(*rows, strict=True)), strict=True)))
+
+
+@pytest.mark.parametrize("reason", sorted(RESERVED))
+def test_the_engines_own_words_are_no_reason(reason: str) -> None:
+    def fail(field: str, text: str) -> RecipeError:
+        return RecipeError(f"{field}: {text}")
+
+    with pytest.raises(
+        RecipeError, match=f"^reason: .*'{reason}' is the engine's own word; expected another, "
+    ) as error:
+        build_stage("filter.where", {"keep": "width > 3", "reason": reason}, fail)
+    assert "\n" not in str(error.value)
+    assert where(SIZES, reason=f"{reason}_too").reason == f"{reason}_too"
+
+
+def test_every_word_of_the_engine_is_reserved() -> None:
+    assert {ABSENT, NO_ITEMS, KILLED, SET_ASIDE, "not_selected", "tombstone", "no_data", "duplicate_key"} == RESERVED
 
 
 def test_rows_by_an_expression() -> None:

@@ -32,11 +32,10 @@ def test_from_texts_to_a_balanced_dataset(tmp_path: Path) -> None:
     result = run(pipeline(), str(tmp_path))
     output = Output(str(tmp_path), result)
     rows = output.selection("sample")
-    said = {
-        key: texts or []
-        for pool, columns in output.tables("said")
-        for key, texts in zip(pool["key"].to_pylist(), columns["said"].to_pylist(), strict=True)
-    }
+    said = {}
+    for shard, table in output.facts("said"):
+        keys = output.keys(shard)
+        said |= {keys[line["_row"]]: line["said"] or [] for line in table.to_pylist()}
     texts = {(row["key"], row["item"]): said[row["key"]][int(row["item"]) :][:1] for row in rows}
     assert all((row["reject"] == "no_text") == (texts[row["key"], row["item"]] in ([], [None])) for row in rows)
     assert all((row["unit"] > 0) == bool(texts[row["key"], row["item"]] and row["expected"]) for row in rows)
@@ -45,7 +44,8 @@ def test_from_texts_to_a_balanced_dataset(tmp_path: Path) -> None:
     assert [quota["count"] for quota in quotas] == [units[unit] for unit in range(len(quotas))]
     index = open_storage(result.outputs["dataset"]).read_table("index.parquet").to_pylist()
     made = Counter((row["key"], row["item"]) for row in index)
-    empty = {row["key"] for pool, _ in output.tables("said") for row in pool.to_pylist() if not row["size"]}
+    pools = [output.storage.read_table(shard.table).to_pylist() for shard in output.shards]
+    empty = {row["key"] for pool in pools for row in pool if not row["size"]}
     wanted = Counter({(row["key"], row["item"]): row["copies"] for row in rows if row["key"] not in empty})
     assert made == +wanted and max(made.values()) > 1
     assert all(row["says"] == said[row["key"]][int(row["item"])] for row in index)

@@ -86,10 +86,10 @@ class Map(Stage):
         `places` (curate.core.items)."""
         raise NotImplementedError
 
-    def padded(self) -> bool:
-        """Whether every batch is filled up to `batch_rows`, because a row's last bits depend on the batch's size
-        (models on accelerators). Called after `setup`."""
-        return False
+    def padded(self) -> int:
+        """Batches are filled up to a multiple of so many rows, where a row's last bits depend on how many are computed
+        at once (models); 0 where they do not. Called after `setup`."""
+        return 0
 
     def hardware(self) -> str:
         """Model of the device that computes, where it may change a result's last bits; noted in the tables. Called

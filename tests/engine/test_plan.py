@@ -1,0 +1,262 @@
+"""`curate plan`: what it says a run would do is what the run then does, and it writes nothing."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from rich.console import Console
+
+from curate.core.contracts import Filter, Table
+from curate.core.pipeline import Pipeline
+from curate.core.storage import open_workspace
+from curate.engine.context import Options
+from curate.engine.local import LocalBackend
+from curate.engine.plan import ESTIMATED, EXACT, SAMPLE, UNKNOWN, Step, plan, table
+from curate.engine.preflight import preflight
+from curate.engine.run import Result, run
+from tests.engine import derived, experiment, toys
+from tests.engine.experiment import IMAGES, SHARD_ROWS
+from tests.engine.test_items import Words
+
+SMALL = IMAGES // 4
+"""Images of the experiment that a high threshold rejects."""
+
+
+def planned(pipeline: Pipeline, workspace: Path, *, exact: bool = False) -> dict[str, Step]:
+    """The plan by stage; the workspace stays as it was, to the byte and to the nanosecond."""
+    storage = open_workspace(str(workspace))
+    before = everything(workspace)
+    steps = plan(pipeline.check(), storage, Options(), LocalBackend(), preflight(pipeline, storage), exact)
+    assert everything(workspace) == before
+    return {step.stage: step for step in steps}
+
+
+def everything(workspace: Path) -> dict[str, int]:
+    return {str(path): path.stat().st_mtime_ns for path in workspace.rglob("*")}
+
+
+def shown(steps: dict[str, Step]) -> str:
+    console = Console(width=250, file=io.StringIO(), record=True)
+    console.print(table(list(steps.values())))
+    return console.export_text()
+
+
+def assert_nothing_to_do(steps: dict[str, Step]) -> None:
+    found = {name: (step.compute, step.certainty) for name, step in steps.items()}
+    assert found == dict.fromkeys(steps, (0, EXACT))
+
+
+def computed(result: Result) -> dict[str, int]:
+    return {name: said["computed"] for name, said in result.stages().items() if said["computed"]}
+
+
+# --- masks that no file has ---
+
+
+def test_a_threshold_that_rejects_nobody_leaves_nothing_to_do(workspace: Path) -> None:
+    """Behind Maps that read an artifact, too: the next pass of the plan reads what the first one has folded."""
+    run(experiment.pipeline(min_side=32), str(workspace))
+    steps = planned(experiment.pipeline(min_side=experiment.SMALL), workspace)
+    assert_nothing_to_do(steps)
+    assert steps["contrast"].done == steps["contrast"].needed == IMAGES
+    result = run(experiment.pipeline(min_side=experiment.SMALL), str(workspace))
+    assert computed(result) == {} and result.reused["page"]
+
+
+def test_a_threshold_that_rejects_some_leaves_the_global_stages_to_do(workspace: Path) -> None:
+    run(experiment.pipeline(min_side=32), str(workspace))
+    steps = planned(experiment.pipeline(min_side=60), workspace)
+    for name in ("embed", "caption", "echo", "parity"):
+        step = steps[name]
+        assert (step.done, step.needed, step.compute, step.certainty) == (IMAGES - SMALL, IMAGES - SMALL, 0, EXACT)
+    assert (steps["total"].done, steps["total"].compute) == (0, IMAGES - SMALL)
+    for name in ("contrast", "even", "dataset", "page"):
+        assert (steps[name].compute, steps[name].certainty) == (None, UNKNOWN)
+    assert steps["contrast"].note == "depends on total"
+
+
+def test_what_lacks_nothing_is_known_beside_what_lacks_something(workspace: Path) -> None:
+    """Another branch of the same pass lacks a stage: that does not make the first one's global stages unknown."""
+    made = toys.pipeline(pool__rows=20)
+    run(made, str(workspace))
+    changed = toys.pipeline(pool__rows=20, light__darkest=-1.0).add("other", toys.Costly(column="other"), "light")
+    steps = planned(changed, workspace)
+    assert (steps.pop("other").compute, steps["page"].compute) == (20, 0)
+    assert_nothing_to_do(steps)
+
+
+@pytest.fixture
+def many(workspace: Path) -> Path:
+    """A workspace with more shards than an estimate takes."""
+    run(of_many(0.0), str(workspace))
+    return workspace
+
+
+def of_many(darkest: float) -> Pipeline:
+    return toys.pipeline(pool__rows=2 * SAMPLE + 2, pool__shard_rows=2, light__darkest=darkest)
+
+
+def test_of_many_shards_a_sample_is_estimated_and_nothing_promised(many: Path) -> None:
+    steps = planned(of_many(-1.0), many)
+    assert (steps["dear"].compute, steps["dear"].certainty) == (0, ESTIMATED)
+    assert (steps["page"].compute, steps["page"].certainty) == (None, UNKNOWN)
+    [line] = [line for line in shown(steps).splitlines() if "toy.costly" in line]
+    assert "about 0" in line and f"from {SAMPLE} shards" in line
+
+
+def test_of_many_shards_all_are_folded_when_asked_to(many: Path) -> None:
+    steps = planned(of_many(-1.0), many, exact=True)
+    assert_nothing_to_do(steps)
+    assert "about" not in shown(steps)
+
+
+def test_a_derived_pool_is_folded_too(workspace: Path) -> None:
+    """A stricter filter of the parents, never run: all children are there, and who is alive decides the rest."""
+    run(derived.pipeline(), str(workspace))
+    assert_nothing_to_do(planned(derived.pipeline(light__darkest=-1.0), workspace))
+    strict = derived.pipeline(light__darkest=125.0)
+    steps = planned(strict, workspace)
+    for name in ("tiles", "shade", "lit", "parity"):
+        assert (steps[name].compute, steps[name].certainty) == (0, EXACT)
+    assert steps["lit"].needed == 2 * 12
+    assert steps["total"].compute == steps["lit"].needed == run(strict, str(workspace)).ledger["lit"].before
+
+
+def test_a_report_on_a_derived_pool_is_found_by_what_it_shows(workspace: Path) -> None:
+    """The list of the derived pool's versions is gone, but not its tables: the report still has its fingerprint."""
+    run(derived.pipeline(), str(workspace))
+    shutil.rmtree(workspace / "pools" / "tiles" / "versions")
+    assert_nothing_to_do(planned(derived.pipeline(), workspace))
+
+
+def test_a_report_on_items_is_found_by_what_it_shows(workspace: Path) -> None:
+    """Its ledger counts items, so the plan's has to count them too."""
+
+    def made(darkest: float, longest: int) -> Pipeline:
+        found = Pipeline().add("pool", toys.Numbers(namespace="toys", rows=20)).add("words", Words(), "pool")
+        found.add("bright", toys.Brightness(), "words").add("light", toys.Light(darkest=darkest), "bright")
+        found.add("short", Short(longest=longest), "light").add("parity", toys.Parity(), "short")
+        found.add("even", toys.Even(), "parity").add("dataset", toys.PlainPack(), "even")
+        return found.add("page", toys.Page(), "dataset").check()
+
+    result = run(made(0.0, 3), str(workspace))
+    assert result.ledger["short"].of_items["words"].rejected == {"long": 14}
+    assert_nothing_to_do(planned(made(-1.0, 3), workspace))
+    assert planned(made(-1.0, 2), workspace)["page"].certainty == UNKNOWN
+
+
+class Short(Filter):
+    """Rejects words of more than so many letters."""
+
+    op: ClassVar[str] = "toy.short"
+    longest: int = 3
+
+    def reads(self) -> tuple[str, ...]:
+        return ("words",)
+
+    def places(self) -> str | None:
+        return "words"
+
+    def keep(self, table: Table) -> Any:
+        words = table.column("words").to_pylist()
+        return [
+            row and [None if word is None or len(word) <= self.longest else "long" for word in row] for row in words
+        ]
+
+
+def test_nothing_is_written_even_where_a_manifest_is_gone(workspace: Path) -> None:
+    made = experiment.pipeline()
+    run(made, str(workspace))
+    for folder in workspace.glob("facts/*/*/*/versions"):
+        shutil.rmtree(folder)
+    assert_nothing_to_do(planned(made, workspace))
+    assert_nothing_to_do(planned(experiment.pipeline(min_side=experiment.SMALL), workspace))
+
+
+# --- answers ---
+
+
+def embedding(namespace: str, **source: int) -> Pipeline:
+    made = Pipeline().add("pool", experiment.Sizes(namespace=namespace, **source))
+    return made.add("embed", experiment.Embed(), "pool").check()
+
+
+def test_answers_of_another_pool_are_not_computed_again(workspace: Path) -> None:
+    run(embedding("first"), str(workspace))
+    run(Pipeline().add("pool", experiment.Sizes(namespace="second")), str(workspace))
+    step = planned(embedding("second"), workspace)["embed"]
+    assert (step.done, step.needed, step.compute, step.certainty) == (0, IMAGES, 0, EXACT)
+    assert step.note == "128 rows have the answers of others"
+    said = run(embedding("second"), str(workspace)).stages()["embed"]
+    assert (said["computed"], said["copied"]) == (0, IMAGES)
+    step = planned(embedding("second"), workspace)["embed"]
+    assert (step.done, step.compute, step.note) == (IMAGES, 0, "")
+
+
+def test_images_that_repeat_within_a_shard_are_computed_once(workspace: Path) -> None:
+    made = embedding("rules", distinct=8, rows=SHARD_ROWS)
+    run(Pipeline().add("pool", made.nodes["pool"].stage), str(workspace))
+    step = planned(made, workspace)["embed"]
+    assert (step.needed, step.compute) == (SHARD_ROWS, 8)
+    assert computed(run(made, str(workspace))) == {"embed": 8}
+
+
+def test_answers_are_looked_up_where_nobody_knows_yet_who_arrives(workspace: Path) -> None:
+    """An estimate: `inspect` lacks every row of the second pool, and `size` may reject any."""
+    run(experiment.pipeline(namespace="first"), str(workspace))
+    run(Pipeline().add("pool", experiment.Sizes(namespace="second")), str(workspace))
+    steps = planned(experiment.pipeline(namespace="second"), workspace)
+    assert (steps["inspect"].compute, steps["inspect"].certainty) == (IMAGES, EXACT)
+    assert (steps["embed"].compute, steps["embed"].certainty) == (0, ESTIMATED)
+    assert (steps["caption"].compute, steps["caption"].certainty) == (IMAGES, ESTIMATED)
+
+
+def behind_a_selection(namespace: str, first: float = 0.0, second: float = 0.0) -> Pipeline:
+    """A filter reads a dear column in the pass of that, another one behind a selection."""
+    made = Pipeline().add("pool", toys.Numbers(namespace=namespace, rows=20, shard_rows=5))
+    made.add("dear", toys.Costly(), "pool").add("lit", toys.Light(column="dear", darkest=first), "dear")
+    made.add("parity", toys.Parity(reads_column="dear"), "lit").add("even", toys.Even(), "parity")
+    made.add("light", toys.Light(column="dear", darkest=second), "even")
+    return made.add("total", toys.Total(reads_column="dear"), "light").check()
+
+
+def test_later_stages_read_facts_that_no_manifest_lists(workspace: Path) -> None:
+    run(behind_a_selection("toys"), str(workspace))
+    for folder in workspace.glob("facts/*/*/*/versions"):
+        shutil.rmtree(folder)
+    assert_nothing_to_do(planned(behind_a_selection("toys", first=-1.0, second=-1.0), workspace))
+
+
+def test_later_stages_read_answers_that_are_not_copied_yet(workspace: Path) -> None:
+    """The tables of a dear stage are gone, the answers are another pool's."""
+    run(behind_a_selection("first"), str(workspace))
+    run(behind_a_selection("second"), str(workspace))
+    records = workspace.glob("pools/second/portions/*.json")
+    shards = {json.loads(record.read_text())["shard"]["id"] for record in records}
+    for folder in workspace.glob("facts/toy.costly/*/*/*"):
+        if folder.name in shards:
+            shutil.rmtree(folder)
+    changed = behind_a_selection("second", second=-1.0)
+    steps = planned(changed, workspace)
+    assert (steps["dear"].done, steps["dear"].needed) == (0, 20)
+    assert_nothing_to_do(steps)
+    assert computed(run(changed, str(workspace))) == {}
+
+
+# --- what a row's own facts do not make unsure ---
+
+
+def test_rows_that_lack_only_their_own_facts_are_needed_for_sure(workspace: Path) -> None:
+    run(experiment.pipeline(min_side=60), str(workspace))
+    steps = planned(experiment.pipeline(min_side=32), workspace)
+    text, embed = steps["text"], steps["embed"]
+    assert (text.done, text.needed, text.compute, text.certainty) == (IMAGES - SMALL, IMAGES, SMALL, EXACT)
+    assert text.note == ""
+    assert (embed.done, embed.compute, embed.certainty) == (IMAGES - SMALL, SMALL, ESTIMATED)
+    assert embed.note == f"{SMALL} rows depend on facts that are not computed yet"
+    assert computed(run(experiment.pipeline(min_side=32), str(workspace)))["text"] == SMALL
