@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from curate.codec.images import decode
 from curate.codec.tars import read_spans
 from curate.core.contracts import Filter, Map, Sample
-from curate.core.errors import CurateError, Reject
+from curate.core.errors import CurateError, Reject, StorageError
 from curate.core.hashing import digest
 from curate.core.masks import Fate, columns_of
 from curate.core.nouns import Shard, in_place
@@ -168,8 +168,9 @@ class _Pass:
             member.start(first, last)
         try:
             self._go(first, last)
-        except CurateError:  # it ends the run, and takes nothing along that is computed
-            if not (self.task.probe or self.task.dry):
+        except CurateError as error:
+            ends_the_run = not isinstance(error, StorageError)  # which is tried again
+            if ends_the_run and not (self.task.probe or self.task.dry):
                 self._publish(whole=False)
             raise
         if self.task.probe:

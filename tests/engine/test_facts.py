@@ -298,7 +298,7 @@ def test_a_table_that_cannot_be_read_is_one_line(storage: Storage, damage: Any) 
     put(storage, 0, table([(0, DONE, False, 1)]))
     damage(Path(storage.path(facts.table_path(FOLDER, SHARD, 1))))
     message = (
-        rf"000001.parquet: this table of facts is corrupt or missing \(.*\); remove the folder {FOLDER}/{SHARD} and"
+        rf"000001.parquet: this table of facts is corrupt or missing \(.*\); remove the folders {FOLDER}/{SHARD} and"
     )
     with pytest.raises(CorruptError, match=message) as caught:
         facts.read(storage, FOLDER, SHARD, 1)

@@ -237,7 +237,7 @@ def test_facts_that_cannot_be_read_are_said_and_made_again(workspace: Path, dama
         path.write_bytes(path.read_bytes()[:100] if damage == "cut" else b"")
     shutil.rmtree(workspace / "masks")
     folder = path.parent.relative_to(workspace)
-    with pytest.raises(CorruptError, match=f"remove the folder {folder} and run the recipe again"):
+    with pytest.raises(CorruptError, match=f"remove the folders {folder} and masks, and run the recipe again"):
         run(toys.chain(toys.Brightness()), str(workspace), options=HALF)
     shutil.rmtree(path.parent)
     result = run(toys.chain(toys.Brightness()), str(workspace))

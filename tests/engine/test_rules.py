@@ -274,8 +274,8 @@ def test_what_a_dear_stage_has_computed_is_durable_before_its_shard_is_done(
         patched.setattr(experiment.Caption, "process", interrupted)
         with pytest.raises(KeyboardInterrupt):
             asked(**changes)
-    assert {name: len(rows) for name, rows in asked.logs.new().items()} == {"embed": IMAGES, "caption": 64}
-    assert asked(**changes) == (0, 64)
+    assert {name: len(rows) for name, rows in asked.logs.new().items()} == {"embed": 0, "caption": 64}
+    assert asked(**changes) == (IMAGES, 64)  # a batch of `embed` is as large as the shard, and was not full yet
 
 
 # --- two runs ---
