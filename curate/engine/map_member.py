@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from curate.core.contracts import Map
 from curate.core.errors import CurateError, Reject
-from curate.core.facts import DONE, ERROR, MISSING, UNUSABLE
+from curate.core.facts import ERROR, MISSING, UNUSABLE
 from curate.core.ledger import SET_ASIDE
 from curate.core.masks import Fate
 from curate.core.rows import POOL_COLUMNS
@@ -261,11 +261,11 @@ class MapMember(Member):
                 _, mine, places = hits.setdefault(id(table), (table, [], []))
                 mine.append(row)
                 places.append(place)
-            elif given in self._first and self.held.status[self._first[given]] in (DONE, UNUSABLE):
-                self.held.follow(row, self._first[given], names)
-                self._mark([row])
-            elif given in self._first and not self._through(self._first[given]):
+            elif (first := self._first.get(given, -1)) >= 0 and not self._done[first]:
                 self._twins.setdefault(given, []).append(row)
+            elif first >= 0 and self.held.status[first] != ERROR:
+                self.held.follow(row, first, names)
+                self._mark([row])
             else:
                 self._first[given] = row
                 left.append(row)
@@ -273,10 +273,6 @@ class MapMember(Member):
             self.held.copy(mine, table, places, names)
             self._mark(mine)
         return np.array(left, dtype=np.int64)
-
-    def _through(self, row: int) -> bool:
-        """Whether a row that was to be computed has been, to no avail."""
-        return bool(self._done[row])
 
     def _mark(self, rows: list[int]) -> None:
         """Note of rows that have just got their facts whether these come from an error's null."""

@@ -25,9 +25,10 @@ class Wordy(toys.Parity):
 
 
 class Watched(toys.Brightness):
-    """Notes how far decoding is ahead of computing, in rows and in encoded bytes."""
+    """Notes how far decoding is ahead of computing, in rows."""
 
     op: ClassVar[str] = "toy.watched"
+    batch_rows: ClassVar[int] = 16
     prepared: ClassVar[int] = 0
     computed: ClassVar[int] = 0
     ahead: ClassVar[int] = 0
@@ -48,8 +49,8 @@ def test_a_stage_without_pixels_does_not_lengthen_the_read_ahead(workspace: Path
     Watched.prepared = Watched.computed = Watched.ahead = 0
     result = run(toys.chain(Watched(), Wordy(), rows=120, shard_rows=120), str(workspace))
     assert result.ledger["stage_2"].after == 120
-    # what is queued, what waits to be queued and what is being computed
-    assert 0 < Watched.ahead <= (ahead.AHEAD + 2) * Watched.batch_rows
+    # what is queued, what waits to be queued and what is being computed: an eighth of a batch each
+    assert 0 < Watched.ahead <= (ahead.AHEAD + 2) * (Watched.batch_rows // ahead.CHUNKS) < 120
     apart = memory / "wordy-apart"
     run(toys.chain(Watched(), rows=120, shard_rows=120), str(apart))
     run(toys.chain(Watched(), Wordy(), rows=120, shard_rows=120), str(apart))

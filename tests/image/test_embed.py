@@ -13,6 +13,7 @@ from curate import encoders
 from curate.codec.images import decode
 from curate.core.contracts import Batch, Sample
 from curate.core.vectors import from_binary, vector_type
+from curate.engine.batches import run_batch
 from curate.image.embed import Embed, embedding_columns
 from tests.codec.pictures import encoded
 from tests.encoders.models import TINY, picture, save_timm
@@ -104,9 +105,8 @@ def test_bad_rows_do_not_touch_their_neighbours():
     assert np.allclose(from_binary(columns["embedding"])[[0, 3]], [[0.6, 0.8], [0, 1]], atol=1e-3)
 
 
-@pytest.mark.parametrize(("batch_size", "passes"), [(1, 128 * [1]), (50, 4 * [32]), (64, 2 * [64]), (999, [128])])
-def test_all_passes_of_a_batch_are_equally_large(batch_size, passes, monkeypatch):
-    stage = Embed(batch_size=batch_size)
+def _passes(stage, rows, monkeypatch):
+    """Sizes of the passes that a stage makes over a batch."""
     stage.setup({})
     seen = []
 
@@ -115,13 +115,45 @@ def test_all_passes_of_a_batch_are_equally_large(batch_size, passes, monkeypatch
         return encoders.Features(np.ones((len(arrays), stage._encoder.dim), np.float32))
 
     monkeypatch.setattr(stage._encoder, "encode", encode)
-    rows = stage.batch_rows
     columns = stage.process(Batch(pa.table({"key": [""] * rows}), [None] * rows))
-    assert seen == passes and len(columns["embedding"]) == rows
+    assert len(columns["embedding"]) == rows
+    return seen
 
 
-def test_models_get_full_batches():
-    assert Embed(encoder=VIT).padded() and Embed(encoder="tiny").padded() and not Embed().padded()
+@pytest.mark.parametrize(("batch_size", "passes"), [(1, 128 * [1]), (50, 4 * [32]), (64, 2 * [64]), (999, [128])])
+def test_all_passes_of_a_batch_are_equally_large(batch_size, passes, monkeypatch):
+    stage = Embed(batch_size=batch_size)
+    assert _passes(stage, stage.batch_rows, monkeypatch) == passes and stage.padded() == 0
+
+
+@pytest.mark.parametrize(("batch_size", "size"), [(1, 1), (7, 4), (16, 16), (64, 16), (999, 16)])
+def test_a_models_passes_on_a_cpu_have_at_most_16_images(batch_size, size, monkeypatch):
+    stage = Embed(encoder=VIT, device="cpu", batch_size=batch_size)
+    assert _passes(stage, stage.batch_rows, monkeypatch) == [size] * (stage.batch_rows // size)
+    assert stage.padded() == size
+
+
+def test_a_short_batch_is_filled_up_to_whole_passes(monkeypatch):
+    """21 images cost two passes of 16, not a batch of 128."""
+    stage, prepared = Embed(encoder=VIT, device="cpu"), list(range(21))
+    stage.setup({})
+    seen = []
+
+    def encode(arrays, **_):
+        seen.append(arrays)
+        return encoders.Features(np.ones((len(arrays), stage._encoder.dim), np.float32))
+
+    monkeypatch.setattr(stage._encoder, "encode", encode)
+    made = run_batch(stage, pa.table({"key": [""] * 21}), prepared, stage.padded())
+    assert seen == [prepared[:16], prepared[16:] + [20] * 11] and made.table.num_rows == made.computed == 21
+
+
+def test_models_get_full_passes_on_a_gpu_as_large_as_they_may_be(monkeypatch):
+    """As far as a machine without one can tell: the encoder is only asked where it is."""
+    stage = Embed(encoder=VIT, device="cpu", batch_size=100)
+    stage.setup({})
+    monkeypatch.setattr(stage._encoder, "device", "cuda:0")
+    assert stage.padded() == 64 and Embed(encoder="tiny").padded() > 0 and Embed().padded() == 0
 
 
 def test_what_enters_the_fingerprint(tmp_path):
