@@ -98,13 +98,14 @@ class Fate:
         held[rows] = _both(held[rows], fresh)
 
     def reasons(self) -> str:
-        """Digest of who left where and why, per row and item: what reports show beside who is alive."""
-        rows = [(int(stage), reason) for stage, reason in zip(self.stage, self.reason, strict=True) if stage != ALIVE]
-        items = [
-            [family, [list(found) if found and any(found) else [] for found in lists]]
-            for family, lists in sorted(self.items.items())
-        ]
-        return digest([np.packbits(self.alive).tobytes().hex(), rows, items])
+        """Digest of who left where and why, per row and item: what reports show beside who is alive; "" where all rows
+        are absent."""
+        there = self.reason != ABSENT
+        if not there.any():
+            return ""
+        rows = [(int(stage), reason) for stage, reason in zip(self.stage[there], self.reason[there], strict=True)]
+        items = [[name, [list(found or ()) for found in lists[there]]] for name, lists in sorted(self.items.items())]
+        return digest([rows, items])
 
     def content(self) -> str:
         """Digest of who is alive, per row and item, and what is marked; "" where nobody is. Reasons are not in it."""

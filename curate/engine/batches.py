@@ -113,8 +113,13 @@ def _to_table(stage: Map, schema: pa.Schema, columns: dict[str, Any], rows: int)
         if item.name not in columns:
             raise AssertionError(f"{stage.op}: process returned no {item.name!r}")
         values = columns[item.name]
-        array = values if isinstance(values, (pa.Array, pa.ChunkedArray)) else pa.array(values, item.type)
-        if len(array) != rows:
-            raise AssertionError(f"{stage.op}: {item.name} has {len(array)} values for a batch of {rows} rows")
-        arrays.append(array.cast(item.type))
+        try:
+            array = values if isinstance(values, (pa.Array, pa.ChunkedArray)) else pa.array(values, item.type)
+            cast = array.cast(item.type)
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            text = " ".join(str(error).split())[:200]
+            raise AssertionError(f"{stage.op}: {item.name} has values that are not {item.type} ({text})") from error
+        if len(cast) != rows:
+            raise AssertionError(f"{stage.op}: {item.name} has {len(cast)} values for a batch of {rows} rows")
+        arrays.append(cast)
     return pa.table(arrays, schema=schema)

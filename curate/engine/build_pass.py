@@ -419,20 +419,9 @@ class PassBuild:
     def _note(self, base: str, manifest: Manifest, reused: bool, seconds: Mapping[str, float] | None = None) -> None:
         """What the pass has made, where the rest of the run looks for it."""
         ctx, shards = self.ctx, self.pool.shards
-        by_shard = {
-            point.name: {shard.id: self.lines[shard.id]["contents"][point.name] for shard in shards}
-            for point in self.plan.points
-        }
-        contents = {
-            name: digest([[shard.id, values[shard.id]] for shard in shards if values[shard.id]])
-            for name, values in by_shard.items()
-        }
-        reasons = {
-            point.name: digest([self.lines[shard.id]["reasons"][point.name] for shard in shards])
-            for point in self.plan.points
-        }
-        files = {shard.id: self.lines[shard.id]["file"] for shard in shards}
-        ctx.masks.append(Mask(base, frozenset(self.counts), contents, by_shard, files, reasons))
+        lines = [self.lines[shard.id] | {"shard": shard.id} for shard in shards]
+        names = [point.name for point in self.plan.points]
+        ctx.masks.append(mask_of(base, frozenset(self.counts), names, lines))
         for node in self.nodes:
             built = ctx.built[node.name]
             built.counts, built.reused, built.mask = self.counts[node.name], reused, base
@@ -489,6 +478,18 @@ def killers(rows: int, crashing: Callable[[list[Stretch]], list[Stretch]]) -> li
         found += [a for a, b in bad if b - a == 1]
         stretches = sorted((a, b) for a, b in bad if b - a > 1)
     return sorted(found)
+
+
+def mask_of(base: str, stages: frozenset[str], points: Sequence[str], lines: Sequence[Line]) -> Mask:
+    """What the lines of a pass's shards, in pool order, say of who is alive at its points and why others are not."""
+
+    def whole(what: str, point: str) -> str:
+        return digest([[line["shard"], line[what][point]] for line in lines if line[what][point]])
+
+    by_shard = {point: {line["shard"]: line["contents"][point] for line in lines} for point in points}
+    contents, reasons = ({point: whole(what, point) for point in points} for what in ("contents", "reasons"))
+    files = {line["shard"]: line["file"] for line in lines if "file" in line}
+    return Mask(base, stages, contents, by_shard, files, reasons)
 
 
 def mask_manifest(node: Node, built: Built, entry: Entry, seconds: float) -> Manifest:

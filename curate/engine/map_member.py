@@ -78,7 +78,13 @@ class MapMember(Member):
         model."""
         if not self._ready:
             step = self.step
-            self.stage = set_up(step.path, step.stage, step.ports, self.unit.storage, self._keep)  # type: ignore[assignment]
+            try:
+                self.stage = set_up(step.path, step.stage, step.ports, self.unit.storage, self._keep)  # type: ignore
+            except CurateError:
+                raise
+            except Exception as error:
+                text = redact(f"{type(error).__name__}: {error}", step.stage.secrets().values())
+                raise CurateError(f"{step.stage.op} cannot be set up ({text})") from error
             self._ready = True
         return self.stage
 
@@ -162,6 +168,11 @@ class MapMember(Member):
 
     def advance(self, stop: int) -> None:
         start, stop = self.cursor, self._limit(stop)
+        gathers = self.stage.costly and not self.stage.pixels  # a look-up of many rows costs what one of a few does
+        if start < stop and not (gathers and stop - start < min(self.stage.batch_rows, self.unit.rows)):
+            self._go_over(start, stop)
+
+    def _go_over(self, start: int, stop: int) -> None:
         began = time.perf_counter()
         if start < stop:
             fate = self._arrive(start, stop)
@@ -206,6 +217,7 @@ class MapMember(Member):
         return self.held.table_of(index, rows, schema)
 
     def flush(self) -> None:
+        self._go_over(self.cursor, self._limit(self.last))
         began = time.perf_counter()
         while self._buffer:
             rows = [self._buffer.popleft() for _ in range(min(len(self._buffer), self.stage.batch_rows))]
@@ -266,6 +278,7 @@ class MapMember(Member):
             elif first >= 0 and self.held.status[first] != ERROR:
                 self.held.follow(row, first, names)
                 self._mark([row])
+                self.held.own[row] = self.held.marked[first] and not self.held.marked[row]
             else:
                 self._first[given] = row
                 left.append(row)

@@ -40,11 +40,12 @@ class Member:
         self.after.at = step.place
         self.unsure = np.zeros(unit.rows, dtype=bool)
         """Rows that depend on facts which are not there (dry passes only)."""
-        self.cursor = self.resolved = 0
+        self.cursor = self.resolved = self.last = 0
         self.seconds = 0.0
 
     def start(self, first: int, last: int) -> None:
         self.cursor = self.resolved = first
+        self.last = last
 
     @contextmanager
     def named(self) -> Iterator[None]:
@@ -175,6 +176,9 @@ class FilterMember(Member):
             return reasons
         found: list[Any] = []
         for there, said in zip(root.to_pylist(), reasons, strict=True):
+            if said is not None and len(said) != len(there or ()):
+                text = f"{len(said)} reasons for {len(there or ())} items of {self.step.family}"
+                raise CurateError(f"{self.stage.op}: keep returned {text}; return one for each")
             places = zip(there or (), said or (), strict=True)
             found.append(None if said is None else [NO_ITEM if item is None else why for item, why in places])
         return found
@@ -193,10 +197,15 @@ class FilterMember(Member):
 
     def _whys(self, start: int, rows: NDArray[np.int64], fate: Fate, found: Any) -> list[str | None]:
         """Why each row leaves, or None."""
-        reasons = found.to_pylist() if isinstance(found, (pa.Array, pa.ChunkedArray)) else list(found)
+        reasons = found.to_pylist() if isinstance(found, (pa.Array, pa.ChunkedArray)) else list(found or ())
         if len(reasons) != len(rows):
-            raise AssertionError(f"{self.stage.op}: keep returned {len(reasons)} reasons for {len(rows)} rows")
+            raise CurateError(
+                f"{self.stage.op}: keep returned {len(reasons)} reasons for {len(rows)} rows; return one for each"
+            )
         if not self.step.family:
+            wrong = next((reason for reason in reasons if not (reason is None or isinstance(reason, str))), None)
+            if wrong is not None:
+                raise CurateError(f"{self.stage.op}: keep returned {wrong!r} as a reason; return a word, or null")
             return reasons
         reasons = self._of_items(start, rows, reasons)
         fate.reject_items(self.step.family, rows, reasons)

@@ -24,7 +24,7 @@ from curate.engine import build_global, build_pass, pins
 from curate.engine.backend import Backend
 from curate.engine.build_derive import DeriveBuild
 from curate.engine.build_source import amended, known_repeats
-from curate.engine.context import Built, Context, Mask, Options, Pool
+from curate.engine.context import Built, Context, Options, Pool
 from curate.engine.events import Events, read_events
 from curate.engine.passes import run_pass
 from curate.engine.preflight import Planned, record_path
@@ -257,14 +257,8 @@ class Planner:
             self._number(node, said)
             self._keep(node, group, lines)
         points = [point.name for point in work.plan.points if self.folded.issuperset(point.name.split("+"))]
-        by_shard = {name: {line["shard"]: line["contents"][name] for line in lines} for name in points}
-        contents = {
-            name: digest([[shard.id, values[shard.id]] for shard in work.pool.shards if values[shard.id]])
-            for name, values in by_shard.items()
-        }
         names = frozenset(node.name for node in group if node.name in self.folded)
-        reasons = {name: digest([line["reasons"][name] for line in lines]) for name in points}
-        mask = Mask(f"not stored {len(ctx.masks)}", names, contents, by_shard, {}, reasons)
+        mask = build_pass.mask_of(f"not stored {len(ctx.masks)}", names, points, lines)
         ctx.masks.append(mask)
         self.known.fates.update(
             {(mask.base, name, line["shard"]): line["fates"][name] for name in points for line in lines}

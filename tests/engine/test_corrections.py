@@ -210,16 +210,15 @@ class Late(Map):
         return wrong.get(flaw, {"late": ones})
 
 
-UNSEEN = pytest.mark.xfail(reason="set aside with its whole shard, and the dear stage is asked three times")
 BUGS = [
     pytest.param(
         Flawed, "raises", r"toy.flawed cannot judge these rows \(ValueError: boom\); reject them ", id="raises"
     ),
-    pytest.param(Flawed, "few", r"toy.flawed: keep returned \d+ reasons for \d+ rows", id="few", marks=UNSEEN),
+    pytest.param(Flawed, "few", r"toy.flawed: keep returned \d+ reasons for \d+ rows", id="few"),
     pytest.param(Late, "wrong", r"toy.late: process returned columns \['wrong'\] that its schema ", id="wrong"),
     pytest.param(Late, "lacks", r"toy.late: process returned no 'late'; fix the stage", id="lacks"),
     pytest.param(Late, "short", r"toy.late: late has \d+ values for a batch of \d+ rows; fix the stage", id="short"),
-    pytest.param(Late, "words", r"toy.late: .*'one'", id="words", marks=UNSEEN),
+    pytest.param(Late, "words", r"toy.late: .*'one'", id="words"),
 ]
 
 
