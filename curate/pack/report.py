@@ -42,7 +42,7 @@ class ReportHtml(Report):
     """A page to look at: funnel, balance of clusters, their pictures, refused pictures, times, recipe."""
 
     op = "report.html"
-    version = 2
+    version = 3
 
     title: str = Field(default="Curation report", min_length=1, max_length=200, description="Heading of the page.")
     seed: int = Field(default=0, description="Decides which refused and kept pictures are sampled.")

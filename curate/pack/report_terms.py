@@ -8,8 +8,8 @@ from curate.core.ledger import SET_ASIDE
 TERMS = {
     "funnel": (
         "Funnel",
-        "Every stage finds some pictures alive, refuses some with a reason, and passes the rest on. "
-        "Before − refused = after, in every line.",
+        "Every stage finds some images alive, leaves some out with a reason (a filter rejects them, or a stage can say "
+        "nothing of them), and passes the rest on. Before − left out = after, in every line.",
     ),
     "copies": (
         "Copies",

@@ -75,7 +75,7 @@ def test_every_parameter_is_described():
 
 
 def test_the_counts_add_up_in_sight(page):
-    assert "240 in = 94 refused + 146 selected . Every picture is accounted for." in page.text
+    assert "240 in = 94 left out + 146 selected . Every picture is accounted for." in page.text
     assert "− 16 = 220" in page.text
     assert "does not add up" not in page.text
 
@@ -166,7 +166,7 @@ CLUSTERS = ("cluster_1", "cluster_2", "cluster_3", "centroid_distance")
 
 def test_a_pool_alone_makes_a_page():
     page = render(bare(*CLUSTERS, "caption", "duplicate_of", "copies", "meta"))
-    assert "30 in = 0 refused + 30 alive . Every picture is accounted for." in page.text
+    assert "30 in = 0 left out + 30 alive . Every picture is accounted for." in page.text
     assert not {"balance", "browse", "labels", "refused"} & {tag.get("id") for _, tag in page.tags}
     assert len([image for image in page.all("img") if "data-key" in image]) == 24
 
@@ -182,7 +182,7 @@ def test_clusters_without_a_selection_show_sizes_now():
 
 def test_an_empty_pool_makes_a_page():
     page = render(MemoryView([], {}))
-    assert "0 in = 0 refused + 0 alive" in page.text
+    assert "0 in = 0 left out + 0 alive" in page.text
     assert "Nothing is kept" in page.text
 
 
