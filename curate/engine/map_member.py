@@ -82,7 +82,7 @@ class MapMember(Member):
                 self.stage = set_up(step.path, step.stage, step.ports, self.unit.storage, self._keep)  # type: ignore
             except CurateError:
                 raise
-            except Exception as error:
+            except Exception as error:  # whatever a model or its libraries raise: without it no row can be computed
                 text = redact(f"{type(error).__name__}: {error}", step.stage.secrets().values())
                 raise CurateError(f"{step.stage.op} cannot be set up ({text})") from error
             self._ready = True

@@ -189,7 +189,7 @@ class FilterMember(Member):
             return self.stage.keep(table)
         except CurateError:
             raise
-        except Exception as error:
+        except Exception as error:  # whatever somebody's filter raises: its name and place have to be said
             text = redact(f"{type(error).__name__}: {error}")
             raise CurateError(
                 f"{self.stage.op} cannot judge these rows ({text}); reject them before, or fix it"
