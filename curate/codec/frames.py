@@ -48,7 +48,7 @@ class Survey(NamedTuple):
     format: str
     count: int
     first: int
-    """Where Pillow counts the first from: 1 in an APNG whose plain image is no frame of the animation."""
+    """Where Pillow counts the first from: 1 in an APNG whose plain image is not a frame of the animation."""
 
 
 def survey(data: bytes, max_pixels: int = MAX_PIXELS, most_pixels: int = MOST_PIXELS) -> Survey:

@@ -15,7 +15,7 @@ CurateError
 ├── DrainedError           SIGTERM came: what was under way is committed, the same command goes on from there
 ├── LedgerError            counts do not add up: a bug, never the user's fault
 └── Reject                 one sample cannot be used, with its reason; a row's status `unusable`, never ends a run
-    └── Undecodable        the bytes are no image we can decode
+    └── Undecodable        the bytes are not an image that can be decoded
 
 Messages are one line: what was given, what was expected, what to do.
 """

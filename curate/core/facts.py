@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -230,7 +230,3 @@ def expanded(table: pa.Table, size: int, names: Iterable[str]) -> pa.Table:
     index = np.full(size, -1, dtype=np.int64)
     index[table.column(ROW).to_numpy()] = np.arange(table.num_rows)
     return table.select(list(names)).combine_chunks().take(pa.array(index, mask=index < 0))
-
-
-def line_of(shard: str, number: int, size: int, summary: Mapping[str, Any], bytes_: int) -> dict[str, Any]:
-    return {"id": shard, "number": number, "rows": size, "bytes": bytes_, **summary}

@@ -220,11 +220,6 @@ class Pipeline:
         for port, kind in node.stage.ports.items():
             if port not in node.ports and port not in node.stage.optional_ports:
                 raise node.fail(f"port {port!r} is missing; name the stage that makes the {kind}, or pin:NAME")
-            value = getattr(node.stage, port, None)  # of the parameter of this name, if there is one
-            if port in type(node.stage).model_fields and (value is None) == (port not in node.ports):
-                both = f"both {value!r} and the stage {node.ports.get(port)!r} are given; leave one out"
-                none = f"give its value, or name the stage that makes the {kind}"
-                raise node.fail(f"{port} is missing; {none}" if value is None else f"{port}: {both}")
         for port, name in node.ports.items():
             wanted = node.stage.ports.get(port)
             if wanted is None:
@@ -290,7 +285,7 @@ def build_stage(op: str, values: Mapping[str, Any], fail: Any) -> tuple[Stage, d
     """Class and parameters -> stage and ports; `fail(field, text)` makes the error for a field."""
     cls = registry.resolve(op)
     fields = cls.model_fields
-    ports = {n: v for n, v in values.items() if n in cls.ports and (n not in fields or isinstance(v, str))}
+    ports = {name: value for name, value in values.items() if name in cls.ports}
     parameters = {name: value for name, value in values.items() if name not in ports}
     for name in parameters:
         if name not in cls.model_fields:

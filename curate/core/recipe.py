@@ -21,7 +21,7 @@ ENVIRONMENT = re.compile(r"\$\{[^}]*\boc\.env\b")
 """OmegaConf's resolver of environment variables."""
 NO_ENVIRONMENT = (
     "${oc.env:…} would store the variable's value in the workspace; give env:NAME to a parameter of type Secret, "
-    "or the value by --set if it is no secret"
+    "or the value by --set if it is not a secret"
 )
 TOP = ("vars", "workspace", "stages", "description")
 Places = dict[tuple[str, ...], int]
@@ -185,8 +185,7 @@ def json_schema() -> dict[str, Any]:
         definitions |= schema.pop("$defs", {})
         properties = {"op": {"const": op}, "from": _from_schema(), **schema.get("properties", {})}
         for port, kind in cls.ports.items():
-            named = {"type": "string", "description": f"stage that makes the {kind}, or pin:NAME"}
-            properties[port] = {"anyOf": [properties[port], named]} if port in properties else named
+            properties[port] = {"type": "string", "description": f"stage that makes the {kind}, or pin:NAME"}
         needed = [port for port in cls.ports if port not in cls.optional_ports]
         required = ["op", *schema.get("required", []), *needed]
         text = (cls.__doc__ or "").strip().splitlines()

@@ -81,7 +81,7 @@ def resolve(op: str) -> type[Stage]:
     except (ImportError, AttributeError) as error:
         raise RecipeError(f"op: {op!r} cannot be imported ({error}); check the name or install its package") from error
     if not (isinstance(found, type) and issubclass(found, Stage)):
-        raise RecipeError(f"op: {op!r} is no Stage; give a class derived from curate.core.contracts.Stage")
+        raise RecipeError(f"op: {op!r} is not a Stage; give a class derived from curate.core.contracts.Stage")
     return found
 
 

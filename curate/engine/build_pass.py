@@ -443,7 +443,8 @@ class PassBuild:
             said = self.lines[shard.id]["steps"][node.name]
             file = f"{shard.id}/{said['number']:06d}.parquet"
             size = said["bytes"] or self.plan.sizes[node.name].get(file, 0)
-            lines.append(facts.line_of(shard.id, said["number"], shard.rows, said["summary"], size))
+            line = {"id": shard.id, "number": said["number"], "rows": shard.rows, "bytes": size}
+            lines.append(line | said["summary"])
         built.base = facts_base(built, {line["id"]: line["number"] for line in lines})
         done = sum(line["done"] for line in lines)
         manifest = Manifest(

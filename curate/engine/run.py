@@ -157,7 +157,7 @@ def run(
     backend = make_backend(engine) if isinstance(engine, str) else engine
     try:
         portions = preflight(pipeline, storage, options.sample, backend)
-    except BaseException:
+    except BaseException:  # Ctrl-C too: a backend of ours ends with the run
         if isinstance(engine, str):
             backend.close()
         raise
@@ -180,7 +180,7 @@ def run(
         except KeyboardInterrupt:
             error = "interrupted"
             raise
-        except Exception as bug:
+        except Exception as bug:  # of any kind: the record names it before it ends the process
             error = f"{type(bug).__name__}: {redacted(bug)}"
             raise
         finally:

@@ -82,7 +82,7 @@ def test_an_unknown_op() -> None:
 def test_an_op_of_ones_own_that_is_not_there() -> None:
     message = "cannot be imported (No module named 'nowhere'); check the name or install its package"
     refuses(changed(f"{TOYS}:Numbers", "nowhere:Stage"), f"r.yaml:8: pool.op: 'nowhere:Stage' {message}")
-    message = "is no Stage; give a class derived from curate.core.contracts.Stage"
+    message = "is not a Stage; give a class derived from curate.core.contracts.Stage"
     refuses(changed(f"{TOYS}:Numbers", "pathlib:Path"), f"r.yaml:8: pool.op: 'pathlib:Path' {message}")
 
 

@@ -59,7 +59,7 @@ def test_a_reference_that_would_enter_the_fingerprint() -> None:
 def test_the_environment_in_a_recipe(value: str) -> None:
     message = (
         "${oc.env:…} would store the variable's value in the workspace; give env:NAME to a parameter of type Secret, "
-        "or the value by --set if it is no secret"
+        "or the value by --set if it is not a secret"
     )
     refuses(ASK.replace("env:TOY_KEY", f'"{value}"'), f"r.yaml:24: ask.api_key: {message}")
     refuses(ASK.replace("seed: 1", f'seed: "{value}"'), f"r.yaml:4: seed: {message}")

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from pydantic import field_validator
 
 from curate.core.contracts.map import Sample
-from curate.core.contracts.stage import PLAIN_NAME, Stage
+from curate.core.contracts.stage import Stage, plain_name
 
 
 @dataclass
@@ -31,12 +31,7 @@ class Derive(Stage):
     namespace: str
     """Names the pool's folder."""
 
-    @field_validator("namespace", check_fields=False)
-    @classmethod
-    def _plain_namespace(cls, value: str) -> str:
-        if not PLAIN_NAME.fullmatch(value):
-            raise ValueError("expected letters, digits, . - and _, and a letter or digit first; it names a folder")
-        return value
+    _plain_namespace = field_validator("namespace", check_fields=False)(plain_name)
 
     def children(self, sample: Sample) -> Iterator[Child]:
         """Children in order of their spans, each span once. Raise Reject: the parent is unusable. `sample.row` has the

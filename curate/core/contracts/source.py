@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from pydantic import field_validator
 
-from curate.core.contracts.stage import PLAIN_NAME, Stage
+from curate.core.contracts.stage import Stage, plain_name
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,7 @@ class Source(Stage):
     namespace: str
     """Enters every key: the same source id in another namespace is another sample. Names a folder too."""
 
-    @field_validator("namespace", check_fields=False)
-    @classmethod
-    def _plain_namespace(cls, value: str) -> str:
-        if not PLAIN_NAME.fullmatch(value):
-            raise ValueError("expected letters, digits, . - and _, and a letter or digit first; it names a folder")
-        return value
+    _plain_namespace = field_validator("namespace", check_fields=False)(plain_name)
 
     def plan(self) -> list[Portion]:
         """What there is to read, cut into shards. Raises InputError when there is nothing."""

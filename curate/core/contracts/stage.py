@@ -27,6 +27,13 @@ PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 """What may become part of a path in the workspace: namespaces, run ids."""
 
 
+def plain_name(value: str) -> str:
+    """The name, if it may name a folder. Raises ValueError."""
+    if not PLAIN_NAME.fullmatch(value):
+        raise ValueError("expected letters, digits, . - and _, and a letter or digit first; it names a folder")
+    return value
+
+
 class Runtime:
     """Marks a parameter that changes speed or place, never the result: `threads: Annotated[int, Runtime()] = 2`."""
 
@@ -51,8 +58,7 @@ class Stage(BaseModel):
     ports: ClassVar[dict[str, str]] = {}
     """Named inputs besides `from`: port -> kind of artifact (what a Reduce calls its `kind`)."""
     optional_ports: ClassVar[tuple[str, ...]] = ()
-    """Ports that a recipe may leave out; `setup` then finds nothing under their names. A port that has a parameter's
-    name replaces its value: exactly one of the two is given, and the parameter is null where the port is."""
+    """Ports that a recipe may leave out; `setup` then finds nothing under their names."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
