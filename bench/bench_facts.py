@@ -23,7 +23,7 @@ from curate.core.contracts import Batch, Filter, Incoming, Map, Portion, Source,
 from curate.core.pipeline import Pipeline
 from curate.core.storage import Storage
 from curate.engine import run as running
-from curate.engine.build_pass import PassBuild
+from curate.engine.passes.build import PassBuild
 from tests.engine.toys import Total
 
 SHARDS, SHARD_ROWS = 1000, 50

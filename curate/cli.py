@@ -106,8 +106,8 @@ def _submit(
 ) -> None:
     """Run a recipe and show what came of it; `options` are the engine's."""
     from curate.engine.context import Options
-    from curate.engine.funnel import funnel
-    from curate.engine.record import Run
+    from curate.engine.record.funnel import funnel
+    from curate.engine.record.runs import Run
     from curate.engine.run import LazyBackend, make_backend
     from curate.engine.run import run as carry_out
 
@@ -180,8 +180,8 @@ def plan(
     """What a run would do: rows done, needed and to compute; time and storage by the rates of earlier runs. Computes
     nothing."""
     from curate.engine import plan as planning
+    from curate.engine.backends.local import LocalBackend
     from curate.engine.context import Options
-    from curate.engine.local import LocalBackend
     from curate.engine.preflight import preflight
     from curate.engine.run import scaled
 

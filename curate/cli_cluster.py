@@ -20,7 +20,7 @@ from curate.core.storage import open_workspace
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from curate.engine.record import Run
+    from curate.engine.record.runs import Run
 
 cluster = typer.Typer(help="The clusters of a run: sizes, spread, sources, names, flags.", no_args_is_help=True)
 out = Console(width=None if sys.stdout.isatty() else 150)
@@ -115,7 +115,7 @@ def find(workspace: str, run_id: str | None, stage: str | None) -> Found:
     """The profile that a run has made, or else its tree, or a pinned one. Raises InputError where there is none."""
     from curate.core.nouns import StoredArtifact
     from curate.core.tree import TreeShape
-    from curate.engine.record import latest
+    from curate.engine.record.runs import latest
 
     if not workspace:
         raise RecipeError("--workspace is missing; give a folder or URL, or set CURATE_WORKSPACE")

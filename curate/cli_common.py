@@ -12,7 +12,7 @@ from curate.core.errors import RecipeError
 from curate.core.storage import Storage, open_workspace
 
 if TYPE_CHECKING:
-    from curate.engine.record import Run
+    from curate.engine.record.runs import Run
 
 out = Console(width=None if sys.stdout.isatty() else 150)
 Workspace = Annotated[

@@ -20,7 +20,7 @@ data.add_typer(tombstone, name="tombstone")
 @data.command()
 def du(workspace: Workspace = "") -> None:
     """Bytes per noun and stage, and what `curate gc --delete` would free."""
-    from curate.engine.usage import usage
+    from curate.engine.record.usage import usage
 
     table = Table("noun", "op or name", "stages", header_style="bold")
     for name in ("files", "bytes", "gc would free"):
@@ -38,7 +38,7 @@ def du(workspace: Workspace = "") -> None:
 @data.command()
 def datasets(workspace: Workspace = "") -> None:
     """The complete datasets of a workspace, the oldest first."""
-    from curate.engine.usage import datasets as known
+    from curate.engine.record.usage import datasets as known
 
     table = Table("name", "fingerprint", "runs", header_style="bold")
     for name in ("rows", "tars", "bytes"):
@@ -61,7 +61,7 @@ def gc(
     delete: Annotated[bool, typer.Option("--delete", help="Remove; without it, only say what would go.")] = False,
 ) -> None:
     """Remove what no kept run reaches. A dry run unless --delete is given."""
-    from curate.engine import gc as collecting
+    from curate.engine.record import gc as collecting
 
     if keep is not None and keep < 0:
         raise RecipeError(f"--keep {keep}: expected 0 or more; leave it out to keep all runs")
@@ -92,8 +92,8 @@ def pin(
 ) -> None:
     """Keep a stage's artifact or dataset under a name. A port may say pin:NAME of an artifact, also when the pool has
     grown."""
-    from curate.engine import pins as pinning
-    from curate.engine.record import Run
+    from curate.engine.record import pins as pinning
+    from curate.engine.record.runs import Run
 
     storage = opened(workspace)
     made = pinning.create(storage, name, Run.load(storage, run_id), stage)
@@ -103,7 +103,7 @@ def pin(
 @data.command()
 def unpin(name: str, workspace: Workspace = "") -> None:
     """Forget a pin; what it held stays until `curate gc` finds nobody who needs it."""
-    from curate.engine import pins as pinning
+    from curate.engine.record import pins as pinning
 
     gone = pinning.remove(opened(workspace), name)
     out.print(f"pin:{gone.name} was {gone.kind} {gone.fingerprint} ({gone.op})", highlight=False)
@@ -112,7 +112,7 @@ def unpin(name: str, workspace: Workspace = "") -> None:
 @data.command()
 def pins(workspace: Workspace = "") -> None:
     """The pinned artifacts and datasets of a workspace."""
-    from curate.engine import pins as pinning
+    from curate.engine.record import pins as pinning
 
     table = Table("pin", "kind", "op", "fingerprint", "run", "stage", header_style="bold")
     for found in pinning.pins(opened(workspace)).values():
@@ -155,7 +155,7 @@ def tombstone_list(workspace: Workspace = "") -> None:
 
 def _affected(storage: Storage) -> None:
     from curate.core import tombstones
-    from curate.engine.affected import affected_datasets
+    from curate.engine.record.affected import affected_datasets
 
     for base, found in affected_datasets(storage, tombstones.load(storage)).items():
         out.print(f"affected: {storage.url_of(base)} holds {found:,} of the buried samples", soft_wrap=True)

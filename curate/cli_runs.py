@@ -22,9 +22,9 @@ RunId = Annotated[str | None, typer.Argument(help="Run id; the latest run when l
 @runs.command()
 def status(run_id: RunId = None, workspace: Workspace = "") -> None:
     """The runs of a workspace; of one run, its funnel and how far it is."""
-    from curate.engine.events import read_events
-    from curate.engine.funnel import funnel
-    from curate.engine.record import Run, list_runs
+    from curate.engine.record.events import read_events
+    from curate.engine.record.funnel import funnel
+    from curate.engine.record.runs import Run, list_runs
 
     storage = opened(workspace)
     if run_id is None:
@@ -56,9 +56,9 @@ def explain(
     run_id: Annotated[str | None, typer.Option("--run", help="Run to look in; the latest if left out.")] = None,
 ) -> None:
     """Everything known about one sample: columns, rejects and reasons, cluster path, copies, where it went."""
-    from curate.engine.explain import copies_of
-    from curate.engine.explain import explain as everything
-    from curate.engine.record import latest
+    from curate.engine.record.explain import copies_of
+    from curate.engine.record.explain import explain as everything
+    from curate.engine.record.runs import latest
 
     found = latest(opened(workspace), run_id)
     said = everything(found, key)
@@ -92,8 +92,8 @@ def _cell(value: Any) -> str:
 @runs.command()
 def diff(first: str, second: str, workspace: Workspace = "") -> None:
     """What differs between two runs: parameters, counts, and the keys selected."""
-    from curate.engine.diff import diff as compare
-    from curate.engine.record import Run
+    from curate.engine.record.diff import diff as compare
+    from curate.engine.record.runs import Run
 
     storage = opened(workspace)
     one, two = Run.load(storage, first), Run.load(storage, second)

@@ -57,7 +57,7 @@ def map_(
     """The map of hashtags that a run has made, as lines with tabs: change what is wrong, keep those lines in a file,
     and name it in `edits` of the stage."""
     from curate.core.nouns import StoredArtifact
-    from curate.engine.record import latest
+    from curate.engine.record.runs import latest
 
     if not workspace:
         raise RecipeError("--workspace is missing; give a folder or URL, or set CURATE_WORKSPACE")

@@ -75,7 +75,7 @@ def ray_session(tiny_wordnet: Path) -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def on_ray(ray_session: Any) -> Iterator[Any]:
     """One backend for all: its workers stay from test to test. Stages of one CPU keep them, others replace them."""
-    from curate.engine.ray import RayBackend
+    from curate.engine.backends.ray import RayBackend
 
     made = RayBackend()
     yield made

@@ -19,9 +19,9 @@ from curate.core.pipeline import PIN, Node, Pipeline
 from curate.core.rows import ColumnsRef, Folded, MaskRef, Rows
 from curate.core.storage import Storage
 from curate.core.tombstones import Tombstones
-from curate.engine.backend import HOW, Backend, How, Outcome
-from curate.engine.events import Events
+from curate.engine.backends import HOW, Backend, How, Outcome
 from curate.engine.progress import Progress
+from curate.engine.record.events import Events
 
 DECODER_VERSION = 1
 """Rises when the same bytes decode to other pixels: facts of images are then computed anew."""

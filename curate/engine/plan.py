@@ -20,16 +20,18 @@ from curate.core.nouns import Manifest, Shard, pool_base
 from curate.core.pipeline import Node, Pipeline
 from curate.core.rows import Folded
 from curate.core.storage import Storage
-from curate.engine import build_global, build_pass, pins
-from curate.engine.backend import Backend
-from curate.engine.build_derive import DeriveBuild
-from curate.engine.build_source import amended, known_repeats
+from curate.engine.backends import Backend
 from curate.engine.context import Built, Context, Options, Pool
-from curate.engine.events import Events, read_events
-from curate.engine.passes import run_pass
+from curate.engine.passes import build as build_pass
+from curate.engine.passes.task import run_pass
 from curate.engine.preflight import Planned, record_path
 from curate.engine.progress import Progress
-from curate.engine.record import Run, list_runs
+from curate.engine.record import pins
+from curate.engine.record.events import Events, read_events
+from curate.engine.record.runs import Run, list_runs
+from curate.engine.units import build_global
+from curate.engine.units.derive import DeriveBuild
+from curate.engine.units.source import amended, known_repeats
 
 RUNS = 20
 """Earlier runs that rates are taken from."""

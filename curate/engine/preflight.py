@@ -11,8 +11,8 @@ from curate.core.errors import InputError, PreflightError
 from curate.core.hashing import digest
 from curate.core.pipeline import Node, Pipeline
 from curate.core.storage import Storage
-from curate.engine.backend import Backend
-from curate.engine.local import LocalBackend
+from curate.engine.backends import Backend
+from curate.engine.backends.local import LocalBackend
 
 Planned = dict[str, tuple[list[Portion], float]]
 """Source -> its portions, and the share of rows to take inside each."""

@@ -35,15 +35,17 @@ from curate.core.nouns import Manifest
 from curate.core.pipeline import Node, Pipeline
 from curate.core.secrets import redacted
 from curate.core.storage import Storage, open_workspace
-from curate.engine import build_global, build_pass, gc, pins
-from curate.engine.backend import HOW, Backend, How, Outcome
-from curate.engine.build_derive import DeriveBuild
-from curate.engine.build_fit import build_fit
-from curate.engine.build_source import build_source
+from curate.engine.backends import HOW, Backend, How, Outcome
 from curate.engine.context import Context, Counts, Options
-from curate.engine.events import Events
+from curate.engine.passes import build as build_pass
 from curate.engine.preflight import preflight
 from curate.engine.progress import Progress
+from curate.engine.record import gc, pins
+from curate.engine.record.events import Events
+from curate.engine.units import build_global
+from curate.engine.units.derive import DeriveBuild
+from curate.engine.units.fit.build import build_fit
+from curate.engine.units.source import build_source
 
 
 @dataclass
@@ -116,13 +118,13 @@ class LazyBackend:
 def make_backend(engine: str, address: str | None = None, cpus: int | None = None) -> Backend:
     """`local` or `ray`."""
     if engine == "local":
-        from curate.engine.local import LocalBackend
+        from curate.engine.backends.local import LocalBackend
 
         return LocalBackend()
     if engine == "ray":
 
         def make() -> Backend:
-            from curate.engine.ray import RayBackend
+            from curate.engine.backends.ray import RayBackend
 
             return RayBackend(address, cpus)
 

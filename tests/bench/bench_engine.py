@@ -20,7 +20,7 @@ from curate.core.group import Group, Part
 from curate.core.nouns import read_shards
 from curate.core.pipeline import Pipeline
 from curate.core.storage import open_storage
-from curate.engine.backend import Backend
+from curate.engine.backends import Backend
 from curate.engine.run import make_backend, run
 from tests.bench.measure import PeakMemory, line, seconds
 from tests.engine.toys import Even, Numbers, Parity, PlainPack

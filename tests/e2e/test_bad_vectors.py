@@ -21,7 +21,7 @@ from curate.core.nouns import StoredArtifact
 from curate.core.recipe import load
 from curate.core.storage import open_storage
 from curate.core.vectors import to_binary
-from curate.engine import backend
+from curate.engine import backends as backend
 from curate.engine.run import run
 from tests.e2e.commands import Said, curate
 from tests.e2e.vectors import Vectors, stages, write_recipe

@@ -15,8 +15,8 @@ from PIL import Image
 
 from curate.codec.frames import frames
 from curate.core.storage import open_storage
-from curate.engine.explain import explain
-from curate.engine.record import latest
+from curate.engine.record.explain import explain
+from curate.engine.record.runs import latest
 from tests.e2e import pictures
 from tests.e2e.commands import curate
 

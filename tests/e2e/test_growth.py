@@ -20,8 +20,8 @@ from curate.core.nouns import StoredArtifact
 from curate.core.pipeline import Pipeline
 from curate.core.storage import open_storage
 from curate.core.vectors import to_binary
-from curate.engine import pins
-from curate.engine.record import Run
+from curate.engine.record import pins
+from curate.engine.record.runs import Run
 from curate.engine.run import Result, run
 from tests.e2e.commands import curate
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from curate.engine import backend
+from curate.engine import backends as backend
 from tests.engine.gates import Gate
 
 MEMORY = Path("/dev/shm")

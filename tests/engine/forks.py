@@ -27,7 +27,7 @@ from rich.console import Console
 from curate.core import group
 from curate.core.errors import CurateError
 from curate.core.recipe import load
-from curate.engine import isolated
+from curate.engine.backends import isolated
 from curate.engine.context import Options
 from curate.engine.run import run
 from tests.engine import derived, toys

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from curate.core.contracts import Batch, Map
 from curate.core.errors import CurateError, Reject
 from curate.core.facts import DONE, ERROR, UNUSABLE
-from curate.engine.batches import Produced, run_batch
+from curate.engine.passes.batches import Produced, run_batch
 
 
 class Doubled(Map):

@@ -25,7 +25,7 @@ from curate.core.items import per_item
 from curate.core.nouns import POOL_SCHEMA
 from curate.core.pipeline import Pipeline
 from curate.core.storage import open_storage
-from curate.engine.record import Run
+from curate.engine.record.runs import Run
 from curate.engine.run import run
 from tests.engine import contract, workspaces
 from tests.engine.contract import Mixed, Output

@@ -17,10 +17,10 @@ from curate.core.errors import CurateError
 from curate.core.ledger import SET_ASIDE
 from curate.core.pipeline import Pipeline
 from curate.core.storage import open_workspace
-from curate.engine import answers
 from curate.engine.context import Options
-from curate.engine.explain import explain
-from curate.engine.record import Run
+from curate.engine.passes import answers
+from curate.engine.record.explain import explain
+from curate.engine.record.runs import Run
 from curate.engine.run import Result, run
 from tests.engine import toys, workspaces
 

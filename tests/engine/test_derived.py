@@ -20,17 +20,17 @@ from curate.core.nouns import Shard, read_shards
 from curate.core.pipeline import Pipeline
 from curate.core.rows import Rows
 from curate.core.storage import open_storage, open_workspace
-from curate.engine import gc
-from curate.engine.affected import affected_datasets
+from curate.engine.backends.local import LocalBackend
 from curate.engine.context import Options
-from curate.engine.deriving import DeriveTask, derive_shard
-from curate.engine.diff import diff
-from curate.engine.explain import explain
-from curate.engine.local import LocalBackend
 from curate.engine.plan import plan
 from curate.engine.preflight import preflight
-from curate.engine.record import Run, latest
+from curate.engine.record import gc
+from curate.engine.record.affected import affected_datasets
+from curate.engine.record.diff import diff
+from curate.engine.record.explain import explain
+from curate.engine.record.runs import Run, latest
 from curate.engine.run import Result, run
+from curate.engine.units.deriving import DeriveTask, derive_shard
 from tests.engine import derived, toys, workspaces
 from tests.engine.deaths import deaths
 from tests.engine.forks import Drivers

@@ -18,11 +18,12 @@ from curate.core.errors import BudgetError, CorruptError, CurateError, LedgerErr
 from curate.core.ledger import SET_ASIDE
 from curate.core.pipeline import Pipeline
 from curate.core.storage import open_storage
-from curate.engine import backend, packing
-from curate.engine.batches import KILLED
+from curate.engine import backends as backend
 from curate.engine.context import Options
-from curate.engine.events import read_events
+from curate.engine.passes.batches import KILLED
+from curate.engine.record.events import read_events
 from curate.engine.run import Result, run
+from curate.engine.units import pack as packing
 from tests.engine import toys, workspaces
 from tests.engine.forks import Drivers
 

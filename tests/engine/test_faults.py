@@ -24,7 +24,7 @@ import pytest
 
 from curate.core.storage import open_storage
 from curate.engine.context import Options
-from curate.engine.record import Run, list_runs
+from curate.engine.record.runs import Run, list_runs
 from curate.engine.run import run
 from tests.engine import toys, workspaces
 from tests.engine.deaths import deaths

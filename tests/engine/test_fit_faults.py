@@ -20,8 +20,8 @@ import pytest
 from curate.core import group as core
 from curate.core.recipe import load
 from curate.core.storage import open_storage
-from curate.engine.events import read_events
-from curate.engine.record import list_runs
+from curate.engine.record.events import read_events
+from curate.engine.record.runs import list_runs
 from curate.engine.run import run
 from tests.e2e.vectors import stages, write_recipe
 from tests.engine import workspaces

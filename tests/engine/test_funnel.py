@@ -9,9 +9,9 @@ from rich.console import Console
 
 from curate.core.storage import open_storage
 from curate.engine.context import Options
-from curate.engine.diff import diff
-from curate.engine.funnel import funnel
-from curate.engine.record import Run
+from curate.engine.record.diff import diff
+from curate.engine.record.funnel import funnel
+from curate.engine.record.runs import Run
 from curate.engine.run import run
 from tests.engine import derived, experiment, toys
 

@@ -14,10 +14,10 @@ import pytest
 from curate.core import lease
 from curate.core.errors import BudgetError, InputError, StageError, StorageError
 from curate.core.storage import Storage, open_storage
-from curate.engine import gc
 from curate.engine.context import Options
-from curate.engine.explain import explain
-from curate.engine.record import Run
+from curate.engine.record import gc
+from curate.engine.record.explain import explain
+from curate.engine.record.runs import Run
 from curate.engine.run import run
 from tests.engine import toys, workspaces
 from tests.engine.forks import Drivers

@@ -24,12 +24,12 @@ from curate.core.nouns import StoredArtifact, read_shards
 from curate.core.rows import ColumnsRef, Rows
 from curate.core.spill import spilled
 from curate.core.storage import Storage, open_storage
-from curate.engine import parts
-from curate.engine.events import read_events
-from curate.engine.parts import Block, FromCells
 from curate.engine.queue import Queue
-from curate.engine.record import list_runs
+from curate.engine.record.events import read_events
+from curate.engine.record.runs import list_runs
 from curate.engine.run import Result, run
+from curate.engine.units.fit import parts
+from curate.engine.units.fit.parts import Block, FromCells
 from tests.core.object_store import new_bucket, serve
 from tests.e2e.commands import curate
 from tests.engine import toys, workspaces

@@ -20,8 +20,8 @@ from curate.core.items import places_of
 from curate.core.pipeline import Pipeline
 from curate.core.storage import open_storage, open_workspace
 from curate.engine import shuffle
-from curate.engine.explain import explain
-from curate.engine.record import latest
+from curate.engine.record.explain import explain
+from curate.engine.record.runs import latest
 from curate.engine.run import Result, run
 from curate.pack.webdataset import PackWebDataset
 from tests.engine import toys

@@ -12,9 +12,9 @@ import pytest
 from curate.core.pipeline import Pipeline
 from curate.core.storage import open_storage
 from curate.engine import shuffle
-from curate.engine.backend import HOW
+from curate.engine.backends import HOW
+from curate.engine.backends.local import LocalBackend
 from curate.engine.context import Options
-from curate.engine.local import LocalBackend
 from curate.engine.run import Result, run
 from tests.engine import toys, workspaces
 

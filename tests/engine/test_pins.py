@@ -10,13 +10,13 @@ import pytest
 from curate.core.errors import InputError, PinnedError, RecipeError
 from curate.core.pipeline import Pipeline
 from curate.core.storage import Storage, open_storage
-from curate.engine import pins
+from curate.engine.backends.local import LocalBackend
 from curate.engine.context import Options
-from curate.engine.gc import alone, collect, unreachable
-from curate.engine.local import LocalBackend
 from curate.engine.plan import EXACT, plan
 from curate.engine.preflight import preflight
-from curate.engine.record import Run
+from curate.engine.record import pins
+from curate.engine.record.gc import alone, collect, unreachable
+from curate.engine.record.runs import Run
 from curate.engine.run import Result, run
 from tests.engine import toys, workspaces
 

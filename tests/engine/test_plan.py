@@ -14,8 +14,8 @@ from rich.console import Console
 from curate.core.contracts import Filter, Table
 from curate.core.pipeline import Pipeline
 from curate.core.storage import open_workspace
+from curate.engine.backends.local import LocalBackend
 from curate.engine.context import Options
-from curate.engine.local import LocalBackend
 from curate.engine.plan import ESTIMATED, EXACT, SAMPLE, UNKNOWN, Step, plan, table
 from curate.engine.preflight import preflight
 from curate.engine.run import Result, run

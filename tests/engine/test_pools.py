@@ -16,11 +16,11 @@ from curate.core.nouns import read_shards
 from curate.core.pipeline import Pipeline
 from curate.core.storage import Storage, open_storage, open_workspace
 from curate.engine import shuffle
+from curate.engine.backends.local import LocalBackend
 from curate.engine.context import Options
-from curate.engine.local import LocalBackend
 from curate.engine.plan import plan
 from curate.engine.preflight import preflight
-from curate.engine.record import Run
+from curate.engine.record.runs import Run
 from curate.engine.run import Result, run
 from tests.engine import toys, workspaces
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.core.contracts import Sample
-from curate.engine import ahead
+from curate.engine.passes import ahead
 from curate.engine.run import run
 from tests.engine import toys, workspaces
 

@@ -10,12 +10,12 @@ import pytest
 from curate.core import tombstones
 from curate.core.errors import BudgetError, CorruptError, InputError
 from curate.core.storage import Storage, open_storage
-from curate.engine.affected import affected_datasets
 from curate.engine.context import Options
-from curate.engine.diff import diff
-from curate.engine.events import Events, read_events
-from curate.engine.explain import explain
-from curate.engine.record import Run, latest, list_runs
+from curate.engine.record.affected import affected_datasets
+from curate.engine.record.diff import diff
+from curate.engine.record.events import Events, read_events
+from curate.engine.record.explain import explain
+from curate.engine.record.runs import Run, latest, list_runs
 from curate.engine.run import Result, run
 from tests.engine import toys
 

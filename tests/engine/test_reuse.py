@@ -16,9 +16,9 @@ from curate.core import facts
 from curate.core.contracts import Batch, Map, Sample
 from curate.core.pipeline import Pipeline
 from curate.core.storage import Storage, open_storage
-from curate.engine import gc
+from curate.engine.backends.local import LocalBackend
 from curate.engine.context import Context, Options
-from curate.engine.local import LocalBackend
+from curate.engine.record import gc
 from curate.engine.run import Result, run
 from tests.engine import toys, workspaces
 from tests.engine.experiment import DEAR, IMAGES, SHARD_ROWS, Caption, Clean, Embed, Inspect, MinSide, Sizes

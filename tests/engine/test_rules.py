@@ -17,9 +17,9 @@ from curate.core.errors import BudgetError
 from curate.core.facts import Notes
 from curate.core.rows import numbers
 from curate.core.storage import open_storage
+from curate.engine.backends.local import LocalBackend
 from curate.engine.context import Context, Options
-from curate.engine.local import LocalBackend
-from curate.engine.record import Run
+from curate.engine.record.runs import Run
 from curate.engine.run import Result, run
 from tests.engine import experiment, workspaces
 from tests.engine.experiment import DEAR, GLOBAL, IMAGES, READERS, Logs, pipeline

@@ -15,7 +15,7 @@ from curate.core.pipeline import Pipeline
 from curate.core.storage import open_storage
 from curate.engine import shuffle
 from curate.engine.context import Options
-from curate.engine.record import Run
+from curate.engine.record.runs import Run
 from curate.engine.run import Result, run
 from tests.engine import toys, workspaces
 

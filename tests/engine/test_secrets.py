@@ -19,8 +19,8 @@ from curate.core import recipe, secrets
 from curate.core.contracts import Batch, Map, Runtime, Secret
 from curate.core.errors import PreflightError
 from curate.core.pipeline import Pipeline
-from curate.engine.isolated import run_isolated
-from curate.engine.local import LocalBackend
+from curate.engine.backends.isolated import run_isolated
+from curate.engine.backends.local import LocalBackend
 from curate.engine.preflight import check_secrets
 from tests.e2e.commands import Said, curate
 from tests.engine import toys, workspaces
@@ -199,7 +199,7 @@ def test_a_process_of_its_own_gets_the_environment_unseen(value: str) -> None:
 
 
 def test_what_workers_on_ray_get_of_the_environment() -> None:
-    from curate.engine.ray import passed_on
+    from curate.engine.backends.ray import passed_on
 
     secret = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL", "HF_TOKEN", "FSSPEC_S3", "TOY_KEY")
     hidden = ("CURATE_API_KEY", "CURATE_LOGIN_TOKEN", "CURATE_DB_PASSWORD", "CURATE_client_secret")

@@ -9,10 +9,10 @@ import pytest
 from curate.core.errors import InputError, RecipeError
 from curate.core.pipeline import Pipeline
 from curate.core.storage import Storage, open_storage
-from curate.engine import gc, pins
-from curate.engine.record import Run
+from curate.engine.record import gc, pins
+from curate.engine.record.runs import Run
+from curate.engine.record.usage import datasets, usage
 from curate.engine.run import run
-from curate.engine.usage import datasets, usage
 from tests.engine import toys
 
 

@@ -13,8 +13,8 @@ import pytest
 from curate.core import lease
 from curate.core.errors import DrainedError
 from curate.core.storage import open_storage
-from curate.engine.local import LocalBackend
-from curate.engine.record import Run, list_runs
+from curate.engine.backends.local import LocalBackend
+from curate.engine.record.runs import Run, list_runs
 from curate.engine.run import run
 from tests.engine import toys, workspaces
 from tests.engine.forks import Drivers

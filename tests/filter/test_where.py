@@ -17,7 +17,7 @@ from curate.core.ledger import RESERVED, SET_ASIDE
 from curate.core.masks import ABSENT, NO_ITEMS
 from curate.core.pipeline import build_stage
 from curate.core.registry import resolve
-from curate.engine.batches import KILLED
+from curate.engine.passes.batches import KILLED
 from curate.filter.where import Where
 
 SIZES = "least(width, height) >= 256 and aspect < 3"

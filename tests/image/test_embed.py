@@ -13,7 +13,7 @@ from curate import encoders
 from curate.codec.images import decode
 from curate.core.contracts import Batch, Sample
 from curate.core.vectors import from_binary, vector_type
-from curate.engine.batches import run_batch
+from curate.engine.passes.batches import run_batch
 from curate.image.embed import Embed, embedding_columns
 from tests.codec.pictures import encoded
 from tests.encoders.models import TINY, picture, save_timm

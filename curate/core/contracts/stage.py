@@ -45,6 +45,8 @@ class Resources:
     cpus: float = 1
     gpus: float = 0
     memory_bytes: int = 0
+    remote: bool = False
+    """It waits for an endpoint: many of its units fit on one CPU."""
 
 
 class Stage(BaseModel):

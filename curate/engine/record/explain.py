@@ -25,8 +25,8 @@ from curate.core.nouns import (
 )
 from curate.core.rows import mask_files, numbers, read_fates
 from curate.core.vectors import from_binary
-from curate.engine.deriving import COVERS, read_record
-from curate.engine.record import Run
+from curate.engine.record.runs import Run
+from curate.engine.units.deriving import COVERS, read_record
 
 PREFIX = 4
 

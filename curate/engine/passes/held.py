@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from curate.core import facts
 from curate.core.facts import DONE, ERROR, MISSING, UNUSABLE, Notes
 from curate.core.nouns import Shard
-from curate.engine import answers
-from curate.engine.unit import Unit
+from curate.engine.passes import answers
+from curate.engine.passes.unit import Unit
 
 NOWHERE = -1
 COUNTS = ("computed", "copied", "requests", "repeated")

@@ -32,10 +32,10 @@ from curate.core.nouns import Shard, in_place
 from curate.core.rows import Rows
 from curate.core.secrets import redact
 from curate.core.storage import Storage, open_storage
-from curate.engine import ahead
-from curate.engine.map_member import Failed, MapMember
-from curate.engine.members import FilterMember, Member
-from curate.engine.unit import Unit
+from curate.engine.passes import ahead
+from curate.engine.passes.map import Failed, MapMember
+from curate.engine.passes.member import FilterMember, Member
+from curate.engine.passes.unit import Unit
 
 ATTEMPTS = "attempts"
 

@@ -25,9 +25,9 @@ from curate.core.nouns import Shard, read_selection, read_shards
 from curate.core.rows import POOL_COLUMNS, Rows
 from curate.core.storage import Storage, open_storage
 from curate.engine import shuffle
-from curate.engine.backend import set_up
-from curate.engine.passes import locate
-from curate.engine.tasks import dump
+from curate.engine.backends import set_up
+from curate.engine.passes.task import locate
+from curate.engine.units.tasks import dump
 
 
 @dataclass(frozen=True)

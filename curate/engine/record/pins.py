@@ -14,7 +14,7 @@ from curate.core.nouns import Manifest
 from curate.core.pipeline import PIN, Pipeline
 from curate.core.storage import Storage
 from curate.engine.context import Built
-from curate.engine.record import Run
+from curate.engine.record.runs import Run
 
 FOLDER = "pins"
 DATASET = "dataset"

@@ -20,8 +20,8 @@ from curate.core.rows import Rows
 from curate.core.storage import Storage
 from curate.core.tombstones import Tombstones
 from curate.engine import shuffle
-from curate.engine.backend import set_up
-from curate.engine.tasks import fetched
+from curate.engine.backends import set_up
+from curate.engine.units.tasks import fetched
 
 BURIED = -1
 """Unit of rows with a tombstone: they are counted under none, and no stage sees them."""

@@ -31,8 +31,8 @@ from ray.exceptions import RayActorError, RayTaskError
 from curate.core.contracts import Resources
 from curate.core.errors import CurateError
 from curate.core.secrets import FORWARDED
-from curate.engine.backend import ATTEMPTS, HOW, How, Outcome, attempt
-from curate.engine.isolated import run_isolated
+from curate.engine.backends import ATTEMPTS, HOW, How, Outcome, attempt
+from curate.engine.backends.isolated import run_isolated
 from curate.engine.queue import Queue
 
 IN_FLIGHT = 2

@@ -18,7 +18,7 @@ from curate.core.pipeline import Node
 from curate.core.rows import POOL_COLUMNS, MaskRef, Rows
 from curate.core.storage import Storage
 from curate.engine.context import Context
-from curate.engine.passes import locate
+from curate.engine.passes.task import locate
 
 FATE = ("rejected_by", "reject_reason", "copies", "item_copies", "item_expected")
 

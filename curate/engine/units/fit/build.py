@@ -9,12 +9,12 @@ from curate.core.hashing import digest
 from curate.core.ledger import Entry
 from curate.core.nouns import save_artifact
 from curate.core.pipeline import Node
-from curate.engine.backend import set_up
-from curate.engine.build_global import tidy
+from curate.engine.backends import set_up
 from curate.engine.context import Built, Context
-from curate.engine.group import Build
-from curate.engine.parts import let_go
-from curate.engine.tasks import DigestTask, digest_file
+from curate.engine.units.build_global import tidy
+from curate.engine.units.fit.group import Build
+from curate.engine.units.fit.parts import let_go
+from curate.engine.units.tasks import DigestTask, digest_file
 
 
 def build_fit(ctx: Context, node: Node, built: Built) -> None:

@@ -34,10 +34,10 @@ from curate.core.nouns import POOL_SCHEMA, Shard, read_pool
 from curate.core.rows import Rows
 from curate.core.secrets import redact
 from curate.core.storage import Storage
-from curate.engine.backend import set_up
-from curate.engine.batches import KILLED
-from curate.engine.passes import ATTEMPTS, locate
-from curate.engine.tasks import content_id, dump, probed
+from curate.engine.backends import set_up
+from curate.engine.passes.batches import KILLED
+from curate.engine.passes.task import ATTEMPTS, locate
+from curate.engine.units.tasks import content_id, dump, probed
 
 DONE, UNUSABLE, ERROR = facts.STATUS
 RECORD = b"record"

@@ -16,10 +16,10 @@ from curate.core import facts, lease
 from curate.core.errors import StorageError
 from curate.core.nouns import Manifest, read_lines, read_shards
 from curate.core.storage import TEMPORARY, Storage
-from curate.engine.answers import FOLDER as INDEX
-from curate.engine.deriving import COVERS
-from curate.engine.pins import pins
-from curate.engine.record import Run, list_runs
+from curate.engine.passes.answers import FOLDER as INDEX
+from curate.engine.record.pins import pins
+from curate.engine.record.runs import Run, list_runs
+from curate.engine.units.deriving import COVERS
 
 ASIDE_SECONDS = 24 * 3600
 """Half-written files older than this belong to nobody."""

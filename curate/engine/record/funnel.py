@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.table import Table
 
 from curate.core.ledger import Entry
-from curate.engine.record import Run
+from curate.engine.record.runs import Run
 
 REASONS = 6
 """Reasons shown per stage; the rest are added up."""

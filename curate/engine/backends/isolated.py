@@ -9,10 +9,10 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from curate.core.errors import CurateError
-from curate.engine.backend import Outcome, attempt
+from curate.engine.backends import Outcome, attempt
 
 START_METHOD = "forkserver"
-PRELOADED = ["curate.engine.passes", "curate.cli", "ray"]
+PRELOADED = ["curate.engine.passes.task", "curate.cli", "ray"]
 """What a server process imports once (as far as it is there), so that a payload costs a fork of it and no imports."""
 
 

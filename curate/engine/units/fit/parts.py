@@ -24,7 +24,7 @@ from curate.core.nouns import Shard
 from curate.core.rows import Rows
 from curate.core.spill import Spill, spilled
 from curate.core.storage import Storage
-from curate.engine.backend import set_up
+from curate.engine.backends import set_up
 
 Kinds = Mapping[str, tuple[str, tuple[int, ...], str]]
 """Name -> dtype and shape of a row, and the shard that was found to have them."""

@@ -24,7 +24,7 @@ from curate.core.ledger import Entry
 from curate.core.nouns import POOL_SCHEMA, Shard, read_pool, save_artifact
 from curate.core.rows import Rows
 from curate.core.storage import Storage, open_storage
-from curate.engine.backend import set_up
+from curate.engine.backends import set_up
 
 T = TypeVar("T")
 

@@ -14,10 +14,13 @@ from curate.core.hashing import digest
 from curate.core.ledger import Entry, total
 from curate.core.nouns import save_artifact
 from curate.core.pipeline import Node
-from curate.engine import packing, selecting, shuffle, tasks
+from curate.engine import shuffle
 from curate.engine.context import Built, Context
-from curate.engine.tasks import read_ledger
-from curate.engine.view import StoredView
+from curate.engine.record.view import StoredView
+from curate.engine.units import pack as packing
+from curate.engine.units import select as selecting
+from curate.engine.units import tasks
+from curate.engine.units.tasks import read_ledger
 
 WORK = {"artifacts": ("work",), "selections": ("shuffle", "counts"), "datasets": ("order", "parts")}
 """Folders of a noun that hold what one step of its build leaves for the next."""

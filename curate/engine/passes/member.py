@@ -20,11 +20,11 @@ from curate.core.ledger import Entry, ItemEntry
 from curate.core.masks import NO_ITEM, NO_ITEMS, Fate, item_counts
 from curate.core.rows import Rows
 from curate.core.secrets import redact
-from curate.engine.unit import Unit
+from curate.engine.passes.unit import Unit
 
 if TYPE_CHECKING:
-    from curate.engine.map_member import MapMember
-    from curate.engine.passes import PassTask, Step
+    from curate.engine.passes.map import MapMember
+    from curate.engine.passes.task import PassTask, Step
 
 
 class Member:

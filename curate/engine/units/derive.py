@@ -22,11 +22,11 @@ from curate.core.hashing import digest
 from curate.core.ledger import SET_ASIDE, Entry, total
 from curate.core.nouns import Manifest, Shard, pool_base, read_lines
 from curate.core.pipeline import Node
-from curate.engine.backend import How, Outcome
-from curate.engine.build_pass import Stretch, killers
+from curate.engine.backends import How, Outcome
 from curate.engine.context import Built, Context, Pool
-from curate.engine.deriving import COVERS, DeriveTask, derive_shard, read_record, told
-from curate.engine.passes import ATTEMPTS
+from curate.engine.passes.build import Stretch, killers
+from curate.engine.passes.task import ATTEMPTS
+from curate.engine.units.deriving import COVERS, DeriveTask, derive_shard, read_record, told
 
 Line = dict[str, Any]
 

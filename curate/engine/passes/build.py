@@ -14,10 +14,10 @@ from curate.core.hashing import digest
 from curate.core.ledger import SET_ASIDE, Entry, total
 from curate.core.nouns import Manifest, Shard, read_lines
 from curate.core.pipeline import Node
-from curate.engine import answers
-from curate.engine.backend import How, Outcome
+from curate.engine.backends import How, Outcome
 from curate.engine.context import Built, Context, Counts, Mask, point_name
-from curate.engine.passes import ATTEMPTS, PassTask, Point, Step, mask_file, run_pass
+from curate.engine.passes import answers
+from curate.engine.passes.task import ATTEMPTS, PassTask, Point, Step, mask_file, run_pass
 
 SPREAD = 4
 """Tasks per worker at least, where there is work for so many."""

@@ -19,7 +19,7 @@ from curate.core.storage import Storage, open_storage
 from curate.engine.context import Built, Context, Pool
 from curate.engine.preflight import record_path
 from curate.engine.shuffle import buckets_for
-from curate.engine.tasks import AmendTask, ImportTask, RepeatsTask, amend_shard, find_repeats, import_portion
+from curate.engine.units.tasks import AmendTask, ImportTask, RepeatsTask, amend_shard, find_repeats, import_portion
 
 READ_THREADS = 16
 

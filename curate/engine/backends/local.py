@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from curate.core.contracts import Resources
-from curate.engine.backend import HOW, How, Outcome, attempt
-from curate.engine.isolated import run_isolated
+from curate.engine.backends import HOW, How, Outcome, attempt
+from curate.engine.backends.isolated import run_isolated
 
 
 class LocalBackend:

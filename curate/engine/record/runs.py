@@ -10,7 +10,7 @@ from curate.core import lease
 from curate.core.errors import InputError
 from curate.core.ledger import Entry
 from curate.core.storage import Storage
-from curate.engine.events import read_events
+from curate.engine.record.events import read_events
 
 STOPPED = ("stopped", "interrupted")
 """How the errors of runs that were told to stop begin."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from curate.core.nouns import Manifest
 from curate.core.storage import TEMPORARY, Storage
-from curate.engine.gc import TOPS, unreachable
-from curate.engine.pins import pins
-from curate.engine.record import Run, list_runs
+from curate.engine.record.gc import TOPS, unreachable
+from curate.engine.record.pins import pins
+from curate.engine.record.runs import Run, list_runs
 
 OTHERS = "records"
 """Runs, leases, pins, tombstones and files that are not complete yet."""

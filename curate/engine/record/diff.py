@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from curate.core.ledger import Entry
 from curate.core.nouns import bucket_files, read_selection
-from curate.engine.record import Run
+from curate.engine.record.runs import Run
 
 
 @dataclass

@@ -18,15 +18,15 @@ from curate.core.ledger import SET_ASIDE
 from curate.core.masks import Fate
 from curate.core.rows import POOL_COLUMNS
 from curate.core.secrets import redact
-from curate.engine import answers
-from curate.engine.backend import set_up
-from curate.engine.batches import KILLED, Produced, run_batch
-from curate.engine.held import Held
-from curate.engine.members import Member
-from curate.engine.unit import Unit
+from curate.engine.backends import set_up
+from curate.engine.passes import answers
+from curate.engine.passes.batches import KILLED, Produced, run_batch
+from curate.engine.passes.held import Held
+from curate.engine.passes.member import Member
+from curate.engine.passes.unit import Unit
 
 if TYPE_CHECKING:
-    from curate.engine.passes import PassTask, Step
+    from curate.engine.passes.task import PassTask, Step
 
 
 class Failed(Exception):

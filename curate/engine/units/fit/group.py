@@ -18,9 +18,10 @@ from curate.core.contracts import Fit
 from curate.core.errors import CurateError, DrainedError, StageError
 from curate.core.group import LEAST_PART_ROWS, PARTS, Arrays, Step, cut, frozen, joined, part_rows_for
 from curate.core.pipeline import Node
-from curate.engine.backend import How
+from curate.engine.backends import How
 from curate.engine.context import Built, Context
-from curate.engine.parts import (
+from curate.engine.progress import Step as Bar
+from curate.engine.units.fit.parts import (
     BlockTask,
     FromCells,
     FromFile,
@@ -34,7 +35,6 @@ from curate.engine.parts import (
     run_partition,
     run_step,
 )
-from curate.engine.progress import Step as Bar
 
 WINDOW = 4
 """Blocks per worker whose results may wait for those before them."""

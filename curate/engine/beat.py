@@ -1,0 +1,106 @@
+"""What a task says of itself while it runs, and what it is told: progress, and whether to wind down.
+
+A task runs in one thread of a worker. Around each batch it says what it is doing; the scheduler asks for it every few
+seconds and tells from it how fast a stage is, whether a unit hangs, and where.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+RECENT = 64
+"""Batch times that a task keeps between two looks at it."""
+
+
+@dataclass(frozen=True)
+class Doing:
+    """A batch under way."""
+
+    stage: str
+    shard: str
+    rows: tuple[int, ...]
+    """Places in the shard."""
+    since: float
+    """time.monotonic() of the worker."""
+
+
+@dataclass
+class Told:
+    """What a stage of a task has done since the last look."""
+
+    batches: int = 0
+    rows: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    recent: list[float] = field(default_factory=list)
+    """Seconds of the last RECENT batches."""
+
+
+class Beat:
+    """One task's pulse. Its own thread writes, the scheduler's reads."""
+
+    def __init__(self, unit: str = "", lane: str = "") -> None:
+        self.unit, self.lane = unit, lane
+        self.stopping = False
+        """Wind down: publish what there is at the next border between batches, and end."""
+        self.batches = 0
+        """Batches ended since the task began, of all stages."""
+        self.moved = time.monotonic()
+        """When a batch last began or ended."""
+        self._lock = threading.Lock()
+        self._doing: Doing | None = None
+        self._told: dict[str, Told] = {}
+
+    def doing(self, stage: str, shard: str = "", rows: Sequence[int] = ()) -> None:
+        """A batch begins: which stage, and which rows of which shard."""
+        with self._lock:
+            self.moved = time.monotonic()
+            self._doing = Doing(stage, shard, tuple(rows), self.moved)
+
+    def done(self, stage: str, rows: int, seconds: float, size: int = 0) -> None:
+        """A batch has ended: its rows, seconds, and bytes read or sent for it."""
+        with self._lock:
+            self.moved, self._doing = time.monotonic(), None
+            self.batches += 1
+            told = self._told.setdefault(stage, Told())
+            told.batches, told.rows = told.batches + 1, told.rows + rows
+            told.bytes, told.seconds = told.bytes + size, told.seconds + seconds
+            told.recent = [*told.recent[1 - RECENT :], seconds]
+
+    def look(self) -> dict[str, Any]:
+        """What has been told since the last look, and what is under way; picklable."""
+        with self._lock:
+            told, self._told = self._told, {}
+            now = time.monotonic()
+            return {
+                "unit": self.unit,
+                "batches": self.batches,
+                "idle": now - self.moved,
+                "doing": self._doing,
+                "told": told,
+            }
+
+
+_here = threading.local()
+
+
+def current() -> Beat:
+    """The beat of this thread's task; one that nobody looks at outside of a task."""
+    found: Beat | None = getattr(_here, "beat", None)
+    return found if found is not None else Beat()
+
+
+@contextmanager
+def beating(beat: Beat) -> Iterator[Beat]:
+    """Make `beat` that of this thread while a task runs."""
+    before = getattr(_here, "beat", None)
+    _here.beat = beat
+    try:
+        yield beat
+    finally:
+        _here.beat = before
