@@ -5,7 +5,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 RECIPES := vise vise_similarity uru metaclip datacomp_basic
-.PHONY: help setup quickstart tiny $(RECIPES) test lint format bench lock clean
+.PHONY: help setup quickstart tiny $(RECIPES) test test-long lint format bench lock clean
 
 PYTHON_VERSION := 3.11
 PYTHON ?= python$(PYTHON_VERSION)
@@ -27,11 +27,11 @@ unexport PYTHONDONTWRITEBYTECODE
 UV = PATH="$$PATH:$$HOME/.local/bin:$(CURDIR)/.cache/uv/bin" uv
 
 help:  ## what there is to call
-	@awk -F ':.*## ' '/^[a-z_]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z_-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "quickstart and the recipes take IMAGES=folder (your pictures instead of OpenClipart), WORKSPACE=path or URL,"
 	@echo "ENGINE=ray|local; recipes also SET='variable=value stage.parameter=value';"
-	@echo "test takes PYTEST='arguments', for instance PYTEST='tests/text -x', and JOBS (processes, 2); lock UPGRADE=--upgrade."
+	@echo "test and test-long take PYTEST='arguments', for instance PYTEST='tests/text -x', and JOBS (processes, 2); lock UPGRADE=--upgrade."
 
 setup: $(STAMP)  ## uv (with pip when missing), .venv, the locked packages, this project
 	@:
@@ -63,8 +63,11 @@ $(RECIPES): $(STAMP)
 	@$(BIN)/python -m pipelines.corpus $@ --workspace "$(WORKSPACE)" --engine "$(ENGINE)" \
 	  $(if $(IMAGES),--images "$(IMAGES)") $(if $(ENCODER),--set "encoder=$(ENCODER)") $(foreach value,$(SET),--set "$(value)")
 
-test: lint  ## setup, linters, types, architecture, tests
-	@$(BIN)/python -m pytest -n $(JOBS) $(PYTEST)
+test: lint  ## setup, linters, types, architecture, tests but the long ones
+	@$(BIN)/python -m pytest -n $(JOBS) -m "not long" $(PYTEST)
+
+test-long: $(STAMP)  ## the long tests: kills at every point, damaged inputs, browsers, load
+	@$(BIN)/python -m pytest -n $(JOBS) -m long $(PYTEST)
 
 lint: $(STAMP)  ## ruff, mypy on curate/core, import-linter
 	@$(BIN)/ruff check .
@@ -80,8 +83,8 @@ bench: $(STAMP)  ## figures for docs/benchmarks.md, printed; takes minutes
 	@$(BIN)/python -m tests.bench
 	@for name in where facts rules; do $(BIN)/python -m bench.bench_$$name; done
 
-lock:  ## requirements.lock from pyproject.toml: versions and hashes, no registry's name
-	@$(UV) pip compile --quiet --generate-hashes --no-emit-index-url --no-header --no-annotate \
+lock:  ## requirements.lock from pyproject.toml, for any platform: versions and hashes, no registry's name
+	@$(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --no-annotate \
 	  --python-version $(PYTHON_VERSION) --extra dev $(UPGRADE) --output-file requirements.lock pyproject.toml
 
 clean:  ## remove .venv, the caches and the default workspace

@@ -1,6 +1,9 @@
 """Curate web-scale image pools into balanced training sets.
 
-from curate import Pipeline, run
+from curate import Workspace, load_recipe
+
+run = Workspace("workspace").submit(load_recipe("recipe.yaml"))
+run.wait()
 """
 
 from __future__ import annotations
@@ -12,18 +15,21 @@ from typing import TYPE_CHECKING, Any
 os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
 if TYPE_CHECKING:
+    from curate.api import Run, Workspace
     from curate.core.pipeline import Pipeline
     from curate.core.recipe import load as load_recipe
     from curate.engine.context import Options
     from curate.engine.run import Result, run
 
 __version__ = "0.1.0"
-__all__ = ["Options", "Pipeline", "Result", "load_recipe", "run"]
+__all__ = ["Options", "Pipeline", "Result", "Run", "Workspace", "load_recipe", "run"]
 
 _PLACES = {
     "Options": ("curate.engine.context", "Options"),
     "Pipeline": ("curate.core.pipeline", "Pipeline"),
     "Result": ("curate.engine.run", "Result"),
+    "Run": ("curate.api", "Run"),
+    "Workspace": ("curate.api", "Workspace"),
     "load_recipe": ("curate.core.recipe", "load"),
     "run": ("curate.engine.run", "run"),
 }

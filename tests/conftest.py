@@ -1,15 +1,13 @@
-"""What every test stands on: few threads, no network, real data where it is, one Ray for the whole session.
+"""What every test stands on: few threads, no network, real data where it is, each server once for the whole session.
 
-Under xdist (`make test`) a file is run by one process, and all files that use Ray by the same one: the session's Ray
-and its workers are started once.
+Under xdist (`make test`) a file is run by one process, and all files that share a server by the same one.
 """
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +23,8 @@ os.environ.update(
 
 from hypothesis import settings
 
-ROOT = Path(__file__).parent.parent
+from tests.scopes import ROOT, scope_of
+
 settings.register_profile("shared cores", deadline=None)
 settings.load_profile("shared cores")
 
@@ -56,6 +55,7 @@ def ray_session(tiny_wordnet: Path) -> Iterator[Any]:
         patch.setenv("CURATE_WORDNET", str(tiny_wordnet))  # its workers inherit it
         start = partial(
             ray.init,
+            address="local",  # not one that happens to run here
             num_cpus=2,
             include_dashboard=False,
             object_store_memory=256 * 2**20,
@@ -89,19 +89,40 @@ def on_this_ray(ray_session: Any, on_ray: Any) -> str:
     return str(ray_session.get_runtime_context().gcs_address)
 
 
-@lru_cache
-def uses_ray(file: str) -> bool:
-    return bool(re.search(r"\b(on_ray|on_this_ray|ray_session)\b", (ROOT / file).read_text()))
+@pytest.fixture(scope="session")
+def endpoint() -> Iterator[Any]:
+    """An endpoint that speaks like OpenAI's, in a process of its own (`tests.engine.endpoint.Endpoint`)."""
+    from tests.engine.endpoint import started
+
+    with started() as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def object_store_server() -> Iterator[str]:
+    """URL of an object store on loopback: moto's server."""
+    from tests.core.object_store import started
+
+    with started() as url:
+        yield url
+
+
+@pytest.fixture
+def object_store(object_store_server: str) -> Iterator[Any]:
+    """A boto3 client of an object store without buckets, to which the environment of the test leads."""
+    from tests.core.object_store import used
+
+    with used(object_store_server) as client:
+        yield client
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Scopes are files; those that use Ray are one scope, the first to be handed out since it takes longest."""
+    """Scopes are files, or those of a server. The one with most tests is handed out first."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Files(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            file = nodeid.split("::")[0]
-            return "ray" if uses_ray(file) else file
+            return scope_of(nodeid.split("::")[0])
 
     return Files(config, log)

@@ -6,10 +6,7 @@ import io
 import re
 import sys
 import types
-import urllib.error
-import urllib.request
 from collections.abc import Callable
-from email.message import Message
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +21,7 @@ from curate.core.recipe import parse
 from curate.core.registry import resolve
 from curate.engine.context import Options
 from curate.engine.run import Result, run
+from tests.engine.endpoint import Endpoint
 
 ROOT = Path(__file__).parents[1]
 
@@ -108,24 +106,16 @@ def test_the_stages_of_the_docs_are_stages(ops: Ops, listing: Path, tmp_path: Pa
 
 
 def test_the_secret_of_the_docs_stays_one(
-    ops: Ops, listing: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ops: Ops, listing: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, endpoint: Endpoint
 ) -> None:
-    headers: list[str] = []
-
-    def answer(request: urllib.request.Request, timeout: float) -> io.BytesIO:
-        headers.append(request.headers["Authorization"])
-        if b"blurred" in (request.data or b""):  # type: ignore[operator]
-            raise urllib.error.HTTPError(request.full_url, 503, "busy", Message(), None)
-        return io.BytesIO(b'{"text": "sharp indeed"}')
-
-    monkeypatch.setattr(urllib.request, "urlopen", answer)
+    script = endpoint.script(faults=[{"text": "Describe in one sentence: a blurred one", "status": 503}])
     monkeypatch.setenv("DESCRIBE_KEY", "hunter2-hunter2")
     pipeline = Pipeline().add("pool", ops("listing:Listing")(namespace="docs", path=str(listing)))
-    pipeline.add("said", ops("describe:Describe")(url="http://localhost/describe"), "pool")
+    pipeline.add("said", ops("describe:Describe")(url=script.url, model="scripted", attempts=1), "pool")
     result = run(pipeline, str(tmp_path / "workspace"), options=Options(failure_budget=1))
     entry = result.ledger["said"]
     assert (entry.after, entry.unusable, entry.error) == (1, {"no_caption": 1}, {"http_503": 1})
-    assert set(headers) == {"Bearer hunter2-hunter2"}
+    assert script.told()["headers"] == {"Authorization": "Bearer hunter2-hunter2"}
     files = [path for path in (tmp_path / "workspace").rglob("*") if path.is_file()]
     assert files and not any(b"hunter2" in path.read_bytes() for path in files)
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import Field, PrivateAttr
 
-from curate.cluster.backends import gpus_of
 from curate.cluster.divide_probe import PROBE, Cells, nearest_leaf
 from curate.cluster.embeddings import embedding_columns, finite_rows, read_embeddings
 from curate.cluster.nearest import nearest
@@ -43,7 +42,7 @@ class Assign(Map):
     )
     threads: Annotated[int, Runtime()] = Field(1, ge=1, description="Cores of one task.")
     gpus: Annotated[float | None, Runtime()] = Field(
-        None, ge=0, description="GPUs of one task of a cluster; null is one if the machine that starts the run has any."
+        None, ge=0, description="GPUs of one task; null is one if the cluster has any."
     )
 
     _leaves: NDArray[np.float32] | Cells = PrivateAttr()
@@ -59,7 +58,10 @@ class Assign(Map):
         return pa.schema([*clusters, pa.field("centroid_distance", pa.float32(), metadata={"unit": "squared L2"})])
 
     def resources(self) -> Resources:
-        return Resources(cpus=self.threads, gpus=gpus_of(self.gpus))
+        return Resources(cpus=self.threads, gpus=self.gpus or 0)
+
+    def placed(self, gpus: bool) -> Self:
+        return self if self.gpus is not None else self.model_copy(update={"gpus": float(gpus)})
 
     def setup(self, artifacts: Mapping[str, Artifact]) -> None:
         """Raises CurateError for a tree of other levels or another kind of vectors."""

@@ -259,9 +259,3 @@ def has_cuda() -> bool:
     import torch
 
     return bool(torch.cuda.is_available())
-
-
-def gpus_of(wanted: float | None) -> float:
-    """GPUs that a worker holds: as many as `wanted`, or one where this machine has any. A cluster shows a worker no
-    more than it holds."""
-    return float(Path(GPU_DEVICE).exists()) if wanted is None else wanted

@@ -1,4 +1,4 @@
-"""Divide: millions of leaves, fitted by cells of the space that know nothing of each other.
+"""Divide: a level of very many clusters, fitted by cells of the space that know nothing of each other.
 
 A k-means of k leaves over n rows costs n k products an iteration. Here a coarse k-means cuts the space into about
 sqrt(k) cells, rows are regrouped by cell, and the worker that holds a cell fits the cell's share of the leaves to the
@@ -9,21 +9,26 @@ sample. A row of the sample stands for 1 / m leaves where its pilot leaf has m r
 for. So leaves lie as densely in each region as a fit in one piece would lay them. Shares in proportion to rows do not:
 on `disc.npy` they cost more than twice the inertia, and resampling inside of a cell cannot flatten what the shares have
 fixed before (`tests.bench.bench_divide` has the figures).
+
+The rows may be those of the pool or, for a level above the first, the centroids of the level below. What is called a
+leaf here is a cluster of the level that is fitted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import lru_cache
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from curate.cluster import assigned
 from curate.cluster.divide_cells import coarse_cells, sample_of
+from curate.cluster.divide_probe import Cells, nearest_leaf
 from curate.cluster.divide_shares import shares
-from curate.cluster.hierarchy import LevelSettings, fit_level, percentiles
+from curate.cluster.hierarchy import LevelSettings, LevelState, fit_level, level_state, packed, percentiles
 from curate.cluster.nearest import nearest
 from curate.cluster.vectors import vectors_of
 from curate.core.group import Group, MemoryGroup, Part
@@ -38,6 +43,9 @@ CELL_ROWS = 256
 of a worker: CELL_ROWS x leaves of the cell x d numbers in float32."""
 SAVES = 64
 """Checkpoints while cells are fitted."""
+HELD_CELLS = 64
+"""Cells whose centroids a worker keeps at hand while it looks for the nearest."""
+_PILOT = "pilot_"
 
 
 @dataclass(frozen=True)
@@ -63,11 +71,13 @@ class Divided:
 
 @dataclass(frozen=True)
 class State:
-    """All that the rest of the fit depends on: arrays and numbers, so that `vars(state)` can be saved."""
+    """All that the rest of the fit depends on."""
 
     centroids: NDArray[np.float32]
-    weights: NDArray[np.float64]
-    """Leaves that each cell (C,) stands for in the pilot."""
+    pilot: LevelState | None = None
+    """While the pilot is fitted."""
+    weights: NDArray[np.float64] | None = None
+    """Leaves that each cell (C,) stands for in the pilot, once that is done."""
     done: int = 0
     """Cells that are fitted: the first ones. What follows is theirs."""
     sizes: NDArray[np.int64] | None = None
@@ -75,6 +85,18 @@ class State:
     values: NDArray[np.float32] | None = None
     """Order statistics of the distances, and how many rows each stands for."""
     counts: NDArray[np.float64] | None = None
+
+    def packed(self) -> dict[str, Any]:
+        """Arrays and JSON-able values by name; `unpacked` makes a state of them again."""
+        pilot = {} if self.pilot is None else {f"{_PILOT}{name}": value for name, value in packed(self.pilot).items()}
+        own = {name: value for name, value in vars(self).items() if name != "pilot" and value is not None}
+        return own | pilot
+
+    @classmethod
+    def unpacked(cls, saved: Mapping[str, Any]) -> Self:
+        of_pilot = {name.removeprefix(_PILOT): value for name, value in saved.items() if name.startswith(_PILOT)}
+        own = {name: value for name, value in saved.items() if not name.startswith(_PILOT)}
+        return cls(**own, pilot=level_state(of_pilot))
 
 
 def default_cells(leaves: int) -> int:
@@ -89,12 +111,13 @@ def divide(
     begin: State | None = None,
     save: Callable[[State], None] = lambda state: None,
     name: str = "leaves",
+    tell: Callable[[float, str], None] | None = None,
 ) -> Divided:
     """`settings.kmeans.clusters` leaves for the rows of `group`, in `cells` coarse cells (`default_cells`).
 
     Steps store the leaves of each cell as `vectors` under `name`: in the precision of the rows where they have unit
     length, else in float32. Goes on from `begin`; raises ValueError for more leaves than rows, or more cells than
-    leaves.
+    leaves. `tell` takes the share done and what is going on.
     """
     rows, leaves = sum(group.rows), settings.kmeans.clusters
     cells = default_cells(leaves) if cells is None else cells
@@ -104,20 +127,39 @@ def divide(
     r = max(1, (rows + leaves) // (2 * leaves)) if settings.r is None else settings.r
     settings = replace(settings, r=r)
     state = begin
-    if state is None:
-        state = _survey(group, settings, cells, name)
+    if state is None or state.weights is None:
+        state = _survey(group, settings, cells, name, state, save)
         save(state)
-    parts = group.partition(f"{name}-cells", to_cell, cells, centroids=state.centroids)
+    assert state.weights is not None
+    parts = by_cell(group, state.centroids, name)
     distinct = np.array(list(parts.each(count_distinct)), dtype=np.int64)
     share = shares(state.weights, distinct, np.array(parts.rows, dtype=np.int64), leaves)
 
-    def tell(done: int) -> None:
-        group.tell(done / cells, f"{int(share[:done].sum()):,} of {leaves:,} leaves, cell {done:,} of {cells:,}")
+    def tell_cell(done: int) -> None:
+        what = f"{int(share[:done].sum()):,} of {leaves:,} leaves, cell {done:,} of {cells:,}"
+        (tell or group.tell)(done / cells, what)
 
-    state = _fit_cells(parts, settings, share, state, save, tell, name)
+    state = _fit_cells(parts, settings, share, state, save, tell_cell, name)
     offsets = np.concatenate([[0], np.cumsum(share)])
     distances = percentiles(state.values, state.counts)
     return Divided(state.centroids, offsets, parts, state.sizes, state.inertia, distances, r, state)
+
+
+def by_cell(group: Group, centroids: NDArray[np.float32], name: str) -> Group:
+    """The rows of `group` by coarse cell: part c holds those of cell c."""
+    return group.partition(f"{name}-cells", to_cell, len(centroids), centroids=centroids)
+
+
+def assigned_to(
+    group: Group, centroids: NDArray[np.float32], offsets: NDArray[np.int64], name: str, probe: int
+) -> tuple[NDArray[np.int64], float]:
+    """The nearest leaf (n,) of each row of `group` among those of the `probe` nearest cells, stored under `name`, as
+    `cluster.assign` finds it; and the sum of the squared distances."""
+    found = list(group.each(nearest_stored, centroids=centroids, offsets=offsets, name=name, probe=probe))
+    inertia = 0.0
+    for _, of_part in found:
+        inertia += of_part
+    return np.concatenate([ids for ids, _ in found]), inertia
 
 
 def _fit_cells(
@@ -160,23 +202,37 @@ def _with(state: State, fresh: list[tuple[Any, ...]]) -> State:
     )  # fmt: skip
 
 
-def _survey(group: Group, settings: LevelSettings, cells: int, name: str) -> State:
+def _survey(
+    group: Group,
+    settings: LevelSettings,
+    cells: int,
+    name: str,
+    begin: State | None = None,
+    save: Callable[[State], None] = lambda state: None,
+) -> State:
     """Coarse centroids, and what each cell's rows stand for in the pilot."""
     leaves, total = settings.kmeans.clusters, sum(group.rows)
     pilots = min(PILOTS * cells, leaves)
     sample = sample_of(group, min(total, PILOT_ROWS * pilots), settings.kmeans.seed, f"{name}-sample")
-    centroids = coarse_cells(sample, cells, settings.kmeans)
-    rows = sum(sample.rows)
+    if begin is None:
+        begin = State(coarse_cells(sample, cells, settings.kmeans))
+        save(begin)
+    centroids, rows = begin.centroids, sum(sample.rows)
     # as many of a leaf's rows as the fit in one piece would keep
     r = max(1, round((settings.r or 1) * (rows / pilots) / (total / leaves)))
     of_pilot = replace(
         settings.kmeans, clusters=pilots, exchange=False, iterations=min(PILOT_ITERATIONS, settings.kmeans.iterations)
     )
-    pilot = fit_level(sample, replace(settings, kmeans=of_pilot, r=r))
+
+    def save_round(pilot: LevelState) -> None:
+        if pilot.run is None:
+            save(replace(begin, pilot=pilot))
+
+    pilot = fit_level(sample, replace(settings, kmeans=of_pilot, r=r), begin.pilot, save_round)
     weights = np.zeros(cells)
     for votes in sample.each(vote, pilot=pilot.centroids, sizes=pilot.sizes, centroids=centroids):
         weights += votes
-    return State(centroids, weights)
+    return State(centroids, weights=weights)
 
 
 # --- steps ------------------------------------------------------------------------------------------------------------
@@ -192,6 +248,18 @@ def vote(part: Part, shared: Mapping[str, Any]) -> NDArray[np.float64]:
 
 def to_cell(part: Part, shared: Mapping[str, Any]) -> tuple[NDArray[np.int64], Mapping[str, NDArray[Any]]]:
     return nearest(vectors_of(part.arrays), shared["centroids"], part.threads)[0], part.arrays
+
+
+def nearest_stored(part: Part, shared: Mapping[str, Any]) -> tuple[NDArray[np.int64], float]:
+    """Ids (n,) of the part's rows among leaves that other parts have stored, and the sum of their squared distances."""
+
+    @lru_cache(HELD_CELLS)
+    def leaves(cell: int) -> NDArray[np.float32]:
+        return vectors_of(part.stored(shared["name"], cell))[:]
+
+    cells = Cells(shared["centroids"], shared["offsets"], leaves)
+    ids, distances = nearest_leaf(vectors_of(part.arrays), cells, shared["probe"], part.threads)
+    return ids, float(distances.sum(dtype=np.float64))
 
 
 def count_distinct(part: Part, shared: Mapping[str, Any]) -> int:

@@ -174,10 +174,26 @@ def _at(leaf: NDArray[np.int64], values: NDArray[np.int64], leaves: int) -> NDAr
 
 
 def _added(leaf: NDArray[np.int64], new: NDArray[np.int64], rows: NDArray[np.int64], far: NDArray[np.int64]) -> Table:
-    place, index = np.unique(leaf * 2 + new, return_inverse=True)
-    added = (_at(index, values, len(place)) for values in (rows, far))
-    return pa.table([*map(pa.array, (*np.divmod(place, 2), *added))], schema=_STATE)
+    """Sums of (leaf, new) pairs, in their order."""
+    place = leaf * 2 + new
+    order = np.argsort(place, kind="stable")
+    place = place[order]
+    starts = np.flatnonzero(np.r_[True, np.diff(place) > 0][: len(place)])
+    if not len(starts):
+        return _STATE.empty_table()
+    added = (np.add.reduceat(values[order], starts) for values in (rows, far))
+    return pa.table([*map(pa.array, (*np.divmod(place[starts], 2), *added))], schema=_STATE)
 
 
 def _together(tables: list[Table]) -> Table:
-    return _added(*(pa.concat_tables(tables).column(name).to_numpy() for name in _STATE.names))
+    """The sum of states, each by leaf; a range of leaves at a time, of some _MERGED_ROWS rows."""
+    held = [[table.column(name).to_numpy() for name in _STATE.names] for table in tables]
+    leaves = max((int(leaf[-1]) + 1 for leaf, *_ in held if len(leaf)), default=0)
+    ranges = max(1, -(-sum(len(leaf) for leaf, *_ in held) // _MERGED_ROWS))
+    edges = np.arange(ranges + 1) * leaves // ranges
+    cuts = [np.searchsorted(leaf, edges) for leaf, *_ in held]
+    parts = []
+    for number in range(ranges):
+        mine = [[values[cut[number] : cut[number + 1]] for values in of] for of, cut in zip(held, cuts, strict=True)]
+        parts.append(_added(*(np.concatenate(values) for values in zip(*mine, strict=True))))
+    return pa.concat_tables(parts)

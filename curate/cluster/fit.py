@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from curate.cluster.backends import gpus_of
 from curate.cluster.embeddings import LEAST_SPREAD, embedding_columns, held_embeddings, made_by
 from curate.core.contracts import Artifact, Fit, Resources, Runtime, Table
 from curate.core.errors import CurateError
@@ -22,8 +21,15 @@ if TYPE_CHECKING:
 
 _SAMPLE_SALT = 0xC1
 """Keeps the rows fitted on independent of the rows that `select.*` takes under the same seed."""
-WHOLE_LEAVES = 1 << 15
-"""Leaves up to which level 1 is fitted in one piece, unless `cells` says otherwise."""
+WHOLE_CLUSTERS = 1 << 15
+"""Clusters up to which a level is fitted in one piece, unless `cells` says otherwise."""
+
+
+def _cells_given(value: Any) -> Any:
+    values = value if isinstance(value, list) else [value]
+    if not all(one is None or (type(one) is int and one >= 1) for one in values):
+        raise ValueError("expected a number of at least 1, or a list of such and nulls, as in 300 or [null, 40]")
+    return value
 
 
 class FitTree(Fit):
@@ -35,8 +41,10 @@ class FitTree(Fit):
     `cluster.assign` must share, and per level its clusters, inertia, iterations and how evenly rows are spread. It is
     the same for any number of workers and threads.
 
-    Many leaves are fitted by cells: a coarse k-means cuts the space, each cell fits its share of the leaves to its own
-    rows. Then `cells` (C, d) and `offsets` (C + 1,) take the place of `centroids_1`, whose rows lie in files by cell.
+    A level of many clusters is fitted by cells: a coarse k-means cuts the space, each cell fits its share of the
+    clusters to its own rows. Then `cells` (C, d) and `offsets` (C + 1,) take the place of `centroids_1`, whose rows lie
+    in the files `leaves` by cell; of a level t above, `cells_t` and `offsets_t` that of `centroids_t`, in files of this
+    name, and parents are the nearest of the nearest cells, as `cluster.assign` finds leaves.
     """
 
     op: ClassVar[str] = "cluster.fit"
@@ -54,11 +62,11 @@ class FitTree(Fit):
     )
     iterations: int = Field(30, ge=1, description="Passes of one k-means at most; it ends sooner when settled.")
     sample: float = Field(1.0, gt=0, le=1, description="Share of the rows to fit on, chosen by hash(seed, key).")
-    cells: int | None = Field(
+    cells: Annotated[int | list[int | None] | None, BeforeValidator(_cells_given)] = Field(
         None,
-        ge=1,
-        description="Cells that fit their share of the leaves on their own; 1 is none. By default none up to 32,768 "
-        "leaves, and about the root of their number beyond.",
+        description="Cells of a level that fit their share of its clusters on their own; 1 is none. A number is meant "
+        "for level 1, a list has one for each level, finest first. By default, or null, a level of up to 32,768 "
+        "clusters has none, one of more about the root of their number.",
     )
     embedding: str = Field("embedding", description="Column with the vectors; `<name>_norm` holds their norms.")
     unit_norm: bool = Field(
@@ -69,7 +77,7 @@ class FitTree(Fit):
     gpus: Annotated[float | None, Runtime()] = Field(
         None,
         ge=0,
-        description="GPUs of one worker of a cluster; null is one if the machine that starts the run has any.",
+        description="GPUs of one worker; null is one if the cluster has any.",
     )
 
     @model_validator(mode="after")
@@ -80,8 +88,12 @@ class FitTree(Fit):
             raise ValueError(
                 f"resample: {len(self.resample)} values for {len(self.levels)} levels; give one for each, finest first"
             )
-        if self.cells is not None and self.cells > self.levels[0]:
-            raise ValueError(f"cells: {self.cells} for {self.levels[0]} leaves; give at most one cell per leaf")
+        given = self._given_cells()
+        if len(given) > len(self.levels):
+            raise ValueError(f"cells: {len(given)} values for {len(self.levels)} levels; give at most one for each")
+        for cells, clusters in zip(given, self.levels, strict=False):
+            if cells is not None and cells > clusters:
+                raise ValueError(f"cells: {cells} for {clusters} clusters; give at most one cell per cluster")
         return self
 
     def scaled(self, fraction: float) -> Self:
@@ -89,14 +101,21 @@ class FitTree(Fit):
         levels: list[int] = []
         for clusters in reversed(self.levels):
             levels.insert(0, max(levels[0] + 1 if levels else 1, min(clusters, int(clusters * fraction))))
-        cells = None if self.cells is None else min(levels[0], max(1, int(self.cells * fraction)))
-        return self.model_copy(update={"levels": levels, "cells": cells})
+        cells = [
+            None if given is None else min(clusters, max(1, int(given * fraction)))
+            for given, clusters in zip(self._given_cells(), levels, strict=False)
+        ]
+        smaller = cells if isinstance(self.cells, list) else (cells or [None])[0]
+        return self.model_copy(update={"levels": levels, "cells": smaller})
 
     def reads(self) -> tuple[str, ...]:
         return embedding_columns(self.embedding, self.unit_norm)
 
     def resources(self) -> Resources:
-        return Resources(cpus=self.threads, gpus=gpus_of(self.gpus))
+        return Resources(cpus=self.threads, gpus=self.gpus or 0)
+
+    def placed(self, gpus: bool) -> Self:
+        return self if self.gpus is not None else self.model_copy(update={"gpus": float(gpus)})
 
     def made(self, schema: pa.Schema) -> dict[str, str]:
         return made_by(self.op, schema, self.embedding)
@@ -138,22 +157,28 @@ class FitTree(Fit):
         centroids = {f"centroids_{t}": array for t, array in enumerate(tree.centroids, 1) if array is not None}
         parents = {f"parents_{t}": array for t, array in enumerate(tree.parents, 1)}
         sizes = {f"sizes_{t}": array for t, array in enumerate(tree.sizes, 1)}
-        divided = {} if tree.cells is None else {"cells": tree.cells, "offsets": tree.offsets}
         shards = pa.table({"shard": pa.array(list(group.shards), pa.string())})
         facts = {"distance_quantiles": tree.distances, "shards": shards, "levels": told}
-        return {**centroids, **parents, **sizes, **divided, **facts}
+        return {**centroids, **parents, **sizes, **tree.divided, **facts}
 
     def _refuse_short(self, tree: Tree) -> None:
         """Raises CurateError where no distance between vectors can be told from zero."""
-        if 0 < tree.variance < LEAST_SPREAD**2 and np.abs(tree.centroids[-1]).max() < LEAST_SPREAD:
+        top = tree.centroids[-1] if tree.centroids[-1] is not None else tree.divided["cells"]
+        if 0 < tree.variance < LEAST_SPREAD**2 and np.abs(top).max() < LEAST_SPREAD:
             raise CurateError(
                 f"{self.op}.embedding: vectors of {self.embedding!r} are shorter than {LEAST_SPREAD:g}: their squares "
                 "vanish in float32; write unit_norm: true, or scale them in the stage that writes the column"
             )
 
-    def _cells(self) -> int:
+    def _given_cells(self) -> list[int | None]:
+        if isinstance(self.cells, list):
+            return list(self.cells)
+        return [] if self.cells is None else [self.cells]
+
+    def _cells(self) -> list[int]:
+        """Cells of each level; 1 where it is fitted in one piece."""
         from curate.cluster.divide import default_cells
 
-        if self.cells is not None:
-            return self.cells
-        return default_cells(self.levels[0]) if self.levels[0] > WHOLE_LEAVES else 1
+        given = [*self._given_cells(), *[None] * len(self.levels)]
+        by_default = [default_cells(clusters) if clusters > WHOLE_CLUSTERS else 1 for clusters in self.levels]
+        return [own if cells is None else cells for cells, own in zip(given, by_default, strict=False)]

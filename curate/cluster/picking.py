@@ -21,7 +21,8 @@ def copies_of(
     """
     order = np.lexsort((rank, units) if distance is None else (rank, distance, units))
     group = units[order]
-    size = np.bincount(units, minlength=len(quotas))[group]
+    _, place, count = np.unique(group, return_inverse=True, return_counts=True)  # U may be far more than n
+    size = count[place]
     each, rest = np.divmod(quotas[group], size)
     copies = np.empty(len(units), dtype=np.int64)
     copies[order] = each + (position_in_group(group) < rest)

@@ -32,8 +32,9 @@ class Profile(Reduce):
     `parent` (one level up), `rows`, `leaves`; `mean_distance`, `median_distance` and `p90_distance` of its rows to the
     centroids of their leaves (squared L2); `explained`, the share of the pool's variance that its leaves explain (near
     0: members are no more alike than the pool); `sources`, `source_entropy` (bits), `top_source`, `top_source_share`;
-    `name`, the words typical of its captions; `flags`. Captions and sources are those of `sample` rows of each leaf,
-    fewer where there are very many leaves; a row sampled stands for as many of its leaf as were not.
+    `name`, the words typical of its captions; `flags`. Captions and sources are those of `sample` rows of each leaf;
+    fewer beyond 2 million / `sample` leaves, and none of some leaves beyond 2 million. A row sampled stands for as many
+    of its leaf as were not.
 
     Flags: `empty`, no row; `tiny`, fewer than `tiny`; `noise`, explained below `noise`; `single_source`, `top_source`
     has at least `single_source` of the rows that tell theirs, in a pool that is not itself like that. `profile` sums
@@ -70,18 +71,25 @@ class Profile(Reduce):
         source = () if self.source is None else (self.source.split(".")[0],)
         return ("cluster_1", "centroid_distance", *dict.fromkeys((self.caption, *source)))
 
+    def counting(self) -> dict[str, Any]:
+        return {**super().counting(), "state": 2}
+
+    @property
+    def _grain(self) -> state.Grain:
+        return state.Grain.of(self._shape.clusters[0], self.sample)
+
     def partial(self, table: Table) -> Table:
         """Raises CurateError for clusters that the tree does not have."""
         leaf = leaves_of(self.op, table, self._shape.clusters[0])
         distance = table.column("centroid_distance").to_numpy()
         rank = ranks(self.seed, table.column("key").to_pylist())
         places = pa.table({"caption": np.arange(len(leaf)), "source": np.arange(len(leaf))})
-        picked = state.Sample(self.sample, leaf, rank, places).cut()
+        picked = state.Sample(leaf, rank, places).only(self._grain)
         rows = table.take(picked.told.column("caption").cast(pa.int64()))
         captions = [_clipped(text, CAPTION_CHARACTERS) for text in rows.column(self.caption).to_pylist()]
         told = {"caption": pa.array(captions, pa.string()), "source": pa.array(self._sources(rows), pa.string())}
-        sample = state.Sample(picked.kept, picked.leaf, picked.rank, pa.table(told))
-        return state.to_table(state.Histogram.of(leaf, distance), sample)
+        sample = state.Sample(picked.leaf, picked.rank, pa.table(told))
+        return state.to_table(state.Histogram.of(leaf, distance, self._grain.width), sample)
 
     def _sources(self, rows: Table) -> list[str | None]:
         if self.source is None:
@@ -95,10 +103,10 @@ class Profile(Reduce):
         return [_clipped(value, SOURCE_CHARACTERS) for value in values]
 
     def merge(self, states: Iterator[Table]) -> Table:
-        return state.merge(states, self.sample)
+        return state.merge(states, self._grain)
 
     def finish(self, state_: Table) -> Artifact:
-        counted = Counted.of(self._shape, self._variance, *state.from_table(state_, self.sample))
+        counted = Counted.of(self._shape, self._variance, *state.from_table(state_, self._grain.width))
         pool = counted.sources(np.zeros(self._shape.clusters[0], np.int64), 1)
         mixed = not pool.top_share[0] >= self.single_source
         limits = Limits(self.noise, self.single_source, self.tiny)

@@ -2,23 +2,33 @@
 
 Distances are counted per leaf in bins of an eighth of an octave: the first eleven bits of a float32 (Arrow and numpy
 agree on IEEE 754). The other twenty are added up as whole numbers, so that sums, and with them means, are exact
-whatever order shards come in; quantiles are those of the bins, read linearly inside of one (at most 12 % wide).
+whatever order shards come in; quantiles are those of the bins, read linearly inside of one (at most 12 % wide). Beyond
+400,000 leaves bins are wider, up to an octave beyond 1.6 million.
 
 Sources and captions are those of the rows of smallest rank in each leaf, `kept` of them: all, where a leaf has no
-more. Where leaves are so many that this comes to more than SAMPLED_ROWS, `kept` is halved until it does not, down to 1.
+more. Where leaves are so many that this could come to more than SAMPLED_ROWS, `kept` is halved until it cannot, and
+beyond as many leaves only those of a share, chosen by hash, have any. All of this the tree decides, not the pool, so
+that states merge in any order, as a tree too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-SAMPLED_ROWS = 4_000_000
+from curate.cluster.assigned import position_in_group
+
+SAMPLED_ROWS = 2_000_000
+FINE_LEAVES, WIDEST = 400_000, 3
+"""Leaves up to which bins are an eighth of an octave; how often they may double, which keeps them inside an octave,
+where a float is linear in its bits and sums are exact."""
 LOW_BITS = 20
+RANGE_ROWS = 1 << 22
+"""Bins that are added up at once."""
 _BINS = 1 << (31 - LOW_BITS)
 SCHEMA = pa.schema(
     [
@@ -31,54 +41,113 @@ SCHEMA = pa.schema(
         pa.field("source", pa.string()),
     ]
 )
-"""A row is a bin of a leaf's distances (`rank` null) or a sampled row (`bin` null)."""
+"""A row is a bin of a leaf's distances (`rank` null) or a sampled row (`bin` null): first the bins, by leaf and bin,
+then the rows, by leaf and rank."""
+
+
+@dataclass(frozen=True)
+class Grain:
+    """What a tree of so many leaves allows: `kept` rows are sampled of each leaf of `1 / 2**thin` of them; a bin is
+    `2**width` eighths of an octave."""
+
+    kept: int
+    thin: int = 0
+    width: int = 0
+
+    @classmethod
+    def of(cls, leaves: int, sample: int, most_rows: int = SAMPLED_ROWS) -> Grain:
+        kept, thin, width = sample, 0, 0
+        while kept > 1 and leaves * kept > most_rows:
+            kept //= 2
+        while leaves * kept > most_rows << thin:
+            thin += 1
+        while width < WIDEST and leaves > FINE_LEAVES << width:
+            width += 1
+        return cls(kept, thin, width)
+
+    def sampled(self, leaf: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Rows (n,) whose leaf is one of those that have a sample."""
+        mixed = (leaf.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32)
+        return mixed & np.uint64((1 << self.thin) - 1) == 0
 
 
 @dataclass
 class Histogram:
-    """Bins of each leaf's distances, by leaf, then bin: arrays (m,). `low` is the sum of the bits below the bin's."""
+    """Bins of each leaf's distances, by leaf, then bin: arrays (m,). `low` is the sum of the bits below the bin's; a
+    bin is `2**width` eighths of an octave."""
 
     leaf: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    bin: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    bin: NDArray[np.integer] = field(default_factory=lambda: np.zeros(0, np.int64))
     count: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     low: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    width: int = 0
 
     @classmethod
-    def of(cls, leaf: NDArray[np.int64], distance: NDArray[np.float32]) -> Histogram:
+    def of(cls, leaf: NDArray[np.int64], distance: NDArray[np.float32], width: int = 0) -> Histogram:
         """leaf (n,), distance (n,) finite and not negative."""
         bits = np.ascontiguousarray(distance, dtype=np.float32).view(np.uint32).astype(np.int64)
-        return cls._summed(leaf, bits >> LOW_BITS, np.ones(len(leaf), np.int64), bits & ((1 << LOW_BITS) - 1))
+        below = LOW_BITS + width
+        return cls._summed(leaf, bits >> below, np.ones(len(leaf), np.int64), bits & ((1 << below) - 1), width)
 
     @classmethod
     def _summed(
-        cls, leaf: NDArray[np.int64], bin_: NDArray[np.int64], count: NDArray[np.int64], low: NDArray[np.int64]
+        cls,
+        leaf: NDArray[np.int64],
+        bin_: NDArray[np.integer],
+        count: NDArray[np.int64],
+        low: NDArray[np.int64],
+        width: int,
     ) -> Histogram:
         place = leaf * _BINS + bin_
         order = np.argsort(place, kind="stable")
         place = place[order]
         starts = np.flatnonzero(np.r_[True, np.diff(place) > 0][: len(place)])
         if not len(starts):
-            return cls()
+            return cls(width=width)
         added = (np.add.reduceat(values[order], starts) for values in (count, low))
-        return cls(*np.divmod(place[starts], _BINS), *added)
+        return cls(*np.divmod(place[starts], _BINS), *added, width=width)
 
     @classmethod
-    def together(cls, parts: Iterable[Histogram]) -> Histogram:
-        parts = list(parts)
-        joined = (np.concatenate([getattr(p, name) for p in parts]) for name in ("leaf", "bin", "count", "low"))
-        return cls._summed(*joined)
+    def together(cls, parts: Sequence[Histogram], width: int = 0, rows: int = RANGE_ROWS) -> Histogram:
+        """The sum of histograms of one width; holds some `rows` bins at a time beside them and what comes out."""
+        leaves = max((int(part.leaf[-1]) + 1 for part in parts if len(part.leaf)), default=0)
+        ranges = max(1, -(-sum(len(part.leaf) for part in parts) // rows))
+        edges = np.arange(ranges + 1) * leaves // ranges
+        cuts = [np.searchsorted(part.leaf, edges) for part in parts]
+        summed = []
+        for number in range(ranges):
+            mine = [part.cut(*cut[number : number + 2].tolist()) for part, cut in zip(parts, cuts, strict=True)]
+            summed.append(cls._summed(*cls._joined(mine), width))
+        return cls(*cls._joined(summed), width=width)
+
+    @staticmethod
+    def _joined(parts: Sequence[Histogram]) -> list[NDArray[np.int64]]:
+        names = ("leaf", "bin", "count", "low")
+        empty = [np.zeros(0, np.int64)]
+        return [np.concatenate([getattr(part, name) for part in parts] or empty) for name in names]
+
+    def cut(self, start: int, stop: int) -> Histogram:
+        """Some of its bins."""
+        at = slice(start, stop)
+        return Histogram(self.leaf[at], self.bin[at], self.count[at], self.low[at], self.width)
 
     def of_clusters(self, path: NDArray[np.int64]) -> Histogram:
         """The bins of the clusters that the leaves lie in: path (K_1,)."""
-        return self._summed(path[self.leaf], self.bin, self.count, self.low)
+        return self._summed(path[self.leaf], self.bin, self.count, self.low, self.width)
+
+    def range(self, first: int, stop: int) -> Histogram:
+        """The bins of clusters first .. stop - 1, which are numbered from 0."""
+        start, end = np.searchsorted(self.leaf, [first, stop]).tolist()
+        found = self.cut(start, end)
+        return Histogram(found.leaf - first, found.bin, found.count, found.low, self.width)
 
     def rows(self, clusters: int) -> NDArray[np.int64]:
         return np.bincount(self.leaf, weights=self.count, minlength=clusters).astype(np.int64)
 
     def sums(self, clusters: int) -> NDArray[np.float64]:
         """Sum of the distances of each cluster (K,)."""
-        low, high = edge(self.bin), edge(self.bin + 1)
-        value = self.count * low + self.low * ((high - low) / (1 << LOW_BITS))
+        low, high = edge(self.bin, self.width), edge(self.bin + 1, self.width)
+        value = self.count * low + self.low * ((high - low) / (1 << (LOW_BITS + self.width)))
         return np.bincount(self.leaf, weights=value, minlength=clusters)
 
     def quantiles(self, q: float, clusters: int) -> NDArray[np.float64]:
@@ -91,36 +160,31 @@ class Histogram:
             reached = running - before
             here = (reached >= wanted) & (reached - self.count < np.maximum(wanted, 1e-9))
             share = (wanted - (reached - self.count))[here] / self.count[here]
-            low, high = edge(self.bin[here]), edge(self.bin[here] + 1)
+            low, high = edge(self.bin[here], self.width), edge(self.bin[here] + 1, self.width)
             found[self.leaf[here]] = low + share * (high - low)
         return found
 
 
-def edge(bin_: NDArray[np.int64]) -> NDArray[np.float64]:
+def edge(bin_: NDArray[np.integer], width: int = 0) -> NDArray[np.float64]:
     """Smallest distance of a bin."""
-    return (bin_ << LOW_BITS).astype(np.uint32).view(np.float32).astype(np.float64)
+    return (bin_.astype(np.int64) << (LOW_BITS + width)).astype(np.uint32).view(np.float32).astype(np.float64)
 
 
 @dataclass
 class Sample:
-    """Rows of smallest rank of each leaf, by leaf, then rank. `kept`: at most so many of a leaf."""
+    """Rows of smallest rank of each leaf, by leaf, then rank."""
 
-    kept: int
     leaf: NDArray[np.int64]
     rank: NDArray[np.uint64]
     told: pa.Table
     """caption, source."""
 
-    def cut(self, most_rows: int = SAMPLED_ROWS) -> Sample:
+    def only(self, grain: Grain) -> Sample:
+        """What a tree of this grain keeps of it."""
         order = np.lexsort((self.rank, self.leaf))
-        leaf = self.leaf[order]
-        starts = np.flatnonzero(np.r_[True, np.diff(leaf) > 0][: len(leaf)])
-        sizes = np.diff(np.r_[starts, len(leaf)])
-        kept = self.kept
-        while kept > 1 and np.minimum(sizes, kept).sum() > most_rows:
-            kept //= 2
-        mine = order[np.arange(len(leaf)) - np.repeat(starts, sizes) < kept]
-        return Sample(kept, self.leaf[mine], self.rank[mine], self.told.take(pa.array(mine)))
+        order = order[grain.sampled(self.leaf[order])]
+        mine = order[position_in_group(self.leaf[order]) < grain.kept]
+        return Sample(self.leaf[mine], self.rank[mine], self.told.take(pa.array(mine)))
 
 
 def to_table(histogram: Histogram, sample: Sample) -> pa.Table:
@@ -133,27 +197,33 @@ def to_table(histogram: Histogram, sample: Sample) -> pa.Table:
     return pa.concat_tables([pa.table(first, schema=SCHEMA), pa.table(second, schema=SCHEMA)])
 
 
-def from_table(table: pa.Table, kept: int) -> tuple[Histogram, Sample]:
-    counted = table.filter(table.column("rank").is_null())
-    sampled = table.filter(table.column("rank").is_valid())
-    histogram = Histogram(*(counted.column(name).to_numpy().astype(np.int64) for name in SCHEMA.names[:4]))
-    leaf, rank = (sampled.column(name).to_numpy() for name in ("leaf", "rank"))
-    return histogram, Sample(kept, leaf, rank, sampled.select(["caption", "source"]))
+def from_table(table: pa.Table, width: int) -> tuple[Histogram, Sample]:
+    """What `to_table` was given. Raises ValueError for bins that are not by leaf."""
+    bins = table.column("rank").null_count
+    counted, sampled = table.slice(0, bins), table.slice(bins)
+    leaf, count, low = (counted.column(name).to_numpy() for name in ("leaf", "count", "low"))
+    bin_ = counted.column("bin").to_numpy().astype(np.int16)  # widened where bins are added up
+    if sampled.column("rank").null_count:
+        raise ValueError("a state of cluster.profile: bins must come before sampled rows")
+    rows = (sampled.column(name).to_numpy() for name in ("leaf", "rank"))
+    return Histogram(leaf, bin_, count, low, width), Sample(*rows, sampled.select(["caption", "source"]))
 
 
-def merge(states: Iterable[pa.Table], kept: int, most_rows: int = SAMPLED_ROWS) -> pa.Table:
+def merge(states: Iterable[pa.Table], grain: Grain) -> pa.Table:
     """States in any order -> one; what is held at a time is about twice what comes out."""
-    held, waiting, rows = SCHEMA.empty_table(), [], 0
+    held: list[pa.Table] = []
+    waiting, rows = 0, 0
     for state in states:
-        waiting.append(state.select(SCHEMA.names))
-        rows += state.num_rows
-        if rows > max(held.num_rows, 1 << 18):
-            held, kept = _together([held, *waiting], kept, most_rows)
-            waiting, rows = [], 0
-    return _together([held, *waiting], kept, most_rows)[0]
+        held.append(state.select(SCHEMA.names))
+        waiting += state.num_rows
+        if waiting > max(rows, 1 << 18):
+            held = [_together(held, grain)]
+            waiting, rows = 0, held[0].num_rows
+    return _together(held, grain)
 
 
-def _together(tables: list[pa.Table], kept: int, most_rows: int) -> tuple[pa.Table, int]:
-    histogram, sample = from_table(pa.concat_tables(tables), kept)
-    sample = sample.cut(most_rows)
-    return to_table(Histogram.together([histogram]), sample), sample.kept
+def _together(tables: Sequence[pa.Table], grain: Grain) -> pa.Table:
+    parts = [from_table(table, grain.width) for table in tables] or [from_table(SCHEMA.empty_table(), grain.width)]
+    leaf, rank = (np.concatenate([getattr(sample, name) for _, sample in parts]) for name in ("leaf", "rank"))
+    sample = Sample(leaf, rank, pa.concat_tables([sample.told for _, sample in parts])).only(grain)
+    return to_table(Histogram.together([histogram for histogram, _ in parts], grain.width), sample)

@@ -1,4 +1,4 @@
-"""The table of `cluster.profile`, put together a level at a time."""
+"""The table of `cluster.profile`, put together a level at a time, and ranges of a level's clusters at a time."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from curate.cluster.profile_names import Said, names
 from curate.cluster.profile_state import Histogram, Sample
 from curate.core.tree import TreeShape
 
+RANGE_CLUSTERS = 1 << 20
+"""Clusters whose figures are worked out at once."""
 UNITS = dict.fromkeys(("mean_distance", "median_distance", "p90_distance"), "squared L2") | {"source_entropy": "bits"}
 
 
@@ -39,23 +41,53 @@ class Counted:
         return cls(shape, variance, histogram, sample, rows, weight, said)
 
     def sources(self, path: NDArray[np.int64], clusters: int) -> Sources:
-        told = self.sample.told.column("source").combine_chunks()
-        return sources(told, self.weight, path[self.sample.leaf], clusters)
+        return self._sources(path[self.sample.leaf], 0, clusters)
 
-    def level(self, level: int, path: NDArray[np.int64], limits: Limits, mixed: bool) -> pa.Table:
+    def _sources(self, cluster: NDArray[np.int64], first: int, stop: int) -> Sources:
+        """Of clusters first .. stop - 1, by the cluster of each sampled row."""
+        mine = np.flatnonzero((cluster >= first) & (cluster < stop))
+        told = self.sample.told.column("source").take(pa.array(mine)).combine_chunks()
+        return sources(told, self.weight[mine], cluster[mine] - first, stop - first)
+
+    def level(
+        self, level: int, path: NDArray[np.int64], limits: Limits, mixed: bool, clusters_at_once: int = RANGE_CLUSTERS
+    ) -> pa.Table:
         """path (K_1,): the cluster of each leaf. `mixed`: whether the pool has sources to tell apart."""
         clusters = self.shape.clusters[level - 1]
         counts = self.histogram.of_clusters(path)
+        leaves = np.bincount(path, minlength=clusters), np.bincount(path[self.leaf_rows > 0], minlength=clusters)
+        said = names(self.said, path[self.sample.leaf], clusters)
+        parts = []
+        for first in range(0, clusters, clusters_at_once):
+            stop = min(clusters, first + clusters_at_once)
+            at, found = slice(first, stop), self._sources(path[self.sample.leaf], first, stop)
+            columns = self._columns(counts.range(first, stop), *(count[at] for count in leaves), found, limits, mixed)
+            place = {
+                "level": pa.array(np.full(stop - first, level, np.int32)),
+                "cluster": pa.array(np.arange(first, stop)),
+                "parent": self.shape.parent_column(level).slice(first, stop - first),
+            }
+            flags = columns.pop("flags")
+            whole = {**place, **columns, "name": pa.array(said[at], pa.string()), "flags": flags}
+            parts.append(pa.table(whole, schema=_schema(whole)))
+        return pa.concat_tables(parts)
+
+    def _columns(
+        self,
+        counts: Histogram,
+        leaves: NDArray[np.int64],
+        held: NDArray[np.int64],
+        found: Sources,
+        limits: Limits,
+        mixed: bool,
+    ) -> dict[str, pa.Array]:
+        """Figures of some clusters: `leaves` (n,) of each, and those of them that have rows."""
+        clusters = len(leaves)
         rows, sums = counts.rows(clusters), counts.sums(clusters)
-        held = np.bincount(path[self.leaf_rows > 0], minlength=clusters)
         share = explained(sums, rows, held, self.variance)
-        found = self.sources(path, clusters)
-        columns = {
-            "level": pa.array(np.full(clusters, level, np.int32)),
-            "cluster": pa.array(np.arange(clusters)),
-            "parent": self.shape.parent_column(level),
+        return {
             "rows": pa.array(rows),
-            "leaves": pa.array(np.bincount(path, minlength=clusters)),
+            "leaves": pa.array(leaves),
             "mean_distance": _numbers(sums / np.where(rows, rows, np.nan)),
             "median_distance": _numbers(counts.quantiles(0.5, clusters)),
             "p90_distance": _numbers(counts.quantiles(0.9, clusters)),
@@ -64,10 +96,8 @@ class Counted:
             "source_entropy": _numbers(found.entropy_bits),
             "top_source": found.top,
             "top_source_share": _numbers(found.top_share),
-            "name": pa.array(names(self.said, path[self.sample.leaf], clusters), pa.string()),
             "flags": limits.flags(rows, share, found, mixed),
         }
-        return pa.table(columns, schema=_schema(columns))
 
 
 def _schema(columns: Mapping[str, pa.Array]) -> pa.Schema:

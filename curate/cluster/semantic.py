@@ -20,10 +20,13 @@ from curate.cluster.semantic_sets import SemanticSets, semantic_sets
 from curate.core.contracts import Artifact, Fit, Resources, Runtime, Table
 from curate.core.errors import CurateError, InputError
 from curate.core.group import Group, Part
-from curate.core.hashing import key_words, keys_of_words
+from curate.core.hashing import key_words
+from curate.core.stretches import SHARD, SHARDS, as_bytes, part_of, shard_index, shard_words, starts_of, store
 from curate.core.vectors import from_binary, same_encoder
 
-KIND = "duplicate_sets"
+KIND, MEMBERS = "duplicate_sets", "members"
+KEEPER, SEMANTIC = 0, 3
+"""Kinds, as `duplicates.members` reads them (curate.image.duplicates)."""
 
 
 class SemanticDuplicates(Fit):
@@ -31,11 +34,12 @@ class SemanticDuplicates(Fit):
 
     Rows are compared within the cells of one level of a cluster tree (SemDeDup, Abbas et al. 2023), and with those of
     neighbouring cells, so that a pair that a border has split is found; greedily, against kept rows only, in the order
-    of `keep`. The artifact: `duplicates`, a row (key, keeper, kind, similarity) per member of a set of two or more,
-    sorted by key, kind being keeper or semantic; and `summary`, counts. `duplicates.members` reads it.
+    of `keep`. The artifact: `members`, by stretch of shards: key, keeper, kind and similarity of each member of a set
+    of two or more, kind being keeper or semantic; and `summary`, counts. `duplicates.members` reads it.
     """
 
     op: ClassVar[str] = "duplicates.semantic"
+    version: ClassVar[int] = 2
     kind: ClassVar[str] = KIND
     ports: ClassVar[dict[str, str]] = {"tree": "cluster_tree"}
 
@@ -89,7 +93,8 @@ class SemanticDuplicates(Fit):
         return made_by(self.op, schema, self.embedding)
 
     def load(self, table: Table) -> dict[str, NDArray[Any]]:
-        """`key` (n, 2) words, `vector` (n, d) halves. Raises InputError for what has no direction or another size."""
+        """`shard` (n,), `key` (n, 2) words, `vector` (n, d) halves. Raises InputError for what has no direction or
+        another size."""
         told = self._tree["levels"]
         made = {**told.get("encoder", {}), "dim": str(told["dim"])}
         remedy = "compare with the encoder that the tree was fitted on"
@@ -103,15 +108,16 @@ class SemanticDuplicates(Fit):
                 f"infinite (first key {first}); reject them in the stage that writes the column"
             )
         halves = from_binary(table.column(self.embedding)).astype(np.float16)  # as stored
-        return {"key": key_words(table.column("key").to_pylist()), "vector": halves}
+        return {SHARD: shard_words(table), "key": key_words(table.column("key").to_pylist()), "vector": halves}
 
     def fit(self, group: Group) -> Artifact:
         rows = sum(group.rows)
         level = self.level or self.level_for(rows)
         if f"centroids_{level}" not in self._tree:
+            what = "leaves" if level == 1 else f"clusters of level {level}"
             raise CurateError(
-                f"{self.op}.level: {level}, but the leaves of its `tree` were fitted by cells and lie in many files; "
-                f"write a level from 2 to {len(self._clusters)}"
+                f"{self.op}.level: {level}, but the {what} of its `tree` were fitted by cells and lie in many files; "
+                f"write a level from {min(self._in_one_file(), default=1)} to {len(self._clusters)}"
             )
         centroids = unit_rows(self._tree[f"centroids_{level}"])
         found = semantic_sets(group, np.nan_to_num(centroids), self.eps, self.keep, self.neighbours, self.seed)
@@ -126,34 +132,41 @@ class SemanticDuplicates(Fit):
             "cells": len(centroids),
             **found.told,
         }
-        return {"duplicates": duplicates_table(group, found), "summary": summary}
+        store_members(group, found)
+        return {SHARDS: shard_index(group), "summary": summary}
 
     def level_for(self, rows: int) -> int:
         """The coarsest level whose mean cell has at most `cell_rows` of these rows, or the finest; of those levels
         whose centroids lie in one file."""
-        there = [level for level in range(1, len(self._clusters) + 1) if f"centroids_{level}" in self._tree]
+        there = self._in_one_file()
         fitting = [level for level in there if rows <= self.cell_rows * self._clusters[level - 1]]
         return max(fitting, default=min(there, default=1))
 
+    def _in_one_file(self) -> list[int]:
+        return [level for level in range(1, len(self._clusters) + 1) if f"centroids_{level}" in self._tree]
 
-def duplicates_table(group: Group, found: SemanticSets) -> pa.Table:
-    """key, keeper, kind, similarity of every member of a set, by key."""
+
+def store_members(group: Group, found: SemanticSets) -> None:
+    """Each part of the group stores as `members` its rows that are in sets, sorted by `key` (n, 16 bytes), with
+    `keeper` (n, 16 bytes), `kind` (n,) and `similarity` (n,)."""
     keepers = np.unique(found.keeper)
-    rows = np.concatenate([found.row, keepers])
-    wanted = np.unique(rows)
-    starts = np.concatenate([[0], np.cumsum(group.rows)])
-    words = np.concatenate(list(group.each(_keys_of, rows=wanted, starts=starts)))
-    keys = np.array(keys_of_words(words), dtype="U32")
-    keeper = np.concatenate([found.keeper, keepers])
-    table = pa.table(
-        {
-            "key": pa.array(keys[np.searchsorted(wanted, rows)], pa.string()),
-            "keeper": pa.array(keys[np.searchsorted(wanted, keeper)], pa.string()),
-            "kind": pa.array(np.where(rows == keeper, "keeper", "semantic"), pa.string()),
-            "similarity": np.concatenate([found.similarity, np.ones(len(keepers), np.float32)]),
-        }
-    )
-    return table.sort_by("key")
+    rows, keeper = np.concatenate([found.row, keepers]), np.concatenate([found.keeper, keepers])
+    wanted, starts = np.unique(rows), starts_of(group)
+    keys = as_bytes(np.concatenate(list(group.each(_keys_of, rows=wanted, starts=starts))))
+    members = {
+        "row": rows,
+        "key": keys[np.searchsorted(wanted, rows)],
+        "keeper": keys[np.searchsorted(wanted, keeper)],
+        "kind": np.where(rows == keeper, KEEPER, SEMANTIC).astype(np.int8),
+        "similarity": np.concatenate([found.similarity, np.ones(len(keepers), np.float32)]),
+    }
+    held = group.scatter("found", members)
+    store(held.partition("members-by-part", _to_parts, len(group.rows), starts=starts), MEMBERS)
+
+
+def _to_parts(part: Part, shared: Mapping[str, Any]) -> tuple[NDArray[np.int64], dict[str, NDArray[Any]]]:
+    arrays = {name: np.asarray(array) for name, array in part.arrays.items()}
+    return part_of(shared["starts"], arrays.pop("row")), arrays
 
 
 def _keys_of(part: Part, shared: Mapping[str, Any]) -> NDArray[np.uint64]:

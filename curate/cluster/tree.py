@@ -1,7 +1,8 @@
 """A tree of centroids, level by level, over a group: what `cluster.fit` does besides reading parameters.
 
-Level 1 clusters the rows, level t the centroids of level t - 1. Where level 1 has very many leaves it is fitted by
-cells (`curate.cluster.divide`), and its centroids stay in files by cell, for the level above too.
+Level 1 clusters the rows, level t the centroids of level t - 1. A level of very many clusters is fitted by cells
+(`curate.cluster.divide`), and its centroids stay in files by cell, for the level above too: neither the driver nor a
+worker then holds the level's sums, its inputs or its centroids, but the driver holds numbers per input and cluster.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from numpy.typing import NDArray
 
 from curate.cluster import assigned
 from curate.cluster.divide import State as DivideState
-from curate.cluster.divide import divide
+from curate.cluster.divide import assigned_to, by_cell, divide
+from curate.cluster.divide_probe import PROBE
 from curate.cluster.hierarchy import Level, LevelSettings, LevelState, fit_level, level_settings, level_state, packed
 from curate.cluster.sizes import entropy, gini
 from curate.cluster.spread import variance
@@ -24,7 +26,7 @@ from curate.core.group import Group
 __all__ = ["Tree", "ancestors", "fit_tree", "level_settings"]
 
 LEAVES = "leaves"
-"""Name of the files of the leaves by cell."""
+"""Name of the files of the leaves by cell; those of a level t above are `centroids_t`."""
 _DIVIDE = "divide_"
 
 
@@ -42,13 +44,13 @@ class Tree:
     dim: int
     variance: float
     """Mean squared distance of the points to their mean."""
-    cells: NDArray[np.float32] | None = None
-    """(C, d), and `offsets` (C + 1,): where level 1 was fitted by cells."""
-    offsets: NDArray[np.int64] | None = None
+    divided: Mapping[str, NDArray[Any]]
+    """Of each level t fitted by cells `cells_t` (C, d) and `offsets_t` (C + 1,); those of level 1 have no number."""
 
 
-def fit_tree(group: Group, levels: Sequence[LevelSettings], cells: int = 1, resume: bool = False) -> Tree:
-    """Rows of `group` -> a tree with a level per settings, finest first; the first in `cells` cells if more than one.
+def fit_tree(group: Group, levels: Sequence[LevelSettings], cells: Sequence[int] = (), resume: bool = False) -> Tree:
+    """Rows of `group` -> a tree with a level per settings, finest first; level t in `cells[t - 1]` cells if more than
+    one.
 
     Saves its state in the group between passes; with `resume` it goes on from there.
     """
@@ -57,16 +59,16 @@ def fit_tree(group: Group, levels: Sequence[LevelSettings], cells: int = 1, resu
     done = {"level": 0, "told": [], **done}
     if "variance" not in done:
         done["variance"] = variance(group)
-    below, stopped = group, done["level"]
+    inputs, stopped = group, done["level"]
     for number in range(len(levels)):
         begun = saved if number == stopped else {}
-        if number == 0 and cells > 1:
-            below = _divided(group, levels[0], cells, done, begun)
-        else:
-            if number and not (number == 1 and cells > 1):
-                below = group.scatter(f"level-{number}", {"vectors": done[f"centroids_{number}"]})
-            if number == done["level"]:
-                _fitted(group, below, levels, number, done, begun)
+        if number < len(cells) and cells[number] > 1:
+            inputs = _divided(group, inputs, levels, number, cells[number], done, begun)
+            continue
+        if number == done["level"]:
+            _fitted(group, inputs, levels, number, done, begun)
+        if number + 1 < len(levels):
+            inputs = group.scatter(f"level-{number + 1}", {"vectors": done[f"centroids_{number + 1}"]})
     count = range(1, len(levels) + 1)
     return Tree(
         tuple(done.get(f"centroids_{t}") for t in count),
@@ -76,8 +78,7 @@ def fit_tree(group: Group, levels: Sequence[LevelSettings], cells: int = 1, resu
         done["distances"],
         int(done["dim"]),
         float(done["variance"]),
-        done.get("cells"),
-        done.get("offsets"),
+        {name: value for name, value in done.items() if name.startswith(("cells", "offsets"))},
     )
 
 
@@ -102,44 +103,64 @@ def _fitted(
         members, done["distances"] = found.sizes, found.distances
     else:
         parents = np.concatenate(list(inputs.each(assigned.ids_of, centroids=found.centroids)))
-        members = np.zeros(len(found.centroids), np.int64)
-        np.add.at(members, parents, done[f"sizes_{number}"])
-        done[f"parents_{number}"] = parents
+        members = _under(parents, len(found.centroids), number, done)
     _note(done, number, int(sum(inputs.rows)), found, members)
     group.save(done)
 
 
 def _divided(
-    group: Group, settings: LevelSettings, cells: int, done: dict[str, Any], begun: Mapping[str, Any]
+    group: Group,
+    inputs: Group,
+    levels: Sequence[LevelSettings],
+    number: int,
+    cells: int,
+    done: dict[str, Any],
+    begun: Mapping[str, Any],
 ) -> Group:
-    """Level 1 by cells -> the group of its leaves; notes the level in `done` unless it is there."""
-    state = None
-    if done["level"] > 0:  # every cell is fitted: only its groups are wanted
-        begun = done
+    """A level by cells -> the group of its centroids; fits it and notes it in `done` unless it is there."""
+    name, suffix = (f"centroids_{number + 1}", f"_{number + 1}") if number else (LEAVES, "")
+    if done["level"] > number:
+        return by_cell(inputs, done[f"cells{suffix}"], name).stored(name)
     fields = {name.removeprefix(_DIVIDE): value for name, value in begun.items() if name.startswith(_DIVIDE)}
-    if fields:
-        state = DivideState(**fields)
+    share = _shares_of(levels)
 
     def save(state: DivideState) -> None:
-        group.save({**done, **_prefixed(state)})
+        group.save({**done, **{f"{_DIVIDE}{name}": value for name, value in state.packed().items()}})
 
-    found = divide(group, settings, cells, state, save, LEAVES)
-    if done["level"] == 0:
-        done |= {"cells": found.centroids, "offsets": found.offsets, "distances": found.distances}
-        done |= {"dim": found.centroids.shape[1], **_prefixed(found.state)}
-        level = Level(found.centroids, found.sizes, found.inertia, 0, found.resample, settings.rounds, found.distances)
-        _note(done, 0, int(sum(group.rows)), level, found.sizes)
-        group.save(done)
-    return found.group.stored(LEAVES)
+    def tell(part: float, text: str) -> None:
+        group.tell(sum(share[:number]) + share[number] * part, f"level {number + 1} of {len(levels)}, {text}")
+
+    begin = DivideState.unpacked(fields) if fields else None
+    found = divide(inputs, levels[number], cells, begin, save, name, tell)
+    done |= {f"cells{suffix}": found.centroids, f"offsets{suffix}": found.offsets}
+    members, inertia = found.sizes, found.inertia
+    if number == 0:
+        done |= {"distances": found.distances, "dim": found.centroids.shape[1]}
+    else:
+        parents, inertia = assigned_to(inputs, found.centroids, found.offsets, name, PROBE)
+        members = _under(parents, levels[number].kmeans.clusters, number, done)
+    level = Level(found.centroids, members, inertia, 0, found.resample, levels[number].rounds, found.distances)
+    _note(done, number, int(sum(inputs.rows)), level, members)
+    group.save(done)
+    return found.group.stored(name)
 
 
-def _prefixed(state: DivideState) -> dict[str, Any]:
-    return {f"{_DIVIDE}{name}": value for name, value in vars(state).items() if value is not None}
+def _under(parents: NDArray[np.int64], clusters: int, number: int, done: dict[str, Any]) -> NDArray[np.int64]:
+    """Note the clusters of level `number` as children -> the points (clusters,) under each of the level above."""
+    members = np.zeros(clusters, np.int64)
+    np.add.at(members, parents, done[f"sizes_{number}"])
+    done[f"parents_{number}"] = parents
+    return members
 
 
 def _of_level(name: str) -> bool:
     """Whether a saved value belongs to a level that is not finished."""
-    return name in ("round", "iterations", "base") or name.startswith("run_")
+    return name in ("round", "iterations", "base") or name.startswith(("run_", _DIVIDE))
+
+
+def _shares_of(levels: Sequence[LevelSettings]) -> list[float]:
+    """How much of the work each level is taken for: the first for nearly all."""
+    return [0.9, *[0.1 / max(1, len(levels) - 1)] * (len(levels) - 1)]
 
 
 def _note(done: dict[str, Any], number: int, inputs: int, level: Level, members: NDArray[np.int64]) -> None:
@@ -149,9 +170,8 @@ def _note(done: dict[str, Any], number: int, inputs: int, level: Level, members:
 
 
 def _teller(group: Group, number: int, levels: Sequence[LevelSettings], rows: int) -> Callable[[LevelState], None]:
-    """Tells the group how far the tree is: rounds count alike, and the first level for nearly all."""
-    share = [0.9, *[0.1 / max(1, len(levels) - 1)] * (len(levels) - 1)]
-    rounds = levels[number].rounds + 1
+    """Tells the group how far the tree is: the rounds of a level count alike."""
+    share, rounds = _shares_of(levels), levels[number].rounds + 1
 
     def tell(state: LevelState) -> None:
         inside = min(1.0, (state.round + (0.5 if state.run else 0)) / rounds)

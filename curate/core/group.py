@@ -36,6 +36,8 @@ class Part:
     arrays: Arrays
     store: Callable[[str, Arrays], None]
     """store(name, arrays): keep arrays in files of the artifact, for `Group.stored(name)` and for who reads it."""
+    stored: Callable[[str, int], Arrays]
+    """stored(name, index): what part `index` of any group of this fit stored under `name` in an earlier call."""
     threads: int = 1
     """Cores that a step may use; nothing that comes out may depend on it."""
     memo: dict[str, Any] = field(default_factory=dict)
@@ -143,14 +145,14 @@ class MemoryGroup:
                 mine = order[edges[number] : edges[number + 1]]
                 moved[number].append({key: value[mine] for key, value in arrays.items()})
         joined = [{key: np.concatenate([a[key] for a in arrays]) for key in arrays[0]} for arrays in moved]
-        return MemoryGroup(joined, self.threads)
+        return MemoryGroup(joined, self.threads, _stored=self._stored)
 
     def scatter(self, name: str, arrays: Arrays) -> MemoryGroup:
-        return MemoryGroup(cut(arrays), self.threads)
+        return MemoryGroup(cut(arrays), self.threads, _stored=self._stored)
 
     def stored(self, name: str) -> MemoryGroup:
         kept = self._stored[name]
-        return MemoryGroup([kept[index] for index in range(len(self.parts))], self.threads)
+        return MemoryGroup([kept[index] for index in range(len(self.parts))], self.threads, _stored=self._stored)
 
     def save(self, state: Mapping[str, Any]) -> None:
         self._state = dict(state)
@@ -167,7 +169,10 @@ class MemoryGroup:
             def store(name: str, arrays: Arrays) -> None:
                 self._stored.setdefault(name, {})[index] = arrays
 
-            self._held[index] = Part(index, frozen(dict(self.parts[index])), store, self.threads)
+            def stored(name: str, of: int) -> Arrays:
+                return self._stored[name][of]
+
+            self._held[index] = Part(index, frozen(dict(self.parts[index])), store, stored, self.threads)
         return self._held[index]
 
 

@@ -27,6 +27,10 @@ STALE_SECONDS = 45.0
 SKEW_FACTOR = 4
 """Clocks of two hosts may differ: by the clock, a heart is still only after this many times STALE_SECONDS."""
 POLL_SECONDS = 0.25
+LOOK_SECONDS = 3 * BEAT_SECONDS
+"""How long who cannot trust another host's clock watches a heart."""
+DAY_SECONDS = 86400.0
+"""No clock is wrong by more."""
 
 
 @lru_cache(maxsize=1)
@@ -62,6 +66,47 @@ def is_dead(held: dict[str, Any]) -> bool:
     return bool(time.time() - held.get("time", time.time()) > SKEW_FACTOR * STALE_SECONDS)
 
 
+class Watch:
+    """Watches a holder's heartbeat from anywhere. It compares beats, never the clocks of two hosts."""
+
+    def __init__(self, storage: Storage, path: str) -> None:
+        self.storage, self.path = storage, path
+        self._seen: dict[str, Any] | None = None
+        self._since = 0.0
+
+    def look(self) -> bool | None:
+        """Whether the holder is alive; None while that cannot be told: its heart has not beaten since the first look,
+        STALE_SECONDS ago at most."""
+        held = read(self.storage, self.path)
+        if held is None:
+            return False
+        if held["owner"]["host"] == owner()["host"]:
+            return not is_gone(held["owner"])
+        now = time.monotonic()
+        first, moved = self._seen is None, held != self._seen
+        if moved:
+            self._seen, self._since = held, now
+        if moved and not first:
+            return True
+        return False if now - self._since > STALE_SECONDS else None
+
+
+def is_alive(storage: Storage, path: str) -> bool:
+    """Whether somebody holds a lease. A holder on another host whose clock seems off is watched for LOOK_SECONDS."""
+    held = read(storage, path)
+    if held is None:
+        return False
+    if held["owner"]["host"] == owner()["host"]:
+        return not is_gone(held["owner"])
+    behind = time.time() - float(held.get("time", 0.0))
+    if 0 <= behind <= SKEW_FACTOR * STALE_SECONDS or behind > DAY_SECONDS:
+        return behind <= DAY_SECONDS
+    watch, until = Watch(storage, path), time.monotonic() + LOOK_SECONDS
+    while (alive := watch.look()) is None and time.monotonic() < until:
+        time.sleep(POLL_SECONDS)
+    return bool(alive)
+
+
 def read(storage: Storage, path: str) -> dict[str, Any] | None:
     try:
         return storage.read_json(path)
@@ -90,7 +135,7 @@ def hold(
     finally:
         stop.set()
         beat.join()
-        storage.remove(path)
+        storage.remove_file(path)
 
 
 def _content(output: str, beat: int) -> bytes:
@@ -127,7 +172,7 @@ def _acquire(
                 on_wait(held["owner"])
             seen, since = held, time.monotonic()
         if is_gone(held["owner"]) or time.monotonic() - since > STALE_SECONDS:
-            storage.remove(path)
+            storage.remove_file(path)
         else:
             time.sleep(POLL_SECONDS)
     return False

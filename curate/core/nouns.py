@@ -5,17 +5,19 @@ files. Readers use manifests only, so files of an unfinished build are never see
 
     pools/<namespace>/shards/<shard>.tar + .parquet      shards, by content id
     pools/<namespace>/portions/<portion>.json            which shard a portion of a source became
+    pools/<namespace>/keys/<shards>/<range>.parquet      in which shard and row a key lies
     pools/<namespace>/versions/<pool>/                   a pool: manifest + shards.parquet
     pools/<namespace>/derived/<fingerprint>/<shard>/     children of a pool shard: numbered tars and tables
     facts/<op>/<stage>/<fingerprint>/<shard>/000001.parquet   facts about a shard's rows: numbered tables
     facts/<op>/<stage>/<fingerprint>/versions/<digest>/  which tables a run has read: manifest + shards.parquet
     facts/<op>/<stage>/index/                            costly stages: where the answer to an input lies
+    facts/<op>/<stage>/log/<fingerprint>/                answers of units under way: segments by worker
     masks/<chain>/<shard>-<tables>.parquet               who is alive at the points of a pass, and why others are not
     masks/<chain>/versions/<digest>/                     the mask of one pool version: manifest + shards.parquet
     artifacts/<op>/<fingerprint>/                        tables, arrays and JSON files, manifest
     artifacts/<op>/<fingerprint>/<name>/<part>.npz       what the steps of a Fit stored under a name
     artifacts/<op>/partials/<fingerprint>/<shard>-<content>.parquet   a Reduce's states
-    selections/<op>/<fingerprint>/                       buckets of rows, manifest
+    selections/<op>/<fingerprint>/                       lines by shard, quotas, manifest + shards.parquet
     datasets/<name>/<fingerprint>/                       tars, indexes, manifest
 """
 
@@ -25,10 +27,10 @@ import errno
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -132,12 +134,13 @@ class Manifest:
             path, text = storage.url_of(f"{base}/manifest.json"), f"{type(error).__name__}: {error}"
             raise StorageError(f"{path}: no manifest can be read there ({text}); remove it and run again") from error
 
-    def commit(self, storage: Storage, base: str, shards: Sequence[Mapping[str, Any]] = ()) -> Manifest:
+    def commit(self, storage: Storage, base: str, shards: Sequence[Mapping[str, Any]] | pa.Table = ()) -> Manifest:
         """Publish `shards.parquet`, create the manifest. Who comes second finds the first one's and uses that."""
         theirs = Manifest.load(storage, base)
         if theirs is None:
-            if shards:
-                storage.publish_table(f"{base}/shards.parquet", pa.Table.from_pylist([dict(s) for s in shards]))
+            if len(shards):
+                table = shards if isinstance(shards, pa.Table) else pa.Table.from_pylist([dict(s) for s in shards])
+                storage.publish_table(f"{base}/shards.parquet", table)
             try:
                 storage.create_json(f"{base}/manifest.json", asdict(self))
                 return self
@@ -153,6 +156,10 @@ def pool_base(namespace: str, fingerprint: str) -> str:
     return f"pools/{namespace}/versions/{fingerprint}"
 
 
+STATES = "states.parquet"
+"""File of an artifact that a Reduce has made: the names of the states that it is made of."""
+FILES = "files"
+"""In the manifest of an artifact: its files, so that nobody has to list them."""
 GONE = (None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
 """Of an OSError: the file is not there, or Parquet's reader found no sense in it (it gives no number)."""
 
@@ -189,20 +196,77 @@ def read_pool(storage: Storage, path: str, columns: list[str] | None = None) -> 
         return storage.read_table(path, columns=columns)
 
 
-@lru_cache(maxsize=64)
-def bucket_files(url: str, base: str) -> tuple[str, ...]:
-    """Files of a committed selection's buckets, as its manifest counts them: one that is gone is missed."""
-    with reading(open_storage(url), f"{base}/manifest.json", "manifest", "run the recipe again"):
-        manifest = Manifest(**open_storage(url).read_json(f"{base}/manifest.json"))
-    return tuple(f"buckets/{bucket:06d}.parquet" for bucket in range(manifest.extra["buckets"]))
+FORMAT_OF_SELECTION = 2
+"""Part of a selection's fingerprint. 1 had files by bucket."""
+SELECTION_SCHEMA = pa.schema(
+    [
+        pa.field("key", pa.string()),
+        pa.field("item", pa.string()),
+        pa.field("copies", pa.int32()),
+        pa.field("shard", pa.string()),
+        pa.field("row", pa.int64()),
+        pa.field("unit", pa.int64(), metadata={"of": "what the quota was given to"}),
+        pa.field("reject", pa.string()),
+    ]
+)
+"""Lines of a selection; `expected` follows where chance decides."""
+
+
+class Lines(NamedTuple):
+    """Where the lines about one shard of the pool lie in a selection: rows start .. start + rows - 1 of a row group of
+    one of its files; how many copies they give in all."""
+
+    file: str
+    group: int
+    start: int
+    rows: int
+    copies: int
+
+
+@lru_cache(maxsize=8)
+def selection_places(url: str, base: str) -> dict[str, Lines]:
+    """Shard -> its lines of a committed selection, in the order of the pool."""
+    table = read_lines(open_storage(url), base, ["id", *Lines._fields])
+    columns = [table.column(name).to_pylist() for name in table.column_names]
+    return {shard: Lines(*place) for shard, *place in zip(*columns, strict=True)}
+
+
+def read_selected(storage: Storage, base: str, place: Lines | None, columns: list[str] | None = None) -> pa.Table:
+    """Lines of a selection about one shard, in the order of rows, then items."""
+    if place is None or not place.rows:
+        table = SELECTION_SCHEMA.empty_table()
+        return table if columns is None else table.select([name for name in columns if name in table.column_names])
+    path = f"{base}/{place.file}"
+    with _reading_selection(storage, base, path):
+        return _row_group(storage.url, path, place.group, None if columns is None else tuple(columns)).slice(
+            place.start, place.rows
+        )
+
+
+@lru_cache(maxsize=4)
+def _row_group(url: str, path: str, group: int, columns: tuple[str, ...] | None) -> pa.Table:
+    """Small shards share a group, and tasks go through them in order."""
+    storage = open_storage(url)
+    with storage.open(path) as file, pq.ParquetFile(file, metadata=_footer(url, path), pre_buffer=True) as parquet:
+        there = set(parquet.schema_arrow.names)
+        return parquet.read_row_group(group, columns and [name for name in columns if name in there])
+
+
+@lru_cache(maxsize=16)
+def _footer(url: str, path: str) -> pq.FileMetaData:
+    with open_storage(url).open(path) as file:
+        return pq.read_metadata(file)
+
+
+def _reading_selection(storage: Storage, base: str, path: str) -> AbstractContextManager[None]:
+    return reading(storage, path, "table of a selection", f"remove the folder {base} and run the recipe again")
 
 
 def read_selection(
     storage: Storage, base: str, file: str, columns: list[str] | None = None, **options: Any
 ) -> pa.Table:
-    """A bucket of a selection, or its `quotas.parquet`; `options` are those of `Storage.read_table`."""
-    remedy = f"remove the folder {base} and run the recipe again"
-    with reading(storage, f"{base}/{file}", "table of a selection", remedy):
+    """A table of a selection, such as `quotas.parquet`; `options` are those of `Storage.read_table`."""
+    with _reading_selection(storage, base, f"{base}/{file}"):
         return storage.read_table(f"{base}/{file}", columns=columns, **options)
 
 
@@ -214,8 +278,19 @@ def read_index(storage: Storage, base: str, columns: list[str] | None = None, **
 
 
 def read_shards(storage: Storage, base: str) -> list[Shard]:
-    rows = read_lines(storage, base).to_pylist()
-    return [Shard(**{name: row[name] for name in Shard.__dataclass_fields__ if name in row}) for row in rows]
+    return shards_of(read_lines(storage, base))
+
+
+def shards_of(lines: pa.Table) -> list[Shard]:
+    """Shards out of a table with their fields as columns, whatever other columns it has."""
+    names = [name for name in Shard.__dataclass_fields__ if name in lines.column_names]
+    columns = [lines.column(name).to_pylist() for name in names]
+    return [Shard(**dict(zip(names, values, strict=True))) for values in zip(*columns, strict=True)]
+
+
+def lines_of(shards: Sequence[Shard]) -> pa.Table:
+    """The inverse of `shards_of`."""
+    return pa.table({name: [getattr(shard, name) for shard in shards] for name in Shard.__dataclass_fields__})
 
 
 def save_artifact(storage: Storage, base: str, artifact: Artifact) -> tuple[int, dict[str, str]]:
@@ -247,8 +322,12 @@ class StoredArtifact(Mapping[str, Any]):
 
     def __init__(self, storage: Storage, base: str) -> None:
         self._storage, self._base = storage, base
-        files = [file for file in sorted(storage.list(base)) if file != "manifest.json"]
-        self._files = {_part_name(file): file for file in files if not file.startswith("work/")}
+        manifest = Manifest.load(storage, base)
+        files = None if manifest is None else manifest.extra.get(FILES)
+        if files is None:  # under way, or of an older version
+            there = [file for file in sorted(storage.list(base)) if file not in ("manifest.json", STATES)]
+            files = [file for file in there if not file.startswith("work/")]
+        self._files = {_part_name(file): file for file in files}
         self._parts: dict[str, Any] = {}
 
     def part(self, name: str, index: int) -> dict[str, np.ndarray]:

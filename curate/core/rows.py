@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curate.core import facts
 from curate.core.errors import CorruptError
 from curate.core.masks import ABSENT, Fate, fate_of, without_items
-from curate.core.nouns import POOL_SCHEMA, Shard, bucket_files, read_lines, read_pool, read_selection, reading
+from curate.core.nouns import POOL_SCHEMA, Lines, Shard, read_lines, read_pool, read_selected, reading, selection_places
 from curate.core.storage import Storage, open_storage
 
 POOL_COLUMNS = tuple(name for name in POOL_SCHEMA.names if name != "reject")
@@ -22,32 +21,45 @@ POOL_COLUMNS = tuple(name for name in POOL_SCHEMA.names if name != "reject")
 
 @dataclass(frozen=True)
 class ColumnsRef:
-    """Where an upstream Map's facts lie, which tables of them count (`base`, their manifest), and their names."""
+    """Where an upstream Map's facts lie (`path`), which tables of them count (`base`, their manifest; "" while they are
+    being made), and their names."""
 
     stage: str
     path: str
-    base: str
+    base: str = field(compare=False)
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class MaskRef:
-    """A point of a mask: `base` is the mask's manifest."""
+    """A point of the masks of a pass: `chain` is their folder, `base` a manifest ("" while they are being made)."""
 
-    base: str
+    chain: str
     point: str
+    base: str = field(default="", compare=False)
 
 
 @dataclass
-class Folded:
-    """What `curate plan` knows of masks and facts that no file has: it stores nothing, and its next pass reads this."""
+class Known:
+    """What is known of some shards without their manifests. A task carries it for its own shards, so that no worker
+    reads a list that grows with the pool; `curate plan` also keeps here what no file has."""
 
-    fates: dict[tuple[str, str, str], Fate] = field(default_factory=dict)
-    """(mask, point, shard) -> what became of the shard's rows."""
     numbers: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Manifest of facts -> shard -> number of its highest table (0: it has none, and no row that needs one)."""
+    """Folder of facts -> shard -> number of its table (0: it has none, and no row that needs one)."""
+    files: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Folder of masks -> shard -> its file."""
+    lines: dict[str, dict[str, Lines]] = field(default_factory=dict)
+    """Base of a selection -> shard -> where its lines are."""
+    fates: dict[tuple[str, str, str], Fate] = field(default_factory=dict)
+    """(folder of masks, point, shard) -> what became of the shard's rows. In a plan."""
     tables: dict[tuple[str, str], pa.Table] = field(default_factory=dict)
-    """(manifest of facts, shard) -> its table with the answers that a run would copy into it."""
+    """(folder of facts, shard) -> its table with the answers that a run would copy into it. In a plan."""
+    pool_columns: tuple[str, ...] = ()
+    """What a task will read of its shards' tables of the pool: each is then read once."""
+    pools: dict[str, pa.Table] = field(default_factory=dict)
+    """Shard -> those columns."""
+    plan: bool = False
+    """Nothing is stored: a shard without a table needs none yet."""
 
 
 @dataclass(frozen=True)
@@ -72,14 +84,18 @@ class Rows:
     """Stage -> place in the DAG."""
     parents: Rows | None = None
     """For a derived pool: the parents' rows. A child whose parent is not alive is absent."""
-    folded: Folded | None = field(default=None, hash=False, compare=False)
-    """In a plan: looked into before files."""
+    known: Known = field(default_factory=Known, hash=False, compare=False)
+    """Looked into before manifests."""
+
+    def knowing(self, known: Known) -> Rows:
+        """The same rows, of shards that `known` has."""
+        return replace(self, known=known, parents=None if self.parents is None else self.parents.knowing(known))
 
     def table(self, shard: Shard, names: tuple[str, ...]) -> pa.Table:
         """All rows of the shard, alive or not: `key` and the named columns; null where a stage has no row."""
         wanted = tuple(dict.fromkeys(("key", *names)))
         own = [name for name in wanted if name in POOL_COLUMNS and not self._maker(name)]
-        table = read_pool(self.storage, shard.table, own)
+        table = self._pool(shard, own)
         for ref in self.columns:
             theirs = [name for name in ref.names if name in wanted]
             if theirs:
@@ -88,12 +104,23 @@ class Rows:
                     table = table.append_column(found.schema.field(name), found.column(name))
         return table.select(list(wanted))
 
+    def _pool(self, shard: Shard, names: list[str]) -> pa.Table:
+        """Columns of the shard's table of the pool."""
+        known = self.known
+        if known.pool_columns and shard.id not in known.pools:
+            every = list(dict.fromkeys((*known.pool_columns, *names)))
+            known.pools[shard.id] = read_pool(self.storage, shard.table, every)
+        held = known.pools.get(shard.id)
+        if held is None or not set(names).issubset(held.column_names):
+            return read_pool(self.storage, shard.table, names)
+        return held.select(names)
+
     def facts(self, ref: ColumnsRef, shard: Shard, names: list[str]) -> pa.Table:
         """Columns of one upstream stage, a row for each of the shard. CorruptError where its table cannot be read."""
         table = self._table_of(ref, shard, [facts.ROW, *names])
         if table is not None:
             return facts.expanded(table, shard.rows, names)
-        if self.folded is not None:  # no row needs them, or a run would have made a table
+        if self.known.plan:  # no row needs them, or a run would have made a table
             return pa.table({name: pa.nulls(shard.rows) for name in names})
         raise CorruptError(
             f"{self.storage.url_of(ref.path)}: no facts of {ref.stage!r} for shard {shard.id}; run the recipe again"
@@ -101,11 +128,10 @@ class Rows:
 
     def _table_of(self, ref: ColumnsRef, shard: Shard, names: list[str]) -> pa.Table | None:
         """Columns of an upstream stage's table of facts; None where the shard has none."""
-        folded = self.folded or Folded()
-        if (ref.base, shard.id) in folded.tables:
-            return folded.tables[ref.base, shard.id].select(names)
-        known = folded.numbers[ref.base] if ref.base in folded.numbers else numbers(self.storage.url, ref.base)
-        number = known.get(shard.id, 0)
+        if (ref.path, shard.id) in self.known.tables:
+            return self.known.tables[ref.path, shard.id].select(names)
+        held = self.known.numbers.get(ref.path)
+        number = (numbers(self.storage.url, ref.base) if held is None else held).get(shard.id, 0)
         return facts.read(self.storage, ref.path, shard.id, number, names) if number else None
 
     def marks(self, ref: ColumnsRef, shard: Shard) -> NDArray[np.bool_]:
@@ -130,9 +156,16 @@ class Rows:
     def alive(self, shard: Shard) -> NDArray[np.bool_]:
         return self.fate(shard).alive
 
+    def lines(self, shard: Shard, columns: list[str] | None = None) -> pa.Table:
+        """Lines of the selection about one shard."""
+        base = self.selection or ""
+        held = self.known.lines.get(base)
+        place = (selection_places(self.storage.url, base) if held is None else held).get(shard.id)
+        return read_selected(self.storage, base, place, columns)
+
     def _selected(self, shard: Shard) -> Fate:
         """What a selection has left of the shard's rows, and of their items."""
-        lines = selection_lines(self.storage, self.selection or "", shard)
+        lines = self.lines(shard, ["row", "item", "copies", "reject"])
         rows, copies = lines.column("row").to_numpy(), lines.column("copies").to_numpy()
         chosen = np.zeros(shard.rows, dtype=bool)
         chosen[rows[copies > 0]] = True
@@ -149,7 +182,7 @@ class Rows:
 
     def _pool_fate(self, shard: Shard, fate: Fate) -> None:
         names = ["reject"] + (["parent_row"] if self.parents is not None else [])
-        table = read_pool(self.storage, shard.table, names)
+        table = self._pool(shard, names)
         rejects = table.column("reject").to_numpy(zero_copy_only=False)
         left = np.flatnonzero([reason is not None for reason in rejects])
         stage = self.order.get(self.source, 0)
@@ -160,13 +193,14 @@ class Rows:
             fate.leave(gone, stage, [ABSENT] * len(gone))
 
     def _mask(self, ref: MaskRef, shard: Shard) -> Fate:
-        if self.folded is not None and (ref.base, ref.point, shard.id) in self.folded.fates:
-            return self.folded.fates[ref.base, ref.point, shard.id]
-        file = mask_files(self.storage.url, ref.base).get(shard.id)
+        if (ref.chain, ref.point, shard.id) in self.known.fates:
+            return self.known.fates[ref.chain, ref.point, shard.id]
+        held = self.known.files.get(ref.chain)
+        file = (mask_files(self.storage.url, ref.base) if held is None else held).get(shard.id)
         if file is None:
             raise CorruptError(
-                f"{self.storage.url_of(ref.base)}: this mask is corrupt or missing (no shard {shard.id}); remove the "
-                f"folder {ref.base} and run the recipe again"
+                f"{self.storage.url_of(ref.chain)}: this mask is corrupt or missing (no shard {shard.id}); remove the "
+                f"folder {ref.chain} and run the recipe again"
             )
         return read_fates(self.storage, file, (ref.point,), self.order)[ref.point]
 
@@ -213,11 +247,3 @@ def read_fates(
         table = storage.read_table(file)
         table = table if row is None else table.slice(row, 1)
         return {point: fate_of(table, point, order) for point in points}
-
-
-def selection_lines(storage: Storage, base: str, shard: Shard) -> pa.Table:
-    """Lines of a selection about one shard: row, item, copies, reject."""
-    columns = ["row", "item", "copies", "reject"]
-    mine = pc.field("shard") == shard.id
-    files = bucket_files(storage.url, base)
-    return pa.concat_tables([read_selection(storage, base, file, columns, filters=mine) for file in files])

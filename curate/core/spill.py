@@ -17,17 +17,17 @@ SPILL = "CURATE_SPILL"
 """Environment variable: their folder; the system's folder for temporary files without it."""
 
 
-def _unnamed() -> BinaryIO:
+def unnamed() -> BinaryIO:
     folder = os.environ.get(SPILL) or None
     try:
         if folder:
             os.makedirs(folder, exist_ok=True)
         return tempfile.TemporaryFile(dir=folder)
     except OSError as error:
-        raise _explained(error) from error
+        raise explained(error) from error
 
 
-def _explained(error: OSError) -> Exception:
+def explained(error: OSError) -> Exception:
     place = os.environ.get(SPILL) or tempfile.gettempdir()
     if error.errno in (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT):
         return StorageError(f"{place}: no room for a worker's rows ({error.strerror}); name another folder in {SPILL}")
@@ -39,11 +39,11 @@ def spilled(shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
     size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
     if not size:
         return np.empty(shape, dtype)
-    with _unnamed() as file:
+    with unnamed() as file:
         try:
             os.posix_fallocate(file.fileno(), 0, size)  # or a full disk is a killed process
         except OSError as error:
-            raise _explained(error) from error
+            raise explained(error) from error
         return np.asarray(np.memmap(file, dtype, "r+", shape=shape))
 
 
@@ -66,10 +66,10 @@ class Spill:
         try:
             for name, array in arrays.items():
                 if name not in self._files:
-                    self._files[name], self._kinds[name] = _unnamed(), (array.dtype, array.shape[1:])
+                    self._files[name], self._kinds[name] = unnamed(), (array.dtype, array.shape[1:])
                 self._files[name].write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
         except OSError as error:
-            raise _explained(error) from error
+            raise explained(error) from error
         self.rows += len(next(iter(arrays.values())))
 
     def mapped(self) -> dict[str, NDArray[Any]]:
@@ -77,5 +77,7 @@ class Spill:
         for name, file in self._files.items():
             dtype, shape = self._kinds[name]
             file.flush()
-            found[name] = np.asarray(np.memmap(file, dtype, "r", shape=(self.rows, *shape)))
+            whole = (self.rows, *shape)
+            empty = not np.prod(whole)  # which cannot be mapped
+            found[name] = np.empty(whole, dtype) if empty else np.asarray(np.memmap(file, dtype, "r", shape=whole))
         return found

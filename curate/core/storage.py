@@ -28,6 +28,10 @@ from curate.core.errors import AlreadyExistsError, StorageError
 
 FORMAT = 2
 TEMPORARY = ".tmp"
+ONE_REQUEST_BYTES = 8 << 20
+"""Smaller objects are read by one request."""
+FEW_VALUES = 1 << 17
+"""Of a table that one thread reads."""
 
 
 class Storage:
@@ -52,18 +56,36 @@ class Storage:
     # --- reading ---
 
     def exists(self, relative: str) -> bool:
-        return bool(self.fs.exists(self.path(relative)))
+        with _explained(self.url_of(relative)):
+            return bool(self.fs.exists(self.path(relative)))
 
     def open(self, relative: str) -> BinaryIO:
-        return self.fs.open(self.path(relative), "rb")
+        with _explained(self.url_of(relative)):
+            return self.fs.open(self.path(relative), "rb")
 
     def read(self, relative: str) -> bytes:
-        return self.fs.cat_file(self.path(relative))
+        path = self.path(relative)
+        with _explained(self.url_of(relative)):
+            found = self._small(path)
+            return self.fs.cat_file(path) if found is None else found
+
+    def _small(self, path: str) -> bytes | None:
+        """An object's bytes by one request, while `cat_file` and `open` ask for its size first; None if it is large."""
+        if self.local:
+            return None
+        try:
+            start: bytes = self.fs.cat_file(path, start=0, end=ONE_REQUEST_BYTES)
+        except OSError as error:
+            if error.errno == errno.EINVAL:  # an empty object has no first byte
+                return None
+            raise
+        return start if len(start) < ONE_REQUEST_BYTES else None
 
     def read_range(self, relative: str, start: int, stop: int | None) -> bytes:
         """Bytes start .. stop - 1; a negative start counts from the end, and may lie before the beginning."""
         if not self.local:
-            return self.fs.cat_file(self.path(relative), start=start, end=stop)
+            with _explained(self.url_of(relative)):
+                return self.fs.cat_file(self.path(relative), start=start, end=stop)
         with open(self.path(relative), "rb") as file:
             size = os.fstat(file.fileno()).st_size
             first = max(0, size + start) if start < 0 else start
@@ -76,12 +98,17 @@ class Storage:
     def read_table(self, relative: str, columns: list[str] | None = None, **options: Any) -> pa.Table:
         """A Parquet file, or some columns of it. ArrowInvalid where it is corrupt or a column is missing. `filters` and
         other `options` are those of pyarrow's datasets, which take several times as long to open a small file."""
-        source = self.path(relative) if self.local else self.open(relative)
-        with contextlib.nullcontext() if isinstance(source, str) else source:
+        with _explained(self.url_of(relative)), contextlib.ExitStack() as stack:
+            source: Any = self.path(relative)
+            if not self.local:
+                whole = self._small(source)
+                source = stack.enter_context(self.open(relative) if whole is None else pa.BufferReader(whole))
             if options:
                 return pq.read_table(source, columns=columns, partitioning=None, **options)
             with pq.ParquetFile(source) as file:
-                table = file.read(columns=columns)
+                # handing a small file to threads takes as long as reading it
+                many = file.metadata.num_rows * file.metadata.num_columns > FEW_VALUES
+                table = file.read(columns=columns, use_threads=many)
         if columns is None:
             return table
         for name in columns:
@@ -97,7 +124,8 @@ class Storage:
         else:
             self.fs.invalidate_cache(base)
             try:
-                found = self.fs.find(base, detail=True)
+                with _explained(self.url_of(prefix)):
+                    found = self.fs.find(base, detail=True)
             except FileNotFoundError:
                 return {}
             names = {name[len(base) + 1 :]: int(info["size"]) for name, info in found.items()}
@@ -167,13 +195,14 @@ class Storage:
     def create_json(self, relative: str, value: Any) -> None:
         self.create(relative, json.dumps(value, indent=1, sort_keys=True).encode())
 
-    def mark(self, relative: str) -> None:
-        """An empty file that may be lost in a power cut: a hint, worth no fsync."""
+    def mark(self, relative: str, data: bytes = b"") -> None:
+        """A small file that may be lost or torn in a power cut: a hint, worth no fsync."""
         if self.local:
             Path(self.path(relative)).parent.mkdir(parents=True, exist_ok=True)
-            Path(self.path(relative)).touch()
+            Path(self.path(relative)).write_bytes(data)
         else:
-            self.fs.pipe_file(self.path(relative), b"")
+            with _explained(self.url_of(relative)):
+                self.fs.pipe_file(self.path(relative), data)
         faults.point(f"mark:{relative}")
 
     def remove(self, relative: str) -> None:
@@ -185,6 +214,14 @@ class Storage:
                 shutil.rmtree(self.path(relative), onerror=_unless_mendable)
             else:
                 os.unlink(self.path(relative))
+
+    def remove_file(self, relative: str) -> None:
+        """Remove a file; fine when it is gone already. On an object store one request, while `remove` has to list."""
+        with _explained(self.url_of(relative)), contextlib.suppress(FileNotFoundError):
+            if self.local:
+                os.unlink(self.path(relative))
+            else:
+                self.fs.rm_file(self.path(relative))
 
     def _aside(self, relative: str) -> Path:
         if not self.local:
@@ -200,7 +237,7 @@ class Storage:
             os.fsync(file.fileno())
         faults.point(f"publish:{relative}:written")
         if not self.local:
-            self.fs.put_file(str(aside), final, mode="create" if exclusive else "overwrite")
+            self._put(aside, final, exclusive=exclusive)
         elif exclusive:
             os.link(aside, final)
         else:
@@ -208,6 +245,19 @@ class Storage:
         if self.local:
             _fsync_folder(os.path.dirname(final))
         faults.point(f"publish:{relative}:published")
+
+    def _put(self, aside: Path, final: str, *, exclusive: bool) -> None:
+        """Upload a file. Where the answer to a creation gets lost, the file system asks again and is told that the name
+        is taken: who took it stands in the object's metadata."""
+        if not exclusive:
+            self.fs.put_file(str(aside), final)
+            return
+        about = {"Metadata": {"writer": uuid.uuid4().hex}} if "s3" in _protocols(self.fs) else {}
+        try:
+            self.fs.put_file(str(aside), final, mode="create", **about)
+        except FileExistsError:
+            if not about or self.fs.metadata(final) != about["Metadata"]:
+                raise
 
 
 @lru_cache(maxsize=64)
@@ -268,6 +318,7 @@ _REMEDIES = {
     errno.ENOSPC: "no space is left; free some or choose another workspace",
     errno.EACCES: "not writable; check its owner and mode",
     errno.EROFS: "read-only file system; choose another workspace",
+    errno.EBUSY: "the object store asks for fewer requests; wait, or use fewer workers, and run the same command again",
 }
 
 
@@ -278,13 +329,25 @@ def _unless_mendable(_: Any, __: str, raised: tuple[type[BaseException], BaseExc
         raise error
 
 
+_NO_ANSWER = ("aiohttp.", "aiobotocore.", "botocore.")
+"""Modules of the errors that s3fs raises as they are, once it has tried for some seconds."""
+
+
 @contextlib.contextmanager
 def _explained(url: str) -> Iterator[None]:
-    """An operating system's error that a user can mend, said in words."""
+    """An operating system's or an object store's error that a user can mend, said in words."""
     try:
         yield
     except OSError as error:
         remedy = _REMEDIES.get(error.errno or 0)
-        if remedy is None:
+        if remedy is None and not f"{type(error).__module__}.".startswith(_NO_ANSWER):
             raise
-        raise StorageError(f"{url}: {remedy}") from error
+        raise StorageError(f"{url}: {remedy or _unanswered(error)}") from error
+    except Exception as error:
+        if not f"{type(error).__module__}.".startswith(_NO_ANSWER):
+            raise
+        raise StorageError(f"{url}: {_unanswered(error)}") from error
+
+
+def _unanswered(error: Exception) -> str:
+    return f"the object store does not answer ({type(error).__name__}); check it, and run the same command again"

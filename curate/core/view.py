@@ -22,10 +22,19 @@ class View(Protocol):
         """Names of all columns that can be asked for: the pool's, the upstream Maps', and what else `tables` has."""
         ...
 
-    def tables(self, names: Sequence[str]) -> Iterator[pa.Table]:
+    def tables(self, names: Sequence[str], shards: int = 0) -> Iterator[pa.Table]:
         """A table per shard, all rows: the named columns that exist, and `key`. Also to be had: `rejected_by` (name of
         the stage that the row left at, or null) and `reject_reason`; `copies` (int32, 0 where not selected); by item
-        `item_copies` and `item_expected` (lists of float32: copies, and how many the selection expected by chance)."""
+        `item_copies` and `item_expected` (lists of float32: copies, and how many the selection expected by chance).
+        `shards`: at most so many of them, chosen by hash, the same ones in every call; 0: all."""
+        ...
+
+    def size(self) -> tuple[int, int]:
+        """Shards of the pool, and their rows: how many tables there are in all."""
+        ...
+
+    def rows_of(self, keys: Sequence[str], names: Sequence[str]) -> Iterator[pa.Table]:
+        """The rows of these keys, as `tables` has them, a table per shard that holds any. Meant for hundreds."""
         ...
 
     def artifact(self, stage: str) -> Artifact:

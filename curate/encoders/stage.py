@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PrivateAttr, field_validator
 
@@ -30,7 +29,7 @@ class EncoderMap(Map):
     )
     threads: Annotated[int, Runtime()] = Field(default=1, ge=1, description="CPU threads of the model")
     device: Annotated[Literal["auto", "cpu", "cuda"], Runtime()] = Field(
-        default="auto", description="auto takes a GPU if the machine that starts the run has one; a cluster's is cuda"
+        default="auto", description="auto is cuda if the cluster has GPUs, for all workers; otherwise cpu"
     )
 
     _encoder: Encoder = PrivateAttr(default=None)
@@ -52,7 +51,11 @@ class EncoderMap(Map):
         return identity(self.encoder, precision=self.precision)
 
     def resources(self) -> Resources:
-        return Resources(cpus=self.threads, gpus=float(self._place() != "cpu"))
+        return Resources(cpus=self.threads, gpus=float(place(parse_spec(self.encoder), self.device).startswith("cuda")))
+
+    def placed(self, gpus: bool) -> Self:
+        device = place(parse_spec(self.encoder), self.device)
+        return self.model_copy(update={"device": "cuda" if gpus else "cpu"}) if device == "auto" else self
 
     def preflight(self) -> list[str]:
         return problems(self.encoder)
@@ -82,10 +85,3 @@ class EncoderMap(Map):
             "preprocessing": json.dumps(encoder.preprocessing, sort_keys=True),
             "precision": encoder.precision,
         }
-
-    def _place(self) -> str:
-        """Where the model will run: asked of the machine's devices, since torch is dear to load on the driver."""
-        device = place(parse_spec(self.encoder), self.device)
-        if device != "auto":
-            return device
-        return "cuda" if Path("/dev/nvidia0").exists() else "cpu"

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,9 +22,8 @@ class Doing:
     """A batch under way."""
 
     stage: str
-    shard: str
     rows: tuple[int, ...]
-    """Places in the shard."""
+    """Places in the unit: in its shards, one after the other."""
     since: float
     """time.monotonic() of the worker."""
 
@@ -46,21 +45,30 @@ class Beat:
 
     def __init__(self, unit: str = "", lane: str = "") -> None:
         self.unit, self.lane = unit, lane
+        self.run = ""
         self.stopping = False
         """Wind down: publish what there is at the next border between batches, and end."""
+        self.again = False
+        """It was begun before, by a worker that died or an attempt that failed: some of it may be there."""
+        self.abandoned = False
+        """Nobody waits for this task any more: it has hung in a thread, which cannot be ended."""
+        self.stage = ""
+        """Stage of the last batch."""
         self.batches = 0
         """Batches ended since the task began, of all stages."""
         self.moved = time.monotonic()
         """When a batch last began or ended."""
+        self.turn: AbstractContextManager[Any] = nullcontext()
+        """Held while a batch is computed: of the units that share a GPU one computes, the others read and publish."""
         self._lock = threading.Lock()
         self._doing: Doing | None = None
         self._told: dict[str, Told] = {}
 
-    def doing(self, stage: str, shard: str = "", rows: Sequence[int] = ()) -> None:
-        """A batch begins: which stage, and which rows of which shard."""
+    def doing(self, stage: str, rows: Sequence[int] = ()) -> None:
+        """A batch begins: which stage, and which rows of the unit."""
         with self._lock:
-            self.moved = time.monotonic()
-            self._doing = Doing(stage, shard, tuple(rows), self.moved)
+            self.moved, self.stage = time.monotonic(), stage
+            self._doing = Doing(stage, tuple(rows), self.moved)
 
     def done(self, stage: str, rows: int, seconds: float, size: int = 0) -> None:
         """A batch has ended: its rows, seconds, and bytes read or sent for it."""
@@ -79,11 +87,56 @@ class Beat:
             now = time.monotonic()
             return {
                 "unit": self.unit,
+                "stage": self.stage,
                 "batches": self.batches,
                 "idle": now - self.moved,
                 "doing": self._doing,
                 "told": told,
             }
+
+    def relay(self, look: Mapping[str, Any]) -> None:
+        """Take over a look at the beat of a child process that carries out this task."""
+        with self._lock:
+            self.stage, self._doing = look["stage"], look["doing"]
+            self.moved, self.batches = time.monotonic() - look["idle"], look["batches"]
+            for stage, more in look["told"].items():
+                told = self._told.setdefault(stage, Told())
+                told.batches, told.rows = told.batches + more.batches, told.rows + more.rows
+                told.bytes, told.seconds = told.bytes + more.bytes, told.seconds + more.seconds
+                told.recent = [*told.recent, *more.recent][-RECENT:]
+
+
+class Turn:
+    """What one task at a time holds. Waiting for it is not hanging: whoever holds it is looked at."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._holder: int | None = None
+
+    def __enter__(self) -> None:
+        mine = current()
+        with self._changed:
+            while not self._changed.wait_for(lambda: self._holder is None, timeout=1.0):
+                mine.moved = time.monotonic()
+            self._holder = threading.get_ident()
+
+    def __exit__(self, *_: object) -> None:
+        self.free(threading.get_ident())
+
+    def free(self, thread: int | None) -> None:
+        """Give it up for a thread, which may have hung while it held it."""
+        with self._changed:
+            if self._holder == thread:
+                self._holder = None
+                self._changed.notify_all()
+
+
+TURNS = {"gpu": Turn()}
+
+
+def turn(lane: str) -> AbstractContextManager[Any]:
+    """What a task of this lane holds while it computes: one at a time in a process that has a GPU."""
+    return TURNS.get(lane) or nullcontext()
 
 
 _here = threading.local()

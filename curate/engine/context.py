@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
+import queue
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import pyarrow as pa
 
 from curate.core import lease
 from curate.core.contracts import Derive, Filter, Map, Pack, Portion, Report, Resources, Select, Source, Stage
 from curate.core.errors import BudgetError, CurateError, DrainedError, StageError
 from curate.core.hashing import digest
 from curate.core.ledger import Entry
-from curate.core.nouns import FORMAT_OF_POOL, Manifest, Shard
+from curate.core.nouns import FORMAT_OF_POOL, FORMAT_OF_SELECTION, Lines, Manifest, Shard, selection_places
 from curate.core.pipeline import PIN, Node, Pipeline
-from curate.core.rows import ColumnsRef, Folded, MaskRef, Rows
+from curate.core.rows import ColumnsRef, Known, MaskRef, Rows
 from curate.core.storage import Storage
 from curate.core.tombstones import Tombstones
-from curate.engine.backends import HOW, Backend, How, Outcome
+from curate.engine.backends import HOW, How, Outcome
 from curate.engine.progress import Progress
 from curate.engine.record.events import Events
+from curate.engine.scheduler import Scheduler
 
+LOOK_SECONDS = 0.5
+"""Between two looks of a waiting step at whether the run goes on."""
 DECODER_VERSION = 1
 """Rises when the same bytes decode to other pixels: facts of images are then computed anew."""
 
@@ -36,6 +44,8 @@ class Options:
     sample: float = 1.0
     """Share of the pool for a canary run through the whole DAG (this one does change what comes out)."""
     segment_seconds: float = 60.0
+    deadline: float | None = None
+    """Seconds after which a unit that finishes no batch hangs; by its step's median batch time if None."""
     task_rows: int = 1000
     """Shards are joined into one task up to this many rows."""
     retry: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -65,6 +75,8 @@ class Counts:
     copied: int = 0
     requests: int = 0
     repeated: int = 0
+    asked_again: int = 0
+    """Requests of an endpoint that were in flight when a worker died."""
     rebuilt: bool = False
 
 
@@ -81,17 +93,22 @@ class Built:
     mask: str = ""
     """Manifest of the mask of the pass that a Map or a Filter was part of."""
     counts: Counts = field(default_factory=Counts)
+    numbers: dict[str, int] = field(default_factory=dict)
+    """Of a Map: shard -> number of the table that counts, as far as the pass has got."""
 
 
 @dataclass
 class Mask:
-    """The mask of a pass: its manifest, and by point the digest of what it lets through, whole and by shard."""
+    """The mask of a pass: its folder, its manifest once it is complete, and by point the digest of what it lets
+    through, whole and by shard, as far as the pass has got."""
 
-    base: str
+    chain: str
     names: frozenset[str]
-    contents: dict[str, str]
-    by_shard: dict[str, dict[str, str]]
-    files: dict[str, str]
+    points: tuple[str, ...]
+    base: str = ""
+    contents: dict[str, str] = field(default_factory=dict)
+    by_shard: dict[str, dict[str, str]] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
     """Point -> digest of who left where and why: what a report depends on."""
 
@@ -100,7 +117,7 @@ class Mask:
 class Context:
     pipeline: Pipeline
     storage: Storage
-    backend: Backend
+    backend: Scheduler
     options: Options
     tombstones: Tombstones
     events: Events
@@ -118,8 +135,12 @@ class Context:
     """Whether the stages' resources have been held against what the backend has."""
     removed: dict[str, int] = field(default_factory=dict)
     """Costly stage's folder -> how often gc has removed its answers."""
-    folded: Folded | None = None
+    known: Known = field(default_factory=Known)
     """In a plan: masks and facts that no file has."""
+    failed: threading.Event = field(default_factory=threading.Event)
+    """A step has failed, or the run was told to stop: the others end as soon as they can."""
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    """Of what steps of the DAG, each in a thread, count together."""
 
     # --- places and columns ---
 
@@ -165,8 +186,41 @@ class Context:
             families,
             self.order,
             self.pool_upstream(node).parents,
-            self.folded,
+            self.known,
         )
+
+    def placed(self, rows: Rows, shards: Iterable[Shard]) -> Rows:
+        """The same rows with what a task has to know of its shards, so that it reads no manifest."""
+        if self.known.plan:
+            return rows
+        return rows.knowing(self.known_of([rows], shards))
+
+    def known_of(self, several: Iterable[Rows], shards: Iterable[Shard]) -> Known:
+        """Tables and masks of some shards, as far as some rows refer to them."""
+        numbers, files = dict[str, dict[str, int]](), dict[str, dict[str, str]]()
+        lines = dict[str, dict[str, Lines]]()
+        masks = {mask.chain: mask for mask in self.masks}
+        shards = list(shards)
+        for rows in several:
+            for ref in rows.columns:
+                held = self.built[ref.stage].numbers
+                found = numbers.setdefault(ref.path, {})
+                found.update({shard.id: held[shard.id] for shard in shards if shard.id in held})
+            for mask in rows.masks:
+                held_files = masks[mask.chain].files
+                files.setdefault(mask.chain, {}).update({s.id: held_files[s.id] for s in shards if s.id in held_files})
+            if rows.selection is not None:
+                places = selection_places(self.storage.url, rows.selection)
+                lines.setdefault(rows.selection, {}).update({s.id: places[s.id] for s in shards if s.id in places})
+            if rows.parents is not None:
+                above = self.known_of([rows.parents], {s.parent: s.parent_shard() for s in shards if s.parent}.values())
+                for path, more in above.numbers.items():
+                    numbers.setdefault(path, {}).update(more)
+                for chain, named in above.files.items():
+                    files.setdefault(chain, {}).update(named)
+                for base, of_shard in above.lines.items():
+                    lines.setdefault(base, {}).update(of_shard)
+        return Known(numbers, files, lines)
 
     def ways(self, inputs: Sequence[str]) -> list[str]:
         """Inputs that say who is alive; the pool itself does where there is none."""
@@ -174,7 +228,7 @@ class Context:
 
     def _select(self, ways: Sequence[str]) -> str:
         """The selection among inputs, unless a point's mask has it in it."""
-        if any(point_name(ways) in mask.contents for mask in self.masks):
+        if any(point_name(ways) in mask.points for mask in self.masks):
             return ""
         return next((name for name in ways if isinstance(self.pipeline.nodes[name].stage, Select)), "")
 
@@ -190,32 +244,32 @@ class Context:
         """Points that say who is alive where these inputs meet: one for all if there is one, else one for each pass."""
         whole = point_name(ways)
         for mask in self.masks:
-            if ways and whole in mask.contents:
-                return (MaskRef(mask.base, whole),)
+            if ways and whole in mask.points:
+                return (MaskRef(mask.chain, whole, mask.base),)
         found = []
         for mask in self.masks:
             mine = [name for name in ways if name in mask.names]
             if mine:
-                found.append(MaskRef(mask.base, point_name(mine)))
+                found.append(MaskRef(mask.chain, point_name(mine), mask.base))
         return tuple(found)
 
     def content(self, node: Node) -> str:
         """Digest of who reaches a stage."""
         ways = self.ways(node.inputs)
-        masks = {mask.base: mask for mask in self.masks}
-        parts = [masks[ref.base].contents[ref.point] for ref in self._masks(ways)]
+        masks = {mask.chain: mask for mask in self.masks}
+        parts = [masks[ref.chain].contents[ref.point] for ref in self._masks(ways)]
         parts += [self.built[select].fingerprint for select in [self._select(ways)] if select]
         return digest(sorted(parts)) if parts else self.pool_upstream(node).fingerprint
 
     def contents_by_shard(self, node: Node) -> dict[str, str]:
         """Shard -> digest of who reaches a stage there, for stages that keep something by shard."""
         ways, pool = self.ways(node.inputs), self.pool_upstream(node)
-        masks = {mask.base: mask for mask in self.masks}
+        masks = {mask.chain: mask for mask in self.masks}
         refs = self._masks(ways)
         other = [self.built[select].fingerprint for select in [self._select(ways)] if select]
         found = {}
         for shard in pool.shards:
-            parts = [masks[ref.base].by_shard[ref.point].get(shard.id, "") for ref in refs]
+            parts = [masks[ref.chain].by_shard[ref.point].get(shard.id, "") for ref in refs]
             found[shard.id] = digest([*parts, *other, *([] if refs else [pool.alive.get(shard.id, "")])])
         return found
 
@@ -275,6 +329,8 @@ class Context:
             )
         if isinstance(stage, Report):
             value["alive"] = self._shown(node)
+        if isinstance(stage, Select):
+            value["format"] = FORMAT_OF_SELECTION
         if isinstance(stage, (Select, Pack, Report)) and self.tombstones:
             value["tombstones"] = self.tombstones.digest
         return digest(value)
@@ -333,49 +389,93 @@ class Context:
     # --- running tasks ---
 
     def run(
-        self, function: Callable[..., Any], payloads: Sequence[Any], stage: Stage, how: How = HOW
+        self, function: Callable[..., Any], payloads: Iterable[Any], stage: Stage, how: How = HOW, label: str = ""
     ) -> Iterator[Outcome]:
-        """Outcomes as they come; raises DrainedError when the run was told to stop and something is left undone."""
-        return self.run_with(function, payloads, stage.resources(), how)
+        """Outcomes as they come; raises DrainedError when the run was told to stop and something is left undone.
+        Payloads may be made on the way: they are asked for as workers can take them."""
+        return self.run_with(function, payloads, stage.resources(), how, label)
 
     def run_with(
-        self, function: Callable[..., Any], payloads: Sequence[Any], resources: Resources, how: How = HOW
+        self,
+        function: Callable[..., Any],
+        payloads: Iterable[Any],
+        resources: Resources,
+        how: How = HOW,
+        label: str = "",
     ) -> Iterator[Outcome]:
-        if payloads:
-            self._check_resources()
-        count = 0
-        for outcome in self.backend.map(function, payloads, resources, how):
-            count += 1
+        rest = iter(payloads)
+        first = next(rest, None)
+        if first is None:
+            return
+        self.check_resources()
+        begun = ended = 0
+
+        def counted() -> Iterator[Any]:
+            nonlocal begun
+            for payload in itertools.chain([first], rest):
+                begun += 1
+                yield payload
+
+        whole = counted()
+        for outcome in self.backend.map(function, whole, resources, how, label):
+            ended += 1
             if outcome.error:
                 self.events.emit("failure", task=function.__name__, index=outcome.index, error=outcome.error)
             yield outcome
-        if count < len(payloads):
-            raise DrainedError(f"stopped with {len(payloads) - count} tasks to do; the same command resumes from there")
+        left = begun - ended + sum(1 for _ in whole)
+        if left:
+            raise self.drained(left)
 
-    def _check_resources(self) -> None:
+    def wait(self, event: threading.Event) -> None:
+        """Return once another step has got somewhere; raises DrainedError if the run ends before."""
+        while not event.wait(LOOK_SECONDS):
+            if self.failed.is_set():
+                raise self.drained()
+
+    def get(self, inbox: queue.Queue[Any]) -> Any:
+        """The next message; raises DrainedError if the run ends before there is one."""
+        while True:
+            try:
+                return inbox.get(timeout=LOOK_SECONDS)
+            except queue.Empty:
+                if self.failed.is_set():
+                    raise self.drained() from None
+
+    def drained(self, tasks: int = 0) -> DrainedError:
+        what = f"stopped with {tasks:,} tasks to do" if tasks else "stopped"
+        return DrainedError(f"{what}; the same command resumes from there")
+
+    def check_resources(self) -> None:
         """Once, when the backend is first needed: no stage may ask for more than there is."""
-        if not self.checked:
-            self.checked = True
+        with self.lock:
+            if self.checked:
+                return
             for node in self.pipeline.nodes.values():
                 try:
                     self.backend.slots(node.stage.resources())
                 except CurateError as error:
                     raise node.fail(str(error)) from None
+            self.checked = True
 
-    def must(self, function: Callable[[Any], Any], payloads: Sequence[Any], stage: Stage, what: str) -> list[Any]:
+    def must(self, function: Callable[[Any], Any], payloads: Iterable[Any], stage: Stage, what: str) -> list[Any]:
         """Values in payload order where nothing may fail (global steps)."""
-        values: list[Any] = [None] * len(payloads)
-        for outcome in self.run(function, payloads, stage):
+        return [value for _, value in sorted(self.each(function, payloads, stage, what), key=lambda found: found[0])]
+
+    def each(
+        self, function: Callable[[Any], Any], payloads: Iterable[Any], stage: Stage, what: str
+    ) -> Iterator[tuple[int, Any]]:
+        """(place of the payload, value) as they come, where nothing may fail."""
+        for outcome in self.run(function, payloads, stage, label=what):
             if outcome.error:
                 raise StageError(f"{what}: {outcome.error}; fix the cause and run the same command again")
-            values[outcome.index] = outcome.value
-        return values
+            yield outcome.index, outcome.value
 
     def lose(self, what: str, rows: int, why: str, pool_rows: int) -> None:
         """Note the rows that failed in `what`; BudgetError when the run has lost more than it may."""
-        self.lost[what] = rows
-        self.lost_example = self.lost_example or (why if rows else "")
-        lost, allowed = sum(self.lost.values()), math.ceil(self.options.failure_budget * pool_rows)
+        with self.lock:
+            self.lost[what] = rows
+            self.lost_example = self.lost_example or (why if rows else "")
+            lost, allowed = sum(self.lost.values()), math.ceil(self.options.failure_budget * pool_rows)
         if lost > allowed:
             raise BudgetError(
                 f"{lost:,} rows were lost to failures, the budget is {allowed:,} "
@@ -384,7 +484,13 @@ class Context:
             )
 
     def finish(
-        self, node: Node, built: Built, noun: str, entry: Entry, shards: Sequence[dict[str, Any]] = (), **about: Any
+        self,
+        node: Node,
+        built: Built,
+        noun: str,
+        entry: Entry,
+        shards: Sequence[dict[str, Any]] | pa.Table = (),
+        **about: Any,
     ) -> Built:
         """Commit the noun's manifest."""
         stage = node.stage

@@ -6,7 +6,7 @@ that are; estimated from shards chosen by hash where folding all would take long
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,9 +18,8 @@ from curate.core.hashing import digest
 from curate.core.ledger import Entry, total
 from curate.core.nouns import Manifest, Shard, pool_base
 from curate.core.pipeline import Node, Pipeline
-from curate.core.rows import Folded
+from curate.core.rows import Known
 from curate.core.storage import Storage
-from curate.engine.backends import Backend
 from curate.engine.context import Built, Context, Options, Pool
 from curate.engine.passes import build as build_pass
 from curate.engine.passes.task import run_pass
@@ -29,9 +28,12 @@ from curate.engine.progress import Progress
 from curate.engine.record import pins
 from curate.engine.record.events import Events, read_events
 from curate.engine.record.runs import Run, list_runs
-from curate.engine.units import build_global
+from curate.engine.scheduler import Scheduler
+from curate.engine.steps import Step as StepOfRun
+from curate.engine.steps import above, steps
+from curate.engine.units.common import prepare
 from curate.engine.units.derive import DeriveBuild
-from curate.engine.units.source import amended, known_repeats
+from curate.engine.units.source import amended, known_repeats, read_records
 
 RUNS = 20
 """Earlier runs that rates are taken from."""
@@ -87,12 +89,12 @@ def measured(ctx: Context) -> tuple[Rates, dict[str, dict[str, Any]]]:
 
 
 def plan(
-    pipeline: Pipeline, storage: Storage, options: Options, backend: Backend, portions: Planned, exact: bool = False
+    pipeline: Pipeline, storage: Storage, options: Options, backend: Scheduler, portions: Planned, exact: bool = False
 ) -> list[Step]:
     """A line per stage, in the order of the DAG. `exact` folds the masks of all shards instead of a sample."""
     buried = tombstones.load(storage)
     ctx = Context(pipeline, storage, backend, options, buried, Events(storage, "plan"), Progress(None))
-    ctx.portions, ctx.folded = portions, Folded()
+    ctx.portions, ctx.known = portions, Known(plan=True)
     ctx.built |= pins.resolve(pipeline, storage)
     rates, latest = measured(ctx)
     steps = Planner(ctx, latest, exact).walk()
@@ -111,8 +113,7 @@ class Planner:
     def __init__(self, ctx: Context, latest: Mapping[str, dict[str, Any]], exact: bool) -> None:
         self.ctx, self.latest, self.exact = ctx, latest, exact
         self.steps: dict[str, Step] = {}
-        assert ctx.folded is not None
-        self.known = ctx.folded
+        self.known = ctx.known
         self.folded: set[str] = set()
         """Stages of which is known who gets through, and what they say of these: their own, and all upstream."""
 
@@ -121,30 +122,37 @@ class Planner:
         for node in ctx.pipeline.nodes.values():
             if isinstance(node.stage, Source):
                 self.steps[node.name] = self._source(node)
-        while left := [node for node in ctx.pipeline.nodes.values() if node.name not in self.steps]:
-            ready = [node for node in left if isinstance(node.stage, (Map, Filter)) and self._known(node, left)]
-            group = build_pass.passes(ctx, ready)
-            if group:
-                self._pass(group)
-                continue
-            node = next(node for node in left if all(up in self.steps for up in node.upstream))
-            self.steps[node.name] = self._derive(node) if isinstance(node.stage, Derive) else self._global(node)
+        made = steps(ctx.pipeline, ctx.built)
+        for number, step in enumerate(made):
+            if step.is_pass:
+                self._part(made, number)
+            elif step.nodes[0].name not in self.steps:
+                node = step.nodes[0]
+                self.steps[node.name] = self._derive(node) if isinstance(node.stage, Derive) else self._global(node)
         return self.steps
 
-    def _known(self, node: Node, left: list[Node]) -> bool:
-        """Whether everything that decides who reaches a stage is there, or is judged in the same pass."""
-        waiting = {other.name for other in left}
-        return all(up in self.folded or (up in waiting and up in node.inputs) for up in node.upstream)
+    def _part(self, made: Sequence[StepOfRun], number: int) -> None:
+        """A pass, as far as it is known who reaches its stages."""
+        names: set[str] = set()
+        for node in made[number].nodes:
+            if all(up in self.folded or (up in names and up in node.inputs) for up in node.upstream):
+                names.add(node.name)
+        group = [node for node in made[number].nodes if node.name in names]
+        if group:
+            over = frozenset(node.name for other in above(made, number) for node in made[other].nodes)
+            self._pass(group, over)
+        for node in made[number].nodes:
+            if node.name not in names:
+                self.steps[node.name] = self._global(node)
 
     def _source(self, node: Node) -> Step:
         ctx, stage = self.ctx, node.stage
         assert isinstance(stage, Source)
         portions, inside = ctx.portions[node.name]
-        folder = f"pools/{stage.namespace}/portions"
-        there = ctx.storage.list(folder)
         records = [record_path(stage, portion, inside) for portion in portions]
-        done = [record for record in records if record.removeprefix(folder + "/") in there]
-        shards = [Shard(**ctx.storage.read_json(record)["shard"]) for record in done]
+        found, _ = read_records(ctx.storage, stage.namespace, records)
+        done = [found[record] for record in records if record in found]
+        shards = [record.shard for record in done]
         known = [portion.rows for portion in portions]
         whole = len(done) == len(records)
         rows = sum(shard.rows for shard in shards) if whole else None
@@ -167,16 +175,17 @@ class Planner:
 
     # --- passes ---
 
-    def _pass(self, group: list[Node]) -> None:
+    def _pass(self, group: list[Node], over: frozenset[str]) -> None:
         ctx = self.ctx
-        work = build_pass.PassBuild(ctx, group, build_pass.make_plan(ctx, group))
+        work = build_pass.PassBuild(ctx, group, build_pass.make_plan(ctx, group, over))
         if work.reuse():
             for node in group:
                 entry = _entry(ctx, node)
                 counts = (entry.before, entry.before, 0, entry.after)
                 self.steps[node.name] = Step(node.name, node.stage.op, "pass", *counts, EXACT)
                 self.folded.add(node.name)
-                self._number(node, {shard: line["steps"][node.name] for shard, line in work.lines.items()})
+                self._number(node, ctx.built[node.name].numbers)
+            self.known.files[work.mask.chain] = work.mask.files
             self._compare(work, group)
             return
         shards, scale = self._chosen(ctx.pool(group[0]))
@@ -256,23 +265,27 @@ class Planner:
             self.folded.add(node.name)
             entry = total(Entry.from_json(one["entry"]) for one in said.values())
             ctx.built[node.name].manifest = build_pass.mask_manifest(node, ctx.built[node.name], entry, 0.0)
-            self._number(node, said)
+            self._number(node, {shard: one["number"] for shard, one in said.items() if "number" in one})
             self._keep(node, group, lines)
-        points = [point.name for point in work.plan.points if self.folded.issuperset(point.name.split("+"))]
-        names = frozenset(node.name for node in group if node.name in self.folded)
-        mask = build_pass.mask_of(f"not stored {len(ctx.masks)}", names, points, lines)
-        ctx.masks.append(mask)
-        self.known.fates.update(
-            {(mask.base, name, line["shard"]): line["fates"][name] for name in points for line in lines}
-        )
+        points = tuple(p.name for p in work.plan.points if self.folded.issuperset(p.name.split("+")))
+        mask = work.mask
+        mask.names = frozenset(node.name for node in group if node.name in self.folded)
+        mask.points = points
+        whole = build_pass.Whole(group, points)
+        for shard, line in zip(ctx.pool(group[0]).shards, lines, strict=False):
+            whole.add(shard, line)
+            for name in points:
+                mask.by_shard.setdefault(name, {})[shard.id] = line["contents"][name]
+                self.known.fates[mask.chain, name, shard.id] = line["fates"][name]
+        mask.contents, mask.reasons = whole.contents(), whole.reasons()
 
-    def _number(self, node: Node, said: Mapping[str, dict[str, Any]]) -> None:
+    def _number(self, node: Node, numbers: Mapping[str, int]) -> None:
         """Which tables hold a Map's facts: a run would list them in a manifest."""
         built = self.ctx.built[node.name]
         if isinstance(node.stage, Map):
-            numbers = {shard: one["number"] for shard, one in said.items()}
+            built.numbers = dict(numbers)
             built.base = build_pass.facts_base(built, numbers)
-            self.known.numbers[built.base] = numbers
+            self.known.numbers[built.path] = built.numbers
 
     def _keep(self, node: Node, group: list[Node], lines: list[dict[str, Any]]) -> None:
         """Answers that a run would copy into a Map's tables, as far as later passes look at their values."""
@@ -287,7 +300,7 @@ class Planner:
             table = line["tables"].get(node.name)
             if table is not None:
                 names = [*facts.FIXED.names, *(name for name in pipeline.columns_of(node.name) if name in read)]
-                self.known.tables[self.ctx.built[node.name].base, line["shard"]] = table.select(names)
+                self.known.tables[self.ctx.built[node.name].path, line["shard"]] = table.select(names)
 
     # --- derived pools ---
 
@@ -336,7 +349,7 @@ class Planner:
             step.note = f"depends on {blocked or node.inputs[0]}"
             step.needed = next((target for target in targets if target), None)
             return step
-        built = ctx.built[node.name] = build_global.prepare(ctx, node)
+        built = ctx.built[node.name] = prepare(ctx, node)
         built.manifest = Manifest.load(ctx.storage, built.base)
         if built.manifest is None:
             rows = next((target for target in targets if target), None)
@@ -372,7 +385,7 @@ def _entry(ctx: Context, node: Node) -> Entry:
 def _version(ctx: Context, stage: Source, shards: list[Shard]) -> tuple[str, list[Shard]] | None:
     """Version and shards of a pool that is imported already; None before its keys have been compared."""
     if not stage.unique_keys and len(shards) > 1:
-        known = known_repeats(ctx.storage, stage, shards)
+        known = known_repeats(ctx.storage, stage.namespace, shards)
         if known is None:
             return None
         shards = amended(shards, known)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import shutil
 from pathlib import Path
@@ -11,18 +12,22 @@ from curate.core.errors import InputError, PreflightError
 from curate.core.hashing import digest
 from curate.core.pipeline import Node, Pipeline
 from curate.core.storage import Storage
-from curate.engine.backends import Backend
 from curate.engine.backends.local import LocalBackend
+from curate.engine.scheduler import Scheduler
 
 Planned = dict[str, tuple[list[Portion], float]]
 """Source -> its portions, and the share of rows to take inside each."""
 LEAST_FREE_BYTES = 64 << 20
 
 
-def preflight(pipeline: Pipeline, storage: Storage, fraction: float = 1.0, backend: Backend | None = None) -> Planned:
+def preflight(pipeline: Pipeline, storage: Storage, fraction: float = 1.0, backend: Scheduler | None = None) -> Planned:
     """Plan every source and check every stage; its secrets in a worker of `backend`, in this process without one.
     Raises PreflightError or RecipeError, naming the stage."""
-    check_secrets(pipeline, backend or LocalBackend())
+    if backend is None:
+        with contextlib.closing(Scheduler(LocalBackend())) as workers:
+            check_secrets(pipeline, workers)
+    else:
+        check_secrets(pipeline, backend)
     for node in pipeline.nodes.values():
         problems = node.stage.preflight()
         if problems:
@@ -43,7 +48,7 @@ def preflight(pipeline: Pipeline, storage: Storage, fraction: float = 1.0, backe
     return planned
 
 
-def check_secrets(pipeline: Pipeline, backend: Backend) -> None:
+def check_secrets(pipeline: Pipeline, backend: Scheduler) -> None:
     """Every secret can be read where its stage will run: in one worker with the stage's resources. On a cluster this
     says nothing of the other nodes, nor of this process if the stage reads it here (a source's plan, a fit). No value
     comes back. Raises PreflightError."""

@@ -1,71 +1,136 @@
-"""Progress for people: a bar per stage with rate, ETA and rejects on a terminal; a line per stage elsewhere."""
+"""Progress for people: bars with rate and time left on a terminal, lines elsewhere, and events for `curate status`.
+
+Several steps run at a time, each in a thread of its own, so everything here may be called from any thread.
+"""
 
 from __future__ import annotations
 
+import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, ProgressColumn, Task, TaskID, TextColumn
 from rich.progress import Progress as Bars
+from rich.table import Column
+from rich.text import Text
+
+from curate.engine.record.events import Events
 
 LINE_SECONDS = 15.0
+WINDOW_SECONDS = 30.0
+"""Rates are those of the last so many seconds."""
+EVENT_SECONDS = 2.0
+SAMPLE_SECONDS = 0.5
+LABEL_CHARACTERS, BAR_CHARACTERS = 26, 10
+
+
+class Rate:
+    """Rows a second over the last WINDOW_SECONDS."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque([(time.monotonic(), 0)])
+
+    def at(self, done: int) -> float:
+        now = time.monotonic()
+        if now - self._seen[-1][0] > SAMPLE_SECONDS:
+            self._seen.append((now, done))
+        while len(self._seen) > 2 and now - self._seen[1][0] > WINDOW_SECONDS:
+            self._seen.popleft()
+        began, before = self._seen[0]
+        return (done - before) / max(now - began, 1e-6)
 
 
 class Step:
     """One stage (or pass) under way. Rows done, against rows in all."""
 
-    def __init__(self, owner: Progress, label: str, total: int, bar: int | None) -> None:
+    def __init__(self, owner: Progress, label: str, total: int, bar: TaskID | None) -> None:
         self.owner, self.label, self.total, self.bar = owner, label, total, bar
         self.done = 0
+        self.text = ""
         self.rejects: Counter[str] = Counter()
-        self.began = self.spoke = time.monotonic()
+        self.began = self.spoke = self.told = time.monotonic()
+        self._rate = Rate()
+        self._lock = threading.Lock()
 
     def advance(self, rows: int, rejects: int = 0, stage: str = "") -> None:
         """`rejects` are of one stage of a pass, or of the step's only one."""
-        self.done += rows
-        self.rejects[stage] += rejects
-        rate = self.done / max(1e-6, time.monotonic() - self.began)
-        if self.bar is not None and self.owner.bars is not None:
-            self.owner.bars.update(self.bar, completed=self.done, rate=f"{rate:,.0f}/s", rejects=self.left_out())
-        elif self.owner.console and time.monotonic() - self.spoke > LINE_SECONDS and 0 < self.done < self.total:
-            self.spoke = time.monotonic()
-            left = (self.total - self.done) / max(rate, 1e-6)
-            self.owner.say(f"  {self.label}: {self.done:,} of {self.total:,}, {rate:,.0f}/s, {left:,.0f} s to go")
+        with self._lock:
+            self.done += rows
+            self.rejects[stage] += rejects
+            self._show()
 
     def tell(self, share: float, text: str) -> None:
         """Progress of work that is not counted in rows: share done (0 .. 1), and what is going on."""
-        self.done = int(min(1.0, max(0.0, share)) * self.total)
-        if self.bar is not None and self.owner.bars is not None:
-            self.owner.bars.update(self.bar, completed=self.done, rate=text)
-        elif self.owner.console and time.monotonic() - self.spoke > LINE_SECONDS and 0 < share < 1:
-            self.spoke = time.monotonic()
-            left = (self.spoke - self.began) * (1 - share) / share
-            self.owner.say(f"  {self.label}: {share:.0%}, {text}, about {left:,.0f} s to go")
+        with self._lock:
+            self.done = int(min(1.0, max(0.0, share)) * self.total)
+            self.text = text
+            self._show()
+
+    def finish(self) -> None:
+        with self._lock:
+            self._emit(None)
+            seconds = time.monotonic() - self.began
+            if self.owner.bars is not None and self.bar is not None:
+                rate, left = f"{count(self.done / max(seconds, 1e-6))}/s", f"in {duration(seconds)}"
+                about = _fields(rate=rate, left=left, note=self._note())
+                self.owner.bars.update(self.bar, completed=self.done, **about)
+            else:
+                rate = self.done / max(seconds, 1e-6)
+                self.owner.say(
+                    f"{self.label}: {self.done:,} rows in {seconds:.1f} s ({rate:,.0f}/s), {self.left_out()}"
+                )
 
     def left_out(self) -> str:
         """How many rows did not go on, and at which stages where there are several."""
         by_stage = ", ".join(f"{stage} {count:,}" for stage, count in self.rejects.items() if stage and count)
         return f"{self.rejects.total():,} left out" + (f" ({by_stage})" if by_stage else "")
 
+    def _note(self) -> str:
+        return f"{count(self.rejects.total())} left out" if self.rejects.total() else ""
+
+    def _show(self) -> None:
+        now, rate = time.monotonic(), self._rate.at(self.done)
+        left = (self.total - self.done) / rate if rate > 0 and self.done < self.total else None
+        if self.owner.bars is not None and self.bar is not None:
+            about = {"rate": "" if self.text else f"{count(rate)}/s", "note": self.text or self._note()}
+            about |= {"text": self.text, "left": "" if left is None else f"{duration(left)} left"}
+            self.owner.bars.update(self.bar, completed=self.done, **_fields(**about))
+        elif now - self.spoke > LINE_SECONDS and 0 < self.done < self.total:
+            self.spoke = now
+            done = f"{self.done / self.total:.0%}" if self.text else f"{self.done:,} of {self.total:,}"
+            what = self.text or f"{rate:,.0f}/s"
+            self.owner.say(f"  {self.label}: {done}, {what}" + (f", {duration(left)} left" if left is not None else ""))
+        if now - self.told > EVENT_SECONDS:
+            self.told = now
+            self._emit(rate, left)
+
+    def _emit(self, rate: float | None, left: float | None = None) -> None:
+        """Without a rate: the step has ended."""
+        about: dict[str, Any] = {"stage": self.label, "rows": self.done, "total": self.total, "text": self.text}
+        about |= {"ended": True} if rate is None else {"rows_per_s": round(rate, 3)}
+        if left is not None:
+            about["left_seconds"] = round(left, 1)
+        self.owner.emit("step", **about)
+
 
 class Progress:
-    def __init__(self, console: Console | None) -> None:
-        self.console = console
+    """What a run says while it goes. With `events`, what the scheduler measures of stages and lanes is shown too."""
+
+    def __init__(self, console: Console | None, events: Events | None = None) -> None:
+        self.console, self.events = console, events
         self.bars: Bars | None = None
+        self._lanes: dict[tuple[str, str], TaskID] = {}
+        self._hearing = threading.Lock()
+        self._over: set[str] = set()
+        """Stages that have ended, of which the scheduler may have something to tell yet."""
         if console is not None and console.is_terminal:
-            self.bars = Bars(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[rate]}"),
-                TextColumn("{task.fields[rejects]}", style="yellow"),
-                TimeElapsedColumn(),
-                TimeRemainingColumn(),
-                console=console,
-            )
+            self.bars = _bars(console)
+            if events is not None:
+                events.heard = self._hear
 
     @contextmanager
     def live(self) -> Iterator[None]:
@@ -77,13 +142,13 @@ class Progress:
 
     @contextmanager
     def step(self, label: str, total: int) -> Iterator[Step]:
-        bar = self.bars.add_task(label, total=total, rate="", rejects="") if self.bars is not None else None
+        bar = None
+        if self.bars is not None:
+            bar = self.bars.add_task(label, total=total, **_fields())
         step = Step(self, label, total, bar)
+        self.emit("step", stage=label, rows=0, total=total, text="", rows_per_s=0.0)
         yield step
-        seconds = time.monotonic() - step.began
-        rate = step.done / max(seconds, 1e-6)
-        if self.bars is None:
-            self.say(f"{label}: {step.done:,} rows in {seconds:.1f} s ({rate:,.0f}/s), {step.left_out()}")
+        step.finish()
 
     def reused(self, label: str, rows: int) -> None:
         self.say(f"{label}: {rows:,} rows, reused")
@@ -91,3 +156,94 @@ class Progress:
     def say(self, text: str) -> None:
         if self.console is not None:
             self.console.print(text, markup=False, highlight=False)
+
+    def emit(self, event: str, **fields: Any) -> None:
+        if self.events is not None:
+            self.events.emit(event, **fields)
+
+    def _hear(self, event: str, about: dict[str, Any]) -> None:
+        """A line below the bars for each stage and lane at work; it goes when the stage has ended."""
+        stage, lane = about.get("stage"), about.get("lane")
+        with self._hearing:
+            if stage is None or stage in self._over:
+                return
+            if event == "stage":
+                self._over.add(stage)
+                for name in [name for name in self._lanes if name[0] == stage]:
+                    self._bars.remove_task(self._lanes.pop(name))
+            elif event == "progress" and lane:
+                self._show_lane((stage, lane), about)
+
+    def _show_lane(self, name: tuple[str, str], about: dict[str, Any]) -> None:
+        if name not in self._lanes:
+            self._lanes[name] = self._bars.add_task(f"  {name[0]} on {name[1]}", total=None, **_fields())
+        size = speed(about["bytes_per_s"]) if about.get("bytes_per_s") else ""
+        busy = f"{about['busy']:.0%} busy" if about.get("busy") is not None else ""
+        fields = _fields(rate=f"{count(about.get('rows_per_s', 0))}/s", left=size, note=busy)
+        self._bars.update(self._lanes[name], completed=about.get("rows", 0), **fields)
+
+    @property
+    def _bars(self) -> Bars:
+        assert self.bars is not None
+        return self.bars
+
+
+def duration(seconds: float) -> str:
+    """`8.3 s`, `4 min 10 s`, `25 min`, `3 h 20 min`, `2 d 5 h`."""
+    if seconds < 59.5:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s" if minutes < 10 else f"{minutes} min"
+    hours, rest = divmod(minutes, 60)
+    return f"{hours} h {rest} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+
+
+def count(number: float) -> str:
+    """`12,345`, `2.30 B`: at most nine characters."""
+    for size, name in ((1e9, "B"), (1e6, "M")):
+        if number >= 10 * size or (name == "B" and number >= size):
+            return f"{number / size:,.2f} {name}" if number < 100 * size else f"{number / size:,.0f} {name}"
+    return f"{int(number):,}"
+
+
+def speed(bytes_per_s: float) -> str:
+    """`43.1 MB/s`, `4.3 kB/s`."""
+    return f"{bytes_per_s / 1e6:,.1f} MB/s" if bytes_per_s >= 1e5 else f"{bytes_per_s / 1e3:,.1f} kB/s"
+
+
+class _Counted(ProgressColumn):
+    """Rows done, and of how many; of work that is not counted in rows, the share."""
+
+    def render(self, task: Task) -> Text:
+        if task.fields["text"]:
+            said = f"{task.percentage:.0f}%"
+        else:
+            said = count(task.completed) + ("" if task.total is None else f" / {count(task.total)}")
+        return Text(said, style="progress.download")
+
+
+class _Bar(BarColumn):
+    """A bar for steps; lanes have no total, and a bar that swings to and fro says nothing."""
+
+    def render(self, task: Task) -> Any:
+        return Text("") if task.total is None else super().render(task)
+
+
+def _bars(console: Console) -> Bars:
+    def narrow(width: int | None = None, ratio: int | None = None) -> Column:
+        return Column(no_wrap=True, overflow="ellipsis", max_width=width, ratio=ratio)
+
+    return Bars(
+        TextColumn("{task.description}", table_column=narrow(LABEL_CHARACTERS)),
+        _Bar(bar_width=BAR_CHARACTERS, table_column=Column(min_width=BAR_CHARACTERS)),
+        _Counted(table_column=Column(no_wrap=True, justify="right")),
+        TextColumn("{task.fields[rate]}", table_column=Column(no_wrap=True, justify="right")),
+        TextColumn("{task.fields[left]}", table_column=narrow(16)),
+        TextColumn("{task.fields[note]}", style="yellow", table_column=narrow()),
+        console=console,
+    )
+
+
+def _fields(**given: str) -> dict[str, Any]:
+    return {"rate": "", "left": "", "note": "", "text": ""} | given

@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
+import logging
+import math
 import secrets
 import signal
 import threading
@@ -20,10 +22,11 @@ from typing import Any
 from rich.console import Console
 
 from curate.core import lease, tombstones
-from curate.core.contracts import PLAIN_NAME, Derive, Filter, Fit, Map, Pack, Reduce, Report, Select, Source
+from curate.core.contracts import PLAIN_NAME, Derive, Fit, Pack, Reduce, Report, Select, Source, Stage
 from curate.core.errors import (
     AlreadyExistsError,
     CurateError,
+    DrainedError,
     InputError,
     LedgerError,
     RecipeError,
@@ -35,17 +38,31 @@ from curate.core.nouns import Manifest
 from curate.core.pipeline import Node, Pipeline
 from curate.core.secrets import redacted
 from curate.core.storage import Storage, open_workspace
-from curate.engine.backends import HOW, Backend, How, Outcome
-from curate.engine.context import Context, Counts, Options
+from curate.engine.backends import Backend
+from curate.engine.context import LOOK_SECONDS, Context, Counts, Options
 from curate.engine.passes import build as build_pass
+from curate.engine.passes.build import PassBuild
 from curate.engine.preflight import preflight
 from curate.engine.progress import Progress
 from curate.engine.record import gc, pins
+from curate.engine.record import stop as stopping
 from curate.engine.record.events import Events
-from curate.engine.units import build_global
+from curate.engine.scheduler import Scheduler
+from curate.engine.steps import above, steps
+from curate.engine.units.common import prepare, tidy
 from curate.engine.units.derive import DeriveBuild
 from curate.engine.units.fit.build import build_fit
+from curate.engine.units.pack import build_pack
+from curate.engine.units.reduce import build_reduce
+from curate.engine.units.report import build_report
+from curate.engine.units.select import build_select
 from curate.engine.units.source import build_source
+
+log = logging.getLogger("curate.run")
+ASK_SECONDS = 2.0
+"""Between two looks at whether somebody has asked the run to stop."""
+WAIT_SECONDS = 1.0
+"""Between two looks at which steps may begin, if none has ended."""
 
 
 @dataclass
@@ -77,42 +94,9 @@ class Result:
                 "rebuilt": counts.rebuilt,
                 "copied": counts.copied,
                 "repeated": counts.repeated,
+                "asked_again": counts.asked_again,
             } | ({} if entry.children is None else {"children": entry.children})
         return found
-
-
-class LazyBackend:
-    """Starts a backend when the first task comes: a run in which everything is reused never starts Ray."""
-
-    def __init__(self, name: str, make: Callable[[], Backend]) -> None:
-        self.name, self._make = name, make
-        self._backend: Backend | None = None
-        self.draining = threading.Event()
-
-    def _get(self) -> Backend:
-        if self._backend is None:
-            self._backend = self._make()
-            self._backend.draining = self.draining
-        return self._backend
-
-    def slots(self, resources: Any) -> int:
-        return self._get().slots(resources)
-
-    def map(self, function: Any, payloads: Any, resources: Any, how: How = HOW) -> Iterator[Outcome]:
-        if payloads:
-            yield from self._get().map(function, payloads, resources, how)
-
-    def broadcast(self, function: Any, payload: Any) -> None:
-        if self._backend is not None:
-            self._backend.broadcast(function, payload)
-
-    def release(self) -> None:
-        if self._backend is not None:
-            self._backend.release()
-
-    def close(self) -> None:
-        if self._backend is not None:
-            self._backend.close()
 
 
 def make_backend(engine: str, address: str | None = None, cpus: int | None = None) -> Backend:
@@ -122,13 +106,9 @@ def make_backend(engine: str, address: str | None = None, cpus: int | None = Non
 
         return LocalBackend()
     if engine == "ray":
+        from curate.engine.backends.ray import RayBackend
 
-        def make() -> Backend:
-            from curate.engine.backends.ray import RayBackend
-
-            return RayBackend(address, cpus)
-
-        return LazyBackend("ray", make)
+        return RayBackend(address, cpus)
     raise RecipeError(f"--engine {engine}: no such engine; choose local or ray")
 
 
@@ -145,8 +125,10 @@ def run(
     options: Options | None = None,
     run_id: str | None = None,
     console: Console | None = None,
+    stop: threading.Event | None = None,
 ) -> Result:
-    """Carry out a pipeline in a workspace (any fsspec URL). Raises a CurateError of one line where it cannot."""
+    """Carry out a pipeline in a workspace (any fsspec URL). Raises a CurateError of one line where it cannot. Once
+    `stop` is set, the run ends within seconds and raises DrainedError; so it does on SIGTERM and `curate stop`."""
     options = options or Options()
     run_id = new_run_id() if run_id is None else run_id
     if not PLAIN_NAME.fullmatch(run_id):
@@ -157,95 +139,150 @@ def run(
     storage = open_workspace(workspace)
     pinned = pins.resolve(pipeline, storage)
     backend = make_backend(engine) if isinstance(engine, str) else engine
-    try:
-        portions = preflight(pipeline, storage, options.sample, backend)
-    except BaseException:  # Ctrl-C too: a backend of ours ends with the run
+    events = Events(storage, run_id)
+    workers = Scheduler(backend, storage=storage, run_id=run_id, deadline=options.deadline, events=events)
+    with contextlib.ExitStack() as closing:
         if isinstance(engine, str):
-            backend.close()
-        raise
-    _open_record(storage, run_id, pipeline, backend.name, options)
-    context = Context(
-        pipeline, storage, backend, options, tombstones.load(storage), Events(storage, run_id), Progress(console)
-    )
-    context.portions = portions
-    context.built |= pinned
-    began = time.monotonic()
-    error: str | None = "killed"
-    with _drain_on_sigterm(backend), _alive(storage, run_id):
-        try:
-            with context.progress.live():
-                Runner(context).walk()
-            error = None
-        except CurateError as problem:
-            error = str(redacted(problem))
-            raise
-        except KeyboardInterrupt:
-            error = "interrupted"
-            raise
-        except Exception as bug:  # of any kind: the record names it before it ends the process
-            error = f"{type(bug).__name__}: {redacted(bug)}"
-            raise
-        finally:
-            result = _close_record(context, run_id, error, time.monotonic() - began)
-            if isinstance(engine, str):
-                backend.close()
+            closing.callback(backend.close)
+        closing.callback(workers.close)
+        pipeline = placed(pipeline, workers)
+        portions = preflight(pipeline, storage, options.sample, workers)
+        _open_record(storage, run_id, pipeline, backend.name, options)
+        buried = tombstones.load(storage)
+        context = Context(pipeline, storage, workers, options, buried, events, Progress(console, events), portions)
+        context.built |= pinned
+        began = time.monotonic()
+        error: str | None = "killed"
+        with _told_to_stop(storage, run_id, workers, stop), _alive(storage, run_id):
+            try:
+                with context.progress.live():
+                    Runner(context).walk()
+                error = None
+            except CurateError as problem:
+                error = str(redacted(problem))
+                raise
+            except KeyboardInterrupt:
+                error = "interrupted"
+                raise
+            except Exception as bug:  # of any kind: the record names it before it ends the process
+                error = f"{type(bug).__name__}: {redacted(bug)}"
+                log.exception("the run ends: %s", error)
+                raise
+            finally:
+                workers.close()  # first: what units that wind down still publish belongs to the run
+                result = _close_record(context, run_id, error, time.monotonic() - began)
     return result
+
+
+def placed(pipeline: Pipeline, workers: Scheduler) -> Pipeline:
+    """The pipeline with every stage's device settled: on GPUs if the workers have any. The cluster is only asked where
+    it matters."""
+    stages = [node.stage for node in pipeline.nodes.values()]
+    open_ = any(stage.placed(True) != stage.placed(False) for stage in stages)
+    gpus = open_ and workers.has_gpu()
+    return _changed(pipeline, lambda stage: stage.placed(gpus))
 
 
 def scaled(pipeline: Pipeline, fraction: float) -> Pipeline:
     """The pipeline for a canary run: absolute targets shrink with the pool."""
-    small = Pipeline()
-    small.source = pipeline.source
+    return _changed(pipeline, lambda stage: stage.scaled(fraction)).check()
+
+
+def _changed(pipeline: Pipeline, change: Callable[[Stage], Stage]) -> Pipeline:
+    """The same pipeline with other stages."""
+    made = Pipeline()
+    made.source = pipeline.source
     for node in pipeline.nodes.values():
-        small.add(
-            node.name,
-            node.stage.scaled(fraction),
-            node.inputs,
-            place=node.place,
-            keep_null=node.keep_null,
-            **node.ports,
-        )
-    return small.check()
+        about = {"place": node.place, "keep_null": node.keep_null}
+        made.add(node.name, change(node.stage), node.inputs, **about, **node.ports)  # type: ignore[arg-type]
+    return made
 
 
 class Runner:
+    """Carries out the steps of a run, each in a thread: branches overlap, and passes follow each other by shard."""
+
     def __init__(self, context: Context) -> None:
         self.ctx = context
+        self.steps = steps(context.pipeline, context.built)
+        self.passes: dict[int, PassBuild] = {}
+        """Passes that are laid out, so that others can follow."""
+        self.ended: set[int] = set()
+        self.errors: list[BaseException] = []
+        self.moved = threading.Condition()
 
     def walk(self) -> None:
-        """Build every stage, Maps and Filters in as few passes as can be."""
-        ctx = self.ctx
-        while left := [node for node in ctx.pipeline.nodes.values() if node.name not in ctx.built]:
-            sources = [node for node in left if isinstance(node.stage, Source)]
-            if sources:
-                self._learn(f"pools/{sources[0].stage.namespace}", sources[0])  # type: ignore[attr-defined]
-                build_source(ctx, sources[0])
-                self._note(sources[0])
-                continue
-            group = build_pass.passes(ctx, [node for node in left if isinstance(node.stage, (Map, Filter))])
-            if group:
-                self._pass(group)
-                continue
-            node = next(node for node in left if all(up in ctx.built for up in node.upstream))
-            if isinstance(node.stage, Derive):
+        """Build every stage. The first error ends the other steps too, and is raised once they have ended."""
+        threads: dict[int, threading.Thread] = {}
+        try:
+            with self.moved:
+                while len(self.ended) < len(self.steps) and not self.errors:
+                    for number in range(len(self.steps)):
+                        if number not in threads and self._may_begin(number):
+                            thread = threading.Thread(target=self._carry_out, args=(number,), daemon=True)
+                            threads[number] = thread
+                            thread.start()
+                    self.moved.wait(WAIT_SECONDS)
+        finally:
+            if len(self.ended) < len(self.steps):
+                self.ctx.failed.set()
+                self.ctx.backend.stop()
+            for thread in threads.values():
+                thread.join()
+        for error in [*(e for e in self.errors if not isinstance(e, DrainedError)), *self.errors]:
+            raise error
+
+    def _may_begin(self, number: int) -> bool:
+        step = self.steps[number]
+        return self.ended.issuperset(step.after) and all(other in self.passes for other in step.follows)
+
+    def _carry_out(self, number: int) -> None:
+        step = self.steps[number]
+        node = step.nodes[0]
+        try:
+            if step.is_pass:
+                self._pass(number, list(step.nodes))
+            elif isinstance(node.stage, Source):
                 self._learn(f"pools/{node.stage.namespace}", node)
-                DeriveBuild(ctx, node).make()
+                build_source(self.ctx, node)
+                self._note(node)
+            elif isinstance(node.stage, Derive):
+                self._learn(f"pools/{node.stage.namespace}", node)
+                DeriveBuild(self.ctx, node).make()
                 self._note(node)
             else:
                 self._global(node)
+            with self.moved:
+                self.ended.add(number)
+                self.moved.notify()
+        except BaseException as error:  # noqa: BLE001 - raised by `walk`, whatever it is
+            with self.moved:
+                self.errors.append(error)
+                self.moved.notify()
 
-    def _pass(self, group: list[Node]) -> None:
-        """One pass. What it needs is there already, or computed under leases on the stages' facts."""
+    def _pass(self, number: int, group: list[Node]) -> None:
+        """One pass. What it needs is there already, or computed under leases on the stages' facts. Leases are taken in
+        the order of the DAG, so that two runs never wait for each other."""
         ctx = self.ctx
-        plan = build_pass.lay_out(ctx, group)
+        before = above(self.steps, number)
+        names = frozenset(node.name for other in before for node in self.steps[other].nodes)
+        others = [self.passes[other] for other in sorted(before) if other in self.passes]
+        with ctx.lock:
+            plan = build_pass.lay_out(ctx, group, names)
+        build = PassBuild(ctx, group, plan, others)
+        with self.moved:
+            self.passes[number] = build
+            self.moved.notify()
         self._learn(plan.chain, *group)
         build_pass.survey(ctx, plan)
-        build = build_pass.PassBuild(ctx, group, plan)
+        for other in others:
+            ctx.wait(other.settled)
         if not build.reuse():
             paths = {ctx.built[node.name].path: node for node in reversed(group) if ctx.built[node.name].path}
             with contextlib.ExitStack() as stack:
                 for path in sorted(paths):
                     stack.enter_context(ctx.lease(paths[path], path))
+                build.settled.set()
+                build.fold_logs()
                 build_pass.survey(ctx, plan)
                 if not build.reuse():
                     build.build()
@@ -253,6 +290,8 @@ class Runner:
             if ctx.built[node.name].reused:
                 ctx.progress.reused(node.name, ctx.pool(node).rows)
             self._note(node)
+        build.complete.set()
+        build.settled.set()
 
     def _learn(self, place: str, *nodes: Node) -> None:
         """Write down what this run is about to look for (in `place`, and where the nodes' facts lie), so that gc leaves
@@ -267,13 +306,13 @@ class Runner:
 
     def _global(self, node: Node) -> None:
         ctx = self.ctx
-        built = ctx.built[node.name] = build_global.prepare(ctx, node)
+        built = ctx.built[node.name] = prepare(ctx, node)
         self._learn(built.base, node)
         built.manifest = Manifest.load(ctx.storage, built.base)
         if built.manifest is not None:
             built.reused = True
             ctx.progress.reused(node.name, built.manifest.rows)
-            build_global.tidy(ctx, built)
+            tidy(ctx, built)
         else:
             with ctx.lease(node, built.base, lambda: Manifest.load(ctx.storage, built.base) is not None) as mine:
                 if mine:
@@ -288,11 +327,11 @@ class Runner:
     def _build(self, node: Node) -> None:
         built = self.ctx.built[node.name]
         kinds: list[tuple[type, Callable[..., None]]] = [
-            (Reduce, build_global.build_reduce),
+            (Reduce, build_reduce),
             (Fit, build_fit),
-            (Select, build_global.build_select),
-            (Pack, build_global.build_pack),
-            (Report, build_global.build_report),
+            (Select, build_select),
+            (Pack, build_pack),
+            (Report, build_report),
         ]
         try:
             next(build for kind, build in kinds if isinstance(node.stage, kind))(self.ctx, node, built)
@@ -406,17 +445,36 @@ def _close_record(ctx: Context, run_id: str, error: str | None, seconds: float) 
 
 
 @contextlib.contextmanager
-def _drain_on_sigterm(backend: Backend) -> Iterator[None]:
-    """SIGTERM: finish what is under way, commit it, stop."""
-    try:
-        before = signal.signal(signal.SIGTERM, lambda *_: backend.draining.set())
-    except ValueError:  # not the main thread: whoever runs us there handles signals
-        yield
-        return
+def _told_to_stop(storage: Storage, run_id: str, workers: Scheduler, told: threading.Event | None) -> Iterator[None]:
+    """Drain on SIGTERM, on `curate stop` from wherever it comes, and when `told` is set."""
+    over = threading.Event()
+
+    def watch() -> None:
+        asked = -math.inf  # a run may be asked to stop before it begins
+        while not over.wait(LOOK_SECONDS):
+            if told is not None and told.is_set():
+                workers.stop()
+            if time.monotonic() - asked > ASK_SECONDS and not workers.draining.is_set():
+                asked = time.monotonic()
+                with contextlib.suppress(Exception):  # a file system may fail now; it is asked again
+                    if stopping.asked(storage, run_id) is not None:
+                        workers.stop()
+
+    if told is not None and told.is_set():
+        workers.stop()
+    thread = threading.Thread(target=watch, daemon=True, name="stop")
+    thread.start()
+    before: Any = None
+    here = threading.current_thread() is threading.main_thread()  # elsewhere, whoever runs us handles signals
+    if here:
+        before = signal.signal(signal.SIGTERM, lambda *_: workers.stop())
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        over.set()
+        thread.join()
+        if here:
+            signal.signal(signal.SIGTERM, before)
 
 
 __all__ = ["Options", "Result", "Runner", "make_backend", "new_run_id", "run", "scaled"]

@@ -8,15 +8,15 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 from pydantic import Field, PrivateAttr
 
 from curate.core.contracts import Artifact, Batch, Filter, Map, Table
 from curate.core.errors import CurateError
-from curate.image.duplicates import KIND
+from curate.core.hashing import keys_of_words
+from curate.core.stretches import SHARDS, Stretches, as_words, found_in, packed_keys
+from curate.image.duplicates import KIND, KINDS, MEMBERS
 
-_KINDS = ["keeper", "exact", "near", "semantic"]
-_REJECTED = ["none", *_KINDS[1:]]
+_REJECTED = ["none", *KINDS[1:]]
 """`reject` rejects every kind up to its value."""
 _NAME = r"^[a-z][a-z0-9_]*$"
 
@@ -30,6 +30,7 @@ class DuplicateMembers(Map):
     op: ClassVar[str] = "duplicates.members"
     ports: ClassVar[dict[str, str]] = {"sets": KIND}
     batch_rows: ClassVar[int] = 4096
+    by_shard: ClassVar[bool] = True
 
     column: str = Field(
         "duplicate",
@@ -38,39 +39,39 @@ class DuplicateMembers(Map):
         "one pool need two names.",
     )
 
-    _keys: NDArray[np.bytes_] = PrivateAttr()
-    _keepers: NDArray[np.bytes_] = PrivateAttr()
-    _kinds: NDArray[np.str_] = PrivateAttr()
+    _members: Any = PrivateAttr(None)
+    """Stretches of the sets, once they are set up."""
     _sets: str = PrivateAttr(default="")
     """What made the sets, for `duplicates.drop`: `semantic` or `exact near`; empty before `setup`."""
 
     def setup(self, artifacts: Mapping[str, Artifact]) -> None:
-        table = artifacts["sets"]["duplicates"]
-        order = np.argsort(keys := _fixed(table.column("key")), kind="stable")
-        self._keys, self._keepers = keys[order], _fixed(table.column("keeper"))[order]
-        self._kinds = table.column("kind").to_numpy()[order].astype("U8")
-        self._sets = "semantic" if "semantic_duplicates" in artifacts["sets"]["summary"] else "exact near"
+        """Raises CurateError for sets that an older version has made."""
+        sets = artifacts["sets"]
+        if SHARDS not in sets:
+            raise CurateError(f"{self.op}.sets: an older version of curate made these sets; make them again")
+        self._members = Stretches(sets, MEMBERS)
+        self._sets = "semantic" if "semantic_duplicates" in sets["summary"] else "exact near"
 
     def schema(self) -> pa.Schema:
         said = {
             f"{self.column}_set": {"of": "key of the set's keeper; own key when alone"},
             f"{self.column}_of": {"of": "key of the keeper; null for the keeper"},
-            f"{self.column}_kind": {"values": " ".join(_KINDS), **({"sets": self._sets} if self._sets else {})},
+            f"{self.column}_kind": {"values": " ".join(KINDS), **({"sets": self._sets} if self._sets else {})},
         }
         return pa.schema([pa.field(name, pa.string(), metadata=metadata) for name, metadata in said.items()])
 
     def process(self, batch: Batch) -> dict[str, Any]:
-        keys = _fixed(batch.table.column("key"))
-        sets, kinds = keys.copy(), np.full(len(keys), "keeper", dtype="U8")
-        if len(self._keys):
-            at = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
-            member = self._keys[at] == keys
-            sets[member], kinds[member] = self._keepers[at[member]], self._kinds[at[member]]
-        names = pa.array(sets.astype("U32"), pa.string())
+        keys = packed_keys(batch.table.column("key"))
+        sets, kinds = keys.copy(), np.zeros(len(keys), dtype=np.int8)
+        for rows, members in self._members.of(batch.table):
+            at, member = found_in(members["key"], keys[rows])
+            sets[rows[member]] = members["keeper"][at[member]]
+            kinds[rows[member]] = members["kind"][at[member]]
+        names = pa.array(keys_of_words(as_words(sets)), pa.string())
         return {
             f"{self.column}_set": names,
-            f"{self.column}_of": pc.if_else(pa.array(kinds != "keeper"), names, pa.scalar(None, pa.string())),
-            f"{self.column}_kind": pa.array(kinds, pa.string()),
+            f"{self.column}_of": pc.if_else(pa.array(kinds > 0), names, pa.scalar(None, pa.string())),
+            f"{self.column}_kind": pa.array(KINDS, pa.string()).take(pa.array(kinds)),
         }
 
 
@@ -106,8 +107,3 @@ class DropDuplicates(Filter):
         rejected = pa.array(_REJECTED[1 : _REJECTED.index(self.reject) + 1], pa.string())
         reasons = pc.binary_join_element_wise(kinds, "duplicate", "_")
         return pc.if_else(pc.is_in(kinds, rejected), reasons, pa.scalar(None, pa.string()))
-
-
-def _fixed(column: pa.ChunkedArray) -> NDArray[np.bytes_]:
-    """A column of keys -> sortable bytes (n,) of 32 characters."""
-    return np.asarray(column.to_numpy(zero_copy_only=False), dtype="S32")

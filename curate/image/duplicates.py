@@ -7,7 +7,6 @@ set between its training and its test side.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,10 +16,15 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from curate.core.contracts import Artifact, Fit, Table
-from curate.core.group import Group, Part
-from curate.core.hashing import key_words, keys_of_words
+from curate.core.group import Group
+from curate.core.hashing import key_words
+from curate.core.stretches import SHARD, SHARDS, shard_index, shard_words
 
 KIND = "duplicate_sets"
+MEMBERS = "members"
+"""What each part of the artifact is stored as: its rows that are in sets, by key."""
+KINDS = ("keeper", "exact", "near", "semantic")
+"""By their number in `members`."""
 _READS = ("sha256", "pixel_sha256", "perceptual_hash", "flat", "width", "height")
 
 
@@ -28,11 +32,12 @@ class FindDuplicates(Fit):
     """Sets of images with equal bytes, equal pixels, or perceptual hashes within `max_distance`, transitively.
 
     The keeper of a set is its member with the most pixels, then the smallest key. Flat images match exactly only.
-    The artifact: `duplicates`, a row (key, keeper, kind) per member of a set of two or more, sorted by key; kind is
+    The artifact: `members`, by stretch of shards: key, keeper and kind of each member of a set of two or more; kind is
     keeper, exact (its bytes or pixels equal another member's that ranks before it) or near; and `summary`, counts.
     """
 
     op: ClassVar[str] = "duplicates.find"
+    version: ClassVar[int] = 2
     kind: ClassVar[str] = KIND
 
     max_distance: int = Field(
@@ -51,6 +56,7 @@ class FindDuplicates(Fit):
         digests = [_digests(table.column(name)) for name in ("sha256", "pixel_sha256")]
         comparable = pc.and_(pc.is_valid(table.column("perceptual_hash")), pc.equal(table.column("flat"), False))
         return {
+            SHARD: shard_words(table),
             "key": key_words(table.column("key").to_pylist()),
             "pixels": pc.fill_null(pixels, 0).to_numpy(),
             "digests": np.stack([words for words, _ in digests], axis=1),
@@ -60,45 +66,14 @@ class FindDuplicates(Fit):
         }
 
     def fit(self, group: Group) -> Artifact:
-        from curate.image.duplicate_edges import exact_edges, near_edges, starts_of  # SciPy, which plans do without
-        from curate.image.duplicate_sets import duplicate_sets
+        from curate.image.duplicate_edges import found_edges  # SciPy, which plans do without
+        from curate.image.duplicate_sets import settled, store_members
 
-        group.tell(0.0, "digests go to their buckets")
-        exact = exact_edges(group)
-        group.tell(0.3, "hashes go to the buckets of their bands")
-        near = near_edges(group, self.max_distance)
-        rows = np.unique(np.concatenate([*exact, *near]))
-        facts = list(group.each(_facts, rows=rows, starts=starts_of(group)))
-        keys = np.array(keys_of_words(np.concatenate([words for words, _ in facts])), dtype="S32")
-        pixels = np.concatenate([pixels for _, pixels in facts])
-        places = [[(np.searchsorted(rows, a), np.searchsorted(rows, b))] for a, b in (exact, near)]
-        found = duplicate_sets(keys, pixels, *places)
-        kinds = np.array(["keeper", "exact", "near"])[found.kind]
-        table = pa.table({"key": _strings(keys[found.row]), "keeper": _strings(keys[found.keeper]), "kind": kinds})
-        return {"duplicates": table, "summary": _summary(sum(group.rows), found.keeper, found.kind)}
-
-
-def _facts(part: Part, shared: Mapping[str, Any]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Key words and pixels of those of the rows that the part holds."""
-    edges = shared["starts"][part.index : part.index + 2]
-    low, high = np.searchsorted(shared["rows"], edges)
-    places = shared["rows"][low:high] - edges[0]
-    return np.asarray(part.arrays["key"])[places], np.asarray(part.arrays["pixels"])[places]
-
-
-def _summary(rows: int, keeper: NDArray[np.int64], kind: NDArray[np.int8]) -> dict[str, int]:
-    sizes = np.unique(keeper, return_counts=True)[1]
-    return {
-        "rows": rows,
-        "sets": len(sizes),
-        "largest_set": int(sizes.max(initial=0)),
-        "exact_duplicates": int((kind == 1).sum()),
-        "near_duplicates": int((kind == 2).sum()),
-    }
-
-
-def _strings(keys: NDArray[np.bytes_]) -> pa.Array:
-    return pa.array(keys.astype("U32"), pa.string())
+        group.tell(0.0, "digests and hashes go to their buckets")
+        stars, told = settled(found_edges(group, self.max_distance))
+        group.tell(0.9, "members are stored")
+        store_members(stars, group)
+        return {SHARDS: shard_index(group), "summary": {"rows": sum(group.rows), **told}}
 
 
 def _digests(column: pa.ChunkedArray) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:

@@ -2,8 +2,10 @@
 
 It shows the funnel, how evenly pictures are spread over clusters, and texts over what they say, before and after the
 selection, the clusters themselves, what was refused and why, the time each stage took, and the recipe. Two passes over
-the pool's tables: the first counts and samples, the second fetches the pictures nearest to the centroids of the
-clusters that are shown. Memory is the counts (a number per cluster, three per entry) and samples of fixed size.
+tables: the first counts and samples, the second fetches the pictures nearest to the centroids of the clusters that are
+shown. Of a pool of more than READ_SHARDS shards so many are read, chosen by hash, and the page says so; what stages and
+clusters hold in all comes from the ledger and the selection's quotas. So time does not grow with the pool. Memory is
+the counts (some numbers per cluster, three per entry) and samples of fixed size.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from curate.pack.report_survey import Scope, Survey, scope_of, survey
 from curate.pack.report_terms import TERMS
 from curate.pack.report_thumbs import thumbnails
 from curate.pack.report_tree import Gathered, Node, choose, fill, gather
+from curate.pack.report_whole import whole
 
 TEMPLATES = Path(__file__).parent / "templates"
 KEPT_SHOWN = 24
@@ -64,9 +67,9 @@ class ReportHtml(Report):
     threads: Annotated[int, Runtime()] = Field(default=2, ge=1, description="Threads that decode pictures.")
 
     def render(self, view: View) -> dict[str, bytes]:
-        """`index.html`. Reads every table twice, and the bytes of the pictures it shows."""
+        """`index.html`. Reads the tables of READ_SHARDS shards at most, twice, and the bytes of pictures it shows."""
         scope = scope_of(view, self.caption, self.label)
-        found = survey(view, scope, self.seed, self.rejects_shown, KEPT_SHOWN)
+        found = whole(view, scope, survey(view, scope, self.seed, self.rejects_shown, KEPT_SHOWN))
         root = self._tree(found)
         keepers = sorted({key for rows in found.reject_rows.values() for row in rows if (key := page.keeper_of(row))})
         gathered = Gathered({}, {}, {})
@@ -78,7 +81,11 @@ class ReportHtml(Report):
         keys = dict.fromkeys(_shown_keys(found, root, keepers))
         album = Album(thumbnails(view, keys, self.thumbnail_pixels, self.threads), scope.caption)
         shown = {(node.level, node.id) for node in root.nodes()} if root is not None else set()
-        clusters = {"drifts": drifts(view, profile, shown), "fills": fills(view), "profiled": profile is not None}
+        clusters = {
+            "drifts": drifts(view, profile, shown),
+            "fills": fills(view),
+            "profiled": profile is not None,
+        }
         return {"index.html": _html(self._sections(view, scope, found, root, album, gathered) | clusters)}
 
     def _tree(self, found: Survey) -> Node | None:
@@ -95,7 +102,7 @@ class ReportHtml(Report):
             "title": self.title,
             "selected": selected,
             "found": found,
-            "refused": sum(found.rejected.values()),
+            "refused": found.left,
             "dataset": view.dataset(),
             "steps": page.funnel(view.stages, groups),
             "groups": groups,

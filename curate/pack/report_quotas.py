@@ -29,21 +29,39 @@ class Fill:
     """What these gave."""
 
 
-def fills(view: View) -> list[Fill]:
-    """Coarsest level first; nothing where no selection stands on a tree."""
+@dataclass(frozen=True)
+class Asked:
+    """What the selection counted and asked of each leaf (K_1,) of its tree."""
+
+    shape: TreeShape
+    count: NDArray[np.int64]
+    quota: NDArray[np.int64]
+    multiplier: int
+
+
+def asked_of(view: View) -> Asked | None:
+    """None where no selection stands on a tree."""
     table = view.quotas()
     select = next((manifest for manifest in view.stages.values() if manifest.noun == "selection"), None)
     if table is None or select is None:
-        return []
+        return None
     tree = next((tree for name, tree in artifacts(view, "cluster_tree").items() if name in select.inputs), None)
     if tree is None:
-        return []
+        return None
     shape = TreeShape.of(tree)
     count, quota = (table.column(name).to_numpy() for name in ("count", "quota"))
     if len(count) > shape.clusters[0]:
+        return None
+    return Asked(shape, count, quota, int(select.parameters.get("multiplier", 1)))
+
+
+def fills(view: View) -> list[Fill]:
+    """Coarsest level first; nothing where no selection stands on a tree."""
+    asked = asked_of(view)
+    if asked is None:
         return []
-    most = count * int(select.parameters.get("multiplier", 1))
-    levels = zip(shape.sums(most), shape.sums(quota), strict=True)
+    shape, most = asked.shape, asked.count * asked.multiplier
+    levels = zip(shape.sums(most), shape.sums(asked.quota), strict=True)
     return [fill(level, *sizes) for level, sizes in reversed(list(enumerate(levels, 1)))]
 
 

@@ -1,4 +1,8 @@
-"""First pass of the report over a pool: counts of everything, and a bounded sample of what was refused and kept."""
+"""First pass of the report over a pool: counts of everything, and a bounded sample of what was refused and kept.
+
+Of a pool of many shards READ_SHARDS are read, chosen by hash; `curate.pack.report_whole` then puts in the counts of all
+that ledger and selection have.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +23,8 @@ from curate.pack.report_stats import add_at, grown
 FACTS = ("source_id", "url", "width", "height", "format", "meta")
 CAPTIONS = ("text", "caption")
 BACKGROUND_CAPTIONS = 5000
+READ_SHARDS = 64
+"""Shards whose tables a report reads, at most: pictures, captions and labels are theirs."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +102,8 @@ class Level:
     after: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     parent: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     """Cluster of the next coarser level; -1 where no row told."""
+    seen: NDArray[np.bool_] | None = None
+    """Clusters (K,) of which the shards read hold a row; None is all."""
 
     def add(self, ids: NDArray[np.int64], copies: NDArray[np.int64], parents: NDArray[np.int64] | None) -> None:
         self.before = add_at(self.before, ids)
@@ -108,6 +116,17 @@ class Level:
         """Sizes before and after of the clusters that held something before."""
         held = self.before > 0
         return self.before[held], self.after[held]
+
+
+@dataclass(frozen=True)
+class Read:
+    """How much of the pool was read, where that is not all of it."""
+
+    shards: int
+    of_shards: int
+    rows: int
+    sizes: bool = True
+    """Whether the sizes of clusters are those of these shards too, and not of the pool."""
 
 
 @dataclass
@@ -126,6 +145,9 @@ class Survey:
     kept_rows: list[dict[str, Any]] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
     """A sample of the captions (and labels) that reached the selection."""
+    read: Read | None = None
+    left: int = 0
+    """Rows that do not go on."""
 
 
 class Surveyor:
@@ -177,16 +199,18 @@ class Surveyor:
         found.reject_rows = {pair: sampled.get(group, []) for pair, group in self._reasons.items()}
         found.kept_rows = self._kept.rows().get(0, [])
         found.said = [row["said"] for row in self._said.rows().get(0, []) if row["said"]]
+        found.left = sum(found.rejected.values())
         return found
 
 
 def survey(view: View, scope: Scope, seed: int, rejects: int, kept: int) -> Survey:
-    """One pass over all rows; `rejects` rows are sampled per stage and reason, `kept` of what goes on."""
+    """One pass over the shards read; `rejects` rows are sampled per stage and reason, `kept` of what goes on."""
     surveyor = Surveyor(scope, seed, rejects, kept)
     label = label_column(scope.label) if scope.label else None
     refusals = ("duplicate_of", "semantic_of", "contamination")
     wanted = (*FACTS, scope.caption, "caption", *refusals, "centroid_distance", label, *scope.clusters)
     items = (*scope.entries, "item_copies", "item_expected") if scope.entries else ()
-    for table in view.tables(scope.names(*wanted, *items, "rejected_by", "reject_reason", "copies")):
+    names = scope.names(*wanted, *items, "rejected_by", "reject_reason", "copies")
+    for table in view.tables(names, READ_SHARDS):
         surveyor.add(table)
     return surveyor.finish()

@@ -16,7 +16,7 @@ from curate.core.view import View
 from curate.pack.report_profile import Facts, Profile
 from curate.pack.report_rows import Reservoir, integers, label_column
 from curate.pack.report_stats import biggest_and_tail
-from curate.pack.report_survey import FACTS, Level, Scope, Survey
+from curate.pack.report_survey import FACTS, READ_SHARDS, Level, Scope, Survey
 from curate.pack.report_words import document_counts, typical_words
 
 CAPTIONS_PER_CLUSTER = 64
@@ -69,7 +69,7 @@ def _choose_children(node: Node, levels: Sequence[Level], fanouts: list[int], se
     held = level.before > 0
     if node.level <= len(levels):
         held &= level.parent[: len(held)] == node.id
-    ids = np.flatnonzero(held)
+    ids = np.flatnonzero(held if level.seen is None else held & level.seen)
     sizes = level.before[ids]
     shown, tail = biggest_and_tail(sizes, _id_ranks(seed, ids), fanouts[0])
     for place in shown + tail:
@@ -77,8 +77,8 @@ def _choose_children(node: Node, levels: Sequence[Level], fanouts: list[int], se
         child = Node(node.level - 1, own, int(level.before[own]), int(level.after[own]), in_tail=place in tail)
         node.children.append(child)
         _choose_children(child, levels, fanouts[1:], seed)
-    node.hidden = len(ids) - len(node.children)
-    node.hidden_before = int(sizes.sum()) - sum(child.before for child in node.children)
+    node.hidden = int(held.sum()) - len(node.children)
+    node.hidden_before = int(level.before[held].sum()) - sum(child.before for child in node.children)
 
 
 def _id_ranks(seed: int, ids: NDArray[np.int64]) -> NDArray[np.uint64]:
@@ -95,20 +95,17 @@ class Gathered:
 
 
 def gather(view: View, scope: Scope, root: Node | None, keys: Sequence[str], per_leaf: int, seed: int) -> Gathered:
-    """One pass: the `per_leaf` rows closest to the centroid of every shown leaf, captions of every shown cluster, and
-    the rows of `keys`."""
+    """One pass over the shards that are read: the `per_leaf` rows closest to the centroid of every shown leaf, and
+    captions of every shown cluster; then the rows of `keys`, wherever they lie."""
     shown = {level: [] for level in range(1, scope.levels + 1)} if root else {}
     for node in root.nodes() if root else ():
         shown.get(node.level, []).append(node.id)
     leaves = Reservoir(per_leaf)
     captions = {level: Reservoir(CAPTIONS_PER_CLUSTER) for level in shown}
-    keepers: dict[str, dict[str, Any]] = {}
-    wanted = pa.array(list(keys), pa.string())
     label = label_column(scope.label) if scope.label else None
     names = scope.names(*FACTS, scope.caption, "caption", "centroid_distance", label, *scope.clusters)
-    for table in view.tables([*names, *scope.names("rejected_by", "reject_reason", "copies")]):
-        for row in table.filter(pc.is_in(table.column("key"), value_set=wanted)).to_pylist():
-            keepers[row["key"]] = row
+    names += scope.names("rejected_by", "reject_reason", "copies")
+    for table in view.tables(names, READ_SHARDS) if root else ():
         rows = table.filter(pa.array(scope.reached(table)))
         order = ranks(seed, rows.column("key").to_pylist())
         for level, ids in shown.items():
@@ -117,6 +114,7 @@ def gather(view: View, scope: Scope, root: Node | None, keys: Sequence[str], per
     for level, kept in captions.items():
         for group, sampled in kept.rows().items():
             said[level, group] = [row["said"] for row in sampled if row["said"]]
+    keepers = {row["key"]: row for table in view.rows_of(keys, names) for row in table.to_pylist()} if keys else {}
     return Gathered(leaves.rows(), said, keepers)
 
 

@@ -7,7 +7,7 @@ another number of copies computes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,13 +20,31 @@ from curate.core.contracts import Artifact, Batch, Filter, Fit, Map, Table
 from curate.core.errors import CurateError
 from curate.core.group import Arrays, Group, Part
 from curate.core.hashing import key_words, keys_of_words
-from curate.text.duplicates_kernels import as_bytes, digest_words, found_in, normalised, packed, repeated
+from curate.core.stretches import (
+    SHARD,
+    SHARDS,
+    Stretches,
+    as_bytes,
+    found_in,
+    packed_keys,
+    part_of,
+    shard_index,
+    shard_words,
+    starts_of,
+    store,
+)
+from curate.text.duplicates_kernels import digest_words, distinct, most, normalised, repeated
 from curate.text.language import plain_texts
 
 KIND = "text_sets"
+COUNTS, NAMED, REPEATED = "counts", "named", "repeated"
+"""What is stored: by stretch of shards, how often each of its texts occurs, and its rows that are to be kept; by bucket
+of digests, all texts that repeat."""
 KEEPERS = "keepers"
 """Field metadata of `text_copy`: rows that the sets name of each text."""
 MOST_BUCKETS, BUCKET_ROWS = 4096, 1 << 16
+LISTED = 10_000
+"""Texts in the artifact's table."""
 EXAMPLE_BYTES = 96
 Shared = Mapping[str, Any]
 
@@ -34,14 +52,14 @@ Shared = Mapping[str, Any]
 class FindTextDuplicates(Fit):
     """Texts that occur more than once, after case folding, NFKC, and folding of white space and punctuation.
 
-    The artifact: `texts`, the most frequent first: `digest` (128 bits, of the normalised text), `count`, `example` (a
-    row's text, up to 96 bytes), `keys` (the `keepers` rows of the smallest hash(seed, key)); and `summary`: `rows` with
-    a text, `texts` that differ, `repeated` ones, `surplus` rows beyond the first of each, `largest` count. Texts that
-    occur once are not in it.
+    The artifact: `texts`, the 10,000 most frequent, in this order: `digest` (128 bits, of the normalised text),
+    `count`, `example` (a row's text, up to 96 bytes), `keys` (the `keepers` rows of the smallest hash(seed, key)); and
+    `summary`: `rows` with a text, `texts` that differ, `repeated` ones, `surplus` rows beyond the first of each,
+    `largest` count. `text.copies` reads what the parts store.
     """
 
     op: ClassVar[str] = "text.duplicates"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     kind: ClassVar[str] = KIND
 
     column: str = Field("text", description="Column of the texts: one text a row.")
@@ -59,41 +77,60 @@ class FindTextDuplicates(Fit):
         there = np.array([place for place, text in enumerate(same) if text], dtype=np.int64)
         keys = table.column("key").take(pa.array(there)).to_pylist()
         return {
+            SHARD: shard_words(table)[there],
             "key": key_words(keys),
             "digest": digest_words([same[place] for place in there]),
             "example": np.array([_clipped(texts[place]) for place in there], dtype=f"S{EXAMPLE_BYTES}"),
         }
 
     def fit(self, group: Group) -> Artifact:
-        starts = np.concatenate([[0], np.cumsum(group.rows)]).astype(np.int64)
+        starts = starts_of(group)
         count = min(MOST_BUCKETS, max(1, int(starts[-1]) // BUCKET_ROWS))
         group.tell(0.0, "texts go to the buckets of their digests")
         buckets = group.partition("digests", _to_buckets, count, starts=starts, buckets=count)
-        found = list(buckets.each(_repeated, seed=self.seed, keepers=self.keepers))
-        digest, times, keys, row = (np.concatenate([part[i] for part in found]) for i in range(4))
-        group.tell(0.8, "examples are fetched")
-        by_row = np.argsort(row)
-        examples = np.empty(len(row), dtype=f"S{EXAMPLE_BYTES}")
-        examples[by_row] = np.concatenate(list(group.each(_examples, rows=row[by_row], starts=starts)))
-        order = np.lexsort((digest[:, 1], digest[:, 0], -times))
-        table = pa.table(
-            {
-                "digest": pa.array(keys_of_words(digest[order]), pa.string()),
-                "count": times[order],
-                "example": pa.array([e.decode("utf-8", "ignore") for e in examples[order].tolist()], pa.string()),
-                "keys": _key_lists(keys[order], times[order]),
-            }
-        )
-        surplus = int((times - 1).sum())
+        told = {"repeated": 0, "surplus": 0, "largest": 0}
+        listed: list[NDArray[Any]] = []
+        group.tell(0.4, "texts are counted")
+        for top, counts in buckets.each(_repeated, seed=self.seed, keepers=self.keepers, listed=LISTED):
+            listed = _most([listed, top])
+            told["repeated"] += counts["repeated"]
+            told["surplus"] += counts["surplus"]
+            told["largest"] = max(told["largest"], counts["largest"])
+        group.tell(0.6, "counts go back to the rows")
+        back = {"starts": starts, "seed": self.seed, "keepers": self.keepers}
+        store(buckets.partition("counts-by-part", _counts, len(group.rows), **back), COUNTS)
+        store(buckets.partition("named-by-part", _named, len(group.rows), **back), NAMED)
+        group.tell(0.9, "examples are fetched")
         summary = {
             "rows": int(starts[-1]),
-            "texts": int(starts[-1]) - surplus,
-            "repeated": len(times),
-            "surplus": surplus,
-            "largest": int(times.max(initial=0)),
+            "texts": int(starts[-1]) - told["surplus"],
+            **told,
             "made": {name: getattr(self, name) for name in ("column", "punctuation", "digits", "keepers")},
+            "buckets": count,
         }
-        return {"texts": table, "summary": summary}
+        return {"texts": _texts(group, listed, starts), SHARDS: shard_index(group), "summary": summary}
+
+
+def _most(found: list[list[NDArray[Any]]]) -> list[NDArray[Any]]:
+    """Of lists of texts (digest, count, keys, row), the most frequent."""
+    joined = [np.concatenate(arrays) for arrays in zip(*(texts for texts in found if texts), strict=True)]
+    order = most(joined[0], joined[1], LISTED)
+    return [array[order] for array in joined]
+
+
+def _texts(group: Group, listed: list[NDArray[Any]], starts: NDArray[np.int64]) -> pa.Table:
+    digest, times, keys, row = listed
+    by_row = np.argsort(row)
+    examples = np.empty(len(row), dtype=f"S{EXAMPLE_BYTES}")
+    examples[by_row] = np.concatenate(list(group.each(_examples, rows=row[by_row], starts=starts)))
+    return pa.table(
+        {
+            "digest": pa.array(keys_of_words(digest), pa.string()),
+            "count": times,
+            "example": pa.array([e.decode("utf-8", "ignore") for e in examples.tolist()], pa.string()),
+            "keys": _key_lists(keys, times),
+        }
+    )
 
 
 def _clipped(text: str) -> bytes:
@@ -118,14 +155,41 @@ def _to_buckets(part: Part, shared: Shared) -> tuple[NDArray[np.int64], Arrays]:
         "key": np.asarray(part.arrays["key"]),
         "row": np.arange(part.rows) + shared["starts"][part.index],
     }
-    return (digest[:, 0] % np.uint64(shared["buckets"])).astype(np.int64), arrays
+    return _bucket(digest, shared["buckets"]), arrays
 
 
-def _repeated(part: Part, shared: Shared) -> tuple[NDArray, NDArray, NDArray, NDArray]:
-    """Digest (m, 2), count (m,), keys (m, keepers, 2) and the first keeper's row (m,)."""
+def _bucket(digest: NDArray[np.uint64], buckets: int) -> NDArray[np.int64]:
+    return (digest[:, 0] % np.uint64(buckets)).astype(np.int64)
+
+
+def _repeated(part: Part, shared: Shared) -> tuple[list[NDArray[Any]], dict[str, int]]:
+    """The most frequent of the bucket's texts: digest (m, 2), count (m,), keys (m, keepers, 2) and the first keeper's
+    row (m,); and counts. Stores all that repeat."""
     digest, key, row = (np.asarray(part.arrays[name]) for name in ("digest", "key", "row"))
     count, rows = repeated(digest, key, shared["seed"], shared["keepers"])
-    return digest[rows[:, 0]], count, key[rows], row[rows[:, 0]]
+    told = {"repeated": len(count), "surplus": int((count - 1).sum()), "largest": int(count.max(initial=0))}
+    texts = digest[rows[:, 0]]
+    part.store(REPEATED, {"key": as_bytes(texts), "count": count})
+    order = most(texts, count, shared["listed"])
+    return [texts[order], count[order], key[rows[order]], row[rows[order, 0]]], told
+
+
+def _counts(part: Part, shared: Shared) -> tuple[NDArray[np.int64], Arrays]:
+    """Each text of the bucket to each part that has it: `key`, which is its digest, and `count`."""
+    digest, row = np.asarray(part.arrays["digest"]), np.asarray(part.arrays["row"])
+    home = part_of(shared["starts"], row)
+    first, count = distinct(digest, home)
+    return home[first], {"key": as_bytes(digest[first]), "count": count}
+
+
+def _named(part: Part, shared: Shared) -> tuple[NDArray[np.int64], Arrays]:
+    """The rows that are to be kept of the texts that repeat, each to its part: `key`, and `place` from 1 on."""
+    digest, key, row = (np.asarray(part.arrays[name]) for name in ("digest", "key", "row"))
+    _, rows = repeated(digest, key, shared["seed"], shared["keepers"])
+    there = rows >= 0
+    place = np.broadcast_to(np.arange(1, rows.shape[1] + 1, dtype=np.int8), rows.shape)[there]
+    chosen = rows[there]
+    return part_of(shared["starts"], row[chosen]), {"key": as_bytes(key[chosen]), "place": place}
 
 
 def _examples(part: Part, shared: Shared) -> NDArray[np.bytes_]:
@@ -148,57 +212,87 @@ class TextCopies(Map):
     op: ClassVar[str] = "text.copies"
     ports: ClassVar[dict[str, str]] = {"sets": KIND}
     batch_rows: ClassVar[int] = 4096
+    by_shard: ClassVar[bool] = True
 
     column: str = Field("text", description="Column of the texts, as `text.duplicates` has read it.")
 
-    _digests: NDArray[np.bytes_] = PrivateAttr()
-    _counts: NDArray[np.int64] = PrivateAttr()
-    _named: NDArray[np.bytes_] = PrivateAttr()
-    """Keys of all rows that the sets name, sorted."""
-    _places: NDArray[np.int8] = PrivateAttr()
-    """Place of each of them among the rows of its text, from 1 on."""
-    _keepers: int | None = PrivateAttr(None)
-    _made: dict[str, bool] = PrivateAttr()
+    _sets: Any = PrivateAttr(None)
+    """The artifact."""
+    _counts: Any = PrivateAttr(None)
+    """Stretches of how often texts occur, and (`_named`) of the rows that are to be kept."""
+    _named: Any = PrivateAttr(None)
+    _made: Any = PrivateAttr(None)
+    """How texts were normalised, and what the summary says beside that."""
 
     def setup(self, artifacts: Mapping[str, Artifact]) -> None:
-        """Raises CurateError where the sets are of another column."""
-        table, made = artifacts["sets"]["texts"], dict(artifacts["sets"]["summary"]["made"])
-        if self.column != (column := made.pop("column")):
+        """Raises CurateError where the sets are of another column, or made by an older version."""
+        sets = artifacts["sets"]
+        summary = sets["summary"]
+        if self.column != (column := summary["made"]["column"]):
             raise CurateError(
                 f"{self.op}.column: {self.column!r}, but its sets are of the texts in {column!r}; name that column, or "
                 f"sets made of {self.column!r}"
             )
-        digests = packed(table.column("digest"))
-        order = np.argsort(digests)
-        self._digests, self._counts = digests[order], table.column("count").to_numpy()[order]
-        self._keepers, self._made = made.pop("keepers"), made
-        lengths = pc.list_value_length(table.column("keys")).to_numpy()
-        places = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths) + 1
-        named = packed(pc.list_flatten(table.column("keys")))
-        order = np.argsort(named)
-        self._named, self._places = named[order], places[order].astype(np.int8)
+        if SHARDS not in sets:
+            raise CurateError(f"{self.op}.sets: an older version of curate made these sets; make them again")
+        self._sets, self._made = sets, {**summary["made"], "buckets": summary["buckets"]}
+        self._counts, self._named = Stretches(sets, COUNTS), Stretches(sets, NAMED)
 
     def reads(self) -> tuple[str, ...]:
         return (self.column,)
 
     def schema(self) -> pa.Schema:
-        known = {} if self._keepers is None else {KEEPERS: str(self._keepers)}
+        known = {} if self._made is None else {KEEPERS: str(self._made["keepers"])}
         count, copy = {"units": "rows of the pool with this text"}, {"of": "1-based place among the rows to keep"}
         fields = [pa.field("text_count", pa.int64(), metadata=count)]
         return pa.schema([*fields, pa.field("text_copy", pa.int32(), metadata=copy | known)])
 
     def process(self, batch: Batch) -> dict[str, Any]:
-        assert self._keepers is not None, "setup comes first"
+        assert self._made is not None, "setup comes first"
         texts = plain_texts(self.op, self.column, batch.table.column(self.column)).to_pylist()
-        same = [normalised(text or "", **self._made) for text in texts]
-        absent = np.array([not text for text in same], dtype=bool)
+        how = {name: self._made[name] for name in ("punctuation", "digits")}
+        same = [normalised(text or "", **how) for text in texts]
+        there = np.array([place for place, text in enumerate(same) if text], dtype=np.int64)
         counts, copies = np.ones(len(same), dtype=np.int64), np.ones(len(same), dtype=np.int32)
-        at, repeats = found_in(self._digests, as_bytes(digest_words(same)))
-        counts[repeats] = self._counts[at[repeats]]
-        place, named = found_in(self._named, packed(batch.table.column("key")))
-        copies[repeats] = self._keepers + 1
-        copies[repeats & named] = self._places[place[repeats & named]]
+        if len(there):
+            table = batch.table.take(pa.array(there))
+            counts[there] = self._times(table, digest_words([same[place] for place in there]))
+            repeats = np.flatnonzero(counts[there] > 1)
+            copies[there[repeats]] = self._places(table.take(pa.array(repeats)))
+        absent = np.ones(len(same), dtype=bool)
+        absent[there] = False
         return {"text_count": pa.array(counts, mask=absent), "text_copy": pa.array(copies, mask=absent)}
+
+    def _times(self, table: pa.Table, digest: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """How often each text (n,) occurs in the pool; 1 where the sets do not know of it. Of rows that the sets have
+        seen, their stretch says it; of others, the bucket of the digest."""
+        wanted = as_bytes(digest)
+        counts = np.zeros(len(wanted), dtype=np.int64)
+        for rows, held in self._counts.only(table):
+            at, known = found_in(held["key"], wanted[rows])
+            counts[rows[known]] = held["count"][at[known]]
+        rest = np.flatnonzero(counts == 0)
+        for bucket, mine in _by_bucket(digest[rest], self._made["buckets"]):
+            held = self._sets.part(REPEATED, bucket)
+            at, known = found_in(held["key"], wanted[rest[mine]])
+            counts[rest[mine[known]]] = held["count"][at[known]]
+        return np.maximum(counts, 1)
+
+    def _places(self, table: pa.Table) -> NDArray[np.int32]:
+        """Place (n,) of each row among those to keep of its text; one more than there are for the others."""
+        keys = packed_keys(table.column("key"))
+        places = np.full(len(keys), self._made["keepers"] + 1, dtype=np.int32)
+        for rows, held in self._named.of(table):
+            at, known = found_in(held["key"], keys[rows])
+            places[rows[known]] = held["place"][at[known]]
+        return places
+
+
+def _by_bucket(digest: NDArray[np.uint64], buckets: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    """(bucket, places of its digests)."""
+    bucket = _bucket(digest, buckets)
+    for one in np.unique(bucket).tolist():
+        yield one, np.flatnonzero(bucket == one)
 
 
 class DropTextDuplicates(Filter):

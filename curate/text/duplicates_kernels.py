@@ -8,14 +8,12 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
-from curate.core.hashing import key_words, ranks_of_words
+from curate.core.hashing import ranks_of_words
 from curate.core.normal import normal_form
 
 LONG = 100_000
-_PACKED = 1 << 20
 
 
 class _Folding(dict):
@@ -62,26 +60,6 @@ def digest_words(texts: Sequence[str]) -> NDArray[np.uint64]:
     return np.frombuffer(b"".join(digests), dtype=">u8").astype(np.uint64).reshape(-1, 2)
 
 
-def as_bytes(words: NDArray[np.uint64]) -> NDArray[np.bytes_]:
-    """Words (n, 2) -> bytes (n,) of 16, in the same order."""
-    return np.frombuffer(words.astype(">u8").tobytes(), dtype="S16")
-
-
-def packed(column: pa.ChunkedArray) -> NDArray[np.bytes_]:
-    """Keys or digests (n strings of 32 hex characters) -> bytes (n,) of 16; a million of them are strings at a time."""
-    pieces = (column.slice(start, _PACKED).to_pylist() for start in range(0, len(column), _PACKED))
-    found = [as_bytes(key_words(piece)) for piece in pieces]
-    return np.concatenate(found) if found else np.zeros(0, dtype="S16")
-
-
-def found_in(ascending: NDArray[np.bytes_], wanted: NDArray[np.bytes_]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Place (n,) of each wanted value in a sorted array, where it is there, and whether it is."""
-    if not len(ascending):
-        return np.zeros(len(wanted), dtype=np.int64), np.zeros(len(wanted), dtype=bool)
-    at = np.minimum(np.searchsorted(ascending, wanted), len(ascending) - 1)
-    return at, ascending[at] == wanted
-
-
 def repeated(
     digest: NDArray[np.uint64], key: NDArray[np.uint64], seed: int, keepers: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -99,3 +77,19 @@ def repeated(
     there = place < count[:, None]
     rows[there] = order[(first[:, None] + place)[there]]
     return count, rows
+
+
+def distinct(digest: NDArray[np.uint64], home: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows of digest (n, 2), each in a home (n,) -> one row (m,) of each digest in each home, and how often that digest
+    occurs in all homes (m,)."""
+    order = np.lexsort((home, digest[:, 1], digest[:, 0]))
+    new = np.ones(len(order), dtype=bool)
+    new[1:] = (digest[order[1:]] != digest[order[:-1]]).any(axis=1)
+    count = np.diff(np.flatnonzero(new), append=len(order))[np.cumsum(new) - 1]
+    new[1:] |= home[order[1:]] != home[order[:-1]]
+    return order[new], count[new]
+
+
+def most(digest: NDArray[np.uint64], count: NDArray[np.int64], wanted: int) -> NDArray[np.int64]:
+    """Places (m,) of the digests (n, 2) with the highest counts, at most so many; the lower digest of equals first."""
+    return np.lexsort((digest[:, 1], digest[:, 0], -count))[:wanted]

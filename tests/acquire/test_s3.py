@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import boto3
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import s3fs
-from moto.server import ThreadedMotoServer
 
 from curate.acquire.folder import ImportFolder
 from curate.acquire.parquet import ImportParquet
@@ -21,30 +19,10 @@ from tests.acquire.helpers import picture, read_all, write_tar
 URL = "s3://bucket/deep/photos"
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
-
-
 @pytest.fixture
-def bucket(server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[s3fs.S3FileSystem]:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", server)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    s3fs.S3FileSystem.clear_instance_cache()
-    client = boto3.client("s3")
-    client.create_bucket(Bucket="bucket")
-    yield s3fs.S3FileSystem()
-    for item in client.list_objects_v2(Bucket="bucket").get("Contents", []):
-        client.delete_object(Bucket="bucket", Key=item["Key"])
-    client.delete_bucket(Bucket="bucket")
-    client.close()
-    s3fs.S3FileSystem.clear_instance_cache()
+def bucket(object_store: Any) -> s3fs.S3FileSystem:
+    object_store.create_bucket(Bucket="bucket")
+    return s3fs.S3FileSystem()
 
 
 def test_a_folder_of_images(bucket: s3fs.S3FileSystem) -> None:

@@ -124,7 +124,7 @@ def shares(name: str, points: np.ndarray, leaves: int, rounds: int, flat: bool =
     note = f"KL to uniform {kl_to_uniform(whole.centroids):.3f}" if dense else ""
     line("  in one piece: inertia ratio", "1", note)
     for way, weights in ways.items():
-        found = divide(group_of(points), settings, begin=State(state.centroids, weights))
+        found = divide(group_of(points), settings, begin=State(state.centroids, weights=weights))
         joined = np.concatenate(leaves_of(found))
         inertia = nearest(points, joined, THREADS)[1].sum(dtype=np.float64)
         note = f"KL to uniform {kl_to_uniform(joined):.3f}" if dense else ""

@@ -37,6 +37,7 @@ from curate.image.embed import Embed
 from curate.image.fingerprint import Fingerprint
 from tests.bench.features import shared
 from tests.bench.measure import line
+from tests.core.stored import Stored, members
 
 THREADS = 2
 DISTANCES = (-1, 0, 6, 12, 18, 24)
@@ -117,21 +118,22 @@ class Columns:
 def found_pairs(stage: FindDuplicates | SemanticDuplicates, table: pa.Table) -> Pairs:
     """(dropped key, keeper) of every dropped row."""
     if isinstance(stage, FindDuplicates):
-        artifact = stage.fit(MemoryGroup([stage.load(table.select(["key", *stage.reads()]))], THREADS))
+        group = MemoryGroup([stage.load(table.select(["key", *stage.reads()]))], THREADS)
+        artifact = Stored(stage.fit(group), group)
     else:
         artifact = semantic(stage, table, one_cell(table))
-    rows = artifact["duplicates"].to_pylist()
-    return [(row["key"], row["keeper"]) for row in rows if row["key"] != row["keeper"]]
+    return [(row["key"], row["keeper"]) for row in members(artifact) if row["key"] != row["keeper"]]
 
 
 def one_cell(table: pa.Table) -> Vectors:
     return np.ones((1, table.schema.field("embedding").type.byte_width // 2), dtype=np.float32)
 
 
-def semantic(stage: SemanticDuplicates, table: pa.Table, centroids: Vectors) -> Any:
+def semantic(stage: SemanticDuplicates, table: pa.Table, centroids: Vectors) -> Stored:
     told = {"levels": [{"clusters": len(centroids)}], "dim": centroids.shape[1]}
     stage.setup({"tree": {"levels": told, "centroids_1": centroids}})
-    return stage.fit(MemoryGroup([stage.load(table)], THREADS))
+    group = MemoryGroup([stage.load(table)], THREADS)
+    return Stored(stage.fit(group), group)
 
 
 # --- planted ----------------------------------------------------------------------------------------------------------

@@ -21,11 +21,12 @@ from curate.core.contracts import Batch
 from curate.core.group import MemoryGroup
 from curate.core.hashing import make_key
 from curate.text.boilerplate import Boilerplate
-from curate.text.duplicates import DropTextDuplicates, FindTextDuplicates
+from curate.text.duplicates import FindTextDuplicates, TextCopies
 from curate.text.language import Language, built_in
 from curate.text.strip import Strip
 from tests.bench.measure import line
 from tests.bench.texts import alt_texts, altered
+from tests.core.stored import Stored
 from tests.text.phrases import Phrase, phrases
 
 THRESHOLDS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -122,13 +123,14 @@ def speed(texts: list[str]) -> None:
 def learned(texts: list[str]) -> None:
     keys = [make_key("bench", str(place)) for place in range(len(texts))]
     table = pa.table({"key": keys, "text": pa.array(texts, pa.string())})
-    find, drop, boilerplate, strip = FindTextDuplicates(), DropTextDuplicates(), Boilerplate(), Strip()
-    sets: dict[str, Any] = {}
+    find, copies, boilerplate, strip = FindTextDuplicates(), TextCopies(), Boilerplate(), Strip()
+    group = MemoryGroup([find.load(table)])
+    sets = Stored({}, group)
     found: dict[str, Any] = {}
     steps: Iterator[tuple[str, Callable[[], Any]]] = iter(
         (
-            ("text.duplicates", lambda: sets.update(find.fit(MemoryGroup([find.load(table)])))),
-            ("text.drop_duplicates", lambda: (drop.setup({"sets": sets}), drop.process(Batch(table)))),
+            ("text.duplicates", lambda: sets.update(find.fit(group))),
+            ("text.copies", lambda: (copies.setup({"sets": sets}), copies.process(Batch(table)))),
             ("text.boilerplate", lambda: found.update(boilerplate.finish(boilerplate.partial(table)))),
             ("text.strip", lambda: (strip.setup({"boilerplate": found}), strip.process(Batch(table)))),
         )

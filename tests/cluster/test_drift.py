@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from curate.cluster import drift as module
 from curate.cluster.drift import Drift
 from curate.cluster.drift_figures import divergences, far_limit, left_out, shift
 from curate.cluster.nearest import nearest
@@ -114,6 +115,28 @@ def test_the_order_of_shards_does_not_matter(tree: Artifact, monkeypatch: pytest
     monkeypatch.setattr("curate.cluster.drift._MERGED_ROWS", 10)
     other = drift(tree, {"d": new[:500], "e": new[500:], "f": new[:0]} | OLD)
     assert one["drift"] == other["drift"] and one["clusters"].equals(other["clusters"])
+
+
+@given(
+    st.lists(st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=12), min_size=1, max_size=6),
+    st.integers(1, 20),
+    st.randoms(),
+)
+def test_states_merge_as_a_tree(shards: list[list[tuple[int, bool]]], at_once: int, random: Any) -> None:
+    def state_of(rows: list[tuple[int, bool]], new: int) -> pa.Table:
+        leaf, far = (np.array([row[at] for row in rows], dtype=np.int64) for at in (0, 1))
+        return module._added(leaf, np.full(len(rows), new), np.ones(len(rows), np.int64), far)
+
+    states = [state_of(rows, number % 2) for number, rows in enumerate(shards)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_MERGED_ROWS", at_once)
+        flat = Drift().merge(iter(states))
+        while len(states) > 1:
+            first = random.randrange(len(states) - 1)
+            states[first : first + 2] = [Drift().merge(iter(states[first : first + 2]))]
+    assert states[0].equals(flat)
+    assert sum(flat.column("rows").to_pylist()) == sum(map(len, shards))
+    assert sum(flat.column("far").to_pylist()) == sum(far for rows in shards for _, far in rows)
 
 
 def test_rows_of_another_tree_are_one_line(tree: Artifact) -> None:

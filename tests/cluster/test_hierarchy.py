@@ -3,7 +3,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from curate.cluster.assigned import Kept, closest_members, position_in_group
@@ -28,7 +28,7 @@ def held(points: np.ndarray, parts: int = 1, threads: int = 1) -> MemoryGroup:
 
 
 def tree_of(points: np.ndarray, clusters: list[int], rounds: int, threads: int = 1, cells: int = 1) -> Tree:
-    return fit_tree(held(points, 2, threads), level_settings(clusters, 0, rounds), cells)
+    return fit_tree(held(points, 2, threads), level_settings(clusters, 0, rounds), [cells])
 
 
 def level_of(points: np.ndarray, clusters: int, rounds: int, r: int | None = None) -> Level:
@@ -138,7 +138,7 @@ def test_a_level_goes_on_where_it_was_stopped(polish: bool) -> None:
 
 def test_a_tree_goes_on_where_it_was_stopped() -> None:
     points = np.random.default_rng(0).normal(size=(2000, 8)).astype(np.float32)
-    settings = level_settings([64, 12, 3], 0, rounds=2)
+    wanted = level_settings([64, 12, 3], 0, rounds=2)
 
     class Remembering(MemoryGroup):
         def save(self, state: Mapping[str, Any]) -> None:
@@ -146,11 +146,11 @@ def test_a_tree_goes_on_where_it_was_stopped() -> None:
 
     states: list[dict[str, Any]] = []
     group = Remembering([{"vectors": part} for part in np.array_split(points, 2)])
-    whole = fit_tree(group, settings, resume=True)
+    whole = fit_tree(group, wanted, resume=True)
     assert len(states) > 12
     for state in states[:: max(1, len(states) // 12)]:
         group._state = state
-        again = fit_tree(group, settings, resume=True)
+        again = fit_tree(group, wanted, resume=True)
         for one, other in zip(
             whole.centroids + whole.parents + whole.sizes, again.centroids + again.parents + again.sizes, strict=True
         ):
@@ -161,9 +161,71 @@ def test_a_tree_goes_on_where_it_was_stopped() -> None:
 def test_a_tree_by_cells_fits_together() -> None:
     points = np.random.default_rng(0).normal(size=(2000, 8)).astype(np.float32)
     tree = tree_of(points, [64, 12, 3], rounds=2, cells=8)
-    assert tree.centroids[0] is None and tree.cells is not None and tree.offsets is not None
-    assert tree.cells.shape == (8, 8) and tree.offsets[-1] == 64 and tree.parents[0].shape == (64,)
+    assert tree.centroids[0] is None and sorted(tree.divided) == ["cells", "offsets"]
+    assert (
+        tree.divided["cells"].shape == (8, 8) and tree.divided["offsets"][-1] == 64 and tree.parents[0].shape == (64,)
+    )
     assert tree.sizes[0].sum() == tree.sizes[1].sum() == tree.sizes[2].sum() == 2000
+
+
+def by_cell(group: MemoryGroup, name: str) -> np.ndarray:
+    return np.concatenate([held["vectors"] for _, held in sorted(group._stored[name].items())])
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    n=st.integers(60, 400), cells=st.tuples(st.integers(1, 6), st.integers(2, 6)), rounds=st.sampled_from([0, 2]),
+    parts=st.integers(1, 3), seed=st.integers(0, 1000),
+)  # fmt: skip
+def test_a_level_above_by_cells(n: int, cells: tuple[int, int], rounds: int, parts: int, seed: int) -> None:
+    """Every input has a parent: the nearest cluster of all, since fewer cells than a probe are looked into."""
+    points = np.random.default_rng(seed).normal(size=(n, 4)).astype(np.float32)
+    group = held(points, parts)
+    tree = fit_tree(group, level_settings([40, 12, 3], seed, rounds), cells)
+    below = by_cell(group, "leaves") if cells[0] > 1 else tree.centroids[0]
+    middle = by_cell(group, "centroids_2")
+    assert tree.centroids[1] is None and below is not None and np.isfinite(middle).all()
+    assert (below.shape, middle.shape) == ((40, 4), (12, 4))
+    assert tree.divided["offsets_2"][-1] == 12 and tree.divided["cells_2"].shape == (cells[1], 4)
+    np.testing.assert_array_equal(tree.parents[0], nearest(below, middle)[0])
+    np.testing.assert_array_equal(tree.parents[1], nearest(middle, tree.centroids[2])[0])
+    np.testing.assert_array_equal(tree.sizes[1], np.bincount(tree.parents[0], tree.sizes[0], 12))
+    assert tree.sizes[1].sum() == tree.sizes[2].sum() == n
+    assert tree.levels[1]["inertia"] == pytest.approx(float(nearest(below, middle)[1].sum()), rel=1e-5, abs=1e-9)
+
+
+def test_a_level_above_by_cells_is_hardly_worse_than_in_one_piece() -> None:
+    rng = np.random.default_rng(0)
+    groups = rng.normal(size=(40, 8)) * 3
+    points = (groups[rng.integers(40, size=6000)] + rng.normal(size=(6000, 8))).astype(np.float32)
+    whole, divided = (
+        fit_tree(held(points, 2), level_settings([1500, 150, 5], 0, 2), cells).levels[1]["inertia"]
+        for cells in ((1, 1), (1, 12))
+    )
+    assert divided < 1.1 * whole
+
+
+@pytest.mark.parametrize("cells", [(8, 4), (1, 4), (8, 1)])
+def test_a_tree_by_cells_goes_on_where_it_was_stopped(cells: tuple[int, int]) -> None:
+    points = np.random.default_rng(0).normal(size=(2000, 8)).astype(np.float32)
+    wanted = level_settings([64, 20, 3], 0, rounds=2)
+
+    class Remembering(MemoryGroup):
+        def save(self, state: Mapping[str, Any]) -> None:
+            states.append(dict(state))
+
+    states: list[dict[str, Any]] = []
+    group = Remembering([{"vectors": part} for part in np.array_split(points, 2)])
+    whole = fit_tree(group, wanted, cells, resume=True)
+    assert len(states) > 20
+    for state in states[:: len(states) // 20]:
+        group._state = state
+        again = fit_tree(group, wanted, cells, resume=True)
+        assert whole.levels == again.levels and whole.distances.tobytes() == again.distances.tobytes()
+        assert [array.tobytes() for array in whole.parents] == [array.tobytes() for array in again.parents]
+        assert {name: array.tobytes() for name, array in whole.divided.items()} == {
+            name: array.tobytes() for name, array in again.divided.items()
+        }
 
 
 def test_percentiles() -> None:
@@ -176,5 +238,5 @@ def test_percentiles() -> None:
 @pytest.mark.parametrize(("clusters", "r"), [(400, 20), (100, 200), (1990, 6), (1, 1500), (3, 7)])
 def test_rounds_never_look_at_fewer_rows_than_clusters(clusters: int, r: int) -> None:
     points = np.random.default_rng(0).standard_normal((2000, 4)).astype(np.float32)
-    settings = LevelSettings(Settings(clusters, iterations=2), rounds=2, r=r)
-    assert fit_level(MemoryGroup([{"vectors": points}]), settings).sizes.sum() == len(points)
+    wanted = LevelSettings(Settings(clusters, iterations=2), rounds=2, r=r)
+    assert fit_level(MemoryGroup([{"vectors": points}]), wanted).sizes.sum() == len(points)

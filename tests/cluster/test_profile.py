@@ -17,6 +17,7 @@ from curate.cluster import profile_state as state
 from curate.cluster.profile import Profile
 from curate.cluster.profile_figures import explained, sources
 from curate.cluster.profile_names import Said, names
+from curate.cluster.profile_table import Counted
 from curate.core.contracts import Artifact
 from curate.core.errors import CurateError
 from curate.core.hashing import make_key
@@ -87,6 +88,8 @@ def test_distances_and_what_they_explain(found: list[dict[str, Any]]) -> None:
     assert found[0]["explained"] == pytest.approx(1 - 4 / 39)
     assert found[7]["explained"] == pytest.approx(1 - 51.6 / 78)
     assert found[5]["explained"] is None
+    whole = profile(Profile(), table(ROWS))["profile"]
+    assert whole["mean_distance"] == pytest.approx((4 + 4 + 0.6 + 12 + 39.6) / 143)
 
 
 def test_flags(found: list[dict[str, Any]]) -> None:
@@ -160,15 +163,20 @@ def test_rows_of_another_tree_are_one_line() -> None:
 distances = st.floats(0, 2.0**100, width=32)
 
 
-@given(st.lists(st.tuples(st.integers(0, 3), distances), max_size=60), st.integers(1, 5), st.randoms())
+@given(
+    st.lists(st.tuples(st.integers(0, 3), distances), max_size=60), st.integers(1, 5), st.integers(0, state.WIDEST),
+    st.integers(1, 40), st.randoms(),
+)  # fmt: skip
 @settings(max_examples=60, deadline=None)
-def test_sums_and_quantiles_of_any_distances(rows: list[tuple[int, float]], shards: int, random: Any) -> None:
+def test_sums_and_quantiles_of_any_distances(
+    rows: list[tuple[int, float]], shards: int, width: int, at_once: int, random: Any
+) -> None:
     leaf = np.array([row[0] for row in rows], dtype=np.int64)
     distance = np.array([row[1] for row in rows], dtype=np.float32)
-    whole = state.Histogram.of(leaf, distance)
-    parts = [state.Histogram.of(leaf[i::shards], distance[i::shards]) for i in range(shards)]
+    whole = state.Histogram.of(leaf, distance, width)
+    parts = [state.Histogram.of(leaf[i::shards], distance[i::shards], width) for i in range(shards)]
     random.shuffle(parts)
-    merged = state.Histogram.together(parts)
+    merged = state.Histogram.together(parts, width, at_once)
     for name in ("leaf", "bin", "count", "low"):
         np.testing.assert_array_equal(getattr(whole, name), getattr(merged, name))
     np.testing.assert_array_equal(merged.rows(4), np.bincount(leaf, minlength=4))
@@ -180,28 +188,60 @@ def test_sums_and_quantiles_of_any_distances(rows: list[tuple[int, float]], shar
             assert np.isnan(medians[cluster])
         else:
             middle = mine[(len(mine) - 1) // 2]
-            assert middle / 1.13 <= medians[cluster] + 1e-37 and medians[cluster] <= middle * 1.13 + 1e-37
+            wide = (1 + 2.0 ** (width - 3)) * 1.005  # the first bin of an octave is the widest
+            assert middle / wide <= medians[cluster] + 1e-37 and medians[cluster] <= middle * wide + 1e-37
 
 
-@given(st.lists(st.integers(0, 5), max_size=50), st.integers(1, 8), st.integers(1, 30), st.integers(1, 6))
+@given(
+    st.lists(st.tuples(st.integers(0, 5), distances), max_size=50), st.integers(1, 8), st.integers(1, 30),
+    st.integers(1, 6), st.randoms(),
+)  # fmt: skip
 @settings(max_examples=60, deadline=None)
-def test_the_same_rows_are_sampled_in_any_order(leaves: list[int], kept: int, most: int, shards: int) -> None:
-    leaf = np.array(leaves, dtype=np.int64)
-    rank = np.random.default_rng(len(leaves)).permutation(len(leaves)).astype(np.uint64)
+def test_states_merge_in_any_order_and_as_a_tree(
+    rows: list[tuple[int, float]], kept: int, most: int, shards: int, random: Any
+) -> None:
+    leaf = np.array([row[0] for row in rows], dtype=np.int64)
+    distance = np.array([row[1] for row in rows], dtype=np.float32)
+    rank = np.random.default_rng(len(rows)).permutation(len(rows)).astype(np.uint64)
+    grain = state.Grain.of(6, kept, most)
 
-    def states(order: np.ndarray, count: int) -> list[pa.Table]:
-        made = []
-        for rows in np.array_split(order, count):
-            told = pa.table({"caption": pa.array([str(r) for r in rows]), "source": pa.nulls(len(rows), pa.string())})
-            sample = state.Sample(kept, leaf[rows], rank[rows], told).cut(most)
-            made.append(state.to_table(state.Histogram(), sample))
-        return made
+    def state_of(mine: np.ndarray) -> pa.Table:
+        told = pa.table({"caption": pa.array([str(r) for r in mine]), "source": pa.nulls(len(mine), pa.string())})
+        sample = state.Sample(leaf[mine], rank[mine], told).only(grain)
+        return state.to_table(state.Histogram.of(leaf[mine], distance[mine], grain.width), sample)
 
-    order = np.arange(len(leaf))
-    one = state.merge(states(order, 1), kept, most)
-    other = state.merge(states(order[::-1], shards), kept, most)
-    assert one.equals(other)
-    assert one.num_rows <= max(most, len(set(leaves)))
+    flat = state.merge([state_of(np.arange(len(leaf)))], grain)
+    states = [state_of(mine) for mine in np.array_split(np.arange(len(leaf)), shards)]
+    random.shuffle(states)
+    while len(states) > 1:
+        first = random.randrange(len(states) - 1)
+        states[first : first + 2] = [state.merge(states[first : first + 2], grain)]
+    assert states[0].equals(flat) and state.merge(states, grain).equals(flat)
+    assert flat.column("rank").drop_null().length() <= max(most, 2 * len(set(leaf)))
+
+
+@pytest.mark.parametrize(
+    ("leaves", "grain"),
+    [
+        (1, state.Grain(64)),
+        (31_250, state.Grain(64)),
+        (31_251, state.Grain(32)),
+        (500_000, state.Grain(4, 0, 1)),
+        (2_000_000, state.Grain(1, 0, 3)),
+        (20_000_000, state.Grain(1, 4, 3)),
+    ],
+)
+def test_what_is_sampled_and_counted_depends_on_the_tree(leaves: int, grain: state.Grain) -> None:
+    assert state.Grain.of(leaves, 64) == grain
+    share = grain.sampled(np.arange(min(leaves, 200_000))).mean()
+    assert share == pytest.approx(2.0**-grain.thin, rel=0.05)
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 5])
+def test_ranges_of_clusters_make_the_same_table(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = profile(Profile(), table(ROWS))["clusters"]
+    monkeypatch.setattr(Counted.level, "__defaults__", (at_once,))
+    assert profile(Profile(), table(ROWS))["clusters"].equals(whole)
 
 
 def test_unrelated_rows_explain_nothing() -> None:

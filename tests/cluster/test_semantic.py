@@ -21,6 +21,7 @@ from curate.core.group import MemoryGroup
 from curate.core.hashing import key_words, make_key, ranks
 from curate.core.vectors import from_binary, to_binary
 from tests.cluster.test_semantic_kernels import clumps, exact
+from tests.core.stored import Stored, members
 
 DIM = 6
 
@@ -36,19 +37,18 @@ def tree(*levels: np.ndarray) -> dict[str, Any]:
     return told | {f"centroids_{t}": level for t, level in enumerate(levels, 1)}
 
 
-def found(table: pa.Table, made: dict[str, Any], shards: int = 3, **parameters: Any) -> dict[str, Any]:
+def found(table: pa.Table, made: dict[str, Any], shards: int = 3, **parameters: Any) -> Stored:
     stage = SemanticDuplicates(**parameters)
     stage.setup({"tree": made})
     cuts = np.linspace(0, table.num_rows, shards + 1).astype(int)
-    parts = [stage.load(table.slice(a, b - a)) for a, b in pairwise(cuts)]
-    return dict(stage.fit(MemoryGroup(parts, threads=2)))
+    group = MemoryGroup([stage.load(table.slice(a, b - a)) for a, b in pairwise(cuts)], threads=2)
+    return Stored(stage.fit(group), group)
 
 
-def by_row(table: pa.Table, artifact: dict[str, Any]) -> dict[int, tuple[int, float]]:
+def by_row(table: pa.Table, artifact: Stored) -> dict[int, tuple[int, float]]:
     """Dropped row -> (its keeper's row, similarity)."""
     place = {key: row for row, key in enumerate(table.column("key").to_pylist())}
-    rows = artifact["duplicates"].to_pylist()
-    assert [row["key"] for row in rows] == sorted(row["key"] for row in rows)
+    rows = members(artifact)
     keepers = {row["key"] for row in rows if row["kind"] == "keeper"}
     assert all(row["keeper"] == row["key"] for row in rows if row["kind"] == "keeper")
     dropped = {place[r["key"]]: (place[r["keeper"]], r["similarity"]) for r in rows if r["kind"] == "semantic"}
@@ -90,7 +90,7 @@ def test_sets_keep_their_promises(
     assert not (near & compared & both).any(), "two kept rows that were compared lie within eps"
     turned = np.random.default_rng(seed).permutation(rows)
     again = found(table.take(turned), tree(centroids), shards=1, eps=eps, keep=keep, neighbours=neighbours)
-    assert again["duplicates"].equals(artifact["duplicates"]) and again["summary"] == artifact["summary"]
+    assert members(again) == members(artifact) and again["summary"] == artifact["summary"]
 
 
 @pytest.mark.parametrize("keep", ["farthest", "closest", "random"])
@@ -159,7 +159,7 @@ def test_leaves_that_lie_in_many_files_are_no_cells() -> None:
 
 def test_no_rows() -> None:
     artifact = found(pool(np.empty((0, DIM))), tree(clumps(0, 3, DIM)))
-    assert artifact["duplicates"].num_rows == 0 and artifact["summary"]["rows"] == 0
+    assert members(artifact) == [] and artifact["summary"]["rows"] == 0
 
 
 def test_what_cannot_be_compared() -> None:
@@ -177,7 +177,8 @@ def test_it_goes_on_where_it_was_stopped(monkeypatch: pytest.MonkeyPatch) -> Non
     table, centroids = pool(clumps(8, 400, DIM, spread=0.3)), clumps(9, 12, DIM)
     stage = SemanticDuplicates(eps=0.05, neighbours=2)
     stage.setup({"tree": tree(centroids)})
-    whole = stage.fit(MemoryGroup([stage.load(table)]))
+    once = MemoryGroup([stage.load(table)])
+    whole = Stored(stage.fit(once), once)
     assert whole["summary"]["rounds"] > 1
     group, real, rounds = MemoryGroup([stage.load(table)]), semantic_sets._round, iter(range(1))
 
@@ -190,5 +191,5 @@ def test_it_goes_on_where_it_was_stopped(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(KeyboardInterrupt):
         stage.fit(group)
     monkeypatch.setattr(semantic_sets, "_round", real)
-    again = stage.fit(group)
-    assert again["duplicates"].equals(whole["duplicates"]) and again["summary"] == whole["summary"]
+    again = Stored(stage.fit(group), group)
+    assert members(again) == members(whole) and again["summary"] == whole["summary"]

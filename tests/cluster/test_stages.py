@@ -2,7 +2,6 @@
 
 import pickle
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +9,6 @@ import pyarrow.compute as pc
 import pytest
 from pydantic import ValidationError
 
-from curate.cluster import backends
 from curate.cluster.assign import Assign
 from curate.cluster.fit import FitTree
 from curate.cluster.select import SelectHierarchical
@@ -246,12 +244,10 @@ def test_speed_stays_outside_of_the_fingerprint_and_stages_travel() -> None:
         assert all(info.description for info in type(stage).model_fields.values())
 
 
-def test_workers_hold_gpus_where_there_are_any(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    stages = FitTree(levels=[4]), Assign(levels=1)
-    for device, gpus in ((tmp_path, 1), (tmp_path / "none", 0)):
-        monkeypatch.setattr(backends, "GPU_DEVICE", str(device))
-        assert [stage.resources().gpus for stage in stages] == [gpus, gpus]
-    assert FitTree(levels=[4], gpus=0.5).resources().gpus == 0.5
+def test_workers_hold_gpus_where_the_cluster_has_any() -> None:
+    for stage in (FitTree(levels=[4]), Assign(levels=1)):
+        assert [stage.placed(gpus).resources().gpus for gpus in (True, False)] == [1, 0]
+    assert FitTree(levels=[4], gpus=0.5).placed(True).resources().gpus == 0.5
     assert "gpus" not in FitTree(levels=[4]).parameters()
 
 

@@ -13,7 +13,6 @@ import pytest
 import s3fs
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from moto.server import ThreadedMotoServer
 
 from curate.codec.tars import MEMBER_REASONS, Member, TarWriter, is_unsafe, members, read_spans
 from curate.core.errors import StorageError
@@ -156,18 +155,14 @@ def blob() -> bytes:
 
 
 @pytest.fixture(scope="module")
-def s3() -> Iterator[s3fs.S3FileSystem]:
+def s3(object_store_server: str) -> Iterator[s3fs.S3FileSystem]:
     """A bucket on moto's server on loopback."""
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
     fs = s3fs.S3FileSystem(
-        key="test", secret="test", client_kwargs={"endpoint_url": f"http://{host}:{port}", "region_name": "us-east-1"}
+        key="test", secret="test", client_kwargs={"endpoint_url": object_store_server, "region_name": "us-east-1"}
     )
     fs.call_s3("create_bucket", Bucket="tars")
     yield fs
     s3fs.S3FileSystem.clear_instance_cache()
-    server.stop()
 
 
 @pytest.fixture(params=["file", "memory", "s3"])

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from curate.core.storage import Storage
-from tests.core.object_store import new_bucket, serve
-
-
-@pytest.fixture(scope="package")
-def object_store() -> Iterator[Any]:
-    with serve() as client:
-        yield client
+from tests.core.object_store import new_bucket
 
 
 @pytest.fixture(params=["local", "s3"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis.extra import numpy as arrays
 
 from curate.core.arrays import ALIGNED_BYTES, members, read_arrays, read_rows, write_arrays
 from curate.core.storage import open_storage
-from tests.core.object_store import new_bucket, serve
+from tests.core.object_store import new_bucket
 
 KINDS = ("<f2", "<f4", "<f8", "<i8", "<u8", "|u1", "|b1", "|S5")
 some = st.dictionaries(
@@ -62,11 +63,10 @@ def test_objects_are_refused(tmp_path: Path) -> None:
         write_arrays(open_storage(str(tmp_path)), "a.npz", {"x": np.array([None])})
 
 
-def test_on_an_object_store() -> None:
-    with serve() as client:
-        storage = open_storage(f"s3://{new_bucket(client)}/deep")
-        x = np.arange(40_000, dtype=np.float32).reshape(-1, 2)
-        write_arrays(storage, "a/b.npz", {"x": x, "none": x[:0]})
-        assert np.array_equal(read_arrays(storage, "a/b.npz")["x"], x)
-        assert np.array_equal(read_rows(storage, "a/b.npz", "x", 17, 1017), x[17:1017])
-        assert read_rows(storage, "a/b.npz", "none", 0, 0).shape == (0, 2)
+def test_on_an_object_store(object_store: Any) -> None:
+    storage = open_storage(f"s3://{new_bucket(object_store)}/deep")
+    x = np.arange(40_000, dtype=np.float32).reshape(-1, 2)
+    write_arrays(storage, "a/b.npz", {"x": x, "none": x[:0]})
+    assert np.array_equal(read_arrays(storage, "a/b.npz")["x"], x)
+    assert np.array_equal(read_rows(storage, "a/b.npz", "x", 17, 1017), x[17:1017])
+    assert read_rows(storage, "a/b.npz", "none", 0, 0).shape == (0, 2)

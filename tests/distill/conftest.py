@@ -8,10 +8,8 @@ import pytest
 import s3fs
 import torch
 
-from curate.core.storage import open_storage
 from distill.data.dataset import Dataset, open_dataset
 from distill.recipe import Recipe, parse_recipe
-from tests.core.object_store import serve
 from tests.distill.datasets import Item, drawn_items, write_dataset
 
 
@@ -35,18 +33,15 @@ def dataset(folder: Path) -> Dataset:
 
 
 @pytest.fixture
-def s3_folder(tmp_path: Path) -> Iterator[tuple[str, list[Item]]]:
+def s3_folder(tmp_path: Path, object_store: Any) -> tuple[str, list[Item]]:
     """A dataset of 20 pictures in 2 tars on moto's server: its URL, and what is in it."""
-    open_storage.cache_clear()
-    with serve() as client:
-        client.create_bucket(Bucket="distill")
-        items = drawn_items(20)
-        local = write_dataset(tmp_path / "to-upload", items)
-        store = s3fs.S3FileSystem()
-        for path in local.iterdir():
-            store.pipe_file(f"distill/datasets/toy/{path.name}", path.read_bytes())
-        yield "s3://distill/datasets/toy", items
-    open_storage.cache_clear()
+    object_store.create_bucket(Bucket="distill")
+    items = drawn_items(20)
+    local = write_dataset(tmp_path / "to-upload", items)
+    store = s3fs.S3FileSystem()
+    for path in local.iterdir():
+        store.pipe_file(f"distill/datasets/toy/{path.name}", path.read_bytes())
+    return "s3://distill/datasets/toy", items
 
 
 def recipe_values(dataset: str, run: str) -> dict[str, Any]:

@@ -100,6 +100,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("says", DAMAGES)
+@pytest.mark.long
 def test_what_is_no_model_is_one_line(tmp_path, says):
     save_distill(tmp_path / "model")
     DAMAGES[says](tmp_path / "model")

@@ -71,6 +71,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> tuple[Ru
 
 @pytest.mark.parametrize("name", ["run.json", "finished.json", "evaluation.json"])
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[1]", b"{}", b"null"])
+@pytest.mark.long
 def test_damaged_files_are_named_with_the_remedy(finished, name, content):
     run, _ = finished
     path, recipe = run.path / name, run.recipe()

@@ -18,7 +18,6 @@ import webdataset as wds
 from PIL import Image
 
 from curate.core.errors import InputError, StorageError
-from curate.core.storage import open_storage
 from distill.data import webdataset
 from distill.data.blend import as_blend, open_source
 from distill.data.loader import Loader
@@ -26,7 +25,6 @@ from distill.data.members import Members
 from distill.data.pictures import Pictures
 from distill.data.stream import Stream
 from distill.data.tar_index import index_tar
-from tests.core.object_store import serve
 from tests.distill.datasets import draw
 
 
@@ -306,18 +304,15 @@ def test_fewer_tars_than_ranks_and_lanes(tmp_path, world):
     assert sorted(rows) == list(range(5))
 
 
-def test_on_an_object_store(tmp_path):
-    open_storage.cache_clear()
-    with serve() as client:
-        client.create_bucket(Bucket="tars")
-        store = s3fs.S3FileSystem()
-        for path in write_tars(tmp_path / "d", [2, 2]).iterdir():
-            store.pipe_file(f"tars/set/{path.name}", path.read_bytes())
-        for url in ("s3://tars/set", "s3://tars/set/tars-{000..001}.tar"):
-            found = open_source(url)
-            assert found.fingerprint == open_source(str(tmp_path / "d")).fingerprint
-            assert Members(as_blend(found)).member(3, "txt") == b"text 3"
-    open_storage.cache_clear()
+def test_on_an_object_store(tmp_path, object_store):
+    object_store.create_bucket(Bucket="tars")
+    store = s3fs.S3FileSystem()
+    for path in write_tars(tmp_path / "d", [2, 2]).iterdir():
+        store.pipe_file(f"tars/set/{path.name}", path.read_bytes())
+    for url in ("s3://tars/set", "s3://tars/set/tars-{000..001}.tar"):
+        found = open_source(url)
+        assert found.fingerprint == open_source(str(tmp_path / "d")).fingerprint
+        assert Members(as_blend(found)).member(3, "txt") == b"text 3"
 
 
 def test_a_tar_that_cannot_be_read_just_now_is_not_kept_as_empty(tmp_path, monkeypatch):

@@ -30,7 +30,7 @@ RAW = {"tree": {"unit_norm": False}, "clusters": {"unit_norm": False}}
 BY_CELLS = {"tree": {"cells": 3}}
 ROWS = 60
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("error::RuntimeWarning")]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300), pytest.mark.filterwarnings("error::RuntimeWarning")]
 
 
 @dataclass(frozen=True)
@@ -242,7 +242,11 @@ def test_what_is_no_vector(go: Callable[..., Done]) -> None:
         ({"levels": [6, 0]}, "levels"),
         ({"levels": []}, "levels"),
         ({"levels": [6, 2], "resample": [3]}, "resample: 1 values for 2 levels"),
-        ({"levels": [6, 2], "cells": 7}, "cells: 7 for 6 leaves; give at most one cell per leaf"),
+        ({"levels": [6, 2], "cells": 0}, "cells: 0: expected a number of at least 1, or a list"),
+        ({"levels": [6, 2], "cells": [2, "x"]}, "expected a number of at least 1"),
+        ({"levels": [6, 2], "cells": [None, 3]}, "cells: 3 for 2 clusters"),
+        ({"levels": [6, 2], "cells": [2, 2, 2]}, "cells: 3 values for 2 levels"),
+        ({"levels": [6, 2], "cells": 7}, "cells: 7 for 6 clusters; give at most one cell per cluster"),
     ],
 )
 def test_trees_that_cannot_be(go: Callable[..., Done], tree: dict[str, Any], words: str) -> None:

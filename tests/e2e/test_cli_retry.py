@@ -166,11 +166,12 @@ MASK, LINES, POOL, SELECTION = "this mask", "this list of shards", "this table o
 DAMAGED = {  # files, what they are called, what the next run changes, and who stumbles over them
     "masks/*/*.parquet": (MASK, EACH, {"run", "explain"}),
     "masks/*/versions/*/shards.parquet": (LINES, EACH, {"run", "plan", "explain", "du", "gc"}),
-    "facts/*/*/*/versions/*/shards.parquet": (LINES, EACH, {"run", "explain", "du", "gc"}),
+    "facts/*/*/*/versions/*/shards.parquet": (LINES, EACH, {"explain", "du", "gc"}),
     "facts/*/*/*/*/0*.parquet": ("this table of facts", EACH, {"explain"}),
-    "pools/*/versions/*/shards.parquet": (LINES, TARS, {"run", "explain", "du", "gc"}),
+    "pools/*/versions/*/shards.parquet": (LINES, TARS, {"explain", "du", "gc"}),
     "pools/*/shards/*.parquet": (POOL, EACH, {"run", "explain"}),
-    "selections/*/*/buckets/*.parquet": (SELECTION, TARS, {"run", "explain", "diff"}),
+    "selections/*/*/rows/*.parquet": (SELECTION, TARS, {"run", "explain", "diff"}),
+    "selections/*/*/shards.parquet": (LINES, TARS, {"run", "explain", "diff"}),
 }
 
 
@@ -184,6 +185,7 @@ def twice(once: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("how", ["turned", "cut", "gone"])
 @pytest.mark.parametrize("files", DAMAGED)
+@pytest.mark.long
 def test_damage_is_one_line_and_its_remedy_mends_it(twice: Path, tmp_path: Path, files: str, how: str) -> None:
     work = Path(shutil.copytree(twice, tmp_path / "work"))
     place, recipe = work / "workspace", work / "recipe.yaml"

@@ -51,7 +51,11 @@ def rows(workspace: Path, op: str) -> list[tuple[str, int]]:
     return [(file.parent.name, row) for file in files for row in pq.read_table(file)["_row"].to_pylist()]
 
 
+@pytest.mark.long
 def test_on_both_engines(recipe: Path, tmp_path: Path, on_ray: Any) -> None:
+    made = yaml.safe_load(recipe.read_text())
+    made["stages"]["tree"]["cells"] = [CELLS, 2]  # the level above by cells too
+    recipe.write_text(yaml.safe_dump(made, sort_keys=False))
     pipeline = load(recipe)
     here = run(pipeline, str(tmp_path / "local"), run_id="one")
     run(pipeline, str(tmp_path / "ray"), engine=on_ray)
@@ -65,6 +69,9 @@ def test_on_both_engines(recipe: Path, tmp_path: Path, on_ray: Any) -> None:
     joined = np.concatenate([leaves.leaves(cell) for cell in range(CELLS)])
     assert len(joined) == LEAVES == len(tree["parents_1"])
     assert tree["sizes_1"].sum() == here.ledger["unique"].after
+    above = np.concatenate([tree.part("centroids_2", cell)["vectors"] for cell in tree.parts("centroids_2")])
+    assert "centroids_2" not in tree and len(above) == tree["offsets_2"][-1] == 4
+    np.testing.assert_array_equal(tree["parents_1"], nearest(joined, unit(above))[0])  # both cells are looked into
     parents = [np.asarray(tree[f"parents_{level}"]) for level in (1, 2)]
 
     work = tmp_path / "local"

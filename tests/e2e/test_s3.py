@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import s3fs
 
-from curate.core.storage import open_storage
 from distill.data.dataset import open_dataset
 from distill.data.members import Members
-from tests.core.object_store import serve
 from tests.e2e import pictures
 from tests.e2e.commands import curate
 from tests.e2e.recipes import ORDER, write_recipe
@@ -23,12 +20,9 @@ WORKSPACE = "s3://e2e/deep/workspace"
 
 
 @pytest.fixture
-def bucket() -> Iterator[s3fs.S3FileSystem]:
-    open_storage.cache_clear()
-    with serve() as client:
-        client.create_bucket(Bucket="e2e")
-        yield s3fs.S3FileSystem()
-    open_storage.cache_clear()
+def bucket(object_store: Any) -> s3fs.S3FileSystem:
+    object_store.create_bucket(Bucket="e2e")
+    return s3fs.S3FileSystem()
 
 
 def test_the_dataset_is_the_one_a_disk_gives(bucket: s3fs.S3FileSystem, tmp_path: Path) -> None:

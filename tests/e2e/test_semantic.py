@@ -14,6 +14,7 @@ from curate.core.recipe import load
 from curate.core.storage import open_storage
 from curate.engine.run import Result, run
 from tests.codec.pictures import encoded
+from tests.core.stored import members
 from tests.e2e.commands import curate
 from tests.e2e.pictures import blocks, write_good
 from tests.e2e.recipes import stages
@@ -53,6 +54,7 @@ def artifact(result: Result, stage: str) -> StoredArtifact:
     return StoredArtifact(storage, "")
 
 
+@pytest.mark.long
 def test_on_both_engines(recipe: Path, tmp_path: Path, on_ray: Any) -> None:
     pipeline = load(recipe)
     here = run(pipeline, str(tmp_path / "local"), run_id="one")
@@ -60,7 +62,7 @@ def test_on_both_engines(recipe: Path, tmp_path: Path, on_ray: Any) -> None:
     for report in tmp_path.glob("*/artifacts/report.html"):
         shutil.rmtree(report)
     assert_same(tmp_path / "local", tmp_path / "ray")
-    rows = artifact(here, "meanings")["duplicates"].to_pylist()
+    rows = members(artifact(here, "meanings"))
     dropped = {row["key"]: row["keeper"] for row in rows if row["kind"] == "semantic"}
     assert len(dropped) >= COPIES / 2 and not set(dropped) & set(dropped.values())
     assert here.ledger["apart"].rejected == {"semantic_duplicate": len(dropped)}

@@ -17,6 +17,8 @@ from tests.e2e.pictures import good
 from tests.engine.contract import CLIP
 from tests.text.wordnets import write_wordnet
 
+pytestmark = pytest.mark.long
+
 MEGABYTE = 1_000_000
 CAPTIONS: dict[str, tuple[Any, str | None]] = {
     "good": ("This is a picture of the dog. He runs to the sofa.", None),

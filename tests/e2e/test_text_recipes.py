@@ -20,7 +20,7 @@ from curate.core.rows import mask_files
 from curate.core.storage import open_storage
 from curate.engine.run import Result, run
 from tests.conftest import ROOT
-from tests.core.object_store import new_bucket, serve
+from tests.core.object_store import new_bucket
 from tests.e2e.commands import curate
 from tests.e2e.texts import over, recipe, write_pictures
 from tests.engine.contract import CLIP, Output
@@ -217,15 +217,15 @@ def test_vise_is_the_same_on_ray(images: Path, tmp_path: Path, on_ray: Any) -> N
 
 
 @pytest.mark.usefixtures("small")
-def test_uru_is_the_same_on_an_object_store(images: Path, tmp_path: Path) -> None:
-    with serve() as client:
-        pipeline = recipe("uru", images, "target=50", "pool.shard_rows=60")
-        here = run(pipeline, str(tmp_path))
-        there = run(pipeline, f"s3://{new_bucket(client)}/deep")
-        one, other = (open_storage(made.outputs["dataset"]) for made in (here, there))
-        assert here.ledger == there.ledger and set(one.list("")) == set(other.list(""))
-        names = [name for name in one.list("") if name != "manifest.json"]
-        assert names and all(one.read(name) == other.read(name) for name in names)
+@pytest.mark.long
+def test_uru_is_the_same_on_an_object_store(images: Path, object_store: Any, tmp_path: Path) -> None:
+    pipeline = recipe("uru", images, "target=50", "pool.shard_rows=60")
+    here = run(pipeline, str(tmp_path))
+    there = run(pipeline, f"s3://{new_bucket(object_store)}/deep")
+    one, other = (open_storage(made.outputs["dataset"]) for made in (here, there))
+    assert here.ledger == there.ledger and set(one.list("")) == set(other.list(""))
+    names = [name for name in one.list("") if name != "manifest.json"]
+    assert names and all(one.read(name) == other.read(name) for name in names)
 
 
 @pytest.mark.usefixtures("small")

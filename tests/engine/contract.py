@@ -322,8 +322,8 @@ class Output:
         return [(s, fate_of(self.storage.read_table(files[s.id]), name, self.order)) for s in self.shards_of(name)]
 
     def selection(self, name: str) -> list[dict[str, Any]]:
-        files = sorted(self.storage.list(f"{self.bases[name]}/buckets"))
-        return [r for f in files for r in self.storage.read_table(f"{self.bases[name]}/buckets/{f}").to_pylist()]
+        files = sorted(self.storage.list(f"{self.bases[name]}/rows"))
+        return [r for f in files for r in self.storage.read_table(f"{self.bases[name]}/rows/{f}").to_pylist()]
 
     def value(self, name: str, stage: Stage) -> Any:
         """The output of a stage, without anything that depends on how the pool was cut into shards."""

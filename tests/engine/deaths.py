@@ -31,4 +31,5 @@ def deaths(backend: Any, points: Sequence[str], folder: Path) -> Iterator[None]:
 def _tell(backend: Any, environment: dict[str, str]) -> None:
     import ray
 
-    ray.get([slot.actor.run.remote(_change, environment, 0) for slot in backend._pool])
+    workers = [worker for _, _, worker in backend._parked]
+    ray.get([worker.actor.call.options(concurrency_group="ask").remote(_change, environment) for worker in workers])

@@ -2,21 +2,25 @@
 
 Run as `python -m tests.engine.forks MODULE ...`, with modules to import besides. An order is a line of JSON on standard
 input: `workspace`, `changes` of the toy pipeline (or `fits`, those of the one with a Fit, or `derived`, of the one with
-a Derive, or a `recipe`, in parts of `part_rows`), `options`, `engine`, `environment`, a `console` file to speak
-to, and where the driver is to be killed: at the `call`-th Python call of its main thread. The answer is two lines: the
-driver's `pid` when it starts, and in the end how it went: `signal`, its one-line `error`, and how many `calls` it made
-when they were counted.
+a Derive, or `slow`, of the one for clusters, or a `recipe`, in parts of `part_rows`), `options`, `engine`, `run_id`,
+`environment`, the name of another `host` to be on, whose `clock` is so many seconds ahead, seconds of `lease`s, a
+`console` file to speak to, and where the driver is to be killed: at the `call`-th Python call of its main thread. The
+answer is two lines: the driver's `pid` when it starts, and in the end how it went: `signal`, its one-line `error`, and
+how many `calls` it made when they were counted.
 """
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -24,15 +28,16 @@ from typing import Any, Self
 
 from rich.console import Console
 
-from curate.core import group
+from curate.core import group, lease
 from curate.core.errors import CurateError
 from curate.core.recipe import load
 from curate.engine.backends import isolated
 from curate.engine.context import Options
 from curate.engine.run import run
-from tests.engine import derived, toys
+from tests.engine import derived, nodes, toys
 
 COUNT_ONLY = 1 << 60
+CLONE_NEWUTS = 0x04000000
 
 
 class Calls:
@@ -51,6 +56,10 @@ class Calls:
 def drive(order: dict[str, Any]) -> dict[str, Any]:
     """The driver: one run of the toy pipeline."""
     os.environ.update(order.get("environment", {}))
+    if "host" in order:
+        move(order["host"], order.get("clock", 0.0))
+    for name, seconds in order.get("lease", {}).items():
+        setattr(lease, name, seconds)
     isolated.START_METHOD = "fork"  # a fork server would have to import everything again for each driver
     calls = Calls(order["call"]) if "call" in order else None
     speak = Path(order["console"]).open("w", buffering=1) if "console" in order else None  # noqa: SIM115
@@ -61,12 +70,15 @@ def drive(order: dict[str, Any]) -> dict[str, Any]:
         pipeline = load(Path(order["recipe"]))
     elif "derived" in order:
         pipeline = derived.pipeline(**order["derived"])
+    elif "slow" in order:
+        pipeline = nodes.pipeline(**order["slow"])
     else:
         pipeline = toys.fits(**order["fits"]) if "fits" in order else toys.pipeline(**order.get("changes", {}))
     if calls:
         sys.setprofile(calls)
     try:
-        run(pipeline, order["workspace"], engine=order.get("engine", "local"), options=options, console=console)
+        about = {"engine": order.get("engine", "local"), "run_id": order.get("run_id")}
+        run(pipeline, order["workspace"], options=options, console=console, **about)
     except CurateError as error:
         return {"error": str(error)}
     except Exception:  # noqa: BLE001 - the test shows it
@@ -74,6 +86,17 @@ def drive(order: dict[str, Any]) -> dict[str, Any]:
     finally:
         sys.setprofile(None)
     return {"calls": calls.count if calls else 0}
+
+
+def move(host: str, clock: float) -> None:
+    """From now on this process is on another machine, by its name (in a namespace of its own where that is permitted)
+    and by its clock."""
+    if ctypes.CDLL(None).unshare(CLONE_NEWUTS) == 0:
+        socket.sethostname(host)
+    else:
+        socket.gethostname = lambda: host
+    now = time.time
+    time.time = lambda: now() + clock
 
 
 def answer(order: dict[str, Any]) -> None:
@@ -106,6 +129,8 @@ class Drivers:
 
     def __init__(self, *modules: str) -> None:
         self.modules = modules
+        self.driver = 0
+        """Number of the driver under way; 0 while there is none."""
 
     def __enter__(self) -> Self:
         command, root = [sys.executable, "-m", "tests.engine.forks", *self.modules], Path(__file__).parent.parent.parent
@@ -118,9 +143,21 @@ class Drivers:
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(order | {"workspace": str(workspace)}) + "\n")
         self.process.stdin.flush()
-        return int(self.end()["pid"])
+        self.driver = int(self._hear()["pid"])
+        return self.driver
 
     def end(self) -> dict[str, Any]:
+        ended = self._hear()
+        self.driver = 0
+        return ended
+
+    def kill(self) -> None:
+        """End the driver that is still under way, if one is."""
+        if self.driver:
+            os.kill(self.driver, signal.SIGKILL)
+            self.end()
+
+    def _hear(self) -> dict[str, Any]:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, "the process that forks drivers has died"

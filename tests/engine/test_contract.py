@@ -10,6 +10,7 @@ import re
 import tarfile
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from curate.core import facts, registry
 from curate.core.contracts import Derive, Filter, Fit, Map, Pack, Reduce, Report, Select, Source, Stage, is_runtime
 from curate.core.errors import CurateError
 from curate.core.items import per_item
-from curate.core.nouns import POOL_SCHEMA
+from curate.core.nouns import POOL_SCHEMA, STATES, StoredArtifact
 from curate.core.pipeline import Pipeline
 from curate.core.storage import open_storage
 from curate.engine.record.runs import Run
@@ -207,12 +208,38 @@ def test_the_same_on_ray(made: Output, workspace: Path, on_ray: Any) -> None:
     assert differing(*values) == []
     # Who is alive is the same in other masks: these are of fewer stages. All else has the same name and bytes.
     missing = tuple(made.bases[name].split("/versions/")[0] for name in contract.ON_TORCH)
-    missing += tuple(path for name in contract.ON_TORCH for path in made.manifest(name).extra.get("states", ()))
+    missing += tuple(made.manifest(name).extra["states"] for name in contract.ON_TORCH if is_reduce(made, name))
     a, b = workspaces.nouns(made.storage.root), workspaces.nouns(workspace)
     assert differing({name: digest for name, digest in a.items() if not name.startswith(missing)}, b) == []
     a, b = workspaces.facts(made.storage.root), workspaces.facts(workspace)
     gone = tuple(path.removeprefix("facts/") for path in missing)
     assert differing({name: rows for name, rows in a.items() if not name.startswith(gone)}, b) == []
+
+
+def is_reduce(made: Output, name: str) -> bool:
+    return "states" in made.manifest(name).extra
+
+
+@pytest.mark.parametrize("op", REDUCES)
+def test_reduce_merges_as_a_tree(op: str, made: Output) -> None:
+    """However the states are put together, in stretches and these again, the artifact is the same."""
+    stage, manifest = contract.stage_of(op), made.manifest(contract.case(op))
+    assert isinstance(stage, Reduce)
+    node = contract.pipeline(Mixed(namespace="contract")).nodes[contract.case(op)]
+    base, storage = made.bases[contract.case(op)], made.storage
+    stage.setup({port: StoredArtifact(storage, made.bases[name]) for port, name in node.ports.items()})
+    names = storage.read_table(f"{base}/{STATES}").column("file").to_pylist()
+    states = [storage.read_table(f"{manifest.extra['states']}/{name}") for name in names]
+    assert len(states) > 2
+    whole = contract.golden(contract.plain(dict(stage.finish(stage.merge(iter(states))))))
+    for seed in range(4):
+        level, chance = states, np.random.default_rng(seed)
+        while len(level) > 1:
+            cuts = np.cumsum(chance.integers(1, 4, len(level)))
+            edges = [0, *cuts[cuts < len(level)].tolist(), len(level)]
+            level = [stage.merge(iter(level[a:b])) for a, b in pairwise(edges)]
+        merged = contract.golden(contract.plain(dict(stage.finish(stage.merge(iter(level))))))
+        assert same(merged, whole), f"{op}: merge is not associative"
 
 
 @pytest.fixture(scope="module")

@@ -91,8 +91,10 @@ def disturb(memory: Path, clean: Path, drivers: SimpleQueue[Drivers], name: str,
 def test_every_kind_of_file_is_among_the_points(clean: tuple[Path, list[str], int]) -> None:
     pools = ("format", "pools/*/shards", "portions", "repeats", "pools/*/versions")
     facts = ("/attempts/", "/000001.parquet", "/000002.parquet", "/index/", "masks/*-*.parquet", "masks/*/versions")
-    rest = ("facts/*/versions", "partials", "artifacts", "shuffle", "counts", "quotas", "buckets", "order", "parts")
-    kinds = (*pools, *facts, *rest, ".tar", "index.parquet", "datasets/*/manifest")
+    rest = ("facts/*/versions", "partials", "artifacts")
+    select = ("/counts/", "quotas.parquet", "quotas.npy", "/lines/", "/picked/", "/places/", "/rows/")
+    pack = ("/ranks/", "/order/", "/parts/", "work/index/")
+    kinds = (*pools, *facts, *rest, *select, *pack, ".tar", "index.parquet", "datasets/*/manifest")
     assert [kind for kind in kinds if not any(fnmatch(point, f"*{kind}*") for point in clean[1])] == []
     assert sum(point.endswith(":written") for point in clean[1]) == sum(p.endswith(":published") for p in clean[1])
 
@@ -131,6 +133,7 @@ def chain(memory: Path, clean: Path, drivers: SimpleQueue[Drivers], name: str, p
     shutil.rmtree(folder)
 
 
+@pytest.mark.long
 def test_killed_at_every_point(memory: Path, clean: tuple[Path, list[str], int], drivers: SimpleQueue[Drivers]) -> None:
     folder, points, _ = clean
     with ThreadPoolExecutor(SIDE_BY_SIDE) as threads:
@@ -139,6 +142,7 @@ def test_killed_at_every_point(memory: Path, clean: tuple[Path, list[str], int],
             job.result()
 
 
+@pytest.mark.long
 def test_killed_at_seeded_moments(
     memory: Path, clean: tuple[Path, list[str], int], drivers: SimpleQueue[Drivers]
 ) -> None:
@@ -188,6 +192,7 @@ def test_workers_killed_under_ray(
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.long
 def test_driver_ended_under_ray(
     workspace: Path,
     clean: tuple[Path, list[str], int],
@@ -206,7 +211,7 @@ def test_driver_ended_under_ray(
     if how == signal.SIGTERM:
         gate.open()
         assert "the same command resumes from there" in one.end()["error"]
-        assert list(workspace.glob("facts/toy.parity/*/*/*/*.parquet")) and not list(workspace.glob("artifacts/*"))
+        assert list(workspace.glob("facts/toy.costly/*/*/*/*.parquet")) and not list(workspace.glob("artifacts/*"))
     else:
         assert one.end()["signal"] == how
     drivers.put(one)
@@ -215,6 +220,7 @@ def test_driver_ended_under_ray(
     workspaces.assert_same(clean[0], workspace)
 
 
+@pytest.mark.long
 def test_driver_killed_between_facts_and_manifests_under_ray(
     workspace: Path,
     clean: tuple[Path, list[str], int],

@@ -31,8 +31,8 @@ from tests.engine.forks import COUNT_ONLY, Drivers
 PART_ROWS = 64
 POOL = {"rows": 240, "shard_rows": 32}
 MOMENTS = 2
-FITS = ("tree", "meanings", "cells")
-"""In the order in which they are built."""
+FITS = {"in one piece": ("tree", "meanings"), "by cells": ("cells",)}
+"""Recipes, each with its fits in the order in which they are built: one after the other, so that a kill finds one."""
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -41,6 +41,7 @@ pytestmark = pytest.mark.timeout(600)
 class Clean:
     """An undisturbed run."""
 
+    fits: tuple[str, ...]
     recipe: Path
     begun: Path
     """A workspace with the pool and its vectors alone, and no run."""
@@ -63,16 +64,18 @@ def drivers() -> Iterator[Drivers]:
         yield made
 
 
-@pytest.fixture(scope="module")
-def clean(memory: Path, drivers: Drivers) -> Clean:
+@pytest.fixture(scope="module", params=list(FITS))
+def clean(request: pytest.FixtureRequest, memory: Path, drivers: Drivers) -> Clean:
+    fits = FITS[request.param]
     made = stages(
         POOL,
         tree={"levels": [8, 2], "rounds": 1, "iterations": 2},
-        cells={"op": "cluster.fit", "from": "embed", "levels": [8, 2], "cells": 3, "rounds": 0, "threads": 1},
+        cells={"op": "cluster.fit", "from": "embed", "levels": [8, 4], "cells": [3, 2], "rounds": 0, "threads": 1},
         clusters=None,
         meanings={"level": 1, "eps": 0.05, "neighbours": None},
     )
-    folder = memory / "fits"
+    made = {name: made[name] for name in ("pool", "embed", *fits)}
+    folder = memory / f"fits {request.param}"
     folder.mkdir()
     before = write_recipe(folder / "before.yaml", {name: made[name] for name in ("pool", "embed")})
     run(load(before), str(folder / "begun"))
@@ -85,7 +88,7 @@ def clean(memory: Path, drivers: Drivers) -> Clean:
     assert said["error"] is None, said
     calls = go(drivers, recipe, counted, call=COUNT_ONLY)["calls"]
     points = log.read_text().splitlines()
-    return Clean(recipe, folder / "begun", done, points[points.index("load:pool:0") :], calls)
+    return Clean(fits, recipe, folder / "begun", done, points[points.index("load:pool:0") :], calls)
 
 
 @pytest.fixture
@@ -110,7 +113,7 @@ def saved(workspace: Path) -> dict[str, list[tuple[str, int]]]:
 
 
 def test_each_fit_has_checkpoints(clean: Clean) -> None:
-    assert tuple(saved(clean.done)) == FITS
+    assert tuple(saved(clean.done)) == clean.fits
     assert min(len(made) for made in saved(clean.done).values()) >= 2
     assert len(clean.checkpoints(":published")) == sum(len(made) for made in saved(clean.done).values())
 
@@ -120,11 +123,12 @@ def test_killed_at_every_checkpoint(clean: Clean, begun: Path, drivers: Drivers)
     for point in clean.checkpoints(":published"):
         assert go(drivers, clean.recipe, begun, environment={"CURATE_FAULT_KILL": point})["signal"] == signal.SIGKILL
     assert go(drivers, clean.recipe, begun)["error"] is None
-    last = saved(clean.done)[FITS[-1]][-1][1]
-    assert saved(begun) == {FITS[-1]: [("resumed", last)]}  # nothing is left to do but to publish
+    last = saved(clean.done)[clean.fits[-1]][-1][1]
+    assert saved(begun) == {clean.fits[-1]: [("resumed", last)]}  # nothing is left to do but to publish
     workspaces.assert_same(clean.done, begun)
 
 
+@pytest.mark.long
 def test_killed_before_every_other_checkpoint(clean: Clean, begun: Path, drivers: Drivers) -> None:
     """What is written and not published yet is done again."""
     for point in clean.checkpoints(":written")[::2]:
@@ -133,6 +137,7 @@ def test_killed_before_every_other_checkpoint(clean: Clean, begun: Path, drivers
     workspaces.assert_same(clean.done, begun)
 
 
+@pytest.mark.long
 def test_killed_at_seeded_moments(clean: Clean, begun: Path, drivers: Drivers) -> None:
     moments = sorted(random.Random(3).sample(range(clean.calls // 4, clean.calls), MOMENTS))
     ends = [go(drivers, clean.recipe, begun, call=number)["signal"] for number in moments]
@@ -144,6 +149,7 @@ def test_killed_at_seeded_moments(clean: Clean, begun: Path, drivers: Drivers) -
 # --- Ray --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_workers_killed_in_iterations(
     clean: Clean, begun: Path, tmp_path: Path, on_ray: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,37 +159,41 @@ def test_workers_killed_in_iterations(
     for point, times in Counter(clean.points).items():
         if point.startswith("step:") and times == 1:
             groups.setdefault(point.split(":")[2], []).append(point)
-    assert {"pool", "level-1", "cells", "leaves-cells"} <= set(groups)
+    by_cells = {"leaves-cells", "leaves stored", "centroids_2-cells"}
+    assert {"pool", *(by_cells if "cells" in clean.fits else ("level-1", "cells"))} <= set(groups)
     chosen = [points[len(points) // 2] for points in groups.values()]
     with deaths(on_ray, chosen, tmp_path):
         run(load(clean.recipe), str(begun), engine=on_ray)
     workspaces.assert_same(clean.done, begun)
 
 
+@pytest.mark.long
 def test_driver_killed_under_ray(
     clean: Clean, begun: Path, drivers: Drivers, on_ray: Any, on_this_ray: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(core, "LEAST_PART_ROWS", PART_ROWS)
-    first = len(saved(clean.done)["tree"])
+    fit = clean.fits[0]
+    first = len(saved(clean.done)[fit])
     point = clean.checkpoints(":published")[first // 2 - 1]
     kill = {"CURATE_FAULT_KILL": point, "RAY_ADDRESS": on_this_ray}
     said = go(drivers, clean.recipe, begun, engine="ray", environment=kill)
     assert said["signal"] == signal.SIGKILL
     run(load(clean.recipe), str(begun), engine=on_ray)
     numbers = range(first // 2 + 1, first + 1)
-    assert saved(begun)["tree"] == [("resumed", first // 2), *(("checkpoint", number) for number in numbers)]
+    assert saved(begun)[fit] == [("resumed", first // 2), *(("checkpoint", number) for number in numbers)]
     workspaces.assert_same(clean.done, begun)
 
 
 # --- parts of the size they have --------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_the_same_bytes_anywhere(memory: Path, workspace: Path, on_ray: Any) -> None:
     """Two parts: with one thread and two, in this process and with Ray's workers."""
     made = stages(
         {"rows": 33_000, "shard_rows": 5_500},
         tree={"levels": [100, 20], "rounds": 1},
-        cells={"op": "cluster.fit", "from": "embed", "levels": [100, 20], "cells": 8, "rounds": 1, "threads": 1},
+        cells={"op": "cluster.fit", "from": "embed", "levels": [100, 20], "cells": [8, 3], "rounds": 1, "threads": 1},
         clusters=None,
         meanings={"level": 1, "eps": 0.002},
     )
@@ -192,7 +202,7 @@ def test_the_same_bytes_anywhere(memory: Path, workspace: Path, on_ray: Any) -> 
     shutil.rmtree(workspace / "runs")
     done = []
     for threads, engine in ((1, "local"), (2, "local"), (1, on_ray)):
-        for name in FITS:
+        for name in (name for fits in FITS.values() for name in fits):
             made[name] = {**made[name], "threads": threads}
         recipe = write_recipe(workspace.with_suffix(".yaml"), made)
         done.append(workspace.with_name(f"{threads}-{len(done)}"))

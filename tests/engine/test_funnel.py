@@ -7,10 +7,10 @@ from pathlib import Path
 
 from rich.console import Console
 
+from curate.cli.tables import funnel
 from curate.core.storage import open_storage
 from curate.engine.context import Options
 from curate.engine.record.diff import diff
-from curate.engine.record.funnel import funnel
 from curate.engine.record.runs import Run
 from curate.engine.run import run
 from tests.engine import derived, experiment, toys

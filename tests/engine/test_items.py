@@ -154,7 +154,9 @@ def test_a_report_sees_items(workspace: Path) -> None:
 def test_explain_names_items(workspace: Path) -> None:
     carried(workspace)
     found = latest(open_workspace(str(workspace), create=False), None)
-    table = next(iter(found.storage.read_table(f"{found.outputs['pick']['base']}/buckets/000000.parquet").to_batches()))
+    table = next(
+        iter(found.storage.read_table(f"{found.outputs['pick']['base']}/rows/000000-0000.parquet").to_batches())
+    )
     row = next(r for r in table.to_pylist() if r["copies"] and r["item"] == "2")
     facts = next(facts for name, _, facts in explain(found, row["key"]) if name == "pick")
     assert facts["reject"] is None and facts["items"][-1].startswith("2: ") and facts["copies"] >= 2

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from curate.core.storage import Storage
 from curate.engine.run import run
-from tests.core.object_store import new_bucket, serve
+from tests.core.object_store import new_bucket
 from tests.engine import toys, workspaces
-
-
-@pytest.fixture(scope="module")
-def object_store() -> Iterator[Any]:
-    with serve() as client:
-        yield client
 
 
 def mirror(storage: Storage, folder: Path) -> Path:

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from curate.core.pipeline import Pipeline
-from curate.core.storage import open_storage
+from curate.core.storage import Storage, open_storage
 from curate.engine import shuffle
-from curate.engine.backends import HOW
-from curate.engine.backends.local import LocalBackend
 from curate.engine.context import Options
 from curate.engine.run import Result, run
+from curate.engine.scheduler import Call
+from curate.engine.units import pack as packing
+from curate.engine.units import select as selecting
 from tests.engine import toys, workspaces
 
 
@@ -82,30 +83,87 @@ def named(*stages: toys.Stage) -> Pipeline:
     return made.check()
 
 
-class Weighed(LocalBackend):
-    """Notes the size of what would travel."""
+def heaviest(workspace: Path, **changes: Any) -> dict[str, int]:
+    """Bytes of the largest payload of each function in a run."""
+    sizes: dict[str, int] = {}
+    put = Call.put
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.sizes: dict[str, int] = {}
+    def weighed(call: Call, payload: Any) -> Any:
+        name = call.function.__name__
+        sizes[name] = max(len(pickle.dumps(payload)), sizes.get(name, 0))
+        return put(call, payload)
 
-    def map(self, function: Any, payloads: Any, resources: Any, how: Any = HOW) -> Any:
-        for payload in payloads:
-            size = len(pickle.dumps(payload))
-            self.sizes[function.__name__] = max(size, self.sizes.get(function.__name__, 0))
-        return super().map(function, payloads, resources, how)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Call, "put", weighed)
+        for name, value in (("STRETCH_ROWS", 8), ("STRETCH_SHARDS", 4)):
+            patch.setattr(shuffle, name, value)
+        run(toys.pipeline(**changes), str(workspace), options=Options(task_rows=2))
+    return sizes
+
+
+STEPS = {"select_scatter", "select_plan", "select_pick", "select_gather"}
+STEPS |= {"pack_scatter", "pack_order", "pack_shard", "pack_index", "pack_finish"}
 
 
 def test_a_task_is_as_small_in_a_large_pool(workspace: Path) -> None:
-    """Only the search for repeated keys carries the list of the pool's shards."""
-    sizes = []
-    for rows in (20, 200):
-        backend = Weighed()
-        pipeline = toys.pipeline(pool__rows=rows, pool__shard_rows=2)
-        run(pipeline, str(workspace), engine=backend, options=Options(task_rows=2))
-        sizes.append(backend.sizes)
-    grown = {name: sizes[1][name] - size for name, size in sizes[0].items()}
-    assert {name for name, more in grown.items() if more > 3000} == {"find_repeats", "reduce_finish"}
+    """Tasks carry the shards that they read, not the pool's list."""
+    few, many = (heaviest(workspace, pool__rows=rows, pool__shard_rows=2) for rows in (20, 80))
+    assert few.keys() >= STEPS
+    assert {name for name in STEPS if many[name] > few[name] + 1000} == set()
+
+
+class Counted:
+    """Storage operations on paths with a word in them."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.paths: list[str] = []
+        for name in ("read", "read_range", "read_table", "open", "publish", "list", "exists"):
+            patch.setattr(Storage, name, self.noting(getattr(Storage, name)))
+
+    def noting(self, method: Any) -> Any:
+        def noted(storage: Storage, path: str, *arguments: Any, **options: Any) -> Any:
+            self.paths.append(path)
+            return method(storage, path, *arguments, **options)
+
+        return noted
+
+    def of(self, *words: str) -> int:
+        return sum(any(word in path for word in words) for path in self.paths)
+
+
+def test_selection_and_pack_take_eight_operations_a_shard(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pools so large that buckets grow with the rows; of the pack, members and tars are apart: they are of samples."""
+    for name, value in (("LEAST_ROWS", 8), ("MOST_ROWS", 8), ("STRETCH_ROWS", 1)):
+        monkeypatch.setattr(shuffle, name, value)
+    monkeypatch.setattr(packing, "RANGE_ROWS", 8)
+    for shards in (8, 32):
+        made = Pipeline().add("pool", toys.Numbers(namespace=f"toys{shards}", rows=shards * 8, shard_rows=8))
+        made.add("bright", toys.Brightness(), "pool").add("parity", toys.Parity(units=8 * shards), "bright")
+        made.add("even", toys.Even(each=1), "parity")
+        made.add("dataset", toys.PlainPack(shard_rows=1000), "even")
+        with pytest.MonkeyPatch.context() as patch:
+            counted = Counted(patch)
+            run(made.check(), str(workspace))
+        assert counted.of("selections/") <= 8 * shards + 30, shards
+        assert counted.of("work/ranks/", "work/order/") <= 8 * shards + 30, shards
+
+
+@pytest.mark.parametrize("folder", ["selections", "datasets"])
+def test_an_interrupted_build_uses_what_is_there(workspace: Path, monkeypatch: pytest.MonkeyPatch, folder: str) -> None:
+    for module in (selecting, packing):
+        monkeypatch.setattr(module, "tidy", lambda *_: None)
+    for name, value in (("LEAST_ROWS", 8), ("STRETCH_ROWS", 4)):
+        monkeypatch.setattr(shuffle, name, value)
+    whole = run(toys.pipeline(), str(workspace))
+    before, kept = workspaces.times(workspace), workspaces.files(workspace, folder)
+    for manifest in workspace.glob(f"{folder}/*/*/manifest.json"):
+        manifest.unlink()
+    again = run(toys.pipeline(), str(workspace))
+    after = workspaces.times(workspace)
+    work = {name for name in before if name.startswith(folder) and ("work/" in name or name.endswith(".tar"))}
+    rewritten = {name for name in work if after[name] != before[name]}
+    assert len(work) > 5 and {name for name in rewritten if "work/index/" not in name} == set()
+    assert workspaces.files(workspace, folder) == kept and again.ledger == whole.ledger
 
 
 def test_copies_lie_apart_in_the_order(workspace: Path) -> None:

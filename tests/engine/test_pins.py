@@ -18,6 +18,7 @@ from curate.engine.record import pins
 from curate.engine.record.gc import alone, collect, unreachable
 from curate.engine.record.runs import Run
 from curate.engine.run import Result, run
+from curate.engine.scheduler import Scheduler
 from tests.engine import toys, workspaces
 
 
@@ -101,7 +102,7 @@ def test_a_report_sees_it(workspace: Path, storage: Storage, first: Result) -> N
 
 def test_a_plan_knows_it(workspace: Path, storage: Storage, first: Result) -> None:
     made = growing(16, "pin:mean").check()
-    steps = plan(made, storage, Options(), LocalBackend(), preflight(made, storage))
+    steps = plan(made, storage, Options(), Scheduler(LocalBackend()), preflight(made, storage))
     found = {step.stage: (step.how, step.needed, step.compute, step.certainty) for step in steps}
     assert found["brighter"] == ("pass", 16, 0, EXACT)
 

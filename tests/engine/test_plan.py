@@ -19,6 +19,7 @@ from curate.engine.context import Options
 from curate.engine.plan import ESTIMATED, EXACT, SAMPLE, UNKNOWN, Step, plan, table
 from curate.engine.preflight import preflight
 from curate.engine.run import Result, run
+from curate.engine.scheduler import Scheduler
 from tests.engine import derived, experiment, toys
 from tests.engine.experiment import IMAGES, SHARD_ROWS
 from tests.engine.test_items import Words
@@ -31,7 +32,7 @@ def planned(pipeline: Pipeline, workspace: Path, *, exact: bool = False) -> dict
     """The plan by stage; the workspace stays as it was, to the byte and to the nanosecond."""
     storage = open_workspace(str(workspace))
     before = everything(workspace)
-    steps = plan(pipeline.check(), storage, Options(), LocalBackend(), preflight(pipeline, storage), exact)
+    steps = plan(pipeline.check(), storage, Options(), Scheduler(LocalBackend()), preflight(pipeline, storage), exact)
     assert everything(workspace) == before
     return {step.stage: step for step in steps}
 

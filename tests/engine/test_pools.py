@@ -22,6 +22,7 @@ from curate.engine.plan import plan
 from curate.engine.preflight import preflight
 from curate.engine.record.runs import Run
 from curate.engine.run import Result, run
+from curate.engine.scheduler import Scheduler
 from tests.engine import toys, workspaces
 
 
@@ -168,7 +169,7 @@ def test_portions_alike_are_one_shard_and_its_refused_twin(workspace: Path) -> N
 def planned(pipeline: Pipeline, workspace: Path) -> list[tuple[str, int | None]]:
     """What each stage would do, and of how many rows."""
     storage, options = open_workspace(str(workspace)), Options()
-    steps = plan(pipeline, storage, options, LocalBackend(), preflight(pipeline, storage))
+    steps = plan(pipeline, storage, options, Scheduler(LocalBackend()), preflight(pipeline, storage))
     return [(step.how, step.compute) for step in steps]
 
 

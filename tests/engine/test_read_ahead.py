@@ -65,12 +65,13 @@ def test_results_are_the_same_however_little_room_there_is(
     """A picture of the toys has 246 bytes: with room for 1 it goes alone."""
     most, take = 0, ahead.Room.take
 
-    def watched(self: ahead.Room, size: int) -> None:
+    def watched(self: ahead.Room, size: int) -> bool:
         nonlocal most
-        take(self, size)
+        taken = take(self, size)
         most = max(most, self._taken)
+        return taken
 
-    monkeypatch.setattr(ahead, "AHEAD_BYTES", room)
+    monkeypatch.setattr(ahead, "ROOM", ahead.Room(room))
     monkeypatch.setattr(ahead.Room, "take", watched)
     pipeline = toys.chain(toys.Brightness(), broken=7, rows=30)
     run(pipeline, str(workspace))

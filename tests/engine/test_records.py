@@ -7,15 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from curate.core import tombstones
+from curate.core import lease, tombstones
 from curate.core.errors import BudgetError, CorruptError, InputError
 from curate.core.storage import Storage, open_storage
 from curate.engine.context import Options
+from curate.engine.record import events as told
 from curate.engine.record.affected import affected_datasets
 from curate.engine.record.diff import diff
-from curate.engine.record.events import Events, read_events
+from curate.engine.record.events import Events, follow_events, read_events
 from curate.engine.record.explain import explain
 from curate.engine.record.runs import Run, latest, list_runs
+from curate.engine.record.status import LaneRate, status_of
 from curate.engine.run import Result, run
 from tests.engine import toys
 
@@ -146,3 +148,72 @@ def test_events_are_segments_in_order(tmp_path: Path) -> None:
     events.flush()
     assert sorted(storage.list("runs/run/events")) == ["000001.jsonl", "000002.jsonl", "000003.jsonl"]
     assert [event["number"] for event in read_events(storage, "run")] == [0, 1, 2, 3, 4]
+
+
+def test_of_progress_a_segment_keeps_the_newest(tmp_path: Path) -> None:
+    storage = Storage(str(tmp_path))
+    events = Events(storage, "run")
+    for rows in range(5):
+        events.emit("progress", stage="a", lane="cpu", rows=rows)
+        events.emit("progress", stage="a", lane="gpu", rows=10 * rows)
+        events.emit("failure", number=rows)
+    events.flush()
+    found = read_events(storage, "run")
+    assert [event["number"] for event in found if event["event"] == "failure"] == [0, 1, 2, 3, 4]
+    assert [(e["lane"], e["rows"]) for e in found if e["event"] == "progress"] == [("cpu", 4), ("gpu", 40)]
+
+
+def test_progress_of_a_long_run_comes_more_seldom(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A quarter of a day of progress; what else happens is written down in two seconds all the same."""
+    now = 1000.0
+    monkeypatch.setattr(told.time, "monotonic", lambda: now)
+    storage = Storage(str(workspace))
+    events = Events(storage, "run")
+    for _ in range(10_800):
+        now += 2.0
+        events.emit("progress", stage="a", lane="cpu", rows=int(now))
+    assert 400 < len(storage.list("runs/run/events")) < 800
+    before = len(storage.list("runs/run/events"))
+    events.emit("failure", number=1)
+    now += 2.1
+    events.emit("progress", stage="a", lane="cpu", rows=1)
+    assert len(storage.list("runs/run/events")) == before + 1
+
+
+def test_events_can_be_followed(tmp_path: Path) -> None:
+    storage = Storage(str(tmp_path))
+    events = Events(storage, "run")
+    looks = 0
+
+    def ended() -> bool:
+        nonlocal looks
+        looks += 1
+        events.emit("look", number=looks)
+        events.flush()
+        return looks == 3
+
+    found = follow_events(storage, "run", ended, poll_seconds=0.0)
+    assert [event["number"] for event in found] == [1, 2, 3]
+
+
+def test_the_status_of_a_run_under_way(workspace: Path) -> None:
+    run(toys.chain(toys.Brightness(), toys.Light()), str(workspace), run_id="one")
+    storage = open_storage(str(workspace))
+    for path in ("runs/one/result.json", "runs/one/events"):
+        storage.remove(path)
+    events = Events(storage, "one")
+    events.emit("build", stage="stage_1", base="x", path="", mask="")
+    events.emit("step", stage="stage_1 + stage_2", rows=10, total=40, text="", rows_per_s=5.0, left_seconds=6.0)
+    events.emit("progress", stage="stage_1", lane="gpu", rows=8, rows_per_s=4.0, bytes_per_s=1e6, busy=0.9)
+    events.emit("progress", stage="stage_1", lane="cpu", rows=2, rows_per_s=1.0)
+    events.emit("progress", stage="pool", done=0.5, text="half of it")
+    events.flush()
+    status = status_of(Run.load(storage, "one"))
+    pool, one, two = status.stages
+    assert status.state == "killed" and {stage.state for stage in status.stages} == {"unfinished"}
+    assert (pool.text, pool.total) == ("50%, half of it", None)
+    assert (one.rows, one.total, two.rows, two.total) == (10, 40, 10, 40)
+    assert one.lanes == (LaneRate("cpu", 2, 1.0), LaneRate("gpu", 8, 4.0, 1e6, 0.9))
+    with lease.hold(storage, "runs/one", lambda: False):
+        one = status_of(Run.load(storage, "one")).stages[1]
+    assert (one.state, one.left_seconds) == ("running", 6.0)

@@ -18,6 +18,7 @@ from curate.core.pipeline import Pipeline
 from curate.core.storage import Storage, open_storage
 from curate.engine.backends.local import LocalBackend
 from curate.engine.context import Context, Options
+from curate.engine.passes import answers
 from curate.engine.record import gc
 from curate.engine.run import Result, run
 from tests.engine import toys, workspaces
@@ -77,6 +78,7 @@ def test_answers_outlive_the_tables_that_they_were_first_in(
         return read(storage, folder, shard, number, columns)
 
     monkeypatch.setattr(facts, "read", counted)
+    monkeypatch.setattr(answers, "_memory", answers._Memory())  # as in another process
     result = run(dear(namespace="two", shard_rows=shard_rows), str(workspace))
     assert work(result) == dict.fromkeys(DEAR, (0, IMAGES))
     assert gone & asked.keys() and max(asked.values()) <= 2, asked.most_common(6)

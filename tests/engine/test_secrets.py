@@ -22,6 +22,7 @@ from curate.core.pipeline import Pipeline
 from curate.engine.backends.isolated import run_isolated
 from curate.engine.backends.local import LocalBackend
 from curate.engine.preflight import check_secrets
+from curate.engine.scheduler import Scheduler
 from tests.e2e.commands import Said, curate
 from tests.engine import toys, workspaces
 
@@ -173,9 +174,9 @@ def test_the_check_names_stage_and_parameter(monkeypatch: pytest.MonkeyPatch, tm
     pipeline = Pipeline().add("pool", toys.Numbers(namespace="toys"))
     pipeline.add("sign", Sign(key=Secret(f"file:{tmp_path}/key")), "pool")
     with pytest.raises(PreflightError, match=r"^pipeline: sign\.key: file:.*/key: the file cannot be read \(No such"):
-        check_secrets(pipeline, LocalBackend())
+        check_secrets(pipeline, Scheduler(LocalBackend()))
     (tmp_path / "key").write_text("x")
-    check_secrets(pipeline, LocalBackend())
+    check_secrets(pipeline, Scheduler(LocalBackend()))
 
 
 def test_a_value_on_the_command_line_is_refused(written: Path, workspace: Path) -> None:

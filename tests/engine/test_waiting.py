@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,6 @@ import pytest
 from curate.core import lease
 from curate.core.errors import DrainedError
 from curate.core.storage import open_storage
-from curate.engine.backends.local import LocalBackend
 from curate.engine.record.runs import Run, list_runs
 from curate.engine.run import run
 from tests.engine import toys, workspaces
@@ -75,27 +75,26 @@ def test_a_run_that_waits_can_be_stopped(workspace: Path, gate: Gate, drivers: D
     assert drivers.end()["error"] is None
 
 
-def test_sigterm_commits_what_is_under_way_and_stops(
-    workspace: Path, gate: Gate, clean: Path, drivers: Drivers
-) -> None:
+def test_sigterm_saves_what_is_computed_and_stops(workspace: Path, gate: Gate, clean: Path, drivers: Drivers) -> None:
     changes = {"dear__gate": str(gate.folder)}
     driver = drivers.start(workspace, changes=changes)
     gate.wait()
     os.kill(driver, signal.SIGTERM)
     gate.open()
-    assert drivers.end()["error"] == "stopped with 3 tasks to do; the same command resumes from there"
-    assert len(list(workspace.glob("facts/toy.parity/*/*/*"))) == 1
+    assert drivers.end()["error"] == "stopped with 4 tasks to do; the same command resumes from there"
+    assert len(list(workspace.glob("facts/toy.costly/*/*/*/*.parquet"))) == 1
     storage = open_storage(str(workspace))
     assert Run.load(storage, list_runs(storage)[-1]).state == "stopped" and storage.list("leases") == {}
     assert drivers.run(workspace, changes=changes)["error"] is None
     workspaces.assert_same(clean, workspace)
 
 
-def test_a_draining_backend_starts_nothing(workspace: Path) -> None:
-    backend = LocalBackend()
-    backend.draining.set()
-    with pytest.raises(DrainedError, match="stopped before pool; the same command resumes from there"):
-        run(toys.pipeline(), str(workspace), engine=backend)
+def test_a_run_that_is_stopped_at_once_starts_nothing(workspace: Path) -> None:
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(DrainedError, match=r"^stopped.*; the same command resumes from there$"):
+        run(toys.pipeline(), str(workspace), stop=stop)
+    assert not list(workspace.glob("pools/**/manifest.json"))
 
 
 def test_an_output_is_taken_over_from_a_run_that_was_killed(

@@ -61,7 +61,7 @@ def facts(workspace: str | Path, op: str = "*") -> dict[str, dict[str, list[dict
     root = Path(workspace) / "facts"
     found: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for folder in sorted(root.glob(f"{op}/*/*")):
-        if folder.name not in ("index", "removed"):
+        if folder.name not in ("index", "log", "removed"):
             names = [str(path.relative_to(folder)) for path in folder.rglob("*.parquet")]
             tables = {shard: f"{shard}/{number:06d}.parquet" for shard, number in sorted(latest(names).items())}
             rows = {shard: pq.read_table(folder / file).to_pylist() for shard, file in tables.items()}

@@ -5,31 +5,44 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
 from curate.core.contracts import Batch
 from curate.core.errors import CurateError
+from curate.core.group import MemoryGroup
+from curate.core.hashing import key_words
+from curate.core.stretches import as_bytes, shard_index, shard_word
 from curate.image.duplicate_members import DropDuplicates, DuplicateMembers
+from curate.image.duplicates import KINDS
+from tests.core.stored import Stored
 
 KEYS = [f"{row:032x}" for row in range(6)]
 
 
-def sets(summary: str, **kinds: tuple[int, int]) -> dict[str, Any]:
-    """kind -> (row, its keeper's row); keepers are added."""
-    rows = {row: (keeper, kind) for kind, (row, keeper) in kinds.items()}
-    rows |= {keeper: (keeper, "keeper") for keeper, _ in list(rows.values())}
-    lines = [{"key": KEYS[row], "keeper": KEYS[keeper], "kind": kind} for row, (keeper, kind) in rows.items()]
-    schema = pa.schema([(name, pa.string()) for name in ("key", "keeper", "kind")])
-    return {"duplicates": pa.Table.from_pylist(lines, schema=schema), "summary": {summary: len(kinds)}}
+def sets(summary: str, **kinds: tuple[int, int]) -> Stored:
+    """kind -> (row, its keeper's row); keepers are added. All rows are of one stretch, in a shard called `known`."""
+    rows = {row: (keeper, KINDS.index(kind)) for kind, (row, keeper) in kinds.items()}
+    rows |= {keeper: (keeper, 0) for keeper, _ in list(rows.values())}
+    words = key_words(KEYS)
+    order = sorted(rows)
+    members = {
+        "key": as_bytes(words[order]),
+        "keeper": as_bytes(words[[rows[row][0] for row in order]]),
+        "kind": np.array([rows[row][1] for row in order], dtype=np.int8),
+    }
+    group = MemoryGroup([{"shard": np.array([shard_word("known")]), **{n: a[:0] for n, a in members.items()}}])
+    group._stored["members"] = {0: members}
+    return Stored({"shards": shard_index(group), "summary": {summary: len(kinds)}}, group)
 
 
 FOUND = sets("exact_duplicates", exact=(2, 4), near=(5, 4))
 SEMANTIC = sets("semantic_duplicates", semantic=(2, 5))
 
 
-def members(artifact: dict[str, Any], keys: list[str] = KEYS, **parameters: Any) -> pa.Table:
+def members(artifact: Stored, keys: list[str] = KEYS, **parameters: Any) -> pa.Table:
     stage = DuplicateMembers(**parameters)
     before = stage.schema()
     stage.setup({"sets": artifact})
@@ -91,6 +104,11 @@ def test_what_would_reject_nothing_is_an_error(reject: str) -> None:
     says = f"reject: '{reject}' rejects nothing, since the sets of 'duplicate_kind' are semantic; write semantic"
     with pytest.raises(CurateError, match=says):
         dropped(members(SEMANTIC), reject=reject)
+
+
+def test_sets_of_an_older_version_are_refused() -> None:
+    with pytest.raises(CurateError, match=r"duplicates.members.sets: an older version .*; make them again"):
+        DuplicateMembers().setup({"sets": {"duplicates": None, "summary": {}}})
 
 
 def test_parameters() -> None:

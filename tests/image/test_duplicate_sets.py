@@ -1,71 +1,84 @@
+"""Components of graphs that lie in cells, against SciPy's; long chains take few rounds."""
+
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.image.duplicate_sets import EXACT, KEEPER, NEAR, duplicate_sets
-from curate.image.hamming import Edges, group_edges
-from tests.image.test_hamming import near_edges
+from curate.core.group import MemoryGroup
+from curate.image import duplicate_sets
+from curate.image.duplicate_edges import both_ways, by_rank, cell_of
+from curate.image.duplicate_sets import settled, store_members
+from curate.image.hamming import components
+from tests.core.stored import Stored, members
 
-ROWS = st.lists(st.tuples(st.integers(0, 4), st.integers(-1, 3), st.integers(0, 3), st.booleans()), max_size=25)
-
-
-def arrays(rows: list[tuple[int, int, int, bool]]) -> tuple[np.ndarray, ...]:
-    count = len(rows)
-    keys = np.array([f"{(i * 37) % 101:032x}" for i in range(count)], dtype="S32")
-    pixels, codes, near, comparable = (np.array([row[k] for row in rows], dtype=np.int64) for k in range(4))
-    hashes = np.zeros((count, 32), dtype=np.uint8)
-    hashes[:, 0] = near * 85  # 4 bits apart from one another
-    return keys, pixels, codes, hashes, comparable.astype(bool)
+CELLS = 3
 
 
-def reached(hashes: np.ndarray, comparable: np.ndarray, max_distance: int) -> list[Edges]:
-    where = np.flatnonzero(comparable)
-    return [(where[a], where[b]) for a, b in near_edges(hashes[where], max_distance)]
+def nodes(rows: int, seed: int = 0) -> np.ndarray:
+    """Rows of few different sizes, whose keys are in another order than they."""
+    rng = np.random.default_rng(seed)
+    words = [~rng.integers(0, 3, rows).astype(np.uint64), np.zeros(rows), rng.permutation(rows), np.arange(rows)]
+    return np.stack([word.astype(np.uint64) for word in words], axis=1)
 
 
-@given(ROWS, st.integers(-1, 3))
-def test_sets_keep_their_promises(rows: list[tuple[int, int, int, bool]], max_distance: int) -> None:
-    keys, pixels, codes, hashes, comparable = arrays(rows)
-    found = duplicate_sets(keys, pixels, [group_edges(codes)], reached(hashes, comparable, max_distance))
-    assert (keys[found.row] == np.sort(keys[found.row])).all()
-    kinds = dict(zip(found.row.tolist(), found.kind.tolist(), strict=True))
-    keepers = dict(zip(found.row.tolist(), found.keeper.tolist(), strict=True))
-
-    def same_set(i: int, j: int) -> bool:
-        return i == j or (i in keepers and keepers[i] == keepers.get(j))
-
-    def rank(i: int) -> tuple[int, bytes]:
-        return -int(pixels[i]), bytes(keys[i])
-
-    for i, (_, code, near, alike) in enumerate(rows):
-        for j, (_, code_j, near_j, alike_j) in enumerate(rows):
-            if code == code_j >= 0 or (max_distance >= 0 and alike and alike_j and near == near_j):
-                assert same_set(i, j)
-        if i not in keepers:
-            continue
-        members = [j for j in keepers if same_set(i, j)]
-        assert len(members) > 1
-        assert keepers[i] == min(members, key=rank)
-        equals = [j for j in members if code == rows[j][1] >= 0 or j == i]
-        first = min(equals, key=rank)
-        assert kinds[i] == (KEEPER if keepers[i] == i else NEAR if first == i else EXACT)
+def group(node: np.ndarray, a: np.ndarray, b: np.ndarray, loops: np.ndarray) -> MemoryGroup:
+    """Edges a - b and loops, as `found_edges` leaves them."""
+    cell, arrays = both_ways(node[a], node[b], CELLS)
+    cell = np.concatenate([cell, cell_of(node[loops], CELLS)])
+    joined = {name: np.concatenate([ends, node[loops]]) for name, ends in arrays.items()}
+    return MemoryGroup([{name: ends[cell == c] for name, ends in joined.items()} for c in range(CELLS)])
 
 
-def test_sets_are_transitive_over_both_kinds() -> None:
-    keys = np.array([c * 32 for c in "abcd"], dtype="S32")
-    hashes = np.zeros((4, 32), dtype=np.uint8)
-    hashes[1, 0], hashes[2, 0], hashes[3] = 0b1, 0b11, 255
-    codes = np.array([-1, -1, 5, 5])
-    everywhere = reached(hashes, np.ones(4, dtype=bool), 1)
-    found = duplicate_sets(keys, np.array([1, 1, 1, 9]), [group_edges(codes)], everywhere)
-    assert found.row.tolist() == [0, 1, 2, 3]
-    assert found.keeper.tolist() == [3] * 4
-    assert found.kind.tolist() == [NEAR, NEAR, EXACT, KEEPER]
+def keepers(stars: MemoryGroup, rows: int) -> dict[int, int]:
+    whole = MemoryGroup([{"key": np.empty((rows, 2))}])
+    whole._stored = stars._stored
+    store_members(stars, whole)
+    return {int(line["key"], 16): int(line["keeper"], 16) for line in members(Stored({}, stars))}
 
 
-def test_no_rows() -> None:
+EDGES = st.lists(st.tuples(st.integers(0, 29), st.integers(0, 29)), max_size=60)
+
+
+@given(EDGES, st.integers(0, 9))
+def test_every_component_becomes_a_star_around_its_first_row(edges: list[tuple[int, int]], seed: int) -> None:
+    rows, node = 30, nodes(30, seed)
+    ends = np.array([edge for edge in edges if edge[0] != edge[1]], dtype=np.int64).reshape(-1, 2)
+    stars, told = settled(group(node, ends[:, 0], ends[:, 1], np.unique(ends[:, 0])))
+    labels = components(rows, [(ends[:, 0], ends[:, 1])])
+    wanted = {}
+    for row in by_rank(node):
+        peers = [int(other) for other in by_rank(node) if labels[other] == labels[row]]
+        if len(peers) > 1:
+            wanted[int(node[row, 2])] = int(node[peers[0], 2])
+    assert keepers(stars, rows) == wanted
+    assert told["sets"] == len(set(wanted.values()))
+    assert told["exact_duplicates"] + told["near_duplicates"] == len(wanted) - told["sets"]
+
+
+@pytest.mark.parametrize("order", ["by rank", "shuffled"])
+def test_a_long_chain_takes_few_rounds(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = nodes(4096)
+    chain = by_rank(node) if order == "by rank" else np.random.default_rng(0).permutation(4096)
+    rounds: list[int] = []
+    monkeypatch.setattr(MemoryGroup, "tell", lambda self, done, text: rounds.append(1))
+    stars, told = settled(group(node, chain[:-1], chain[1:], chain[:0]))
+    assert told == {"sets": 1, "largest_set": 4096, "exact_duplicates": 0, "near_duplicates": 4095}
+    assert len(rounds) <= 16, "12 halvings of the chain"
+    assert sum(stars.rows) < 3 * 2 * 4095
+
+
+def test_no_edges() -> None:
     none = np.empty(0, np.int64)
-    found = duplicate_sets(none.astype("S32"), none, [(none, none)], [])
-    assert found.row.tolist() == []
+    stars, told = settled(group(nodes(3), none, none, none))
+    assert keepers(stars, 3) == {} and set(told.values()) == {0}
+
+
+def test_a_loop_marks_a_row_as_an_exact_copy_however_long_its_set_takes() -> None:
+    node = nodes(64)
+    chain = by_rank(node)
+    stars, told = settled(group(node, chain[:-1], chain[1:], chain[[9]]))
+    assert told["exact_duplicates"] == 1 and told["near_duplicates"] == 62
+    assert duplicate_sets._stars(stars.parts[cell_of(node[chain[[9]]], CELLS)[0]]).exact.sum() == 1

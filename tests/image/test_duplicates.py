@@ -13,9 +13,11 @@ from PIL import Image
 from curate.codec.images import decode
 from curate.core.contracts import Batch, Sample
 from curate.core.group import MemoryGroup
+from curate.image.duplicate_members import DuplicateMembers
 from curate.image.duplicates import FindDuplicates
 from curate.image.fingerprint import Fingerprint
 from tests.codec import pictures
+from tests.core.stored import Stored, members
 from tests.image.test_perceptual import blobs
 
 
@@ -52,10 +54,15 @@ def jpeg(image: Image.Image, quality: int) -> bytes:
     return buffer.getvalue()
 
 
-def found(rows: pa.Table, shards: int = 1, **parameters: Any) -> dict[str, Any]:
+def found(rows: pa.Table, shards: int = 1, **parameters: Any) -> Stored:
     stage = FindDuplicates(**parameters)
     cuts = np.linspace(0, rows.num_rows, shards + 1).astype(int)
-    return dict(stage.fit(MemoryGroup([stage.load(rows.slice(a, b - a)) for a, b in pairwise(cuts)])))
+    group = MemoryGroup([stage.load(named(rows.slice(a, b - a), f"shard {a}")) for a, b in pairwise(cuts)])
+    return Stored(stage.fit(group), group)
+
+
+def named(rows: pa.Table, shard: str) -> pa.Table:
+    return rows.replace_schema_metadata({"shard": shard})
 
 
 @pytest.fixture(scope="module")
@@ -75,8 +82,8 @@ def rows() -> pa.Table:
     )
 
 
-def as_dict(artifact: dict[str, Any]) -> dict[int, tuple[int, str]]:
-    return {int(r["key"], 16): (int(r["keeper"], 16), r["kind"]) for r in artifact["duplicates"].to_pylist()}
+def as_dict(artifact: Stored) -> dict[int, tuple[int, str]]:
+    return {int(r["key"], 16): (int(r["keeper"], 16), r["kind"]) for r in members(artifact)}
 
 
 EXPECTED = {
@@ -105,7 +112,32 @@ def test_exact_and_near_sets(rows: pa.Table, shards: int) -> None:
 
 def test_any_order_of_rows_gives_the_same_artifact(rows: pa.Table) -> None:
     shuffled = rows.take(np.random.default_rng(0).permutation(rows.num_rows))
-    assert found(shuffled)["duplicates"].equals(found(rows)["duplicates"])
+    assert members(found(shuffled)) == members(found(rows))
+
+
+@pytest.mark.parametrize("shards", [1, 3, 9])
+def test_a_map_that_knows_its_shards_looks_into_their_stretch_alone(rows: pa.Table, shards: int) -> None:
+    artifact = found(rows, shards)
+    alone, told = DuplicateMembers(), DuplicateMembers()
+    alone.setup({"sets": artifact})
+    told.setup({"sets": artifact})
+    looked: list[int] = []
+    artifact.part = lambda name, index: (looked.append(index), Stored.part(artifact, name, index))[1]  # type: ignore
+    cuts = np.linspace(0, rows.num_rows, shards + 1).astype(int)
+    for part, (a, b) in enumerate(pairwise(cuts)):
+        table = rows.slice(a, b - a).select(["key"])
+        shard = pa.array([f"shard {a}"] * (b - a)).dictionary_encode()
+        looked.clear()
+        by_shard = told.process(Batch(table.append_column("shard", shard)))
+        assert set(looked) <= {part}
+        searched = alone.process(Batch(table))
+        assert {name: column.to_pylist() for name, column in by_shard.items()} == {
+            name: column.to_pylist() for name, column in searched.items()
+        }
+        for key, kind, keeper in zip(
+            table["key"].to_pylist(), *(by_shard[f"duplicate_{n}"].to_pylist() for n in ("kind", "set")), strict=True
+        ):
+            assert (int(keeper, 16), kind) == EXPECTED.get(int(key, 16), (int(key, 16), "keeper"))
 
 
 def test_exact_only(rows: pa.Table) -> None:

@@ -6,7 +6,7 @@ import io
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -62,14 +62,25 @@ class MemoryView:
     pinned: dict[str, Manifest] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     """Keys whose bytes were asked for."""
+    read: list[int] = field(default_factory=list)
+    """First rows of the shards whose tables were read."""
 
     def columns(self) -> tuple[str, ...]:
         return tuple(name for name in TYPES if name not in self.absent)
 
-    def tables(self, names: Sequence[str]) -> Iterator[pa.Table]:
+    def tables(self, names: Sequence[str], shards: int = 0) -> Iterator[pa.Table]:
         schema = pa.schema([(name, TYPES[name]) for name in dict.fromkeys(("key", *names)) if name in self.columns()])
-        for start in range(0, max(len(self.rows), 1), self.shard_rows):
+        starts = range(0, max(len(self.rows), 1), self.shard_rows)
+        for start in starts[:: -(-len(starts) // shards)] if shards else starts:
+            self.read.append(start)
             yield pa.Table.from_pylist(self.rows[start : start + self.shard_rows], schema=schema)
+
+    def size(self) -> tuple[int, int]:
+        return max(1, -(-len(self.rows) // self.shard_rows)), len(self.rows)
+
+    def rows_of(self, keys: Sequence[str], names: Sequence[str]) -> Iterator[pa.Table]:
+        found = [row for row in self.rows if row["key"] in keys]
+        yield from replace(self, rows=found, shard_rows=len(found) + 1, read=[]).tables(names)
 
     def artifact(self, stage: str) -> Artifact:
         return self.artifacts[stage]

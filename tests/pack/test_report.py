@@ -11,8 +11,9 @@ import pytest
 from curate.core.hashing import make_key
 from curate.core.ledger import Entry
 from curate.core.registry import resolve
+from curate.pack import report_survey, report_tree, report_whole
 from curate.pack.report import ReportHtml
-from tests.pack.report_view import MemoryView, drawing, manifest, small_pool, stages_of
+from tests.pack.report_view import MemoryView, clustered_pool, drawing, manifest, small_pool, stages_of
 
 VOID = {"meta", "link", "img", "line", "br", "wbr"}
 
@@ -246,3 +247,42 @@ def test_the_page_is_bounded_whatever_the_pool():
     assert len([tag for _, tag in page.tags if (tag.get("id") or "").startswith("cluster-1-")]) == 15
     assert "85 more clusters with 2,7" in page.text
     assert "tail" in page.texts
+
+
+@pytest.fixture
+def six_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (report_survey, report_tree, report_whole):
+        monkeypatch.setattr(module, "READ_SHARDS", 6)
+
+
+def test_of_a_pool_of_many_shards_a_few_are_read(six_shards: None) -> None:
+    """Counts of stages are those of all shards, and keepers are found wherever they lie."""
+    view = small_pool()
+    whole = render(view).text
+    view.shard_rows, view.read = 10, []
+    page = render(view)
+    assert len(view.read) == 2 * 6 and len(set(view.read)) == 6
+    assert "those of 6 of 24 shards, chosen by hash (60 pictures); the other counts are of all" in page.text
+    summary = r"240 in = \d+ left out \+ \d+ selected \. Every picture is accounted for"
+    assert re.findall(summary, page.text) == re.findall(summary, whole) != []
+    gallery = r"(near duplicate|not sampled|truncated|missing file) (\w+) ([\d,]+)"
+    assert set(re.findall(gallery, page.text)) == set(re.findall(gallery, whole)) != set()
+    assert view.rows[-1]["key"] in {image.get("data-key") for image in page.all("img")}  # the keeper
+    assert "sizes of clusters" in page.text
+
+
+def test_a_selection_on_a_tree_has_counted_every_cluster(six_shards: None) -> None:
+    view = clustered_pool()
+    view.shard_rows = 10
+    scope = report_survey.scope_of(view, None, None)
+    part = report_survey.survey(view, scope, 0, 12, 24)
+    found = report_whole.whole(view, scope, part)
+    assert found.read is not None and not found.read.sizes and found.rows == 240 > part.rows
+    count = view.filled.column("count").to_numpy()
+    assert found.levels[0].before.tolist() == count.tolist()
+    assert found.levels[1].before.tolist() == count.reshape(3, 3).sum(axis=1).tolist()
+    assert found.levels[0].after.tolist() == view.filled.column("quota").to_pylist()
+    root = report_tree.choose(found.levels, [3, 3], 0)
+    there = part.levels[0].before > 0
+    assert all(there[leaf.id] for leaf in root.leaves())  # only these have pictures to show
+    assert root.before == count.sum() and "sizes of clusters" not in render(view).text

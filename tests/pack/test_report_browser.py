@@ -57,6 +57,7 @@ def test_a_cluster_opens_and_its_pictures_load(browser):
     assert wait(browser, "arguments[0].naturalWidth", pictures[0]) == 96
 
 
+@pytest.mark.long
 def test_every_picture_loads_once_all_is_open(browser):
     browser.execute_script("document.querySelectorAll('details').forEach(part => part.open = true)")
     browser.execute_script("document.querySelectorAll('img').forEach(one => one.loading = 'eager')")
@@ -64,6 +65,7 @@ def test_every_picture_loads_once_all_is_open(browser):
     assert browser.execute_script("return document.images.length") > 60
 
 
+@pytest.mark.long
 def test_a_picture_opens_with_its_facts_and_steps_to_the_next(browser):
     opener = browser.find_elements("css selector", "#kept button.open")
     browser.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", opener[0])
@@ -78,6 +80,7 @@ def test_a_picture_opens_with_its_facts_and_steps_to_the_next(browser):
     assert not viewer.is_displayed()
 
 
+@pytest.mark.long
 def test_a_link_to_a_reason_opens_it(browser):
     browser.execute_script("document.querySelectorAll('#refused details').forEach(part => part.open = false)")
     chip = browser.find_element("css selector", "#funnel a.chip")
@@ -87,6 +90,7 @@ def test_a_link_to_a_reason_opens_it(browser):
     wait(browser, "arguments[0].open", target)
 
 
+@pytest.mark.long
 def test_a_word_is_explained(browser):
     button = browser.find_element("css selector", "#balance .figures .what")
     browser.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", button)
@@ -98,6 +102,7 @@ def test_a_word_is_explained(browser):
     browser.execute_script("arguments[0].hidePopover()", note)
 
 
+@pytest.mark.long
 def test_light_and_dark_are_both_readable(browser):
     browser.execute_script("scrollTo({top: 0, behavior: 'instant'})")
     colours = set()
@@ -117,6 +122,7 @@ def luminance(colour: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
+@pytest.mark.long
 def test_a_phone_scrolls_in_one_direction(browser):
     metrics = {"width": 390, "height": 800, "deviceScaleFactor": 2, "mobile": True}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
@@ -124,5 +130,6 @@ def test_a_phone_scrolls_in_one_direction(browser):
     browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
+@pytest.mark.long
 def test_the_console_is_silent(browser):
     assert browser.get_log("browser") == []

@@ -12,6 +12,8 @@ from curate.core.contracts import Batch
 from curate.core.registry import resolve
 from tests.text.wordnets import write_wordnet
 
+pytestmark = pytest.mark.long
+
 MEGABYTE = 1_000_000
 PIECES = ["\u0f72\u0f71", "a-", ". ", "&amp;<a #"]
 """Marks out of order (quadratic for `unicodedata.normalize`), and what rules, words and sentences are told by."""

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from curate.cli_text import _change, printable
+from curate.cli.text import _change, printable
 from tests.e2e.commands import curate
 
 

@@ -17,6 +17,7 @@ from curate.core.hashing import make_key, ranks
 from curate.text import duplicates
 from curate.text.duplicates import DropTextDuplicates, FindTextDuplicates, TextCopies
 from curate.text.duplicates_kernels import normalised
+from tests.core.stored import Stored
 
 SAME = [
     ("A Dog!", "a  dog"),
@@ -77,20 +78,31 @@ def table(texts: list[str | None], start: int = 0) -> pa.Table:
     return pa.table({"key": keys, "text": pa.array(texts, pa.string())})
 
 
-def found(texts: list[str | None], cuts: tuple[int, ...] = (), **parameters: Any) -> Artifact:
+def found(texts: list[str | None], cuts: tuple[int, ...] = (), **parameters: Any) -> Stored:
+    """Each stretch of rows is a shard of its own: `shard 0`, `shard 1` ..."""
     stage = FindTextDuplicates(**parameters)
     whole = table(texts)
     edges = [0, *cuts, len(texts)]
-    return stage.fit(MemoryGroup([stage.load(whole.slice(a, b - a)) for a, b in pairwise(edges)]))
+    shards = [
+        whole.slice(a, b - a).replace_schema_metadata({"shard": f"shard {number}"})
+        for number, (a, b) in enumerate(pairwise(edges))
+    ]
+    group = MemoryGroup([stage.load(shard) for shard in shards])
+    return Stored(stage.fit(group), group)
 
 
-def told(texts: list[str | None], artifact: Artifact, **parameters: Any) -> pa.Table:
-    """`text_count` and `text_copy` of each row."""
+def told(texts: list[str | None], artifact: Artifact, cuts: tuple[int, ...] | None = None, **parameters: Any) -> Any:
+    """`text_count` and `text_copy` of each row; with `cuts`, the Map is told the rows' shards."""
     stage = TextCopies(**parameters)
     before = stage.schema()
     stage.setup({"sets": artifact})
     assert stage.schema().equals(before) and not stage.schema().equals(before, check_metadata=True)
-    return pa.table(stage.process(Batch(table(texts))), schema=stage.schema())
+    whole = table(texts)
+    if cuts is not None:
+        edges = [0, *cuts, len(texts)]
+        shards = [f"shard {number}" for number, (a, b) in enumerate(pairwise(edges)) for _ in range(b - a)]
+        whole = whole.append_column("shard", pa.array(shards, pa.string()).dictionary_encode())
+    return pa.table(stage.process(Batch(whole)), schema=stage.schema())
 
 
 def dropped(texts: list[str | None], artifact: Artifact, copies: int = 1) -> list[str | None]:
@@ -110,6 +122,7 @@ def test_sets_and_what_stays() -> None:
         "surplus": 3,
         "largest": 3,
         "made": {"column": "text", "punctuation": False, "digits": True, "keepers": 2},
+        "buckets": 1,
     }
     columns = told(TEXTS, artifact)
     assert columns["text_count"].to_pylist() == [3, None, 3, None, 2, 3, 2, 1, 1]
@@ -144,6 +157,8 @@ def test_however_rows_are_cut(texts: list[str | None], data: st.DataObject) -> N
     cuts = tuple(sorted(data.draw(st.lists(st.integers(0, len(texts)), max_size=3))))
     whole, parts = found(texts, keepers=2), found(texts, cuts, keepers=2)
     assert whole["texts"].equals(parts["texts"]) and whole["summary"] == parts["summary"]
+    by_shard = told(texts, parts, cuts)
+    assert by_shard.equals(told(texts, parts)) and by_shard.equals(told(texts, whole))
     counts, reasons = told(texts, whole)["text_count"].to_pylist(), dropped(texts, whole, copies=2)
     truth = Counter(normalised(text) for text in texts if text)
     assert counts == [truth[normalised(text)] if text else None for text in texts]
@@ -155,7 +170,41 @@ def test_many_buckets_are_the_same_as_one(monkeypatch: pytest.MonkeyPatch) -> No
     texts: list[str | None] = [f"text {number % 50}" for number in range(200)]
     one = found(texts)
     monkeypatch.setattr(duplicates, "BUCKET_ROWS", 16)
-    assert found(texts, (20, 150))["texts"].equals(one["texts"])
+    many = found(texts, (20, 150))
+    assert many["summary"]["buckets"] > 1 and many["texts"].equals(one["texts"])
+    for cuts in ((20, 150), None):
+        assert told(texts, many, cuts).equals(told(texts, one))
+    monkeypatch.setattr(duplicates, "LISTED", 5)
+    assert found(texts, (20, 150))["texts"].equals(one["texts"].slice(0, 5))
+
+
+def test_rows_that_the_sets_have_not_seen_are_found_by_their_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a shard that the sets know, and in one that they do not."""
+    monkeypatch.setattr(duplicates, "BUCKET_ROWS", 2)
+    texts: list[str | None] = ["a", "b", "b", "c", "d", "d", "d", "e"]
+    artifact = found(texts, (3,), keepers=2)
+    more: list[str | None] = [*texts, "D!", "new", "b"]
+    for cuts in ((3,), (3, 8), None):
+        rows = told(more, artifact, cuts)
+        assert rows["text_count"].to_pylist() == [1, 2, 2, 1, 3, 3, 3, 1, 3, 1, 2]
+        assert rows["text_copy"].to_pylist()[8:] == [3, 1, 3]
+        assert rows.slice(0, 8).equals(told(texts, artifact, (3,)))
+
+
+def test_a_row_is_looked_up_in_the_stretch_of_its_shard_alone() -> None:
+    artifact = found(["a", "b", "b", "c", "d", "d"], (3,))
+    looked: set[tuple[str, int]] = set()
+    artifact.part = lambda name, index: (looked.add((name, index)), Stored.part(artifact, name, index))[1]  # type: ignore
+    stage = TextCopies()
+    stage.setup({"sets": artifact})
+    shard = pa.array(["shard 1"] * 3).dictionary_encode()
+    stage.process(Batch(table(["c", "d", "d"], 3).append_column("shard", shard)))
+    assert looked == {("counts", 1), ("named", 1)}
+
+
+def test_sets_of_an_older_version_are_refused() -> None:
+    with pytest.raises(CurateError, match=r"text.copies.sets: an older version .*; make them again"):
+        TextCopies().setup({"sets": {"summary": {"made": {"column": "text"}}}})
 
 
 def test_a_pool_without_texts() -> None:

@@ -166,6 +166,7 @@ def reader(real: Path) -> Any:  # noqa: F811
     nltk.data.path.pop(0)
 
 
+@pytest.mark.long
 def test_lemmas_and_senses_are_nltks(reader: Any) -> None:
     assert reader.get_version() == "3.0"
     words = {word for text in alt_texts()[:500] for word in normalised(text).split()}

@@ -2,6 +2,7 @@
 
 Source   plan() -> portions, read(portion) -> samples             a pool
 Map      process(batch) -> as many rows of new columns            facts
+AsyncMap request(row) -> request, answer(request, client)         facts that an endpoint answers
 Filter   keep(table) -> a reason or null per row, or per item     a mask
 Derive   children(sample) -> samples made out of it               a derived pool
 Reduce   partial(table) -> state, merge(states), finish(state)    an artifact
@@ -11,6 +12,7 @@ Pack     write(row, bytes, tar)                                   a dataset
 Report   render(view) -> files                                    an artifact that people look at
 """
 
+from curate.core.contracts.async_map import AsyncMap, Client, NoAnswer
 from curate.core.contracts.derive import Child, Derive
 from curate.core.contracts.filter import Filter
 from curate.core.contracts.fit import Fit
@@ -34,7 +36,7 @@ from curate.core.contracts.stage import (
 from curate.core.secrets import Secret
 
 __all__ = [
-    "PLAIN_NAME", "Artifact", "Batch", "Child", "Derive", "Filter", "Fit", "Incoming", "Map", "Pack", "Packed",
-    "Portion", "Reduce", "Report", "Resources", "Runtime", "Sample", "Secret", "Select", "Source", "Stage", "Table",
-    "is_runtime", "is_semantic", "kind_of",
+    "PLAIN_NAME", "Artifact", "AsyncMap", "Batch", "Child", "Client", "Derive", "Filter", "Fit", "Incoming", "Map",
+    "NoAnswer", "Pack", "Packed", "Portion", "Reduce", "Report", "Resources", "Runtime", "Sample", "Secret", "Select",
+    "Source", "Stage", "Table", "is_runtime", "is_semantic", "kind_of",
 ]  # fmt: skip

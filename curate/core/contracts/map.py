@@ -75,6 +75,9 @@ class Map(Stage):
     and to be saved while a shard is under way."""
     batch_rows: ClassVar[int] = 128
     """Rows of a batch."""
+    by_shard: ClassVar[bool] = False
+    """Whether the batch's table has a column `shard` too, with the id of each row's shard: for looking up what a Fit
+    has stored by stretch of shards (curate.core.stretches)."""
 
     def reads(self) -> tuple[str, ...]:
         """Columns of the pool's table or of upstream stages; `key` is always there."""

@@ -11,7 +11,12 @@ from curate.core.contracts.stage import Artifact, Stage, Table
 
 
 class Reduce(Stage):
-    """A global fact. States are tables, so that they can lie in files and be looked at."""
+    """A global fact. States are tables, so that they can lie in files and be looked at.
+
+    The engine merges them as a tree, in workers: `merge` gets the states of consecutive shards, or what it has made of
+    consecutive stretches of shards, some dozens at a time. So it must be associative over stretches: what comes out of
+    merging all at once, `finish` must also make of merged parts. A state must not grow with the pool, or stay far below
+    it: one worker holds the last one."""
 
     kind: ClassVar[str] = ""
     """What other stages' ports call this artifact."""
@@ -29,7 +34,8 @@ class Reduce(Stage):
         raise NotImplementedError
 
     def merge(self, states: Iterator[Table]) -> Table:
-        """States in shard order -> one state."""
+        """States of consecutive shards or stretches, in order -> one state. Keep what adds up apart: sums and counts,
+        never a mean; of what is sampled or cut off, as much as a whole pool's state may hold."""
         return pa.concat_tables(list(states))
 
     def finish(self, state: Table) -> Artifact:

@@ -48,6 +48,11 @@ class Resources:
     remote: bool = False
     """It waits for an endpoint: many of its units fit on one CPU."""
 
+    @property
+    def lane(self) -> str:
+        """The pool of workers that it runs in: `gpu`, `remote` or `cpu`."""
+        return "gpu" if self.gpus else "remote" if self.remote else "cpu"
+
 
 class Stage(BaseModel):
     """Common to all contracts. `op` names the stage in recipes; `version` rises when its output changes."""
@@ -88,6 +93,11 @@ class Stage(BaseModel):
 
     def resources(self) -> Resources:
         return Resources(cpus=getattr(self, "threads", 1))
+
+    def placed(self, gpus: bool) -> Self:
+        """The same stage with its device settled, once the engine knows whether its workers have GPUs: one choice for
+        the whole run. What comes out must not depend on it, but for the last bits that `hardware` tells of."""
+        return self
 
     def scaled(self, fraction: float) -> Self:
         """The same stage for a canary run on `fraction` of the pool: absolute targets shrink with it."""

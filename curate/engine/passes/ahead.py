@@ -24,10 +24,12 @@ class Room:
         self._size, self._taken = size, 0
         self._changed = threading.Condition()
 
-    def take(self, size: int) -> None:
+    def take(self, size: int, timeout_seconds: float | None = None) -> bool:
+        """Wait until there is room; False where there was none in time."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._taken or self._taken + size <= self._size)
-            self._taken += size
+            found = self._changed.wait_for(lambda: not self._taken or self._taken + size <= self._size, timeout_seconds)
+            self._taken += size if found else 0
+            return found
 
     def give(self, size: int) -> None:
         with self._changed:
@@ -35,10 +37,16 @@ class Room:
             self._changed.notify_all()
 
 
+ROOM = Room(AHEAD_BYTES)
+"""Of this process: its units, of whatever lane, share it."""
+
+
 def read_ahead(
     make: Callable[[], Iterator[tuple[int, int, list[Future[dict[str, Any]] | None]]]],
+    awaits: Callable[[int, int], None] = lambda start, stop: None,
 ) -> Iterator[tuple[int, int, list[dict[str, Any]]]]:
-    """Run the producer in a thread, at most AHEAD chunks in front of the consumer; its errors are raised here."""
+    """Run the producer in a thread, at most AHEAD chunks in front of the consumer; its errors are raised here. `awaits`
+    is told which rows are waited for."""
     chunks: queue.Queue[Any] = queue.Queue(maxsize=AHEAD)
     stop = threading.Event()
 
@@ -67,6 +75,7 @@ def read_ahead(
             if isinstance(item, Exception):
                 raise item
             start, end, futures = item
+            awaits(start, end)
             yield start, end, [future.result() if future is not None else {} for future in futures]
     finally:
         stop.set()

@@ -5,20 +5,26 @@ pool or run it turns up in.
 
 `<stage>` is the stage's fingerprint without the columns that it reads: a changed rule upstream is another fingerprint,
 but the rows whose values it did not change have the same inputs. Looked up first in the shard's own tables under a few
-other fingerprints, then in the index over all shards.
+other fingerprints, then in what this process has just written, then in the index over all shards as it was when the
+pass began. A unit adds one file; once a pass is complete, workers join the small ones.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from curate.core import facts
 from curate.core.errors import CorruptError
@@ -28,15 +34,25 @@ from curate.core.storage import Storage
 FOLDER = "index"
 OTHERS = 4
 """Other fingerprints of a stage whose tables of the same shard are looked into."""
-MOST_FILES = 16
-"""Files of about one size in an index, that are then joined."""
+LEAST_FILES, MOST_FILES = 16, 256
+"""Files of about one size in an index that are then joined; and how many one task joins."""
 MOST_BYTES = 256 << 20
 """Size from which a file of an index is left as it is."""
 MOST_TABLES = 16
 """Tables with answers that one stage of a unit keeps in memory."""
 LOOKS = 100
 """How often an index is listed again because files of it were joined meanwhile."""
+HELD_BYTES = 256 << 20
+"""Memory for files of indexes that a process keeps: of some six million answers the lines, or of 30 million the first
+word of each input, which is enough to know that there is no answer. Beyond, each unit searches the files."""
+LINE_BYTES, WORD_BYTES = 40, 8
+"""Of an answer in memory, about."""
+UNUSED_SECONDS = 600.0
+"""After how long a file makes room for others."""
+RECENT = 1 << 17
+"""Lines that a process has written last, and keeps."""
 Answer = tuple[pa.Table, int]  # a table of facts, and a row of it
+Place = tuple[str, str, int]  # folder of a fingerprint, shard, number of its table
 
 
 def inputs_of(table: pa.Table, names: Sequence[str], content: Sequence[str | None] | None) -> list[bytes]:
@@ -60,9 +76,15 @@ def _plain(value: Any) -> Any:
 class Answers:
     """What earlier runs and other shards have computed for one stage."""
 
-    def __init__(self, storage: Storage, folder: str, own: Mapping[str, Sequence[tuple[str, int]]]) -> None:
-        self.storage, self.folder, self.own = storage, folder, own
-        """`own`: shard -> (folder of another fingerprint, number of its table)."""
+    def __init__(
+        self,
+        storage: Storage,
+        folder: str,
+        own: Mapping[str, Sequence[tuple[str, int]]],
+        files: Sequence[str] = (),
+    ) -> None:
+        self.storage, self.folder, self.own, self.files = storage, folder, own, tuple(files)
+        """`own`: shard -> (folder of another fingerprint, number of its table). `files`: those of the index."""
         self._tables: OrderedDict[tuple[str, str], tuple[pa.Table, dict[bytes, int]] | None] = OrderedDict()
 
     def find(self, wanted: Mapping[bytes, str]) -> dict[bytes, Answer]:
@@ -71,13 +93,19 @@ class Answers:
         for shard in dict.fromkeys(wanted.values()):
             for path, number in self.own.get(shard, ()):
                 found |= self._among(path, shard, number, [given for given, of in wanted.items() if of == shard])
-        missing = [given for given in wanted if given not in found]
-        by_table: dict[tuple[str, str, int], list[bytes]] = {}
-        for line in self._places(missing).to_pylist() if missing else ():
-            by_table.setdefault((line["path"], line["shard"], line["number"]), []).append(line["input"])
-        for (path, shard, number), inputs in by_table.items():
-            found |= self._among(path, shard, number, [given for given in inputs if given not in found])
+        for places in (self._recent, self._places):
+            missing = [given for given in wanted if given not in found]
+            by_table: dict[Place, list[bytes]] = {}
+            for given, place in places(missing) if missing else ():
+                by_table.setdefault(place, []).append(given)
+            for place, inputs in by_table.items():
+                found |= self._among(*place, [given for given in inputs if given not in found])
         return found
+
+    def _recent(self, missing: list[bytes]) -> list[tuple[bytes, Place]]:
+        """What this process has just written. No file of the index that we know has it."""
+        lines = _memory.recent(self.storage.url_of(self.folder))
+        return [(given, lines[given]) for given in missing if given in lines]
 
     def _among(self, path: str, shard: str, number: int, wanted: Sequence[bytes]) -> dict[bytes, Answer]:
         """Answers to some inputs out of one table, or out of the shard's highest one if gc has removed it."""
@@ -111,20 +139,117 @@ class Answers:
         except CorruptError:
             return None
 
-    def _places(self, missing: list[bytes]) -> pa.Table:
+    def _places(self, missing: list[bytes]) -> list[tuple[bytes, Place]]:
         """Lines of the index for these inputs. Files that were joined meanwhile are looked for again."""
         wanted = pa.array(sorted(missing), pa.binary(16))
         for _ in range(LOOKS):
             try:
-                parts = [self._lines(file, wanted) for file in sorted(self.storage.list(f"{self.folder}/{FOLDER}"))]
-                return pa.concat_tables([SCHEMA.empty_table(), *parts])
+                tables = [self._lines(file, wanted) for file in self.files]
+                return [line for table in tables for line in _pairs(table)]
             except FileNotFoundError:
-                continue
-        return SCHEMA.empty_table()
+                self.files = tuple(sorted(self.storage.list(f"{self.folder}/{FOLDER}")))
+        return []
 
     def _lines(self, file: str, wanted: pa.Array) -> pa.Table:
-        found = self.storage.read_table(f"{self.folder}/{FOLDER}/{file}", filters=pc.field("input").isin(wanted))
-        return found.cast(SCHEMA)
+        path = f"{self.folder}/{FOLDER}/{file}"
+        held = _memory.file(self.storage, path)
+        if held is not None:
+            words = _first_words(wanted)
+            low, high = np.searchsorted(held.words, words, "left"), np.searchsorted(held.words, words, "right")
+            wanted = wanted.filter(pa.array(low < high))
+            if not len(wanted):
+                return SCHEMA.empty_table()
+            table = held.table  # another unit may let go of it meanwhile
+            if table is not None:
+                near = sorted({(a, b) for a, b in zip(low.tolist(), high.tolist(), strict=True) if a < b})
+                rows = table.take(pa.array(np.concatenate([np.arange(a, b) for a, b in near])))
+                return rows.filter(pc.is_in(rows.column("input"), wanted)).cast(SCHEMA)
+        return self.storage.read_table(path, filters=pc.field("input").isin(wanted)).cast(SCHEMA)
+
+
+def _pairs(table: pa.Table) -> list[tuple[bytes, Place]]:
+    columns = [table.column(name).to_pylist() for name in ("input", "path", "shard", "number")]
+    return [(given, (path, shard, number)) for given, path, shard, number in zip(*columns, strict=True)]
+
+
+def _first_words(inputs: pa.Array) -> NDArray[np.uint64]:
+    """The first 8 bytes of each digest, which sort as the digests do."""
+    both = np.frombuffer(inputs.buffers()[1] or b"", ">u8")[2 * inputs.offset :][: 2 * len(inputs)]
+    return both[::2].astype(np.uint64)
+
+
+@dataclass
+class _File:
+    """What is kept of a file of an index."""
+
+    words: NDArray[np.uint64]
+    """First words of the inputs, ascending."""
+    table: pa.Table | None
+    used: float
+
+    @property
+    def size(self) -> int:
+        return len(self.words) * (WORD_BYTES + (LINE_BYTES if self.table is not None else 0))
+
+
+class _Memory:
+    """What a process keeps of indexes: files while there is room, and the lines that it has written last."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._files: dict[str, _File] = {}
+        self._recent: dict[str, OrderedDict[bytes, Place]] = {}
+
+    def recent(self, folder: str) -> Mapping[bytes, Place]:
+        return self._recent.get(folder, {})
+
+    def wrote(self, folder: str, lines: Iterable[tuple[bytes, str, str, int]]) -> None:
+        with self._lock:
+            held = self._recent.setdefault(folder, OrderedDict())
+            for given, path, shard, number in lines:
+                held[given] = path, shard, number
+            while len(held) > RECENT:
+                held.popitem(last=False)
+
+    def file(self, storage: Storage, path: str) -> _File | None:
+        """What is kept of a file; None if there is no room for it. Units of one process wait for each other, and do not
+        read it twice."""
+        url, now = storage.url_of(path), time.monotonic()
+        with self._lock:
+            found = self._files.get(url)
+            if found is None:
+                found = self._read(storage, path, now)
+                if found is not None:
+                    self._files[url] = found
+            if found is not None:
+                found.used = now
+            return found
+
+    def _room(self, size: int) -> int:
+        """Free bytes. Where they are too few, words take the place of lines."""
+        for held in [None, *self._files.values()]:
+            if held is not None:
+                held.table = None
+            free = HELD_BYTES - sum(other.size for other in self._files.values())
+            if free >= size:
+                break
+        return free
+
+    def _read(self, storage: Storage, path: str, now: float) -> _File | None:
+        with storage.open(path) as source, pq.ParquetFile(source, read_dictionary=["path", "shard"]) as file:
+            rows = file.metadata.num_rows
+            free = self._room(rows * WORD_BYTES)
+            if rows * WORD_BYTES > free:
+                self._files = {url: held for url, held in self._files.items() if now - held.used < UNUSED_SECONDS}
+                return None
+            whole = rows * (WORD_BYTES + LINE_BYTES) <= free
+            table = file.read(columns=None if whole else ["input"]).combine_chunks()
+        column = table.column("input")
+        words = _first_words(column.chunk(0)) if rows else np.zeros(0, np.uint64)
+        return _File(words, table if whole else None, now)
+
+
+_memory = _Memory()
 
 
 SCHEMA = pa.schema(
@@ -138,7 +263,7 @@ SCHEMA = pa.schema(
 
 
 def remember(storage: Storage, folder: str, lines: Iterable[tuple[bytes, str, str, int]]) -> None:
-    """Add (input, path, shard, number) of new answers to a stage's index, and keep its files few."""
+    """Add (input, path, shard, number) of new answers to a stage's index, as a file of their own."""
     rows = sorted(set(lines))
     if rows:
         columns = [
@@ -146,27 +271,44 @@ def remember(storage: Storage, folder: str, lines: Iterable[tuple[bytes, str, st
         ]
         name = digest([[row[0].hex(), *row[1:]] for row in rows])
         _write(storage, f"{folder}/{FOLDER}/{name}.parquet", pa.table(columns, schema=SCHEMA))
-        _join(storage, folder)
+        _memory.wrote(storage.url_of(folder), rows)
 
 
 def _write(storage: Storage, path: str, table: pa.Table) -> None:
     storage.publish_table(path, table, row_group_size=1 << 16)
 
 
-def _join(storage: Storage, folder: str) -> None:
-    """Make one file of MOST_FILES that are about as large: so there are few, and a line is rewritten a few times. What
-    is removed is in the new file first; who still looks for it lists again."""
+@dataclass(frozen=True)
+class Join:
+    """Files of an index that become one."""
+
+    storage: Storage
+    folder: str
+    files: tuple[str, ...]
+
+
+def joins(storage: Storage, folder: str) -> list[Join]:
+    """What to join, so that an index has few files and a line is rewritten a few times: files of about one size."""
     tiers: dict[int, list[str]] = {}
     for file, size in sorted(storage.list(f"{folder}/{FOLDER}").items()):
         if size < MOST_BYTES:
             tiers.setdefault(max(0, size.bit_length() - 14) // 4, []).append(file)
-    for files in tiers.values():
-        if len(files) >= MOST_FILES:
-            paths = [f"{folder}/{FOLDER}/{file}" for file in files]
-            try:
-                whole = pa.concat_tables([storage.read_table(path) for path in paths]).sort_by("input")
-            except FileNotFoundError:  # another worker was first
-                continue
-            _write(storage, f"{folder}/{FOLDER}/{digest(files)}.parquet", whole)
-            for path in paths:
-                storage.remove(path)
+    return [
+        Join(storage, folder, tuple(files[start : start + MOST_FILES]))
+        for files in tiers.values()
+        for start in range(0, len(files), MOST_FILES)
+        if len(files) - start >= LEAST_FILES
+    ]
+
+
+def join(task: Join) -> None:
+    """Make one file of several. What is removed is in the new file first; who still looks for it lists again."""
+    paths = [f"{task.folder}/{FOLDER}/{file}" for file in task.files]
+    try:
+        whole = pa.concat_tables([task.storage.read_table(path) for path in paths])
+    except FileNotFoundError:  # another run was first
+        return
+    once = whole.group_by(whole.column_names).aggregate([]).select(SCHEMA.names).sort_by("input")
+    _write(task.storage, f"{task.folder}/{FOLDER}/{digest(list(task.files))}.parquet", once.cast(SCHEMA))
+    for path in paths:
+        task.storage.remove_file(path)

@@ -91,7 +91,7 @@ def _halve(
 
 def _judged(stage: Map, schema: pa.Schema, columns: dict[str, Any], batch: Batch, rows: int) -> Produced:
     """What `process` returned, as the stage's schema has it; null where a row was said to be bad."""
-    table = _to_table(stage, schema, columns, len(batch)).slice(0, rows)
+    table = to_table(stage, schema, columns, len(batch)).slice(0, rows)
     status, reason = np.full(rows, DONE, np.int8), np.full(rows, None, object)
     for code, named in ((ERROR, batch.failed), (UNUSABLE, batch.unfit)):
         for row, why in named.items():
@@ -104,7 +104,8 @@ def _judged(stage: Map, schema: pa.Schema, columns: dict[str, Any], batch: Batch
     return Produced(table, status, reason, batch.counters, computed=rows)
 
 
-def _to_table(stage: Map, schema: pa.Schema, columns: dict[str, Any], rows: int) -> pa.Table:
+def to_table(stage: Map, schema: pa.Schema, columns: dict[str, Any], rows: int) -> pa.Table:
+    """Columns as the stage's schema has them. AssertionError where they are not."""
     unknown = set(columns) - set(schema.names)
     if unknown:
         raise AssertionError(f"{stage.op}: process returned columns {sorted(unknown)} that its schema does not name")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,15 +18,19 @@ from curate.engine.passes import answers
 from curate.engine.passes.unit import Unit
 
 NOWHERE = -1
-COUNTS = ("computed", "copied", "requests", "repeated")
+COUNTS = ("computed", "copied", "requests", "repeated", "asked_again")
 
 
 class Held:
     """Values lie in parts: part p >= 0 is a table that the pass has made, part -2 - i the highest table of shard i."""
 
-    def __init__(self, unit: Unit, path: str, costly: bool, numbers: dict[str, int], counts: dict[str, Any]) -> None:
+    def __init__(
+        self, unit: Unit, path: str, costly: bool, numbers: dict[str, int], counts: dict[str, Any], read: bool
+    ) -> None:
         self.unit, self.path, self.numbers = unit, path, numbers
         """`numbers`: shard -> number of its highest table; as tables are published, of ours."""
+        self._whole = read
+        """Whether a later stage of the pass reads the values: tables are then read whole, once."""
         self.counts = counts
         for what in COUNTS:
             counts.setdefault(what, np.zeros(len(unit.shards), np.int64))
@@ -52,7 +57,10 @@ class Held:
             if not number:
                 continue
             names = [item.name for item in facts.FIXED] + ([facts.INPUT] if self.input is not None else [])
-            table = facts.read(self.unit.storage, self.path, shard.id, number, names)
+            read = facts.read(self.unit.storage, self.path, shard.id, number, None if self._whole else names)
+            if self._whole:
+                self._tables[index] = read
+            table = read.select(names)
             rows = table.column(facts.ROW).to_numpy() + self.unit.edges[index]
             self.status[rows] = table.column(facts.STATUS_COLUMN).to_numpy()
             self.reason[rows] = table.column(facts.REASON).to_numpy(zero_copy_only=False)
@@ -144,13 +152,19 @@ class Held:
         self._fresh = []
         notes = Notes(self.counters, {}, self.messages, hardware)
         self.counters = Counter()
-        for index, shard in enumerate(self.unit.shards):
-            low, high = self.unit.edges[index], self.unit.edges[index + 1]
-            rows = fresh[(fresh >= low) & (fresh < high)]
+        edges = np.searchsorted(fresh, self.unit.edges)
+        by_shard = [fresh[start:stop] for start, stop in pairwise(edges)]
+        self._remember([(n, self._next(n), rows) for n, rows in enumerate(by_shard)])
+        for index, rows in enumerate(by_shard):
+            shard = self.unit.shards[index]
             if len(rows) or (whole and not self.numbers.get(shard.id, 0)):
                 changed |= self._publish(index, shard, rows, schema, notes)
                 notes = Notes(messages=self.messages, device=hardware)  # counters once
         return changed
+
+    def _next(self, index: int) -> int:
+        """Number of a shard's next table."""
+        return self.numbers.get(self.unit.shards[index].id, 0) + 1
 
     def _publish(self, index: int, shard: Shard, rows: NDArray[np.int64], schema: pa.Schema, notes: Notes) -> bool:
         number = self.numbers.get(shard.id, 0)
@@ -158,10 +172,9 @@ class Held:
         mine = self.table_of(index, rows, schema)
         tried = {int(row - self.unit.edges[index]): 1 for row in rows[self.status[rows] == ERROR]}
         notes = Notes(notes.counters, tried, notes.messages, notes.device)
-        self._remember(shard, rows, number + 1)
         made = facts.publish(self.unit.storage, self.path, shard.id, number, base, mine, notes)
         if made.number != number + 1:
-            self._remember(shard, rows, made.number)
+            self._remember([(index, made.number, rows)])
         self.numbers[shard.id], self._tables[index] = made.number, made.table
         self._bytes[shard.id], self.notes[shard.id] = made.bytes, Notes.of(made.table.schema)
         held = made.table.column(facts.ROW).to_numpy() + self.unit.edges[index]
@@ -174,12 +187,15 @@ class Held:
         self.counts["repeated"][index] += len(made.adopted)
         return bool(len(made.adopted)) and _differ(mine, made.table, made.adopted)
 
-    def _remember(self, shard: Shard, rows: NDArray[np.int64], number: int) -> None:
-        """Where the answers to new inputs will lie. Said before the table is published: a kill in between leaves a line
-        that leads nowhere, and no answer that nobody finds."""
-        if self.input is not None and len(rows):
+    def _remember(self, places: Iterable[tuple[int, int, NDArray[np.int64]]]) -> None:
+        """Where the answers to new inputs will lie: index of the shard, number of the table, rows. Said before the
+        tables are published: a kill in between leaves lines that lead nowhere, and no answer that nobody finds."""
+        lines: list[tuple[bytes, str, str, int]] = []
+        for index, number, rows in places if self.input is not None else ():
             final = rows[(self.status[rows] != ERROR) & ~self.marked[rows] & self.own[rows]]
-            lines = [(self.input[row], self.path, shard.id, number) for row in final]
+            shard = self.unit.shards[index].id
+            lines += [(given, self.path, shard, number) for given in self.input[final]]  # type: ignore[index]
+        if lines:
             answers.remember(self.unit.storage, self.path.rpartition("/")[0], lines)
 
     def table_of(self, index: int, rows: NDArray[np.int64], schema: pa.Schema) -> pa.Table:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curate.core.contracts import Map
@@ -18,9 +19,11 @@ from curate.core.ledger import SET_ASIDE
 from curate.core.masks import Fate
 from curate.core.rows import POOL_COLUMNS
 from curate.core.secrets import redact
+from curate.core.stretches import SHARD
+from curate.engine import beat
 from curate.engine.backends import set_up
 from curate.engine.passes import answers
-from curate.engine.passes.batches import KILLED, Produced, run_batch
+from curate.engine.passes.batches import Produced, run_batch
 from curate.engine.passes.held import Held
 from curate.engine.passes.member import Member
 from curate.engine.passes.unit import Unit
@@ -52,10 +55,13 @@ class MapMember(Member):
     ) -> None:
         super().__init__(task, step, unit, made)
         self._keep, self._ready = keep, False
-        self.held = Held(unit, step.path, step.stage.costly, numbers, counts)  # type: ignore[union-attr]
+        read = any(step.name in other.makers.values() for other in task.steps)
+        self.held = Held(unit, step.path, step.stage.costly, numbers, counts, read)  # type: ignore[union-attr]
         self.after_batch: Callable[[], None] = lambda: None
         self.prepared: dict[int, Any] = {}
         self.wanted = np.zeros(unit.rows, dtype=bool)
+        self.careful: set[int] = set()
+        """Rows that are computed one by one, because one of them has hung."""
         self.poison = self._poisoned()
         self.todo = np.zeros(unit.rows, dtype=bool)
         """In a dry pass: rows that would be computed."""
@@ -71,7 +77,8 @@ class MapMember(Member):
         """Rows that were computed in this pass, whatever came out."""
         self._looked = np.zeros(unit.rows, dtype=bool)
         """Rows whose inputs are those of this pass."""
-        self._answers = answers.Answers(task.storage, step.path.rpartition("/")[0], task.others.get(step.name, {}))
+        others, index = task.others.get(step.name, {}), task.indexes.get(step.name, ())
+        self._answers = answers.Answers(task.storage, step.path.rpartition("/")[0], others, index)
 
     def ready(self) -> Map:
         """The stage after its `setup`, which is run when the first row is lacking: a pass that only folds loads no
@@ -88,11 +95,12 @@ class MapMember(Member):
             self._ready = True
         return self.stage
 
-    def _poisoned(self) -> set[int]:
-        found = set()
+    def _poisoned(self) -> dict[int, str]:
+        """Row -> reason, of those that no process survives."""
+        found: dict[int, str] = {}
         for index, shard in enumerate(self.unit.shards):
-            rows = self.task.poison.get(shard.id, {}).get(self.name, ())
-            found |= {int(self.unit.edges[index]) + row for row in rows}
+            rows = self.task.poison.get(shard.id, {}).get(self.name, {})
+            found |= {int(self.unit.edges[index]) + row: reason for row, reason in rows.items()}
         return found
 
     def values_of(self, name: str, rows: NDArray[np.int64]) -> tuple[pa.ChunkedArray, pa.Field]:
@@ -139,8 +147,13 @@ class MapMember(Member):
             if isinstance(member, MapMember) and not member.step.keep_null and not self.task.retry:
                 held = member.held
                 alive &= ~((held.status == UNUSABLE) | ((held.status == ERROR) & ~held.marked))
-        there = self.unit.pool(("offset",)).column(0).is_valid().to_numpy(zero_copy_only=False)
-        rows = np.flatnonzero(alive & (self.lacking(0, self.unit.rows) | self.held.marked) & there)
+        alive &= self.lacking(0, self.unit.rows) | self.held.marked
+        if not alive.any():
+            return self.wanted
+        outside = {*self.makers, *(name for ref in self.step.columns.columns for name in ref.names)}
+        names = [name for name in self.stage.reads() if name in POOL_COLUMNS and name not in outside]
+        pool = self.unit.pool(("offset", "size", "sha256", *names))  # all that is needed, in one read
+        rows = np.flatnonzero(alive & pool.column(0).is_valid().to_numpy(zero_copy_only=False))
         if self.held.input is not None and not self.makers and len(rows):
             self._look_up(rows)
             rows = rows[[self.held.input[row] not in self._found for row in rows]]
@@ -162,7 +175,11 @@ class MapMember(Member):
         wanted = {given: self.unit.shards[shard].id for given, shard in zip(found, shards, strict=True)}
         fresh = {given: shard for given, shard in wanted.items() if given not in self._found}
         if fresh:
-            self._found.update(self._answers.find(fresh))
+            self._found.update(self._find(fresh))
+
+    def _find(self, wanted: Mapping[bytes, str]) -> dict[bytes, answers.Answer]:
+        """Stored answers to inputs (input -> its shard)."""
+        return self._answers.find(wanted)
 
     # --- going over the rows ---
 
@@ -180,9 +197,7 @@ class MapMember(Member):
             self.cursor = stop
             self._take(rows)
             while len(self._buffer) >= (self.stage.batch_rows if self._fills() else 1):
-                rows_of_batch = min(len(self._buffer), self.stage.batch_rows)
-                self._run([self._buffer.popleft() for _ in range(rows_of_batch)])
-                self.after_batch()
+                self._run(self._batch())
             self._settle()
         self.seconds += time.perf_counter() - began
 
@@ -220,8 +235,7 @@ class MapMember(Member):
         self._go_over(self.cursor, self._limit(self.last))
         began = time.perf_counter()
         while self._buffer:
-            rows = [self._buffer.popleft() for _ in range(min(len(self._buffer), self.stage.batch_rows))]
-            self._run(rows)
+            self._run(self._batch())
         self._settle()
         self.seconds += time.perf_counter() - began
 
@@ -243,7 +257,7 @@ class MapMember(Member):
             return
         for row in rows.tolist():
             if row in self.poison:
-                self._fail([row], ERROR, KILLED)
+                self._fail([row], ERROR, self.poison[row])
             elif not self.stage.pixels or not isinstance(self.prepared.get(row, _NOTHING), Exception):
                 self._buffer.append(row)
             else:
@@ -298,15 +312,37 @@ class MapMember(Member):
         made = Produced.without(self.ready().schema(), [status] * len(rows), [reason] * len(rows))
         self._accept(rows, made)
 
+    def _batch(self) -> list[int]:
+        """The rows of the next batch: full, or one that may hang."""
+        rows = [self._buffer.popleft()]
+        while self._buffer and len(rows) < self.stage.batch_rows and not self.careful.intersection(rows):
+            if self._buffer[0] in self.careful:
+                break
+            rows.append(self._buffer.popleft())
+        return rows
+
     def _run(self, rows: list[int]) -> None:
-        stage = self.ready()
+        stage, pulse = self.ready(), beat.current()
         table = self.values(np.array(rows, dtype=np.int64))
+        if stage.by_shard:
+            table = table.append_column(SHARD, self.unit.shards_of(rows))
         prepared = [self.prepared[row] for row in rows] if stage.pixels else []
-        try:
-            made = run_batch(stage, table, prepared, stage.padded())
-        except AssertionError as error:  # the stage's columns are not those of its schema
-            raise CurateError(f"{error}; fix the stage") from error
+        with pulse.turn:
+            began = time.perf_counter()
+            pulse.doing(self.name, rows)
+            try:
+                made = run_batch(stage, table, prepared, stage.padded())
+            except AssertionError as error:  # the stage's columns are not those of its schema
+                raise CurateError(f"{error}; fix the stage") from error
+            pulse.done(self.name, len(rows), time.perf_counter() - began, self._bytes(rows, table))
         self._accept(rows, made)
+        self.after_batch()
+
+    def _bytes(self, rows: list[int], table: pa.Table) -> int:
+        """Bytes that a batch was made from: those of its images, else those of its columns."""
+        if not self.stage.pixels:
+            return int(table.nbytes)
+        return int(pc.sum(self.unit.pool(("size",)).column(0).take(pa.array(rows))).as_py() or 0)
 
     def _accept(self, rows: list[int], made: Produced) -> None:
         held = self.held
@@ -331,9 +367,13 @@ class MapMember(Member):
                     held.follow(twin, row, names)
                     self._mark([twin])
 
+    def _on_its_way(self) -> int:
+        """The first row that is not through."""
+        return self._buffer[0] if self._buffer else self.cursor
+
     def _settle(self) -> None:
         """What became of the rows that are through."""
-        start, stop = self.resolved, self._buffer[0] if self._buffer else self.cursor
+        start, stop = self.resolved, self._on_its_way()
         if start >= stop:
             return
         fate = self.before.slice(start, stop)
@@ -349,6 +389,9 @@ class MapMember(Member):
         self.resolved = stop
 
     # --- what came out ---
+
+    def close(self) -> None:
+        """The unit has ended, well or not."""
 
     def publish(self, whole: bool = True) -> bool:
         """Put what is new into tables; whether values changed because another run was first."""

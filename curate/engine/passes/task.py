@@ -15,7 +15,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,20 +25,24 @@ from numpy.typing import NDArray
 
 from curate.codec.images import decode
 from curate.codec.tars import read_spans
-from curate.core.contracts import Filter, Map, Sample
+from curate.core import facts
+from curate.core.contracts import AsyncMap, Filter, Map, Sample
 from curate.core.errors import CurateError, Reject, StorageError
 from curate.core.hashing import digest
 from curate.core.masks import Fate, columns_of
 from curate.core.nouns import Shard, in_place
-from curate.core.rows import Rows
+from curate.core.rows import POOL_COLUMNS, Known, Rows
 from curate.core.secrets import redact
 from curate.core.storage import Storage, open_storage
+from curate.engine import beat
 from curate.engine.passes import ahead
+from curate.engine.passes.async_map import AsyncMember
 from curate.engine.passes.map import Failed, MapMember
 from curate.engine.passes.member import FilterMember, Member
 from curate.engine.passes.unit import Unit
 
 ATTEMPTS = "attempts"
+Poison = Mapping[str, Mapping[str, Mapping[int, str]]]
 
 
 @dataclass(frozen=True)
@@ -91,6 +96,8 @@ class PassTask:
     shards: tuple[Shard, ...]
     known: Mapping[str, Mapping[str, int]]
     """Step -> shard -> number of its highest table."""
+    places: Known
+    """Tables and masks of the shards that steps outside of the pass have made."""
     chain: str
     """Folder of the mask."""
     names: tuple[str, ...]
@@ -99,13 +106,23 @@ class PassTask:
     """Shard -> what else its mask depends on: files of masks from outside."""
     others: Mapping[str, Mapping[str, tuple[tuple[str, int], ...]]] = field(default_factory=dict)
     """Costly step -> shard -> tables under other fingerprints."""
+    indexes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Costly step -> files of its index of answers."""
+    units: tuple[str, ...] = ()
+    """Names of this unit, and of those its shards were part of before, in logs of answers."""
+    asked: Mapping[str, Mapping[str, tuple[bytes, ...]]] = field(default_factory=dict)
+    """AsyncMap -> shard -> inputs of requests that were in flight when an earlier run died."""
     retry: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Step -> reasons whose rows in error are tried again (none named: all)."""
-    poison: Mapping[str, Mapping[str, tuple[int, ...]]] = field(default_factory=dict)
-    """Shard -> step -> rows that kill the process."""
+    poison: Poison = field(default_factory=dict)
+    """Shard -> step -> row that kills the process, or never ends -> the reason that it gets."""
+    careful: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    """Shard -> rows among which one has hung: each is computed alone, so that the next time it is known which."""
     segment_seconds: float = 60.0
     mark: bool = False
     """Leave a mark while a unit is under way: in one process, it is how the next run knows what killed this one."""
+    again: bool = False
+    """An earlier attempt hung: it may have published some tables."""
     probe: tuple[int, int] | None = None
     """Compute only these rows and publish nothing: how a row that kills the process is looked for."""
     aside: str = ""
@@ -113,37 +130,76 @@ class PassTask:
     dry: bool = False
     """Compute and publish nothing: count what is lacking."""
 
+    def placed(self) -> PassTask:
+        """The same task whose rows from outside know where theirs are."""
+        if self.places.plan:
+            return self
+
+        known = self.places
+        if not self.aside:  # such a shard's own table may be what cannot be read
+            known = replace(known, pool_columns=self._pool_columns(), pools={})
+
+        def told(rows: Rows | None) -> Any:
+            return None if rows is None else rows.knowing(known)
+
+        steps = tuple(replace(step, base=told(step.base), columns=told(step.columns)) for step in self.steps)
+        points = tuple(replace(point, base=told(point.base)) for point in self.points)
+        return replace(self, steps=steps, points=points, places=known)
+
+    def _pool_columns(self) -> tuple[str, ...]:
+        """What the steps read of the pool, and what says who is alive there and where images lie."""
+        read = {name for step in self.steps for name in step.stage.reads() if name in POOL_COLUMNS}
+        pixels = any(isinstance(step.stage, Map) and step.stage.pixels for step in self.steps)
+        derived = any(shard.parent for shard in self.shards)
+        read |= {"offset", "size", "sha256"} if pixels else set()
+        return ("key", "reject", *(["parent_row"] if derived else []), *sorted(read - {"key"}))
+
 
 class Adopted(Exception):
     """Another run published other values first: what was computed from ours has to be computed again."""
 
 
-def run_pass(task: PassTask) -> list[dict[str, Any]]:
-    """What the driver needs to know of each shard."""
+class Stopped(Exception):
+    """The run was told to stop: what is computed is published, the rest is left for the next run."""
+
+
+def run_pass(task: PassTask) -> list[dict[str, Any]] | None:
+    """What the driver needs to know of each shard; None where the unit was told to wind down before its end."""
+    task = task.placed()
     known = {name: dict(numbers) for name, numbers in task.known.items()}
+    for step in task.steps if (task.again or beat.current().again) and not task.dry else ():
+        if step.path and step.stage.costly:  # type: ignore[union-attr]
+            known[step.name] |= _published(task, step)
     counts: dict[str, dict[str, Any]] = {step.name: {} for step in task.steps}
-    marks = [mark_of(task, shard) for shard in task.shards] if task.mark else []
+    mark = f"{task.chain}/{ATTEMPTS}/{task.shards[0].id}"
     try:
-        for mark in marks:
-            task.storage.mark(mark)
+        if task.mark:
+            task.storage.mark(mark, " ".join(shard.id for shard in task.shards).encode())
         while True:
             try:
                 return _Pass(task, known, counts).run()
             except Adopted:  # another run was first with other values: later members look at those
                 continue
+            except Stopped:
+                return None
     finally:  # what raises has not killed the process
-        for mark in marks:
-            task.storage.remove(mark)
+        if task.mark:
+            task.storage.remove_file(mark)
 
 
-def mark_of(task: PassTask, shard: Shard) -> str:
-    return f"{task.chain}/{ATTEMPTS}/{shard.id}"
+def _published(task: PassTask, step: Step) -> dict[str, int]:
+    """Numbers of the highest tables of the unit's shards as they are now: an earlier attempt at it may have died after
+    it had saved some answers."""
+    found: dict[str, int] = {}
+    for shard in task.shards:
+        found |= facts.latest(f"{shard.id}/{name}" for name in task.storage.list(f"{step.path}/{shard.id}"))
+    return found
 
 
 class _Pass:
     def __init__(self, task: PassTask, known: dict[str, dict[str, int]], counts: dict[str, dict[str, Any]]) -> None:
         self.task, self.storage = task, task.storage
-        self.unit = Unit(task.storage, task.shards)
+        self.unit = Unit(task.storage, task.shards, task.places)
         keep = frozenset(step.path for step in task.steps if step.path)
         self.members: dict[str, Member] = {}
         for step in task.steps:
@@ -152,17 +208,30 @@ class _Pass:
                 self.members[step.name] = FilterMember(task, step, self.unit, made)
             else:
                 numbers, counted = known[step.name], counts[step.name]
-                self.members[step.name] = MapMember(task, step, self.unit, made, keep, numbers, counted)
+                kind = AsyncMember if isinstance(step.stage, AsyncMap) else MapMember
+                self.members[step.name] = kind(task, step, self.unit, made, keep, numbers, counted)
         self.maps = [member for member in self.members.values() if isinstance(member, MapMember)]
         self.pixel = [] if task.dry or task.aside else [m for m in self.maps if m.stage.pixels]
         self.chunk = max([1, *(member.stage.batch_rows // ahead.CHUNKS for member in self.pixel)])
-        self.room = ahead.Room(ahead.AHEAD_BYTES)
+        self.beat = beat.current()
+        self.careful = {
+            int(self.unit.edges[index]) + row
+            for index, shard in enumerate(task.shards)
+            for row in task.careful.get(shard.id, ())
+        }
         self.saved = time.monotonic()
         for member in self.maps:
-            if member.stage.costly and task.probe is None:
-                member.after_batch = self._save
+            member.careful = self.careful
+            member.after_batch = partial(self._after_batch, member)
 
     def run(self) -> list[dict[str, Any]]:
+        try:
+            return self._run()
+        finally:
+            for member in self.maps:
+                member.close()
+
+    def _run(self) -> list[dict[str, Any]]:
         first, last = self.task.probe or (0, self.unit.rows)
         for member in self.members.values():
             member.start(first, last)
@@ -190,9 +259,14 @@ class _Pass:
                 member.advance(last)
                 member.flush()
 
-    def _save(self) -> None:
-        """After a batch of a costly stage: make what is computed durable, now and then."""
-        if time.monotonic() - self.saved > self.task.segment_seconds:
+    def _after_batch(self, member: MapMember) -> None:
+        """Make what a costly stage has computed durable, now and then; wind down if the run was told to stop."""
+        if self.task.probe is not None or self.task.dry:
+            return
+        if self.beat.stopping:
+            self._publish(whole=False)
+            raise Stopped
+        if member.stage.costly and time.monotonic() - self.saved > self.task.segment_seconds:
             self._publish(whole=False)
             self.saved = time.monotonic()
 
@@ -213,15 +287,28 @@ class _Pass:
         wanted[:first] = wanted[last:] = False
         if not wanted.any():
             return
-        spans = [(start, min(start + self.chunk, last)) for start in range(first, last, self.chunk)]
-        spans = [span for span in spans if wanted[slice(*span)].any()]
+        spans = [span for span in self._spans(first, last) if wanted[slice(*span)].any()]
         threads = max(1, max(int(getattr(member.stage, "threads", 1)) for member in self.pixel))
         with ThreadPoolExecutor(threads, thread_name_prefix="decode") as pool:
-            for start, stop, prepared in ahead.read_ahead(lambda: self._submit(pool, spans, wanted)):
+            read = ahead.read_ahead(
+                lambda: self._submit(pool, spans, wanted),
+                lambda start, stop: self.beat.doing(self.pixel[0].name, range(start, stop)),
+            )
+            for start, stop, prepared in read:
                 for row, values in zip(range(start, stop), prepared, strict=True):
                     for name, value in values.items():
                         self.members[name].prepared[row] = value  # type: ignore[attr-defined]
                 yield stop
+
+    def _spans(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """Chunks of rows; one that may hang is a chunk of its own."""
+        start = first
+        while start < last:
+            stop = start + 1
+            while start not in self.careful and stop < min(start + self.chunk, last) and stop not in self.careful:
+                stop += 1
+            yield start, stop
+            start = stop
 
     def _submit(
         self, pool: ThreadPoolExecutor, spans: list[tuple[int, int]], wanted: NDArray[np.bool_]
@@ -246,9 +333,9 @@ class _Pass:
     def _decode(self, pool: ThreadPoolExecutor, row: int, data: bytes) -> Future[dict[str, Any]]:
         """Hand an image to the decoding threads as soon as there is room for its bytes."""
         size = len(data)
-        self.room.take(size)
+        ahead.ROOM.take(size)
         future = pool.submit(self._prepare, row, data)
-        future.add_done_callback(lambda _: self.room.give(size))
+        future.add_done_callback(lambda _: ahead.ROOM.give(size))
         return future
 
     def _prepare(self, row: int, data: bytes) -> dict[str, Any]:

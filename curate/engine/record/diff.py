@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow.compute as pc
 
 from curate.core.ledger import Entry
-from curate.core.nouns import bucket_files, read_selection
+from curate.core.nouns import Lines, read_selected, selection_places
 from curate.engine.record.runs import Run
 
 
@@ -70,21 +70,25 @@ def _compare(item: StageDiff, one: Mapping[str, Any], two: Mapping[str, Any]) ->
 
 
 def _keys(run: Run, one: str, two: str) -> tuple[int, int, int]:
-    """Bucket by bucket when both have as many (the usual case), so that memory stays that of one bucket."""
-    files = bucket_files(run.storage.url, one), bucket_files(run.storage.url, two)
-    pairs = [((file,), (file,)) for file in files[0]] if files[0] == files[1] else [files]
+    """Shard by shard where both have it (the usual case), so that memory stays that of one shard and of the others."""
+    left, right = (selection_places(run.storage.url, base) for base in (one, two))
     counts = [0, 0, 0]
-    for left, right in pairs:
-        a, b = _kept(run, one, left), _kept(run, two, right)
-        counts[0] += len(a - b)
-        counts[1] += len(a & b)
-        counts[2] += len(b - a)
+
+    def compare(a: set[str], b: set[str]) -> None:
+        for place, found in enumerate((a - b, a & b, b - a)):
+            counts[place] += len(found)
+
+    def kept(base: str, shards: Iterable[str]) -> set[str]:
+        places = left if base == one else right
+        return {key for shard in shards for key in _kept(run, base, places[shard])}
+
+    for shard in left:
+        if shard in right:
+            compare(_kept(run, one, left[shard]), _kept(run, two, right[shard]))
+    compare(kept(one, left.keys() - right.keys()), kept(two, right.keys() - left.keys()))
     return counts[0], counts[1], counts[2]
 
 
-def _kept(run: Run, base: str, files: Sequence[str]) -> set[str]:
-    kept: set[str] = set()
-    for file in files:
-        table = read_selection(run.storage, base, file, ["key"], filters=pc.field("copies") > 0)
-        kept.update(table.column("key").to_pylist())
-    return kept
+def _kept(run: Run, base: str, place: Lines) -> set[str]:
+    table = read_selected(run.storage, base, place, ["key", "copies"])
+    return set(table.filter(pc.greater(table.column("copies"), 0)).column("key").to_pylist())

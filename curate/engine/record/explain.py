@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,58 +13,100 @@ import pyarrow.compute as pc
 
 from curate.core import facts
 from curate.core.errors import InputError
+from curate.core.hashing import make_key
 from curate.core.masks import ABSENT, ALIVE
 from curate.core.nouns import (
     Manifest,
     Shard,
-    bucket_files,
     read_index,
     read_lines,
     read_pool,
+    read_selected,
     read_selection,
     read_shards,
+    selection_places,
+    shards_of,
 )
 from curate.core.rows import mask_files, numbers, read_fates
 from curate.core.vectors import from_binary
 from curate.engine.record.runs import Run
-from curate.engine.units.deriving import COVERS, read_record
+from curate.engine.units.common import fetched
+from curate.engine.units.derive import COVERS, read_record
+from curate.engine.units.keys import look_up
 
-PREFIX = 4
+PREFIX = re.compile("[0-9a-f]{4,32}")
+LOOKED_AT = 64
+"""Samples that a prefix may fit and that are looked at."""
+QUICK = 256
+"""Shards that are looked through in no time."""
+Hit = tuple[str, Shard, int, dict[str, Any]]
+Say = Callable[[str], None]
 
 
-def find(run: Run, wanted: str) -> tuple[str, Shard, int, dict[str, Any]]:
-    """(pool stage, shard, row, facts) of the sample with this key, key prefix, source id or name."""
+def find(run: Run, wanted: str, say: Say = lambda _: None) -> Hit:
+    """(pool stage, shard, row, facts) of the sample with this key, key prefix or source id, as the pools' indexes know
+    it; otherwise of the one with this name, which all tables are read for: `say` tells."""
     wanted = os.fsencode(wanted).decode("utf-8", "backslashreplace")  # as importers spell names that are not UTF-8
-    hits = []
-    for name, output in run.outputs.items():
-        if not output["base"].startswith("pools/"):
-            continue
-        for shard in read_shards(run.storage, output["base"]):
-            table = read_pool(run.storage, shard.table)
-            hit = pc.or_(pc.equal(table["source_id"], wanted), pc.equal(table["name"], wanted))
-            if len(wanted) >= PREFIX:
-                hit = pc.or_(hit, pc.starts_with(table["key"], wanted))
-            for row in np.flatnonzero(hit.to_numpy(zero_copy_only=False)):
-                hits.append((name, shard, int(row), table.slice(int(row), 1).to_pylist()[0]))
+    pools = {name: output["base"] for name, output in run.outputs.items() if output["base"].startswith("pools/")}
+    places = {name: _places(run, base, wanted) for name, base in pools.items()}
+    count = sum(map(len, places.values()))
+    hits = [hit for name in pools for hit in _rows(run, name, pools[name], places[name][:LOOKED_AT])]
+    if not hits:
+        hits = [hit for name in pools for hit in _scanned(run, name, pools[name], wanted, say)]
+        count = len(hits)
     exact = [hit for hit in hits if wanted in (hit[3]["key"], hit[3]["source_id"])]
     hits = exact or hits
     if not hits:
         raise InputError(f"{wanted!r}: no sample of run {run.run_id} has this key, key prefix, source id or name")
     if len({hit[3]["key"] for hit in hits}) > 1:
         some = ", ".join(hit[3]["key"] for hit in hits[:3])
-        raise InputError(f"{wanted!r}: {len(hits)} samples of run {run.run_id} match ({some} …); give more of the key")
+        raise InputError(f"{wanted!r}: {count} samples of run {run.run_id} match ({some} …); give more of the key")
     return hits[0]
 
 
-def explain(run: Run, wanted: str) -> list[tuple[str, str, dict[str, Any]]]:
+def _places(run: Run, base: str, wanted: str) -> list[tuple[int, int]]:
+    """(place of the shard, row) of what a pool's index knows: by source id, else by key or its beginning."""
+    manifest = Manifest.load(run.storage, base)
+    if manifest is None:
+        return []
+    named = look_up(run.storage, manifest, make_key(base.split("/")[1], wanted))
+    return named or (look_up(run.storage, manifest, wanted) if PREFIX.fullmatch(wanted) else None) or []
+
+
+def _rows(run: Run, name: str, base: str, places: Sequence[tuple[int, int]]) -> Iterator[Hit]:
+    lines = read_lines(run.storage, base) if places else None
+    for place, row in places:
+        assert lines is not None
+        [shard] = shards_of(lines.slice(place, 1))
+        yield name, shard, row, read_pool(run.storage, shard.table).slice(row, 1).to_pylist()[0]
+
+
+def _scanned(run: Run, name: str, base: str, wanted: str, say: Say) -> Iterator[Hit]:
+    """Samples whose name, source id or key begins with this, out of all tables of a pool."""
+    shards = read_shards(run.storage, base)
+    if len(shards) > QUICK:
+        say(f"{wanted!r} is no key and no source id; looking for that name in {len(shards):,} shards of {name}")
+
+    def hits(shard: Shard) -> list[int]:
+        table = read_pool(run.storage, shard.table, ["key", "source_id", "name"])
+        hit = pc.or_(pc.equal(table["source_id"], wanted), pc.equal(table["name"], wanted))
+        if PREFIX.fullmatch(wanted):
+            hit = pc.or_(hit, pc.starts_with(table["key"], wanted))
+        return np.flatnonzero(hit.to_numpy(zero_copy_only=False)).tolist()  # type: ignore[no-any-return]
+
+    for place, rows in enumerate(fetched(hits, shards)):
+        yield from _rows(run, name, base, [(place, row) for row in rows])
+
+
+def explain(run: Run, wanted: str, say: Say = lambda _: None) -> list[tuple[str, str, dict[str, Any]]]:
     """(stage, op, facts) in the order of the DAG. `reject`: why it left there; `not computed`: it left before."""
-    pool, shard, row, found = find(run, wanted)
+    pool, shard, row, found = find(run, wanted, say)
     ops = run.ops()
     said: list[tuple[str, str, dict[str, Any]]] = [(pool, ops[pool], found | {"shard": shard.id, "row": row})]
     left, items = _left(run, shard, row, pool)
     if found["reject"]:
         left[pool] = found["reject"]
-    behind = explain(run, found["parent"]) if found.get("parent") else []
+    behind = explain(run, found["parent"], say) if found.get("parent") else []
     if left.get(pool) == ABSENT:
         left[pool] = said[0][2]["reject"] = _absence(run, pool, behind)
     for name in ops:
@@ -81,7 +124,7 @@ def explain(run: Run, wanted: str) -> list[tuple[str, str, dict[str, Any]]]:
             verdict = {"not judged": before} if before else {"reject": left.get(name)}
             said.append((name, ops[name], verdict | items.get(name, {})))
         elif base.startswith("selections/"):
-            chosen = _selection(run, base, found["key"])
+            chosen = _selection(run, base, shard, row)
             left[name] = chosen.get("reject") or ""
             said.append((name, ops[name], ({"not reached": before} if before else chosen) | items.get(name, {})))
         elif base.startswith("datasets/"):
@@ -165,23 +208,23 @@ def _short(column: pa.ChunkedArray, kind: pa.DataType) -> Any:
     return value
 
 
-def _selection(run: Run, base: str, key: str) -> dict[str, Any]:
-    for file in bucket_files(run.storage.url, base):
-        table = read_selection(run.storage, base, file, filters=pc.field("key") == key)
-        if table.num_rows:
-            quota = read_selection(run.storage, base, "quotas.parquet")
-            unit = table.column("unit")[0].as_py()
-            facts = {
-                "unit": unit,
-                "copies": pc.sum(table.column("copies")).as_py(),
-                "reject": None if pc.any(pc.greater(table.column("copies"), 0)).as_py() else table["reject"][0].as_py(),
-            }
-            if table.num_rows > 1 or table["item"][0].as_py() != "0":
-                facts["items"] = [f"{r['item']}: {r['reject'] or r['copies']}" for r in table.to_pylist()]
-            if unit >= 0:
-                facts |= {f"unit {name}": quota.column(name)[unit].as_py() for name in ("count", "quota")}
-            return facts
-    return {"reject": None, "copies": 0}
+def _selection(run: Run, base: str, shard: Shard, row: int) -> dict[str, Any]:
+    lines = read_selected(run.storage, base, selection_places(run.storage.url, base).get(shard.id))
+    table = lines.filter(pc.equal(lines.column("row"), row))
+    if not table.num_rows:
+        return {"reject": None, "copies": 0}
+    unit = table.column("unit")[0].as_py()
+    facts = {
+        "unit": unit,
+        "copies": pc.sum(table.column("copies")).as_py(),
+        "reject": None if pc.any(pc.greater(table.column("copies"), 0)).as_py() else table["reject"][0].as_py(),
+    }
+    if table.num_rows > 1 or table["item"][0].as_py() != "0":
+        facts["items"] = [f"{r['item']}: {r['reject'] or r['copies']}" for r in table.to_pylist()]
+    if unit >= 0:
+        quota = read_selection(run.storage, base, "quotas.parquet")
+        facts |= {f"unit {name}": quota.column(name)[unit].as_py() for name in ("count", "quota")}
+    return facts
 
 
 def _dataset(run: Run, base: str, key: str) -> dict[str, Any]:
@@ -205,10 +248,13 @@ def copies_of(run: Run, key: str) -> list[str]:
     for output in run.outputs.values():
         path = output.get("path") or ""
         known = numbers(run.storage.url, output["base"]) if path.startswith("facts/duplicates.members/") else {}
-        for shard, number in known.items():
-            columns = facts.read(run.storage, path, shard, number)
+
+        def copies(line: tuple[str, int], path: str = path) -> pa.ChunkedArray:
+            columns = facts.read(run.storage, path, *line)
             column = columns[next(name for name in columns.column_names if name.endswith("_of"))]
-            rows = columns.filter(pc.equal(column, key).fill_null(False)).column(facts.ROW)
+            return columns.filter(pc.equal(column, key).fill_null(False)).column(facts.ROW)
+
+        for shard, rows in zip(known, fetched(copies, known.items()), strict=True):
             if len(rows) and shard in tables:
                 found += read_pool(run.storage, tables[shard], ["key"])["key"].take(rows).to_pylist()
     return sorted(set(found))

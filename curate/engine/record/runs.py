@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Self
 
 from curate.core import lease
@@ -18,7 +18,8 @@ STOPPED = ("stopped", "interrupted")
 
 @dataclass
 class Run:
-    """One run's record. `outputs` holds what it had built or found when it ended, or was last heard of."""
+    """One run's record, as it was when it was loaded. `outputs` holds what it had built or found when it ended, or was
+    last heard of."""
 
     storage: Storage
     record: dict[str, Any]
@@ -43,36 +44,50 @@ class Run:
 
     @property
     def state(self) -> str:
-        """done, failed, stopped (SIGTERM, Ctrl-C), running or killed."""
+        """done, failed, stopped (told to stop), running or killed. Takes seconds where the driver's host has another
+        time: see `lease.is_alive`."""
         if self.result is not None:
             error = self.result["error"]
             return "stopped" if error and error.startswith(STOPPED) else "failed" if error else "done"
-        held = lease.read(self.storage, lease.lease_path(f"runs/{self.run_id}"))
-        return "running" if held is not None and not lease.is_dead(held) else "killed"
+        return "running" if self._alive else "killed"
+
+    @property
+    def error(self) -> str:
+        """Why it failed or stopped, in a line."""
+        return str((self.result or {}).get("error") or "")
+
+    @property
+    def lease(self) -> str:
+        return lease.lease_path(f"runs/{self.run_id}")
+
+    @cached_property
+    def _alive(self) -> bool:
+        return lease.is_alive(self.storage, self.lease)
+
+    @cached_property
+    def events(self) -> list[dict[str, Any]]:
+        return read_events(self.storage, self.run_id)
 
     @property
     def outputs(self) -> dict[str, dict[str, Any]]:
         if self.result is not None:
             return dict(self.result["outputs"])
-        return {e["stage"]: e for e in read_events(self.storage, self.run_id) if e["event"] == "stage"}
+        return {e["stage"]: e for e in self.events if e["event"] == "stage"}
 
     def builds(self) -> list[dict[str, Any]]:
         """Outputs that it has begun to build and not completed: the same command goes on from there."""
         done = self.outputs
-        events = [event for event in read_events(self.storage, self.run_id) if event["event"] == "build"]
-        return [event for event in events if event["stage"] not in done]
+        return [event for event in self.events if event["event"] == "build" and event["stage"] not in done]
 
     @property
     def seconds(self) -> float:
-        """Until it ended, or until now; of a killed run, until it was last heard of."""
+        """Until it ended, or was last heard of: by the driver's own clock alone."""
         if self.result is not None:
             return float(self.result["seconds"])
-        last = time.time()
-        if self.state == "killed":
-            last = max(
-                (event["time"] for event in read_events(self.storage, self.run_id)), default=self.record["started"]
-            )
-        return last - float(self.record["started"])
+        held = lease.read(self.storage, self.lease) or {}
+        started = float(self.record["started"])
+        heard = max([held.get("time", started), *(event["time"] for event in self.events[-1:])])
+        return max(0.0, float(heard) - started)
 
     def ledger(self) -> dict[str, Entry]:
         if self.result is not None:

@@ -12,13 +12,15 @@ import pyarrow.compute as pc
 
 from curate.codec.tars import read_spans
 from curate.core.contracts import Artifact, Map, Pack, Select
+from curate.core.hashing import digest
 from curate.core.masks import ABSENT, ALIVE, Fate
-from curate.core.nouns import Manifest, Shard, StoredArtifact, bucket_files, read_selection
+from curate.core.nouns import Manifest, Shard, StoredArtifact, read_selected, read_selection, selection_places
 from curate.core.pipeline import Node
 from curate.core.rows import POOL_COLUMNS, MaskRef, Rows
 from curate.core.storage import Storage
 from curate.engine.context import Context
 from curate.engine.passes.task import locate
+from curate.engine.units.keys import places_of
 
 FATE = ("rejected_by", "reject_reason", "copies", "item_copies", "item_expected")
 
@@ -58,9 +60,9 @@ class StoredView:
             shards=ctx.pool(node).shards,
             rows=Rows(ctx.storage, refs, order=ctx.order, parents=ctx.pool(node).parents),
             points=tuple(
-                MaskRef(mask.base, point)
+                MaskRef(mask.chain, point, mask.base)
                 for mask in ctx.masks
-                for point in mask.contents
+                for point in mask.points
                 if {up.name for up in upstream}.issuperset(point.split("+"))
             ),
             selection=(select.name, ctx.built[select.name].base) if select else None,
@@ -75,10 +77,23 @@ class StoredView:
         made = [name for ref in self.rows.columns for name in ref.names]
         return (*POOL_COLUMNS, *made, *FATE)
 
-    def tables(self, names: Sequence[str]) -> Iterator[pa.Table]:
+    def size(self) -> tuple[int, int]:
+        return len(self.shards), sum(shard.rows for shard in self.shards)
+
+    def tables(self, names: Sequence[str], shards: int = 0) -> Iterator[pa.Table]:
+        return self._tables(names, self._chosen(shards))
+
+    def rows_of(self, keys: Sequence[str], names: Sequence[str]) -> Iterator[pa.Table]:
+        wanted = pa.array(list(keys), pa.string())
+        for table in self._tables(names, self._shards_of(keys)):
+            found = table.filter(pc.is_in(table.column("key"), value_set=wanted))
+            if found.num_rows:
+                yield found
+
+    def _tables(self, names: Sequence[str], shards: Sequence[Shard]) -> Iterator[pa.Table]:
         known = self.columns()
         wanted = [name for name in names if name in known and name not in FATE]
-        for shard in self.shards:
+        for shard in shards:
             table = self.rows.table(shard, tuple(wanted))
             fate = self._fate_of(shard)
             if set(FATE) & set(names):
@@ -86,6 +101,13 @@ class StoredView:
                     if name in names:
                         table = table.append_column(name, column)
             yield table.filter(pa.array(fate.reason != ABSENT)) if self.rows.parents is not None else table
+
+    def _chosen(self, most: int) -> list[Shard]:
+        """At most so many shards, chosen by hash, in the pool's order."""
+        if not most or len(self.shards) <= most:
+            return self.shards
+        order = sorted(range(len(self.shards)), key=lambda place: (digest(self.shards[place].id), place))
+        return [self.shards[place] for place in sorted(order[:most])]
 
     def _fate_of(self, shard: Shard) -> Fate:
         """Where each row left first, of all ways upstream."""
@@ -112,14 +134,15 @@ class StoredView:
         items = [np.zeros((0, 2), np.int64)]
         values: dict[str, list[np.ndarray]] = {"copies": [np.zeros(0)], "expected": [np.zeros(0)]}
         if self.selection is not None:
-            for table in selection_rows(self.storage, self.selection[1], pc.field("shard") == shard.id):
-                rows = table.column("row").to_numpy()
-                np.add.at(copies, rows, table.column("copies").to_numpy())
-                reasons = np.where(copies[rows] > 0, None, table.column("reject").to_numpy(zero_copy_only=False))
-                note(self.selection[0], rows, reasons)
-                items.append(np.stack([rows, pc.cast(table.column("item"), pa.int64()).to_numpy()], axis=1))
-                for name, found in values.items():
-                    found.append(table.column(name if name in table.column_names else "copies").to_numpy())
+            base = self.selection[1]
+            table = read_selected(self.storage, base, selection_places(self.storage.url, base).get(shard.id))
+            rows = table.column("row").to_numpy()
+            np.add.at(copies, rows, table.column("copies").to_numpy())
+            reasons = np.where(copies[rows] > 0, None, table.column("reject").to_numpy(zero_copy_only=False))
+            note(self.selection[0], rows, reasons)
+            items.append(np.stack([rows, pc.cast(table.column("item"), pa.int64()).to_numpy()], axis=1))
+            for name, found in values.items():
+                found.append(table.column(name if name in table.column_names else "copies").to_numpy())
         of_items = {f"item_{name}": _listed(shard.rows, np.concatenate(items), found) for name, found in values.items()}
         return {
             "rejected_by": pa.array(by, pa.string()),
@@ -135,20 +158,24 @@ class StoredView:
 
     def images(self, keys: Sequence[str]) -> dict[str, bytes]:
         found: dict[str, bytes] = {}
-        for shard in self.shards:
+        wanted = pa.array(list(keys), pa.string())
+        for shard in self._shards_of(keys):
             table = self.rows.table(shard, ("offset", "size"))
-            hit = pc.and_(
-                pc.is_in(table.column("key"), value_set=pa.array(list(keys), pa.string())),
-                pc.is_valid(table.column("offset")),
-            )
+            hit = pc.and_(pc.is_in(table.column("key"), value_set=wanted), pc.is_valid(table.column("offset")))
             table = table.filter(hit)
             spans = list(zip(table.column("offset").to_pylist(), table.column("size").to_pylist(), strict=True))
             fs, path = locate(self.storage, shard)
-            for key, data in zip(
-                table.column("key").to_pylist(), read_spans(fs, path, spans, shard.tar_bytes), strict=True
-            ):
-                found.setdefault(key, data)
+            data = read_spans(fs, path, spans, shard.tar_bytes)
+            for key, image in zip(table.column("key").to_pylist(), data, strict=True):
+                found.setdefault(key, image)
         return found
+
+    def _shards_of(self, keys: Sequence[str]) -> list[Shard]:
+        """Where keys lie; all shards where the pool has no index."""
+        known = places_of(self.storage, self.stages[self.source], keys)
+        if known is None:
+            return self.shards
+        return [self.shards[place] for place in sorted({shard for hits in known.values() for shard, _ in hits})]
 
     def dataset(self) -> dict[str, Any] | None:
         if self.pack is None:
@@ -171,8 +198,3 @@ def _listed(rows: int, items: np.ndarray, values: list[np.ndarray]) -> pa.Array:
     flat = np.zeros(offsets[-1], dtype=np.float32)
     flat[offsets[items[:, 0]] + items[:, 1]] = np.concatenate(values)
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(flat))
-
-
-def selection_rows(storage: Storage, base: str, where: pc.Expression) -> Iterator[pa.Table]:
-    for file in bucket_files(storage.url, base):
-        yield read_selection(storage, base, file, filters=where)

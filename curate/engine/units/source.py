@@ -1,158 +1,400 @@
-"""Building a pool: import what is new, refuse keys that repeat across shards, publish the version."""
+"""A Source: each portion becomes a shard; repeated keys are rejected; the version lists the shards.
+
+    pools/<namespace>/portions/<portion>.json           which shard a portion became
+    pools/<namespace>/portions/all/<portions>.parquet   the same of all portions of a run, in one file
+    pools/<namespace>/repeats/<shards>.parquet          which shards have keys of earlier ones, and what became of them
+    pools/<namespace>/keys/<shards>/                    the index of keys
+
+A run reads one file of records, and those of portions that are new.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from curate.core.contracts import Source
+import pyarrow as pa
+
+from curate.codec.tars import TarWriter, read_spans
+from curate.core.contracts import Incoming, Portion, Source
 from curate.core.errors import InputError
-from curate.core.hashing import digest
-from curate.core.ledger import SET_ASIDE, Entry, total
-from curate.core.nouns import Manifest, Shard, in_place, pool_base
+from curate.core.hashing import digest, make_key, rank_below, ranks
+from curate.core.ledger import SET_ASIDE, Entry
+from curate.core.nouns import POOL_SCHEMA, Manifest, Shard, in_place, lines_of, pool_base, read_pool, reading, shards_of
 from curate.core.pipeline import Node
 from curate.core.storage import Storage, open_storage
+from curate.engine import beat, shuffle
 from curate.engine.context import Built, Context, Pool
 from curate.engine.preflight import record_path
-from curate.engine.shuffle import buckets_for
-from curate.engine.units.tasks import AmendTask, ImportTask, RepeatsTask, amend_shard, find_repeats, import_portion
+from curate.engine.units import keys
+from curate.engine.units.common import content_id, dump, fetched, probed
 
-READ_THREADS = 16
+ALL = "portions/all"
+"""Folder of the files that hold the records of many portions."""
+REPEATED = "duplicate_key"
+BEAT_ROWS = 64
+"""Samples between two signs of life."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What became of a portion."""
+
+    shard: Shard
+    entry: str
+    """JSON of its ledger."""
 
 
 def build_source(ctx: Context, node: Node) -> None:
     stage = node.stage
     assert isinstance(stage, Source)
     began = time.monotonic()
-    portions, inside = ctx.portions[node.name]
-    tasks = [ImportTask(ctx.storage, stage, p, record_path(stage, p, inside), inside) for p in portions]
     with ctx.lease(node, f"pools/{stage.namespace}"):
-        records, built_rows, lost = _import(ctx, node, tasks)
-        shards, entry = _amend(ctx, node, records)
-        entry = total([entry, *lost])
-        _publish(ctx, node, shards, entry, built_rows, time.monotonic() - began)
+        shards, entry, built_rows = _import(ctx, node)
+        if not sum(shard.rows for shard in shards):
+            raise InputError(f"{node.name}: {stage.op} found no samples; check its path and patterns")
+        folder = keys.folder_of(stage.namespace, shards)
+        shards, entry = _without_repeats(ctx, node, folder, shards, entry)
+        _publish(ctx, node, folder, shards, entry, built_rows, began)
 
 
-def _publish(ctx: Context, node: Node, shards: list[Shard], entry: Entry, built_rows: int, seconds: float) -> None:
+def _publish(
+    ctx: Context, node: Node, folder: str, shards: list[Shard], entry: Entry, built_rows: int, began: float
+) -> None:
     stage = node.stage
     assert isinstance(stage, Source)
-    fingerprint = digest({"namespace": stage.namespace, "shards": [shard.id for shard in shards]})
-    pool = Pool(stage.namespace, fingerprint, shards)
-    if not pool.rows:
-        raise InputError(f"{node.name}: {stage.op} found no samples; check its path and patterns")
-    ctx.pools[node.name] = pool
-    places = [shard.tar for shard in shards if in_place(shard)]
-    version = digest({"pool": fingerprint, "places": places}) if places else fingerprint
-    built = Built(digest({"op": stage.op, "pool": "rows"}), pool_base(stage.namespace, version))
-    built.reused = Manifest.load(ctx.storage, built.base) is not None
-    ctx.built[node.name] = ctx.finish(
-        node, built, "pool", entry, [shard.to_json() for shard in shards],
-        rows=pool.rows, bytes=sum(shard.tar_bytes for shard in shards),
-        seconds=round(seconds, 3), built_rows=built_rows,
-    )  # fmt: skip
-    if built.reused:
+    version, fingerprint = version_of(stage, shards)
+    ctx.pools[node.name] = pool = Pool(stage.namespace, fingerprint, shards)
+    built = ctx.built[node.name] = Built(digest({"op": stage.op, "pool": "rows"}), pool_base(stage.namespace, version))
+    built.manifest = Manifest.load(ctx.storage, built.base)
+    built.reused = built.manifest is not None
+    if built.manifest is not None:
+        built.content = built.manifest.content or built.fingerprint
         ctx.progress.reused(node.name, pool.rows)
+        return
+    index = keys.build_index(ctx, node, folder, shards)
+    keys.tidy_index(ctx.storage, folder)
+    ctx.finish(
+        node, built, "pool", entry, lines_of(shards),
+        rows=pool.rows, bytes=sum(shard.tar_bytes for shard in shards),
+        seconds=round(time.monotonic() - began, 3), built_rows=built_rows, extra={"keys": index},
+    )  # fmt: skip
 
 
-def _import(ctx: Context, node: Node, tasks: list[ImportTask]) -> tuple[list[dict[str, Any]], int, list[Entry]]:
-    """Records of all portions in order (failed ones left out), rows imported now, ledger entries of what failed."""
-    folder = f"pools/{node.stage.namespace}/portions"  # type: ignore[attr-defined]
-    there = ctx.storage.list(folder)
-    have = [i for i, task in enumerate(tasks) if task.record.removeprefix(folder + "/") in there]
-    records: dict[int, dict[str, Any]] = {}
-    with ThreadPoolExecutor(READ_THREADS) as threads:
-        for i, data in zip(have, threads.map(ctx.storage.read, [tasks[i].record for i in have]), strict=True):
-            records[i] = json.loads(data)
-    missing = [i for i in range(len(tasks)) if i not in records]
+def version_of(stage: Source, shards: Sequence[Shard]) -> tuple[str, str]:
+    """Version of the pool of some shards, and its fingerprint, which does not say where tars lie that stay in place."""
+    fingerprint = digest({"namespace": stage.namespace, "shards": [shard.id for shard in shards]})
+    places = [shard.tar for shard in shards if in_place(shard)]
+    return digest({"pool": fingerprint, "places": places}) if places else fingerprint, fingerprint
+
+
+# --- importing --------------------------------------------------------------------------------------------------------
+
+
+def _import(ctx: Context, node: Node) -> tuple[list[Shard], Entry, int]:
+    """Shards of all portions in order (failed ones left out), their ledger, and the rows imported now."""
+    stage = node.stage
+    assert isinstance(stage, Source)
+    portions, inside = ctx.portions[node.name]
+    paths = [record_path(stage, portion, inside) for portion in portions]
+    found, whole = read_records(ctx.storage, stage.namespace, paths)
+    records = {i: found[path] for i, path in enumerate(paths) if path in found}
+    missing = [i for i in range(len(paths)) if i not in records]
     if missing:
-        ctx.events.emit("build", stage=node.name, base=folder.removesuffix("/portions"), path="")
+        ctx.events.emit("build", stage=node.name, base=f"pools/{stage.namespace}", path="")
         ctx.events.flush()
     built, errors = 0, dict[int, str]()
-    if missing:
-        with ctx.progress.step(node.name, sum(tasks[i].portion.rows or 0 for i in missing)) as step:
-            for outcome in ctx.run(import_portion, [tasks[i] for i in missing], node.stage):
-                i = missing[outcome.index]
-                if outcome.error is not None:
-                    errors[i] = outcome.error
-                    ctx.progress.say(f"  portion {i + 1} of {node.name} is set aside: {outcome.error}")
-                    continue
-                records[i] = outcome.value
-                built += outcome.value["rows"]
-                step.advance(outcome.value["rows"], sum(outcome.value["entry"]["rejected"].values()))
-    lost = _lose(ctx, node, tasks, records, errors)
-    for i, record in records.items():
-        place = tasks[i].stage.tar(tasks[i].portion)
-        if place is not None:  # a tar that stays in place is where the source is today
-            record["shard"]["tar"] = open_storage(place).url
-    return [records[i] for i in sorted(records)], built, lost
+    tasks = (ImportTask(ctx.storage, stage, node.name, portions[i], paths[i], inside) for i in missing)
+    with ctx.progress.step(node.name, sum(portions[i].rows or 0 for i in missing)) as step:
+        for outcome in ctx.run(import_portion, tasks, stage):
+            i = missing[outcome.index]
+            if outcome.error is not None:
+                errors[i] = outcome.error
+                ctx.progress.say(f"  portion {i + 1} of {node.name} is set aside: {outcome.error}")
+                continue
+            records[i] = outcome.value
+            rejected = Entry.from_json(json.loads(outcome.value.entry)).rejected.total()
+            built += outcome.value.shard.rows
+            step.advance(outcome.value.shard.rows, rejected)
+    if not whole and not errors:
+        lines = lines_of([records[i].shard for i in sorted(records)])
+        lines = lines.append_column("record", pa.array([paths[i] for i in sorted(records)]))
+        lines = lines.append_column("entry", pa.array([records[i].entry for i in sorted(records)]))
+        ctx.storage.publish_table(_all_path(stage.namespace, paths), lines)
+    entry = Entry()
+    for record in records.values():
+        entry += Entry.from_json(json.loads(record.entry))
+    entry = sum(_lose(ctx, node, portions, entry.before, len(records), errors), entry)
+    return [_placed(stage, portions[i], records[i].shard) for i in sorted(records)], entry, built
+
+
+def _placed(stage: Source, portion: Portion, shard: Shard) -> Shard:
+    """A tar that stays in place is where the source is today."""
+    place = stage.tar(portion)
+    return shard if place is None else replace(shard, tar=open_storage(place).url)
 
 
 def _lose(
-    ctx: Context, node: Node, tasks: list[ImportTask], records: dict[int, dict[str, Any]], errors: dict[int, str]
-) -> list[Entry]:
+    ctx: Context, node: Node, portions: Sequence[Portion], rows: int, imported: int, errors: Mapping[int, str]
+) -> Iterator[Entry]:
     """Ledger entries of the portions that failed, judged against the rows of all of them once the others are there. One
     whose rows are not known counts as many as the others have on average."""
-    there = [int(record["entry"]["before"]) for record in records.values()]
-    mean = round(sum(there) / len(there)) if there else 1
-    gone = {i: max(1, mean if tasks[i].portion.rows is None else tasks[i].portion.rows or 0) for i in sorted(errors)}
-    rows = sum(there) + sum(gone.values())
+    mean = round(rows / imported) if imported else 1
+    known = {i: portions[i].rows for i in sorted(errors)}
+    gone = {i: max(1, mean if count is None else count) for i, count in known.items()}
     for i, count in gone.items():
         what = f"portion {i + 1} of {node.name}"
-        ctx.lose(what, count, f"{what}: {errors[i]}", rows)
-    return [Entry(count, Counter({SET_ASIDE: count}), 0) for count in gone.values()]
+        ctx.lose(what, count, f"{what}: {errors[i]}", rows + sum(gone.values()))
+        yield Entry(count, Counter({SET_ASIDE: count}), 0)
 
 
-def _amend(ctx: Context, node: Node, records: list[dict[str, Any]]) -> tuple[list[Shard], Entry]:
-    """Shards in which no live key repeats one of an earlier shard."""
+def read_records(storage: Storage, namespace: str, paths: Sequence[str]) -> tuple[dict[str, Recorded], bool]:
+    """Record's path -> what it says, of the portions that are imported; and whether one file has them all. A listing,
+    a file with many of them, and a read for each of the others."""
+    base = f"pools/{namespace}"
+    there = {f"{base}/portions/{file}": size for file, size in storage.list(f"{base}/portions").items()}
+    whole, wanted = _all_path(namespace, paths), set(paths)
+    files = [path for path in there if path.startswith(f"{base}/{ALL}/")]
+    found: dict[str, Recorded] = {}
+    for file in [whole] if whole in there else sorted(files, key=lambda path: there[path])[-1:]:
+        found = {path: record for path, record in read_all(storage, file).items() if path in wanted}
+        if not all(path in there for path in found):  # one was removed: what is imported instead may be another shard
+            storage.remove(file)
+            found, whole = {}, ""
+    rest = [path for path in dict.fromkeys(paths) if path in there and path not in found]
+    found |= zip(rest, fetched(lambda path: read_record(storage, path), rest), strict=True)
+    return found, whole in there
+
+
+def read_record(storage: Storage, path: str) -> Recorded:
+    with reading(storage, path, "record of a portion", "remove it and run the recipe again"):
+        value = storage.read_json(path)
+        return Recorded(Shard(**value["shard"]), json.dumps(value["entry"], sort_keys=True))
+
+
+def read_all(storage: Storage, path: str) -> dict[str, Recorded]:
+    """What a file of many records says, by record."""
+    with reading(storage, path, "list of imported portions", "remove it and run the recipe again"):
+        lines = storage.read_table(path)
+        told = zip(lines.column("record"), shards_of(lines), lines.column("entry"), strict=True)
+        return {record.as_py(): Recorded(shard, entry.as_py()) for record, shard, entry in told}
+
+
+def _all_path(namespace: str, paths: Sequence[str]) -> str:
+    return f"pools/{namespace}/{ALL}/{digest(list(paths))}.parquet"
+
+
+# --- repeated keys ----------------------------------------------------------------------------------------------------
+
+
+def _without_repeats(
+    ctx: Context, node: Node, folder: str, shards: list[Shard], entry: Entry
+) -> tuple[list[Shard], Entry]:
+    """Shards in which no live key repeats one of an earlier shard, and the ledger with those that did."""
     stage = node.stage
     assert isinstance(stage, Source)
-    shards = [Shard(**record["shard"]) for record in records]
-    entries = [Entry.from_json(record["entry"]) for record in records]
     if stage.unique_keys or len(shards) < 2:
-        return shards, total(entries)
-    known = known_repeats(ctx.storage, stage, shards)
+        return shards, entry
+    known = known_repeats(ctx.storage, stage.namespace, shards)
     if known is None:
-        known = _find_repeats(ctx, node, shards)
-        ctx.storage.publish_bytes(_repeats_path(stage, shards), json.dumps(known, sort_keys=True).encode())
-    for number, result in known.items():
-        entries[int(number)] = Entry.from_json(result["entry"])
-    return amended(shards, known), total(entries)
+        keys.build_index(ctx, node, folder, shards, with_repeats=True)
+        known = {
+            number: (identity, rows)
+            for _, found in ctx.each(amend_shards, _amendments(ctx, node, folder, shards), stage, node.name)
+            for number, identity, rows in found
+        }
+        lines = [{"shard": number, "id": known[number][0], "rows": known[number][1]} for number in sorted(known)]
+        table = pa.Table.from_pylist(lines, schema=_REPEATS)
+        ctx.storage.publish_table(_repeats_path(stage.namespace, shards), table)
+        keys.tidy_index(ctx.storage, folder)
+    rows = sum(rows for _, rows in known.values())
+    return amended(shards, known), entry + Entry(0, Counter({REPEATED: rows} if rows else {}), -rows)
 
 
-def _find_repeats(ctx: Context, node: Node, shards: list[Shard]) -> dict[str, Any]:
-    stage = node.stage
-    assert isinstance(stage, Source)
-    buckets = buckets_for(sum(shard.rows for shard in shards))
-    tasks = [RepeatsTask(ctx.storage, tuple(shards), b, buckets) for b in range(buckets)]
-    rows: dict[int, list[int]] = {}
-    for part in ctx.must(find_repeats, tasks, stage, node.name):
-        for number, row in part:
-            rows.setdefault(number, []).append(row)
-    changed = sorted(rows)
-    amends = [AmendTask(ctx.storage, stage.namespace, shards[i], tuple(rows[i])) for i in changed]
-    return {str(i): result for i, result in zip(changed, ctx.must(amend_shard, amends, stage, node.name), strict=True)}
+Repeats = Mapping[int, tuple[str, int]]
+"""A shard's place -> its id without the keys that repeat, and how many these are."""
+_REPEATS = pa.schema([("shard", pa.int32()), ("id", pa.string()), ("rows", pa.int64())])
 
 
-def _repeats_path(stage: Source, shards: list[Shard]) -> str:
-    return f"pools/{stage.namespace}/repeats/{digest([shard.id for shard in shards])}.json"
+def _amendments(ctx: Context, node: Node, folder: str, shards: Sequence[Shard]) -> Iterator[AmendTask]:
+    namespace = node.stage.namespace  # type: ignore[attr-defined]
+    for (first, stop), pieces in keys.repeats(ctx, folder, shards):
+        yield AmendTask(ctx.storage, node.name, namespace, first, tuple(shards[first:stop]), pieces)
 
 
-def known_repeats(storage: Storage, stage: Source, shards: list[Shard]) -> dict[str, Any] | None:
-    """Shard's place -> what became of it because it repeats keys of earlier shards; None before anybody has looked."""
-    try:
-        return dict(storage.read_json(_repeats_path(stage, shards)))
-    except FileNotFoundError:
-        return None
+def _repeats_path(namespace: str, shards: Sequence[Shard]) -> str:
+    return f"pools/{namespace}/repeats/{digest([shard.id for shard in shards])}.parquet"
 
 
-def amended(shards: list[Shard], known: dict[str, Any]) -> list[Shard]:
+def known_repeats(storage: Storage, namespace: str, shards: Sequence[Shard]) -> Repeats | None:
+    """What became of the shards that repeat keys of earlier ones; None before anybody has looked."""
+    path = _repeats_path(namespace, shards)
+    return read_repeats(storage, path) if storage.exists(path) else None
+
+
+def read_repeats(storage: Storage, path: str) -> Repeats:
+    with reading(storage, path, "list of repeated keys", "remove it and run the recipe again"):
+        number, identity, rows = (column.to_pylist() for column in storage.read_table(path).columns)
+        return {n: (i, r) for n, i, r in zip(number, identity, rows, strict=True)}
+
+
+def amended(shards: Sequence[Shard], known: Repeats) -> list[Shard]:
     """The shards with their amended tables; tars are where they are today."""
-    changed = {int(number): result["shard"] for number, result in known.items()}
     return [
-        replace(shard, id=changed[i]["id"], table=changed[i]["table"]) if i in changed else shard
+        replace(shard, id=known[i][0], table=f"{shard.table.rpartition('/')[0]}/{known[i][0]}.parquet")
+        if i in known
+        else shard
         for i, shard in enumerate(shards)
     ]
+
+
+# --- what workers do --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ImportTask:
+    storage: Storage
+    stage: Source
+    name: str
+    portion: Portion
+    record: str
+    """Where the portion's shard is written down once it is complete."""
+    inside: float = 1.0
+    """Share of the portion's rows to take, by rank: below 1 in a canary run."""
+
+    def read(self) -> Iterator[Incoming]:
+        began, rows = time.monotonic(), 0
+        for item in self.stage.read(self.portion):
+            key = make_key(self.stage.namespace, item.source_id)
+            if self.inside >= 1.0 or rank_below(ranks(0, [key]), self.inside)[0]:
+                yield item
+            rows += 1
+            if rows == BEAT_ROWS:
+                beat.current().done(self.name, rows, time.monotonic() - began)
+                began, rows = time.monotonic(), 0
+        beat.current().done(self.name, rows, time.monotonic() - began)
+
+
+def import_portion(task: ImportTask) -> Recorded:
+    """Write the shard of one portion: its tar (unless it stays in place), then its table, then the record of it."""
+    beat.current().doing(task.name)
+    place = task.stage.tar(task.portion)
+    base = f"pools/{task.stage.namespace}/shards"
+    if place is None:
+        shard, table = _copy_in(task, base)
+    else:
+        shard, table = _index_in_place(task, base, place)
+    rejected = Counter(reason for reason in table.column("reject").to_pylist() if reason)
+    entry = Entry(shard.rows, rejected, shard.rows - sum(rejected.values()))
+    record = {"shard": shard.to_json(), "entry": entry.to_json()}
+    task.storage.publish_bytes(task.record, dump(record))
+    return Recorded(shard, json.dumps(record["entry"], sort_keys=True))
+
+
+def _copy_in(task: ImportTask, base: str) -> tuple[Shard, pa.Table]:
+    rows: list[dict[str, Any]] = []
+    with task.storage.scratch(base) as path:
+        with open(path, "wb") as file, TarWriter(file) as tar:
+            for incoming in task.read():
+                row = _row(task.stage, incoming, incoming.data)
+                if incoming.data is not None:
+                    row["offset"] = tar.add(f"{row['key']}.{row['ext'] or 'bin'}", incoming.data)
+                    row["size"] = len(incoming.data)
+                rows.append(row)
+        table = _table(rows)
+        identity = content_id(table)
+        size = path.stat().st_size
+        shard = Shard(identity, len(rows), f"{base}/{identity}.tar", size, f"{base}/{identity}.parquet")
+        task.storage.adopt(path, shard.tar)
+    task.storage.publish_table(shard.table, table)
+    return shard, table
+
+
+def _index_in_place(task: ImportTask, base: str, place: str) -> tuple[Shard, pa.Table]:
+    source = open_storage(place)
+    size = int(source.fs.size(source.root))
+    found = list(task.read())
+    spans = [(item.offset, item.size) for item in found if item.offset is not None and item.size is not None]
+    data = read_spans(source.fs, source.root, spans, size)
+    rows = []
+    for item in found:
+        held = item.offset is not None and item.size is not None
+        row = _row(task.stage, item, next(data) if held else None)
+        row["offset"], row["size"] = (item.offset, item.size) if held else (None, None)
+        rows.append(row)
+    table = _table(rows)
+    identity = content_id(table)
+    shard = Shard(identity, len(rows), source.url, size, f"{base}/{identity}.parquet")
+    task.storage.publish_table(shard.table, table)
+    return shard, table
+
+
+def _row(stage: Source, item: Incoming, data: bytes | None) -> dict[str, Any]:
+    key = make_key(stage.namespace, item.source_id)
+    row: dict[str, Any] = {
+        "key": key,
+        "source_id": item.source_id.encode("utf-8", "replace").decode(),
+        "name": item.name or key,
+        "ext": item.ext,
+        "caption": item.caption,
+        "url": item.url,
+        "meta": json.dumps(item.meta, sort_keys=True, ensure_ascii=False),
+        "reject": item.reject,
+        "sha256": hashlib.sha256(data).hexdigest() if data is not None else None,
+    }
+    row |= dict.fromkeys(("offset", "size", "parent", "root", "span", "parent_row"))
+    return row | probed(data)
+
+
+def _table(rows: list[dict[str, Any]]) -> pa.Table:
+    """The pool table; a key that an alive row before has is rejected, as it is across shards."""
+    seen: set[str] = set()
+    for row in rows:
+        if row["reject"] is None and row["key"] in seen:
+            row["reject"] = REPEATED
+        elif row["reject"] is None:
+            seen.add(row["key"])
+    return pa.Table.from_pylist(rows, schema=POOL_SCHEMA)
+
+
+@dataclass(frozen=True)
+class AmendTask:
+    storage: Storage
+    name: str
+    namespace: str
+    first: int
+    """Place of the first shard in the pool's list."""
+    shards: tuple[Shard, ...]
+    repeats: tuple[shuffle.Piece, ...]
+    """What says where keys repeat in them."""
+
+
+def amend_shards(task: AmendTask) -> list[tuple[int, str, int]]:
+    """Publish tables in which repeated keys are rejected. Returns place, new id and number of such rows of each."""
+    found = []
+    for number, rows in keys.read_repeats(task.storage, task.repeats).items():
+        began = time.monotonic()
+        beat.current().doing(task.name)
+        found.append((number, _amend(task.storage, task.namespace, task.shards[number - task.first], rows), len(rows)))
+        beat.current().done(task.name, len(rows), time.monotonic() - began)
+    return found
+
+
+def _amend(storage: Storage, namespace: str, shard: Shard, rows: Sequence[int]) -> str:
+    """Id of the shard in which some live rows are rejected."""
+    table = read_pool(storage, shard.table)
+    reasons = table.column("reject").to_pylist()
+    for row in rows:
+        reasons[row] = REPEATED
+    place = table.schema.get_field_index("reject")
+    table = table.set_column(place, POOL_SCHEMA.field("reject"), pa.array(reasons, pa.string()))
+    identity = content_id(table)
+    path = f"pools/{namespace}/shards/{identity}.parquet"
+    if not storage.exists(path):  # its name is its content
+        storage.publish_table(path, table)
+    return identity

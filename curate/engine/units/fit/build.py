@@ -7,14 +7,13 @@ import time
 from curate.core.contracts import Fit
 from curate.core.hashing import digest
 from curate.core.ledger import Entry
-from curate.core.nouns import save_artifact
+from curate.core.nouns import FILES, save_artifact
 from curate.core.pipeline import Node
 from curate.engine.backends import set_up
 from curate.engine.context import Built, Context
-from curate.engine.units.build_global import tidy
+from curate.engine.units.common import DigestTask, digest_file, tidy
 from curate.engine.units.fit.group import Build
 from curate.engine.units.fit.parts import let_go
-from curate.engine.units.tasks import DigestTask, digest_file
 
 
 def build_fit(ctx: Context, node: Node, built: Built) -> None:
@@ -32,11 +31,12 @@ def build_fit(ctx: Context, node: Node, built: Built) -> None:
         bar.tell(1.0, "done")
     files = ctx.storage.list(built.base)
     parts = [name for name in sorted(files) if name.endswith(".npz") and not name.startswith("work/")]
-    tasks = [DigestTask(ctx.storage, f"{built.base}/{name}") for name in parts]
+    tasks = (DigestTask(ctx.storage, f"{built.base}/{name}") for name in parts)
     digests |= dict(zip(parts, ctx.must(digest_file, tasks, stage, node.name), strict=True))
     ctx.finish(
         node, built, "artifact", Entry(alive, after=alive),
         rows=alive, bytes=sum(size for name, size in files.items() if not name.startswith("work/")),
         seconds=round(time.monotonic() - began, 3), built_rows=alive, content=digest(digests),
+        extra={FILES: sorted(digests)},
     )  # fmt: skip
     tidy(ctx, built)

@@ -98,7 +98,10 @@ class Build:
         if not shards:
             raise CurateError(f"{self.stage.op}: no shard is left to fit on; see why with `curate status RUN`")
         parts = joined([shard.rows for shard in shards], part_rows_for(sum(shard.rows for shard in shards)))
-        origins = [FromShards(ctx.storage, self.stage, rows, ports, self.base, tuple(shards[a:b])) for a, b in parts]
+        origins = [
+            FromShards(ctx.storage, self.stage, ctx.placed(rows, shards[a:b]), ports, self.base, tuple(shards[a:b]))
+            for a, b in parts
+        ]
         group = EngineGroup(self, "pool", [(number, origin) for number, origin in enumerate(origins)])
         loaded = list(self.run(load_block, group.tasks()))
         agreed(self.stage.op, [block.kinds for block in loaded])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -230,7 +231,8 @@ def hold(task: BlockTask) -> Block:
         block = Block()
         for number, arrays in enumerate(task.origin.load(block), task.first):
             store = _storing(task.storage, task.base, number, block.stored)
-            block.parts.append(Part(number, frozen(dict(arrays)), store, task.threads))
+            part = Part(number, frozen(dict(arrays)), store, partial(_stored, task.storage, task.base), task.threads)
+            block.parts.append(part)
         blocks[key] = block
     return blocks[key]
 
@@ -241,6 +243,10 @@ def _storing(storage: Storage, base: str, index: int, stored: dict[str, int]) ->
         stored[name] = len(next(iter(arrays.values())))
 
     return store
+
+
+def _stored(storage: Storage, base: str, name: str, index: int) -> Arrays:
+    return frozen(FromFile(storage, cell_file(f"{base}/{plain(name)}", index)).load(Block())[0])
 
 
 def plain(name: str) -> str:

@@ -9,32 +9,30 @@ import typer
 from rich.console import Console
 
 from curate.core.errors import RecipeError
-from curate.core.storage import Storage, open_workspace
 
 if TYPE_CHECKING:
-    from curate.engine.record.runs import Run
+    from curate.api import Run, Workspace
 
 out = Console(width=None if sys.stdout.isatty() else 150)
-Workspace = Annotated[
+WorkspaceUrl = Annotated[
     str, typer.Option("--workspace", "-w", envvar="CURATE_WORKSPACE", help="Folder or URL (s3://…) of all outputs.")
 ]
+RunId = Annotated[str | None, typer.Argument(help="Run id; the latest run when left out.")]
 
 
-def opened(workspace: str) -> Storage:
-    """An existing workspace."""
-    if not workspace:
-        raise missing()
-    return open_workspace(workspace, create=False)
+def opened(url: str) -> Workspace:
+    """A workspace, whether it is there or not. The commands that only describe stages do without this import."""
+    from curate.api import Workspace
 
-
-def missing() -> RecipeError:
-    return RecipeError("--workspace is missing; give a folder or URL, or set CURATE_WORKSPACE")
+    if not url:
+        raise RecipeError("--workspace is missing; give a folder or URL, or set CURATE_WORKSPACE")
+    return Workspace(url)
 
 
 def show_outputs(run: Run) -> None:
     """Where the datasets and reports of a run lie."""
-    for output in run.outputs.values():
-        place = run.storage.url_of(output["base"])
+    for output in run.record.outputs.values():
+        place = run.workspace.url_of(output["base"])
         if output["base"].startswith("datasets/"):
             out.print(f"dataset  {place}", soft_wrap=True, highlight=False)
         if output["base"].startswith("artifacts/report."):

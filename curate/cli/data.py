@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
-from curate.cli_common import Workspace, opened, out
+from curate.cli.common import WorkspaceUrl, opened, out
 from curate.core.errors import RecipeError
-from curate.core.storage import Storage
+
+if TYPE_CHECKING:
+    from curate.api import Workspace
 
 data = typer.Typer()
 tombstone = typer.Typer(help="Samples that must never go on: by key, sha256 or URL.", no_args_is_help=True)
@@ -18,14 +20,12 @@ data.add_typer(tombstone, name="tombstone")
 
 
 @data.command()
-def du(workspace: Workspace = "") -> None:
+def du(workspace: WorkspaceUrl = "") -> None:
     """Bytes per noun and stage, and what `curate gc --delete` would free."""
-    from curate.engine.record.usage import usage
-
     table = Table("noun", "op or name", "stages", header_style="bold")
     for name in ("files", "bytes", "gc would free"):
         table.add_column(name, justify="right")
-    found = usage(opened(workspace))
+    found = opened(workspace).usage()
     for line in found:
         free = f"{line.garbage:,}" if line.garbage else ""
         table.add_row(line.noun, line.name, ", ".join(line.stages), f"{line.files:,}", f"{line.bytes:,}", free)
@@ -36,15 +36,13 @@ def du(workspace: Workspace = "") -> None:
 
 
 @data.command()
-def datasets(workspace: Workspace = "") -> None:
+def datasets(workspace: WorkspaceUrl = "") -> None:
     """The complete datasets of a workspace, the oldest first."""
-    from curate.engine.record.usage import datasets as known
-
     table = Table("name", "fingerprint", "runs", header_style="bold")
     for name in ("rows", "tars", "bytes"):
         table.add_column(name, justify="right")
     table.add_column("pinned")
-    for found in known(opened(workspace)):
+    for found in opened(workspace).datasets():
         counts = [f"{count:,}" for count in (found.rows, found.tars, found.bytes)]
         table.add_row(found.name, found.fingerprint, ", ".join(found.runs), *counts, ", ".join(found.pins))
     out.print(table)
@@ -52,7 +50,7 @@ def datasets(workspace: Workspace = "") -> None:
 
 @data.command()
 def gc(
-    workspace: Workspace = "",
+    workspace: WorkspaceUrl = "",
     keep: Annotated[int | None, typer.Option(help="Keep the last N runs; all if left out.")] = None,
     drop: Annotated[list[str] | None, typer.Option(help="Run id not to keep; may be repeated.")] = None,
     costly: Annotated[
@@ -61,26 +59,13 @@ def gc(
     delete: Annotated[bool, typer.Option("--delete", help="Remove; without it, only say what would go.")] = False,
 ) -> None:
     """Remove what no kept run reaches. A dry run unless --delete is given."""
-    from curate.engine.record import gc as collecting
-
     if keep is not None and keep < 0:
         raise RecipeError(f"--keep {keep}: expected 0 or more; leave it out to keep all runs")
-    storage = opened(workspace)
-    if delete:
-        with collecting.alone(storage):
-            garbage, runs = collecting.unreachable(storage, keep, drop or [], costly)
-            _list(garbage)
-            collecting.collect(storage, garbage, runs)
-    else:
-        garbage, runs = collecting.unreachable(storage, keep, drop or [], costly)
-        _list(garbage)
-    total = f"{len(garbage):,} outputs, {sum(garbage.values()):,} bytes, {len(runs)} runs"
-    out.print(f"removed {total}" if delete else f"would remove {total}; add --delete to do it")
-
-
-def _list(garbage: dict[str, int]) -> None:
+    garbage, gone = opened(workspace).gc(keep, drop or [], costly, delete)
     for path, size in sorted(garbage.items()):
         out.print(f"{size:>15,}  {path}", highlight=False, soft_wrap=True)
+    total = f"{len(garbage):,} outputs, {sum(garbage.values()):,} bytes, {len(gone)} runs"
+    out.print(f"removed {total}" if delete else f"would remove {total}; add --delete to do it")
 
 
 # --- pins ---
@@ -88,34 +73,26 @@ def _list(garbage: dict[str, int]) -> None:
 
 @data.command()
 def pin(
-    name: str, run_id: Annotated[str, typer.Argument(metavar="RUN")], stage: str, workspace: Workspace = ""
+    name: str, run_id: Annotated[str, typer.Argument(metavar="RUN")], stage: str, workspace: WorkspaceUrl = ""
 ) -> None:
     """Keep a stage's artifact or dataset under a name. A port may say pin:NAME of an artifact, also when the pool has
     grown."""
-    from curate.engine.record import pins as pinning
-    from curate.engine.record.runs import Run
-
-    storage = opened(workspace)
-    made = pinning.create(storage, name, Run.load(storage, run_id), stage)
+    made = opened(workspace).pin(name, run_id, stage)
     out.print(f"pin:{made.name} is {made.kind} {made.fingerprint} ({made.op})", highlight=False)
 
 
 @data.command()
-def unpin(name: str, workspace: Workspace = "") -> None:
+def unpin(name: str, workspace: WorkspaceUrl = "") -> None:
     """Forget a pin; what it held stays until `curate gc` finds nobody who needs it."""
-    from curate.engine.record import pins as pinning
-
-    gone = pinning.remove(opened(workspace), name)
+    gone = opened(workspace).unpin(name)
     out.print(f"pin:{gone.name} was {gone.kind} {gone.fingerprint} ({gone.op})", highlight=False)
 
 
 @data.command()
-def pins(workspace: Workspace = "") -> None:
+def pins(workspace: WorkspaceUrl = "") -> None:
     """The pinned artifacts and datasets of a workspace."""
-    from curate.engine.record import pins as pinning
-
     table = Table("pin", "kind", "op", "fingerprint", "run", "stage", header_style="bold")
-    for found in pinning.pins(opened(workspace)).values():
+    for found in opened(workspace).pins.values():
         table.add_row(found.name, found.kind, found.op, found.fingerprint, found.run, found.stage)
     out.print(table)
 
@@ -127,38 +104,31 @@ def pins(workspace: Workspace = "") -> None:
 def tombstone_add(
     entries: Annotated[list[str], typer.Argument(help="Keys, sha256 digests, URLs, or @FILE with one a line.")],
     why: Annotated[str, typer.Option(help="Reason, kept with the list.")],
-    workspace: Workspace = "",
+    workspace: WorkspaceUrl = "",
 ) -> None:
     """Bury samples; names the datasets that hold them."""
-    from curate.core import tombstones
-
-    storage = opened(workspace)
     lines: list[str] = []
     for entry in entries:
         lines += _lines(entry[1:]) if entry.startswith("@") else [entry]
-    count = tombstones.bury(storage, lines, why)
+    place = opened(workspace)
+    count = place.bury(lines, why)
     out.print(f"{count:,} entries buried; every select and pack from now on leaves them out")
-    _affected(storage)
+    _affected(place)
 
 
 @tombstone.command("list")
-def tombstone_list(workspace: Workspace = "") -> None:
+def tombstone_list(workspace: WorkspaceUrl = "") -> None:
     """Everything buried, and the datasets that still hold some of it."""
-    from curate.core import tombstones
-
-    storage = opened(workspace)
-    for kind, values in tombstones.load(storage).values.items():
+    place = opened(workspace)
+    for kind, values in place.buried().items():
         for value in values:
             out.print(f"{kind}  {value}", highlight=False, soft_wrap=True)
-    _affected(storage)
+    _affected(place)
 
 
-def _affected(storage: Storage) -> None:
-    from curate.core import tombstones
-    from curate.engine.record.affected import affected_datasets
-
-    for base, found in affected_datasets(storage, tombstones.load(storage)).items():
-        out.print(f"affected: {storage.url_of(base)} holds {found:,} of the buried samples", soft_wrap=True)
+def _affected(place: Workspace) -> None:
+    for url, found in place.affected().items():
+        out.print(f"affected: {url} holds {found:,} of the buried samples", soft_wrap=True)
 
 
 def _lines(path: str) -> list[str]:

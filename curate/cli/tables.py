@@ -1,0 +1,111 @@
+"""Tables for people: the funnel of a run, and how far it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from curate.api import Entry, Record, StageStatus, Status
+
+NARROW = 120
+"""Characters of a terminal below which ops are left out."""
+REASONS = 6
+"""Reasons shown per stage; the rest are added up."""
+
+
+def funnel(run: Record, width: int = NARROW) -> Table:
+    """A run's ledger, a line per stage, for a terminal of so many characters. The columns of rows that could not be
+    computed are left out where there are none."""
+    ledger, ops = run.ledger(), run.ops()
+    failures = any(entry.unusable or entry.error for entry in ledger.values())
+    losses = ("rejected", "unusable", "error") if failures else ("rejected",)
+    table = _table("Funnel", width)
+    for name in ("alive before", *losses, "alive after", "copies"):
+        table.add_column(name, justify="right")
+    table.add_column("reasons")
+    table.add_column("this run")
+    for name, entry in ledger.items():
+        lost = [_count(getattr(entry, kind).total()) for kind in losses]
+        first = [name, ops.get(name, "")][: 1 if width < NARROW else 2]
+        cells = [f"{entry.before:,}", *lost, f"{entry.after:,}", _copies(entry)]
+        table.add_row(*first, *cells, _reasons(entry), _this_run(run, name, entry))
+    return table
+
+
+def _table(title: str, width: int) -> Table:
+    """With the columns that name a stage."""
+    narrow = {"padding": (0, 1, 0, 0), "pad_edge": False} if width < NARROW else {}
+    table = Table(title=title, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, **narrow)  # type: ignore[arg-type]
+    table.add_column("stage", no_wrap=True)
+    if width >= NARROW:
+        table.add_column("op", style="dim")
+    return table
+
+
+def _count(number: int) -> str:
+    return f"{number:,}" if number else ""
+
+
+def _copies(entry: Entry) -> str:
+    copies = "" if entry.copies is None else f"{entry.copies:,}"
+    if entry.items is not None:
+        return f"{copies} of {entry.items:,} items"
+    return copies if entry.children is None else f"{entry.children:,} children"
+
+
+def _reasons(entry: Entry) -> str:
+    common = entry.lost.most_common()
+    shown = [f"{reason} {count:,}" for reason, count in common[:REASONS]]
+    rest = sum(count for _, count in common[REASONS:])
+    if entry.kept:
+        shown.append(f"{entry.kept:,} of them go on with nulls")
+    return ", ".join([*shown, f"others {rest:,}"] if rest else shown)
+
+
+def _this_run(run: Record, name: str, entry: Entry) -> str:
+    """What the run did there: rows computed and reused at a Map or a Derive, whether other stages built anything."""
+    counts = run.counts().get(name, {})
+    if not run.outputs.get(name, {}).get("path") and entry.children is None:
+        return "reused" if run.reused().get(name) else "built"
+    computed = counts.get("computed", 0)
+    said = f"computed {computed:,}, reused {max(0, entry.before - computed):,}"
+    return said + (f", repeated {counts['repeated']:,}" if counts.get("repeated") else "")
+
+
+# --- how far a run is -------------------------------------------------------------------------------------------------
+
+
+def under_way(status: Status, width: int = NARROW) -> Table:
+    """The stages that are not done, a line per stage and lane: rows, rates and time left."""
+    table = _table("Under way", width)
+    table.add_column("state")
+    for name in ("rows", "lane", "rate", "bytes", "busy", "left"):
+        table.add_column(name, justify="left" if name == "lane" else "right")
+    for stage in status.stages:
+        if stage.state not in ("done", "reused"):
+            first = [escape(stage.stage), stage.op][: 1 if width < NARROW else 2]
+            first.append(escape(stage.text) or stage.state)
+            for number, rates in enumerate(_rates(stage)):
+                table.add_row(*([""] * len(first) if number else first), *rates)
+    return table
+
+
+def _rates(stage: StageStatus) -> list[tuple[str, ...]]:
+    """rows, lane, rows and bytes a second, busy and time left, a line for each lane that the stage works in."""
+    from curate.api import duration, speed
+
+    total = "" if stage.total is None else f" of {stage.total:,}"
+    left = "" if stage.left_seconds is None else duration(stage.left_seconds)
+    if not stage.lanes:
+        return [(f"{stage.rows:,}{total}" if stage.rows or total else "", "", "", "", "", left)]
+    lines: list[tuple[str, ...]] = []
+    for rate in stage.lanes:
+        size = speed(rate.bytes_per_s) if rate.bytes_per_s else ""
+        busy = "" if rate.busy is None else f"{rate.busy:.0%}"
+        rows = f"{rate.rows:,}{total}"
+        lines.append((rows, rate.lane, f"{rate.rows_per_s:,.1f}/s", size, busy, left))
+    return lines

@@ -1,0 +1,158 @@
+"""Passes of several lanes follow each other shard by shard; units that hang are ended and named; runs that are told to
+stop end within seconds and go on later."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import pyarrow as pa
+import pytest
+
+from curate.core.contracts import Batch, Map, Resources, Runtime
+from curate.core.errors import DrainedError
+from curate.core.pipeline import Pipeline
+from curate.core.storage import open_storage
+from curate.engine.backends.isolated import run_isolated
+from curate.engine.context import Options
+from curate.engine.record.events import read_events
+from curate.engine.run import Result, run
+from tests.engine import toys, workspaces
+
+SEEN: list[tuple[str, int, float]] = []
+"""(stage, row's number, when) of each row that a stage of this process has computed."""
+EVER = 3600.0
+
+
+class Slow(Map):
+    """Notes when it computes a row, and sleeps."""
+
+    op: ClassVar[str] = "lanes.slow"
+    batch_rows: ClassVar[int] = 5
+    column: str
+    read: tuple[str, ...] = ()
+    seconds: Annotated[float, Runtime()] = 0.0
+    """For each batch."""
+    sleeps_at: Annotated[int | None, Runtime()] = None
+    """Number of a row that never ends."""
+    remote: Annotated[bool, Runtime()] = False
+
+    def resources(self) -> Resources:
+        return Resources(cpus=0.25 if self.remote else 1, remote=self.remote)
+
+    def reads(self) -> tuple[str, ...]:
+        return ("meta", *self.read)
+
+    def schema(self) -> pa.Schema:
+        return pa.schema([pa.field(self.column, pa.string())])
+
+    def process(self, batch: Batch) -> dict[str, Any]:
+        keys = batch.column("key")
+        numbers = [json.loads(meta)["number"] for meta in batch.column("meta")]
+        if self.sleeps_at is not None and self.sleeps_at in numbers:
+            time.sleep(EVER)
+        time.sleep(self.seconds)
+        SEEN.extend((self.column, number, time.monotonic()) for number in numbers)
+        return {self.column: [f"{self.column} of {key}" for key in keys]}
+
+
+def recipe(**changes: Any) -> Pipeline:
+    made = Pipeline()
+    made.add("pool", toys.Numbers(namespace="pool", rows=40, shard_rows=5))
+    first, second = changes.pop("first", {}), changes.pop("second", {})
+    made.add("first", Slow(column="one", **first), ["pool"])
+    made.add("longer", Longer(), ["first"])
+    made.add("second", Slow(column="two", read=("one",), **second), ["longer"])
+    return made.check()
+
+
+class Longer(toys.Light):
+    """Rejects keys that end in a zero, so that the passes do not see the same rows."""
+
+    op: ClassVar[str] = "lanes.longer"
+    column: str = "one"
+
+    def keep(self, table: pa.Table) -> Any:
+        return ["zero" if value.endswith("0") else None for value in table.column("one").to_pylist()]
+
+
+@pytest.fixture(autouse=True)
+def seen() -> Iterator[None]:
+    SEEN.clear()
+    yield
+    SEEN.clear()
+
+
+def go(workspace: Path, pipeline: Pipeline, **changes: Any) -> Result:
+    options = Options(task_rows=5, failure_budget=1.0, deadline=changes.pop("deadline", None))
+    return run(pipeline, str(workspace), options=options, **changes)
+
+
+def test_a_lane_begins_with_a_shard_while_the_lane_before_it_is_at_others(workspace: Path) -> None:
+    go(workspace, recipe(first={"seconds": 0.1}, second={"remote": True}))
+    began = min(when for stage, _, when in SEEN if stage == "two")
+    ended = max(when for stage, _, when in SEEN if stage == "one")
+    assert began < ended
+
+
+def test_lanes_change_nothing_that_comes_out(workspace: Path, tmp_path: Path) -> None:
+    go(workspace, recipe(first={"seconds": 0.02}, second={"remote": True}))
+    go(tmp_path / "one lane", recipe())
+    here, there = (workspaces.facts(place) for place in (workspace, tmp_path / "one lane"))
+    assert here == there
+
+
+def test_a_second_run_in_lanes_computes_nothing(workspace: Path) -> None:
+    go(workspace, recipe(second={"remote": True}))
+    SEEN.clear()
+    result = go(workspace, recipe(second={"remote": True}))
+    assert not SEEN and all(result.reused.values())
+
+
+def test_a_grown_pool_computes_its_new_rows_in_lanes(workspace: Path) -> None:
+    go(workspace, recipe(second={"remote": True}))
+    SEEN.clear()
+    more = recipe(second={"remote": True})
+    grown = Pipeline()
+    for node in more.nodes.values():
+        stage = node.stage.model_copy(update={"rows": 50}) if node.name == "pool" else node.stage
+        grown.add(node.name, stage, node.inputs, **node.ports)
+    go(workspace, grown.check())
+    assert len([stage for stage, _, _ in SEEN if stage == "one"]) == 10
+
+
+@pytest.fixture(scope="module")
+def forkserver() -> None:
+    """Started before a test sets a deadline of a second."""
+    assert run_isolated(int, "1", 0).value == 1
+
+
+@pytest.mark.usefixtures("forkserver")
+@pytest.mark.parametrize("remote", [False, True])
+def test_a_row_that_never_ends_is_found_named_and_left_out(workspace: Path, remote: bool) -> None:
+    result = go(workspace, recipe(second={"sleeps_at": 13, "remote": remote}), deadline=1.5)
+    entry = result.ledger["second"]
+    assert entry.error == {"hung": 1} and entry.after == entry.before - 1
+    hung = [e for e in read_events(open_storage(str(workspace)), result.run_id) if e["event"] == "hung"]
+    assert {event["stage"] for event in hung} == {"second"}
+    assert [sum(len(rows) for rows in event["rows"].values()) for event in hung] == [5, 1]
+
+
+def test_a_run_that_is_told_to_stop_ends_within_seconds_and_goes_on_later(workspace: Path) -> None:
+    stop = threading.Event()
+    threading.Timer(1.0, stop.set).start()
+    pipeline = recipe(first={"seconds": 0.3}, second={"seconds": EVER, "remote": True})
+    began = time.monotonic()
+    with pytest.raises(DrainedError, match="resumes from there"):
+        go(workspace, pipeline, stop=stop)
+    assert time.monotonic() - began < 10
+    done = {number for stage, number, _ in SEEN if stage == "one"}
+    assert done
+    SEEN.clear()
+    go(workspace, recipe(second={"remote": True}))
+    again = {number for stage, number, _ in SEEN if stage == "one"}
+    assert len(again) < 40 and len(done | again) == 40

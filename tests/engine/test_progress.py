@@ -1,0 +1,114 @@
+"""What a run says while it goes: lines where nobody watches a terminal, bars where somebody does, and events."""
+
+from __future__ import annotations
+
+import io
+import re
+import threading
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from curate.core.storage import Storage
+from curate.engine import progress
+from curate.engine.progress import Progress, count, duration, speed
+from curate.engine.record.events import Events, read_events
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    return now
+
+
+def lines(console: Console) -> list[str]:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
+
+
+def test_lines_tell_rate_and_time_left_of_late(clock: list[float]) -> None:
+    console = Console(file=io.StringIO(), width=200)
+    with Progress(console).step("embed", 10_000) as step:
+        for _ in range(40):  # a slow start does not count after half a minute
+            clock[0] += 1.0
+            step.advance(1)
+        for _ in range(60):
+            clock[0] += 1.0
+            step.advance(50, 1, "size")
+    told = lines(console)
+    assert told[0] == "  embed: 16 of 10,000, 1/s, 2 h 46 min left"
+    assert re.fullmatch(r"  embed: 2,\d+ of 10,000, 50/s, 2 min \d+ s left", told[-2])
+    assert told[-1] == "embed: 3,040 rows in 100.0 s (30/s), 60 left out (size 60)"
+
+
+def test_steps_may_advance_in_many_threads(tmp_path: Path) -> None:
+    console = Console(file=io.StringIO(), width=100, force_terminal=True)
+    events = Events(Storage(str(tmp_path)), "run")
+    made = Progress(console, events)
+
+    def work(label: str) -> None:
+        with made.step(label, 4000) as step:
+            threads = [threading.Thread(target=lambda: [step.advance(1, 1, "x") for _ in range(1000)]) for _ in "1234"]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        assert (step.done, step.rejects["x"]) == (4000, 4000)
+
+    with made.live():
+        steps = [threading.Thread(target=work, args=(label,)) for label in "abc"]
+        for thread in steps:
+            thread.start()
+        for thread in steps:
+            thread.join()
+    events.flush()
+    told = [event for event in read_events(events.storage, "run") if event.get("ended")]
+    assert {(event["stage"], event["rows"]) for event in told} == {(label, 4000) for label in "abc"}
+
+
+def test_a_terminal_shows_steps_and_lanes_without_breaking_lines(tmp_path: Path) -> None:
+    console = Console(file=io.StringIO(), width=100, force_terminal=True)
+    events = Events(Storage(str(tmp_path)), "run")
+    made = Progress(console, events)
+    label = "inspect + size + text + captioned + prints + embed"
+    with made.step(label, 2_300_000_000) as step, made.step("tree", 1000) as tree:
+        step.advance(1_000_000, 30_000, "size")
+        tree.tell(0.25, "level 1, round 5 of 20")
+        events.emit("progress", stage="embed", lane="gpu", rows=4000, rows_per_s=812.3, bytes_per_s=43e6, busy=0.93)
+        shown = shown_by(made)
+        assert len(shown) == 3 and all(len(line) <= 100 for line in shown)
+        assert "1,000,000 / 2.30 B" in shown[0] and "30,000 left out" in shown[0]
+        assert "25%" in shown[1] and "level 1" in shown[1]
+        assert shown[2].split() == ["embed", "on", "gpu", "4,000", "812/s", "43.0", "MB/s", "93%", "busy"]
+        events.emit("stage", stage="embed")
+        assert len(shown_by(made)) == 2
+
+
+def shown_by(made: Progress) -> list[str]:
+    console = Console(file=io.StringIO(), width=100)
+    assert made.bars is not None
+    console.print(made.bars.get_renderable())
+    return lines(console)
+
+
+@pytest.mark.parametrize(
+    ("said", "wanted"),
+    [
+        (duration(8.34), "8.3 s"),
+        (duration(59.7), "1 min 0 s"),
+        (duration(250), "4 min 10 s"),
+        (duration(1500), "25 min"),
+        (duration(12_000), "3 h 20 min"),
+        (duration(190_800), "2 d 5 h"),
+        (count(9_999_999), "9,999,999"),
+        (count(2.3e9), "2.30 B"),
+        (count(2.3e11), "230 B"),
+        (count(45e6), "45.00 M"),
+        (speed(4300), "4.3 kB/s"),
+        (speed(43.1e6), "43.1 MB/s"),
+    ],
+)
+def test_numbers_for_people(said: str, wanted: str) -> None:
+    assert said == wanted

@@ -1,0 +1,72 @@
+"""Which test files share a server, so that one process runs them all and each server is started once per test run.
+
+A file asks for a server through the fixtures of its tests, and through what fixtures of conftest.py files ask for.
+Servers that some file needs together belong to one scope.
+"""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SERVERS = {
+    "ray_session": "Ray",
+    "ray_head": "a Ray head with its job server",
+    "object_store_server": "object store",
+    "endpoint": "endpoint",
+    "browser": "browser",
+}
+"""Session fixtures, each of which starts a server, and what they start."""
+
+
+def scope_of(file: str) -> str:
+    """What the scheduler keeps together with the tests of `file` (a path in the checkout): its server, or itself."""
+    needed = servers(ROOT / file)
+    return together()[min(needed)] if needed else file
+
+
+@cache
+def together() -> dict[str, str]:
+    """Server -> name of the scope that has it."""
+    groups = {server: {server} for server in SERVERS}
+    for file in sorted((ROOT / "tests").rglob("test_*.py")):
+        merged = set[str]().union(*(groups[server] for server in servers(file)))
+        groups |= dict.fromkeys(merged, merged)
+    return {server: ", ".join(SERVERS[one] for one in sorted(group)) for server, group in groups.items()}
+
+
+@cache
+def servers(file: Path) -> frozenset[str]:
+    """Names of SERVERS that the tests of a file ask for."""
+    known: dict[str, set[str]] = {}
+    for folder in reversed(file.relative_to(ROOT).parents):
+        known |= asked(ROOT / folder / "conftest.py")
+    known |= asked(file)
+    found: set[str] = set()
+    waiting = set().union(*(names for test, names in asked(file).items() if test.startswith("test_")))
+    while waiting:
+        found |= waiting
+        waiting = set().union(*(known.get(name, set()) for name in waiting)) - found
+    return frozenset(found & SERVERS.keys())
+
+
+@cache
+def asked(file: Path) -> dict[str, set[str]]:
+    """Function -> names of its parameters and of what it takes by `getfixturevalue` and `usefixtures`."""
+    if not file.exists():
+        return {}
+    functions = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.FunctionDef)]
+    return {node.name: {one.arg for one in node.args.args} | _by_name(node) for node in functions}
+
+
+def _by_name(node: ast.FunctionDef) -> set[str]:
+    calls = [call for call in ast.walk(node) if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)]
+    return {
+        name.value
+        for call in calls
+        if call.func.attr in ("getfixturevalue", "usefixtures")  # type: ignore[attr-defined]
+        for name in call.args
+        if isinstance(name, ast.Constant)
+    }
