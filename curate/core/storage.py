@@ -27,6 +27,8 @@ from curate.core import faults
 from curate.core.errors import AlreadyExistsError, StorageError
 
 FORMAT = 2
+SMALL_BYTES = 1 << 14
+"""Tables below this lie in files as they are."""
 TEMPORARY = ".tmp"
 ONE_REQUEST_BYTES = 8 << 20
 """Smaller objects are read by one request."""
@@ -176,14 +178,14 @@ class Storage:
 
     def publish_table(self, relative: str, table: pa.Table, **options: Any) -> None:
         with self.publish(relative) as path:
-            pq.write_table(table, path, compression="zstd", **options)
+            pq.write_table(table, path, **_packed(table, options))
 
     def create_table(self, relative: str, table: pa.Table, **options: Any) -> int:
         """Publish a table only if the name is free; else AlreadyExistsError. Returns its bytes."""
         aside = self._aside(relative)
         try:
             with _explained(self.url_of(relative)):
-                pq.write_table(table, aside, **{"compression": "zstd"} | options)
+                pq.write_table(table, aside, **_packed(table, options))
                 size = aside.stat().st_size
                 self._finish(aside, relative, exclusive=True)
                 return size
@@ -258,6 +260,12 @@ class Storage:
         except FileExistsError:
             if not about or self.fs.metadata(final) != about["Metadata"]:
                 raise
+
+
+def _packed(table: pa.Table, options: dict[str, Any]) -> dict[str, Any]:
+    """How a table is written: with zstd, unless it is so small that to begin a frame takes longer than the rest."""
+    small = {"compression": "NONE"} if table.nbytes < SMALL_BYTES else {}
+    return {"compression": "zstd"} | options | small
 
 
 @lru_cache(maxsize=64)

@@ -15,6 +15,9 @@ from typing import Any
 
 RECENT = 64
 """Batch times that a task keeps between two looks at it."""
+BATCH, LONG, SET_UP = "batch", "long", "set-up"
+"""What is under way, which decides when it hangs: a batch of rows; one step of a task, such as a merge or a part of a
+fit, of which some take much longer than others; or a stage that loads its model."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,8 @@ class Beat:
         """Nobody waits for this task any more: it has hung in a thread, which cannot be ended."""
         self.stage = ""
         """Stage of the last batch."""
+        self.pace = LONG
+        """BATCH, LONG or SET_UP: what the last one was."""
         self.batches = 0
         """Batches ended since the task began, of all stages."""
         self.moved = time.monotonic()
@@ -65,9 +70,9 @@ class Beat:
         self._told: dict[str, Told] = {}
 
     def doing(self, stage: str, rows: Sequence[int] = ()) -> None:
-        """A batch begins: which stage, and which rows of the unit."""
+        """A batch begins: which stage, and which rows of the unit. One without rows is a step that may take long."""
         with self._lock:
-            self.moved, self.stage = time.monotonic(), stage
+            self.moved, self.stage, self.pace = time.monotonic(), stage, BATCH if rows else LONG
             self._doing = Doing(stage, tuple(rows), self.moved)
 
     def done(self, stage: str, rows: int, seconds: float, size: int = 0) -> None:
@@ -80,6 +85,19 @@ class Beat:
             told.bytes, told.seconds = told.bytes + size, told.seconds + seconds
             told.recent = [*told.recent[1 - RECENT :], seconds]
 
+    @contextmanager
+    def setting_up(self, stage: str) -> Iterator[None]:
+        """A stage is being set up, or waited for while another task sets one up; then on with what was before."""
+        with self._lock:
+            before, self.pace, self.stage = (self.stage, self.pace, self._doing), SET_UP, f"{stage} (setting up)"
+            self.moved, self._doing = time.monotonic(), None
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.stage, self.pace, self._doing = before
+                self.moved = time.monotonic()
+
     def look(self) -> dict[str, Any]:
         """What has been told since the last look, and what is under way; picklable."""
         with self._lock:
@@ -88,6 +106,7 @@ class Beat:
             return {
                 "unit": self.unit,
                 "stage": self.stage,
+                "pace": self.pace,
                 "batches": self.batches,
                 "idle": now - self.moved,
                 "doing": self._doing,
@@ -97,7 +116,7 @@ class Beat:
     def relay(self, look: Mapping[str, Any]) -> None:
         """Take over a look at the beat of a child process that carries out this task."""
         with self._lock:
-            self.stage, self._doing = look["stage"], look["doing"]
+            self.stage, self.pace, self._doing = look["stage"], look["pace"], look["doing"]
             self.moved, self.batches = time.monotonic() - look["idle"], look["batches"]
             for stage, more in look["told"].items():
                 told = self._told.setdefault(stage, Told())

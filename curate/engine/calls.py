@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,8 +14,8 @@ from curate.engine.backends import How, Outcome
 
 END = object()
 """What the scheduler says to a call after its last outcome."""
-
-
+KEPT = 1000
+"""Times that the median is of."""
 AHEAD = 4
 
 
@@ -35,8 +35,12 @@ class Item:
     """How often a worker's process died while this ran in it, or hung in it."""
     moves: int = 0
     """How often the node of its worker died."""
+    given: bool = False
+    """A worker has had it, and may have begun it."""
+    refusals: int = 0
+    """How often it failed for a reason of its worker."""
     avoid: set[Any] = field(default_factory=set)
-    """Workers where it failed for a reason of theirs."""
+    """Workers where it did."""
 
 
 class Call:
@@ -117,6 +121,8 @@ class Work:
         self.how, self.ahead = how, ahead
         self.running = 0
         self.waiting = 0
+        self.times: deque[float] = deque(maxlen=KEPT)
+        """Seconds of the last payloads whose tasks said nothing of batches."""
         self.closed = False
         """All payloads are here."""
         self.dropped = False
@@ -126,6 +132,8 @@ class Work:
         self.homes: list[int] = []
         """Of a sticky call: seats among which payload i is for seat i modulo their number."""
         self._queues: list[deque[Item]] = [deque()]
+        self._refused: list[Item] = []
+        """Those that avoid a worker: for any other."""
         self._settled: set[int] = set()
         self._lowest = 0
 
@@ -138,12 +146,29 @@ class Work:
             self.add(item)
 
     def add(self, item: Item, first: bool = False) -> None:
+        self.waiting += 1
+        if item.avoid:
+            self._refused.append(item)
+            return
         place = self._queues[item.index % len(self._queues)]
         place.appendleft(item) if first else place.append(item)
-        self.waiting += 1
+
+    def relent(self, workers: Collection[Any]) -> None:
+        """What avoids all workers that there are is tried by them again, rather than wait for ever."""
+        for item in [item for item in self._refused if item.avoid.issuperset(workers)]:
+            self._refused.remove(item)
+            self.waiting -= 1
+            item.avoid.clear()
+            self.add(item, first=True)
 
     def take(self, seat: int, worker: Any, absent: set[int]) -> Item | None:
-        """The next payload for a seat: its own, else that of a seat that has been absent for long."""
+        """The next payload for a seat: one that another has failed at, its own, else that of a seat that has been
+        absent for long."""
+        for item in self._refused:
+            if worker not in item.avoid and not self._too_far(item.index):
+                self._refused.remove(item)
+                self.waiting -= 1
+                return item
         if not self.homes:
             places = [0] if self.waiting else []
         else:
@@ -151,7 +176,7 @@ class Work:
             places += [number for number, home in enumerate(self.homes) if home in absent]
         for place in places:
             items = self._queues[place]
-            if items and worker not in items[0].avoid and not self._too_far(items[0].index):
+            if items and not self._too_far(items[0].index):
                 self.waiting -= 1
                 return items.popleft()
         return None
@@ -168,7 +193,9 @@ class Work:
                 self._lowest += 1
 
     def clear(self) -> list[Item]:
-        items = sorted((item for items in self._queues for item in items), key=lambda item: item.index)
+        queued = (item for items in self._queues for item in items)
+        items = sorted((*queued, *self._refused), key=lambda item: item.index)
+        self._refused = []
         self._queues = [deque() for _ in self._queues]
         self.waiting = 0
         return items

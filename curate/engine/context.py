@@ -8,7 +8,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -422,8 +422,8 @@ class Context:
             if outcome.error:
                 self.events.emit("failure", task=function.__name__, index=outcome.index, error=outcome.error)
             yield outcome
-        left = begun - ended + sum(1 for _ in whole)
-        if left:
+        left = len(payloads) - ended if isinstance(payloads, Sized) else begun - ended
+        if left or next(whole, None) is not None:
             raise self.drained(left)
 
     def wait(self, event: threading.Event) -> None:

@@ -63,6 +63,8 @@ class Dispatch:
         self.staff = Staff(backend, lambda event: inbox.put(("heard", event)), self._welcome)
         self.broken: BaseException | None = None
         """What has ended the thread, besides `end`."""
+        self.opening = threading.Lock()
+        """Held while a call is posted, and while the thread ends: no call is posted to a thread that has ended."""
         self._me = f"{run_id}-{uuid.uuid4().hex[:8]}"
         self._calls: list[Call] = []
         self._failed_starts = dict.fromkeys(UNITS, 0)
@@ -79,7 +81,13 @@ class Dispatch:
                 pass
         except BaseException as error:
             log.exception("the scheduler has failed")
-            self.broken = error  # steps must not wait for a thread that has ended
+            with self.opening:
+                self.broken = error  # steps must not wait for a thread that has ended
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    message = self._inbox.get_nowait()
+                    if message[0] == "open":
+                        self._calls.append(message[1])
             for call in list(self._calls):
                 call.tell(Outcome(-1, fatal=error))
                 self._over(call)
@@ -102,6 +110,7 @@ class Dispatch:
             self._drain()
         else:
             self.staff.share_out(self._wants())
+            self._relent()
             self._alone()
             self._resize()
             for lane in UNITS:
@@ -219,11 +228,12 @@ class Dispatch:
         call.work.running -= 1
         self.meter.hear(seat.lane, event.look.get("told", {}))
         if not event.look.get("batches"):
-            self.meter.ended(call.label, time.monotonic() - run.since)
+            call.work.times.append(time.monotonic() - run.since)
         if outcome.elsewhere:
             item.avoid.add(seat.worker)
+            item.refusals += 1
             others = (s for s in self.staff.seats if s.ready and s.worker not in item.avoid)
-            if len(item.avoid) < ATTEMPTS and any(covers(other.resources, call.resources) for other in others):
+            if item.refusals < ATTEMPTS and any(covers(other.resources, call.resources) for other in others):
                 log.warning("%s %d goes to another worker: %s", call.label, item.index, outcome.error)
                 self._again(call, item)
                 return
@@ -318,13 +328,16 @@ class Dispatch:
                 seat.asked = now
                 seat.worker.look()
             for ticket, run in list(seat.runs.items())[: seat.units]:
-                stage = run.look.get("stage") or run.call.label
-                if run.idle(now) > self.meter.limit(stage):
-                    self._hung(seat, ticket, stage, run.idle(now))
+                if run.idle(now) <= self.meter.least:
+                    continue
+                stage = run.look.get("stage")
+                limit = self.meter.limit(stage, run.look["pace"]) if stage else None
+                if run.idle(now) > (limit or self.meter.silent_limit(run.call.work.times)):
+                    self._hung(seat, ticket, stage or run.call.label, run.idle(now))
                     break
 
     def _hung(self, seat: Seat, ticket: int, stage: str, idle: float) -> None:
-        """End a task that hangs. One that said what it was doing is its step's matter; others are tried again."""
+        """End a task that hangs. One that said at which rows it was is its step's matter; others are tried again."""
         run = seat.runs.pop(ticket)
         call, item, doing = run.call, run.item, run.look.get("doing")
         rows = f" (rows {min(doing.rows)}-{max(doing.rows)} of its unit)" if doing is not None and doing.rows else ""
@@ -337,7 +350,7 @@ class Dispatch:
                 self._again(other.call, other.item)
             self.staff.dismiss(seat)
         item.deaths += 1
-        if run.look.get("stage") or item.deaths >= ATTEMPTS:
+        if (doing is not None and doing.rows) or item.deaths >= ATTEMPTS:
             hung = doing or Doing(stage, (), time.monotonic() - idle)
             self._deliver(call, Outcome(item.index, error=error, hung=hung))
         else:
@@ -404,7 +417,7 @@ class Dispatch:
 
     def _give(self, seat: Seat, call: Call, item: Item) -> None:
         ticket, unit = next(TICKETS), f"{call.label} {item.index}"
-        again = bool(item.deaths or item.moves)
+        again, item.given = item.given, True
         where = (*self._log, f"{seat.lane}-{seat.number}") if self._log and self.backend.apart else None
         isolated = call.how.isolated
         job = Job(call.function, item.payload, item.index, unit, seat.lane, isolated, self._run_id, again, where)
@@ -419,6 +432,14 @@ class Dispatch:
             del seat.runs[ticket]
             call.work.running -= 1
             self._deliver(call, Outcome(item.index, fatal=error))
+
+    def _relent(self) -> None:
+        """What avoids each worker that is there or on its way goes back to them."""
+        for call in self._calls:
+            if call.work.waiting:
+                able = [s.worker for s in self.staff.seats if not s.leaving and covers(s.resources, call.resources)]
+                if able:
+                    call.work.relent(able)
 
     def _resize(self) -> None:
         """Nodes come and go: more payloads may be made ahead, or fewer."""

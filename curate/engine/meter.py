@@ -6,17 +6,17 @@ import statistics
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from curate.engine.beat import Told
+from curate.engine.beat import BATCH, SET_UP, Told
 
 RECENT_SECONDS = 30.0
 BATCHES = 5
 """So many batches tell how long one takes."""
 FIRST_SECONDS = 3600.0
-"""How long one of the first batches may take."""
+"""How long one of the first batches may take, a step that is not one of many alike, or a set-up."""
 LEAST_SECONDS = 600.0
 TIMES = 10
 """A batch may take so many times as long as the median one."""
@@ -73,20 +73,29 @@ class Meter:
                 self._batches[stage] = self._batches.get(stage, 0) + more.batches
                 self._times.setdefault(stage, deque(maxlen=KEPT)).extend(more.recent)
 
-    def ended(self, label: str, seconds: float) -> None:
-        """A task that says nothing of batches has ended: it was one itself."""
-        with self._lock:
-            self._batches[label] = self._batches.get(label, 0) + 1
-            self._times.setdefault(label, deque(maxlen=KEPT)).append(seconds)
-
-    def limit(self, stage: str) -> float:
-        """Seconds after which a unit that finishes no batch of this stage hangs."""
+    def limit(self, stage: str, pace: str = BATCH) -> float:
+        """Seconds after which a unit that finishes no batch of this stage hangs. A set-up is no batch: a deadline does
+        not shorten its hour."""
+        if pace == SET_UP:
+            return max(FIRST_SECONDS, self.deadline or 0.0)
         if self.deadline is not None:
             return self.deadline
         with self._lock:
             if self._batches.get(stage, 0) < BATCHES:
                 return FIRST_SECONDS
-            return max(LEAST_SECONDS, TIMES * statistics.median(self._times[stage]))
+            least = LEAST_SECONDS if pace == BATCH else FIRST_SECONDS
+            return max(least, TIMES * statistics.median(self._times[stage]))
+
+    @property
+    def least(self) -> float:
+        """No limit is below this."""
+        return LEAST_SECONDS if self.deadline is None else self.deadline
+
+    def silent_limit(self, times: Sequence[float]) -> float:
+        """The same of a task that has said nothing, by how many seconds others of its call took."""
+        if self.deadline is not None:
+            return self.deadline
+        return max(FIRST_SECONDS, TIMES * statistics.median(times)) if times else FIRST_SECONDS
 
     def moved(self) -> list[dict[str, Any]]:
         """What `snapshot` says of those stages that have done something since this was last asked."""

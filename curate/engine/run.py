@@ -302,7 +302,9 @@ class Runner:
             path = ctx.built[node.name].path if node.name in ctx.built else ""
             ctx.events.emit("build", stage=node.name, base=path or place, path=path, mask=mask)
         ctx.events.flush()
-        gc.wait(ctx.storage)
+        gc.wait(ctx.storage, lambda: ctx.failed.is_set() or ctx.backend.draining.is_set())
+        if ctx.failed.is_set() or ctx.backend.draining.is_set():
+            raise ctx.drained()
 
     def _global(self, node: Node) -> None:
         ctx = self.ctx

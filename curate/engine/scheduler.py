@@ -146,12 +146,14 @@ class Scheduler:
 
     def post(self, *message: Any) -> None:
         """Say something to the scheduler's thread, which is started by the first call. Raises what has ended it."""
-        opens = message[0] == "open"
-        if opens and self._dispatch.broken is not None:
-            raise self._dispatch.broken
-        self._inbox.put(message)
-        if opens:
-            with self._guard:
-                if self._thread is None:
-                    self._thread = threading.Thread(target=self._dispatch.serve, daemon=True, name="scheduler")
-                    self._thread.start()
+        if message[0] != "open":
+            self._inbox.put(message)
+            return
+        with self._dispatch.opening:
+            if self._dispatch.broken is not None:
+                raise self._dispatch.broken
+            self._inbox.put(message)
+        with self._guard:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._dispatch.serve, daemon=True, name="scheduler")
+                self._thread.start()

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 
 import pyarrow as pa
 
-from curate.core.contracts import AsyncMap, Client, Runtime
+from curate.core.contracts import AsyncMap, Client, Filter, Runtime
 from curate.core.errors import Reject
 from curate.engine.passes import answer_log, asking
 
@@ -89,3 +89,15 @@ class See(Say):
         body = b'{"model":"scripted","messages":[{"role":"user","content":%s}]}' % parts
         found = await client.post(self.url, body)
         return {"said": found["choices"][0]["message"]["content"], "tokens": found["usage"]["completion_tokens"]}
+
+
+class Told(Filter):
+    """Rejects what got no answer."""
+
+    op: ClassVar[str] = "toy.told"
+
+    def reads(self) -> tuple[str, ...]:
+        return ("said",)
+
+    def keep(self, table: pa.Table) -> Any:
+        return ["nothing" if said is None else None for said in table.column("said").to_pylist()]

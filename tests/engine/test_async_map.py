@@ -8,8 +8,10 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +20,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.core.errors import CurateError
-from curate.core.storage import open_storage
+from curate.core.errors import CurateError, DrainedError, StorageError
+from curate.core.storage import Storage, open_storage
 from curate.engine.context import Options
-from curate.engine.passes import answer_log, answers, asking
+from curate.engine.passes import ahead, answer_log, answers, asking, async_map
 from curate.engine.passes.async_map import weight
 from curate.engine.record import gc
 from curate.engine.run import Result, run
 from tests.engine import toys, workspaces
-from tests.engine.asks import Loose, Say, See, Stuck
+from tests.engine.asks import Loose, Say, See, Stuck, Told
 from tests.engine.deaths import deaths
 from tests.engine.endpoint import Endpoint, Scripted
 
@@ -100,6 +102,23 @@ def test_slots_are_busy_while_there_is_work(workspace: Path, endpoint: Endpoint)
     go(workspace, Say(url=script.url), rows=640, shard_rows=160)
     told = script.told()
     assert told["requests"] == 640 and told["busy"] >= 0.75
+
+
+def test_rows_wait_for_their_answers_while_there_is_no_room(
+    workspace: Path, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """There is room for three pictures at once: the others' requests are made, and wait. Nobody behind takes them to be
+    without an answer."""
+    script = endpoint.script(latency_seconds=0.1)
+    stages, options = (See(url=script.url), Told()), Options()
+    source = {"rows": 60, "shard_rows": 30}
+    run(toys.chain(*stages, **source), str(tmp_path / "unhindered"), options=options)
+    monkeypatch.setattr(async_map, "ROOM", ahead.Room(3 * (len(toys.picture(1)) + 16)))
+    monkeypatch.setattr(async_map, "LOOK_SECONDS", 0.01)
+    result = run(toys.chain(*stages, **source), str(workspace), options=options)
+    asked, told = result.ledger["stage_1"], result.ledger["stage_2"]
+    assert (asked.before, asked.after, told.before, told.after) == (60, 60, 60, 60) and not told.rejected
+    assert workspaces.facts(workspace) == workspaces.facts(tmp_path / "unhindered")
 
 
 # --- rows without an answer -------------------------------------------------------------------------------------------
@@ -286,8 +305,33 @@ def test_a_killed_run_is_asked_again_what_was_in_flight(
 
 
 def test_a_stopped_run_keeps_its_answers(workspace: Path, interrupted: Callable[[int], tuple[int, Result]]) -> None:
+    """What got no answer is counted when it is asked again."""
     requests, result = interrupted(signal.SIGTERM)
     assert requests == ROWS - ANSWERED and result.ledger["stage_1"].after == ROWS
+    assert 0 < result.counts["stage_1"].asked_again <= ROWS - ANSWERED
+    assert not segments(workspace)
+
+
+def test_a_stopped_run_takes_in_what_is_answered_soon(workspace: Path, endpoint: Endpoint) -> None:
+    """Everything in flight, here: no row is asked twice."""
+    script, stop = endpoint.script(latency_seconds=0.3, slots=4), threading.Event()
+    pipeline = toys.chain(Say(url=script.url, max_in_flight=4), rows=32, shard_rows=32)
+
+    def end() -> None:
+        while script.told()["requests"] < 8:
+            time.sleep(0.02)
+        stop.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        ending = pool.submit(end)
+        with pytest.raises(DrainedError):
+            run(pipeline, str(workspace), options=LOSSES, stop=stop)
+        ending.result()
+    asked = script.told()["requests"]
+    assert 8 <= asked == len(kept(workspace)) < 32
+    result = run(pipeline, str(workspace), options=LOSSES)
+    assert script.told()["texts"] == {f"picture {n}": 1 for n in range(32)}
+    assert (result.counts["stage_1"].asked_again, result.ledger["stage_1"].after) == (0, 32)
 
 
 def test_a_worker_that_dies_on_ray_leaves_its_answers_to_the_next(
@@ -392,10 +436,73 @@ def test_gc_keeps_logs_unless_told_otherwise(workspace: Path, dead: str) -> None
     assert [path for path in gc.unreachable(storage, keep=0, costly=True)[0] if path.startswith(log)]
 
 
-def test_a_unit_that_failed_leaves_its_answers_to_the_next_attempt(
-    workspace: Path, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+def refuse_segments(monkeypatch: pytest.MonkeyPatch, times: int) -> list[str]:
+    """The storage refuses to write segments so many times. Returns which it has refused."""
+    publish, refused = Storage.publish_table, list[str]()
+
+    def broken(storage: Storage, relative: str, *args: Any, **options: Any) -> None:
+        if f"/{answer_log.FOLDER}/" in relative and len(refused) < times:
+            refused.append(relative)
+            raise StorageError(f"{relative}: no answer")
+        publish(storage, relative, *args, **options)
+
+    monkeypatch.setattr(Storage, "publish_table", broken)
+    return refused
+
+
+@pytest.mark.parametrize("times", [2, sys.maxsize])
+def test_a_log_that_cannot_be_written_ends_no_requests(
+    workspace: Path, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
-    """Its tables could not be written, once."""
+    """For a while or for good: answers are in the tables at the unit's end."""
+    refused = refuse_segments(monkeypatch, times)
+    script = endpoint.script(latency_seconds=0.05, slots=4)
+    result = go(workspace, Say(url=script.url, max_in_flight=4, flush_seconds=0.0), rows=40, shard_rows=40)
+    assert len(refused) >= 2
+    assert script.told()["texts"] == {f"picture {n}": 1 for n in range(40)}
+    assert (result.counts["stage_1"].asked_again, result.ledger["stage_1"].after) == (0, 40)
+    assert not segments(workspace)
+
+
+def test_requests_in_flight_outlast_tables_of_others(workspace: Path) -> None:
+    """A unit may publish what it has while requests are in flight; and it may end before any is answered."""
+    storage, path = open_storage(str(workspace)), "facts/toy.say/stage/fingerprint"
+    log = answer_log.Log(storage, path)
+    log.ask("unit", b"x" * 16, "000", 7)
+    log.end("unit")
+    log.leave("unit")
+    assert answer_log.left_by(storage, path, ["unit"]).asked == {"000": {b"x" * 16}}
+    assert answer_log.fold(storage, path) == {"000": {b"x" * 16}}
+    assert not segments(workspace)
+
+
+@pytest.mark.parametrize("size", [0, answer_log.FOLD_BYTES])
+def test_segments_are_put_into_tables_few_at_a_time(
+    workspace: Path, endpoint: Endpoint, dead: str, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """Or one by one, where one holds as much as may be in memory."""
+    held, into = len(segments(workspace)), answer_log._into_tables
+    seen: list[int] = []
+
+    def counting(storage: Any, path: str, tables: Any, files: Any) -> None:
+        seen.append(len(tables))
+        into(storage, path, tables, files)
+
+    monkeypatch.setattr(answer_log, "_into_tables", counting)
+    monkeypatch.setattr(answer_log, "FOLD_BYTES", size)
+    script = endpoint.script()
+    result = go(workspace, Say(url=script.url), rows=20)
+    assert (script.told()["requests"], result.ledger["stage_1"].after) == (0, 20)
+    assert not segments(workspace) and sum(seen) == held > 1
+    assert max(seen) == (held if size else 1)
+
+
+@pytest.mark.parametrize("times", [0, 1])
+def test_a_unit_that_failed_leaves_its_answers_to_the_next_attempt(
+    workspace: Path, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """Its tables could not be written, once; nor could its log."""
+    refused = refuse_segments(monkeypatch, times)
     remember = answers.remember
     left = [OSError("try again")]
 
@@ -408,7 +515,7 @@ def test_a_unit_that_failed_leaves_its_answers_to_the_next_attempt(
     script = endpoint.script()
     result = go(workspace, Say(url=script.url), rows=10)
     assert script.told()["requests"] == 10 and result.ledger["stage_1"].after == 10
-    assert result.counts["stage_1"].copied == 10 and not segments(workspace)
+    assert len(refused) == times and result.counts["stage_1"].copied == 10 and not segments(workspace)
     assert go(workspace, Say(url=script.url), namespace="other", rows=10).counts["stage_1"].copied == 10
 
 

@@ -17,10 +17,12 @@ from curate.core.contracts import Batch, Map, Resources, Runtime
 from curate.core.errors import DrainedError
 from curate.core.pipeline import Pipeline
 from curate.core.storage import open_storage
+from curate.engine import beat
 from curate.engine.backends.isolated import run_isolated
 from curate.engine.context import Options
 from curate.engine.record.events import read_events
 from curate.engine.run import Result, run
+from curate.engine.units import reduce
 from tests.engine import toys, workspaces
 
 SEEN: list[tuple[str, int, float]] = []
@@ -87,6 +89,56 @@ def seen() -> Iterator[None]:
     SEEN.clear()
 
 
+SAID: set[tuple[str, str, str]] = set()
+"""(method, stage and pace of its task's beat) while a method of a stage runs."""
+
+
+def say(method: str) -> None:
+    look = beat.current().look()
+    SAID.add((method, look["stage"], look["pace"]))
+
+
+class Said(toys.Light):
+    op: ClassVar[str] = "lanes.said"
+
+    def keep(self, table: pa.Table) -> Any:
+        say("keep")
+        return super().keep(table)
+
+
+class SaidTotal(toys.Total):
+    op: ClassVar[str] = "lanes.said_total"
+
+    def partial(self, table: pa.Table) -> pa.Table:
+        say("partial")
+        return super().partial(table)
+
+    def merge(self, states: Any) -> pa.Table:
+        say("merge")
+        return super().merge(states)
+
+    def finish(self, state: pa.Table) -> Any:
+        say("finish")
+        return super().finish(state)
+
+
+class SaidMeans(toys.Means):
+    op: ClassVar[str] = "lanes.said_means"
+
+    def load(self, table: pa.Table) -> Any:
+        say("load")
+        return super().load(table)
+
+    def fit(self, group: Any) -> Any:
+        for _ in group.each(step):
+            pass
+        return super().fit(group)
+
+
+def step(part: Any, shared: Any) -> None:
+    say("step")
+
+
 def go(workspace: Path, pipeline: Pipeline, **changes: Any) -> Result:
     options = Options(task_rows=5, failure_budget=1.0, deadline=changes.pop("deadline", None))
     return run(pipeline, str(workspace), options=options, **changes)
@@ -97,6 +149,24 @@ def test_a_lane_begins_with_a_shard_while_the_lane_before_it_is_at_others(worksp
     began = min(when for stage, _, when in SEEN if stage == "two")
     ended = max(when for stage, _, when in SEEN if stage == "one")
     assert began < ended
+
+
+def test_what_filters_reduces_and_fits_do_is_named_as_in_the_recipe(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So a hang is theirs; and none of their steps is held against the short batches of another."""
+    made = Pipeline()
+    made.add("pool", toys.Numbers(namespace="pool", rows=40, shard_rows=5))
+    made.add("bright", toys.Brightness(), ["pool"])
+    made.add("light", Said(), ["bright"])
+    made.add("total", SaidTotal(), ["light"])
+    made.add("means", SaidMeans(), ["light"])
+    monkeypatch.setattr(reduce, "FAN_IN", 2)
+    SAID.clear()
+    go(workspace, made.check())
+    expected = {"keep": "light", "load": "means", "step": "means"}
+    expected |= dict.fromkeys(("partial", "merge", "finish"), "total")
+    assert {(method, stage, beat.LONG) for method, stage in expected.items()} == SAID
 
 
 def test_lanes_change_nothing_that_comes_out(workspace: Path, tmp_path: Path) -> None:
@@ -156,3 +226,19 @@ def test_a_run_that_is_told_to_stop_ends_within_seconds_and_goes_on_later(worksp
     go(workspace, recipe(second={"remote": True}))
     again = {number for stage, number, _ in SEEN if stage == "one"}
     assert len(again) < 40 and len(done | again) == 40
+
+
+def test_shards_that_are_suspected_wait_for_the_pass_before(workspace: Path) -> None:
+    """Marks of two runs that died, each in another pass: the first computes a shard before the second looks at it."""
+    pipeline = recipe(first={"seconds": 0.02}, second={"remote": True})
+    done = go(workspace, pipeline)
+    storage = open_storage(str(workspace))
+    passes = [e for e in read_events(storage, done.run_id) if e["event"] == "build" and e.get("mask")]
+    chains = {event["stage"]: event["mask"] for event in passes}
+    shards = sorted({path.name for path in workspace.glob("facts/lanes.slow/*/*/*") if path.name != "versions"})
+    for folder in ("facts", "masks"):
+        storage.remove(folder)
+    storage.mark(f"{chains['first']}/attempts/{shards[0]}", f"{shards[0]} {shards[1]}".encode())
+    storage.mark(f"{chains['second']}/attempts/{shards[1]}", shards[1].encode())
+    again = go(workspace, pipeline)
+    assert again.ledger == done.ledger

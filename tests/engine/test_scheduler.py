@@ -12,18 +12,18 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.core.contracts import Resources
+from curate.core.contracts import Resources, Stage
 from curate.core.errors import CurateError, InputError, StorageError
 from curate.core.storage import open_storage
-from curate.engine import backends, beat, dispatch
-from curate.engine.backends import How, Outcome, isolated
+from curate.engine import backends, beat, dispatch, meter, staff
+from curate.engine.backends import Down, Ended, How, Job, Looked, Outcome, Up, isolated
 from curate.engine.backends.address import checked
 from curate.engine.backends.local import LocalBackend
 from curate.engine.beat import Told
@@ -166,6 +166,120 @@ def test_a_full_disk_is_left_for_another_worker(monkeypatch: pytest.MonkeyPatch)
     outcome = backends.attempted(full, 1, 7)
     assert outcome.elsewhere and outcome.index == 7
     assert outcome.error == f"/scratch: no space is left (on {os.uname().nodename})"
+
+
+class Fake:
+    """A worker that does what a test has it do."""
+
+    node = ""
+
+    def __init__(self, tell: Any) -> None:
+        self.tell = tell
+        self.jobs: queue.Queue[tuple[int, Job]] = queue.Queue()
+        tell(Up(self))  # type: ignore[arg-type]
+
+    def run(self, ticket: int, job: Job, shared: Any) -> None:
+        self.jobs.put((ticket, job))
+
+    def given(self) -> tuple[int, Job]:
+        return self.jobs.get(timeout=SECONDS)
+
+    def ended(self, ticket: int, job: Job, **how: Any) -> None:
+        self.tell(Ended(self, ticket, Outcome(job.index, **how), {}))  # type: ignore[arg-type]
+
+    def end(self, ticket: int) -> bool:
+        return False
+
+    def look(self) -> None: ...
+    def wind_down(self, tickets: Any) -> None: ...
+    def flush(self) -> None:
+        self.tell(Looked(self, {}))  # type: ignore[arg-type]
+
+    def kill(self) -> None: ...
+
+
+class Fakes(LocalBackend):
+    def __init__(self, workers: int, queued: int) -> None:
+        self.workers, self.queued = workers, queued
+        self.started: queue.Queue[Fake] = queue.Queue()
+
+    def most(self) -> dict[str, int]:
+        return {"cpu": self.workers}
+
+    def start(self, lane: str, resources: Resources, units: int, tell: Any) -> Any:
+        made = Fake(tell)
+        self.started.put(made)
+        return made
+
+
+def test_what_lay_with_a_dead_worker_may_have_been_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    fakes = Fakes(workers=1, queued=3)
+    made = Scheduler(fakes)
+    call = made.open(double, CPU)
+    for value in range(3):
+        call.put(value)
+    call.close()
+    first = fakes.started.get(timeout=SECONDS)
+    assert [first.given()[1].again for _ in range(3)] == [False] * 3
+    first.tell(Down(first, "died"))  # type: ignore[arg-type]
+    second = fakes.started.get(timeout=SECONDS)
+    for _ in range(3):
+        ticket, job = second.given()
+        assert job.again
+        second.ended(ticket, job, value=job.index)
+    assert [outcome.value for outcome in call] == [0, 1, 2]
+    made.close()
+
+
+@pytest.mark.parametrize("sticky", [False, True])
+def test_what_a_full_disk_refused_is_tried_there_again_when_nobody_else_is_left(
+    monkeypatch: pytest.MonkeyPatch, sticky: bool
+) -> None:
+    monkeypatch.setattr(staff, "NODES_SECONDS", 0.0)
+    fakes = Fakes(workers=2, queued=0)
+    made = Scheduler(fakes)
+    call = made.open(double, CPU, How(sticky=sticky))
+    for value in range(2):
+        call.put(value)
+    call.close()
+    full, other = (fakes.started.get(timeout=SECONDS) for _ in range(2))
+    refused, held = full.given(), other.given()
+    full.ended(*refused, error="no space", elsewhere=True)
+    fakes.workers = 1
+    other.ended(*held, error="no space", elsewhere=True)
+    again = {full: full.given(), other: other.given()}
+    assert {worker: job.index for worker, (_, job) in again.items()} == {full: held[1].index, other: refused[1].index}
+    full.ended(*again[full], value=1)
+    assert call.next().value == 1
+    other.tell(Down(other, "died"))  # type: ignore[arg-type]
+    ticket, job = full.given()
+    assert job.index == refused[1].index and job.again
+    full.ended(ticket, job, error="no space", elsewhere=True)
+    assert [outcome.error for outcome in call] == ["no space"]
+    made.close()
+
+
+def test_a_payload_that_avoids_a_worker_holds_up_no_other() -> None:
+    work = Work(How(), ahead=4)
+    refused, other = Item(0, None, avoid={"a"}), Item(1, None)
+    work.add(refused, first=True)
+    work.add(other)
+    assert work.take(0, "a", set()) is other and work.take(0, "a", set()) is None and work.waiting == 1
+    work.relent(["a", "b"])
+    assert work.take(0, "a", set()) is None
+    work.relent(["a"])
+    assert work.take(0, "a", set()) is refused and work.waiting == 0
+
+
+def test_a_call_opened_while_the_scheduler_breaks_is_told() -> None:
+    class Broken(LocalBackend):
+        def parked(self, tell: Any) -> Any:
+            raise RuntimeError("out of order")
+
+    made = Scheduler(Broken())
+    with pytest.raises(RuntimeError, match="out of order"):
+        made.open(double, CPU).next()
+    made.close()
 
 
 def test_an_abandoned_call_frees_its_worker(local: Scheduler, doors: Doors) -> None:
@@ -375,10 +489,69 @@ def test_how_long_a_batch_may_take() -> None:
     assert meter.limit("caption") == 3600
     meter.hear("cpu", {"caption": Told(batches=1, recent=[100.0])})
     assert meter.limit("caption") == 1000
-    for _ in range(5):
-        meter.ended("merge", 2.0)
+    meter.hear("cpu", {"merge": Told(batches=5, recent=[2.0] * 5)})
     assert meter.limit("merge") == 600 and meter.limit("other") == 3600
     assert Meter(deadline=7).limit("caption") == 7
+
+
+def test_a_step_that_is_not_one_of_many_batches_may_take_an_hour() -> None:
+    meter = Meter()
+    meter.hear("cpu", {"merge": Told(batches=5, recent=[2.0] * 5)})
+    assert meter.limit("merge", beat.LONG) == 3600
+    meter.hear("cpu", {"merge": Told(batches=20, recent=[1000.0] * 20)})
+    assert meter.limit("merge", beat.LONG) == 10_000
+    assert meter.silent_limit([]) == meter.silent_limit([2.0] * 5) == 3600 and meter.silent_limit([500.0]) == 5000
+    quick = Meter(deadline=7)
+    assert quick.limit("merge", beat.LONG) == quick.silent_limit([500.0]) == 7
+    assert quick.limit("clip (setting up)", beat.SET_UP) == 3600
+
+
+@pytest.mark.parametrize("speaks", [False, True])
+def test_short_tasks_do_not_make_a_long_one_hang(monkeypatch: pytest.MonkeyPatch, speaks: bool) -> None:
+    """Ten short steps of a fit, in a call of their own and beside it, whether they say that they are steps or not."""
+    monkeypatch.setattr(meter, "LEAST_SECONDS", 0.1)
+    monkeypatch.setattr(dispatch, "LOOK_SECONDS", 0.1)
+    tries = Counter[float]()
+
+    def step(seconds: float) -> None:
+        tries[seconds] += 1
+        if speaks:
+            beat.current().doing("fit")
+        time.sleep(seconds)
+        if speaks:
+            beat.current().done("fit", 1, seconds)
+
+    made = Scheduler(LocalBackend())
+    for payloads in ([0.0] * 5, [0.0] * 5 + [1.0]):
+        assert [outcome.error for outcome in made.map(step, payloads, CPU, label="fit")] == [None] * len(payloads)
+    made.close()
+    assert tries == {0.0: 10, 1.0: 1}
+
+
+def test_a_set_up_is_no_batch(quick: Scheduler, tmp_path: Path) -> None:
+    """It may take longer than the deadline, and so may those who wait for it; the beat then goes on where it was."""
+
+    class Slow(Stage):
+        op: ClassVar[str] = "test.slow"
+
+        def setup(self, artifacts: Any) -> None:
+            began.set()
+            looks.append(beat.current().look())
+            time.sleep(1.2)
+
+    began, looks, storage = threading.Event(), list[Any](), open_storage(str(tmp_path))
+
+    def task(value: int) -> int:
+        beat.current().doing("embed", [value])
+        backends.set_up("slow", Slow(), {}, storage)
+        looks.append(beat.current().look())
+        return value
+
+    outcomes = list(quick.map(task, [0, 1], GPU))
+    assert sorted(outcome.value for outcome in outcomes) == [0, 1]
+    setting_up, *after = looks
+    assert setting_up["stage"] == "test.slow (setting up)" and setting_up["pace"] == beat.SET_UP
+    assert [(look["stage"], look["pace"], look["idle"] < 0.5) for look in after] == [("embed", beat.BATCH, True)] * 2
 
 
 def test_progress_says_rows_and_rates() -> None:
@@ -460,6 +633,24 @@ def test_a_failed_attempt_is_logged_with_its_traceback(tmp_path: Path, at_once: 
     assert len(failed) == 1 and "ValueError: a bad value" in failed[0]["traceback"]
     assert failed[0]["level"] == "warning" and failed[0]["unit"] == "merge 0" and failed[0]["lane"] == "cpu"
     assert failed[0]["worker"] == "driver" and not [h for h in logs.LOGGER.handlers if isinstance(h, logs.Log)]
+
+
+def test_what_a_process_of_its_own_says_is_in_the_log(
+    tmp_path: Path, at_once: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(isolated, "START_METHOD", "fork")
+    made = Scheduler(LocalBackend(), storage=open_storage(str(tmp_path)), run_id="one")
+
+    def fails(_: int) -> None:
+        beat.current().doing("caption", [3])
+        raise ValueError(f"a bad value in {beat.current().run}")
+
+    outcomes = list(made.map(fails, [1], CPU, How(isolated=True), label="merge"))
+    assert [outcome.error for outcome in outcomes] == ["ValueError: a bad value in one"]
+    made.close()
+    failed = [line for line in said(tmp_path / "runs/one/logs") if "attempt 1 of 3 failed" in line["message"]]
+    assert len(failed) == 1 and "ValueError: a bad value in one" in failed[0]["traceback"]
+    assert (failed[0]["level"], failed[0]["unit"], failed[0]["stage"]) == ("warning", "merge 0", "caption")
 
 
 def said(folder: Path, worker: str = "") -> list[dict[str, Any]]:

@@ -75,7 +75,7 @@ class Job:
     isolated: bool = False
     run: str = ""
     again: bool = False
-    """A worker died of it, or with it, before."""
+    """A worker has had it before, and may have begun it."""
     log: tuple[str, str, str] | None = None
     """Workspace, run and name of the worker under which its process logs, if that is not the scheduler's."""
 
@@ -325,7 +325,8 @@ def set_up(
     with _guard:
         lock, ready = _locks.setdefault(mine.lane, threading.RLock()), _ready.setdefault(mine.lane, {})
         _keeping.setdefault(mine, set()).update(wanted, [place])
-    with lock:
+    with mine.setting_up(stage.op), lock:
+        mine.moved = time.monotonic()  # waiting for others is over
         if place not in ready or ready[place][0] != stage:
             with _guard:
                 kept = set().union(*(places for task, places in _keeping.items() if task.lane == mine.lane))

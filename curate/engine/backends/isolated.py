@@ -2,22 +2,58 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import multiprocessing
 import os
 import threading
+import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
 from curate.core.errors import CurateError
+from curate.core.secrets import redact
 from curate.engine import beat
 from curate.engine.backends import Outcome, attempted
+from curate.engine.record.logs import LOGGER
 
 START_METHOD = "forkserver"
 PRELOADED = ["curate.engine.passes.task", "curate.cli", "ray"]
 """What a server process imports once (as far as it is there), so that a payload costs a fork of it and no imports."""
 RELAY_SECONDS = 0.25
 """Between two looks at the child's beat."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the child has to know of the task."""
+
+    unit: str
+    lane: str
+    run: str
+    again: bool
+    level: int
+    """Of its log."""
+
+
+class Relayed(logging.Handler):
+    """What the child logs, sent to its parent, whose log it is part of. Its secrets stay with it."""
+
+    def __init__(self, pipe: Connection, sending: threading.Lock) -> None:
+        super().__init__()
+        self._pipe, self._sending = pipe, sending
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(Exception):  # a message that cannot be formatted or sent must not end the task
+            said: dict[str, Any] = {"name": record.name, "levelno": record.levelno, "levelname": record.levelname}
+            said |= {"created": record.created, "msg": redact(record.getMessage())}
+            said["stage"] = getattr(record, "stage", "") or beat.current().stage
+            if record.exc_info and record.exc_info[0] is not None:
+                said["exc_text"] = redact("".join(traceback.format_exception(*record.exc_info)))
+            with self._sending:
+                self._pipe.send(("log", said))
 
 
 def run_isolated(function: Callable[[Any], Any], payload: Any, index: int) -> Outcome:
@@ -27,7 +63,7 @@ def run_isolated(function: Callable[[Any], Any], payload: Any, index: int) -> Ou
     context.set_forkserver_preload(PRELOADED)
     ours, theirs = context.Pipe()
     mine = beat.current()
-    told = mine.unit, mine.lane
+    told = Told(mine.unit, mine.lane, mine.run, mine.again, LOGGER.getEffectiveLevel())
     child = context.Process(target=_child, args=(theirs, dict(os.environ), told, function, payload, index), daemon=True)
     child.start()
     theirs.close()
@@ -58,20 +94,25 @@ def _watched(pipe: Connection, mine: beat.Beat) -> Outcome:
             kind, value = pipe.recv()
             if kind == "outcome":
                 return value  # type: ignore[no-any-return]
-            mine.relay(value)
+            if kind == "log":
+                LOGGER.handle(logging.makeLogRecord(value))
+            else:
+                mine.relay(value)
 
 
 def _child(
     pipe: Connection,
     environment: dict[str, str],
-    told: tuple[str, str],
+    told: Told,
     function: Callable[[Any], Any],
     payload: Any,
     index: int,
 ) -> None:
     os.environ.update(environment)
-    mine, sending, over = beat.Beat(*told), threading.Lock(), threading.Event()
-    mine.turn = beat.turn(mine.lane)
+    mine, sending, over = beat.Beat(told.unit, told.lane), threading.Lock(), threading.Event()
+    mine.run, mine.again, mine.turn = told.run, told.again, beat.turn(told.lane)
+    LOGGER.handlers = [Relayed(pipe, sending)]
+    LOGGER.setLevel(told.level)
     threading.Thread(target=_relay, args=(pipe, mine, sending, over), daemon=True, name="relay").start()
     try:
         with beat.beating(mine):

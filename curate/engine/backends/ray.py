@@ -93,7 +93,7 @@ def _actor_class(units: int) -> Any:
         def call(self, function: Any, payload: Any) -> None:
             function(payload)
 
-    return ray.remote(max_restarts=0, concurrency_groups={"run": units, "ask": 1})(Worker)
+    return ray.remote(max_restarts=0, concurrency_groups={"run": units, "ask": 1, "log": 1})(Worker)
 
 
 @lru_cache
@@ -216,7 +216,9 @@ class RayWorker:
         self._ask(self.actor.wind_down, tickets)
 
     def flush(self) -> None:
-        self._ask(self.actor.call, logs.flush, None, heard=lambda _: self.tell(Looked(self, {})))
+        # in a thread of its own: publishing may take long, and looks must not wait for it
+        flushed = self.actor.call.options(concurrency_group="log").remote(logs.flush, None)
+        self._then(flushed, lambda _: self.tell(Looked(self, {})))
 
     def end(self, ticket: int) -> bool:
         self.kill()

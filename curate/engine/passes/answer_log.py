@@ -31,12 +31,14 @@ from curate.engine.passes import answers
 
 FOLDER = "log"
 FLUSH_SECONDS = 10.0
-SEGMENTS = 64
-"""Segments that are put into tables at once."""
+FOLD_BYTES = 64 << 20
+"""Segments are put into tables together until they hold so many bytes in memory."""
 THREADS = 8
 """Shards whose tables are written side by side."""
 SHARD = "_shard"
 SHARD_FIELD = pa.field(SHARD, pa.string())
+FLYING = pa.schema([*facts.FIXED, facts.INPUT_FIELD, SHARD_FIELD])
+"""Columns of a segment that has no answers."""
 
 
 def folder_of(path: str) -> str:
@@ -91,14 +93,14 @@ class Log:
             if answered is not None and answered.num_rows:
                 held.fresh.append(answered)
 
-    def flush(self, now: bool = False) -> None:
-        """Publish what is new, every FLUSH_SECONDS."""
-        if not now and time.monotonic() - self._flushed < FLUSH_SECONDS:
+    def flush(self, leaving: str = "") -> None:
+        """Publish what is new, every FLUSH_SECONDS; at once for a unit that leaves, with its requests in flight."""
+        if not leaving and time.monotonic() - self._flushed < FLUSH_SECONDS:
             return
         with self._writing:
             with self._lock:
-                fresh = {name: unit.fresh for name, unit in self._units.items() if unit.fresh}
-                if not fresh or not (now or time.monotonic() - self._flushed >= FLUSH_SECONDS):
+                fresh = {name: unit.fresh for name, unit in self._units.items() if unit.fresh or name == leaving}
+                if not fresh or not (leaving or time.monotonic() - self._flushed >= FLUSH_SECONDS):
                     return
                 self._number, self._flushed = self._number + 1, time.monotonic()
                 file = f"{self.worker}-{self._number:06d}-{'-'.join(sorted(fresh))}.parquet"
@@ -108,7 +110,7 @@ class Log:
                     self._units[name].fresh = []
                     self._units[name].segments.add(file)
             try:
-                whole = pa.concat_tables([*tables, _in_flight(asked, tables[0].schema)])
+                whole = pa.concat_tables([*tables, _in_flight(asked, tables[0].schema if tables else FLYING)])
                 self.storage.publish_table(f"{self.folder}/{file}", whole)
             except BaseException:
                 with self._lock:
@@ -120,17 +122,25 @@ class Log:
         """All answers of the unit so far are in tables."""
         with self._writing, self._lock:
             held = self._units.pop(unit, _Unit())
+            if held.asked:  # others of its requests are in flight
+                self._units[unit] = _Unit(asked=held.asked)
             needed = {file for other in self._units.values() for file in other.segments}
         for file in sorted(held.segments - needed):
             self.storage.remove_file(f"{self.folder}/{file}")
 
     def leave(self, unit: str) -> None:
-        """The unit has ended, and its requests with it: if it has failed, what is in no table is published."""
+        """The unit has ended, and its requests with it: if it has failed or was stopped, what is in no table is
+        published, and which requests got no answer."""
         with self._lock:
-            held = self._units.get(unit, _Unit())
-            held.asked = {}
-        if held.fresh:
-            self.flush(now=True)
+            held = self._units.get(unit)
+        if held is None:
+            return
+        try:
+            if held.fresh or held.asked:
+                self.flush(leaving=unit)
+        finally:
+            with self._lock:
+                held.asked = {}
 
 
 def _in_flight(asked: Mapping[bytes, tuple[str, int]], schema: pa.Schema) -> pa.Table:
@@ -182,7 +192,7 @@ def _read(storage: Storage, folder: str, files: Iterable[str]) -> Left:
             continue
     if not tables:
         return Left()
-    whole = pa.concat_tables(tables)
+    whole = pa.concat_tables(tables, promote_options="default")
     final = pc.not_equal(whole.column(facts.STATUS_COLUMN), MISSING)
     found, flying = whole.filter(final), whole.filter(pc.invert(final))
     places = {given: row for row, given in enumerate(found.column(facts.INPUT).to_pylist())}
@@ -195,7 +205,11 @@ def _read(storage: Storage, folder: str, files: Iterable[str]) -> Left:
 
 def fold(storage: Storage, path: str) -> dict[str, set[bytes]]:
     """Put what dead workers have logged into tables, of a folder of facts whose lease we hold, and of other
-    fingerprints of the stage that nobody computes now. Returns inputs that were in flight in our folder, by shard."""
+    fingerprints of the stage that nobody computes now. Returns inputs that were in flight in our folder, by shard.
+
+    Segments are read one after the other and put into tables whenever they hold FOLD_BYTES: however many there are, no
+    more than FOLD_BYTES and one segment are in memory, twice (as read, and grouped by shard), and the tables of THREADS
+    shards."""
     stage, _, mine = path.rpartition("/")
     by_fingerprint: dict[str, list[str]] = {}
     for file in storage.list(f"{stage}/{FOLDER}"):
@@ -206,10 +220,9 @@ def fold(storage: Storage, path: str) -> dict[str, set[bytes]]:
         theirs = f"{stage}/{fingerprint}"
         if fingerprint != mine and _is_held(storage, theirs):
             continue
-        for start in range(0, len(files), SEGMENTS):
-            flying = _fold(storage, theirs, sorted(files)[start : start + SEGMENTS])
-            for shard, inputs in flying.items() if fingerprint == mine else ():
-                asked.setdefault(shard, set()).update(inputs)
+        flying = _fold(storage, theirs, sorted(files))
+        for given, shard in flying.items() if fingerprint == mine else ():
+            asked.setdefault(shard, set()).add(given)
     return asked
 
 
@@ -218,16 +231,42 @@ def _is_held(storage: Storage, output: str) -> bool:
     return held is not None and not lease.is_dead(held)
 
 
-def _fold(storage: Storage, path: str, files: Sequence[str]) -> dict[str, set[bytes]]:
-    left = _read(storage, folder_of(path), files)
-    if left.answers is not None and left.answers.num_rows:
-        column = left.answers.column(SHARD)
+def _fold(storage: Storage, path: str, files: Sequence[str]) -> dict[bytes, str]:
+    """Returns inputs that were in flight, with their shards."""
+    folder, asked = folder_of(path), dict[bytes, str]()
+    tables: list[pa.Table] = []
+    done: list[str] = []
+    for file in files:
+        try:
+            segment = storage.read_table(f"{folder}/{file}")
+        except FileNotFoundError:  # its worker has ended the unit meanwhile
+            continue
+        final = pc.not_equal(segment.column(facts.STATUS_COLUMN), MISSING)
+        answered, flying = segment.filter(final), segment.filter(pc.invert(final))
+        for given in answered.column(facts.INPUT).to_pylist() if asked else ():
+            asked.pop(given, None)
+        asked |= zip(flying.column(facts.INPUT).to_pylist(), flying.column(SHARD).to_pylist(), strict=True)
+        tables += [answered] if answered.num_rows else []
+        done.append(file)
+        if sum(table.nbytes for table in tables) >= FOLD_BYTES:
+            _into_tables(storage, path, tables, done)
+            tables, done = [], []
+    _into_tables(storage, path, tables, done)
+    return asked
+
+
+def _into_tables(storage: Storage, path: str, segments: Sequence[pa.Table], files: Iterable[str]) -> None:
+    """Put the answers of some segments into tables, and remove the segments' files."""
+    if segments:
+        whole = pa.concat_tables(segments).sort_by(SHARD).combine_chunks()
+        parts, start = [], 0
+        for found in pc.value_counts(whole.column(SHARD)).to_pylist():  # in the order in which they occur
+            parts.append((found["values"], whole.slice(start, found["counts"])))
+            start += found["counts"]
         with ThreadPoolExecutor(THREADS) as pool:
-            by_shard = {shard: left.answers.filter(pc.equal(column, shard)) for shard in set(column.to_pylist())}
-            list(pool.map(lambda item: _publish(storage, path, *item), by_shard.items()))
+            list(pool.map(lambda part: _publish(storage, path, *part), parts))
     for file in files:
         storage.remove_file(f"{folder_of(path)}/{file}")
-    return left.asked
 
 
 def _publish(storage: Storage, path: str, shard: str, logged: pa.Table) -> None:

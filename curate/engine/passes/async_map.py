@@ -8,6 +8,7 @@ published.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import queue
 import sys
 import time
@@ -43,6 +44,7 @@ SMALL = 4096
 """Bytes up to which a request is kept for the unit's time, so that an equal one is not asked again."""
 ROOM = Room(256 << 20)
 """Bytes of requests that the units of a process have made and that have no answer yet."""
+log = logging.getLogger("curate")
 
 
 class AsyncMember(MapMember):
@@ -56,6 +58,8 @@ class AsyncMember(MapMember):
         self._flying: dict[Future[Answered], Hashable] = {}
         self._rows: dict[Hashable, list[int]] = {}
         """Request in flight -> the rows that it is for."""
+        self._making: list[int] = []
+        """Rows whose requests are being made: no longer in the buffer, and not all in flight or through."""
         self._asked: dict[Hashable, int] = {}
         """Small request -> the first row that it was made for."""
         self._ended: queue.SimpleQueue[Future[Answered]] = queue.SimpleQueue()
@@ -89,7 +93,7 @@ class AsyncMember(MapMember):
         self.seconds += time.perf_counter() - began
 
     def _on_its_way(self) -> int:
-        return min([super()._on_its_way(), *self._in_flight()])
+        return min([super()._on_its_way(), *self._making, *self._in_flight()])
 
     def _in_flight(self) -> list[int]:
         return [row for rows in self._rows.values() for row in rows]
@@ -98,6 +102,10 @@ class AsyncMember(MapMember):
         """Stored answers, and those that an earlier attempt at this unit has logged."""
         found = super()._find(wanted)
         if self._left is None and len(found) < len(wanted) and not self.task.dry:
+            with suppress(
+                StorageError, OSError
+            ):  # an attempt in this process may have had answers that it could not log
+                self._log.leave(self._unit)
             self._left = answer_log.left_by(self.task.storage, self.step.path, [self._unit, *self.task.units])
             self._again |= {given for inputs in self._left.asked.values() for given in inputs}
         if self._left is not None:
@@ -117,11 +125,12 @@ class AsyncMember(MapMember):
     def _ask(self) -> None:
         """Make requests for the rows that wait, twice as many as may be in flight; take in answers meanwhile."""
         while self._buffer:
-            rows = self._next()
+            rows = self._making = self._next()
             if rows:
                 values = self.values(np.array(rows, dtype=np.int64)).to_pylist()
                 said = [([row], self._request(row, of_row)) for row, of_row in zip(rows, values, strict=True)]
                 self._accept_all([(row, answered) for row, answered in said if answered is not None])
+                self._making = []
             else:
                 self._collect()
         self._collect(wait=False)
@@ -215,25 +224,52 @@ class AsyncMember(MapMember):
             try:
                 group.append(self._ended.get(timeout=LOOK_SECONDS))
             except queue.Empty:
-                self._log.flush()
-                self._wind_down()
+                self._flush_log()
+                if pulse.stopping:
+                    break
                 if self._asker.ended != seen:  # an attempt has failed: slow, but it does not hang
                     seen = self._asker.ended
                     pulse.doing(self.name, sorted(self._in_flight())[:GROUP])
+        if group:
+            self._take_in(group, began)
+        self._flush_log()
+        self._settle()
+        self._wind_down()
+
+    def _take_in(self, group: Sequence[Future[Answered]], began: float) -> None:
+        """Requests that have ended; they were waited for since `began` (time.monotonic())."""
         ended = [(self._rows.pop(self._flying.pop(future)), future.result()) for future in group]
-        pulse.done(self.name, len(group), time.monotonic() - began, sum(answered.sent_bytes for _, answered in ended))
+        sent = sum(answered.sent_bytes for _, answered in ended)
+        beat.current().done(self.name, len(group), time.monotonic() - began, sent)
         self._accept_all(ended)
         fatal = next((answered.fatal for _, answered in ended if answered.fatal), None)
         if fatal is not None:
             raise fatal
-        self._log.flush()
-        self._settle()
-        self._wind_down()
+
+    def _flush_log(self) -> None:
+        """A segment that cannot be written ends no requests: it is tried again with the next one. At the unit's end its
+        tables hold the answers; if these cannot be written either, that is raised."""
+        try:
+            self._log.flush()
+        except (StorageError, OSError) as error:
+            log.warning("%s: answers could not be logged (%s); trying again", self.name, redact(str(error)))
 
     def _wind_down(self) -> None:
-        """End here if the run was told to stop: what is in flight is given up, what is answered is published."""
+        """End here if the run was told to stop: what is answered is published."""
         if beat.current().stopping:
             self.after_batch()
+
+    def last_answers(self, until: float) -> bool:
+        came = False
+        while self._flying and (left := until - time.monotonic()) > 0:
+            began = time.monotonic()
+            try:
+                group = [self._ended.get(timeout=left)]
+            except queue.Empty:
+                break
+            self._take_in([*group, *(self._ended.get() for _ in range(self._ended.qsize()))], began)
+            came = True
+        return came
 
     def _accept_all(self, ended: Sequence[tuple[list[int], Answered]]) -> None:
         """What came of some requests, each for one row or several."""

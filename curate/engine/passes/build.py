@@ -251,8 +251,12 @@ class PassBuild:
         with self.ctx.progress.step(" + ".join(self.counts), sum(shard.rows for shard in shards)) as step:
             self._bar = step
             self._work_off([shard for shard in shards if shard.id not in self.plan.suspects])
-            for shard in (shard for shard in shards if shard.id in self.plan.suspects):
-                self._suspicious(shard)
+            suspects = [shard for shard in shards if shard.id in self.plan.suspects]
+            for up in self.above if suspects else ():
+                self.ctx.wait(up.complete)
+            for shard in suspects:
+                if not self._told_before(shard):
+                    self._suspicious(shard)
         for up in self.above:
             self.ctx.wait(up.complete)
         self._commit(time.monotonic() - began)
@@ -349,7 +353,8 @@ class PassBuild:
         return Resources(cpus, gpus, memory, remote=any(r.remote for r in each))
 
     def _run(self, tasks: list[PassTask], *, isolated: bool = False) -> Iterator[tuple[PassTask, Outcome]]:
-        for outcome in self.ctx.run_with(run_pass, tasks, self.resources(), How(isolated=isolated)):
+        how, label = How(isolated=isolated), self.nodes[0].name
+        for outcome in self.ctx.run_with(run_pass, tasks, self.resources(), how, label):
             if outcome.error is None and outcome.value is None:
                 raise self.ctx.drained()
             yield tasks[outcome.index], outcome
@@ -433,7 +438,7 @@ class PassBuild:
         is known which row it is, without that row."""
         for _ in range(ATTEMPTS_AT_HANGING):
             doing = outcome.hung
-            if doing is None:
+            if doing is None or not doing.rows:  # without rows it was tried again already
                 break
             rows = _of_shards(task.shards, doing.rows)
             self.ctx.events.emit("hung", stage=doing.stage, rows=rows, error=outcome.error)

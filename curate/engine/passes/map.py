@@ -390,6 +390,11 @@ class MapMember(Member):
 
     # --- what came out ---
 
+    def last_answers(self, until: float) -> bool:
+        """The run was told to stop: take in what is under way and comes before `until` (time.monotonic()). Returns
+        whether anything came."""
+        return False
+
     def close(self) -> None:
         """The unit has ended, well or not."""
 

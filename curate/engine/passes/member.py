@@ -20,6 +20,7 @@ from curate.core.ledger import Entry, ItemEntry
 from curate.core.masks import NO_ITEM, NO_ITEMS, Fate, item_counts
 from curate.core.rows import Rows
 from curate.core.secrets import redact
+from curate.engine import beat
 from curate.engine.passes.unit import Unit
 
 if TYPE_CHECKING:
@@ -185,8 +186,12 @@ class FilterMember(Member):
 
     def _keep(self, table: pa.Table) -> Any:
         """What the filter says. An exception is a bug of the filter, or rows that it cannot judge: it ends the run."""
+        pulse, began = beat.current(), time.monotonic()
+        pulse.doing(self.name)
         try:
-            return self.stage.keep(table)
+            found = self.stage.keep(table)
+            pulse.done(self.name, table.num_rows, time.monotonic() - began)
+            return found
         except CurateError:
             raise
         except Exception as error:  # whatever somebody's filter raises: its name and place have to be said

@@ -42,6 +42,8 @@ from curate.engine.passes.member import FilterMember, Member
 from curate.engine.passes.unit import Unit
 
 ATTEMPTS = "attempts"
+LAST_SECONDS = 3.0
+"""How long a unit that is told to stop waits for answers to requests in flight."""
 Poison = Mapping[str, Mapping[str, Mapping[int, str]]]
 
 
@@ -264,7 +266,11 @@ class _Pass:
         if self.task.probe is not None or self.task.dry:
             return
         if self.beat.stopping:
-            self._publish(whole=False)
+            until = time.monotonic() + LAST_SECONDS
+            self._publish(whole=False)  # whoever takes too long to stop is killed
+            came = [other.last_answers(until) for other in self.maps]
+            if any(came):
+                self._publish(whole=False)
             raise Stopped
         if member.stage.costly and time.monotonic() - self.saved > self.task.segment_seconds:
             self._publish(whole=False)

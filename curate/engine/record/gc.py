@@ -10,7 +10,7 @@ It holds the names of all files: about 460 bytes each, 3 GB for the 7 million of
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -37,10 +37,10 @@ REMOVED = "removed"
 """Folder of a costly stage in which each removal of answers leaves a file."""
 
 
-def wait(storage: Storage) -> None:
-    """Return once no gc is under way."""
+def wait(storage: Storage, over: Callable[[], bool] = lambda: False) -> None:
+    """Return once no gc is under way, or `over`."""
     path = lease.lease_path(LEASE)
-    while lease.is_alive(storage, path):
+    while not over() and lease.is_alive(storage, path):
         time.sleep(lease.POLL_SECONDS)
 
 

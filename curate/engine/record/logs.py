@@ -60,7 +60,7 @@ class Log(logging.Handler):
             line = json.dumps(self._line(record, mine), ensure_ascii=False, default=str)
         except Exception:  # noqa: BLE001 - a message that cannot be formatted must not end a task
             return
-        wait = SOON_SECONDS if record.levelno >= logging.ERROR or record.exc_info else FLUSH_SECONDS
+        wait = SOON_SECONDS if record.levelno >= logging.ERROR or record.exc_info or record.exc_text else FLUSH_SECONDS
         with self._due_changed:
             if len(self._lines) < MOST_LINES:
                 self._lines.append(line)
@@ -84,6 +84,8 @@ class Log(logging.Handler):
         }
         if record.exc_info and record.exc_info[0] is not None:
             line["traceback"] = redact("".join(traceback.format_exception(*record.exc_info)))
+        elif record.exc_text:  # from a process of its own
+            line["traceback"] = redact(record.exc_text)
         return line
 
     def _serve(self) -> None:

@@ -142,7 +142,7 @@ class DeriveBuild:
         units = [shards[first:stop] for first, stop in cut] if not isolated else [[shard] for shard in shards]
         failed = []
         tasks = (self._task(*unit) for unit in units)
-        for outcome in self.ctx.run(derive_shards, tasks, self.stage, How(isolated=isolated)):
+        for outcome in self.ctx.run(derive_shards, tasks, self.stage, How(isolated=isolated), self.node.name):
             if outcome.error is None:
                 for shard, line in zip(units[outcome.index], outcome.value, strict=True):
                     self._accept(shard, line)
@@ -188,7 +188,7 @@ class DeriveBuild:
 
             def crashing(stretches: list[Stretch]) -> list[Stretch]:
                 probes = [self._task(shard, probe=stretch, mark=False) for stretch in stretches]
-                found = self.ctx.run(derive_shards, probes, self.stage, How(isolated=True))
+                found = self.ctx.run(derive_shards, probes, self.stage, How(isolated=True), self.node.name)
                 return [stretches[outcome.index] for outcome in found if outcome.crashed]
 
             rows = killers(shard.rows, crashing)
@@ -215,7 +215,7 @@ class DeriveBuild:
 
     def _alone(self, task: DeriveTask) -> Outcome | None:
         """Run one task in a process that may die; None when all went well."""
-        [outcome] = self.ctx.run(derive_shards, [task], self.stage, How(isolated=True))
+        [outcome] = self.ctx.run(derive_shards, [task], self.stage, How(isolated=True), self.node.name)
         if outcome.error is not None:
             return outcome
         self._accept(task.shards[0], outcome.value[0])

@@ -50,14 +50,16 @@ def build_reduce(ctx: Context, node: Node, built: Built) -> None:
         level, lowest = [f"{folder}/{name}" for name in names], True
         while len(level) > FAN_IN:
             tasks = [
-                MergeTask(ctx.storage, stage, ports, built.base, tuple(level[first : first + FAN_IN]), lowest)
+                MergeTask(
+                    ctx.storage, stage, node.name, ports, built.base, tuple(level[first : first + FAN_IN]), lowest
+                )
                 for first in range(0, len(level), FAN_IN)
             ]
             missing = (task for task in tasks if task.name not in there)
             for _ in ctx.each(reduce_merge, missing, stage, node.name):
                 pass
             level, lowest = [f"{made}/{task.name}" for task in tasks], False
-        last = MergeTask(ctx.storage, stage, ports, built.base, tuple(level), lowest)
+        last = MergeTask(ctx.storage, stage, node.name, ports, built.base, tuple(level), lowest)
         [result] = ctx.must(reduce_finish, [last], stage, node.name)
     if ctx.fingerprint(node) != built.fingerprint:  # a file was saved in between, and nobody knows which was read
         raise InputError(
@@ -135,6 +137,7 @@ def _publish(storage: Storage, path: str, state: pa.Table, rows: int) -> None:
 class MergeTask:
     storage: Storage
     stage: Reduce
+    node: str
     ports: dict[str, str]
     base: str
     states: tuple[str, ...]
@@ -150,14 +153,19 @@ class MergeTask:
 
 def reduce_merge(task: MergeTask) -> None:
     """Merge some states into one, in a file."""
+    began = time.monotonic()
     _, state, rows = _merged(task)
     _publish(task.storage, f"{task.base}/work/{task.name}", state, rows)
+    beat.current().done(task.node, 0, time.monotonic() - began)
 
 
 def reduce_finish(task: MergeTask) -> dict[str, Any]:
     """Merge the last states, finish, publish the artifact's parts (its manifest is the driver's)."""
+    began = time.monotonic()
     stage, state, rows = _merged(task)
+    beat.current().doing(task.node)
     size, digests = save_artifact(task.storage, task.base, stage.finish(state))
+    beat.current().done(task.node, 0, time.monotonic() - began)
     return {"bytes": size, "content": digest(digests), "rows": rows, FILES: sorted(digests)}
 
 
@@ -166,6 +174,7 @@ def _merged(task: MergeTask) -> tuple[Reduce, pa.Table, int]:
     stage: Reduce = set_up(task.base, task.stage, task.ports, task.storage)  # type: ignore[assignment]
     folder = task.states[0].rpartition("/")[0] if task.states else task.base
     remedy = f"remove the folder {folder} and run the recipe again"
+    beat.current().doing(task.node)
     rows = 0
 
     def read(path: str) -> pa.Table:

@@ -111,7 +111,7 @@ def _import(ctx: Context, node: Node) -> tuple[list[Shard], Entry, int]:
     built, errors = 0, dict[int, str]()
     tasks = (ImportTask(ctx.storage, stage, node.name, portions[i], paths[i], inside) for i in missing)
     with ctx.progress.step(node.name, sum(portions[i].rows or 0 for i in missing)) as step:
-        for outcome in ctx.run(import_portion, tasks, stage):
+        for outcome in ctx.run(import_portion, tasks, stage, label=node.name):
             i = missing[outcome.index]
             if outcome.error is not None:
                 errors[i] = outcome.error

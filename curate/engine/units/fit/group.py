@@ -130,7 +130,7 @@ class Build:
         early: dict[int, Any] = {}
         number = 0
         how = How(sticky=True, window=WINDOW, shared=frozen(shared))
-        for outcome in self.ctx.run(function, tasks, self.stage, how):
+        for outcome in self.ctx.run(function, tasks, self.stage, how, self.node.name):
             if outcome.error:
                 raise StageError(f"{self.node.name}: {outcome.error}; fix the cause and run the same command again")
             early[outcome.index] = outcome.value
@@ -175,7 +175,9 @@ class EngineGroup:
         build = self.build
         changes["groups"] = frozenset(group.name for group in build.groups)
         return [
-            BlockTask(build.ctx.storage, build.base, self.name, first, origin, build.threads, **changes)
+            BlockTask(
+                build.ctx.storage, build.node.name, build.base, self.name, first, origin, build.threads, **changes
+            )
             for first, origin in self.blocks
         ]
 

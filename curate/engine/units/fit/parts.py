@@ -7,6 +7,7 @@ not lie in a file that can be mapped is spilled to a file without a name, which 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,6 +26,7 @@ from curate.core.nouns import Shard
 from curate.core.rows import Rows
 from curate.core.spill import Spill, spilled
 from curate.core.storage import Storage
+from curate.engine import beat
 from curate.engine.backends import set_up
 
 Kinds = Mapping[str, tuple[str, tuple[int, ...], str]]
@@ -196,6 +198,8 @@ def cell_file(folder: str, part: int) -> str:
 @dataclass(frozen=True)
 class BlockTask:
     storage: Storage
+    name: str
+    """Of the fit in its recipe."""
     base: str
     """Of the artifact that is being built."""
     group: str
@@ -227,6 +231,8 @@ def hold(task: BlockTask) -> Block:
     for other in [key for key in blocks if key[0] not in task.groups]:
         del blocks[other]
     if key not in blocks:
+        pulse, began = beat.current(), time.monotonic()
+        pulse.doing(task.name)
         faults.point(f"load:{task.group}:{task.first}")
         block = Block()
         for number, arrays in enumerate(task.origin.load(block), task.first):
@@ -234,6 +240,7 @@ def hold(task: BlockTask) -> Block:
             part = Part(number, frozen(dict(arrays)), store, partial(_stored, task.storage, task.base), task.threads)
             block.parts.append(part)
         blocks[key] = block
+        pulse.done(task.name, 0, time.monotonic() - began)
     return blocks[key]
 
 
@@ -281,8 +288,10 @@ def run_step(task: BlockTask, shared: Mapping[str, Any]) -> list[tuple[Any, dict
 
 def _stepped(task: BlockTask, shared: Mapping[str, Any]) -> Iterator[tuple[Part, Any, dict[str, int]]]:
     assert task.step is not None
-    block = hold(task)
+    block, pulse = hold(task), beat.current()
     for part in block.parts:
+        began = time.monotonic()
+        pulse.doing(task.name)
         if part.index in task.there:
             yield part, None, {}
             continue
@@ -292,6 +301,7 @@ def _stepped(task: BlockTask, shared: Mapping[str, Any]) -> Iterator[tuple[Part,
         value = task.step(part, shared)
         faults.point(f"{place}:done")
         yield part, value, dict(block.stored)
+        pulse.done(task.name, 0, time.monotonic() - began)  # a fit tells itself how far it is: no rows
 
 
 def run_partition(task: BlockTask, shared: Mapping[str, Any]) -> list[NDArray[np.int64]]:
