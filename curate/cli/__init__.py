@@ -30,21 +30,28 @@ app.add_typer(text, name="text")
 
 
 def main() -> None:
+    before = hanging()
     try:
         app()
     except DrainedError as error:
         print(f"curate: {error}", file=sys.stderr)
-        end(143)
+        end(143, before)
     except CurateError as error:
         print(f"curate: {error}", file=sys.stderr)
-        end(1)
+        end(1, before)
     except SystemExit as exit:
-        end(exit.code if isinstance(exit.code, int) else 0)
+        end(exit.code if isinstance(exit.code, int) else 0, before)
 
 
-def end(code: int) -> None:
-    """Leave, at once where a thread hangs that nothing can end."""
-    if (api := sys.modules.get("curate.api")) is not None and api.abandoned():
+def hanging() -> int:
+    """Threads of this process that hang and that nothing can end."""
+    api = sys.modules.get("curate.api")
+    return api.abandoned() if api is not None else 0
+
+
+def end(code: int, before: int) -> None:
+    """Leave, at once where this command has left a thread that hangs."""
+    if hanging() > before:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

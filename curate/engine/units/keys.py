@@ -1,7 +1,7 @@
 """A pool's index of keys, by range: in which shard, and at which row of it, a key lies; and which keys repeat.
 
     pools/<namespace>/keys/<shards>/<range>.parquet    key (16 bytes), shard (its place in the pool's list), row; sorted
-    pools/<namespace>/keys/<shards>/work/              what one step leaves for the next
+    pools/<namespace>/keys/<shards>/work               folder of what one step leaves for the next
 
 Keys are hashes, so ranges of equal width hold about as many. Workers deal the rows of a stretch of shards to ranges,
 in one file; then each range is gathered from all files, sorted and published. Repeats go the other way: from ranges

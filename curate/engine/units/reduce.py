@@ -1,7 +1,7 @@
 """A Reduce: a state for each shard, kept in files; merged as a tree by workers; finished by one of them.
 
     artifacts/<op>/partials/<what decides partial>/<shard>-<content>.parquet    states; other artifacts use them too
-    artifacts/<op>/<fingerprint>/work/<digest>.parquet                          of the tree, until the commit
+    artifacts/<op>/<fingerprint>/work … <digest>.parquet                        of the tree, until the commit
     artifacts/<op>/<fingerprint>/states.parquet                                 which states it is made of
 
 A state depends on the stage, its shard and who is alive there, not on the pool's version: a pool that grows adds the
