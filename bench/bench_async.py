@@ -1,5 +1,5 @@
 """How busy an AsyncMap keeps an endpoint, and what a request costs: a scripted server of 200 ms and 32 slots, 50 kB
-pictures sent as data URLs.
+images sent as data URLs.
 
     python -m bench.bench_async [ROWS]
 """
@@ -22,7 +22,7 @@ SIDE = 128
 
 def main(rows: int = 1280) -> None:
     with started() as endpoint:
-        for what, stage, side in (("texts", Say, 8), ("pictures of 50 kB", See, SIDE)):
+        for what, stage, side in (("texts", Say, 8), ("images of 50 kB", See, SIDE)):
             script = endpoint.script(latency_seconds=0.2, slots=32)
             with tempfile.TemporaryDirectory() as workspace:
                 source = {"rows": rows, "shard_rows": 320, "side": side}

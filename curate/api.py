@@ -128,7 +128,7 @@ class Workspace:
         return Run(self, runs.latest(self._storage, run_id).run_id)
 
     def has(self, run_id: str) -> bool:
-        """Whether a run of this id has begun here."""
+        """Whether the workspace has a run with this id."""
         return open_storage(self.url).exists(f"runs/{run_id}/run.json")
 
     def runs(self) -> list[Status]:
@@ -236,7 +236,7 @@ class Run:
 
     @property
     def record(self) -> Record:
-        """What is written down of it, read anew."""
+        """The record of the run, read again."""
         return Record.load(self._storage, self.id)
 
     def status(self) -> Status:

@@ -161,12 +161,12 @@ def _submit(
 
 @contextlib.contextmanager
 def _guarded(place: Workspace, run_id: str) -> Iterator[Workspace]:
-    """An exception that nobody expected is one line too, and its traceback is in the run's log."""
+    """Turn an unexpected exception into one line; its traceback is in the run's log."""
     try:
         yield place
     except (CurateError, typer.Exit):
         raise
-    except Exception as bug:
+    except Exception as bug:  # a bug of any kind, told in one line
         if not place.has(run_id):
             raise  # nothing but its traceback tells of it
         text = " ".join(f"{type(bug).__name__}: {bug}".split())[:500]

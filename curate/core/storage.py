@@ -351,7 +351,7 @@ def _explained(url: str) -> Iterator[None]:
         if remedy is None and not f"{type(error).__module__}.".startswith(_NO_ANSWER):
             raise
         raise StorageError(f"{url}: {remedy or _unanswered(error)}") from error
-    except Exception as error:
+    except Exception as error:  # object stores have classes of their own; others go on as they are
         if not f"{type(error).__module__}.".startswith(_NO_ANSWER):
             raise
         raise StorageError(f"{url}: {_unanswered(error)}") from error

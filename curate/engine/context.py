@@ -450,6 +450,7 @@ class Context:
         with self.lock:
             if self.checked:
                 return
+            self.backend.has_gpu()  # connects: that no cluster answers is no stage's fault
             for node in self.pipeline.nodes.values():
                 try:
                     self.backend.slots(node.stage.resources())

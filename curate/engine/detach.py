@@ -53,7 +53,7 @@ def submit(storage: Storage, pipeline: Pipeline, options: Options, run_id: str, 
         raise _exists(storage, run_id) from None
     try:
         jobs.submit(run_id, entrypoint(storage, run_id), {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS)})
-    except BaseException:
+    except BaseException:  # Ctrl-C too: nothing may stay of a run that no job will begin
         storage.remove(f"runs/{run_id}")
         raise
 
@@ -81,7 +81,7 @@ def refusals(storage: Storage, run_id: str) -> Iterator[None]:
     """Write down why a submitted run could not begin. Once it has a record, that tells of it."""
     try:
         yield
-    except Exception as error:
+    except Exception as error:  # whatever stops a run from beginning is written down for whoever asks
         if not storage.exists(f"runs/{run_id}/run.json"):
             text = str(redacted(error)) if isinstance(error, CurateError) else f"{type(error).__name__}: {error}"
             with contextlib.suppress(AlreadyExistsError):

@@ -79,7 +79,7 @@ class Dispatch:
             self.staff.take_over()
             while self._turn():
                 pass
-        except BaseException as error:
+        except BaseException as error:  # steps would wait for ever for a thread that has ended
             log.exception("the scheduler has failed")
             with self.opening:
                 self.broken = error  # steps must not wait for a thread that has ended

@@ -92,7 +92,7 @@ class Staff:
         if not nodes or time.monotonic() - then > NODES_SECONDS:
             try:
                 nodes, most = list(self.backend.nodes()), dict(self.backend.most())
-            except Exception:
+            except Exception:  # whatever Ray raises for a moment: what it said before still holds
                 if not nodes:
                     raise
                 log.warning("the cluster does not say which nodes it has; those of before are taken", exc_info=True)

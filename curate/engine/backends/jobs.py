@@ -87,7 +87,7 @@ class Jobs:
             return future.result(seconds)
         except TimeoutError:
             raise self._silent(f"nothing within {seconds:g} s") from None
-        except BaseException as error:
+        except BaseException as error:  # Ray's client raises anything; what is no answer is said in one line
             if isinstance(error, KeyboardInterrupt):
                 raise
             raise self._silent(error) from None

@@ -13,7 +13,7 @@ CHUNKS = 8
 AHEAD = 2 * CHUNKS
 """Chunks that are read and decoded ahead of the one being computed: two batches."""
 AHEAD_BYTES = 256 << 20
-"""Encoded pictures that wait to be decoded, or are being decoded, in bytes; a larger one goes alone."""
+"""Encoded images that wait to be decoded, or are being decoded, in bytes; a larger one goes alone."""
 
 
 class Room:

@@ -112,7 +112,7 @@ class Log:
             try:
                 whole = pa.concat_tables([*tables, _in_flight(asked, tables[0].schema if tables else FLYING)])
                 self.storage.publish_table(f"{self.folder}/{file}", whole)
-            except BaseException:
+            except BaseException:  # the answers are put back, whatever comes
                 with self._lock:
                     for name, held in fresh.items():
                         self._unit(name).fresh[:0] = held

@@ -71,26 +71,14 @@ class AsyncMember(MapMember):
 
     # --- going over the rows ---
 
-    def _go_over(self, start: int, stop: int) -> None:
-        began = time.perf_counter()
-        if start < stop:
-            fate = self._arrive(start, stop)
-            rows = start + np.flatnonzero(self._needed(start, stop, fate))
-            self.cursor = stop
-            self._take(rows)
-            self._ask()
-            self._settle()
-        self.seconds += time.perf_counter() - began
+    def _work(self) -> None:
+        self._ask()
 
-    def flush(self) -> None:
-        self._go_over(self.cursor, self._limit(self.last))
-        began = time.perf_counter()
+    def _finish(self) -> None:
         while self._buffer or self._flying:  # a row whose twin got an error is asked for itself
             self._ask()
             if self._flying:
                 self._collect()
-        self._settle()
-        self.seconds += time.perf_counter() - began
 
     def _on_its_way(self) -> int:
         return min([super()._on_its_way(), *self._making, *self._in_flight()])

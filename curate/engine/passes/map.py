@@ -196,10 +196,19 @@ class MapMember(Member):
             rows = start + np.flatnonzero(self._needed(start, stop, fate))
             self.cursor = stop
             self._take(rows)
-            while len(self._buffer) >= (self.stage.batch_rows if self._fills() else 1):
-                self._run(self._batch())
+            self._work()
             self._settle()
         self.seconds += time.perf_counter() - began
+
+    def _work(self) -> None:
+        """Compute the rows that need not wait for others."""
+        while len(self._buffer) >= (self.stage.batch_rows if self._fills() else 1):
+            self._run(self._batch())
+
+    def _finish(self) -> None:
+        """Compute the rows that are left; no more come."""
+        while self._buffer:
+            self._run(self._batch())
 
     def _fills(self) -> bool:
         """Whether rows wait for a full batch: of cheap stages, others would wait with them for nothing."""
@@ -234,8 +243,7 @@ class MapMember(Member):
     def flush(self) -> None:
         self._go_over(self.cursor, self._limit(self.last))
         began = time.perf_counter()
-        while self._buffer:
-            self._run(self._batch())
+        self._finish()
         self._settle()
         self.seconds += time.perf_counter() - began
 
