@@ -80,8 +80,7 @@ format: $(STAMP)  ## rewrite the code as ruff would have it
 	@$(BIN)/ruff format .
 
 bench: $(STAMP)  ## figures for docs/benchmarks.md, printed; takes minutes
-	@$(BIN)/python -m tests.bench
-	@for name in where facts rules; do $(BIN)/python -m bench.bench_$$name; done
+	@$(BIN)/python -m bench
 
 lock:  ## requirements.lock from pyproject.toml, for any platform: versions and hashes, no registry's name
 	@$(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --no-annotate \

@@ -16,8 +16,8 @@ os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
 if TYPE_CHECKING:
     from curate.api import Run, Workspace
-    from curate.core.pipeline import Pipeline
-    from curate.core.recipe import load as load_recipe
+    from curate.core.recipe.load import load as load_recipe
+    from curate.core.recipe.pipeline import Pipeline
     from curate.engine.context import Options
     from curate.engine.run import Result, run
 
@@ -26,11 +26,11 @@ __all__ = ["Options", "Pipeline", "Result", "Run", "Workspace", "load_recipe", "
 
 _PLACES = {
     "Options": ("curate.engine.context", "Options"),
-    "Pipeline": ("curate.core.pipeline", "Pipeline"),
+    "Pipeline": ("curate.core.recipe.pipeline", "Pipeline"),
     "Result": ("curate.engine.run", "Result"),
     "Run": ("curate.api", "Run"),
     "Workspace": ("curate.api", "Workspace"),
-    "load_recipe": ("curate.core.recipe", "load"),
+    "load_recipe": ("curate.core.recipe.load", "load"),
     "run": ("curate.engine.run", "run"),
 }
 

@@ -21,17 +21,18 @@ import pyarrow as pa
 from pydantic import ValidationError
 from rich.console import Console
 
-from curate.core import catalog, tombstones
-from curate.core.catalog import Op, describe, ops
+from curate.core import tombstones
 from curate.core.contracts import Batch, Derive, Map
 from curate.core.errors import CurateError, DrainedError, InputError, RecipeError
 from curate.core.ledger import Entry
 from curate.core.nouns import StoredArtifact
-from curate.core.pipeline import Pipeline
-from curate.core.recipe import json_schema
-from curate.core.recipe import load as load_recipe
-from curate.core.registry import resolve
-from curate.core.storage import Storage, open_storage, open_workspace
+from curate.core.recipe import catalog
+from curate.core.recipe.catalog import Op, describe, ops
+from curate.core.recipe.load import json_schema
+from curate.core.recipe.load import load as load_recipe
+from curate.core.recipe.pipeline import Pipeline
+from curate.core.recipe.registry import resolve
+from curate.core.store.storage import Storage, open_storage, open_workspace
 from curate.engine import detach as detached
 from curate.engine.backends import local
 from curate.engine.context import Options
@@ -51,7 +52,7 @@ from curate.engine.record.runs import Run as Record
 from curate.engine.record.status import StageStatus, Status, status_of
 from curate.engine.record.usage import Dataset, Usage, datasets, usage
 from curate.engine.run import Result, make_backend, new_run_id, scaled
-from curate.engine.scheduler import Scheduler
+from curate.engine.workers.scheduler import Scheduler
 
 POLL_SECONDS = 0.5
 HASHTAG_MAP = "hashtag_map"

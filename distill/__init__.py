@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from distill.distilled import DistilledModel, Output, load
+    from distill.export.model import DistilledModel, Output, load
 
 __all__ = ["DistilledModel", "Output", "load"]
 
@@ -16,6 +16,6 @@ __all__ = ["DistilledModel", "Output", "load"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'distill' has no attribute {name!r}")
-    from distill import distilled
+    from distill.export import model as distilled
 
     return getattr(distilled, name)

@@ -29,7 +29,7 @@ def train(
     if ray is None:
         commands.train(loaded, Console())
     else:
-        from distill.launch_ray import train_on_ray
+        from distill.training.launch_ray import train_on_ray
 
         train_on_ray(loaded, ray, Console())
 
@@ -58,7 +58,7 @@ def export(
     precision: Annotated[str, typer.Option("--precision", help="float32, float16 or bfloat16, on disk.")] = "float32",
 ) -> None:
     """Write a run's student as a folder for `distill.load` and for curate's encoder `distill:FOLDER`; prints it."""
-    from distill.export import export as export_run
+    from distill.export.write import export as export_run
 
     print(export_run(run, to, precision=precision))
 
@@ -76,7 +76,7 @@ def _speaks() -> bool:
     """Of several ranks that end, one says why."""
     if os.environ.get("WORLD_SIZE", "1") == "1":
         return True
-    from distill.parallel import speaks
+    from distill.training.parallel import speaks
 
     return speaks()
 

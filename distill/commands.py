@@ -14,13 +14,13 @@ from rich.console import Console
 
 from curate.core.errors import InputError, PinnedError, RecipeError, StorageError
 from curate.encoders import identity
-from distill.data.blend import Blend, open_blends
 from distill.evaluation.settings import check, evaluation_digest, with_datasets
 from distill.evaluation.show import show_evaluation
-from distill.exported import CONFIG, TOKENIZER, ModelConfig, read_config
-from distill.folder import RunFolder, run_fingerprint
+from distill.export.model_folder import CONFIG, TOKENIZER, ModelConfig, read_config
 from distill.recipe import Recipe, apply_overrides, parse_recipe
 from distill.recipe.places import anchored, local_folder
+from distill.samples.sources.mixture import Blend, open_blends
+from distill.training.run_folder import RunFolder, run_fingerprint
 
 # Read when torch is loaded: threads that spin while they wait for one another make a step 30 times slower as soon as
 # anything else wants a core (8.0 s against 0.24 s, 2 threads on 2 cores beside 2 busy processes).
@@ -55,8 +55,8 @@ def located(recipe: Recipe) -> tuple[RunFolder, str, list[Blend]]:
 def _train(
     recipe: Recipe, blends: Sequence[Blend], run: RunFolder, fingerprint: str, console: Console
 ) -> dict[str, Any]:
-    from distill.parallel import join_world
-    from distill.train import Training
+    from distill.training.parallel import join_world
+    from distill.training.train import Training
 
     _look(recipe, blends[-1], console)
     with join_world(recipe.run.device, recipe.run.timeout_seconds) as world, run.writing(), ExitStack() as stack:
@@ -75,7 +75,7 @@ def _train(
 
 def teach(recipe: Recipe, console: Console) -> Path:
     """Fill run.teacher_cache with what the teachers say of the recipe's datasets; returns that folder."""
-    from distill.teach import teach as ask
+    from distill.teachers.teach import teach as ask
 
     return ask(recipe, open_blends(stage.data for stage in recipe.staged()), console)
 
@@ -115,9 +115,9 @@ def _evaluate_run(
 
 
 def _evaluate_checkpoint(run: RunFolder, recipe: Recipe, fingerprint: str, console: Console) -> dict[str, Any]:
-    from distill.checkpoint import check_shared, last_checkpoint, load_standards
-    from distill.parallel import join_world
-    from distill.tokenizer import Tokenizer
+    from distill.models.tokenizer import Tokenizer
+    from distill.training.checkpoint import check_shared, last_checkpoint, load_standards
+    from distill.training.parallel import join_world
     from distill.workbench import Workbench
 
     blends = open_blends(stage.data for stage in recipe.staged())
@@ -157,9 +157,9 @@ def _evaluate_model(
     folder: Path, overrides: Sequence[str], datasets: Sequence[str], to: str | None, console: Console
 ) -> tuple[dict[str, Any], Path]:
     """Always computed: it is written beside the reader, not into the model."""
-    from distill.distilled import load
     from distill.evaluation.runs import evaluate_model
-    from distill.parallel import join_world
+    from distill.export.model import load
+    from distill.training.parallel import join_world
 
     config = read_config(folder)
     recipe = _judging(describing(config), overrides, datasets, str(folder))

@@ -13,22 +13,22 @@ from torch import Tensor
 
 from curate.core.errors import InputError
 from curate.core.hashing import key_words, make_key
-from distill.data import split
-from distill.data.augment import augment
-from distill.data.blend import Blend, as_blend
-from distill.data.dataset import Dataset
-from distill.data.draws import lowest
-from distill.data.loader import Batch, read_in_order
-from distill.data.members import OPEN_TARS
-from distill.data.pictures import Allowance, Pictures
-from distill.data.stream import Packing, Stream
 from distill.models.attention import attention_backend
 from distill.models.student import Student, StudentConfig, build_student
-from distill.parallel import World
+from distill.models.tokenizer import PAD, Tokenizer
 from distill.recipe import Recipe
+from distill.samples.batches.draws import lowest
+from distill.samples.batches.loader import Batch, read_in_order
+from distill.samples.batches.stream import Packing, Stream
+from distill.samples.images.augment import augment
+from distill.samples.images.images import Allowance, Pictures
+from distill.samples.sources import split
+from distill.samples.sources.dataset import Dataset
+from distill.samples.sources.members import OPEN_TARS
+from distill.samples.sources.mixture import Blend, as_blend
 from distill.teachers import Standards, Teachers, fit_standards
 from distill.teachers.columns import open_columns
-from distill.tokenizer import PAD, Tokenizer
+from distill.training.parallel import World
 
 _STANDARDISE_SALT, _TOKENIZER_SALT = 0x57A4, 0x70C3
 _TOKENIZER_SAMPLES = 200_000

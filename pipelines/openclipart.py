@@ -22,8 +22,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from curate.core.debian import unpacked
 from curate.core.errors import CurateError, InputError
+from curate.kernels.debian import unpacked
 from pipelines.svg_metadata import UnreadableSvgError, Work, read_work
 
 PACKAGES = ("openclipart-png", "openclipart-svg")

@@ -28,9 +28,9 @@ from xml.etree import ElementTree
 
 from PIL import Image, ImageDraw, ImageFont
 
-from curate.core.debian import unpacked
 from curate.core.errors import CurateError
 from curate.core.hashing import make_key, ranks
+from curate.kernels.debian import unpacked
 from pipelines.openclipart import INSTEAD, openclipart
 
 PACKAGES = ("tuxpaint-stamps-default", "fonts-noto-color-emoji", "unicode-cldr-core")

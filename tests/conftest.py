@@ -41,7 +41,7 @@ def data() -> Path:
 @pytest.fixture(scope="session")
 def tiny_wordnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A WordNet of two dozen synsets, so that what is tested does not depend on this machine's."""
-    from tests.text.wordnets import write_wordnet
+    from tests.text.wordnet.wordnets import write_wordnet
 
     return write_wordnet(tmp_path_factory.mktemp("wordnet"))
 
@@ -101,7 +101,7 @@ def endpoint() -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def object_store_server() -> Iterator[str]:
     """URL of an object store on loopback: moto's server."""
-    from tests.core.object_store import started
+    from tests.core.store.object_store import started
 
     with started() as url:
         yield url
@@ -110,7 +110,7 @@ def object_store_server() -> Iterator[str]:
 @pytest.fixture
 def object_store(object_store_server: str) -> Iterator[Any]:
     """A boto3 client of an object store without buckets, to which the environment of the test leads."""
-    from tests.core.object_store import used
+    from tests.core.store.object_store import used
 
     with used(object_store_server) as client:
         yield client

@@ -66,7 +66,7 @@ def test_imports_point_one_way() -> None:
         ("curate/engine/planted.py", "import curate.encoders", "engine"),
         ("curate/cluster/planted.py", "import ray", "ray"),
         ("curate/cli/planted.py", "import curate.text", "cli"),
-        ("curate/cli/planted.py", "import curate.core.storage", "cli"),
+        ("curate/cli/planted.py", "import curate.core.store.storage", "cli"),
         ("curate/api.py", "import curate.cli", "layers"),
         ("curate/pack/planted.py", "import distill", "curate"),
         ("distill/planted.py", "import curate.engine", "distill"),

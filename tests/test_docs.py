@@ -16,9 +16,9 @@ import pytest
 from PIL import Image, ImageFilter
 
 from curate.core.contracts import Stage
-from curate.core.pipeline import Pipeline
-from curate.core.recipe import parse
-from curate.core.registry import resolve
+from curate.core.recipe.load import parse
+from curate.core.recipe.pipeline import Pipeline
+from curate.core.recipe.registry import resolve
 from curate.engine.context import Options
 from curate.engine.run import Result, run
 from tests.engine.endpoint import Endpoint
@@ -60,7 +60,7 @@ def test_the_python_of_the_readme_runs(photos: Path, monkeypatch: pytest.MonkeyP
 @pytest.fixture
 def ops(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], type[Stage]]:
     """The stages of the docs by `module:Class`, each module under the name that its first line gives it."""
-    for code in blocks("docs/add-a-stage.md", "python"):
+    for code in blocks("docs/how-to/add-a-stage.md", "python"):
         [name] = re.findall(r"\A# mypackage/(\w+)\.py\n", code)
         module = types.ModuleType(f"{name}_of_the_docs")
         monkeypatch.setitem(sys.modules, module.__name__, module)

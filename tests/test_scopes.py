@@ -10,7 +10,7 @@ from tests.scopes import ROOT, SERVERS, asked, scope_of
 @pytest.mark.parametrize(
     "file",
     [
-        "tests/core/test_storage.py",  # by a parameter of a fixture in its folder's conftest.py
+        "tests/core/store/test_storage.py",  # by a parameter of a fixture in its folder's conftest.py
         "tests/codec/test_tars.py",  # by a fixture of its own
         "tests/e2e/test_s3.py",
         "tests/engine/test_object_store.py",

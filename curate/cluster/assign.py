@@ -10,14 +10,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import Field, PrivateAttr
 
-from curate.cluster.divide_probe import PROBE, Cells, nearest_leaf
-from curate.cluster.embeddings import embedding_columns, finite_rows, read_embeddings
-from curate.cluster.nearest import nearest
-from curate.cluster.tree import LEAVES, ancestors
-from curate.cluster.vectors import vectors_of
+from curate.cluster.divide.probe import PROBE, Cells, nearest_leaf
+from curate.cluster.tree.levels import LEAVES, ancestors
 from curate.core.contracts import Artifact, Batch, Map, Resources, Runtime
 from curate.core.errors import CurateError
 from curate.core.vectors import same_encoder
+from curate.kernels.embeddings import embedding_columns, finite_rows, read_embeddings
+from curate.kernels.nearest import nearest
+from curate.kernels.vectors import vectors_of
 
 
 class Assign(Map):

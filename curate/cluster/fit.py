@@ -10,14 +10,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, model_validator
 
-from curate.cluster.embeddings import LEAST_SPREAD, embedding_columns, held_embeddings, made_by
 from curate.core.contracts import Artifact, Fit, Resources, Runtime, Table
 from curate.core.errors import CurateError
 from curate.core.group import Group
 from curate.core.hashing import rank_below, ranks
+from curate.kernels.embeddings import LEAST_SPREAD, embedding_columns, held_embeddings, made_by
 
 if TYPE_CHECKING:
-    from curate.cluster.tree import Tree
+    from curate.cluster.tree.levels import Tree
 
 _SAMPLE_SALT = 0xC1
 """Keeps the rows fitted on independent of the rows that `select.*` takes under the same seed."""
@@ -129,7 +129,7 @@ class FitTree(Fit):
 
     def fit(self, group: Group) -> Artifact:
         """Raises CurateError where there are fewer rows than clusters."""
-        from curate.cluster.tree import fit_tree, level_settings
+        from curate.cluster.tree.levels import fit_tree, level_settings
 
         rows = sum(group.rows)
         if not rows:
@@ -177,7 +177,7 @@ class FitTree(Fit):
 
     def _cells(self) -> list[int]:
         """Cells of each level; 1 where it is fitted in one piece."""
-        from curate.cluster.divide import default_cells
+        from curate.cluster.divide.level import default_cells
 
         given = [*self._given_cells(), *[None] * len(self.levels)]
         by_default = [default_cells(clusters) if clusters > WHOLE_CLUSTERS else 1 for clusters in self.levels]

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curate.core.errors import AlreadyExistsError, CorruptError
-from curate.core.storage import Storage
+from curate.core.store.storage import Storage
 
 DONE, UNUSABLE, ERROR = 0, 1, 2
 STATUS = ("done", "unusable", "error")

@@ -36,13 +36,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from curate.core.arrays import read_arrays
 from curate.core.contracts import Artifact
 from curate.core.errors import AlreadyExistsError, CorruptError, PinnedError, StorageError
 from curate.core.hashing import digest_bytes
 from curate.core.ledger import Entry
-from curate.core.spill import Spill
-from curate.core.storage import Storage, open_storage
+from curate.core.store.arrays import read_arrays
+from curate.core.store.spill import Spill
+from curate.core.store.storage import Storage, open_storage
 
 POOL_SCHEMA = pa.schema(
     [

@@ -14,7 +14,7 @@ from curate.core import facts
 from curate.core.errors import CorruptError
 from curate.core.masks import ABSENT, Fate, fate_of, without_items
 from curate.core.nouns import POOL_SCHEMA, Lines, Shard, read_lines, read_pool, read_selected, reading, selection_places
-from curate.core.storage import Storage, open_storage
+from curate.core.store.storage import Storage, open_storage
 
 POOL_COLUMNS = tuple(name for name in POOL_SCHEMA.names if name != "reject")
 

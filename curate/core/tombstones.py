@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from curate.core.errors import AlreadyExistsError, InputError
 from curate.core.hashing import digest
-from curate.core.storage import Storage
+from curate.core.store.storage import Storage
 
 FIELDS = ("key", "url", "sha256")
 COLUMNS = (*FIELDS, "parent", "root")

@@ -27,7 +27,7 @@ _MODULES = {
     "timm": "curate.encoders.timm_models",
     "open_clip": "curate.encoders.open_clip_models",
     "hf": "curate.encoders.hf_models",
-    **dict.fromkeys(identities.DISTILLED, "distill.encoder"),
+    **dict.fromkeys(identities.DISTILLED, "distill.export.encoder"),
 }
 _LONGEST_ASPECT = 32
 

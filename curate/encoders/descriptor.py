@@ -3,7 +3,7 @@
 It tells near-duplicates and clip-arts of one drawing style apart, not meanings. The picture is fitted into a white
 square of 64 pixels; HOG (8 x 8 cells, 8 signed directions) loses its mean, which all pictures share; the 6 x 6 x 6
 colour shares are raised to 1/4 so that a big background does not drown the rest. Either half has length 1, so that
-the cosine weighs form and colour alike. `python -m tests.bench.bench_embed judge FOLDER` prints how well.
+the cosine weighs form and colour alike. `python -m bench.image.embed judge FOLDER` prints how well.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ def _weights(spec: Spec) -> tuple[str, Any]:
 
 def _distilled(spec: Spec) -> Any:
     """`distill`'s own account of a folder that it exported: reached by name, since curate works without distill."""
-    return importlib.import_module("distill.exported").account(spec)
+    return importlib.import_module("distill.export.model_folder").account(spec)
 
 
 def _random(spec: Spec) -> str:

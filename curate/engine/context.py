@@ -14,20 +14,20 @@ from typing import Any
 
 import pyarrow as pa
 
-from curate.core import lease
 from curate.core.contracts import Derive, Filter, Map, Pack, Portion, Report, Resources, Select, Source, Stage
 from curate.core.errors import BudgetError, CurateError, DrainedError, StageError
 from curate.core.hashing import digest
 from curate.core.ledger import Entry
 from curate.core.nouns import FORMAT_OF_POOL, FORMAT_OF_SELECTION, Lines, Manifest, Shard, selection_places
-from curate.core.pipeline import PIN, Node, Pipeline
+from curate.core.recipe.pipeline import PIN, Node, Pipeline
 from curate.core.rows import ColumnsRef, Known, MaskRef, Rows
-from curate.core.storage import Storage
+from curate.core.store import lease
+from curate.core.store.storage import Storage
 from curate.core.tombstones import Tombstones
 from curate.engine.backends import HOW, How, Outcome
 from curate.engine.progress import Progress
 from curate.engine.record.events import Events
-from curate.engine.scheduler import Scheduler
+from curate.engine.workers.scheduler import Scheduler
 
 LOOK_SECONDS = 0.5
 """Between two looks of a waiting step at whether the run goes on."""

@@ -20,12 +20,13 @@ from typing import Any
 
 import yaml
 
-from curate.core import recipe, registry
 from curate.core.contracts import PLAIN_NAME
 from curate.core.errors import AlreadyExistsError, CurateError, RecipeError, RunExistsError
-from curate.core.pipeline import Node, Pipeline
-from curate.core.secrets import redacted
-from curate.core.storage import Storage
+from curate.core.recipe import load as recipe
+from curate.core.recipe import registry
+from curate.core.recipe.pipeline import Node, Pipeline
+from curate.core.recipe.secrets import redacted
+from curate.core.store.storage import Storage
 from curate.engine.backends.jobs import Jobs
 from curate.engine.context import Options
 from curate.engine.record import stop

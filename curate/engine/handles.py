@@ -12,9 +12,9 @@ from typing import Any
 
 from rich.console import Console
 
-from curate.core.lease import Watch
-from curate.core.pipeline import Pipeline
-from curate.core.storage import Storage
+from curate.core.recipe.pipeline import Pipeline
+from curate.core.store.lease import Watch
+from curate.core.store.storage import Storage
 from curate.engine import detach
 from curate.engine.backends import Backend
 from curate.engine.context import Counts, Options

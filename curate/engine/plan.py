@@ -17,9 +17,9 @@ from curate.core.contracts import Derive, Filter, Map, Select, Source
 from curate.core.hashing import digest
 from curate.core.ledger import Entry, total
 from curate.core.nouns import Manifest, Shard, pool_base
-from curate.core.pipeline import Node, Pipeline
+from curate.core.recipe.pipeline import Node, Pipeline
 from curate.core.rows import Known
-from curate.core.storage import Storage
+from curate.core.store.storage import Storage
 from curate.engine.context import Built, Context, Options, Pool
 from curate.engine.passes import build as build_pass
 from curate.engine.passes.task import run_pass
@@ -28,12 +28,12 @@ from curate.engine.progress import Progress
 from curate.engine.record import pins
 from curate.engine.record.events import Events, read_events
 from curate.engine.record.runs import Run, list_runs
-from curate.engine.scheduler import Scheduler
 from curate.engine.steps import Step as StepOfRun
 from curate.engine.steps import above, steps
 from curate.engine.units.common import prepare
 from curate.engine.units.derive import DeriveBuild
 from curate.engine.units.source import amended, known_repeats, read_records
+from curate.engine.workers.scheduler import Scheduler
 
 RUNS = 20
 """Earlier runs that rates are taken from."""

@@ -10,10 +10,10 @@ from pathlib import Path
 from curate.core.contracts import Portion, Secret, Select, Source
 from curate.core.errors import InputError, PreflightError
 from curate.core.hashing import digest
-from curate.core.pipeline import Node, Pipeline
-from curate.core.storage import Storage
+from curate.core.recipe.pipeline import Node, Pipeline
+from curate.core.store.storage import Storage
 from curate.engine.backends.local import LocalBackend
-from curate.engine.scheduler import Scheduler
+from curate.engine.workers.scheduler import Scheduler
 
 Planned = dict[str, tuple[list[Portion], float]]
 """Source -> its portions, and the share of rows to take inside each."""

@@ -21,7 +21,7 @@ from typing import Any
 
 from rich.console import Console
 
-from curate.core import lease, tombstones
+from curate.core import tombstones
 from curate.core.contracts import PLAIN_NAME, Derive, Fit, Pack, Reduce, Report, Select, Source, Stage
 from curate.core.errors import (
     AlreadyExistsError,
@@ -35,9 +35,10 @@ from curate.core.errors import (
 )
 from curate.core.ledger import Entry
 from curate.core.nouns import Manifest
-from curate.core.pipeline import Node, Pipeline
-from curate.core.secrets import redacted
-from curate.core.storage import Storage, open_workspace
+from curate.core.recipe.pipeline import Node, Pipeline
+from curate.core.recipe.secrets import redacted
+from curate.core.store import lease
+from curate.core.store.storage import Storage, open_workspace
 from curate.engine.backends import Backend
 from curate.engine.context import LOOK_SECONDS, Context, Counts, Options
 from curate.engine.passes import build as build_pass
@@ -47,7 +48,6 @@ from curate.engine.progress import Progress
 from curate.engine.record import gc, pins
 from curate.engine.record import stop as stopping
 from curate.engine.record.events import Events
-from curate.engine.scheduler import Scheduler
 from curate.engine.steps import above, steps
 from curate.engine.units.common import prepare, tidy
 from curate.engine.units.derive import DeriveBuild
@@ -57,6 +57,7 @@ from curate.engine.units.reduce import build_reduce
 from curate.engine.units.report import build_report
 from curate.engine.units.select import build_select
 from curate.engine.units.source import build_source
+from curate.engine.workers.scheduler import Scheduler
 
 log = logging.getLogger("curate.run")
 ASK_SECONDS = 2.0

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from curate.core.hashing import KEY_HEX, digest
 from curate.core.nouns import reading
-from curate.core.spill import unnamed
-from curate.core.storage import Storage
+from curate.core.store.spill import unnamed
+from curate.core.store.storage import Storage
 from curate.engine.units.common import fetched
 
 LEAST_ROWS, MOST_ROWS = 1 << 13, 1 << 20

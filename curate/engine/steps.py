@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from curate.core.contracts import Derive, Filter, Map, Source
 from curate.core.hashing import digest
-from curate.core.pipeline import Node, Pipeline
+from curate.core.recipe.pipeline import Node, Pipeline
 
 
 @dataclass(frozen=True)

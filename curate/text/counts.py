@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from curate.core.contracts import Artifact, Reduce, Table
-from curate.core.entries import entries_of
-from curate.core.errors import CurateError
+from curate.kernels.entries import entries_of, grouped
 
 STATE = pa.schema(
     [
@@ -120,14 +119,3 @@ def summed(parts: list[Table]) -> Table:
     whole = pa.concat_tables(parts).group_by(["entry", "by"], use_threads=False)
     found = whole.aggregate([("count", "sum"), ("matched", "sum")])
     return found.select(["entry", "by", "count_sum", "matched_sum"]).rename_columns(STATE.names).cast(STATE)
-
-
-def grouped(table: Table, by: str | None) -> tuple[NDArray[np.int64], list[str]]:
-    """Group (n,) of each row, and the groups' names; rows without a word are the group "". Raises CurateError."""
-    if by is None:
-        return np.zeros(table.num_rows, dtype=np.int64), [""]
-    column = table.column(by)
-    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
-        raise CurateError(f"by: column {by!r} is {column.type}; name a column of a word per row, such as `language`")
-    encoded = pc.fill_null(column, "").combine_chunks().cast(pa.string()).dictionary_encode()
-    return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), encoded.dictionary.to_pylist()

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from curate.core.contracts import Filter, Table
 from curate.core.errors import CurateError
-from curate.text.language import plain_texts
+from curate.text.language.language import plain_texts
 
 
 class TextFilter(Filter):

@@ -26,7 +26,7 @@ import pyarrow as pa
 from ahocorasick_rs import BytesAhoCorasick, Implementation, MatchKind
 from numpy.typing import NDArray
 
-from curate.core.normal import normal_form
+from curate.kernels.normal import normal_form
 
 SOFT = " \t-_.'`\u00a0\u00b4\u02bc\u2010\u2011\u2018\u2019\u201b\u2122\u00ae\u2120"
 WORDS = "&+#%$@"

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from curate.core.contracts import Batch, Map
 from curate.core.items import places_of
-from curate.text.language import plain_texts
+from curate.text.language.language import plain_texts
 from curate.text.sentences_kernels import POSSIBLE, split_sentences
 
 SENTENCES = pa.list_(pa.string())

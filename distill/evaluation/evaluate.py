@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distill.data.pictures import Pictures
-from distill.evaluation import tasks
-from distill.evaluation.alignment import align
 from distill.evaluation.judged import Judged, Questions
-from distill.evaluation.maps import colours, png
-from distill.evaluation.probe import mean_iou
-from distill.evaluation.scores import check_finite
-from distill.evaluation.segmentation import Examiner, Learner, names_of
 from distill.evaluation.subjects import StudentSubject
+from distill.evaluation.tasks import tasks
+from distill.evaluation.tasks.alignment import align
+from distill.evaluation.tasks.maps import colours, png
+from distill.evaluation.tasks.probe import mean_iou
+from distill.evaluation.tasks.scores import check_finite
+from distill.evaluation.tasks.segmentation import Examiner, Learner, names_of
 from distill.evaluation.watchers import Fidelity, Models, Patches, Vectors, Watcher
 from distill.recipe import EvaluateRecipe
+from distill.samples.images.images import Pictures
 
 Result = dict[str, Any]
 _VECTOR_TASKS = {"knn", "probe", "zero_shot", "retrieval"}

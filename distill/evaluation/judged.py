@@ -22,13 +22,13 @@ from curate.codec.images import probe
 from curate.codec.pixels import upright
 from curate.core.errors import InputError, Reject
 from curate.core.hashing import ranks_of_words
-from distill.data.blend import Blend, open_blend
-from distill.data.draws import Draws
-from distill.data.members import Members
-from distill.data.split import held_out_rows
-from distill.data.texts import Texts
 from distill.recipe import DataRecipe, EvaluateRecipe, SourceRecipe
 from distill.recipe.evaluate import JudgedRecipe
+from distill.samples.batches.draws import Draws
+from distill.samples.sources.members import Members
+from distill.samples.sources.mixture import Blend, open_blend
+from distill.samples.sources.split import held_out_rows
+from distill.samples.texts import Texts
 
 _SALT = 0xE7A1
 _CHUNK = 1 << 22

@@ -13,8 +13,8 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from distill.evaluation.cka import EXPERT
 from distill.evaluation.show import AFTER, BEFORE, TITLES, WAYS, percent
+from distill.evaluation.tasks.cka import EXPERT
 
 TEMPLATES = Path(__file__).parent / "templates"
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"

@@ -8,19 +8,19 @@ from typing import Any
 
 from curate.core.errors import RecipeError
 from curate.encoders import load
-from distill.data.pictures import Pictures
-from distill.distilled import DistilledModel
 from distill.evaluation.evaluate import Findings, judge
 from distill.evaluation.judged import HELD_OUT, Judged, open_judged
 from distill.evaluation.page import render
 from distill.evaluation.show import AFTER, BEFORE
 from distill.evaluation.subjects import OWN, StudentSubject, Subject, TeacherSubject, text_encoder
+from distill.evaluation.tasks.zero_shot import TextEncoder
 from distill.evaluation.watchers import Models, agreed
-from distill.evaluation.zero_shot import TextEncoder
+from distill.export.model import DistilledModel
 from distill.models.student import Student
-from distill.parallel import World
 from distill.recipe import EvaluateRecipe, Recipe
+from distill.samples.images.images import Pictures
 from distill.teachers import Standards, Teachers
+from distill.training.parallel import World
 from distill.workbench import Workbench
 
 Result = dict[str, Any]

@@ -17,12 +17,12 @@ from curate.core.errors import CurateError, RecipeError, Reject
 from curate.core.hashing import digest, digest_bytes
 from curate.encoders import identity, text_problems
 from curate.encoders import problems as encoder_problems
-from distill.data.blend import Blend
-from distill.data.members import Members
 from distill.evaluation.judged import ALPHA, HELD_OUT, mask_classes, open_sources, texts_of
-from distill.evaluation.zero_shot import TEMPLATES, read_names, read_templates
+from distill.evaluation.tasks.zero_shot import TEMPLATES, read_names, read_templates
 from distill.recipe import EvaluateRecipe, Recipe
 from distill.recipe.evaluate import JudgedRecipe
+from distill.samples.sources.members import Members
+from distill.samples.sources.mixture import Blend
 
 JUDGES = 3
 """Rises when the same models and settings would give other figures."""

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from distill.data.loader import Batch
-from distill.evaluation.zero_shot import TextEncoder
+from distill.evaluation.tasks.zero_shot import TextEncoder
 from distill.models.student import Student
+from distill.samples.batches.loader import Batch
 from distill.teachers import Standards, Target
 
 Floats = NDArray[np.float32]

@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curate.core.errors import CurateError
-from distill.data.loader import Batch, collate, read_in_order
-from distill.data.patches import unpatchify
-from distill.data.pictures import Pictures
-from distill.evaluation.fidelity import Agreement
 from distill.evaluation.subjects import Answer, Subject
-from distill.parallel import World
+from distill.evaluation.tasks.fidelity import Agreement
+from distill.samples.batches.loader import Batch, collate, read_in_order
+from distill.samples.images.images import Pictures
+from distill.samples.images.patches import unpatchify
 from distill.teachers import Target, Teachers
+from distill.training.parallel import World
 
 Floats = NDArray[np.floating[Any]]
 Found = TypeVar("Found")

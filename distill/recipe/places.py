@@ -12,7 +12,7 @@ from distill.recipe.whole import Recipe
 
 def anchored(recipe: Recipe) -> Recipe:
     """With relative places from the working folder on; a teacher keeps its label. Places of `data.sources` stay: a run
-    writes down where its data were found (`distill.folder.placed`)."""
+    writes down where its data were found (`distill.training.run_folder.placed`)."""
     values = recipe.model_dump(mode="json")
     for part, name in ((values["run"], "folder"), (values["run"], "teacher_cache")):
         part[name] = absolute(part[name])

@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from curate.encoders import Encoder
-from distill.data.pictures import Picture
+from distill.samples.images.images import Picture
 
 
 @dataclass(frozen=True)

@@ -25,13 +25,13 @@ from torch import Tensor
 
 from curate.core.errors import InputError
 from curate.core.hashing import digest
-from curate.core.storage import Storage
+from curate.core.store.storage import Storage
 from curate.encoders import identity
-from distill.data.blend import Blend
-from distill.data.dataset import Dataset
 from distill.recipe import Recipe, TeacherRecipe
 from distill.recipe.data import SourceRecipe
 from distill.recipe.places import local_folder
+from distill.samples.sources.dataset import Dataset
+from distill.samples.sources.mixture import Blend
 from distill.teachers.base import Answer
 
 VERSION = 2

@@ -14,7 +14,7 @@ from PIL import Image
 from torch import nn
 
 from curate.encoders import Encoder
-from distill.data.pictures import Picture
+from distill.samples.images.images import Picture
 from distill.teachers.base import Answer, Shape
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from distill.parallel import World  # an exported model needs no torch.distributed
+    from distill.training.parallel import World  # an exported model needs no torch.distributed
 
 
 class Moments:

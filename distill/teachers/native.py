@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from curate.core.errors import RecipeError
 from curate.encoders import Encoder
 from curate.encoders.timm_models import TimmEncoder
-from distill.data.pictures import Picture
+from distill.samples.images.images import Picture
 from distill.teachers.base import Answer, Shape
 from distill.teachers.encoder import pooler_of
 

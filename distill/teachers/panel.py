@@ -11,13 +11,13 @@ from PIL import Image
 
 from curate.core.errors import InputError, RecipeError
 from curate.encoders import Encoder, load
-from distill.data.loader import Batch
-from distill.data.pictures import Allowance, Picture
-from distill.losses import resample_patches
 from distill.models.pooler import FrozenPooler
 from distill.models.student import HeadConfig
+from distill.objectives.losses import resample_patches
 from distill.recipe import Recipe, TeacherRecipe
 from distill.recipe.objective import TermRecipe
+from distill.samples.batches.loader import Batch
+from distill.samples.images.images import Allowance, Picture
 from distill.teachers.base import Answer, Shape, Target, Teacher
 from distill.teachers.columns import Columns
 from distill.teachers.encoder import EncoderTeacher

@@ -18,15 +18,15 @@ from torch import Tensor
 
 from curate.core.errors import InputError
 from curate.core.hashing import ranks_of_words
-from distill.data.pictures import Picture, Skipped
 from distill.recipe import TeacherRecipe
+from distill.samples.images.images import Picture, Skipped
 from distill.teachers.base import Shape, Target
 from distill.teachers.hadamard import hadamard
 from distill.teachers.moments import Moments
 from distill.teachers.panel import Teachers
 
 if TYPE_CHECKING:
-    from distill.parallel import World  # an exported model needs no torch.distributed
+    from distill.training.parallel import World  # an exported model needs no torch.distributed
 
 _LOG = logging.getLogger("distill")
 _EQUAL = 1e-10

@@ -11,13 +11,13 @@ from pydantic import ValidationError
 
 from curate.cluster.assign import Assign
 from curate.cluster.fit import FitTree
-from curate.cluster.select import SelectHierarchical
-from curate.cluster.select_all import SelectAll
 from curate.core.contracts import Artifact, Batch
 from curate.core.errors import CurateError, InputError, TargetError
 from curate.core.group import MemoryGroup
 from curate.core.hashing import make_key, ranks
 from curate.core.vectors import to_binary
+from curate.select.all import SelectAll
+from curate.select.hierarchical import SelectHierarchical
 
 
 def pool(vectors: np.ndarray) -> pa.Table:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from curate.core.storage import Storage
-from tests.core.object_store import new_bucket
+from curate.core.store.storage import Storage
+from tests.core.store.object_store import new_bucket
 
 
 @pytest.fixture(params=["local", "s3"])

@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from curate.core.arrays import write_arrays
 from curate.core.errors import PinnedError, StorageError
 from curate.core.nouns import Manifest, Shard, StoredArtifact, read_shards, save_artifact
-from curate.core.storage import Storage
+from curate.core.store.arrays import write_arrays
+from curate.core.store.storage import Storage
 
 SHARD = {"id": "a", "rows": 3, "tar": "pools/n/a.tar", "tar_bytes": 10, "table": "pools/n/a.parquet"}
 

@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from curate.core.arrays import write_arrays
 from curate.core.group import MemoryGroup
 from curate.core.hashing import key_words, make_key
 from curate.core.nouns import StoredArtifact, save_artifact
-from curate.core.storage import Storage
+from curate.core.store.arrays import write_arrays
+from curate.core.store.storage import Storage
 from curate.core.stretches import (
     HELD_PARTS,
     SHARDS,

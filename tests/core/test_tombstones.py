@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from curate.core.errors import InputError
-from curate.core.storage import Storage
+from curate.core.store.storage import Storage
 from curate.core.tombstones import Tombstones, bury, load
 
 KEY, SHA, URL = "0f" * 16, "ab" * 32, "https://example.org/cat.jpg"

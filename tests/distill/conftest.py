@@ -8,8 +8,8 @@ import pytest
 import s3fs
 import torch
 
-from distill.data.dataset import Dataset, open_dataset
 from distill.recipe import Recipe, parse_recipe
+from distill.samples.sources.dataset import Dataset, open_dataset
 from tests.distill.datasets import Item, drawn_items, write_dataset
 
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import torch
 
-from distill.distilled import new_student
-from distill.export import describe, write_model
-from distill.exported import Trained
+from distill.export.model import new_student
+from distill.export.model_folder import Trained
+from distill.export.write import describe, write_model
 from distill.models.student import HeadConfig, Student
+from distill.models.tokenizer import Tokenizer
 from distill.recipe import Recipe
 from distill.teachers import Standards
 from distill.teachers.standards import Standard
-from distill.tokenizer import Tokenizer
 
 TEXTS = ["a red star", "two blue houses", "a star above the house", "a blue star and a red house", "the sea"]
 TRAINED = Trained(fingerprint="f" * 32, step=7, ema=False)

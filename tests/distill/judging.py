@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from PIL import Image
 
-from distill.data.blend import open_blend
 from distill.evaluation.judged import HELD_OUT, Judged
 from distill.evaluation.runs import evaluate_run
 from distill.evaluation.subjects import OWN, Answer
 from distill.evaluation.watchers import Models
-from distill.parallel import World
 from distill.recipe import parse_recipe
+from distill.samples.sources.mixture import open_blend
+from distill.training.parallel import World
 from distill.workbench import Workbench
 from tests.distill.conftest import recipe_values
 from tests.distill.datasets import drawn_items, write_dataset

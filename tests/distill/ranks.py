@@ -30,16 +30,16 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 import distill.evaluation.runs
-import distill.train  # noqa: F401
-from distill.checkpoint import save_checkpoint
+import distill.training.train  # noqa: F401
 from distill.cli import main
-from distill.data.blend import open_blend
-from distill.folder import RunFolder
 from distill.models.routing import Routing, record_routing, replay_routing
-from distill.parallel import World, join_world
 from distill.recipe import parse_recipe
-from distill.sharding import whole, whole_state
-from distill.trainer import Trainer
+from distill.samples.sources.mixture import open_blend
+from distill.training.checkpoint import save_checkpoint
+from distill.training.parallel import World, join_world
+from distill.training.run_folder import RunFolder
+from distill.training.sharding import whole, whole_state
+from distill.training.trainer import Trainer
 from distill.workbench import Workbench
 
 SAVED, KILLED = 2, "killed"

@@ -15,7 +15,7 @@ from PIL import Image
 from webdataset.tariterators import group_by_keys, tar_file_expander
 
 from curate.core.ledger import Entry
-from curate.core.storage import Storage, open_storage
+from curate.core.store.storage import Storage, open_storage
 from tests.codec.pictures import encoded
 from tests.e2e import pictures
 from tests.e2e.commands import Said, curate

@@ -18,8 +18,8 @@ import pytest
 from curate.core.errors import CurateError
 from curate.core.ledger import Entry
 from curate.core.nouns import StoredArtifact
-from curate.core.recipe import load
-from curate.core.storage import open_storage
+from curate.core.recipe.load import load
+from curate.core.store.storage import open_storage
 from curate.core.vectors import to_binary
 from curate.engine import backends as backend
 from curate.engine.run import run

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from curate.cluster.drift import Drift
-from curate.cluster.profile import Profile
+from curate.cluster.profile.drift import Drift
+from curate.cluster.profile.profile import Profile
 from curate.core.contracts import Artifact
 from curate.core.hashing import make_key
 from curate.core.nouns import Manifest, save_artifact
-from curate.core.storage import Storage, open_workspace
+from curate.core.store.storage import Storage, open_workspace
 from tests.e2e.commands import curate
 
 PARENTS = np.array([0, 0, 1, 1, 1])

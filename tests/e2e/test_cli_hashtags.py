@@ -10,7 +10,7 @@ import yaml
 
 from tests.e2e.commands import curate
 from tests.e2e.pictures import good
-from tests.text.wordnets import write_wordnet
+from tests.text.wordnet.wordnets import write_wordnet
 
 TAGS = [["#Dogs", "sofa"], ["dog", "qqq"], ["hotDog", "dog"], []]
 

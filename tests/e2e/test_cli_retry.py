@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from curate.core.storage import FORMAT
+from curate.core.store.storage import FORMAT
 from tests.e2e.commands import curate
 
 TOYS, RULES = "tests.engine.toys", "tests.engine.experiment"

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from curate.core.nouns import read_shards
-from curate.core.storage import open_storage
+from curate.core.store.storage import open_storage
 from tests.codec.pictures import encoded
 from tests.e2e.commands import curate
 from tests.e2e.pictures import blocks, write_good

@@ -13,13 +13,13 @@ import pytest
 import yaml
 
 from curate.cluster.assign import leaf_centroids
-from curate.cluster.divide_probe import Cells
-from curate.cluster.nearest import nearest
+from curate.cluster.divide.probe import Cells
 from curate.core.nouns import StoredArtifact
-from curate.core.recipe import load
-from curate.core.storage import open_storage
+from curate.core.recipe.load import load
+from curate.core.store.storage import open_storage
 from curate.core.vectors import from_binary
 from curate.engine.run import run
+from curate.kernels.nearest import nearest
 from tests.e2e.commands import curate
 from tests.e2e.pictures import write_good
 from tests.e2e.recipes import stages

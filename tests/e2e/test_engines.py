@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from curate.core.recipe import load
+from curate.core.recipe.load import load
 from curate.engine.run import run
 from tests.e2e import pictures
 from tests.e2e.recipes import write_recipe

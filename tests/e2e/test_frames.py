@@ -14,7 +14,7 @@ import yaml
 from PIL import Image
 
 from curate.codec.frames import frames
-from curate.core.storage import open_storage
+from curate.core.store.storage import open_storage
 from curate.engine.record.explain import explain
 from curate.engine.record.runs import latest
 from tests.e2e import pictures

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pytest
 
 from curate.cluster.assign import Assign
-from curate.cluster.drift import Drift
 from curate.cluster.fit import FitTree
-from curate.cluster.profile import Profile
+from curate.cluster.profile.drift import Drift
+from curate.cluster.profile.profile import Profile
 from curate.core.contracts import Artifact, Batch, Incoming, Map, Portion, Source
 from curate.core.nouns import StoredArtifact
-from curate.core.pipeline import Pipeline
-from curate.core.storage import open_storage
+from curate.core.recipe.pipeline import Pipeline
+from curate.core.store.storage import open_storage
 from curate.core.vectors import to_binary
 from curate.engine.record import pins
 from curate.engine.record.runs import Run

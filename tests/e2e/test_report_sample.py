@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from curate.core.recipe import load
+from curate.core.recipe.load import load
 from curate.engine.run import run
-from curate.pack import report_survey, report_tree, report_whole
+from curate.report import survey as report_survey
+from curate.report import tree as report_tree
+from curate.report import whole as report_whole
 from tests.e2e.pictures import write_good
 from tests.e2e.recipes import stages
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import s3fs
 
-from distill.data.dataset import open_dataset
-from distill.data.members import Members
+from distill.samples.sources.dataset import open_dataset
+from distill.samples.sources.members import Members
 from tests.e2e import pictures
 from tests.e2e.commands import curate
 from tests.e2e.recipes import ORDER, write_recipe

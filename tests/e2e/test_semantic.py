@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from curate.core.nouns import StoredArtifact
-from curate.core.recipe import load
-from curate.core.storage import open_storage
+from curate.core.recipe.load import load
+from curate.core.store.storage import open_storage
 from curate.engine.run import Result, run
 from tests.codec.pictures import encoded
 from tests.core.stored import members

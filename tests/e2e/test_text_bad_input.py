@@ -15,7 +15,7 @@ import yaml
 from tests.e2e.commands import Said, curate
 from tests.e2e.pictures import good
 from tests.engine.contract import CLIP
-from tests.text.wordnets import write_wordnet
+from tests.text.wordnet.wordnets import write_wordnet
 
 pytestmark = pytest.mark.long
 

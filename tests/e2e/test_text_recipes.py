@@ -14,18 +14,18 @@ import yaml
 
 from curate.core import facts
 from curate.core.masks import fate_of
-from curate.core.pipeline import Pipeline
-from curate.core.recipe import parse
+from curate.core.recipe.load import parse
+from curate.core.recipe.pipeline import Pipeline
 from curate.core.rows import mask_files
-from curate.core.storage import open_storage
+from curate.core.store.storage import open_storage
 from curate.engine.run import Result, run
 from tests.conftest import ROOT
-from tests.core.object_store import new_bucket
+from tests.core.store.object_store import new_bucket
 from tests.e2e.commands import curate
 from tests.e2e.texts import over, recipe, write_pictures
 from tests.engine.contract import CLIP, Output
 from tests.engine.workspaces import assert_same, times
-from tests.text.wordnets import write_wordnet
+from tests.text.wordnet.wordnets import write_wordnet
 
 COUNT = 60
 SETTINGS = {
@@ -163,7 +163,7 @@ def test_vise_evens_out(images: Path, tmp_path: Path) -> None:
 
 
 def made_stage(op: str) -> Any:
-    from curate.core import registry
+    from curate.core.recipe import registry
 
     return registry.resolve(op)()
 

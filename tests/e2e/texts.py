@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from curate.core.pipeline import Pipeline
-from curate.core.recipe import load
+from curate.core.recipe.load import load
+from curate.core.recipe.pipeline import Pipeline
 from tests.conftest import ROOT
 from tests.e2e.pictures import blocks
 

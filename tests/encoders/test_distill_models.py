@@ -10,8 +10,8 @@ import distill
 from curate import encoders
 from curate.core.errors import CurateError, InputError
 from curate.encoders import spec as specs
-from distill.data.pictures import Picture
-from distill.exported import CONFIG, WEIGHTS
+from distill.export.model_folder import CONFIG, WEIGHTS
+from distill.samples.images.images import Picture
 from distill.teachers import EncoderTeacher, Shape
 from tests.distill.exports import TEXTS, save_distill
 from tests.encoders.models import picture
@@ -50,7 +50,7 @@ def test_pictures_of_any_shape_as_the_model_itself(encoder, model, images, monke
     features = encoder.encode(prepared)
     assert np.array_equal(features.summary, seen.embedding.numpy())
     assert [grid.shape for grid in features.patches] == [(*grid, 32) for grid in seen.grids]
-    monkeypatch.setattr("distill.encoder._TOKENS", {"cpu": 20})
+    monkeypatch.setattr("distill.export.encoder._TOKENS", {"cpu": 20})
     pieces = encoder.encode(prepared)
     assert np.allclose(pieces.summary, features.summary, atol=1e-5)
     assert all(np.allclose(*pair, atol=1e-5) for pair in zip(pieces.patches, features.patches, strict=True))

@@ -14,9 +14,9 @@ from curate.align.similarity import Similarity
 from curate.codec.images import decode
 from curate.core import facts
 from curate.core.nouns import read_shards
-from curate.core.pipeline import Pipeline
-from curate.core.registry import resolve
-from curate.core.storage import Storage, open_storage
+from curate.core.recipe.pipeline import Pipeline
+from curate.core.recipe.registry import resolve
+from curate.core.store.storage import Storage, open_storage
 from curate.core.vectors import from_binary
 from curate.encoders import spec as specs
 from curate.engine.run import run

@@ -10,7 +10,7 @@ from safetensors import safe_open
 
 from curate import encoders
 from curate.encoders.spec import SHIPPED
-from distill.exported import CARD, CONFIG, TOKENIZER, WEIGHTS
+from distill.export.model_folder import CARD, CONFIG, TOKENIZER, WEIGHTS
 from distill.recipe import load_recipe
 
 

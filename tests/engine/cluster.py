@@ -18,7 +18,7 @@ from ray.cluster_utils import Cluster
 from curate.core.contracts import Resources
 from curate.core.errors import CurateError
 from curate.engine.backends.ray import RayBackend
-from curate.engine.scheduler import Scheduler
+from curate.engine.workers.scheduler import Scheduler
 
 CPU = Resources()
 

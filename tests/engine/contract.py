@@ -23,18 +23,19 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from curate.codec.tars import TarWriter
-from curate.core import facts, registry
+from curate.core import facts
 from curate.core.contracts import Derive, Filter, Fit, Incoming, Map, Portion, Reduce, Report, Select, Source, Stage
 from curate.core.hashing import digest
 from curate.core.ledger import Entry
 from curate.core.masks import Fate, fate_of
 from curate.core.nouns import Manifest, Shard, StoredArtifact, read_shards
-from curate.core.pipeline import Pipeline
+from curate.core.recipe import registry
+from curate.core.recipe.pipeline import Pipeline
 from curate.core.rows import mask_files, numbers
-from curate.core.storage import Storage, open_storage
+from curate.core.store.storage import Storage, open_storage
 from curate.core.vectors import from_binary
 from curate.engine.run import Result, run
-from tests.text.wordnets import write_wordnet
+from tests.text.wordnet.wordnets import write_wordnet
 
 GOLDENS = Path(__file__).with_name("goldens.json")
 UPDATE = "`python -m tests.engine.contract update`"

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar
 
 from curate.core.contracts import Child, Derive, Resources, Runtime, Sample
 from curate.core.errors import Reject
-from curate.core.pipeline import Pipeline
+from curate.core.recipe.pipeline import Pipeline
 from tests.engine import toys
 
 

@@ -1,5 +1,5 @@
 """The experiment of issue 12: images with a size, a threshold, texts with a rule, and two stages that are dear. Tests
-count what each change computes; `bench/bench_rules.py` prints it with times."""
+count what each change computes; `bench/engine/rules.py` prints it with times."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from curate.core.contracts import Batch, Filter, Incoming, Map, Portion, Runtime, Sample, Source, Table
-from curate.core.pipeline import Pipeline
+from curate.core.recipe.pipeline import Pipeline
 from tests.engine import toys
 
 IMAGES, SHARD_ROWS = 128, 32

@@ -28,9 +28,10 @@ from typing import Any, Self
 
 from rich.console import Console
 
-from curate.core import group, lease
+from curate.core import group
 from curate.core.errors import CurateError
-from curate.core.recipe import load
+from curate.core.recipe.load import load
+from curate.core.store import lease
 from curate.engine.backends import isolated
 from curate.engine.context import Options
 from curate.engine.run import run

@@ -18,7 +18,7 @@ from unittest import mock
 import psutil
 
 from curate.core.contracts import Batch, Resources, Runtime
-from curate.core.pipeline import Pipeline
+from curate.core.recipe.pipeline import Pipeline
 from tests.engine import toys
 
 NAME = "TEST_NODE"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from curate.core.storage import Storage, open_storage
+from curate.core.store.storage import Storage, open_storage
 from curate.engine.context import Options
 from curate.engine.passes import answers
 from curate.engine.run import run

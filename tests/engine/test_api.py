@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from curate.api import Options, Run, Workspace
-from curate.core import lease
 from curate.core.errors import CurateError, DrainedError, InputError, RecipeError, RunExistsError
-from curate.core.storage import Storage, open_storage
+from curate.core.store import lease
+from curate.core.store.storage import Storage, open_storage
 from curate.engine.record import stop
 from tests.engine import toys
 from tests.engine.gates import Gate

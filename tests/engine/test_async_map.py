@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.core.errors import CurateError, DrainedError, StorageError
-from curate.core.storage import Storage, open_storage
+from curate.core.store.storage import Storage, open_storage
 from curate.engine.context import Options
 from curate.engine.passes import ahead, answer_log, answers, asking, async_map
 from curate.engine.passes.async_map import weight
@@ -97,7 +97,7 @@ def test_no_more_than_max_in_flight_are_asked_at_once(workspace: Path, endpoint:
 
 
 def test_all_slots_are_in_use_at_once(workspace: Path, endpoint: Endpoint) -> None:
-    """How busy they are over time, `bench/bench_async.py` says."""
+    """How busy they are over time, `bench/engine/async_map.py` says."""
     script = endpoint.script(latency_seconds=0.2, slots=32)
     go(workspace, Say(url=script.url), rows=320, shard_rows=80)
     told = script.told()

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from curate.core.contracts import Batch, Map
-from curate.core.pipeline import Pipeline
+from curate.core.recipe.pipeline import Pipeline
 from curate.engine.run import run
 from tests.engine.contract import Mixed, Output
 

@@ -19,13 +19,14 @@ import pyarrow as pa
 import pytest
 from pydantic_core import PydanticUndefined
 
-from curate.core import facts, registry
+from curate.core import facts
 from curate.core.contracts import Derive, Filter, Fit, Map, Pack, Reduce, Report, Select, Source, Stage, is_runtime
 from curate.core.errors import CurateError
 from curate.core.items import per_item
 from curate.core.nouns import POOL_SCHEMA, STATES, StoredArtifact
-from curate.core.pipeline import Pipeline
-from curate.core.storage import open_storage
+from curate.core.recipe import registry
+from curate.core.recipe.pipeline import Pipeline
+from curate.core.store.storage import open_storage
 from curate.engine.record.runs import Run
 from curate.engine.run import run
 from tests.engine import contract, workspaces

@@ -15,8 +15,8 @@ from curate.core import facts
 from curate.core.contracts import Batch, Filter, Map, Report, Runtime, Table
 from curate.core.errors import CurateError
 from curate.core.ledger import SET_ASIDE
-from curate.core.pipeline import Pipeline
-from curate.core.storage import open_workspace
+from curate.core.recipe.pipeline import Pipeline
+from curate.core.store.storage import open_workspace
 from curate.engine.context import Options
 from curate.engine.passes import answers
 from curate.engine.record.explain import explain

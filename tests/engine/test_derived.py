@@ -18,9 +18,9 @@ from curate.core.errors import BudgetError, InputError
 from curate.core.hashing import make_child_key, make_key
 from curate.core.ledger import SET_ASIDE
 from curate.core.nouns import Shard, read_shards
-from curate.core.pipeline import Pipeline
+from curate.core.recipe.pipeline import Pipeline
 from curate.core.rows import Rows
-from curate.core.storage import open_storage, open_workspace
+from curate.core.store.storage import open_storage, open_workspace
 from curate.engine.backends.local import LocalBackend
 from curate.engine.context import Options
 from curate.engine.plan import plan
@@ -31,8 +31,8 @@ from curate.engine.record.diff import diff
 from curate.engine.record.explain import explain
 from curate.engine.record.runs import Run, latest
 from curate.engine.run import Result, run
-from curate.engine.scheduler import Scheduler
 from curate.engine.units.derive import DeriveTask, derive_shards
+from curate.engine.workers.scheduler import Scheduler
 from tests.engine import derived, toys, workspaces
 from tests.engine.deaths import deaths
 from tests.engine.forks import Drivers

@@ -14,9 +14,9 @@ import pytest
 
 from curate.api import Options, Workspace
 from curate.core.errors import CurateError, InputError, RecipeError, RunExistsError
-from curate.core.pipeline import Pipeline
-from curate.core.recipe import parse
-from curate.core.storage import open_storage, open_workspace
+from curate.core.recipe.load import parse
+from curate.core.recipe.pipeline import Pipeline
+from curate.core.store.storage import open_storage, open_workspace
 from curate.engine import detach
 from curate.engine.backends.jobs import Jobs
 from tests.e2e import pictures

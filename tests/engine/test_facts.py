@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from curate.core import facts
 from curate.core.errors import CorruptError
 from curate.core.facts import DONE, ERROR, UNUSABLE, Notes, Published
-from curate.core.storage import Storage
+from curate.core.store.storage import Storage
 
 SIZE = 8
 """Rows of the shard."""

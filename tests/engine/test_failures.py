@@ -16,8 +16,8 @@ from curate.core import facts
 from curate.core.contracts import Filter, Portion, Table
 from curate.core.errors import BudgetError, CorruptError, CurateError, LedgerError, StageError
 from curate.core.ledger import SET_ASIDE
-from curate.core.pipeline import Pipeline
-from curate.core.storage import open_storage
+from curate.core.recipe.pipeline import Pipeline
+from curate.core.store.storage import open_storage
 from curate.engine import backends as backend
 from curate.engine.context import Options
 from curate.engine.passes.batches import KILLED

@@ -22,7 +22,7 @@ from typing import Any
 import psutil
 import pytest
 
-from curate.core.storage import open_storage
+from curate.core.store.storage import open_storage
 from curate.engine.context import Options
 from curate.engine.record.runs import Run, list_runs
 from curate.engine.run import run

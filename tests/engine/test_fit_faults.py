@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from curate.core import group as core
-from curate.core.recipe import load
-from curate.core.storage import open_storage
+from curate.core.recipe.load import load
+from curate.core.store.storage import open_storage
 from curate.engine.record.events import read_events
 from curate.engine.record.runs import list_runs
 from curate.engine.run import run
@@ -60,7 +60,7 @@ class Clean:
 
 @pytest.fixture(scope="module")
 def drivers() -> Iterator[Drivers]:
-    with Drivers("faiss", "scipy.sparse", "curate.cluster.tree") as made:
+    with Drivers("faiss", "scipy.sparse", "curate.cluster.tree.levels") as made:
         yield made
 
 

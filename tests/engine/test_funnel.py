@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from curate.cli.tables import funnel
-from curate.core.storage import open_storage
+from curate.core.store.storage import open_storage
 from curate.engine.context import Options
 from curate.engine.record.diff import diff
 from curate.engine.record.runs import Run

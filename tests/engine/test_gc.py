@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from curate.core import lease
 from curate.core.errors import BudgetError, InputError, StageError, StorageError
-from curate.core.storage import Storage, open_storage
+from curate.core.store import lease
+from curate.core.store.storage import Storage, open_storage
 from curate.engine.context import Options
 from curate.engine.record import gc
 from curate.engine.record.explain import explain

@@ -22,14 +22,14 @@ from curate.core.errors import CorruptError, CurateError, InputError, StageError
 from curate.core.group import Group, MemoryGroup, Part, joined
 from curate.core.nouns import StoredArtifact, read_shards
 from curate.core.rows import ColumnsRef, Rows
-from curate.core.spill import spilled
-from curate.core.storage import Storage, open_storage
+from curate.core.store.spill import spilled
+from curate.core.store.storage import Storage, open_storage
 from curate.engine.record.events import read_events
 from curate.engine.record.runs import list_runs
 from curate.engine.run import Result, run
 from curate.engine.units.fit import parts
 from curate.engine.units.fit.parts import Block, FromCells
-from tests.core.object_store import new_bucket
+from tests.core.store.object_store import new_bucket
 from tests.e2e.commands import curate
 from tests.engine import toys, workspaces
 from tests.engine.deaths import deaths

@@ -17,8 +17,8 @@ from curate.core import tombstones
 from curate.core.contracts import Batch, Filter, Map, Report, Select, Table
 from curate.core.errors import CurateError
 from curate.core.items import places_of
-from curate.core.pipeline import Pipeline
-from curate.core.storage import open_storage, open_workspace
+from curate.core.recipe.pipeline import Pipeline
+from curate.core.store.storage import open_storage, open_workspace
 from curate.engine import shuffle
 from curate.engine.record.explain import explain
 from curate.engine.record.runs import latest

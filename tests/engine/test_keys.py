@@ -17,7 +17,7 @@ from curate.core import tombstones
 from curate.core.errors import CorruptError, InputError
 from curate.core.hashing import keys_of_words
 from curate.core.nouns import POOL_SCHEMA, Manifest, Shard, read_shards
-from curate.core.storage import Storage, open_storage
+from curate.core.store.storage import Storage, open_storage
 from curate.engine import shuffle
 from curate.engine.record import explain as explaining
 from curate.engine.record.affected import affected_datasets

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 import curate
-from curate.core.storage import open_storage
+from curate.core.store.storage import open_storage
 from curate.engine.context import Options
 from curate.engine.record.reading_logs import read_logs
-from tests.core.object_store import CREDENTIALS, new_bucket
+from tests.core.store.object_store import CREDENTIALS, new_bucket
 from tests.engine import nodes, workspaces
 from tests.engine.forks import Drivers
 from tests.engine.gates import Gate

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from curate.core.storage import Storage
+from curate.core.store.storage import Storage
 from curate.engine.run import run
-from tests.core.object_store import new_bucket
+from tests.core.store.object_store import new_bucket
 from tests.engine import toys, workspaces
 
 

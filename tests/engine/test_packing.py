@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from curate.core.pipeline import Pipeline
-from curate.core.storage import Storage, open_storage
+from curate.core.recipe.pipeline import Pipeline
+from curate.core.store.storage import Storage, open_storage
 from curate.engine import shuffle
 from curate.engine.context import Options
 from curate.engine.run import Result, run
-from curate.engine.scheduler import Call
 from curate.engine.units import pack as packing
 from curate.engine.units import select as selecting
+from curate.engine.workers.scheduler import Call
 from tests.engine import toys, workspaces
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from curate.core.errors import InputError, PinnedError, RecipeError
-from curate.core.pipeline import Pipeline
-from curate.core.storage import Storage, open_storage
+from curate.core.recipe.pipeline import Pipeline
+from curate.core.store.storage import Storage, open_storage
 from curate.engine.backends.local import LocalBackend
 from curate.engine.context import Options
 from curate.engine.plan import EXACT, plan
@@ -18,7 +18,7 @@ from curate.engine.record import pins
 from curate.engine.record.gc import alone, collect, unreachable
 from curate.engine.record.runs import Run
 from curate.engine.run import Result, run
-from curate.engine.scheduler import Scheduler
+from curate.engine.workers.scheduler import Scheduler
 from tests.engine import toys, workspaces
 
 

@@ -12,14 +12,14 @@ import pytest
 from rich.console import Console
 
 from curate.core.contracts import Filter, Table
-from curate.core.pipeline import Pipeline
-from curate.core.storage import open_workspace
+from curate.core.recipe.pipeline import Pipeline
+from curate.core.store.storage import open_workspace
 from curate.engine.backends.local import LocalBackend
 from curate.engine.context import Options
 from curate.engine.plan import ESTIMATED, EXACT, SAMPLE, UNKNOWN, Step, plan, table
 from curate.engine.preflight import preflight
 from curate.engine.run import Result, run
-from curate.engine.scheduler import Scheduler
+from curate.engine.workers.scheduler import Scheduler
 from tests.engine import derived, experiment, toys
 from tests.engine.experiment import IMAGES, SHARD_ROWS
 from tests.engine.test_items import Words

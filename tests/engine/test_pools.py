@@ -13,8 +13,8 @@ import pytest
 from curate.core import facts, tombstones
 from curate.core.errors import InputError, RecipeError, TargetError
 from curate.core.nouns import read_shards
-from curate.core.pipeline import Pipeline
-from curate.core.storage import Storage, open_storage, open_workspace
+from curate.core.recipe.pipeline import Pipeline
+from curate.core.store.storage import Storage, open_storage, open_workspace
 from curate.engine import shuffle
 from curate.engine.backends.local import LocalBackend
 from curate.engine.context import Options
@@ -22,7 +22,7 @@ from curate.engine.plan import plan
 from curate.engine.preflight import preflight
 from curate.engine.record.runs import Run
 from curate.engine.run import Result, run
-from curate.engine.scheduler import Scheduler
+from curate.engine.workers.scheduler import Scheduler
 from tests.engine import toys, workspaces
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from curate.core.storage import Storage
+from curate.core.store.storage import Storage
 from curate.engine import progress
 from curate.engine.progress import Progress, count, duration, speed
 from curate.engine.record.events import Events, read_events

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from curate.core import lease, tombstones
+from curate.core import tombstones
 from curate.core.errors import BudgetError, CorruptError, InputError
-from curate.core.storage import Storage, open_storage
+from curate.core.store import lease
+from curate.core.store.storage import Storage, open_storage
 from curate.engine.context import Options
 from curate.engine.record import events as told
 from curate.engine.record.affected import affected_datasets

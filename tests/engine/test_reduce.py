@@ -12,7 +12,7 @@ import pytest
 from curate.core.contracts import Reduce
 from curate.core.contracts.stage import Artifact, Table
 from curate.core.errors import CurateError
-from curate.core.storage import open_storage
+from curate.core.store.storage import open_storage
 from curate.engine.run import run
 from curate.engine.units import reduce
 from tests.engine import toys, workspaces

@@ -14,8 +14,8 @@ import pytest
 
 from curate.core import facts
 from curate.core.contracts import Batch, Map, Sample
-from curate.core.pipeline import Pipeline
-from curate.core.storage import Storage, open_storage
+from curate.core.recipe.pipeline import Pipeline
+from curate.core.store.storage import Storage, open_storage
 from curate.engine.backends.local import LocalBackend
 from curate.engine.context import Context, Options
 from curate.engine.passes import answers

@@ -16,7 +16,7 @@ from curate.core.contracts import Batch
 from curate.core.errors import BudgetError
 from curate.core.facts import Notes
 from curate.core.rows import numbers
-from curate.core.storage import open_storage
+from curate.core.store.storage import open_storage
 from curate.engine.backends.local import LocalBackend
 from curate.engine.context import Context, Options
 from curate.engine.record.runs import Run

@@ -11,8 +11,8 @@ import pytest
 from curate.core import facts
 from curate.core.errors import CurateError, RecipeError, RunExistsError
 from curate.core.nouns import Manifest
-from curate.core.pipeline import Pipeline
-from curate.core.storage import open_storage
+from curate.core.recipe.pipeline import Pipeline
+from curate.core.store.storage import open_storage
 from curate.engine import shuffle
 from curate.engine.context import Options
 from curate.engine.record.runs import Run

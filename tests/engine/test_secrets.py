@@ -15,14 +15,15 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from curate.core import recipe, secrets
 from curate.core.contracts import Batch, Map, Runtime, Secret
 from curate.core.errors import PreflightError
-from curate.core.pipeline import Pipeline
+from curate.core.recipe import load as recipe
+from curate.core.recipe import secrets
+from curate.core.recipe.pipeline import Pipeline
 from curate.engine.backends.isolated import run_isolated
 from curate.engine.backends.local import LocalBackend
 from curate.engine.preflight import check_secrets
-from curate.engine.scheduler import Scheduler
+from curate.engine.workers.scheduler import Scheduler
 from tests.e2e.commands import Said, curate
 from tests.engine import toys, workspaces
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from curate.core.errors import CorruptError
 from curate.core.hashing import key_words, make_key
-from curate.core.storage import Storage
+from curate.core.store.storage import Storage
 from curate.engine import shuffle
 
 BUCKETS = 5

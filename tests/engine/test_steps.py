@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from curate.core.contracts import Batch, Map, Reduce, Resources, Source, Table
-from curate.core.pipeline import Pipeline
+from curate.core.recipe.pipeline import Pipeline
 from curate.engine.steps import above, steps
 
 

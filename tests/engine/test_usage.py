@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from curate.core.errors import InputError, RecipeError
-from curate.core.pipeline import Pipeline
-from curate.core.storage import Storage, open_storage
+from curate.core.recipe.pipeline import Pipeline
+from curate.core.store.storage import Storage, open_storage
 from curate.engine.record import gc, pins
 from curate.engine.record.runs import Run
 from curate.engine.record.usage import datasets, usage

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from curate.core import lease
 from curate.core.errors import DrainedError
-from curate.core.storage import open_storage
+from curate.core.store import lease
+from curate.core.store.storage import open_storage
 from curate.engine.record.runs import Run, list_runs
 from curate.engine.run import run
 from tests.engine import toys, workspaces

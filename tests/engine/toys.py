@@ -38,7 +38,7 @@ from curate.core.contracts import (
 from curate.core.errors import Reject, TargetError
 from curate.core.group import Group, Part
 from curate.core.hashing import rank_below, ranks
-from curate.core.pipeline import Pipeline
+from curate.core.recipe.pipeline import Pipeline
 
 
 def picture(number: int, side: int = 8) -> bytes:

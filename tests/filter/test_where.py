@@ -15,8 +15,8 @@ from curate.core.errors import CurateError, RecipeError
 from curate.core.items import places_of
 from curate.core.ledger import RESERVED, SET_ASIDE
 from curate.core.masks import ABSENT, NO_ITEMS
-from curate.core.pipeline import build_stage
-from curate.core.registry import resolve
+from curate.core.recipe.pipeline import build_stage
+from curate.core.recipe.registry import resolve
 from curate.engine.passes.batches import KILLED
 from curate.filter.where import Where
 

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from curate.codec.images import decode
 from curate.core.contracts import Child, Sample
 from curate.core.errors import Reject
-from curate.core.registry import resolve
+from curate.core.recipe.registry import resolve
 from curate.image.frames import Frames
 from tests.codec import pictures
 from tests.codec.test_frames import movie, noises

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from curate.core.contracts import Batch
-from curate.core.registry import resolve
-from tests.text.wordnets import write_wordnet
+from curate.core.recipe.registry import resolve
+from tests.text.wordnet.wordnets import write_wordnet
 
 pytestmark = pytest.mark.long
 

@@ -15,8 +15,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from curate.text.rules import DEFAULT, NAMES, chosen, clean
-from tests.bench.features import shared
+from bench.kit.features import shared
+from curate.text.clean.rules import DEFAULT, NAMES, chosen, clean
 
 FILE = Path(__file__).with_name("data") / "captions.jsonl"
 CAPTIONS: list[dict[str, Any]] = [json.loads(line) for line in FILE.read_text(encoding="utf-8").splitlines()]

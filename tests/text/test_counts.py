@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from curate.core.entries import entries_of
 from curate.core.errors import CurateError
+from curate.kernels.entries import entries_of
+from curate.select.book import Book
 from curate.text import counts
 from curate.text.counts import TextCounts
-from curate.text.counts_book import Book
 from tests.text.entries import counts_of, rows_of
 
 TEXT = st.none() | st.lists(st.sampled_from("abcdef"), max_size=4)

@@ -33,7 +33,7 @@ from curate.core.contracts.stage import (
     is_semantic,
     kind_of,
 )
-from curate.core.secrets import Secret
+from curate.core.recipe.secrets import Secret
 
 __all__ = [
     "PLAIN_NAME", "Artifact", "AsyncMap", "Batch", "Child", "Client", "Derive", "Filter", "Fit", "Incoming", "Map",

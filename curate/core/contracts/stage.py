@@ -18,7 +18,7 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from curate.core.secrets import Secret, holds_secret, is_secret, references
+from curate.core.recipe.secrets import Secret, holds_secret, is_secret, references
 
 Table: TypeAlias = pa.Table
 Artifact: TypeAlias = Mapping[str, Any]  # name -> pa.Table | np.ndarray | JSON-able dict or list

@@ -15,12 +15,12 @@ from weakref import WeakKeyDictionary
 from curate.core.contracts import Resources, Stage
 from curate.core.errors import CurateError, StorageError
 from curate.core.nouns import StoredArtifact
-from curate.core.secrets import redact, redacted
-from curate.core.storage import Storage
-from curate.engine import beat
-from curate.engine.beat import Beat, Doing
-from curate.engine.lanes import Node
+from curate.core.recipe.secrets import redact, redacted
+from curate.core.store.storage import Storage
 from curate.engine.record import logs
+from curate.engine.workers import beat
+from curate.engine.workers.beat import Beat, Doing
+from curate.engine.workers.lanes import Node
 
 ATTEMPTS = 3
 """How often a payload is tried before it is a failure."""

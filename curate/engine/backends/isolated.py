@@ -14,10 +14,10 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from curate.core.errors import CurateError
-from curate.core.secrets import redact
-from curate.engine import beat
+from curate.core.recipe.secrets import redact
 from curate.engine.backends import Outcome, attempted
 from curate.engine.record.logs import LOGGER
+from curate.engine.workers import beat
 
 START_METHOD = "forkserver"
 PRELOADED = ["curate.engine.passes.task", "curate.cli", "ray"]

@@ -10,8 +10,8 @@ from typing import Any
 
 from curate.core.contracts import Resources
 from curate.engine.backends import Ended, Job, Looked, Tasks, Tell, Up
-from curate.engine.beat import TURNS
-from curate.engine.lanes import Node
+from curate.engine.workers.beat import TURNS
+from curate.engine.workers.lanes import Node
 
 MANY = 1 << 20
 _left: list[threading.Thread] = []

@@ -34,11 +34,11 @@ from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
 
 from curate.core.contracts import Resources
 from curate.core.errors import CurateError
-from curate.core.secrets import FORWARDED
+from curate.core.recipe.secrets import FORWARDED
 from curate.engine.backends import Down, Ended, Job, Looked, Outcome, Tell, Up, package
 from curate.engine.backends.address import checked
-from curate.engine.lanes import Node
 from curate.engine.record import logs
+from curate.engine.workers.lanes import Node
 
 PASSED_ON = ("HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "HF_DATASETS_CACHE", "HF_DATASETS_OFFLINE")
 """Environment variables that workers get from the driver, besides CURATE_… . Ray stores their values."""

@@ -23,10 +23,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.core import facts, lease
+from curate.core import facts
 from curate.core.facts import MISSING, Notes
 from curate.core.hashing import digest
-from curate.core.storage import Storage
+from curate.core.store import lease
+from curate.core.store.storage import Storage
 from curate.engine.passes import answers
 
 FOLDER = "log"

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from curate.core import facts
 from curate.core.errors import CorruptError
 from curate.core.hashing import digest
-from curate.core.storage import Storage
+from curate.core.store.storage import Storage
 
 FOLDER = "index"
 OTHERS = 4

@@ -25,14 +25,14 @@ from numpy.typing import NDArray
 from curate.core.contracts import AsyncMap
 from curate.core.errors import CurateError, Reject, StorageError
 from curate.core.facts import DONE, ERROR, UNUSABLE
-from curate.core.secrets import redact
-from curate.engine import beat
+from curate.core.recipe.secrets import redact
 from curate.engine.passes import answer_log
 from curate.engine.passes.ahead import Room
 from curate.engine.passes.answers import Answer
 from curate.engine.passes.asking import Answered, Asker
 from curate.engine.passes.batches import Produced, to_table
 from curate.engine.passes.map import MapMember
+from curate.engine.workers import beat
 
 GROUP = 32
 """Answers that are taken in at once."""

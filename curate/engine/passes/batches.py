@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from curate.core.contracts import Batch, Map
 from curate.core.errors import CurateError, Reject
 from curate.core.facts import DONE, ERROR, UNUSABLE
-from curate.core.secrets import redact
+from curate.core.recipe.secrets import redact
 
 KILLED = "killed"
 """Reason of a row that ends the process that computes it."""

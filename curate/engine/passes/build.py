@@ -19,7 +19,7 @@ from curate.core.contracts import AsyncMap, Filter, Map, Resources
 from curate.core.hashing import digest
 from curate.core.ledger import SET_ASIDE, Entry
 from curate.core.nouns import Manifest, Shard, read_lines
-from curate.core.pipeline import Node
+from curate.core.recipe.pipeline import Node
 from curate.core.rows import Rows
 from curate.engine.backends import How, Outcome
 from curate.engine.context import Built, Context, Counts, Mask, point_name
@@ -29,7 +29,7 @@ from curate.engine.passes.held import COUNTS
 from curate.engine.passes.task import ATTEMPTS, PassTask, Point, Step, mask_file, run_pass
 
 if TYPE_CHECKING:
-    from curate.engine.scheduler import Call
+    from curate.engine.workers.scheduler import Call
 
 SPREAD = 4
 """Tasks per worker at least, where there is work for so many."""

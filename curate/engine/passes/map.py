@@ -17,16 +17,16 @@ from curate.core.errors import CurateError, Reject
 from curate.core.facts import ERROR, MISSING, UNUSABLE
 from curate.core.ledger import SET_ASIDE
 from curate.core.masks import Fate
+from curate.core.recipe.secrets import redact
 from curate.core.rows import POOL_COLUMNS
-from curate.core.secrets import redact
 from curate.core.stretches import SHARD
-from curate.engine import beat
 from curate.engine.backends import set_up
 from curate.engine.passes import answers
 from curate.engine.passes.batches import Produced, run_batch
 from curate.engine.passes.held import Held
 from curate.engine.passes.member import Member
 from curate.engine.passes.unit import Unit
+from curate.engine.workers import beat
 
 if TYPE_CHECKING:
     from curate.engine.passes.task import PassTask, Step

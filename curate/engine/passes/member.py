@@ -18,10 +18,10 @@ from curate.core.errors import CurateError, InputError
 from curate.core.facts import MISSING
 from curate.core.ledger import Entry, ItemEntry
 from curate.core.masks import NO_ITEM, NO_ITEMS, Fate, item_counts
+from curate.core.recipe.secrets import redact
 from curate.core.rows import Rows
-from curate.core.secrets import redact
-from curate.engine import beat
 from curate.engine.passes.unit import Unit
+from curate.engine.workers import beat
 
 if TYPE_CHECKING:
     from curate.engine.passes.map import MapMember

@@ -31,15 +31,15 @@ from curate.core.errors import CurateError, Reject, StorageError
 from curate.core.hashing import digest
 from curate.core.masks import Fate, columns_of
 from curate.core.nouns import Shard, in_place
+from curate.core.recipe.secrets import redact
 from curate.core.rows import POOL_COLUMNS, Known, Rows
-from curate.core.secrets import redact
-from curate.core.storage import Storage, open_storage
-from curate.engine import beat
+from curate.core.store.storage import Storage, open_storage
 from curate.engine.passes import ahead
 from curate.engine.passes.async_map import AsyncMember
 from curate.engine.passes.map import Failed, MapMember
 from curate.engine.passes.member import FilterMember, Member
 from curate.engine.passes.unit import Unit
+from curate.engine.workers import beat
 
 ATTEMPTS = "attempts"
 LAST_SECONDS = 3.0

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from curate.core.masks import Fate, concatenated
 from curate.core.nouns import Shard
 from curate.core.rows import Known, Rows
-from curate.core.storage import Storage
+from curate.core.store.storage import Storage
 
 
 class Unit:

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from curate.core.nouns import Manifest, Shard, read_pool, read_shards, reading
-from curate.core.storage import Storage
+from curate.core.store.storage import Storage
 from curate.core.tombstones import COLUMNS, Tombstones
 from curate.engine.units.common import fetched
 from curate.engine.units.keys import places_of

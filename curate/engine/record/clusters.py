@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from curate.core import registry
 from curate.core.errors import CurateError, InputError, RecipeError
 from curate.core.nouns import Manifest, StoredArtifact
-from curate.core.tree import TreeShape
+from curate.core.recipe import registry
 from curate.engine.record.runs import Run
+from curate.kernels.tree import TreeShape
 
 TREE, PROFILE, DRIFT = "cluster_tree", "cluster_profile", "cluster_drift"
 SORTS = {

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from curate.core.storage import Storage
+from curate.core.store.storage import Storage
 
 FLUSH_SECONDS = 2.0
 MOST_SECONDS = 60.0

@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from curate.core import facts, lease
+from curate.core import facts
 from curate.core.errors import StorageError
 from curate.core.nouns import STATES, Manifest, read_lines, read_shards
-from curate.core.storage import TEMPORARY, Storage
+from curate.core.store import lease
+from curate.core.store.storage import TEMPORARY, Storage
 from curate.engine.passes.answer_log import FOLDER as LOG
 from curate.engine.passes.answers import FOLDER as INDEX
 from curate.engine.record.pins import Pin, pins

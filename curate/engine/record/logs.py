@@ -19,9 +19,9 @@ import time
 import traceback
 from typing import Any
 
-from curate.core.secrets import redact
-from curate.core.storage import open_storage
-from curate.engine import beat
+from curate.core.recipe.secrets import redact
+from curate.core.store.storage import open_storage
+from curate.engine.workers import beat
 
 FOLDER = "logs"
 FLUSH_SECONDS = 10.0

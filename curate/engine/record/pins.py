@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from curate.core.contracts import PLAIN_NAME
 from curate.core.errors import AlreadyExistsError, InputError, PinnedError, RecipeError, StorageError
 from curate.core.nouns import Manifest
-from curate.core.pipeline import PIN, Pipeline
-from curate.core.storage import Storage
+from curate.core.recipe.pipeline import PIN, Pipeline
+from curate.core.store.storage import Storage
 from curate.engine.context import Built
 from curate.engine.record.runs import Run
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from curate.core.errors import InputError
-from curate.core.storage import Storage
+from curate.core.store.storage import Storage
 
 Record = dict[str, Any]
 """time, level and message; unit, stage, lane, worker, node and traceback where there are any."""

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
 
-from curate.core import lease
 from curate.core.errors import InputError
 from curate.core.ledger import Entry
-from curate.core.storage import Storage
+from curate.core.store import lease
+from curate.core.store.storage import Storage
 from curate.engine.record.events import read_events
 
 STOPPED = ("stopped", "interrupted")

@@ -14,7 +14,7 @@ import time
 from typing import Any
 
 from curate.core.errors import AlreadyExistsError
-from curate.core.storage import Storage
+from curate.core.store.storage import Storage
 
 POLL_SECONDS = 2.0
 """How often a driver looks."""

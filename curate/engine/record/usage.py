@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from curate.core.nouns import Manifest
-from curate.core.storage import TEMPORARY, Storage
+from curate.core.store.storage import TEMPORARY, Storage
 from curate.engine.record.gc import TOPS, unreachable
 from curate.engine.record.pins import pins
 from curate.engine.record.runs import Run, list_runs

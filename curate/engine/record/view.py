@@ -15,9 +15,9 @@ from curate.core.contracts import Artifact, Map, Pack, Select
 from curate.core.hashing import digest
 from curate.core.masks import ABSENT, ALIVE, Fate
 from curate.core.nouns import Manifest, Shard, StoredArtifact, read_selected, read_selection, selection_places
-from curate.core.pipeline import Node
+from curate.core.recipe.pipeline import Node
 from curate.core.rows import POOL_COLUMNS, MaskRef, Rows
-from curate.core.storage import Storage
+from curate.core.store.storage import Storage
 from curate.engine.context import Context
 from curate.engine.passes.task import locate
 from curate.engine.units.keys import places_of

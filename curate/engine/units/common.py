@@ -15,8 +15,8 @@ from curate.codec.images import probe
 from curate.core.contracts import Pack, Select
 from curate.core.errors import Undecodable
 from curate.core.hashing import digest_bytes
-from curate.core.pipeline import Node
-from curate.core.storage import Storage
+from curate.core.recipe.pipeline import Node
+from curate.core.store.storage import Storage
 from curate.engine.context import Built, Context
 
 T = TypeVar("T")

@@ -36,11 +36,10 @@ from curate.core.errors import AlreadyExistsError, CorruptError, CurateError, In
 from curate.core.hashing import canonical, digest, make_child_key
 from curate.core.ledger import SET_ASIDE, Entry
 from curate.core.nouns import POOL_SCHEMA, Manifest, Shard, lines_of, pool_base, read_lines, read_pool
-from curate.core.pipeline import Node
+from curate.core.recipe.pipeline import Node
+from curate.core.recipe.secrets import redact
 from curate.core.rows import Rows
-from curate.core.secrets import redact
-from curate.core.storage import Storage
-from curate.engine import beat
+from curate.core.store.storage import Storage
 from curate.engine.backends import How, Outcome, set_up
 from curate.engine.context import Built, Context, Pool
 from curate.engine.passes.batches import KILLED
@@ -48,6 +47,7 @@ from curate.engine.passes.build import ATTEMPTS_AT_HANGING, HUNG, Stretch, kille
 from curate.engine.passes.task import ATTEMPTS, locate
 from curate.engine.units import keys
 from curate.engine.units.common import content_id, dump, probed, stretches
+from curate.engine.workers import beat
 
 DONE, UNUSABLE, ERROR = facts.STATUS
 RECORD = b"record"

@@ -22,11 +22,12 @@ from numpy.typing import NDArray
 
 from curate.core.hashing import KEY_HEX, digest, key_words
 from curate.core.nouns import Manifest, Shard, read_pool, reading
-from curate.core.pipeline import Node
-from curate.core.storage import Storage
-from curate.engine import beat, shuffle
+from curate.core.recipe.pipeline import Node
+from curate.core.store.storage import Storage
+from curate.engine import shuffle
 from curate.engine.context import Context
 from curate.engine.units.common import fetched
+from curate.engine.workers import beat
 
 ROW_GROUP = 1 << 14
 """Keys that a look-up reads."""

@@ -31,15 +31,16 @@ from curate.core.hashing import digest_bytes, ranks
 from curate.core.items import element, per_item
 from curate.core.ledger import Entry
 from curate.core.nouns import Lines, Shard, read_selected, selection_places
-from curate.core.pipeline import Node
+from curate.core.recipe.pipeline import Node
 from curate.core.rows import POOL_COLUMNS, Rows
-from curate.core.storage import Storage
-from curate.engine import beat, shuffle
+from curate.core.store.storage import Storage
+from curate.engine import shuffle
 from curate.engine.backends import set_up
 from curate.engine.context import Built, Context
 from curate.engine.passes.task import locate
 from curate.engine.shuffle import Piece, Scattered
 from curate.engine.units.common import dump, fetched, tidy
+from curate.engine.workers import beat
 
 RANGE_ROWS = 1 << 18
 """Copies in a range of ranks, at most, about: they carry captions and URLs, a kilobyte each."""

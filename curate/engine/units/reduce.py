@@ -22,13 +22,13 @@ from curate.core.errors import InputError
 from curate.core.hashing import digest
 from curate.core.ledger import Entry
 from curate.core.nouns import FILES, STATES, Shard, reading, save_artifact
-from curate.core.pipeline import Node
+from curate.core.recipe.pipeline import Node
 from curate.core.rows import Rows
-from curate.core.storage import Storage
-from curate.engine import beat
+from curate.core.store.storage import Storage
 from curate.engine.backends import set_up
 from curate.engine.context import Built, Context
 from curate.engine.units.common import dump, fetched, read_ledger, stretches, tidy
+from curate.engine.workers import beat
 
 FAN_IN = 64
 """States that one task merges."""

@@ -7,7 +7,7 @@ import time
 from curate.core.contracts import Report
 from curate.core.ledger import Entry
 from curate.core.nouns import save_artifact
-from curate.core.pipeline import Node
+from curate.core.recipe.pipeline import Node
 from curate.engine.context import Built, Context
 from curate.engine.record.view import StoredView
 

@@ -28,15 +28,16 @@ from curate.core.contracts import Select
 from curate.core.hashing import key_words
 from curate.core.ledger import Entry, total
 from curate.core.nouns import SELECTION_SCHEMA, Lines, Shard, read_pool
-from curate.core.pipeline import Node
+from curate.core.recipe.pipeline import Node
 from curate.core.rows import Rows
-from curate.core.storage import Storage, open_storage
+from curate.core.store.storage import Storage, open_storage
 from curate.core.tombstones import Tombstones
-from curate.engine import beat, shuffle
+from curate.engine import shuffle
 from curate.engine.backends import set_up
 from curate.engine.context import Built, Context
 from curate.engine.shuffle import Piece, Scattered
 from curate.engine.units.common import fetched, tidy
+from curate.engine.workers import beat
 
 BURIED = -1
 """Unit of rows with a tombstone: they are counted under none, and no stage sees them."""

@@ -26,13 +26,14 @@ from curate.core.errors import InputError
 from curate.core.hashing import digest, make_key, rank_below, ranks
 from curate.core.ledger import SET_ASIDE, Entry
 from curate.core.nouns import POOL_SCHEMA, Manifest, Shard, in_place, lines_of, pool_base, read_pool, reading, shards_of
-from curate.core.pipeline import Node
-from curate.core.storage import Storage, open_storage
-from curate.engine import beat, shuffle
+from curate.core.recipe.pipeline import Node
+from curate.core.store.storage import Storage, open_storage
+from curate.engine import shuffle
 from curate.engine.context import Built, Context, Pool
 from curate.engine.preflight import record_path
 from curate.engine.units import keys
 from curate.engine.units.common import content_id, dump, fetched, probed
+from curate.engine.workers import beat
 
 ALL = "portions/all"
 """Folder of the files that hold the records of many portions."""

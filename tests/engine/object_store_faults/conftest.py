@@ -8,7 +8,7 @@ from typing import Any
 import fsspec
 import pytest
 
-from tests.core.object_store import forget_connections
+from tests.core.store.object_store import forget_connections
 from tests.engine.object_store_faults.proxy import Proxy, started
 
 

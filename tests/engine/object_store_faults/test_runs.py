@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from curate.core.errors import CurateError
-from curate.core.storage import Storage
+from curate.core.store.storage import Storage
 from curate.engine.run import run
-from tests.core.object_store import new_bucket
+from tests.core.store.object_store import new_bucket
 from tests.engine import toys, workspaces
 from tests.engine.object_store_faults.proxy import Fault, Proxy
 from tests.engine.test_object_store import mirror

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from curate.core.errors import AlreadyExistsError, StorageError
-from curate.core.storage import Storage
-from tests.core.object_store import new_bucket
+from curate.core.store.storage import Storage
+from tests.core.store.object_store import new_bucket
 from tests.engine.object_store_faults.proxy import Fault, Proxy
 
 ALL = ("slow_down", "stall", "cut_reply")

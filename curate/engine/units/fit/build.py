@@ -8,7 +8,7 @@ from curate.core.contracts import Fit
 from curate.core.hashing import digest
 from curate.core.ledger import Entry
 from curate.core.nouns import FILES, save_artifact
-from curate.core.pipeline import Node
+from curate.core.recipe.pipeline import Node
 from curate.engine.backends import set_up
 from curate.engine.context import Built, Context
 from curate.engine.units.common import DigestTask, digest_file, tidy

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from curate.core.arrays import read_arrays, write_arrays
 from curate.core.contracts import Fit
 from curate.core.errors import CurateError, DrainedError, StageError
 from curate.core.group import LEAST_PART_ROWS, PARTS, Arrays, Step, cut, frozen, joined, part_rows_for
-from curate.core.pipeline import Node
+from curate.core.recipe.pipeline import Node
+from curate.core.store.arrays import read_arrays, write_arrays
 from curate.engine.backends import How
 from curate.engine.context import Built, Context
 from curate.engine.progress import Step as Bar

@@ -17,17 +17,17 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from curate.core import faults
-from curate.core.arrays import CHUNK_BYTES, Member, members, read_arrays, read_rows, write_arrays
 from curate.core.contracts import PLAIN_NAME, Fit
 from curate.core.errors import InputError
 from curate.core.group import Arrays, Part, Step, frozen
 from curate.core.nouns import Shard
 from curate.core.rows import Rows
-from curate.core.spill import Spill, spilled
-from curate.core.storage import Storage
-from curate.engine import beat
+from curate.core.store import faults
+from curate.core.store.arrays import CHUNK_BYTES, Member, members, read_arrays, read_rows, write_arrays
+from curate.core.store.spill import Spill, spilled
+from curate.core.store.storage import Storage
 from curate.engine.backends import set_up
+from curate.engine.workers import beat
 
 Kinds = Mapping[str, tuple[str, tuple[int, ...], str]]
 """Name -> dtype and shape of a row, and the shard that was found to have them."""

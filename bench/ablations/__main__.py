@@ -1,0 +1,66 @@
+"""The papers' ablations at small scale: paired differences over seeds, with intervals.
+
+python -m bench.ablations.__main__ [NAME …] [--seeds 0 1 2]      all of them by default
+
+Takes hours the first time: up to 6 CPU-minutes a run, one run at a time. Results are kept in .cache/ablations (or where
+CURATE_ABLATIONS says), so that it may be interrupted at any time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from collections.abc import Sequence
+
+from bench.ablations import balanced, curated, packing, phi_s, relations
+from bench.ablations.folders import CommandError, InterruptedCommandError
+from bench.ablations.runs import Ablation, Done, run
+from bench.ablations.table import table
+from curate.core.errors import CurateError
+
+ABLATIONS = {"curated": curated, "relations": relations, "phi_s": phi_s, "packing": packing, "balanced": balanced}
+SEEDS = (0, 1, 2)
+
+
+def carry_out(ablation: Ablation, seeds: Sequence[int], ready: list[float]) -> list[Done]:
+    """Every arm under every seed. ready: seconds that new runs have taken, for what is left."""
+    done: list[Done] = []
+    todo = [(seed, arm) for seed in seeds for arm in ablation.arms]
+    for number, (seed, arm) in enumerate(todo, 1):
+        began = time.monotonic()
+        done.append(run(ablation, arm, seed))
+        minutes = sum(done[-1].told["cpu_seconds"].values()) / 60
+        said = f"{ablation.name} {number}/{len(todo)}: {arm.name}, seed {seed}, {minutes:.1f} CPU-minutes"
+        if time.monotonic() - began > 10:
+            ready.append(time.monotonic() - began)
+        if ready:
+            said += f"; {(len(todo) - number) * sum(ready) / len(ready) / 60:.0f} min left of {ablation.name}"
+        print(said, flush=True)
+    return done
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(ABLATIONS)}; all by default")
+    parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS))
+    arguments = parser.parse_args()
+    unknown = [name for name in arguments.names if name not in ABLATIONS]
+    if unknown:
+        parser.error(f"no ablation {unknown[0]!r}; there are {', '.join(ABLATIONS)}")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    ready: list[float] = []
+    try:
+        for name in arguments.names or ABLATIONS:
+            ablation = ABLATIONS[name].ablation()
+            print(table(ablation, carry_out(ablation, arguments.seeds, ready)), flush=True)
+    except (KeyboardInterrupt, InterruptedCommandError):
+        print("bench_ablations: interrupted; the same command goes on", file=sys.stderr)
+        sys.exit(130)
+    except (CurateError, CommandError) as error:
+        sys.exit(f"bench_ablations: {error}")
+
+
+if __name__ == "__main__":
+    main()

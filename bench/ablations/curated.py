@@ -1,0 +1,56 @@
+"""Hierarchically curated against a random subset of equal size, of the same deduplicated pool.
+
+The pool is CIFAR-10 with a tail of 100:1 and a quarter of copies; each seed makes other classes rare and is the seed of
+tree, selection and student. What is tested is one stage: `select.hierarchical` over a tree of three levels, against the
+same over a tree of one cluster, which draws at random.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from bench.ablations.cifar import long_tail, parts, tail_order, write_parquet
+from bench.ablations.cifar_student import bank_and_test, scores, teacher
+from bench.ablations.folders import HOME, Curated, curate
+from bench.ablations.judge import in_parts
+from bench.ablations.runs import Ablation, Arm, Scores
+
+TARGET = 3000
+HEAD, TAIL = 3, 3
+"""Of the ten classes, the most frequent and the rarest."""
+
+
+def _dataset(tree: list[str], seed: int) -> Curated:
+    path = HOME / "pools" / f"cifar-tail-{seed}.parquet"
+    if not path.exists():
+        write_parquet(long_tail(parts()[1], seed), path)
+    made = [f"pool=cifar-tail-{seed}", f"parquet={path}", f"encoder={teacher()}", f"seed={seed}", f"target={TARGET}"]
+    return curate("cifar-tail", [*made, *tree])
+
+
+def _judge(folder: Path, arm: Arm, seed: int) -> Scores:
+    labels = bank_and_test()[1].labels
+    found = scores(folder)
+    order = tail_order(10, seed)
+    groups = {"3 frequent classes": order[:HEAD], "4 between": order[HEAD:-TAIL], "3 rare classes": order[-TAIL:]}
+    for name in ("kNN", "linear probe"):
+        found |= in_parts(found[name], labels, groups, name)
+    return found
+
+
+def ablation() -> Ablation:
+    return Ablation(
+        name="curated",
+        question="a hierarchically curated subset against a random one of equal size",
+        recipe="cifar-student",
+        settings=(f"teachers.0.encoder={teacher()}",),
+        arms=(
+            Arm("random", (), partial(_dataset, ["levels=[1]", "depth=1"])),
+            Arm("curated", (), partial(_dataset, ["levels=[400, 60, 12]", "depth=3"])),
+        ),
+        pairs=(("curated", "random"),),
+        judge=_judge,
+        expected={"curated": "higher"},
+        source="AMoE's OpenLVD200M; Vo et al. 2024",
+    )

@@ -1,0 +1,136 @@
+"""An arm under a seed: curate, train, export, judge. A result once kept is never computed again.
+
+HOME/results/NAME/ARM-SEED-FINGERPRINT.json says what was run, its CPU time and its mean scores; the .npz beside it has
+the score of every test picture. The fingerprint is of recipe, dataset, teachers and the versions of `distill` and of
+the judges. Training goes on from its checkpoint after an interruption, and all attempts count.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.ablations.folders import HOME, RECIPES, CommandError, Curated, call
+from curate.core.hashing import digest
+from curate.encoders import identity
+from distill.export.write import export
+from distill.recipe import Recipe, load_recipe
+from distill.samples.sources.dataset import open_dataset
+from distill.training.run_folder import VERSION
+
+JUDGES = 1
+"""Rises when the same student would be given other scores."""
+LIMIT_MINUTES = 6
+
+Scores = dict[str, NDArray[np.float32]]
+"""Of every test picture (P,), by metric; NaN where it does not count."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    name: str
+    settings: tuple[str, ...]
+    """Of `distill train --set`, besides the ablation's."""
+    dataset: Callable[[int], Curated]
+    """Of a seed."""
+
+
+@dataclass(frozen=True)
+class Ablation:
+    name: str
+    question: str
+    recipe: str
+    """A training recipe of `recipes/`."""
+    arms: tuple[Arm, ...]
+    pairs: tuple[tuple[str, str], ...]
+    """(arm, baseline): which are compared."""
+    judge: Callable[[Path, Arm, int], Scores]
+    """Of the model folder of an arm under a seed."""
+    expected: Mapping[str, str]
+    """What the paper says, by arm: higher, lower, or in words."""
+    source: str
+    settings: tuple[str, ...] = ()
+
+    def arm(self, name: str) -> Arm:
+        return next(arm for arm in self.arms if arm.name == name)
+
+
+@dataclass(frozen=True)
+class Done:
+    arm: str
+    seed: int
+    scores: Scores
+    told: dict[str, Any]
+    """What the JSON holds."""
+
+
+def run(ablation: Ablation, arm: Arm, seed: int) -> Done:
+    """The result, from its file or computed. Raises CommandError."""
+    data = arm.dataset(seed)
+    name = f"{ablation.name}-{arm.name}-{seed}"
+    recipe, arguments = _recipe(ablation, arm, seed, data.dataset, name)
+    fingerprint = _fingerprint(recipe)
+    place = HOME / "results" / ablation.name / f"{arm.name}-{seed}-{fingerprint[:12]}.json"
+    if place.exists():
+        return Done(arm.name, seed, dict(np.load(place.with_suffix(".npz"))), json.loads(place.read_text()))
+    spent = _Spent(place.with_suffix(".spent"))
+    folder = HOME / "runs" / f"{name}-{fingerprint[:12]}"
+    log = HOME / "logs" / f"{name}.log"
+    spent.call("train", ["train", *arguments, "--set", f"run.folder={folder}"], log)
+    began = time.process_time()
+    scores = ablation.judge(export(folder, folder / "model"), arm, seed)
+    spent.add("judge", time.process_time() - began)
+    dataset = open_dataset(data.dataset)
+    labels = Counter(dataset.strings("label")) if dataset.has("label") else {}
+    told = {
+        "ablation": ablation.name, "arm": arm.name, "seed": seed, "fingerprint": fingerprint, "settings": arguments[1:],
+        "images": len(dataset), "labels": labels, "cpu_seconds": spent.seconds, "curate_cpu_seconds": data.cpu_seconds,
+        "scores": {metric: float(np.nanmean(values)) for metric, values in scores.items()},
+    }  # fmt: skip
+    np.savez_compressed(place.with_suffix(".npz"), **scores)
+    place.write_text(json.dumps(told, indent=1) + "\n")
+    return Done(arm.name, seed, scores, told)
+
+
+class _Spent:
+    """CPU seconds of a run by step, kept over interruptions."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.seconds: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
+
+    def add(self, step: str, seconds: float) -> None:
+        self.seconds[step] = self.seconds.get(step, 0.0) + seconds
+        self._path.write_text(json.dumps(self.seconds))
+
+    def call(self, step: str, arguments: Sequence[str], log: Path) -> None:
+        """A `distill` command. Raises CommandError."""
+        try:
+            self.add(step, call("distill.cli", arguments, log))
+        except CommandError as error:
+            self.add(step, error.cpu_seconds)
+            raise
+
+
+def _recipe(ablation: Ablation, arm: Arm, seed: int, dataset: str, name: str) -> tuple[Recipe, list[str]]:
+    """The effective recipe, and the words that give it on the command line."""
+    place = str(RECIPES / f"{ablation.recipe}.yaml")
+    settings = [*ablation.settings, *arm.settings]
+    settings += [f"seed={seed}", f"data.sources.0.dataset={dataset}", f"name={name}"]
+    return load_recipe(place, settings), [place, *(word for setting in settings for word in ("--set", setting))]
+
+
+def _fingerprint(recipe: Recipe) -> str:
+    teachers = [identity(teacher.encoder, precision=teacher.precision) for teacher in recipe.teachers]
+    datasets = [open_dataset(source.dataset).fingerprint for source in recipe.data.sources]
+    made_of = {"recipe": recipe.semantic(), "datasets": datasets, "teachers": teachers}
+    return digest({**made_of, "distill": VERSION, "judges": JUDGES})

@@ -1,0 +1,229 @@
+"""k-means and its kernel against faiss, scikit-learn and this machine's own matrix product.
+
+    python -m bench.cluster.kmeans [kernel] [flat] [hierarchy]          all of them when none is named
+
+Peers run on as many cores as we do, on the same data, in this run. "Raw" is cifar_pca256 as it is: whitened pixels
+without clusters, where most clusters of any k-means hold one row. "Unit" is the directions of the same rows, as
+embeddings are clustered by, with centroids that are plain means for all.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.kit import peers
+from bench.kit.features import made
+from bench.kit.measure import REPEATS, line, machine
+from curate.cluster.kmeans.assigned import closest_members
+from curate.cluster.kmeans.lloyd import Settings, kmeans
+from curate.cluster.tree.level import level_settings
+from curate.cluster.tree.levels import fit_tree
+from curate.core.group import MemoryGroup
+from curate.kernels import nearest_backends as backends
+from curate.kernels.nearest import Ambiguity, nearest
+from curate.select.picking import copies_of
+from curate.select.sampling import leaf_quotas
+
+Floats = NDArray[np.float32]
+THREADS = os.cpu_count() or 1
+CLUSTERS, ITERATIONS = 2000, 50
+LEVELS, NEAREST, ROUNDS = [2000, 200, 20], [12, 5, 5], 10
+
+
+def timed(work: Callable[[], Any]) -> tuple[float, Any]:
+    began = time.perf_counter()
+    value = work()
+    return time.perf_counter() - began, value
+
+
+def inertia(points: Floats, centroids: Floats) -> float:
+    return float(nearest(points, centroids, THREADS)[1].sum(dtype=np.float64))
+
+
+# --- kernel -----------------------------------------------------------------------------------------------------------
+
+
+def products(rows: int, dim: int, clusters: int, precision: str) -> list[tuple[float, Callable[[], Any]]]:
+    """(FLOP, work) of the bare matrix product of that shape, and of a large square one."""
+    import torch
+
+    torch.set_num_threads(THREADS)
+    found = []
+    for n, d, k in ((rows, dim, clusters), (4096, 4096, 4096)):
+        a, b = (torch.randn(shape, dtype=getattr(torch, precision)) for shape in ((n, d), (d, k)))
+        out = torch.empty(n, k, dtype=a.dtype)
+        found.append((2.0 * n * d * k, partial(torch.mm, a, b, out=out)))
+    return found
+
+
+def kernel() -> None:
+    print("nearest centroid: share of the machine's matrix-product peak, in the precision of the search")
+    rng = np.random.default_rng(0)
+    rows = 16384
+    for dim, clusters in ((768, 4096), (768, 16384), (256, 2000), (256, 16384)):
+        centroids = rng.standard_normal((clusters, dim), dtype=np.float32)
+        points = centroids[rng.integers(clusters, size=rows)] + rng.standard_normal((rows, dim), dtype=np.float32)
+        chosen = backends.fastest(dim, clusters, THREADS)
+        for name in ("faiss", *(["torch"] if backends.fast_bfloat16() else [])):
+            bare = products(rows, dim, clusters, "float32" if name == "faiss" else "bfloat16")
+            works = [*bare, (2.0 * rows * dim * clusters, partial(nearest, points, centroids, THREADS, name))]
+            # in turns, so that what else runs here slows all of them
+            speeds = np.max([[flop / timed(work)[0] for flop, work in works] for _ in range(REPEATS)], axis=0)
+            most, reached = speeds[:-1].max(), speeds[-1]
+            told = Ambiguity()
+            nearest(points, centroids, THREADS, name, told)
+            note = f"{reached / 1e9:.0f} of {most / 1e9:.0f} GFLOP/s; compared in float64 "
+            note += f"{told.compared / rows:.4f} pairs a row, {told.full} rows whole"
+            line(
+                f"{name}, d = {dim}, k = {clusters}",
+                f"{reached / most:.0%} of peak",
+                note + (", chosen" * (name == chosen)),
+            )
+
+
+# --- flat -------------------------------------------------------------------------------------------------------------
+
+
+def ours(points: Floats, exchange: bool | None = None) -> Floats:
+    group = MemoryGroup([{"vectors": points}], THREADS)
+    return kmeans(group, Settings(CLUSTERS, 0, exchange=exchange)).centroids
+
+
+def by_faiss(points: Floats, clusters: int, iterations: int = ITERATIONS, seed: int = 1234) -> Floats:
+    import faiss
+
+    faiss.omp_set_num_threads(THREADS)
+    # without the floor on rows per cluster, which only warns
+    model = faiss.Kmeans(points.shape[1], clusters, niter=iterations, seed=seed, min_points_per_centroid=1)
+    model.train(points)
+    return model.centroids
+
+
+def flat() -> None:
+    raw = made("cifar_pca256")
+    if raw is None:
+        return
+    for name, points in (("raw", raw), ("unit", unit(raw))):
+        print(f"flat k-means, cifar_pca256 {name}, k = {CLUSTERS}: seconds and inertia, ratios to faiss.Kmeans")
+        nearest(points[:2048], points[:64])  # loads libraries
+        took, centroids = timed(partial(by_faiss, points, CLUSTERS))
+        least = inertia(points, centroids)
+        line(f"faiss.Kmeans, {ITERATIONS} iterations", f"{took:.1f} s", f"inertia {least:,.0f}")
+        for what, exchange in (("curate", None), ("curate, Lloyd's iterations alone", False)):
+            mine, found = timed(partial(ours, points, exchange))
+            report(what, mine, took, inertia(points, found), least)
+        for what, work in sklearn_models(points):
+            try:
+                mine, found = timed(work)
+            except RuntimeError as error:
+                line(what, "not run", str(error))
+                continue
+            report(what, mine, took, inertia(points, found), least)
+
+
+def report(what: str, seconds: float, of: float, found: float, least: float) -> None:
+    line(what, f"{seconds:.1f} s", f"{of / seconds:.2f}x as fast; inertia {found:,.0f}, {found / least:.4f} of faiss's")
+
+
+def sklearn_models(points: Floats) -> list[tuple[str, Callable[[], Floats]]]:
+    def full() -> Floats:
+        return (
+            peers.sklearn().KMeans(CLUSTERS, n_init=1, max_iter=ITERATIONS, random_state=0).fit(points).cluster_centers_
+        )
+
+    def mini() -> Floats:
+        model = peers.sklearn().MiniBatchKMeans(CLUSTERS, n_init=1, batch_size=4096, random_state=0)
+        return model.fit(points).cluster_centers_
+
+    return [(f"sklearn KMeans, {ITERATIONS} iterations at most", full), ("sklearn MiniBatchKMeans", mini)]
+
+
+# --- hierarchy --------------------------------------------------------------------------------------------------------
+
+Levels = tuple[list[Floats], list[NDArray[np.int64]]]
+
+
+def published(points: Floats) -> Levels:
+    """The published schedule with faiss.Kmeans: every k-means from scratch, 50 iterations."""
+    inputs, centroids, parents = points, [], []
+    for level, (clusters, r) in enumerate(zip(LEVELS, NEAREST, strict=True)):
+        found = by_faiss(inputs, clusters)
+        for number in range(ROUNDS):
+            distances, ids = searched(inputs, found)
+            kept = closest_members(ids, distances, r)
+            if len(kept) < clusters:
+                break
+            found = by_faiss(inputs[kept], clusters, seed=number)
+        if level:
+            parents.append(searched(inputs, found)[1])
+        centroids.append(found)
+        inputs = found
+    return centroids, parents
+
+
+def searched(points: Floats, centroids: Floats) -> tuple[Floats, NDArray[np.int64]]:
+    import faiss
+
+    distances, ids = faiss.knn(points, np.ascontiguousarray(centroids), 1)
+    return distances[:, 0], ids[:, 0]
+
+
+def hierarchical(points: Floats) -> Levels:
+    settings = level_settings(LEVELS, 0, ROUNDS, NEAREST)
+    tree = fit_tree(MemoryGroup([{"vectors": points}], THREADS), settings)
+    return [centroids for centroids in tree.centroids if centroids is not None], list(tree.parents)
+
+
+def sampled(points: Floats, levels: Levels, seed: int = 0) -> Floats:
+    """A balanced tenth."""
+    ids = nearest(points, levels[0][0], THREADS)[0]
+    quotas = leaf_quotas(np.bincount(ids, minlength=LEVELS[0]), levels[1], len(points) // 10, 1, seed)
+    rank = np.random.default_rng(seed).integers(0, 2**63, len(points)).astype(np.uint64)
+    return points[copies_of(ids, quotas, rank) > 0]
+
+
+def spacing(sample: Floats) -> float:
+    """Mean distance of a row to the nearest other one: the larger, the less a sample repeats itself."""
+    import faiss
+
+    return float(np.sqrt(np.maximum(faiss.knn(sample, sample, 2)[0][:, 1], 0)).mean())
+
+
+def hierarchy() -> None:
+    raw = made("cifar_pca256")
+    if raw is None:
+        return
+    for name, points in (("raw", raw), ("unit", unit(raw))):
+        print(f"k = {LEVELS}, r = {NEAREST}, {ROUNDS} rounds, cifar_pca256 {name}; spacing of a balanced tenth")
+        at_random = spacing(points[np.random.default_rng(0).permutation(len(points))[: len(points) // 10]])
+        took, theirs = timed(partial(published, points))
+        spread = spacing(sampled(points, theirs)) / at_random
+        line("faiss.Kmeans, the published schedule", f"{took:.1f} s", f"spacing {spread:.3f} of a random tenth's")
+        mine, found = timed(partial(hierarchical, points))
+        note = f"{took / mine:.2f}x as fast; spacing {spacing(sampled(points, found)) / at_random:.3f}"
+        line("curate", f"{mine:.1f} s", note + ("; the published reference took 217 s" if name == "raw" else ""))
+
+
+def unit(points: Floats) -> Floats:
+    return points / np.linalg.norm(points, axis=1, keepdims=True)
+
+
+def main(names: Sequence[str] = ()) -> None:
+    warnings.filterwarnings("ignore", module="sklearn")
+    parts: dict[str, Callable[[], None]] = {"kernel": kernel, "flat": flat, "hierarchy": hierarchy}
+    for name in names or parts:
+        parts[name]()
+
+
+if __name__ == "__main__":
+    print(machine())
+    main(sys.argv[1:])

@@ -1,0 +1,199 @@
+"""`cluster.drift`: whether a pool has outgrown the tree that it is assigned to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pydantic import Field, PrivateAttr
+
+from curate.cluster.profile.drift_figures import divergences, far_limit, left_out, shift
+from curate.cluster.profile.profile import leaves_of
+from curate.core.contracts import Artifact, Reduce, Table
+from curate.kernels.sizes import entropy, gini
+from curate.kernels.tree import TreeShape
+
+_STATE = pa.schema([(name, pa.int64()) for name in ("leaf", "new", "rows", "far")])
+_MERGED_ROWS = 1 << 20
+
+
+class Drift(Reduce):
+    """Says when a refit is due: new rows lie far from every centroid, or spread over the clusters in another way.
+
+    New rows are those of shards that the tree was not fitted on. A row is far where its squared distance to its leaf's
+    centroid exceeds the `percentile` of the rows fitted on: 1 % of these with 99, and more of new rows of the same
+    kind, since no centroid was fitted to them. How much more is estimated from the old rows, each measured to the mean
+    of its leaf without itself; the limit is never below that. Sizes are compared level by level, by the Jensen-Shannon
+    divergence of the new rows' shares from those of the rows fitted on, less what chance would make of it.
+
+    The artifact's `drift` holds `due`, the `reasons`, and the figures behind them; its table `clusters` the `shown`
+    clusters of each level that changed most. The verdict needs `least_rows` new rows.
+    """
+
+    op: ClassVar[str] = "cluster.drift"
+    kind: ClassVar[str] = "cluster_drift"
+    ports: ClassVar[dict[str, str]] = {"tree": "cluster_tree"}
+
+    percentile: int = Field(
+        99, ge=50, le=99, description="Percentile of the fit's distances beyond which a row is far."
+    )
+    far: float = Field(0.05, gt=0, le=1, description="Share of far rows among the new from which a refit is due.")
+    shift: float = Field(
+        0.045,
+        gt=0,
+        le=1,
+        description="Change of the clusters' shares, in bits beyond chance, from which a refit is due; 0.045 is about "
+        "a population stability index of 0.25.",
+    )
+    least_rows: int = Field(100, ge=1, description="New rows below which nothing is concluded.")
+    shown: int = Field(50, ge=1, description="Clusters of each level in the table, those that changed most.")
+    seed: int = Field(0, ge=0, description="Seed of the draws that say what chance would do.")
+
+    _shape: TreeShape = PrivateAttr()
+    _beyond: float = PrivateAttr()
+    _shards: frozenset[str] = PrivateAttr()
+    _fitted: list[NDArray[np.int64]] = PrivateAttr()
+
+    def setup(self, artifacts: Mapping[str, Artifact]) -> None:
+        tree = artifacts["tree"]
+        self._shape = TreeShape.of(tree)
+        self._beyond = float(tree["distance_quantiles"][self.percentile])
+        self._shards = frozenset(tree["shards"].column("shard").to_pylist())
+        levels = range(1, len(self._shape.clusters) + 1)
+        self._fitted = [np.asarray(tree[f"sizes_{level}"], dtype=np.int64) for level in levels]
+
+    def reads(self) -> tuple[str, ...]:
+        return ("cluster_1", "centroid_distance")
+
+    def partial(self, table: Table) -> Table:
+        leaf = leaves_of(self.op, table, self._shape.clusters[0])
+        new = table.schema.metadata[b"shard"].decode() not in self._shards
+        distance = table.column("centroid_distance").to_numpy()
+        far = (distance if new else left_out(distance, self._fitted[0][leaf])) > self._beyond
+        return _added(leaf, np.full(len(leaf), int(new)), np.ones(len(leaf), np.int64), far.astype(np.int64))
+
+    def merge(self, states: Iterator[Table]) -> Table:
+        held, waiting, rows = _STATE.empty_table(), [], 0
+        for state in states:
+            waiting.append(state.select(_STATE.names))
+            rows += state.num_rows
+            if rows > max(held.num_rows, _MERGED_ROWS):
+                held, waiting, rows = _together([held, *waiting]), [], 0
+        return _together([held, *waiting])
+
+    def finish(self, state: Table) -> Artifact:
+        leaf, new, rows, far = (state.column(name).to_numpy() for name in _STATE.names)
+        mine = new == 1
+        counted = {"rows": (leaf, rows), "new": (leaf[mine], rows[mine]), "far": (leaf[mine], far[mine])}
+        by_leaf = {name: _at(*pair, self._shape.clusters[0]) for name, pair in counted.items()}
+        sums = {name: self._shape.sums(values) for name, values in by_leaf.items()}
+        count = int(by_leaf["new"].sum())
+        enough = count >= self.least_rows
+        told: dict[str, Any] = {
+            "fitted_rows": int(self._fitted[0].sum()),
+            "rows": int(by_leaf["rows"].sum()),
+            "new_rows": count,
+            "least_rows": self.least_rows,
+            "far": self._far(int(by_leaf["far"].sum()), count, int(far[~mine].sum()), int(rows[~mine].sum())),
+            "levels": [self._level(t, sums["rows"][t - 1], sums["new"][t - 1]) for t, _ in self._shape.paths()],
+        }
+        reasons = self._reasons(told) if enough else []
+        parts = [
+            self._changed(t, *(sums[name][t - 1] for name in ("rows", "new", "far"))) for t, _ in self._shape.paths()
+        ]
+        verdict = {"due": bool(reasons), "reasons": reasons, "enough": enough}
+        return {"drift": verdict | told, "clusters": pa.concat_tables(parts)}
+
+    def _far(self, far: int, rows: int, far_of_old: int, old: int) -> dict[str, Any]:
+        expected = far_of_old / old if old else 1 - self.percentile / 100
+        return {
+            "rows": far,
+            "share": far / rows if rows else None,
+            "expected": expected,
+            "limit": far_limit(self.far, expected, rows) if rows else None,
+            "beyond": self._beyond,
+        }
+
+    def _level(self, level: int, rows: NDArray[np.int64], new: NDArray[np.int64]) -> dict[str, Any]:
+        fitted = self._fitted[level - 1]
+        told: dict[str, Any] = {"level": level, "clusters": len(rows), "limit_bits": self.shift}
+        for name, sizes in (("fitted", fitted), ("now", rows)):
+            told[name] = {"entropy": entropy(sizes), "gini": gini(sizes), "empty": int((sizes == 0).sum())}
+        if new.any() and fitted.any():
+            found = shift(fitted, new, self.seed)
+            told |= {
+                "shift_bits": found.bits,
+                "chance_bits": found.chance_bits,
+                "most_by_chance_bits": found.most_by_chance_bits,
+                "excess_bits": found.excess_bits,
+            }
+        return told
+
+    def _reasons(self, told: Mapping[str, Any]) -> list[str]:
+        far, reasons = told["far"], []
+        if far["share"] > far["limit"]:
+            reasons.append(
+                f"{far['share']:.1%} of {told['new_rows']:,} new rows lie farther from every centroid than "
+                f"{self.percentile} % of the rows fitted on (limit {far['limit']:.1%})"
+            )
+        for level in told["levels"]:
+            certain = level.get("shift_bits", 0) > level.get("most_by_chance_bits", 1)
+            if certain and level["excess_bits"] > self.shift:
+                reasons.append(
+                    f"level {level['level']}: new rows spread over its {level['clusters']:,} clusters in another way, "
+                    f"by {level['excess_bits']:.3f} bits beyond chance (limit {self.shift:g})"
+                )
+        return reasons
+
+    def _changed(self, level: int, rows: NDArray[np.int64], new: NDArray[np.int64], far: NDArray[np.int64]) -> Table:
+        """The clusters whose share changed most, first those that make most of the level's divergence."""
+        fitted = self._fitted[level - 1]
+        part = divergences(fitted, new) if new.any() else np.zeros(len(rows))
+        ids = np.argsort(-part, kind="stable")[: self.shown]
+        shares = {name: sizes[ids] / max(1, sizes.sum()) for name, sizes in (("fitted", fitted), ("new", new))}
+        return pa.table(
+            {
+                "level": pa.array(np.full(len(ids), level, np.int32)),
+                "cluster": pa.array(ids),
+                "fitted": pa.array(fitted[ids]),
+                "rows": pa.array(rows[ids]),
+                "new": pa.array(new[ids]),
+                "far": pa.array(far[ids]),
+                "share_fitted": pa.array(shares["fitted"]),
+                "share_new": pa.array(shares["new"]),
+                "shift_bits": pa.array(part[ids]),
+            }
+        )
+
+
+def _at(leaf: NDArray[np.int64], values: NDArray[np.int64], leaves: int) -> NDArray[np.int64]:
+    return np.bincount(leaf, weights=values, minlength=leaves).astype(np.int64)
+
+
+def _added(leaf: NDArray[np.int64], new: NDArray[np.int64], rows: NDArray[np.int64], far: NDArray[np.int64]) -> Table:
+    """Sums of (leaf, new) pairs, in their order."""
+    place = leaf * 2 + new
+    order = np.argsort(place, kind="stable")
+    place = place[order]
+    starts = np.flatnonzero(np.r_[True, np.diff(place) > 0][: len(place)])
+    if not len(starts):
+        return _STATE.empty_table()
+    added = (np.add.reduceat(values[order], starts) for values in (rows, far))
+    return pa.table([*map(pa.array, (*np.divmod(place[starts], 2), *added))], schema=_STATE)
+
+
+def _together(tables: list[Table]) -> Table:
+    """The sum of states, each by leaf; a range of leaves at a time, of some _MERGED_ROWS rows."""
+    held = [[table.column(name).to_numpy() for name in _STATE.names] for table in tables]
+    leaves = max((int(leaf[-1]) + 1 for leaf, *_ in held if len(leaf)), default=0)
+    ranges = max(1, -(-sum(len(leaf) for leaf, *_ in held) // _MERGED_ROWS))
+    edges = np.arange(ranges + 1) * leaves // ranges
+    cuts = [np.searchsorted(leaf, edges) for leaf, *_ in held]
+    parts = []
+    for number in range(ranges):
+        mine = [[values[cut[number] : cut[number + 1]] for values in of] for of, cut in zip(held, cuts, strict=True)]
+        parts.append(_added(*(np.concatenate(values) for values in zip(*mine, strict=True))))
+    return pa.concat_tables(parts)

@@ -1,0 +1,172 @@
+"""`cluster.profile`: what each cluster holds, how alike its members are, where they come from, what it is called."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+from urllib.parse import urlsplit
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pydantic import Field, PrivateAttr
+
+from curate.cluster.profile import state
+from curate.cluster.profile.figures import Limits
+from curate.cluster.profile.table import Counted
+from curate.core.contracts import Artifact, Reduce, Table
+from curate.core.errors import CurateError
+from curate.core.hashing import ranks
+from curate.kernels.sizes import entropy, gini
+from curate.kernels.tree import TreeShape
+
+CAPTION_CHARACTERS, SOURCE_CHARACTERS = 300, 100
+
+
+class Profile(Reduce):
+    """Every cluster of a tree, of every level: rows, spread, sources, name and flags, in one table.
+
+    The artifact's table `clusters`, finest level first, is the tree as parquet: `level` (1 is the finest), `cluster`,
+    `parent` (one level up), `rows`, `leaves`; `mean_distance`, `median_distance` and `p90_distance` of its rows to the
+    centroids of their leaves (squared L2); `explained`, the share of the pool's variance that its leaves explain (near
+    0: members are no more alike than the pool); `sources`, `source_entropy` (bits), `top_source`, `top_source_share`;
+    `name`, the words typical of its captions; `flags`. Captions and sources are those of `sample` rows of each leaf;
+    fewer beyond 2 million / `sample` leaves, and none of some leaves beyond 2 million. A row sampled stands for as many
+    of its leaf as were not.
+
+    Flags: `empty`, no row; `tiny`, fewer than `tiny`; `noise`, explained below `noise`; `single_source`, `top_source`
+    has at least `single_source` of the rows that tell theirs, in a pool that is not itself like that. `profile` sums
+    the levels up.
+    """
+
+    op: ClassVar[str] = "cluster.profile"
+    kind: ClassVar[str] = "cluster_profile"
+    ports: ClassVar[dict[str, str]] = {"tree": "cluster_tree"}
+
+    caption: str = Field("caption", description="Column of the texts that clusters are named after.")
+    source: str | None = Field(
+        "url",
+        description="Where rows come from: `url` for the host in it, another column, a field of the pool's meta as "
+        "`meta.category`, or null.",
+    )
+    sample: int = Field(64, ge=1, description="Rows of each leaf whose captions and sources are looked at.")
+    noise: float = Field(0.05, le=1, description="Share of variance explained below which a cluster is noise.")
+    single_source: float = Field(
+        0.9, gt=0, le=1, description="Share of the largest source from which a cluster is near-single-source."
+    )
+    tiny: int = Field(5, ge=1, description="Rows below which a cluster is tiny, and too small for other flags.")
+    seed: int = Field(0, ge=0, description="Seed of the rows sampled.")
+
+    _shape: TreeShape = PrivateAttr()
+    _variance: float = PrivateAttr()
+
+    def setup(self, artifacts: Mapping[str, Artifact]) -> None:
+        tree = artifacts["tree"]
+        self._shape = TreeShape.of(tree)
+        self._variance = float(tree["levels"]["variance"])
+
+    def reads(self) -> tuple[str, ...]:
+        source = () if self.source is None else (self.source.split(".")[0],)
+        return ("cluster_1", "centroid_distance", *dict.fromkeys((self.caption, *source)))
+
+    def counting(self) -> dict[str, Any]:
+        return {**super().counting(), "state": 2}
+
+    @property
+    def _grain(self) -> state.Grain:
+        return state.Grain.of(self._shape.clusters[0], self.sample)
+
+    def partial(self, table: Table) -> Table:
+        """Raises CurateError for clusters that the tree does not have."""
+        leaf = leaves_of(self.op, table, self._shape.clusters[0])
+        distance = table.column("centroid_distance").to_numpy()
+        rank = ranks(self.seed, table.column("key").to_pylist())
+        places = pa.table({"caption": np.arange(len(leaf)), "source": np.arange(len(leaf))})
+        picked = state.Sample(leaf, rank, places).only(self._grain)
+        rows = table.take(picked.told.column("caption").cast(pa.int64()))
+        captions = [_clipped(text, CAPTION_CHARACTERS) for text in rows.column(self.caption).to_pylist()]
+        told = {"caption": pa.array(captions, pa.string()), "source": pa.array(self._sources(rows), pa.string())}
+        sample = state.Sample(picked.leaf, picked.rank, pa.table(told))
+        return state.to_table(state.Histogram.of(leaf, distance, self._grain.width), sample)
+
+    def _sources(self, rows: Table) -> list[str | None]:
+        if self.source is None:
+            return [None] * rows.num_rows
+        column, *path = self.source.split(".")
+        values = rows.column(column).to_pylist()
+        if self.source == "url":
+            values = [_host(value) for value in values]
+        elif path:
+            values = [_field(value, path) for value in values]
+        return [_clipped(value, SOURCE_CHARACTERS) for value in values]
+
+    def merge(self, states: Iterator[Table]) -> Table:
+        return state.merge(states, self._grain)
+
+    def finish(self, state_: Table) -> Artifact:
+        counted = Counted.of(self._shape, self._variance, *state.from_table(state_, self._grain.width))
+        pool = counted.sources(np.zeros(self._shape.clusters[0], np.int64), 1)
+        mixed = not pool.top_share[0] >= self.single_source
+        limits = Limits(self.noise, self.single_source, self.tiny)
+        tables = [counted.level(level, path, limits, mixed) for level, path in self._shape.paths()]
+        rows, spread = int(counted.leaf_rows.sum()), counted.histogram.sums(self._shape.clusters[0]).sum()
+        told: dict[str, Any] = {
+            "rows": rows,
+            "variance": self._variance,
+            "mean_distance": float(spread) / rows if rows else None,
+            "sampled_rows": len(counted.weight),
+            "source_entropy": _or_none(pool.entropy_bits[0]),
+            "top_source": pool.top[0].as_py(),
+            "top_source_share": _or_none(pool.top_share[0]),
+            "levels": [_level_facts(table) for table in tables],
+        }
+        return {"clusters": pa.concat_tables(tables), "profile": told}
+
+
+def _level_facts(table: Table) -> dict[str, Any]:
+    rows = table.column("rows").to_numpy()
+    flags = Counter(table.column("flags").combine_chunks().flatten().to_pylist())
+    evenness = {"entropy": entropy(rows), "gini": gini(rows)}
+    return {"level": table.column("level")[0].as_py(), "clusters": len(rows), **evenness, "flags": dict(flags)}
+
+
+def leaves_of(op: str, table: Table, leaves: int) -> NDArray[np.int64]:
+    """Leaf of each row. Raises CurateError for rows that were assigned to another tree."""
+    column = table.column("cluster_1")
+    leaf = column.fill_null(-1).to_numpy().astype(np.int64)
+    if len(leaf) and not 0 <= leaf.min() <= leaf.max() < leaves:
+        raise CurateError(
+            f"{op}: cluster_1 holds {leaf.min()}..{leaf.max()} ({column.null_count} null), but its `tree` has "
+            f"{leaves} leaves; give it rows that were assigned to this tree"
+        )
+    return leaf
+
+
+def _or_none(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)
+
+
+def _clipped(value: Any, characters: int) -> str | None:
+    return None if value is None or value == "" else str(value).encode("utf-8", "replace").decode()[:characters]
+
+
+def _host(url: str | None) -> str | None:
+    """The host of a URL without `www.`; None where there is none."""
+    try:
+        host = urlsplit(url).hostname if url else None
+    except ValueError:
+        return None
+    return host.removeprefix("www.") if host else None
+
+
+def _field(text: str | None, path: list[str]) -> Any:
+    """The field at `path` of a JSON object; None where there is none."""
+    try:
+        value = json.loads(text) if text else None
+    except ValueError:
+        return None
+    for name in path:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value

@@ -1,0 +1,40 @@
+"""How far the rows of a group are spread: what the parts of a tree are measured against."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curate.core.group import Group, Part
+from curate.kernels.vectors import vectors_of
+
+BLOCK_ROWS = 4096
+
+
+def variance(group: Group) -> float:
+    """Mean squared distance of all rows to their mean, in one pass; 0 where there are no rows.
+
+    E |x|^2 - |E x|^2 in float64: for directions, the only case where the two are close is that of a pool whose rows
+    are all but equal. Parts are added in their order, so that any engine finds the same.
+    """
+    rows, total, squares = 0, np.zeros(1), 0.0
+    for count, part_total, part_squares in group.each(moments):
+        rows, total, squares = rows + count, total + part_total, squares + part_squares
+    if not rows:
+        return 0.0
+    mean = total / rows
+    return max(0.0, float(squares / rows - mean @ mean))
+
+
+def moments(part: Part, shared: Mapping[str, Any]) -> tuple[int, NDArray[np.float64], float]:
+    """(rows, sum of the vectors (d,), sum of their squared lengths)."""
+    vectors = vectors_of(part.arrays)
+    total, squares = np.zeros(vectors.shape[1]), 0.0
+    for start in range(0, len(vectors), BLOCK_ROWS):
+        block = vectors[slice(start, start + BLOCK_ROWS)].astype(np.float64)
+        total += block.sum(axis=0)
+        squares += float(np.einsum("nd,nd->", block, block))
+    return len(vectors), total, squares

@@ -1,0 +1,77 @@
+"""The stages there are, described for people: what `curate ops` prints."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import types
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from curate.core.contracts import kind_of
+from curate.core.recipe import registry
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """`default` is JSON, or `required`; of a secret, its reference. `kind` is semantic, runtime, secret, or input."""
+
+    name: str
+    type: str
+    default: str
+    kind: str
+    description: str
+
+
+@dataclass(frozen=True)
+class Op:
+    name: str
+    contract: str
+    version: int
+    doc: str
+    parameters: tuple[Parameter, ...]
+
+    @property
+    def summary(self) -> str:
+        """The first line of its doc."""
+        return (self.doc.splitlines() or [""])[0]
+
+
+def ops() -> list[Op]:
+    """Every op of the package and of its plugins."""
+    return [describe(name) for name in registry.names()]
+
+
+def describe(name: str) -> Op:
+    """One op, by its name or as `package.module:Class`. Raises RecipeError where there is none."""
+    cls = registry.resolve(name)
+    parameters = []
+    for field, info in cls.model_fields.items():
+        value = info.get_default(call_default_factory=True)
+        default = "required" if info.is_required() else json.dumps(value, default=str)
+        parameters.append(Parameter(field, type_name(info.annotation), default, kind_of(info), info.description or ""))
+    for port, artifact in cls.ports.items():
+        default = "none" if port in cls.optional_ports else "required"
+        about = f"name of the stage that makes the {artifact}"
+        parameters.append(Parameter(port, "input", default, "input", about))
+    return Op(name, contract_of(cls), cls.version, inspect.cleandoc(cls.__doc__ or ""), tuple(parameters))
+
+
+def contract_of(cls: type) -> str:
+    """Name of the contract that a stage's class fulfils."""
+    return next(base.__name__ for base in cls.__mro__ if base.__module__.startswith("curate.core.contracts."))
+
+
+def type_name(annotation: Any) -> str:
+    """A parameter's type as a recipe's author thinks of it: `int | null`, `list[str]`, `random | closest`."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return type_name(arguments[0])
+    if origin is Literal:
+        return " | ".join(str(value) for value in arguments)
+    if origin in (Union, types.UnionType):
+        return " | ".join(type_name(part) for part in arguments)
+    if origin is not None:
+        return f"{origin.__name__}[{', '.join(type_name(part) for part in arguments)}]"
+    names = {type(None): "null", Ellipsis: "…", Any: "any"}
+    return names.get(annotation) or str(annotation.__name__)

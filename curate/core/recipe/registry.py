@@ -1,0 +1,93 @@
+"""Stage names, resolved lazily: `curate plan` imports a stage's module only when a recipe names it."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from importlib.metadata import entry_points
+
+from curate.core.contracts import Stage
+from curate.core.errors import RecipeError
+
+OPS = {
+    "import.folder": "curate.acquire.folder:ImportFolder",
+    "import.webdataset": "curate.acquire.webdataset:ImportWebDataset",
+    "import.parquet": "curate.acquire.parquet:ImportParquet",
+    "image.inspect": "curate.image.inspect:Inspect",
+    "image.filter": "curate.image.filter:ImageFilter",
+    "image.frames": "curate.image.frames:Frames",
+    "image.fingerprint": "curate.image.fingerprint:Fingerprint",
+    "image.embed": "curate.image.embed:Embed",
+    "duplicates.find": "curate.duplicates.near.find:FindDuplicates",
+    "duplicates.members": "curate.duplicates.near.members:DuplicateMembers",
+    "duplicates.drop": "curate.duplicates.near.members:DropDuplicates",
+    "duplicates.semantic": "curate.duplicates.semantic.find:SemanticDuplicates",
+    "duplicates.reference": "curate.duplicates.reference.reference:ReferenceSet",
+    "duplicates.match": "curate.duplicates.reference.match:MatchReference",
+    "duplicates.decontaminate": "curate.duplicates.reference.decontaminate:Decontaminate",
+    "text.clean": "curate.text.clean.clean:Clean",
+    "text.filter": "curate.text.filter:TextFilter",
+    "text.sentences": "curate.text.sentences:Sentences",
+    "text.language": "curate.text.language.language:Language",
+    "text.language_filter": "curate.text.language.language:LanguageFilter",
+    "text.duplicates": "curate.text.duplicates.find:FindTextDuplicates",
+    "text.copies": "curate.text.duplicates.find:TextCopies",
+    "text.drop_duplicates": "curate.text.duplicates.find:DropTextDuplicates",
+    "text.boilerplate": "curate.text.boilerplate.find:Boilerplate",
+    "text.strip": "curate.text.boilerplate.strip:Strip",
+    "text.concepts": "curate.text.wordnet.concepts:Concepts",
+    "text.vocabulary": "curate.text.vocabulary.build:BuildVocabulary",
+    "text.match": "curate.text.vocabulary.match:Match",
+    "text.tags": "curate.text.hashtags.tags:Tags",
+    "text.hashtag_map": "curate.text.hashtags.map:HashtagMap",
+    "text.hashtags": "curate.text.hashtags.apply:Hashtags",
+    "text.counts": "curate.text.counts:TextCounts",
+    "align.similarity": "curate.align.similarity:Similarity",
+    "align.threshold": "curate.align.threshold:Threshold",
+    "align.margin": "curate.align.margin:Margin",
+    "align.filter": "curate.align.filter:ScoreFilter",
+    "filter.where": "curate.filter.where:Where",
+    "cluster.fit": "curate.cluster.fit:FitTree",
+    "cluster.assign": "curate.cluster.assign:Assign",
+    "cluster.profile": "curate.cluster.profile.profile:Profile",
+    "cluster.drift": "curate.cluster.profile.drift:Drift",
+    "select.hierarchical": "curate.select.hierarchical:SelectHierarchical",
+    "select.frequency": "curate.select.frequency:SelectFrequency",
+    "select.metaclip": "curate.select.metaclip:SelectMetaClip",
+    "select.all": "curate.select.all:SelectAll",
+    "pack.webdataset": "curate.pack.webdataset:PackWebDataset",
+    "report.html": "curate.report.html:ReportHtml",
+}
+GROUP = "curate.stages"
+"""Entry point group by which other packages add stages: `name = "package.module:Class"`."""
+
+
+def names() -> list[str]:
+    return sorted(OPS | {point.name: point.value for point in entry_points(group=GROUP)})
+
+
+def resolve(op: str) -> type[Stage]:
+    """The class of an op: a registered name, or `package.module:Class` for one's own."""
+    target = OPS.get(op) or next((p.value for p in entry_points(group=GROUP) if p.name == op), None)
+    if target is None and ":" in op:
+        target = op
+    if target is None:
+        near = difflib.get_close_matches(op, names(), n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "`curate ops` lists them"
+        raise RecipeError(f"op: {op!r} is no known stage; {hint}")
+    module, _, name = target.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise RecipeError(f"op: {op!r} cannot be imported ({error}); check the name or install its package") from error
+    if not (isinstance(found, type) and issubclass(found, Stage)):
+        raise RecipeError(f"op: {op!r} is not a Stage; give a class derived from curate.core.contracts.Stage")
+    return found
+
+
+def resolve_fields(op: str) -> list[str]:
+    """Names of an op's parameters; none where there is no such op."""
+    try:
+        return list(resolve(op).model_fields)
+    except RecipeError:
+        return []

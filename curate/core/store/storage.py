@@ -1,0 +1,361 @@
+"""The workspace: one fsspec URL, and the only two ways in which a file may appear in it.
+
+`publish` makes a complete object appear under its final name (local: written aside, fsync, rename; object store: one
+PUT or a completed multipart, aborted on any exception). `create` does the same for a small object only if the name is
+free, which is what commits a noun. Nothing else writes: `fs.open(..., "wb")` publishes half a file after an exception.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from curate.core.errors import AlreadyExistsError, StorageError
+from curate.core.store import faults
+
+FORMAT = 2
+SMALL_BYTES = 1 << 14
+"""Tables below this lie in files as they are."""
+TEMPORARY = ".tmp"
+ONE_REQUEST_BYTES = 8 << 20
+"""Smaller objects are read by one request."""
+FEW_VALUES = 1 << 17
+"""Of a table that one thread reads."""
+
+
+class Storage:
+    """Files under a root URL, by relative path. Picklable; cheap to make again in a worker."""
+
+    def __init__(self, url: str) -> None:
+        # listings must not be cached: another process may have published a name since
+        self.fs, root = fsspec.core.url_to_fs(str(url), use_listings_cache=False)
+        self.local = "file" in _protocols(self.fs)
+        self.root = str(Path(root).absolute()) if self.local else root.rstrip("/")
+        self.url = self.root if self.local else self.fs.unstrip_protocol(self.root)
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return open_storage, (self.url,)
+
+    def path(self, relative: str) -> str:
+        return f"{self.root}/{relative}" if relative else self.root
+
+    def url_of(self, relative: str) -> str:
+        return f"{self.url}/{relative}"
+
+    # --- reading ---
+
+    def exists(self, relative: str) -> bool:
+        with _explained(self.url_of(relative)):
+            return bool(self.fs.exists(self.path(relative)))
+
+    def open(self, relative: str) -> BinaryIO:
+        with _explained(self.url_of(relative)):
+            return self.fs.open(self.path(relative), "rb")
+
+    def read(self, relative: str) -> bytes:
+        path = self.path(relative)
+        with _explained(self.url_of(relative)):
+            found = self._small(path)
+            return self.fs.cat_file(path) if found is None else found
+
+    def _small(self, path: str) -> bytes | None:
+        """An object's bytes by one request, while `cat_file` and `open` ask for its size first; None if it is large."""
+        if self.local:
+            return None
+        try:
+            start: bytes = self.fs.cat_file(path, start=0, end=ONE_REQUEST_BYTES)
+        except OSError as error:
+            if error.errno == errno.EINVAL:  # an empty object has no first byte
+                return None
+            raise
+        return start if len(start) < ONE_REQUEST_BYTES else None
+
+    def read_range(self, relative: str, start: int, stop: int | None) -> bytes:
+        """Bytes start .. stop - 1; a negative start counts from the end, and may lie before the beginning."""
+        if not self.local:
+            with _explained(self.url_of(relative)):
+                return self.fs.cat_file(self.path(relative), start=start, end=stop)
+        with open(self.path(relative), "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            first = max(0, size + start) if start < 0 else start
+            file.seek(first)
+            return file.read((size if stop is None else stop) - first)
+
+    def read_json(self, relative: str) -> Any:
+        return json.loads(self.read(relative))
+
+    def read_table(self, relative: str, columns: list[str] | None = None, **options: Any) -> pa.Table:
+        """A Parquet file, or some columns of it. ArrowInvalid where it is corrupt or a column is missing. `filters` and
+        other `options` are those of pyarrow's datasets, which take several times as long to open a small file."""
+        with _explained(self.url_of(relative)), contextlib.ExitStack() as stack:
+            source: Any = self.path(relative)
+            if not self.local:
+                whole = self._small(source)
+                source = stack.enter_context(self.open(relative) if whole is None else pa.BufferReader(whole))
+            if options:
+                return pq.read_table(source, columns=columns, partitioning=None, **options)
+            with pq.ParquetFile(source) as file:
+                # handing a small file to threads takes as long as reading it
+                many = file.metadata.num_rows * file.metadata.num_columns > FEW_VALUES
+                table = file.read(columns=columns, use_threads=many)
+        if columns is None:
+            return table
+        for name in columns:
+            if name not in table.column_names:
+                raise pa.ArrowInvalid(f"column {name!r} is missing")
+        return table.select(columns)
+
+    def list(self, prefix: str) -> dict[str, int]:
+        """Files below a prefix, however deep: path relative to the prefix -> bytes. Half-written ones are left out."""
+        base = self.path(prefix)
+        if self.local:
+            names = dict(sorted(_walk(base, "")))
+        else:
+            self.fs.invalidate_cache(base)
+            try:
+                with _explained(self.url_of(prefix)):
+                    found = self.fs.find(base, detail=True)
+            except FileNotFoundError:
+                return {}
+            names = {name[len(base) + 1 :]: int(info["size"]) for name, info in found.items()}
+        return {name: size for name, size in names.items() if not name.endswith(TEMPORARY)}
+
+    # --- writing ---
+
+    @contextlib.contextmanager
+    def publish(self, relative: str) -> Iterator[Path]:
+        """Yield a local path to write to; when the block ends well, the complete file appears under its name."""
+        aside = self._aside(relative)
+        try:
+            with _explained(self.url_of(relative)):
+                yield aside
+                self._finish(aside, relative, exclusive=False)
+        finally:
+            aside.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def scratch(self, folder: str) -> Iterator[Path]:
+        """A local path for a file whose final name depends on its content; hand it to `adopt` when it is complete."""
+        aside = self._aside(f"{folder}/scratch")
+        try:
+            with _explained(self.url_of(folder)):
+                yield aside
+        finally:
+            aside.unlink(missing_ok=True)
+
+    def adopt(self, aside: Path, relative: str) -> None:
+        """Publish a complete scratch file under its final name."""
+        self._finish(aside, relative, exclusive=False)
+
+    def create(self, relative: str, data: bytes) -> None:
+        """Publish small bytes only if the name is free; else AlreadyExistsError. At most one of many callers wins."""
+        aside = self._aside(relative)
+        try:
+            with _explained(self.url_of(relative)):
+                aside.write_bytes(data)
+                self._finish(aside, relative, exclusive=True)
+        except FileExistsError as error:
+            raise AlreadyExistsError(f"{self.url_of(relative)}: exists already") from error
+        finally:
+            aside.unlink(missing_ok=True)
+
+    def publish_bytes(self, relative: str, data: bytes) -> None:
+        with self.publish(relative) as path:
+            path.write_bytes(data)
+
+    def publish_table(self, relative: str, table: pa.Table, **options: Any) -> None:
+        with self.publish(relative) as path:
+            pq.write_table(table, path, **_packed(table, options))
+
+    def create_table(self, relative: str, table: pa.Table, **options: Any) -> int:
+        """Publish a table only if the name is free; else AlreadyExistsError. Returns its bytes."""
+        aside = self._aside(relative)
+        try:
+            with _explained(self.url_of(relative)):
+                pq.write_table(table, aside, **_packed(table, options))
+                size = aside.stat().st_size
+                self._finish(aside, relative, exclusive=True)
+                return size
+        except FileExistsError as error:
+            raise AlreadyExistsError(f"{self.url_of(relative)}: exists already") from error
+        finally:
+            aside.unlink(missing_ok=True)
+
+    def create_json(self, relative: str, value: Any) -> None:
+        self.create(relative, json.dumps(value, indent=1, sort_keys=True).encode())
+
+    def mark(self, relative: str, data: bytes = b"") -> None:
+        """A small file that may be lost or torn in a power cut: a hint, worth no fsync."""
+        if self.local:
+            Path(self.path(relative)).parent.mkdir(parents=True, exist_ok=True)
+            Path(self.path(relative)).write_bytes(data)
+        else:
+            with _explained(self.url_of(relative)):
+                self.fs.pipe_file(self.path(relative), data)
+        faults.point(f"mark:{relative}")
+
+    def remove(self, relative: str) -> None:
+        """Remove a file or a folder; fine when it is gone already."""
+        with _explained(self.url_of(relative)), contextlib.suppress(FileNotFoundError):
+            if not self.local:
+                self.fs.rm(self.path(relative), recursive=True)
+            elif os.path.isdir(self.path(relative)):
+                shutil.rmtree(self.path(relative), onerror=_unless_mendable)
+            else:
+                os.unlink(self.path(relative))
+
+    def remove_file(self, relative: str) -> None:
+        """Remove a file; fine when it is gone already. On an object store one request, while `remove` has to list."""
+        with _explained(self.url_of(relative)), contextlib.suppress(FileNotFoundError):
+            if self.local:
+                os.unlink(self.path(relative))
+            else:
+                self.fs.rm_file(self.path(relative))
+
+    def _aside(self, relative: str) -> Path:
+        if not self.local:
+            return Path(tempfile.gettempdir()) / f"curate-{uuid.uuid4().hex}{TEMPORARY}"
+        final = Path(self.path(relative))
+        with _explained(str(final.parent)):
+            final.parent.mkdir(parents=True, exist_ok=True)
+        return final.parent / f".{final.name}.{uuid.uuid4().hex[:12]}{TEMPORARY}"
+
+    def _finish(self, aside: Path, relative: str, *, exclusive: bool) -> None:
+        final = self.path(relative)
+        with open(aside, "rb") as file:
+            os.fsync(file.fileno())
+        faults.point(f"publish:{relative}:written")
+        if not self.local:
+            self._put(aside, final, exclusive=exclusive)
+        elif exclusive:
+            os.link(aside, final)
+        else:
+            os.replace(aside, final)
+        if self.local:
+            _fsync_folder(os.path.dirname(final))
+        faults.point(f"publish:{relative}:published")
+
+    def _put(self, aside: Path, final: str, *, exclusive: bool) -> None:
+        """Upload a file. Where the answer to a creation gets lost, the file system asks again and is told that the name
+        is taken: who took it stands in the object's metadata."""
+        if not exclusive:
+            self.fs.put_file(str(aside), final)
+            return
+        about = {"Metadata": {"writer": uuid.uuid4().hex}} if "s3" in _protocols(self.fs) else {}
+        try:
+            self.fs.put_file(str(aside), final, mode="create", **about)
+        except FileExistsError:
+            if not about or self.fs.metadata(final) != about["Metadata"]:
+                raise
+
+
+def _packed(table: pa.Table, options: dict[str, Any]) -> dict[str, Any]:
+    """How a table is written: with zstd, unless it is so small that to begin a frame takes longer than the rest."""
+    small = {"compression": "NONE"} if table.nbytes < SMALL_BYTES else {}
+    return {"compression": "zstd"} | options | small
+
+
+@lru_cache(maxsize=64)
+def open_storage(url: str) -> Storage:
+    return Storage(url)
+
+
+def open_workspace(url: str, *, create: bool = True) -> Storage:
+    """A workspace of this format; a new one is marked, unless `create` is False. Another format is an error."""
+    try:
+        storage = open_storage(str(url))
+        there = storage.exists("format.json")
+        if not there and create:
+            with contextlib.suppress(AlreadyExistsError):
+                storage.create_json("format.json", {"format": FORMAT})
+        elif not there:
+            raise StorageError(f"{storage.url}: no workspace; check the path, or make one with `curate run`")
+        found = storage.read_json("format.json").get("format")
+    except StorageError:
+        raise
+    except Exception as error:  # each file system has errors of its own for a wrong URL, no credentials, no access
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        raise StorageError(f"{url}: cannot be used as a workspace ({text}); check URL and credentials") from error
+    if found != FORMAT:
+        written = "an older" if isinstance(found, int) and found < FORMAT else "another"
+        raise StorageError(
+            f"{storage.url}: this workspace has format {found}, written by {written} version; this version reads "
+            f"format {FORMAT}: choose another workspace and run the recipe there"
+        )
+    return storage
+
+
+def _walk(folder: str, prefix: str) -> Iterator[tuple[str, int]]:
+    """(path, bytes) of files below a local folder, however deep. What is removed meanwhile is left out; fsspec's `find`
+    takes ten times as long."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                yield from _walk(entry.path, f"{prefix}{entry.name}/")
+            else:
+                with contextlib.suppress(FileNotFoundError):
+                    yield f"{prefix}{entry.name}", entry.stat().st_size
+
+
+def _protocols(fs: Any) -> tuple[str, ...]:
+    return (fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol)
+
+
+def _fsync_folder(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+_REMEDIES = {
+    errno.ENOSPC: "no space is left; free some or choose another workspace",
+    errno.EACCES: "not writable; check its owner and mode",
+    errno.EROFS: "read-only file system; choose another workspace",
+    errno.EBUSY: "the object store asks for fewer requests; wait, or use fewer workers, and run the same command again",
+}
+
+
+def _unless_mendable(_: Any, __: str, raised: tuple[type[BaseException], BaseException, Any]) -> None:
+    """What others remove or add meanwhile is no matter; a folder that may not be changed is."""
+    error = raised[1]
+    if isinstance(error, OSError) and error.errno in _REMEDIES:
+        raise error
+
+
+_NO_ANSWER = ("aiohttp.", "aiobotocore.", "botocore.")
+"""Modules of the errors that s3fs raises as they are, once it has tried for some seconds."""
+
+
+@contextlib.contextmanager
+def _explained(url: str) -> Iterator[None]:
+    """An operating system's or an object store's error that a user can mend, said in words."""
+    try:
+        yield
+    except OSError as error:
+        remedy = _REMEDIES.get(error.errno or 0)
+        if remedy is None and not f"{type(error).__module__}.".startswith(_NO_ANSWER):
+            raise
+        raise StorageError(f"{url}: {remedy or _unanswered(error)}") from error
+    except Exception as error:  # object stores have classes of their own; others go on as they are
+        if not f"{type(error).__module__}.".startswith(_NO_ANSWER):
+            raise
+        raise StorageError(f"{url}: {_unanswered(error)}") from error
+
+
+def _unanswered(error: Exception) -> str:
+    return f"the object store does not answer ({type(error).__name__}); check it, and run the same command again"

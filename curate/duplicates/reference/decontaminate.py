@@ -1,0 +1,63 @@
+"""`duplicates.decontaminate`: no image of an evaluation set, nor a near copy of one, gets into the training set."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import Field
+
+from curate.core.contracts import Filter, Table
+from curate.core.errors import CurateError
+from curate.duplicates.reference.match import KINDS
+
+
+class Decontaminate(Filter):
+    """Reject every image that `duplicates.match` has found in its reference set, or those that match closely enough.
+
+    Rejects: contaminated.
+    """
+
+    op: ClassVar[str] = "duplicates.decontaminate"
+    version: ClassVar[int] = 2
+
+    column: str = Field(
+        "contamination", pattern=r"^[a-z][a-z0-9_]*$", description="`column` of the `duplicates.match` to decide by."
+    )
+    kinds: Annotated[list[Literal["exact", "near", "semantic"]], Field(min_length=1)] = Field(
+        list(KINDS), description="Kinds of matches that count; an image may match in several ways."
+    )
+    near: float | None = Field(
+        None, ge=0, le=1, description="Least share of equal bits of a near match; null takes all that were found."
+    )
+    semantic: float | None = Field(
+        None, ge=-1, le=1, description="Least cosine of a semantic match; null takes all that were found."
+    )
+
+    def reads(self) -> tuple[str, ...]:
+        return tuple(f"{self.column}_{'kind' if kind == 'exact' else kind}" for kind in KINDS)
+
+    def keep(self, table: Table) -> pa.ChunkedArray:
+        """Raises CurateError for a threshold below what `duplicates.match` has looked for."""
+        hits = {"exact": pc.equal(table.column(f"{self.column}_kind"), "exact")}
+        for kind, least in (("near", self.near), ("semantic", self.semantic)):
+            similarity = table.column(f"{self.column}_{kind}")
+            hits[kind] = pc.is_valid(similarity)
+            if least is not None:
+                self._check_searched(kind, least, table.schema.field(f"{self.column}_{kind}"))
+                hits[kind] = pc.greater_equal(similarity, pa.scalar(least, pa.float32()))
+        found = pa.chunked_array([pa.repeat(False, table.num_rows)])
+        for kind in self.kinds:
+            found = pc.or_(found, pc.fill_null(hits[kind], False))
+        return pc.if_else(found, pa.scalar("contaminated"), pa.scalar(None, pa.string()))
+
+    def _check_searched(self, kind: str, least: float, field: pa.Field) -> None:
+        searched = (field.metadata or {}).get(b"least", b"-1").decode()
+        if searched != "none" and least >= float(searched) - 1e-6:
+            return
+        limit = "compared none" if searched == "none" else f"looked for {searched} and above only"
+        remedy = {"near": "raise its `max_distance`", "semantic": "name its `embedding` and raise its `eps`"}[kind]
+        raise CurateError(
+            f"{self.op}.{kind}: {least:g}, but its `duplicates.match` {limit}; {remedy}, or write null here"
+        )

@@ -1,0 +1,176 @@
+"""`duplicates.semantic`: images that mean the same to the encoder, found within the cells of a tree and across them.
+
+Unlike exact and perceptual sets these are not transitive: chains of slightly different images would eat whole
+clusters. Every dropped image has a kept one within eps, which it names, and no two kept ones lie within eps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pydantic import Field, PrivateAttr
+
+from curate.core.contracts import Artifact, Fit, Resources, Runtime, Table
+from curate.core.errors import CurateError, InputError
+from curate.core.group import Group, Part
+from curate.core.hashing import key_words
+from curate.core.stretches import SHARD, SHARDS, as_bytes, part_of, shard_index, shard_words, starts_of, store
+from curate.core.vectors import from_binary, same_encoder
+from curate.duplicates.semantic.kernels import unit_rows
+from curate.duplicates.semantic.sets import SemanticSets, semantic_sets
+from curate.kernels.embeddings import finite_rows, made_by, read_embeddings
+
+KIND, MEMBERS = "duplicate_sets", "members"
+KEEPER, SEMANTIC = 0, 3
+"""Kinds, as `duplicates.members` reads them (curate.duplicates.near.find)."""
+
+
+class SemanticDuplicates(Fit):
+    """Images whose embeddings lie within `eps` of a kept one's: cosine above 1 - eps.
+
+    Rows are compared within the cells of one level of a cluster tree (SemDeDup, Abbas et al. 2023), and with those of
+    neighbouring cells, so that a pair that a border has split is found; greedily, against kept rows only, in the order
+    of `keep`. The artifact: `members`, by stretch of shards: key, keeper, kind and similarity of each member of a set
+    of two or more, kind being keeper or semantic; and `summary`, counts. `duplicates.members` reads it.
+    """
+
+    op: ClassVar[str] = "duplicates.semantic"
+    version: ClassVar[int] = 2
+    kind: ClassVar[str] = KIND
+    ports: ClassVar[dict[str, str]] = {"tree": "cluster_tree"}
+
+    eps: float = Field(
+        0.05,
+        gt=0,
+        lt=1,
+        description="Pairs with a cosine above 1 - eps are duplicates; what suits depends on the encoder.",
+    )
+    keep: Literal["farthest", "closest", "random"] = Field(
+        "farthest",
+        description="Who comes first and so is kept: the farthest from its cell's centroid (hard examples, as "
+        "SemDeDup), the closest, or the lowest hash(seed, key).",
+    )
+    level: int | None = Field(
+        None,
+        ge=1,
+        description="Level of the tree whose clusters are the cells, 1 the finest; null takes the coarsest with at "
+        "most `cell_rows` rows in a mean cell, or the finest.",
+    )
+    cell_rows: int = Field(20_000, ge=1, description="Rows in a mean cell at most, where `level` is null.")
+    neighbours: int | None = Field(
+        2,
+        ge=0,
+        description="Neighbouring cells that a row is compared with, at most, of those where it may have duplicates; "
+        "null is all of these, 0 none, which is SemDeDup as published.",
+    )
+    embedding: str = Field("embedding", description="Column with the vectors; a column of `image.embed`.")
+    seed: int = Field(0, ge=0, description="Seed of `keep: random`.")
+    threads: Annotated[int, Runtime()] = Field(1, ge=1, description="Cores of one task.")
+
+    _tree: Artifact = PrivateAttr()
+    _clusters: list[int] = PrivateAttr()
+    """Of each level, finest first."""
+
+    def reads(self) -> tuple[str, ...]:
+        return (self.embedding,)
+
+    def resources(self) -> Resources:
+        return Resources(cpus=self.threads)
+
+    def setup(self, artifacts: Mapping[str, Artifact]) -> None:
+        """Raises CurateError for a level that the tree has not."""
+        self._tree = artifacts["tree"]
+        self._clusters = [level["clusters"] for level in self._tree["levels"]["levels"]]
+        count = len(self._clusters)
+        if self.level is not None and self.level > count:
+            raise CurateError(f"{self.op}.level: {self.level}, but its `tree` has {count} levels; write 1 to {count}")
+
+    def made(self, schema: pa.Schema) -> dict[str, str]:
+        return made_by(self.op, schema, self.embedding)
+
+    def load(self, table: Table) -> dict[str, NDArray[Any]]:
+        """`shard` (n,), `key` (n, 2) words, `vector` (n, d) halves. Raises InputError for what has no direction or
+        another size."""
+        told = self._tree["levels"]
+        made = {**told.get("encoder", {}), "dim": str(told["dim"])}
+        remedy = "compare with the encoder that the tree was fitted on"
+        same_encoder(self.op, table.schema.field(self.embedding), made, "tree", remedy)
+        vectors = read_embeddings(self.op, table, self.embedding, True)
+        finite = finite_rows(vectors)
+        if not finite.all():
+            first = table.column("key")[int(np.argmin(finite))].as_py()
+            raise InputError(
+                f"{self.op}.embedding: {int((~finite).sum())} rows of {self.embedding!r} are null, zero, NaN or "
+                f"infinite (first key {first}); reject them in the stage that writes the column"
+            )
+        halves = from_binary(table.column(self.embedding)).astype(np.float16)  # as stored
+        return {SHARD: shard_words(table), "key": key_words(table.column("key").to_pylist()), "vector": halves}
+
+    def fit(self, group: Group) -> Artifact:
+        rows = sum(group.rows)
+        level = self.level or self.level_for(rows)
+        if f"centroids_{level}" not in self._tree:
+            what = "leaves" if level == 1 else f"clusters of level {level}"
+            raise CurateError(
+                f"{self.op}.level: {level}, but the {what} of its `tree` were fitted by cells and lie in many files; "
+                f"write a level from {min(self._in_one_file(), default=1)} to {len(self._clusters)}"
+            )
+        centroids = unit_rows(self._tree[f"centroids_{level}"])
+        found = semantic_sets(group, np.nan_to_num(centroids), self.eps, self.keep, self.neighbours, self.seed)
+        sizes = np.unique(found.keeper, return_counts=True)[1] + 1
+        summary = {
+            "rows": rows,
+            "sets": len(sizes),
+            "largest_set": int(sizes.max(initial=0)),
+            "semantic_duplicates": len(found.row),
+            "eps": self.eps,
+            "level": level,
+            "cells": len(centroids),
+            **found.told,
+        }
+        store_members(group, found)
+        return {SHARDS: shard_index(group), "summary": summary}
+
+    def level_for(self, rows: int) -> int:
+        """The coarsest level whose mean cell has at most `cell_rows` of these rows, or the finest; of those levels
+        whose centroids lie in one file."""
+        there = self._in_one_file()
+        fitting = [level for level in there if rows <= self.cell_rows * self._clusters[level - 1]]
+        return max(fitting, default=min(there, default=1))
+
+    def _in_one_file(self) -> list[int]:
+        return [level for level in range(1, len(self._clusters) + 1) if f"centroids_{level}" in self._tree]
+
+
+def store_members(group: Group, found: SemanticSets) -> None:
+    """Each part of the group stores as `members` its rows that are in sets, sorted by `key` (n, 16 bytes), with
+    `keeper` (n, 16 bytes), `kind` (n,) and `similarity` (n,)."""
+    keepers = np.unique(found.keeper)
+    rows, keeper = np.concatenate([found.row, keepers]), np.concatenate([found.keeper, keepers])
+    wanted, starts = np.unique(rows), starts_of(group)
+    keys = as_bytes(np.concatenate(list(group.each(_keys_of, rows=wanted, starts=starts))))
+    members = {
+        "row": rows,
+        "key": keys[np.searchsorted(wanted, rows)],
+        "keeper": keys[np.searchsorted(wanted, keeper)],
+        "kind": np.where(rows == keeper, KEEPER, SEMANTIC).astype(np.int8),
+        "similarity": np.concatenate([found.similarity, np.ones(len(keepers), np.float32)]),
+    }
+    held = group.scatter("found", members)
+    store(held.partition("members-by-part", _to_parts, len(group.rows), starts=starts), MEMBERS)
+
+
+def _to_parts(part: Part, shared: Mapping[str, Any]) -> tuple[NDArray[np.int64], dict[str, NDArray[Any]]]:
+    arrays = {name: np.asarray(array) for name, array in part.arrays.items()}
+    return part_of(shared["starts"], arrays.pop("row")), arrays
+
+
+def _keys_of(part: Part, shared: Mapping[str, Any]) -> NDArray[np.uint64]:
+    """Key words of the wanted rows that the part holds."""
+    edges: Sequence[int] = shared["starts"][part.index : part.index + 2]
+    low, high = np.searchsorted(shared["rows"], edges)
+    return np.asarray(part.arrays["key"])[shared["rows"][low:high] - edges[0]]

@@ -1,0 +1,157 @@
+"""What WordNet knows of the words of tags: which are words at all, how common, and what each stands for."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from curate.text.phrases import normalised_all
+from curate.text.stopwords import STOP_WORDS
+from curate.text.wordnet import database as wordnet
+from curate.text.wordnet import synsets
+from curate.text.wordnet.senses import SUFFIXES
+
+Kind = Literal["noun", "action"]
+_PART = {"noun": "n", "action": "v"}
+_PARTS = ("", "n", "v")
+_LEAST_LETTERS = 3
+"""Shorter words make up anything; stop words (`of`, `in`) are the exception."""
+_FUNCTION_WORDS = "the of and in at on to for from with by my"
+"""WordNet does not have them: they are taken to be as common as its commonest."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    kind: Kind
+    synset: str
+
+
+@dataclass(frozen=True)
+class Lexicon:
+    nouns: Mapping[str, str]
+    """Form (normalised) -> synset, of single words and phrases."""
+    verbs: Mapping[str, str]
+    part: Mapping[str, str]
+    """Form -> n, v, or the empty string for an adjective or adverb: things first, `synsets.as_thing`."""
+    weights: Mapping[str, float]
+    """Single words and how common they are."""
+    lemmas_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Synset -> its lemmas, normalised, in WordNet's order."""
+
+    def knows(self, phrase: str) -> bool:
+        return phrase in self.part
+
+    def reading(self, phrase: str) -> Reading | None:
+        """What a word or phrase stands for as a whole; None if that is no noun and no verb, or an adjective first.
+        People tag things: of a noun and a verb it is what `synsets.as_thing` says."""
+        phrase = self._spelling(phrase)
+        part = self.part.get(phrase)
+        if part == "n":
+            return Reading("noun", self.nouns[phrase])
+        return Reading("action", self.verbs[phrase]) if part == "v" else None
+
+    def _spelling(self, phrase: str) -> str:
+        """`color` for `colour` and `colours`: the more frequent of two lemmas of a synset that are a letter apart.
+
+        WordNet's tagged texts are American: of how frequent the senses of the other spelling are they say little.
+        """
+        for base in self.lemmas_of.get(self.nouns.get(phrase, ""), ()):
+            if inflects(phrase, base, "noun"):
+                for lemma in self.lemmas_of[self.nouns[phrase]]:
+                    more = self.weights.get(lemma, 0) > self.weights.get(base, 0)
+                    if more and one_apart(base, lemma) and base in self.lemmas_of.get(self.nouns.get(lemma, ""), ()):
+                        return lemma
+        return phrase
+
+    def names(self, reading: Reading) -> list[str]:
+        """Lemmas of a synset that stand for it when they stand alone; its name (`form.n.03`) where there is none."""
+        of = self.nouns if reading.kind == "noun" else self.verbs
+        lemmas = [lemma for lemma in self.lemmas_of.get(reading.synset, ()) if of.get(lemma) == reading.synset]
+        return lemmas or [reading.synset]
+
+
+def inflects(form: str, lemma: str, kind: Kind) -> bool:
+    """Whether a form is a lemma, or one of its regular inflections."""
+    rules = SUFFIXES[_PART[kind]]
+    return form == lemma or any(form.endswith(old) and form[: -len(old)] + new == lemma for old, new in rules)
+
+
+def one_apart(a: str, b: str) -> bool:
+    """Whether one letter added, removed or replaced, or two neighbours swapped, makes b of a."""
+    if len(a) > len(b):
+        a, b = b, a
+    if a == b or len(b) - len(a) > 1:
+        return False
+    at = next((i for i, letter in enumerate(a) if letter != b[i]), len(a))
+    if len(a) < len(b):
+        return a[at:] == b[at + 1 :]
+    return a[at + 1 :] == b[at + 1 :] or (a[at : at + 2] == b[at : at + 2][::-1] and a[at + 2 :] == b[at + 2 :])
+
+
+def wordnet_lexicon() -> Lexicon:
+    """Of all of WordNet, names of places and people included. Raises InputError where it cannot be had."""
+    return _lexicon(wordnet.identity())
+
+
+@functools.lru_cache(maxsize=1)
+@wordnet.well_formed()
+def _lexicon(_: str) -> Lexicon:
+    table = synsets.table()
+    forms = table.column("form").to_pylist()
+    firsts = [_first_senses(forms, table.column(kind).combine_chunks()) for kind in ("noun", "verb")]
+    nouns, verbs = ({form: synset for form, (_, synset, *_) in first.items()} for first in firsts)
+    weights = {form: 0.3 for form in forms if form.isalpha() and len(form) > _LEAST_LETTERS}
+    for lemma, count in _lemma_counts().items():
+        if lemma.isalpha() and (len(lemma) >= _LEAST_LETTERS or lemma in STOP_WORDS):
+            weights[lemma] = 0.5 + count
+    part = dict(zip(forms, map(_PARTS.__getitem__, table.column("thing").to_pylist()), strict=True))
+    lemmas = dict(chain(_lemmas("noun"), _lemmas("verb")))
+    return Lexicon(nouns, verbs, part, weights | dict.fromkeys(_FUNCTION_WORDS.split(), 1e3), lemmas)
+
+
+def _first_senses(forms: list[str], column: pa.ListArray) -> dict[str, list[str]]:
+    """Form -> lexicographer file, synset, ... of its first sense, where it has one."""
+    there = np.flatnonzero(pc.list_value_length(column).to_numpy() > 0)
+    labels = [label.split(" ") for label in column.values.dictionary.to_pylist()]
+    codes = column.values.indices.to_numpy()[column.offsets.to_numpy()[there]]
+    return {forms[row]: labels[code] for row, code in zip(there.tolist(), codes.tolist(), strict=True)}
+
+
+def _lemma_counts() -> dict[str, int]:
+    """Lemma -> how often WordNet's tagged texts have it, in whatever sense."""
+    counts = {
+        line.partition(b" ")[0].decode(): 0
+        for part in ("noun", "verb", "adj", "adv")
+        for line in wordnet.read(f"index.{part}").splitlines()
+    }
+    for line in wordnet.read("cntlist.rev").splitlines():
+        key, _, count = line.split()
+        lemma = key.partition(b"%")[0].decode()
+        if lemma in counts:
+            counts[lemma] += int(count)
+    return counts
+
+
+def _lemmas(kind: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """(name, lemmas, normalised) of every synset of a part of speech, wndb(5WN)."""
+    places: dict[tuple[bytes, bytes], int] = {}
+    for line in wordnet.read(f"index.{kind}").splitlines():
+        fields = line.split()
+        places |= {(fields[0], offset): n + 1 for n, offset in enumerate(fields[-int(fields[2]) :])}
+    names, lemmas = [], []
+    for line in wordnet.read(f"data.{kind}").splitlines():
+        fields = line.partition(b"|")[0].split()
+        words = fields[4 : 4 + 2 * int(fields[3], 16) : 2]
+        first = words[0].lower()
+        names.append(f"{first.decode()}.{kind[0]}.{places[first, fields[0]]:02d}")
+        lemmas.append([word.decode() for word in words])
+    plain = iter(normalised_all([lemma for listed in lemmas for lemma in listed]))
+    for name, listed in zip(names, lemmas, strict=True):
+        yield name, tuple(dict.fromkeys(next(plain) for _ in listed))

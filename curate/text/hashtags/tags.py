@@ -1,0 +1,143 @@
+"""`text.tags`: the hashtags of a row, as people wrote them, from its caption and from fields of its metadata."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar
+
+import pyarrow as pa
+from pydantic import Field, field_validator
+
+from curate.core.contracts import Batch, Map
+from curate.core.items import texts_of
+from curate.text.language.language import plain_texts
+
+_META = "meta."
+_MARKS = "\u0300-\u036f\u0591-\u05c7\u0610-\u061a\u064b-\u0670\u0900-\u0963\u0981-\u0e4e\u0eb1-\u1dff\u20d0-\u20f0"
+_WORD = rf"[\w{_MARKS}\u200c\u200d]++"
+_HASHTAGS = re.compile(rf"(?<![\w&/#＃])(?:[#＃]++{_WORD}(?:-{_WORD})*+)++")
+_SIGNS = re.compile(r"[#＃]+")
+_BETWEEN = re.compile(r"[,;|\n\r\t]+")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]+")
+
+
+class Tags(Map):
+    """The tags of each row, in order, each once: `#tag` in a caption, and what fields of `meta` hold.
+
+    A field may be a list of tags or a string of them, between commas, semicolons or # signs. What is no tag is counted
+    and left out: `tags_too_long`, `tags_without_letters` (signs, emojis, numbers), `tags_too_many`. Counters also:
+    tags, rows_without_tags.
+    """
+
+    op: ClassVar[str] = "text.tags"
+    batch_rows: ClassVar[int] = 2048
+
+    fields: tuple[str, ...] = Field(
+        ("meta.keywords",),
+        description="Where tags are: fields of the pool's meta (`meta.keywords`, a dot leads into nested objects), or "
+        "columns of strings or of lists of strings.",
+    )
+    caption: str | None = Field(
+        "caption", description="Column in whose text #tags are looked for, before any cleaning; null for none."
+    )
+    longest: int = Field(100, ge=1, description="Characters above which a tag is left out.")
+    most: int = Field(200, ge=1, description="Tags of a row that are kept.")
+
+    @field_validator("fields")
+    @classmethod
+    def _no_field_is_empty(cls, fields: tuple[str, ...]) -> tuple[str, ...]:
+        if any(not name.removeprefix(_META) for name in fields):
+            raise ValueError("a field has no name; write meta.<field>, or a column's name")
+        return fields
+
+    def reads(self) -> tuple[str, ...]:
+        columns = ["meta" if name.startswith(_META) else name for name in self.fields]
+        return tuple(dict.fromkeys([*([self.caption] if self.caption else []), *columns]))
+
+    def schema(self) -> pa.Schema:
+        of = {"of": "hashtags of the row as they were written, without the sign"}
+        return pa.schema([pa.field("tags", pa.list_(pa.string()), metadata=of)])
+
+    def process(self, batch: Batch) -> dict[str, Any]:
+        self._check(batch.table)
+        columns = {name: batch.column(name) for name in self.reads()}
+        rows = []
+        for number in range(len(batch)):
+            row = {name: column[number] for name, column in columns.items()}
+            tags = self._kept(self._found(row), batch.counters)
+            batch.counters["rows_without_tags" if not tags else "tags"] += len(tags) or 1
+            rows.append(tags)
+        return {"tags": pa.array(rows, pa.list_(pa.string()))}
+
+    def _check(self, table: pa.Table) -> None:
+        """Raises CurateError for columns that hold no texts."""
+        if self.caption:
+            plain_texts(self.op, self.caption, table.column(self.caption), "caption")
+        for name in self.fields:
+            if not name.startswith(_META):
+                texts_of(self.op, table.column(name), name, "fields")
+
+    def _found(self, row: Mapping[str, Any]) -> Iterator[str]:
+        if self.caption and row[self.caption]:
+            yield from tags_of_text(row[self.caption])
+        wanted = [name for name in self.fields if name.startswith(_META)]
+        meta = _object(row["meta"]) if wanted else {}
+        for name in self.fields:
+            value = _field(meta, name.removeprefix(_META)) if name.startswith(_META) else row[name]
+            yield from tags_of_value(value)
+
+    def _kept(self, tags: Iterable[str], counters: Counter[str]) -> list[str]:
+        kept: dict[str, None] = {}
+        for tag in tags:
+            if len(tag) > self.longest:
+                counters["tags_too_long"] += 1
+            elif not any(map(str.isalpha, tag)):
+                counters["tags_without_letters"] += 1
+            elif len(kept) >= self.most and tag not in kept:
+                counters["tags_too_many"] += 1
+            else:
+                kept[tag] = None
+        return list(kept)
+
+
+def tags_of_text(text: str) -> list[str]:
+    """`#tag`s of a caption: after anything but a letter, `&` or `/` (C#, &#39;, page/#top), alone or in a chain (#a#b);
+    hyphens within stay."""
+    if "#" not in text and "＃" not in text:
+        return []
+    return [tag for chain in _HASHTAGS.findall(text) for tag in _SIGNS.split(chain) if tag]
+
+
+def without_tags(text: str) -> str:
+    """A caption without its #tags."""
+    return _HASHTAGS.sub(" ", text) if "#" in text or "＃" in text else text
+
+
+def tags_of_value(value: Any) -> Iterator[str]:
+    """Tags of a string, or of a list with strings in it; other values have none."""
+    for item in value if isinstance(value, list) else [value]:
+        if isinstance(item, str):
+            for part in _BETWEEN.split(item):
+                for tag in _SIGNS.split(part):
+                    if tag := _CONTROL.sub(" ", tag).strip():
+                        yield tag
+
+
+def _object(text: str | None) -> dict[str, Any]:
+    """A JSON object; empty where there is none."""
+    try:
+        value = json.loads(text) if text else {}
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _field(fields: Mapping[str, Any], path: str) -> Any:
+    if path in fields:
+        return fields[path]
+    head, dot, rest = path.partition(".")
+    inner = fields.get(head)
+    return _field(inner, rest) if dot and isinstance(inner, dict) else None

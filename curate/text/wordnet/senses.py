@@ -1,0 +1,170 @@
+"""WordNet's dict files (wndb(5WN), cntlist(5WN)) read into senses: which synsets a lemma stands for, in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from curate.text.wordnet.database import LEXNAMES
+
+PARTS = {"n": "noun", "v": "verb"}
+"""The parts of speech that concepts are made of, and their files."""
+_SENSE_TYPE = {"n": b"1", "v": b"2"}
+
+SUFFIXES = {
+    "n": (
+        ("s", ""),
+        ("ses", "s"),
+        ("ves", "f"),
+        ("xes", "x"),
+        ("zes", "z"),
+        ("ches", "ch"),
+        ("shes", "sh"),
+        ("men", "man"),
+        ("ies", "y"),
+    ),
+    "v": (
+        ("s", ""),
+        ("ies", "y"),
+        ("es", "e"),
+        ("es", ""),
+        ("ed", "e"),
+        ("ed", ""),
+        ("ing", "e"),
+        ("ing", ""),
+    ),
+}
+"""Endings of inflected forms and of their lemmas, morphy(7WN), in nltk's order."""
+_BY_LAST_LETTER = {
+    part: {letter: [rule for rule in rules if rule[0][-1] == letter] for letter in {old[-1] for old, _ in rules}}
+    for part, rules in SUFFIXES.items()
+}
+
+
+class Sense(NamedTuple):
+    synset: str
+    """The name nltk gives it: first lemma, part of speech, place among that lemma's senses (`ice_cream.n.01`)."""
+    lexname: str
+    """The lexicographer file it is in, such as noun.artifact."""
+    count: int
+    """How often the lemma has this sense in WordNet's tagged texts."""
+    small: bool
+    """Whether the lemma is spelt without capitals here."""
+    named: bool
+    """Whether it is somebody or something with a name: an instance of its hypernym, spelt with a capital."""
+
+
+@dataclass(frozen=True)
+class Senses:
+    """All lemmas of one part of speech."""
+
+    part: str
+    of: dict[str, tuple[Sense, ...]]
+    """Lemma (lower case, `_` between words) -> its senses, in WordNet's order."""
+    irregular: dict[str, list[str]]
+    """Irregular forms -> their lemmas."""
+
+    def lemmas_of(self, form: str) -> list[str]:
+        """Lemmas that a form may be of, itself first: what nltk's `_morphy` answers."""
+        if form in self.irregular:
+            found = self.irregular[form]
+        else:
+            rules = _BY_LAST_LETTER[self.part].get(form[-1:], ())
+            found = [form[: -len(old)] + new for old, new in rules if form.endswith(old)]
+        return [lemma for lemma in dict.fromkeys([form, *found]) if lemma in self.of]
+
+    def cut(self, form: str) -> bool:
+        """Whether a form is an irregular plural's possessive without its apostrophe: `womens`."""
+        plural = form[:-1]
+        if self.part != "n" or form[-1:] != "s" or plural[-1:] == "s":
+            return False
+        return plural in self.irregular or (plural.endswith("men") and f"{plural[:-3]}man" in self.of)
+
+    def forms(self) -> dict[str, list[str]]:
+        """Every form of a lemma, and its lemmas: what `lemmas_of` says, but for two things. `womens` (see `cut`) is a
+        form of `woman`; verbs get no -es that English would not spell (`spines` of spin, `capes` of cap)."""
+        made = {*self.of, *self.irregular}
+        for old, new in SUFFIXES[self.part]:
+            made |= {lemma[: len(lemma) - len(new)] + old for lemma in self.of if lemma.endswith(new)}
+        answers = {form: self.lemmas_of(form) for form in made}
+        answers |= {f"{form}s": lemmas for form, lemmas in answers.items() if self.cut(f"{form}s")}
+        if self.part == "v":
+            answers = {form: [lemma for lemma in told if not _misspelt(form, lemma)] for form, told in answers.items()}
+        return {form: lemmas for form, lemmas in answers.items() if lemmas}
+
+
+def _misspelt(form: str, lemma: str) -> bool:
+    return form == f"{lemma}es" and lemma[-1] not in "sxzho"
+
+
+class _Synset(NamedTuple):
+    words: list[bytes]
+    lex_ids: list[int]
+    lexname: int
+    instance: bool
+
+
+def senses(part: str, read: Callable[[str], bytes]) -> Senses:
+    """All senses of a part of speech ("n", "v"), from files that `read` gives by name."""
+    synsets = dict(_synsets(read(f"data.{PARTS[part]}")))
+    counts = _counts(read("cntlist.rev"), _SENSE_TYPE[part])
+    offsets = dict(_index(read(f"index.{PARTS[part]}")))
+    place = {(lemma, offset): n + 1 for lemma, listed in offsets.items() for n, offset in enumerate(listed)}
+    names = {}
+    for offset, synset in synsets.items():
+        first = synset.words[0].lower()
+        names[offset] = f"{first.decode()}.{part}.{place[first, offset]:02d}"
+    of = {}
+    for lemma, listed in offsets.items():
+        of[lemma.decode()] = tuple(_sense(lemma, names[offset], synsets[offset], counts) for offset in listed)
+    irregular = {}
+    for line in read(f"{PARTS[part]}.exc").decode().splitlines():
+        form, *lemmas = line.split()
+        irregular[form] = lemmas
+    return Senses(part, of, irregular)
+
+
+def other_counts(read: Callable[[str], bytes]) -> dict[str, int]:
+    """Lemma -> how often its most frequent sense as an adjective or adverb is tagged, where that is known."""
+    found: dict[str, int] = {}
+    for kind in (b"3", b"4", b"5"):
+        for (lemma, _, _), count in _counts(read("cntlist.rev"), kind).items():
+            found[lemma.decode()] = max(count, found.get(lemma.decode(), 0))
+    return found
+
+
+def _sense(lemma: bytes, name: str, synset: _Synset, counts: dict[tuple[bytes, int, int], int]) -> Sense:
+    same = [index for index, word in enumerate(synset.words) if word.lower() == lemma]
+    count = max(counts.get((lemma, synset.lexname, synset.lex_ids[index]), 0) for index in same)
+    small = any(synset.words[index] == lemma for index in same)
+    return Sense(name, LEXNAMES[synset.lexname], count, small, synset.instance and not small)
+
+
+def _synsets(data: bytes) -> list[tuple[bytes, _Synset]]:
+    found = []
+    for line in data.splitlines():
+        fields = line.partition(b"|")[0].split()
+        stop = 4 + 2 * int(fields[3], 16)
+        lex_ids = [int(value, 16) for value in fields[5:stop:2]]
+        found.append((fields[0], _Synset(fields[4:stop:2], lex_ids, int(fields[1]), b"@i" in fields[stop:])))
+    return found
+
+
+def _index(data: bytes) -> list[tuple[bytes, list[bytes]]]:
+    """Lemma -> offsets of its synsets, the last fields of a line."""
+    rows = [line.split() for line in data.splitlines()]
+    return [(fields[0], fields[-int(fields[2]) :]) for fields in rows]
+
+
+def _counts(data: bytes, kind: bytes) -> dict[tuple[bytes, int, int], int]:
+    """(lemma, lexicographer file, lex_id) -> how often it is tagged; satellites of several heads are added up."""
+    found: dict[tuple[bytes, int, int], int] = {}
+    for line in data.splitlines():
+        key, _, count = line.split()
+        lemma, _, sense = key.partition(b"%")
+        if sense.startswith(kind):
+            _, file, lex_id, _, _ = sense.split(b":")
+            place = lemma, int(file), int(lex_id)
+            found[place] = found.get(place, 0) + int(count)
+    return found

@@ -1,0 +1,217 @@
+"""The numbers of an index: where each sample's bytes lie, how large its picture is, what its draws are made of.
+
+Of a large dataset they lie in `$CURATE_CACHE/index` (or ~/.cache/curate/index), an array per column, which every
+process of a machine maps: they are in memory once, and only where they are looked at. Strings are not among them. A key
+is held as two words of 64 bits, and so is the name of a duplicate set.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from curate.core.errors import InputError, StorageError
+from curate.core.hashing import digest, hashed_words, key_words
+from curate.core.store.cache import cache_folder
+from distill.samples.cache import explained, locked, published, remove_older, used
+
+VERSION = 2
+"""Rises when the arrays would be others."""
+KEY, ITEM, SETS = "key", "item", "duplicate_set"
+_NUMBERS: dict[str, type[np.generic]] = {
+    "shard": np.int32, "row": np.int32, "copy": np.int32, "offset": np.int64, "size": np.int64,
+    "width": np.int32, "height": np.int32, ITEM: np.int32, "members": np.int64,
+}  # fmt: skip
+_IN_MEMORY = 1 << 20
+"""Samples; of fewer, each process holds its own arrays: at most 100 MB."""
+_META = "meta.json"
+_PIECES, _PIECE = 32, 1 << 20
+_LOG = logging.getLogger("distill")
+
+
+class Index:
+    """Arrays (n, …) by column; nulls of the table are -1."""
+
+    def __init__(self, arrays: Mapping[str, NDArray[Any]], fingerprint: str) -> None:
+        self._arrays, self.fingerprint = dict(arrays), fingerprint
+        self.words, self.sets = arrays[KEY], arrays[SETS]
+        """(n, 2) uint64: keys, and `hashed_words` of duplicate sets (of a sample without one, of its key)."""
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def has(self, name: str) -> bool:
+        return name in self._arrays and name not in (KEY, SETS)
+
+    def numbers(self, name: str) -> NDArray[Any]:
+        """(n,) int32 or int64."""
+        return self._arrays[name]
+
+
+@dataclass(frozen=True)
+class Table:
+    """What an Index is made of."""
+
+    place: str
+    """For people."""
+    origin: str
+    """What the dataset has in common with what it was before."""
+    digest: str
+    """Of what decides it."""
+    rows: int
+    names: list[str]
+    """Columns of integers, KEY, and SETS if there are duplicate sets."""
+    batches: Callable[[], Iterable[pa.RecordBatch]]
+    """All samples in order, of these columns; may be called again."""
+    fingerprint: Callable[[Index], str]
+    """Of the whole, given its arrays."""
+
+
+def made_index(table: Table) -> Index:
+    """Out of the cache, or made, and kept there if it is large. Raises InputError for a table that cannot be one."""
+    if table.rows <= _IN_MEMORY:
+        parts = list(_parts(table))
+        arrays = _completed({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
+        return Index(arrays, table.fingerprint(Index(arrays, "")))
+    folder = cache_folder("index") / f"{digest(table.origin)[:16]}-{table.digest}"
+    with locked(folder.parent):
+        found = _mapped(folder, table.rows)
+        if found is None:
+            with explained(folder):
+                _write(folder, table)
+                remove_older(folder)
+            found = _mapped(folder, table.rows)
+    if found is None:
+        raise StorageError(f"{folder}: does not stay as it is written; set CURATE_CACHE to a folder elsewhere")
+    return found
+
+
+def _parts(table: Table) -> Iterator[dict[str, NDArray[Any]]]:
+    """Arrays of one batch after another. At least one."""
+    last = 0
+    for batch in table.batches():
+        try:
+            part = _part(batch, table.names)
+        except (pa.ArrowException, ValueError, TypeError, NotImplementedError) as error:
+            raise InputError(f"{table.place}: {error}; write the dataset again with pack") from error
+        shards = part["shard"]
+        if len(shards) and (shards[0] < last or (np.diff(shards) < 0).any()):
+            raise InputError(f"{table.place}: not in the order of the tars; write the dataset again with pack")
+        last = shards[-1] if len(shards) else last
+        yield part
+
+
+def _part(batch: pa.RecordBatch, names: Sequence[str]) -> dict[str, NDArray[Any]]:
+    part = {name: _numbers(batch.column(name), name) for name in names if name not in (KEY, SETS)}
+    keys = batch.column(KEY).cast(pa.string()).to_pylist()
+    sets = batch.column(SETS).cast(pa.string()).to_pylist() if SETS in names else keys
+    part[KEY] = key_words(keys)
+    part[SETS] = hashed_words(SETS, (name or key for name, key in zip(sets, keys, strict=True)))
+    return part
+
+
+def _numbers(column: pa.Array, name: str) -> NDArray[Any]:
+    dtype = np.dtype(_NUMBERS.get(name, np.int64))
+    values = column.cast(pa.from_numpy_dtype(dtype))
+    return values.fill_null(0 if name == ITEM else -1).to_numpy(zero_copy_only=False)
+
+
+def _completed(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    return arrays if "copy" in arrays else arrays | {"copy": copies(arrays[KEY])}
+
+
+def copies(words: NDArray[np.uint64]) -> NDArray[np.int32]:
+    """How often each key (n, 2) came before."""
+    order = np.lexsort((words[:, 1], words[:, 0]))
+    ordered = words[order]
+    new = np.ones(len(order), dtype=bool)
+    new[1:] = (ordered[1:] != ordered[:-1]).any(1)
+    place = np.arange(len(order))
+    found = np.empty(len(order), dtype=np.int32)
+    found[order] = place - np.maximum.accumulate(np.where(new, place, 0))
+    return found
+
+
+# --- on disk ---
+
+
+def _write(folder: Path, table: Table) -> None:
+    """Written in order and never through a mapping: a full disk is then an error, not the end of the process."""
+    with published(folder) as aside:
+        _write_arrays(aside, _parts(table))
+        arrays = _arrays(aside)
+        if "copy" not in arrays:
+            _write_arrays(aside, [{"copy": copies(arrays[KEY])}])
+            arrays = _arrays(aside)
+        files = {path.name: _checked(path) for path in aside.iterdir()}
+        (aside / _META).write_text(json.dumps({"files": files, "fingerprint": table.fingerprint(Index(arrays, ""))}))
+
+
+def _checked(path: Path) -> list[int]:
+    """Bytes of a file, and a CRC-32 of them; of a large one, of 32 MiB spread over it, its ends among them."""
+    size, found = path.stat().st_size, 0
+    whole = size <= _PIECES * _PIECE
+    with path.open("rb", buffering=0) as file:
+        for start in range(0, size, _PIECE) if whole else np.linspace(0, size - _PIECE, _PIECES).astype(int).tolist():
+            file.seek(start)
+            found = zlib.crc32(file.read(_PIECE), found)
+    return [size, found]
+
+
+def _write_arrays(folder: Path, parts: Iterable[dict[str, NDArray[Any]]]) -> None:
+    """Raw numbers, NAME.DTYPE."""
+    files: dict[str, IO[bytes]] = {}
+    try:
+        for part in parts:
+            for name, values in part.items():
+                if name not in files:
+                    files[name] = (folder / f"{name}.{values.dtype.name}").open("wb")
+                files[name].write(np.ascontiguousarray(values).data)
+        for file in files.values():
+            file.flush()
+            os.fsync(file.fileno())
+    finally:
+        for file in files.values():
+            file.close()
+
+
+def _arrays(folder: Path) -> dict[str, NDArray[Any]]:
+    """Mapped, by column."""
+    found = {}
+    for path in folder.iterdir():
+        if path.name != _META:
+            name, _, dtype = path.name.rpartition(".")
+            values = np.memmap(path, dtype=dtype, mode="r").view(np.ndarray)
+            found[name] = values.reshape(-1, 2) if name in (KEY, SETS) else values
+    return found
+
+
+def _mapped(folder: Path, rows: int) -> Index | None:
+    """None where it is not there, or not as it was written; that is said, and the rest of it removed."""
+    if not folder.is_dir():
+        return None
+    try:
+        meta = json.loads((folder / _META).read_text())
+        wrong = [name for name, check in meta["files"].items() if _checked(folder / name) != check]
+        if wrong:
+            raise ValueError(f"{wrong[0]} is not as it was written")
+        arrays = _arrays(folder)
+        if {len(values) for values in arrays.values()} != {rows}:
+            raise ValueError(f"it is not of {rows} samples")
+        used(folder)
+        return Index(arrays, str(meta["fingerprint"]))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        _LOG.warning("%s: cannot be read (%s); it is made again", folder, error)
+        shutil.rmtree(folder, ignore_errors=True)
+        return None

@@ -1,0 +1,132 @@
+"""What a running training says of itself: a line of metrics.jsonl per `log_every` steps, a bar or lines for people."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from distill.training.run_folder import RunFolder
+
+_LINE_SECONDS = 15.0
+
+
+class Metrics:
+    """Averages over `every` steps. Losses are means over images, so a step counts by its images."""
+
+    def __init__(self, run: RunFolder, *, every: int, after_step: int, peak: float, tensorboard: bool) -> None:
+        """Lines beyond `after_step` (of a run that was cut off) are dropped: each step is reported once.
+
+        peak: FLOPs a second that all ranks' devices could do.
+        """
+        self._every, self._peak = every, peak
+        kept = []
+        if run.metrics.is_file():
+            lines = run.metrics.read_text("utf-8", errors="replace").splitlines(keepends=True)
+            kept = [line for line in lines if _step(line) <= after_step]
+        run.storage.publish_bytes(run.metrics.name, "".join(kept).encode())
+        self._file = run.metrics.open("a")
+        self._events = _events(run, after_step) if tensorboard else None
+        self._clear()
+
+    def _clear(self) -> None:
+        self._sums: Counter[str] = Counter()
+        self._steps = 0
+        self._since = time.monotonic()
+
+    def add(self, step: int, sums: dict[str, float], state: dict[str, Any], *, flush: bool = False) -> dict[str, Any]:
+        """sums over the global batch: images, tokens, places, flops, skipped, wait_seconds, loss and its parts, and per
+        step gradient_norm and expert_load; returns means so far."""
+        self._sums.update(sums)
+        self._steps += 1
+        images, seconds = self._sums["images"], max(time.monotonic() - self._since, 1e-9)
+        losses = [name for name in self._sums if name not in _COUNTS]
+        line = {
+            "step": step,
+            **{name: self._sums[name] / images if images else None for name in losses},
+            **{name: self._sums[name] / self._steps for name in _PER_STEP if name in self._sums},
+            **state,
+            "images": int(images),
+            "skipped": int(self._sums["skipped"]),
+            "fill": round(self._sums["tokens"] / max(self._sums["places"], 1), 4),
+            "images_per_second": round(images / seconds, 1),
+            "tokens_per_second": round(self._sums["tokens"] / seconds, 1),
+            "peak_share": round(self._sums["flops"] / seconds / self._peak, 4),
+            "wait_share": round(self._sums["wait_seconds"] / seconds, 4),
+        }
+        if flush or step % self._every == 0:
+            self._file.write(json.dumps(line) + "\n")
+            self._file.flush()
+            self._show(step, line)
+            self._clear()
+        return line
+
+    def _show(self, step: int, line: dict[str, Any]) -> None:
+        for name, value in line.items() if self._events is not None else ():
+            if name != "step" and isinstance(value, int | float):
+                self._events.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        self._file.close()
+        if self._events is not None:
+            self._events.close()
+
+
+_PER_STEP = ("gradient_norm", "expert_load")
+_COUNTS = {"images", "tokens", "places", "flops", "skipped", "wait_seconds", *_PER_STEP}
+
+
+def _events(run: RunFolder, after_step: int) -> Any:
+    """Event files for TensorBoard; its import takes a second, so only who asks for it pays."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(str(run.path / "tensorboard"), purge_step=after_step + 1)
+
+
+def _step(line: str) -> float:
+    """Of a line that is damaged: beyond all."""
+    try:
+        return float(json.loads(line)["step"])
+    except (ValueError, LookupError, TypeError):
+        return float("inf")
+
+
+class Bar:
+    """A bar with rate and time left on a terminal, a line every 15 seconds elsewhere; shown by the first rank only."""
+
+    def __init__(self, *, steps: int, done: int, console: Console, shown: bool) -> None:
+        self._steps, self._done, self._first, self._shown = steps, done, done, shown
+        self._console = console
+        self._start = self._last = time.monotonic()
+        self._progress = Progress(
+            TextColumn("train"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"),
+            TimeRemainingColumn(), console=console, disable=not (shown and console.is_terminal),
+        )  # fmt: skip
+        self._task = self._progress.add_task("train", total=steps, completed=done, note="")
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def advance(self, line: dict[str, Any]) -> None:
+        self._done += 1
+        loss = line.get("loss")
+        note = f"{line['images_per_second']:.0f} images/s {line['tokens_per_second']:.0f} tokens/s" + (
+            "" if loss is None else f"  loss {loss:.4f}"
+        )
+        self._progress.update(self._task, completed=self._done, note=note)
+        now = time.monotonic()
+        if self._shown and not self._console.is_terminal and now - self._last > _LINE_SECONDS:
+            left = (now - self._start) / (self._done - self._first) * (self._steps - self._done)
+            self._console.print(f"train: step {self._done}/{self._steps}, {note}, {left:.0f} s left", highlight=False)
+            self._last = now

@@ -1,0 +1,70 @@
+"""What the ablations' figures stand on besides the statistics: the judges, pools, and the table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench.ablations import cifar, judge
+from bench.ablations.folders import Curated
+from bench.ablations.runs import Ablation, Arm, Done, Scores
+from bench.ablations.table import table
+
+
+def test_rank_correlation_is_one_for_the_same_order_of_distances() -> None:
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(size=(60, 8)).astype(np.float32)
+    turned = vectors @ np.linalg.qr(rng.normal(size=(8, 8)))[0].astype(np.float32)
+    assert judge.rank_correlations(3 * turned, vectors, others=40) == pytest.approx(np.ones(60), abs=1e-2)
+    other = judge.rank_correlations(rng.normal(size=(60, 8)).astype(np.float32), vectors, others=40)
+    assert abs(other.mean()) < 0.15
+
+
+def test_probe_and_neighbours_tell_classes_apart_that_lie_apart() -> None:
+    rng = np.random.default_rng(1)
+    labels = np.arange(200) % 4
+    rows = (4 * np.eye(4)[labels] + 0.3 * rng.normal(size=(200, 4))).astype(np.float32)
+    bank, asked = (rows[:120], labels[:120]), (rows[120:], labels[120:])
+    assert judge.probe_right(*bank, *asked, 4).mean() == judge.knn_right(*bank, *asked, 4).mean() == 1.0
+    assert judge.knn_right(*bank, asked[0], (asked[1] + 1) % 4, 4).mean() == 0.0
+
+
+def _pictures(of_each: int) -> cifar.Pictures:
+    labels = np.repeat(np.arange(10), of_each)
+    names = [f"{number}.jpg" for number in range(len(labels))]
+    return cifar.Pictures([name.encode() for name in names], names, labels, [f"class {label}" for label in range(10)])
+
+
+def test_a_long_tail_falls_by_a_hundred_and_has_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cifar, "_encoded_anew", lambda data: data + b" anew")
+    pool = cifar.long_tail(_pictures(400), seed=3)
+    copies = np.array([name.startswith("copy/") for name in pool.names])
+    sizes = np.bincount(pool.labels[~copies], minlength=10)[cifar.tail_order(10, 3)]
+    assert sizes[0] == 400 and sizes[-1] == 4 and (np.diff(sizes) < 0).all()
+    assert copies.sum() == int(cifar.COPIES * (~copies).sum())
+    names = dict(zip(pool.names, pool.labels, strict=True))
+    assert len(names) == len(pool) and all(names[name] == names[name[5:]] for name in names if name.startswith("copy/"))
+    assert (cifar.tail_order(10, 3) != cifar.tail_order(10, 4)).any()
+
+
+def _done(arm: str, seed: int, right: float) -> Done:
+    scores = np.full(50, right, np.float32)
+    told = {"cpu_seconds": {"train": 100.0, "judge": 20.0 + 300.0 * (arm == "slow")}, "images": 1000}
+    return Done(arm, seed, {"kNN": scores, "kNN, rare": np.where(np.arange(50) < 5, scores, np.nan)}, told)
+
+
+def test_table_says_direction_interval_and_time() -> None:
+    def judge_none(folder: Path, arm: Arm, seed: int) -> Scores:
+        return {}
+
+    arms = tuple(Arm(name, (), lambda seed: Curated("", 0.0)) for name in ("plain", "slow"))
+    ablation = Ablation("toy", "which", "none", arms, (("slow", "plain"),), judge_none, {"slow": "higher"}, "a paper")
+    done = [_done("plain", seed, 0.5) for seed in range(3)] + [
+        _done("slow", seed, 0.4 + seed / 100) for seed in range(3)
+    ]
+    text = table(ablation, done)
+    rows = [row for row in text.splitlines() if row.startswith("| kNN")]
+    assert len(rows) == 2 and all("| -9.00 | -11.48 … -6.52 | -9.00 … -9.00 | higher | lower |" in row for row in rows)
+    assert "plain 2.0, slow 7.0 (over the limit of 6)" in text

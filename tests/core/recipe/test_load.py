@@ -1,0 +1,264 @@
+"""Recipes: whatever is wrong in one is a line that names the file, the line, what was found and what to do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from curate.core.errors import CurateError, RecipeError
+from curate.core.recipe import load as recipe
+from curate.core.recipe import registry
+
+TOYS = "tests.engine.toys"
+GOOD = f"""\
+description: what it is for
+vars:
+  dark: 3.0
+  seed: 1
+workspace: ${{seed}}-place
+stages:
+  pool:
+    op: {TOYS}:Numbers
+    namespace: toys
+  bright:
+    op: {TOYS}:Shifted
+    from: pool
+    shift: ${{dark}}
+  total:
+    op: {TOYS}:Total
+    from: bright
+  brighter:
+    op: {TOYS}:Brighter
+    from: [bright]
+    total: total
+"""
+ROOT = Path(__file__).parents[3]
+
+
+def refuses(text: str, message: str, *overrides: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        recipe.parse(text, overrides, file="r.yaml")
+    assert str(caught.value) == message
+
+
+def changed(old: str, new: str) -> str:
+    assert GOOD.count(old) == 1
+    return GOOD.replace(old, new)
+
+
+def test_a_good_recipe() -> None:
+    pipeline = recipe.parse(GOOD)
+    assert list(pipeline.nodes) == ["pool", "bright", "total", "brighter"]
+    assert pipeline.nodes["bright"].stage.shift == 3.0  # type: ignore[attr-defined]
+    assert pipeline.nodes["brighter"].ports == {"total": "total"}
+    assert pipeline.nodes["brighter"].place == "recipe:17"
+    assert pipeline.source["workspace"] == "1-place"
+
+
+def test_set_changes_variables_and_parameters() -> None:
+    pipeline = recipe.parse(GOOD, ["dark=7", "total.reads_column=key", "bright.threads=1"])
+    assert pipeline.nodes["bright"].stage.shift == 7.0  # type: ignore[attr-defined]
+    assert pipeline.nodes["total"].stage.reads_column == "key"  # type: ignore[attr-defined]
+
+
+def test_the_same_dag_in_python_has_the_same_parameters() -> None:
+    from tests.engine.toys import Shifted
+
+    assert recipe.parse(GOOD).nodes["bright"].stage == Shifted(shift=3.0)
+
+
+def test_an_unknown_op() -> None:
+    text = changed(f"op: {TOYS}:Numbers", "op: import.foldr")
+    refuses(text, "r.yaml:8: pool.op: 'import.foldr' is no known stage; did you mean 'import.folder'?")
+    text = changed(f"op: {TOYS}:Numbers", "op: zzzzzz")
+    refuses(text, "r.yaml:8: pool.op: 'zzzzzz' is no known stage; `curate ops` lists them")
+
+
+def test_an_op_of_ones_own_that_is_not_there() -> None:
+    message = "cannot be imported (No module named 'nowhere'); check the name or install its package"
+    refuses(changed(f"{TOYS}:Numbers", "nowhere:Stage"), f"r.yaml:8: pool.op: 'nowhere:Stage' {message}")
+    message = "is not a Stage; give a class derived from curate.core.contracts.Stage"
+    refuses(changed(f"{TOYS}:Numbers", "pathlib:Path"), f"r.yaml:8: pool.op: 'pathlib:Path' {message}")
+
+
+def test_a_misspelt_parameter() -> None:
+    message = f"bright.shft: no parameter of {TOYS}:Shifted; did you mean 'shift'?"
+    refuses(changed("shift: ${dark}", "shft: 1"), f"r.yaml:13: {message}")
+    message = f"bright.zz: no parameter of {TOYS}:Shifted; it has column, threads, shift"
+    refuses(changed("shift: ${dark}", "zz: 1"), f"r.yaml:13: {message}")
+    message = f"brighter.totl: no parameter of {TOYS}:Brighter; did you mean 'total'?"
+    refuses(changed("total: total", "totl: total"), f"r.yaml:20: {message}")
+
+
+def test_a_wrong_type() -> None:
+    message = "bright.shift: 'very': input should be a valid number, unable to parse string as a number"
+    refuses(changed("shift: ${dark}", "shift: very"), f"r.yaml:13: {message}")
+    refuses(
+        changed("total: total", "total: 3"),
+        "r.yaml:20: brighter.total: 3 is no stage's name; give the name of the stage that makes it",
+    )
+
+
+def test_a_missing_parameter() -> None:
+    message = f"missing, and {TOYS}:Numbers cannot do without it; `curate ops {TOYS}:Numbers` describes it"
+    refuses(changed("    namespace: toys\n", ""), f"r.yaml:7: pool.namespace: {message}")
+
+
+def test_a_missing_input_a_cycle_and_a_wrong_port() -> None:
+    message = "brighter: input 'brigt' is no stage of this pipeline; did you mean 'bright'?"
+    refuses(changed("from: [bright]", "from: [brigt]"), f"r.yaml:17: {message}")
+    text = changed("from: pool", "from: brighter")
+    with pytest.raises(RecipeError, match=r"^r.yaml:\d+: \w+: cycle .*; a stage cannot be its own input$"):
+        recipe.parse(text, file="r.yaml")
+    message = "brighter: total: 'bright' (toy.shifted) makes no toy_total; name a stage that does"
+    refuses(changed("total: total", "total: bright"), f"r.yaml:17: {message}")
+
+
+def test_an_unknown_column() -> None:
+    text = changed("from: [bright]", "from: [pool]")
+    message = "brighter: column 'brightness' is missing upstream; add 'bright' to `from`"
+    refuses(text, f"r.yaml:17: {message}")
+
+
+def test_a_key_given_twice() -> None:
+    refuses(
+        changed("    from: pool\n", "    from: pool\n    op: x\n"),
+        "r.yaml:13: stages.bright.op is given twice (first in line 11)",
+    )
+    refuses(GOOD + "stages: {}\n", "r.yaml:21: stages is given twice (first in line 6)")
+
+
+def test_a_set_of_an_unknown_name() -> None:
+    refuses(GOOD, "--set drk: no such variable or stage; did you mean 'dark'?", "drk=1")
+    refuses(
+        GOOD,
+        "--set qqqq: no such variable or stage; r.yaml has dark, seed, pool.…, bright.…, total.…, brighter.…",
+        "qqqq=1",
+    )
+    refuses(GOOD, "--set: expected name=value or stage.parameter=value", "dark")
+    refuses(
+        GOOD, "--set dark: the value is not YAML (expected ',' or ']', but got '<stream end>'); quote it", "dark=[1"
+    )
+    refuses(GOOD, f"r.yaml:10: bright.shft: no parameter of {TOYS}:Shifted; did you mean 'shift'?", "bright.shft=1")
+
+
+def test_a_variable_that_is_not_there() -> None:
+    refuses(
+        changed("${dark}", "${drak}"),
+        "r.yaml:13: bright.shift: Interpolation key 'drak' not found; define it under `vars`",
+    )
+    refuses(
+        changed("seed: 1", "seed: ${none}"),
+        "r.yaml:4: seed: Interpolation key 'none' not found; define it under `vars`",
+    )
+
+
+def test_what_is_no_recipe() -> None:
+    refuses("", "r.yaml: a recipe needs `stages:` with at least one named stage")
+    refuses("- a\n- b", "r.yaml: a recipe needs `stages:` with at least one named stage")
+    refuses("stages: {}", "r.yaml: a recipe needs `stages:` with at least one named stage")
+    refuses(
+        "vars: 3\nstages: {a: {op: x}}",
+        "r.yaml: vars: expected a mapping, found int; write `name: value` lines below it",
+    )
+    refuses(
+        "a: 1\nstages: {a: {op: x}}", "r.yaml:1: a: no part of a recipe; it has vars, workspace, stages, description"
+    )
+    refuses("stages:\n  a: 3", "r.yaml:2: a: a stage needs `op:`; `curate ops` lists them")
+    refuses("stages:\n  a.b: {op: x}", "r.yaml:2: a.b: a stage's name has no dot; rename it")
+    refuses(changed("from: pool", "from: 3"), "r.yaml:12: bright.from: 3 is no stage name or list of names")
+    with pytest.raises(RecipeError, match=r"^r.yaml:3: not YAML \(.*\); mend the line$"):
+        recipe.parse("stages:\n  a: {op: x\nb: ]", file="r.yaml")
+
+
+def test_values_that_do_not_fit_their_type() -> None:
+    refuses(changed("seed: 1", "seed: 2024-99-99"), "r.yaml: not YAML (a value does not fit its type); mend the line")
+    refuses(GOOD, "--set dark: the value is not YAML (a value does not fit its type); quote it", "dark=!!int sk-123")
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(
+        RecipeError, match=r"none.yaml: cannot be read \(.*No such file.*\); give a recipe's YAML file$"
+    ):
+        recipe.load(tmp_path / "none.yaml")
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(RecipeError, match=r"cannot be read \(.*codec can't decode.*\); give a recipe's YAML file$"):
+        recipe.load(tmp_path / "binary.yaml")
+    (tmp_path / "good.yaml").write_text(GOOD)
+    assert len(recipe.load(tmp_path / "good.yaml", ["seed=2"]).nodes) == 4
+
+
+def refusal(text: str, *overrides: str) -> str | None:
+    try:
+        recipe.parse(text, overrides, file="r.yaml")
+    except CurateError as error:
+        return str(error)
+    return None
+
+
+@given(st.data())
+def test_whatever_is_wrong_is_one_line(data: st.DataObject) -> None:
+    """Lines of a good recipe, dropped, doubled and swapped: it is read, or refused in one line."""
+    lines = GOOD.splitlines()
+    for _ in range(data.draw(st.integers(1, 3))):
+        i, j = (data.draw(st.integers(0, len(lines) - 1)) for _ in range(2))
+        what = data.draw(st.sampled_from(["drop", "double", "swap", "cut", "indent"]))
+        if what == "drop" and len(lines) > 1:
+            del lines[i]
+        elif what == "double":
+            lines.insert(j, lines[i])
+        elif what == "swap":
+            lines[i], lines[j] = lines[j], lines[i]
+        elif what == "cut":
+            lines[i] = lines[i][: data.draw(st.integers(0, len(lines[i])))]
+        else:
+            lines[i] = "  " + lines[i]
+    said = refusal("\n".join(lines))
+    assert said is None or (said.startswith(("r.yaml:", "pipeline:")) and "\n" not in said)
+
+
+# --- the schema for editors -------------------------------------------------------------------------------------------
+
+
+def recipes() -> list[Path]:
+    return [p for p in sorted((ROOT / "pipelines").glob("*.yaml")) if "stages" in yaml.safe_load(p.read_text())]
+
+
+@pytest.fixture(scope="module")
+def validator() -> Any:
+    jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed (it comes with moto)")
+    schema = json.loads(json.dumps(recipe.json_schema()))
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+
+@pytest.mark.parametrize("path", recipes(), ids=lambda path: path.name)
+def test_the_schema_accepts_our_recipes(validator: Any, path: Path) -> None:
+    assert [error.message for error in validator.iter_errors(yaml.safe_load(path.read_text()))] == []
+
+
+def test_the_schema_refuses_what_the_recipe_refuses(validator: Any) -> None:
+    good = {"stages": {"pool": {"op": "import.folder", "namespace": "n", "path": "p"}}}
+    assert validator.is_valid(good)
+    assert validator.is_valid({"vars": {"x": 1}, "stages": {"pool": good["stages"]["pool"] | {"path": "${x}"}}})
+    for wrong in ({"op": "import.foldr"}, {"pth": "p"}, {"path": 3}, {"namespace": None}):
+        assert not validator.is_valid({"stages": {"pool": good["stages"]["pool"] | wrong}})
+    assert not validator.is_valid({"stages": {}}) and not validator.is_valid({})
+    assert not validator.is_valid(good | {"stags": {}})
+
+
+def test_the_schema_accepts_a_stage_of_ones_own(validator: Any) -> None:
+    assert [error.message for error in validator.iter_errors(yaml.safe_load(GOOD))] == []
+    for wrong in ({"op": "toys"}, {"op": ":Stage"}, {"op": "toys:Stage", "from": 3}):
+        assert not validator.is_valid({"stages": {"mine": wrong}})
+
+
+def test_every_registered_op_resolves() -> None:
+    for op in registry.names():
+        assert registry.resolve(op).op == op

@@ -1,0 +1,125 @@
+import math
+
+import pytest
+import torch
+from pydantic import ValidationError
+from torch.nn.functional import normalize
+
+from distill.models.text import MAX_SCALE, limit_scale, scale_at
+from distill.objectives.contrastive import contrastive_loss, same, sigmoid_loss, softmax_loss
+from distill.recipe import ContrastiveRecipe
+
+torch.manual_seed(0)
+N, D = 6, 8
+IMAGES, TEXTS = torch.randn(N, D, dtype=torch.float64), torch.randn(N, D, dtype=torch.float64)
+SCALE, BIAS = torch.tensor(math.log(5.0), dtype=torch.float64), torch.tensor(-2.0, dtype=torch.float64)
+APART = torch.arange(N)[:, None]
+NONE = torch.zeros(N, N, dtype=torch.bool)
+
+
+def cosines() -> torch.Tensor:
+    return normalize(IMAGES, dim=-1) @ normalize(TEXTS, dim=-1).T
+
+
+def test_softmax_by_hand():
+    total = 0.0
+    logits = 5.0 * cosines()
+    for i in range(N):
+        total += math.log(sum(math.exp(logits[i, j]) for j in range(N))) - logits[i, i]
+        total += math.log(sum(math.exp(logits[j, i]) for j in range(N))) - logits[i, i]
+    loss = contrastive_loss(IMAGES, TEXTS, SCALE, None, ContrastiveRecipe(), APART)
+    assert loss.item() == pytest.approx(float(total) / (2 * N), abs=1e-12)
+
+
+def test_sigmoid_by_hand():
+    logits = 5.0 * cosines() - 2.0
+    total = sum(math.log1p(math.exp(-logits[i, j] * (1 if i == j else -1))) for i in range(N) for j in range(N))
+    loss = contrastive_loss(IMAGES, TEXTS, SCALE, BIAS, ContrastiveRecipe(loss="sigmoid"), APART)
+    assert loss.item() == pytest.approx(total / N, abs=1e-12)
+
+
+def test_smoothing_is_torchs_where_nothing_is_left_out():
+    logits = 5.0 * cosines()
+    answer = torch.arange(N)
+    expected = sum(torch.nn.functional.cross_entropy(x, answer, label_smoothing=0.2) for x in (logits, logits.T)) / 2
+    assert softmax_loss(logits, NONE, 0.2).item() == pytest.approx(expected.item(), abs=1e-12)
+
+
+@pytest.mark.parametrize(("loss", "smoothing"), [("softmax", 0.0), ("softmax", 0.1), ("sigmoid", 0.0)])
+def test_samples_that_say_or_show_the_same_are_no_negatives(loss, smoothing):
+    recipe = ContrastiveRecipe(loss=loss, smoothing=smoothing)
+    groups = torch.tensor([[0, 7], [0, -1], [1, -1], [2, 7], [3, -1], [4, -1]])
+    images = IMAGES.clone().requires_grad_()
+    texts = TEXTS.clone().requires_grad_()
+    contrastive_loss(images, texts, SCALE, BIAS, recipe, groups).backward()
+
+    def gradient_of(i: int, j: int) -> torch.Tensor:
+        """Of picture i when text j moves."""
+        moved = TEXTS.clone()
+        moved[j] += torch.randn(D, dtype=torch.float64)
+        other = IMAGES.clone().requires_grad_()
+        return torch.autograd.grad(contrastive_loss(other, moved, SCALE, BIAS, recipe, groups), other)[0][i]
+
+    assert torch.isfinite(images.grad).all() and torch.isfinite(texts.grad).all()
+    if loss == "sigmoid":  # rows are independent: a pair that is left out cannot be seen at all
+        assert torch.equal(gradient_of(0, 1), images.grad[0]) and torch.equal(gradient_of(0, 3), images.grad[0])
+        assert not torch.equal(gradient_of(0, 2), images.grad[0])
+    elif not smoothing:
+        whole = contrastive_loss(IMAGES, TEXTS, SCALE, BIAS, recipe, APART)
+        assert contrastive_loss(IMAGES, TEXTS, SCALE, BIAS, recipe, groups) < whole
+
+
+def test_who_is_the_same():
+    alike = same(torch.tensor([[0, 5], [0, 6], [-1, 5], [-1, -1], [-1, -1]]))
+    assert alike.nonzero().tolist() == [[0, 1], [0, 2], [1, 0], [2, 0]]
+
+
+def test_perfect_pairs_lose_little():
+    assert softmax_loss(100.0 * torch.eye(N, dtype=torch.float64), NONE) < 1e-30
+
+
+@pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
+def test_a_scale_at_its_bound_can_come_down(loss):
+    """Texts that have nothing to do with pictures: similarities want to count less."""
+    scale = torch.nn.Parameter(torch.tensor(math.log(MAX_SCALE) + 3.0, dtype=torch.float64))  # an update too far
+    limit_scale(scale.detach())
+    for _ in range(2):
+        before = scale.item()
+        assert before <= math.log(MAX_SCALE)
+        scale.grad = None
+        contrastive_loss(IMAGES, TEXTS, scale, BIAS, ContrastiveRecipe(loss=loss), APART).backward()
+        scale.data -= 0.01 * scale.grad
+        assert scale.item() < before
+    assert scale_at(1e-3).item() == pytest.approx(math.log(MAX_SCALE))
+
+
+def test_smoothing_of_the_sigmoid_is_refused():
+    with pytest.raises(ValidationError, match=r"smoothing 0\.1 is of softmax, and loss is sigmoid; leave one"):
+        ContrastiveRecipe(loss="sigmoid", smoothing=0.1)
+
+
+@pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("count", [0, 1])
+def test_few_pairs_are_no_error(loss, count):
+    images = IMAGES[:count].clone().requires_grad_()
+    value = contrastive_loss(images, TEXTS[:count], SCALE, BIAS, ContrastiveRecipe(loss=loss), APART[:count])
+    value.backward()
+    assert torch.isfinite(value) and torch.isfinite(images.grad).all()
+
+
+@pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
+def test_the_gradient_is_the_slope(loss):
+    recipe = ContrastiveRecipe(loss=loss, smoothing=0.1 if loss == "softmax" else 0.0)
+    groups = torch.tensor([[0], [0], [1], [2], [3], [4]])
+    images, direction = IMAGES.clone().requires_grad_(), torch.randn(N, D, dtype=torch.float64)
+    contrastive_loss(images, TEXTS, SCALE, BIAS, recipe, groups).backward()
+    step = 1e-6 * direction
+    there, back = (contrastive_loss(IMAGES + sign * step, TEXTS, SCALE, BIAS, recipe, groups) for sign in (1, -1))
+    assert ((there - back) / 2e-6).item() == pytest.approx((images.grad * direction).sum().item(), rel=1e-6)
+
+
+def test_sigmoid_left_out_pairs_add_nothing():
+    alike = torch.zeros(2, 2, dtype=torch.bool)
+    alike[0, 1] = True
+    logits = torch.zeros(2, 2, dtype=torch.float64)
+    assert sigmoid_loss(logits, alike).item() == pytest.approx(3 * math.log(2) / 2)

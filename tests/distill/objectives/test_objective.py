@@ -1,0 +1,177 @@
+"""Terms of a share, against what the recipe says; the teacher is a tiny random DINOv3 on the student's own pixels."""
+
+import pytest
+import torch
+from torch import nn
+
+from distill.models.vit import VitOutput
+from distill.objectives.objective import CONTRASTIVE, pair_names, part_names, relational, student_terms
+from distill.objectives.relations import arkd, rkd
+from distill.recipe import parse_recipe
+from distill.samples.batches.loader import collate
+from distill.samples.sources.dataset import open_dataset
+from distill.teachers import Standard, Standards, Target
+from distill.training.parallel import World
+from distill.workbench import Workbench
+from tests.distill.conftest import recipe_values
+
+DINO = "timm:vit_small_patch16_dinov3?depth=1&embed_dim=16&num_heads=2&patch_size=8&img_size=32&random=7"
+ALONE = World(0, 1, torch.device("cpu"))
+
+
+def values_of(folder, **teacher):
+    values = recipe_values(str(folder), "/none")
+    values["student"]["registers"] = 4
+    values["train"] |= {"precision": "float64"}
+    values["teachers"] = [{"encoder": DINO, "name": "dino", "pictures": "student", **teacher}]
+    return values
+
+
+@pytest.fixture(scope="module")
+def stage(folder):
+    """A workbench, its student, standards, and ten pictures with the teacher's targets."""
+    bench = Workbench.of(parse_recipe(values_of(folder), "test"), open_dataset(str(folder)), ALONE)
+    pictures = [bench.pictures.get(row) for row in range(10)]
+    student = bench.new_student()
+    for item in student.parameters():
+        nn.init.normal_(item, std=0.2)
+    return bench, student, bench.standards(), pictures
+
+
+def terms_of(stage, pictures=None, **teacher):
+    bench, student, standards, every = stage
+    batch = collate(every if pictures is None else pictures)
+    recipe = parse_recipe(values_of("/none", **teacher), "test")
+    return student_terms(student, batch, bench.teachers.targets(batch), standards, recipe)
+
+
+def test_the_total_is_the_weighted_sum_of_its_parts(stage):
+    terms = terms_of(
+        stage, summary={"weight": 2.0, "loss": "cosine"}, patches={"weight": 0.5}, registers={"weight": 3.0}
+    )
+    weights = {"dino/summary": 2.0, "dino/patches": 0.5, "dino/registers": 3.0}
+    assert list(terms.parts) == list(weights)
+    expected = sum(weights[name] * part.item() for name, part in terms.parts.items())
+    assert terms.additive.item() == pytest.approx(expected, rel=1e-12)
+    assert terms.additive.requires_grad
+    assert not any(part.requires_grad for part in terms.parts.values())
+    assert terms.pairs == {}
+
+
+def test_terms_add_up_over_shares(stage):
+    whole, parts = terms_of(stage), [terms_of(stage, stage[3][:3]), terms_of(stage, stage[3][3:])]
+    assert whole.additive.item() == pytest.approx(sum(part.additive.item() for part in parts), rel=1e-10)
+    for name in whole.parts:
+        assert whole.parts[name].item() == pytest.approx(sum(part.parts[name].item() for part in parts), rel=1e-10)
+
+
+def test_losses_by_hand(stage):
+    """Per image: the mean over its tokens, over channels and over registers; then the sum over images."""
+    bench, student, standards, pictures = stage
+    batch = collate(pictures)
+    output = student(torch.from_numpy(batch.patches), batch.grids)
+    wanted = standards[0](bench.teachers.targets(batch)[0].to(torch.device("cpu"), torch.float64))
+    said = student.heads[0]
+    lengths = [rows * columns for rows, columns in batch.grids]
+    squared = (said.patches(output.patches) - wanted.patches).square().split(lengths)
+    parts = terms_of(stage).parts
+    assert parts["dino/patches"].item() == pytest.approx(sum(part.mean().item() for part in squared), rel=1e-10)
+    squared = (said.registers(output.registers) - wanted.registers).square()
+    assert parts["dino/registers"].item() == pytest.approx(squared.mean((1, 2)).sum().item(), rel=1e-10)
+    cosine = torch.cosine_similarity(said.summary(output.summary), wanted.summary)
+    assert parts["dino/summary"].item() == pytest.approx((1 - cosine).sum().item(), rel=1e-10)
+    summed = terms_of(stage, patches={"error": "sum"}).parts["dino/patches"]
+    assert summed.item() == pytest.approx(16 * parts["dino/patches"].item(), rel=1e-10)
+
+
+def test_what_has_no_weight_is_not_computed(stage):
+    terms = terms_of(stage, patches={"weight": 0}, registers={"weight": 0})
+    assert list(terms.parts) == ["dino/summary"]
+
+
+@pytest.mark.parametrize("teacher", [{}, {"patches": {"weight": 0}}, {"relations": {"kind": "arkd"}}])
+def test_names_are_known_before(stage, teacher):
+    terms = terms_of(stage, **teacher)
+    recipe = parse_recipe(values_of("/none", **teacher), "test")
+    assert part_names(recipe, stage[2]) == list(terms.parts)
+    assert pair_names(recipe) == list(terms.pairs)
+
+
+@pytest.mark.parametrize(("kind", "loss"), [("arkd", arkd), ("rkd", rkd)])
+def test_relations_are_of_the_standardised_summaries(stage, kind, loss):
+    relations = {"relations": {"kind": kind, "weight": 3.0}}
+    terms = terms_of(stage, **relations)
+    recipe = parse_recipe(values_of("/none", **relations), "test")
+    own, wanted = terms.pairs["dino"]
+    assert own.requires_grad and not wanted.requires_grad
+    total, parts = relational(recipe, terms.pairs)
+    assert parts["dino/relations"].item() == pytest.approx(loss(own, wanted).item())
+    assert total.item() == pytest.approx(3.0 * parts["dino/relations"].item())
+    total.backward()
+    assert relational(parse_recipe(values_of("/none"), "test"), {})[0] == 0
+
+
+class Head(nn.Module):
+    """Has learned the teacher's patches."""
+
+    def __init__(self, patches):
+        super().__init__()
+        self.known = nn.Parameter(patches)
+
+    def patches(self, x):
+        return self.known
+
+    def summary(self, x):
+        raise AssertionError("the pooler makes the summary")
+
+
+def test_a_pooler_makes_the_summary_of_raw_patches(stage):
+    """It is given patches out of PHI-S space, so what has learned them all has learned the summary, too."""
+    batch = collate(stage[3])
+    lengths = [rows * columns for rows, columns in batch.grids]
+    raw = torch.randn(sum(lengths), 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+    def pooler(patches, lengths):
+        return torch.stack([part.square().mean(0) for part in patches.split(list(lengths))])
+
+    one, zero = torch.tensor(3.0, dtype=torch.float64), torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
+    rotation = torch.linalg.qr(raw[:4]).Q
+    standards = Standards(Standard(zero, one), Standard(zero, one, rotation))
+    student = nn.Module()
+    student.backbone = nn.Module()
+    student.backbone.prefix = nn.Parameter(torch.zeros(1, 4, dtype=torch.float64))
+    student.heads = nn.ModuleList([Head(standards.patches(raw))])
+    empty = torch.zeros(10, 4, dtype=torch.float64)
+    student.forward = lambda patches, grids: VitOutput(empty, empty[:, None], raw)
+    recipe = parse_recipe(values_of("/none", pooler=True, patches={"weight": 0}), "test")
+    target = Target(pooler(raw, lengths), raw)
+    terms = student_terms(student, batch, [target], [standards], recipe, poolers={"dino": pooler})
+    assert terms.additive.item() == pytest.approx(0.0, abs=1e-12)
+    with torch.autocast("cpu", torch.bfloat16):
+        terms = student_terms(student, batch, [target], [standards], recipe, poolers={"dino": pooler})
+    assert terms.additive.item() == pytest.approx(0.0, abs=1e-12)
+    worse = Target(target.summary.flip(0), raw)
+    student_terms(student, batch, [worse], [standards], recipe, poolers={"dino": pooler}).additive.backward()
+    assert student.heads[0].known.grad.abs().max() > 1e-6
+
+
+def test_pictures_and_texts(folder):
+    values = values_of(folder)
+    values["teachers"] = []
+    values["data"]["sources"][0]["texts"] = {"txt": 1}
+    values["student"] |= {"text": {"vocabulary": 300, "context": 8, "width": 16, "depth": 1, "heads": 2}, "embed": 8}
+    values["contrastive"] = {"weight": 2.0}
+    recipe = parse_recipe(values, "test")
+    bench = Workbench.of(recipe, open_dataset(str(folder)), ALONE)
+    student = bench.new_student()
+    plain = Workbench.of(parse_recipe(values_of(folder), "test"), open_dataset(str(folder)), bench.world).pictures
+    batch = collate([plain.get(row) for row in range(5)])
+    tokens = torch.randint(1, 300, (5, 8), generator=torch.Generator().manual_seed(0))
+    terms = student_terms(student, batch, [], [], recipe, tokens, torch.arange(5)[:, None])
+    assert pair_names(recipe) == list(terms.pairs) == [CONTRASTIVE]
+    assert terms.additive == 0
+    assert all(side.shape == (5, 8) and side.requires_grad for side in terms.pairs[CONTRASTIVE][:2])
+    total, parts = relational(recipe, terms.pairs, student)
+    assert total.item() == pytest.approx(2.0 * parts[CONTRASTIVE].item())
+    total.backward()
+    assert student.logit_scale.grad is not None

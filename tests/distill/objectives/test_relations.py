@@ -1,0 +1,108 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distill.objectives.relations import arkd, distances, rkd
+
+
+def randn(*shape, seed=0):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def matrix(x):
+    """All distances, from differences."""
+    return (x[:, None] - x[None]).norm(dim=-1)
+
+
+def huber(x):
+    return torch.where(x.abs() < 1, x.square() / 2, x.abs() - 0.5)
+
+
+def off_diagonal(x):
+    return x[~torch.eye(len(x), dtype=torch.bool)]
+
+
+@given(st.integers(2, 12), st.integers(1, 6), st.floats(-1e4, 1e4))
+def test_distances_are_those_of_differences_however_far_from_zero(count, width, centre):
+    x = randn(count, width)
+    i, j = torch.triu_indices(count, count, 1)
+    assert torch.allclose(distances(x + centre), matrix(x)[i, j], rtol=1e-6)
+    assert torch.allclose(distances((x + 100.0).float()), matrix((x + 100.0).float().double())[i, j], rtol=1e-6)
+
+
+def reference(loss, student, teacher):
+    """AMoE, Eq. 7, or Park et al., Eqs. 5 and 6, with full matrices: each pair counts twice in sum and number."""
+    own, wanted = off_diagonal(matrix(student)), off_diagonal(matrix(teacher))
+    if loss is rkd:
+        return huber(own / own.mean() - wanted / wanted.mean()).mean()
+    own, wanted = own / wanted.mean(), wanted / wanted.mean()
+    near = wanted < wanted.median()
+    return huber(torch.where(near, (own - wanted).clamp(min=0), (wanted - own).clamp(min=0))).mean()
+
+
+@pytest.mark.parametrize("loss", [arkd, rkd])
+def test_values_and_gradients_are_those_of_the_papers(loss):
+    teacher = randn(7, 4, seed=1)
+    student, again = (2.0 * randn(7, 4)).requires_grad_(), (2.0 * randn(7, 4)).requires_grad_()
+    value, expected = loss(student, teacher), reference(loss, again, teacher)
+    value.backward()
+    expected.backward()
+    assert value.item() == pytest.approx(expected.item(), rel=1e-9)
+    assert torch.allclose(student.grad, again.grad, rtol=1e-8, atol=1e-12)
+    assert student.grad.abs().max() > 1e-3
+
+
+def test_arkd_is_one_sided():
+    """Three on a line: a, b near, c far. The near pair may be nearer, the far ones further apart."""
+    teacher = torch.tensor([[0.0], [1.0], [10.0]], dtype=torch.float64)
+    assert arkd(teacher, teacher) == 0
+    assert arkd(torch.tensor([[0.0], [0.1], [20.0]], dtype=torch.float64), teacher) == 0
+    assert arkd(torch.tensor([[0.0], [2.0], [20.0]], dtype=torch.float64), teacher) > 0
+    assert arkd(torch.tensor([[0.0], [0.5], [5.0]], dtype=torch.float64), teacher) > 0
+    student = torch.tensor([[0.0], [2.0], [20.0]], dtype=torch.float64, requires_grad=True)
+    arkd(student, teacher).backward()
+    assert student.grad[0] < 0 < student.grad[1]  # the descent goes the other way: together
+    assert student.grad[2] == 0
+
+
+def test_rkd_is_blind_to_scale():
+    student, teacher = randn(7, 4), randn(7, 4, seed=1)
+    assert rkd(5.0 * student, teacher).item() == pytest.approx(rkd(student, teacher).item(), rel=1e-9)
+    assert rkd(3.0 * teacher, teacher).item() == pytest.approx(0.0, abs=1e-12)
+
+
+@pytest.mark.parametrize("loss", [arkd, rkd])
+@pytest.mark.parametrize("count", [0, 1])
+def test_without_pairs_there_is_nothing_to_learn(loss, count):
+    student = randn(count, 3).requires_grad_()
+    value = loss(student, randn(count, 3))
+    value.backward()
+    assert value == 0
+    assert torch.equal(student.grad, torch.zeros(count, 3, dtype=student.dtype))
+
+
+@pytest.mark.parametrize("loss", [arkd, rkd])
+@pytest.mark.parametrize("same", ["student", "teacher", "both", "a pair"])
+def test_equal_vectors_give_finite_gradients(loss, same):
+    student, teacher = randn(6, 3), randn(6, 3, seed=1)
+    if same == "a pair":
+        student[1], teacher[1] = student[0], teacher[0]
+    for name, side in (("student", student), ("teacher", teacher)):
+        if same in (name, "both"):
+            side[:] = side[0].clone()
+    student.requires_grad_()
+    value = loss(student, teacher)
+    value.backward()
+    assert value.isfinite()
+    assert student.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("loss", [arkd, rkd])
+def test_the_order_of_images_does_not_matter_and_precision_survives_autocast(loss):
+    student, teacher = randn(9, 5).float(), randn(9, 5, seed=1).float()
+    value = loss(student, teacher)
+    order = torch.randperm(9, generator=torch.Generator().manual_seed(0))
+    assert loss(student[order], teacher[order]).item() == pytest.approx(value.item(), rel=1e-9)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert loss(student, teacher) == value

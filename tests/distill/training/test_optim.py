@@ -1,0 +1,82 @@
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from distill.recipe import Recipe, apply_overrides
+from distill.training.ema import Ema
+from distill.training.optim import build_optimizer, learning_rate, parameter_groups, set_up
+
+
+def with_sets(recipe: Recipe, *overrides: str) -> Recipe:
+    return apply_overrides(recipe, overrides, "test")
+
+
+@pytest.mark.parametrize(
+    ("schedule", "rates"),
+    [
+        ("linear", [0.25, 0.5, 0.75, 1.0, 1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4]),
+        ("constant", [0.25, 0.5, 0.75, *[1.0] * 8]),
+        ("cosine", [0.25, 0.5, 0.75, 1.0, 1.0, 0.959808, 0.85, 0.7, 0.55, 0.440192, 0.4]),
+    ],
+)
+def test_the_learning_rate_rises_and_then_follows_the_schedule(recipe, schedule, rates):
+    sets = ["steps=11", "warmup_steps=4", "learning_rate=1", "final_learning_rate=0.4", f"schedule={schedule}"]
+    recipe = with_sets(recipe, *(f"train.{item}" for item in sets))
+    assert [learning_rate(recipe, step) for step in range(11)] == pytest.approx(rates, abs=1e-6)
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.prefix = nn.Parameter(torch.ones(2, 3))
+        self.body = nn.Linear(3, 3)
+        self.again = self.body
+        self.frozen = nn.Linear(3, 3).requires_grad_(False)
+        self.temperature = nn.Parameter(torch.ones(()))
+        self.register_buffer("bias", torch.zeros(4))
+
+
+def test_only_matrices_decay_and_frozen_weights_are_left_alone():
+    model = Model()
+    groups = parameter_groups(model, 0.1)
+    assert [group["weight_decay"] for group in groups] == [0.1, 0.0, 0.0]
+    assert [{id(item) for item in group["params"]} for group in groups] == [
+        {id(model.body.weight)}, {id(model.prefix), id(model.body.bias)}, {id(model.temperature)},
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["adamw", "lion", "lamb"])
+def test_each_optimiser_goes_downhill_and_takes_a_stage_s_settings(recipe, name):
+    recipe = with_sets(recipe, f"train.optimizer={name}", "train.learning_rate=0.05")
+    torch.manual_seed(0)
+    model, x = nn.Linear(4, 1), torch.randn(32, 4)
+    optimizer = build_optimizer(model, recipe.train)
+    losses = []
+    for _ in range(20):
+        optimizer.zero_grad()
+        loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.7 * losses[0]
+    set_up(optimizer, with_sets(recipe, "train.weight_decay=0.5", "train.betas=[0.5, 0.6]").train)
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.5, 0.0]
+    assert optimizer.param_groups[0]["betas"] == (0.5, 0.6)
+
+
+def test_the_moving_average_is_one_and_counts_shared_weights_once():
+    model = Model().double()
+    ema = Ema(model)
+    start = copy.deepcopy(model.state_dict())
+    with torch.no_grad():
+        for item in [*model.parameters(), *model.buffers()]:
+            item.add_(1.0)
+    ema.update(model, 0.75)
+    held = ema.state(model)
+    assert held.keys() == start.keys()
+    for name in ("prefix", "body.weight", "again.weight", "temperature"):
+        assert torch.allclose(held[name], start[name] + 0.25, rtol=0, atol=1e-12)
+    for name in ("bias", "frozen.weight"):
+        assert torch.equal(held[name], start[name] + 1.0)

@@ -1,0 +1,226 @@
+"""Two processes do what one does: losses and gradients in float64, by torchrun's agent with gloo."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from distill.cli import main
+from distill.recipe import parse_recipe
+from distill.samples.sources.mixture import open_blend
+from distill.training.checkpoint import last_checkpoint
+from distill.training.parallel import World
+from distill.training.run_folder import RunFolder
+from distill.training.trainer import Trainer
+from distill.workbench import Workbench
+from tests.distill.conftest import recipe_values
+from tests.distill.datasets import drawn_items, write_dataset
+from tests.distill.ranks import KILLED, SAVED, take_steps
+
+ROOT = Path(__file__).parents[3]
+ALONE = World(0, 1, torch.device("cpu"))
+PATCHES = "timm:vit_tiny_patch16_224?depth=1&embed_dim=24&num_heads=2&img_size=32&random=7"
+
+
+def everything(dataset: str, run: str) -> dict[str, Any]:
+    """Experts, relations of both kinds, pairs of image and text, a moving average, gradients clipped."""
+    values = recipe_values(dataset, run)
+    values["data"]["sources"][0]["texts"] = {"txt": 1}
+    moe = {"experts": 4, "active": 2, "hidden": 8, "balance_rate": 0.01}
+    text = {"vocabulary": 300, "context": 8, "width": 8, "depth": 1, "heads": 1}
+    values["student"] |= {"moe": moe, "text": text, "embed": 8}
+    values["teachers"] = [
+        {"encoder": "descriptor", "name": name, "standardise": "scale", "relations": {"kind": kind, "weight": 2},
+         "summary": {"loss": "smooth_l1"}}
+        for name, kind in (("one", "arkd"), ("two", "rkd"))
+    ]  # fmt: skip
+    values["contrastive"] = {"weight": 0.5}
+    values["train"] |= {"precision": "float64", "epsilon": 1e-6, "ema": 0.9, "clip_norm": 3.0, "steps": 4}
+    return values
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What two ranks have left: of steps taken by hand, and of the command line."""
+
+    place: Path
+    jobs: dict[str, dict[str, Any]]
+    codes: dict[str, list[int]]
+    """Of commands: exit codes of the ranks that failed."""
+
+    def ranks(self, name: str) -> list[dict[str, Any]]:
+        return [torch.load(self.place / f"{name}-{rank}.pt") for rank in range(2)]
+
+    def said(self, name: str) -> list[str]:
+        """The lines of both ranks of a command."""
+        texts = [(self.place / f"{name}-{rank}.txt").read_text() for rank in range(2)]
+        return [line for text in texts for line in text.splitlines()]
+
+    def losses(self, name: str) -> list[float]:
+        return [json.loads(line)["loss"] for line in (self.place / name / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """40 pictures, each with a text of its own."""
+    items = drawn_items(40)
+    said = [f"{item.columns['label']} number {number}".encode() for number, item in enumerate(items)]
+    return write_dataset(tmp_path_factory.mktemp("texts") / "toy", items, texts=said)
+
+
+@pytest.fixture(scope="module")
+def alone(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What one process does with everything at once; its routing is what others replay."""
+    return take_steps(everything(str(texts), str(tmp_path_factory.mktemp("alone"))), ALONE)
+
+
+@pytest.fixture(scope="module")
+def ended(folder: Path, texts: Path, alone: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    """One process for all, since each that imports torch takes seconds to do so."""
+    place = tmp_path_factory.mktemp("ranks")
+    plain = recipe_values(str(folder), str(place / "plain"))
+    plain["train"] |= {"precision": "float64", "steps": 9}
+    plain["teachers"][0]["standardise"] = "scale"
+    jobs = {"plain": plain}
+    for name, run in (
+        ("micro", {"micro_sequences": 1}),
+        ("sharded", {"parallel": "fsdp", "activation_checkpointing": True}),
+        ("sharded-micro", {"parallel": "fsdp", "micro_sequences": 1}),
+    ):
+        jobs[name] = everything(str(texts), str(place / name))
+        jobs[name]["run"] |= run
+        torch.save([step["routing"] for step in alone["steps"]], place / f"{name}-routing.pt")
+    recipe = recipe_values(str(folder), str(place / "one"))
+    recipe["teachers"][0]["standardise"] = "scale"
+    recipe["train"] |= {"sequences": 1, "precision": "float64", "epsilon": 1e-6}
+    recipe["evaluate"]["tasks"] = ["knn", "probe", "fidelity"]
+    (place / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    commands = {"two": ["run.folder={place}/two"]}
+    commands[KILLED] = ["run.folder={place}/lost", "run.checkpoint_every=1", "evaluate.tasks=[]"]
+    commands["again"] = commands[KILLED]
+    commands["unshared"] = ["run.folder={place}/unshared-{rank}"]
+    commands["refused"] = ["run.folder={place}/two", "seed=9"]
+    commands["mistaken"] = ["train.stepz=3"]
+    commands = {
+        name: ["train", str(place / "recipe.yaml"), *(f"--set={item.replace('{place}', str(place))}" for item in sets)]
+        for name, sets in commands.items()
+    }
+    (place / "jobs.yaml").write_text(yaml.safe_dump({"steps": jobs, "commands": commands}, sort_keys=False))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    command = [sys.executable, "-m", "tests.distill.ranks", str(place)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
+    return Ended(place, jobs, yaml.safe_load((place / "codes.yaml").read_text()))
+
+
+def assert_same(one: dict[str, Any], ranks: list[dict[str, Any]], rtol: float = 1e-8) -> None:
+    assert {step["own"] > 0 for rank in ranks for step in rank["steps"][:1]} == {True}
+    for number, step in enumerate(one["steps"]):
+        assert sum(rank["steps"][number]["own"] for rank in ranks) == step["own"]
+        for rank in ranks:
+            assert rank["steps"][number]["sums"] == pytest.approx(step["sums"], rel=rtol, abs=1e-9)
+            for name, grad in step["grads"].items():
+                assert torch.allclose(rank["steps"][number]["grads"][name], grad, rtol=rtol, atol=1e-12), name
+    for kind in ("student", "averaged"):
+        for name, weight in one[kind].items():
+            assert torch.equal(ranks[0][kind][name], ranks[1][kind][name])
+            assert torch.allclose(ranks[0][kind][name], weight, atol=1e-6)
+
+
+def test_two_ranks_equal_one(ended):
+    """With three sequences a step, ranks have two and one; the epoch's last step may leave one rank with none."""
+    one, ranks = take_steps(ended.jobs["plain"], ALONE), ended.ranks("plain")
+    assert len(one["steps"]) == 9
+    assert_same(one, ranks)
+    for name, value in one["standards"][0].items():
+        assert torch.allclose(ranks[0]["standards"][0][name], value, rtol=1e-12)
+
+
+def test_micro_batches_equal_the_whole_batch(texts, alone, tmp_path):
+    values = everything(str(texts), str(tmp_path))
+    values["run"] |= {"micro_sequences": 1}
+    parts = take_steps(values, ALONE, routing=[step["routing"] for step in alone["steps"]])
+    for one, two in zip(alone["steps"], parts["steps"], strict=True):
+        assert two["sums"] == pytest.approx(one["sums"], rel=1e-10)
+        assert {"one/relations", "two/relations", "contrastive", "expert_load"} < set(one["sums"])
+        for name, grad in one["grads"].items():
+            assert torch.allclose(two["grads"][name], grad, rtol=1e-9, atol=1e-13), name
+    assert any(step["grads"]["logit_scale"].abs() > 1e-6 for step in alone["steps"])
+
+
+@pytest.mark.parametrize("name", ["micro", "sharded", "sharded-micro"])
+def test_two_ranks_equal_one_with_all_that_images_have_to_do_with_each_other(ended, alone, name):
+    """However weights and batches are cut: losses between images, experts, clipping and the moving average."""
+    assert_same(alone, ended.ranks(name))
+
+
+@pytest.mark.parametrize("name", ["micro", "sharded"])
+def test_one_process_goes_on_from_two_ranks(ended, alone, name):
+    """Their checkpoint, sharded or not, is read by another number of processes."""
+    recipe = parse_recipe(ended.jobs[name] | {"run": ended.jobs[name]["run"] | {"parallel": "replicated"}}, "test")
+    saved = last_checkpoint(RunFolder(ended.place / f"{name}-run"), "fingerprint")
+    bench = Workbench.of(recipe, open_blend(recipe.data), ALONE)
+    bench.tokenizer = bench.fitted_tokenizer()
+    trainer = Trainer(bench, "fingerprint")
+    trainer.load(saved)
+    assert trainer.step == SAVED
+    for share, step in zip(trainer.loader, alone["steps"][SAVED:], strict=False):
+        sums, _ = trainer.take(share)
+        assert sums["loss"] == pytest.approx(step["sums"]["loss"], rel=1e-6)
+    for name, weight in alone["averaged"].items():
+        assert torch.allclose(trainer.trained().state_dict()[name], weight, atol=1e-6)
+
+
+def test_a_rank_that_is_killed_ends_the_others_and_the_run_goes_on(ended):
+    said = [line for line in ended.said(KILLED) if line.startswith("distill: ")]
+    # torchrun's agent names the rank that it first finds ended: under load that is the other one, which has noticed
+    assert -signal.SIGKILL in ended.codes[KILLED] or (said and ended.codes[KILLED] == [1])
+    assert len(said) <= 1  # none where torchrun's agent ends the other rank before it notices
+    for line in said:
+        assert line.startswith("distill: rank 0 of 2: another rank has ended or has not answered for 600 s")
+        assert line.endswith("run again: it goes on from the last checkpoint")
+    assert ended.codes["again"] == []
+    assert any(f"going on after {SAVED}" in line for line in ended.said("again"))
+    assert ended.losses("lost") == ended.losses("two")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("unshared", "distill: run.folder: .*/unshared-[01] is not the same folder for all processes: rank 1 does not"),
+        ("refused", "distill: .*/two holds a run of fingerprint .* set run.folder to another folder"),
+        ("mistaken", "distill: .*recipe.yaml: train.stepz: unknown; did you mean 'steps'"),
+    ],
+)
+def test_what_is_wrong_is_said_by_one_rank_alone(ended, name, message):
+    assert 1 in ended.codes[name]
+    [line] = ended.said(name)
+    assert re.match(message, line)
+
+
+def test_the_command_line_under_torchrun(ended, monkeypatch, capsys):
+    """One sequence a step leaves the second rank without images throughout: it still takes every step."""
+    assert ended.codes["two"] == []
+    assert sum("trained 4 steps" in line for line in ended.said("two")) == 1
+    monkeypatch.setattr(sys, "argv", ["distill", "train", str(ended.place / "recipe.yaml")])
+    with pytest.raises(SystemExit) as exit:
+        main()
+    assert not exit.value.code
+    assert "trained 4 steps" in capsys.readouterr().out
+    one, two = ended.losses("one"), ended.losses("two")
+    assert len(one) == 4
+    assert two == pytest.approx(one, rel=1e-9)
+    scores = [json.loads((ended.place / name / "evaluation.json").read_text())["sets"][0] for name in ("one", "two")]
+    assert scores[0]["knn"]["models"] == scores[1]["knn"]["models"]
+    assert scores[0]["counts"] == scores[1]["counts"]

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import hashlib
+import io
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from PIL import Image
+
+from curate.codec.images import decode
+from curate.core.contracts import Batch, Sample
+from curate.core.group import MemoryGroup
+from curate.duplicates.near.find import FindDuplicates
+from curate.duplicates.near.members import DuplicateMembers
+from curate.image.fingerprint import Fingerprint
+from tests.codec import pictures
+from tests.core.stored import Stored, members
+from tests.image.test_perceptual import blobs
+
+
+def table(*data: bytes) -> pa.Table:
+    """The columns that `duplicates.find` reads, made by the stages that write them; keys count upwards."""
+    stage = Fingerprint()
+    prepared = [stage.prepare(Sample(item, decode)) for item in data]
+    sizes = [decode(item).size for item in data]
+    return pa.table(
+        {
+            "key": [f"{i:032x}" for i in range(len(data))],
+            "sha256": [hashlib.sha256(item).hexdigest() for item in data],
+            **pa.table(stage.process(Batch(pa.table({}), prepared)), schema=stage.schema()).to_pydict(),
+            "width": pa.array([size[0] for size in sizes], pa.int32()),
+            "height": pa.array([size[1] for size in sizes], pa.int32()),
+        }
+    ).cast(SCHEMA)
+
+
+SCHEMA = pa.schema(
+    [
+        ("key", pa.string()),
+        ("sha256", pa.string()),
+        *Fingerprint().schema(),
+        ("width", pa.int32()),
+        ("height", pa.int32()),
+    ]
+)
+
+
+def jpeg(image: Image.Image, quality: int) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=quality)
+    return buffer.getvalue()
+
+
+def found(rows: pa.Table, shards: int = 1, **parameters: Any) -> Stored:
+    stage = FindDuplicates(**parameters)
+    cuts = np.linspace(0, rows.num_rows, shards + 1).astype(int)
+    group = MemoryGroup([stage.load(named(rows.slice(a, b - a), f"shard {a}")) for a, b in pairwise(cuts)])
+    return Stored(stage.fit(group), group)
+
+
+def named(rows: pa.Table, shard: str) -> pa.Table:
+    return rows.replace_schema_metadata({"shard": shard})
+
+
+@pytest.fixture(scope="module")
+def rows() -> pa.Table:
+    small, large = blobs(1, (150, 100)), blobs(1, (150, 100)).resize((300, 200), Image.Resampling.LANCZOS)
+    png = pictures.encoded(small, "PNG")
+    return table(
+        png,  # 0
+        pictures.encoded(large, "PNG"),  # 1: the keeper of the set, for it has the most pixels
+        pictures.encoded(small, "BMP"),  # 2: the same pixels as 0
+        pictures.encoded(blobs(2), "PNG"),  # 3: alone
+        png,  # 4: the same bytes as 0
+        jpeg(large, 85),  # 5
+        pictures.encoded(Image.new("RGB", (64, 64), "red"), "PNG"),  # 6: flat
+        pictures.encoded(Image.new("RGB", (64, 65), "red"), "PNG"),  # 7: flat, other pixels
+        pictures.encoded(Image.new("RGB", (64, 64), "red"), "BMP"),  # 8: the pixels of 6
+    )
+
+
+def as_dict(artifact: Stored) -> dict[int, tuple[int, str]]:
+    return {int(r["key"], 16): (int(r["keeper"], 16), r["kind"]) for r in members(artifact)}
+
+
+EXPECTED = {
+    0: (1, "near"),
+    1: (1, "keeper"),
+    2: (1, "exact"),
+    4: (1, "exact"),
+    5: (1, "near"),
+    6: (6, "keeper"),
+    8: (6, "exact"),
+}
+
+
+@pytest.mark.parametrize("shards", [1, 3, 9])
+def test_exact_and_near_sets(rows: pa.Table, shards: int) -> None:
+    artifact = found(rows, shards)
+    assert as_dict(artifact) == EXPECTED
+    assert artifact["summary"] == {
+        "rows": 9,
+        "sets": 2,
+        "largest_set": 5,
+        "exact_duplicates": 3,
+        "near_duplicates": 2,
+    }
+
+
+def test_any_order_of_rows_gives_the_same_artifact(rows: pa.Table) -> None:
+    shuffled = rows.take(np.random.default_rng(0).permutation(rows.num_rows))
+    assert members(found(shuffled)) == members(found(rows))
+
+
+@pytest.mark.parametrize("shards", [1, 3, 9])
+def test_a_map_that_knows_its_shards_looks_into_their_stretch_alone(rows: pa.Table, shards: int) -> None:
+    artifact = found(rows, shards)
+    alone, told = DuplicateMembers(), DuplicateMembers()
+    alone.setup({"sets": artifact})
+    told.setup({"sets": artifact})
+    looked: list[int] = []
+    artifact.part = lambda name, index: (looked.append(index), Stored.part(artifact, name, index))[1]  # type: ignore
+    cuts = np.linspace(0, rows.num_rows, shards + 1).astype(int)
+    for part, (a, b) in enumerate(pairwise(cuts)):
+        table = rows.slice(a, b - a).select(["key"])
+        shard = pa.array([f"shard {a}"] * (b - a)).dictionary_encode()
+        looked.clear()
+        by_shard = told.process(Batch(table.append_column("shard", shard)))
+        assert set(looked) <= {part}
+        searched = alone.process(Batch(table))
+        assert {name: column.to_pylist() for name, column in by_shard.items()} == {
+            name: column.to_pylist() for name, column in searched.items()
+        }
+        for key, kind, keeper in zip(
+            table["key"].to_pylist(), *(by_shard[f"duplicate_{n}"].to_pylist() for n in ("kind", "set")), strict=True
+        ):
+            assert (int(keeper, 16), kind) == EXPECTED.get(int(key, 16), (int(key, 16), "keeper"))
+
+
+def test_exact_only(rows: pa.Table) -> None:
+    assert as_dict(found(rows, max_distance=-1)) == {
+        0: (0, "keeper"),
+        2: (0, "exact"),
+        4: (0, "exact"),
+        6: (6, "keeper"),
+        8: (6, "exact"),
+    }
+
+
+def test_unknown_hashes_and_sizes_are_no_duplicates() -> None:
+    nothing = pa.table(
+        {"key": ["a" * 32, "b" * 32], **{n: pa.nulls(2, SCHEMA.field(n).type) for n in SCHEMA.names[1:]}}
+    )
+    assert as_dict(found(nothing.cast(SCHEMA))) == {}
+    assert found(SCHEMA.empty_table())["summary"]["rows"] == 0

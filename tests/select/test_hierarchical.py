@@ -1,0 +1,83 @@
+"""What a balanced selection keeps when the pool grows, is cut otherwise, or is asked for more."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from curate.core.hashing import make_key
+from curate.select.hierarchical import SelectHierarchical
+
+Rows = tuple[list[str], np.ndarray]  # keys, leaf of each
+
+
+@st.composite
+def pools(draw: st.DrawFn) -> tuple[dict[str, Any], Rows, int]:
+    """A tree of 2 or 3 levels, rows in its leaves (some empty, some large), and a target."""
+    leaves, middle = draw(st.integers(2, 10)), draw(st.integers(1, 4))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    tree: dict[str, Any] = {"parents_1": rng.integers(0, middle, leaves)}
+    clusters = [leaves, middle]
+    if draw(st.booleans()):
+        clusters.append(draw(st.integers(1, 3)))
+        tree["parents_2"] = rng.integers(0, clusters[-1], middle)
+    tree["levels"] = {"levels": [{"clusters": number} for number in clusters]}
+    weights = rng.pareto(0.7, leaves) * (rng.random(leaves) < 0.8) + 1e-9
+    rows = rng.choice(leaves, draw(st.integers(1, 120)), p=weights / weights.sum())
+    keys = [make_key("pool", str(number)) for number in range(len(rows))]
+    return tree, (keys, rows), draw(st.integers(1, len(rows)))
+
+
+def chosen(tree: dict[str, Any], rows: Rows, target: int, buckets: int = 2, strategy: str = "random") -> set[str]:
+    """Keys that the stage takes, units dealt to buckets as the engine does."""
+    keys, leaves = rows
+    stage = SelectHierarchical(target=target, strategy=strategy, seed=7)
+    stage.setup({"tree": tree})
+    distance = np.array([int(key[:4], 16) % 5 for key in keys], dtype=np.float32)
+    table = pa.table({"key": keys, "cluster_1": leaves, "centroid_distance": distance})
+    lines = stage.deal(table)
+    units = lines.column("unit").to_numpy()
+    counts = np.bincount(units)
+    quotas = stage.plan(counts)
+    taken: set[str] = set()
+    for bucket in range(buckets):
+        mine = np.flatnonzero(units % buckets == bucket)
+        copies = stage.pick(lines.take(mine), counts, quotas)["copies"]
+        taken |= {keys[row] for row in mine[copies > 0]}
+    assert len(taken) == target
+    return taken
+
+
+@settings(max_examples=150, deadline=None)
+@given(pools(), st.integers(1, 5), st.integers(0, 2**32 - 1), st.sampled_from(["random", "closest"]))
+def test_neither_order_nor_buckets_matter(
+    pool: tuple[dict[str, Any], Rows, int], buckets: int, shuffle: int, strategy: str
+) -> None:
+    tree, (keys, leaves), target = pool
+    order = np.random.default_rng(shuffle).permutation(len(keys))
+    moved = ([keys[row] for row in order], leaves[order])
+    assert chosen(tree, (keys, leaves), target, 2, strategy) == chosen(tree, moved, target, buckets, strategy)
+
+
+@settings(max_examples=300, deadline=None)
+@given(pools(), st.integers(1, 40), st.integers(0, 2**32 - 1), st.sampled_from(["random", "closest"]))
+def test_a_new_row_costs_at_most_one_of_those_chosen(
+    pool: tuple[dict[str, Any], Rows, int], new: int, seed: int, strategy: str
+) -> None:
+    tree, (keys, leaves), target = pool
+    more = np.random.default_rng(seed).choice(len(tree["parents_1"]), new)
+    grown = (keys + [make_key("new", str(number)) for number in range(new)], np.concatenate([leaves, more]))
+    before, after = (chosen(tree, rows, target, strategy=strategy) for rows in ((keys, leaves), grown))
+    assert len(before - after) <= new
+
+
+@settings(max_examples=150, deadline=None)
+@given(pools(), st.integers(1, 20), st.sampled_from(["random", "closest"]))
+def test_a_larger_sample_holds_the_smaller_one(
+    pool: tuple[dict[str, Any], Rows, int], more: int, strategy: str
+) -> None:
+    tree, rows, target = pool
+    larger = min(target + more, len(rows[0]))
+    assert chosen(tree, rows, target, strategy=strategy) <= chosen(tree, rows, larger, strategy=strategy)

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from curate.core.contracts import Artifact, Batch
+from curate.core.errors import InputError
+from curate.core.items import family_of, per_item
+from curate.text.hashtags.apply import Hashtags
+from curate.text.hashtags.lexicon import wordnet_lexicon
+from curate.text.hashtags.map import MAP, HashtagMap
+from tests.text.wordnet.wordnets import real, tiny  # noqa: F401  (fixtures)
+
+TAGS = [["Dogs", "dogs", "hotDog"], ["hot-dog", "Sofas", "couch", "running"], None, [], ["ＤＯＧ", "qqq", "white"]]
+
+
+def table(tags: list[list[str] | None]) -> pa.Table:
+    captions = ["#hotdog dogs", None, "", "a couch", "dogs"]
+    return pa.table({"tags": pa.array(tags, pa.list_(pa.string())), "caption": captions[: len(tags)]})
+
+
+def built(rows: pa.Table, cut: int = 2, **parameters: Any) -> Artifact:
+    stage = HashtagMap(**parameters)
+    assert pickle.loads(pickle.dumps(stage)) == stage and stage.preflight() == []
+    states = [
+        stage.partial(rows.slice(0, cut).select(stage.reads())),
+        stage.partial(rows.slice(cut).select(stage.reads())),
+    ]
+    return stage.finish(stage.merge(iter(states)))
+
+
+def test_the_map_of_a_pool(tiny: Path) -> None:  # noqa: F811
+    artifact = built(table(TAGS))
+    assert artifact["map"].schema == MAP
+    told = {
+        row["tag"]: (row["canonical"], row["kind"], row["count"], row["how"]) for row in artifact["map"].to_pylist()
+    }
+    assert told == {
+        "dogs": ("dog", "noun", 1, "synset"),
+        "dog": ("dog", "noun", 1, "word"),
+        "hotdog": ("hot dog", "noun", 1, "synset"),
+        "hot dog": ("hot dog", "noun", 1, "word"),
+        "sofas": ("sofa", "noun", 1, "synset"),
+        "couch": ("sofa", "noun", 1, "synset"),
+        "running": ("run", "action", 1, "synset"),
+        "qqq": (None, "unmapped", 1, "unknown"),
+        "white": (None, "unmapped", 1, "adjective"),
+    }
+    summary = artifact["summary"]
+    assert (summary["tags"], summary["uses"], summary["vocabulary"]) == (9, 9, {"noun": 3, "action": 1})
+    assert summary["mapped_share"] == pytest.approx(7 / 9) and summary["short"] == 0
+
+
+def test_how_the_pool_is_cut_does_not_matter(tiny: Path) -> None:  # noqa: F811
+    rows = table(TAGS)
+    assert [built(rows, cut) for cut in (0, 1, 5)] == [built(rows)] * 3
+
+
+def test_a_pool_without_tags(tiny: Path) -> None:  # noqa: F811
+    artifact = built(table([None, []]), words=None)
+    assert artifact["map"].num_rows == 0 and artifact["summary"]["mapped_share"] is None
+    assert hashtags([["dog"]], artifact)[0] == {"hashtag_nouns": [[[]]], "hashtag_actions": [[[]]]}
+
+
+def test_edits_and_what_they_decide(tiny: Path, tmp_path: Path) -> None:  # noqa: F811
+    edits = tmp_path / "edits.tsv"
+    edits.write_text("qqq\tgame\nunseen\tx\n")
+    artifact = built(table(TAGS), edits=edits)
+    row = next(row for row in artifact["map"].to_pylist() if row["tag"] == "qqq")
+    assert (row["canonical"], row["kind"], row["how"]) == ("game", "noun", "edit")
+    assert (artifact["summary"]["edits"], artifact["summary"]["unused_edits"]) == (2, 1)
+    stage, plain = HashtagMap(edits=edits), HashtagMap()
+    assert stage.parameters() == plain.parameters() and stage.identity() != plain.identity()
+    edits.write_text("\n".join(HashtagMap.lines(artifact)))
+    assert built(table(TAGS), edits=edits)["map"].column("canonical") == artifact["map"].column("canonical")
+    edits.write_text("no tab")
+    assert "expected tag, TAB" in stage.preflight()[0]
+    with pytest.raises(InputError, match="expected tag, TAB"):
+        stage.finish(stage.merge(iter([stage.partial(table(TAGS))])))
+
+
+def hashtags(tags: list[Any], artifact: Artifact) -> tuple[dict[str, Any], dict[str, int]]:
+    stage = Hashtags()
+    fields = {field.name: field for field in stage.schema()}
+    assert [family_of(name, fields) for name in fields] == ["hashtag_nouns"] * 2
+    stage.setup({"map": artifact})
+    batch = Batch(table(tags))
+    out = stage.process(batch)
+    for field in stage.schema():
+        assert out[field.name].type == field.type and per_item(field)
+        out[field.name] = out[field.name].to_pylist()
+    return out, batch.counters
+
+
+def test_canonical_tags_of_rows(tiny: Path) -> None:  # noqa: F811
+    artifact = built(table(TAGS))
+    out, counters = hashtags([*TAGS[:3], ["new", "!!"]], artifact)
+    assert out == {
+        "hashtag_nouns": [[["dog", "hot dog"]], [["hot dog", "sofa"]], [[]], [[]]],
+        "hashtag_actions": [[[]], [["run"]], [[]], [[]]],
+    }
+    assert counters == {"tags_mapped": 6, "tags_unknown": 1}
+
+
+def test_what_wordnet_says_of_tags(real: Path) -> None:  # noqa: F811
+    """The readings that the rules of hashtag_lexicon.py are there for."""
+    lexicon = wordnet_lexicon()
+    readings = {}
+    for word in ("dogs", "building", "swimming", "wedding", "bear", "cook", "orange", "colour", "fast", "ice cream"):
+        found = lexicon.reading(word)
+        readings[word] = found and (found.kind, lexicon.names(found)[0])
+    assert readings == {
+        "dogs": ("noun", "dog"),
+        "building": ("noun", "building"),
+        "swimming": ("action", "swim"),
+        "wedding": ("noun", "wedding"),
+        "bear": ("noun", "bear"),
+        "cook": ("action", "cook"),
+        "orange": ("noun", "orange"),
+        "colour": ("noun", "color"),
+        "fast": None,
+        "ice cream": ("noun", "ice cream"),
+    }
+
+
+def test_every_parameter_is_described() -> None:
+    assert all(info.description for stage in (HashtagMap, Hashtags) for info in stage.model_fields.values())
