@@ -122,7 +122,7 @@ def test_the_secret_of_the_docs_stays_one(
 
 
 def test_the_children_of_the_docs_are_samples(ops: Ops, photos: Path, tmp_path: Path) -> None:
-    pipeline = Pipeline().add("pool", resolve("import.folder")(namespace="docs", path=str(photos)))
+    pipeline = Pipeline().add("pool", resolve("acquire.folder")(namespace="docs", path=str(photos)))
     pipeline.add("halves", ops("halves:Halves")(namespace="halves"), "pool")
     pipeline.add("sharpness", ops("sharpness:Sharpness")(), "halves")
     result = run(pipeline, str(tmp_path / "workspace"))

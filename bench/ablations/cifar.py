@@ -1,6 +1,6 @@
 """CIFAR-10 in disjoint parts: the teacher's 12,000 training pictures, and the rest, of which pools are made.
 
-The test set judges students alone. Pools are parquet files of encoded pictures, as `import.parquet` reads them.
+The test set judges students alone. Pools are parquet files of encoded pictures, as `acquire.parquet` reads them.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ ENCODER = "timm:vit_small_patch16_224?random=0"
 
 def pipeline(images: Path, embed: bool) -> Pipeline:
     made = Pipeline()
-    made.add("pool", resolve("import.folder")(namespace="bench", path=str(images)))
+    made.add("pool", resolve("acquire.folder")(namespace="bench", path=str(images)))
     if embed:
         made.add("embed", resolve("image.embed")(encoder=ENCODER, threads=THREADS, batch_size=ROWS), "pool")
     return made

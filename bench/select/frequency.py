@@ -30,7 +30,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from bench.kit.measure import line
-from curate.acquire.folder import ImportFolder
+from curate.acquire.folder import AcquireFolder
 from curate.core.contracts import Artifact
 from curate.core.nouns import StoredArtifact
 from curate.core.recipe import registry
@@ -234,7 +234,7 @@ def corpus(images: Path) -> None:
     if not images.is_dir():
         print(f"corpus: skipped, since {images} is not there; python -m pipelines.openclipart {images.parent}")
         return
-    made = Pipeline().add("pool", ImportFolder(path=str(images), namespace="openclipart"))
+    made = Pipeline().add("pool", AcquireFolder(path=str(images), namespace="openclipart"))
     steps = {"text": {}, "sentences": {}, "concepts": {"column": "sentences"}}
     last = "pool"
     for name, parameters in steps.items():

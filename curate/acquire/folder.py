@@ -1,4 +1,4 @@
-"""`import.folder`: any folder of images, with captions from sidecars or from Hugging Face's metadata files."""
+"""`acquire.folder`: any folder of images, with captions from sidecars or from Hugging Face's metadata files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ REASONS = {
 """Every reason that this source gives, with its meaning."""
 
 
-class ImportFolder(Source):
+class AcquireFolder(Source):
     """Import any folder of images, recursively.
 
     A sample is a file; its source id is its path relative to `path`, and samples come in the order of these paths.
@@ -40,7 +40,7 @@ class ImportFolder(Source):
     unless the metadata has a `label`.
     """
 
-    op: ClassVar[str] = "import.folder"
+    op: ClassVar[str] = "acquire.folder"
     unique_keys: ClassVar[bool] = True
 
     namespace: str = Field(description="enters every key: the same path in another namespace is another sample")

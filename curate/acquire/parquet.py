@@ -1,4 +1,4 @@
-"""`import.parquet`: tables with a column of encoded pictures, as Hugging Face and img2dataset write them."""
+"""`acquire.parquet`: tables with a column of encoded pictures, as Hugging Face and img2dataset write them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ REASONS = {
 """Every reason that this source gives, with its meaning."""
 
 
-class ImportParquet(Source):
+class AcquireParquet(Source):
     """Import parquet files that hold encoded pictures, copying the pictures.
 
     The image column is binary, or a struct of bytes and path as Hugging Face writes it; it is found by name and type
@@ -43,7 +43,7 @@ class ImportParquet(Source):
     `id` column, else the struct's path, else `file:row`. Files and row groups are cut into shards of `shard_rows`.
     """
 
-    op: ClassVar[str] = "import.parquet"
+    op: ClassVar[str] = "acquire.parquet"
     unique_keys: ClassVar[bool] = False
 
     namespace: str = Field(description="enters every key: the same source id in another namespace is another sample")

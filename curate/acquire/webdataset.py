@@ -1,4 +1,4 @@
-"""`import.webdataset`: tars that stay where they are; only places of members go into the pool."""
+"""`acquire.webdataset`: tars that stay where they are; only places of members go into the pool."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ REASONS = {
 """Every reason that this source gives, with its meaning."""
 
 
-class ImportWebDataset(Source):
+class AcquireWebDataset(Source):
     """Import tars in the WebDataset convention, img2dataset's among them, in place: nothing is copied.
 
     A tar is a shard. A sample is a run of members with one stem; its source id is that stem (`key_from:
@@ -43,7 +43,7 @@ class ImportWebDataset(Source):
     `00000.tar`) a sample is a row of that table, failed downloads included; its source id is URL and caption.
     """
 
-    op: ClassVar[str] = "import.webdataset"
+    op: ClassVar[str] = "acquire.webdataset"
     unique_keys: ClassVar[bool] = False
 
     namespace: str = Field(description="enters every key: the same source id in another namespace is another sample")

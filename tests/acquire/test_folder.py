@@ -11,14 +11,14 @@ import pytest
 from PIL import Image
 
 from curate.acquire.extensions import RASTER_EXTENSIONS
-from curate.acquire.folder import REASONS, ImportFolder
+from curate.acquire.folder import REASONS, AcquireFolder
 from curate.codec.formats import DECODED
 from curate.core.errors import InputError
 from tests.acquire.helpers import PNG, by_id, picture, read_all, rejects, write
 
 
-def folder(root: Path, **more: object) -> ImportFolder:
-    return ImportFolder(namespace="test", path=str(root), **more)
+def folder(root: Path, **more: object) -> AcquireFolder:
+    return AcquireFolder(namespace="test", path=str(root), **more)
 
 
 def test_files_come_sorted_by_relative_path_with_their_bytes(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_files_above_the_limit_are_rejected_unread(tmp_path: Path) -> None:
 
 def test_every_reason_is_described() -> None:
     assert all(text and reason == reason.lower() for reason, text in REASONS.items())
-    assert all(field.description for field in ImportFolder.model_fields.values())
+    assert all(field.description for field in AcquireFolder.model_fields.values())
 
 
 @pytest.mark.parametrize(
@@ -221,5 +221,5 @@ def test_every_reason_is_described() -> None:
 def test_nothing_to_import_is_one_clear_line(tmp_path: Path, path: str, message: str) -> None:
     write(tmp_path / "empty", {"notes.md": "hello"})
     with pytest.raises(InputError, match=message) as caught:
-        ImportFolder(namespace="test", path=path if "://" in path else str(tmp_path / path)).plan()
+        AcquireFolder(namespace="test", path=path if "://" in path else str(tmp_path / path)).plan()
     assert "\n" not in str(caught.value)

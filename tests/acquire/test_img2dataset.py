@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from curate.acquire.webdataset import ImportWebDataset
+from curate.acquire.webdataset import AcquireWebDataset
 from curate.core.errors import InputError
 from tests.acquire.helpers import picture, read_all, write_tar
 
@@ -40,8 +40,8 @@ def shard(folder: Path, name: str = "00000", order: tuple[int, ...] = (2, 0, 1, 
     return write_tar(folder / f"{name}.tar", members)
 
 
-def source(folder: Path, **more: Any) -> ImportWebDataset:
-    return ImportWebDataset(namespace="test", path=str(folder), **more)
+def source(folder: Path, **more: Any) -> AcquireWebDataset:
+    return AcquireWebDataset(namespace="test", path=str(folder), **more)
 
 
 def test_every_row_of_the_table_is_a_sample(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_a_cut_tar_rejects_the_rows_it_lost(tmp_path: Path) -> None:
     assert sum(s.reject in ("download_failed", "resize_failed") for s in samples) == 2
 
 
-def read_all_loosely(importer: ImportWebDataset) -> list[Any]:
+def read_all_loosely(importer: AcquireWebDataset) -> list[Any]:
     """A cut tar may have a row of its own, beyond the table's."""
     return [sample for portion in importer.plan() for sample in importer.read(portion)]
 

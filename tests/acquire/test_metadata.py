@@ -7,15 +7,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from curate.acquire.folder import ImportFolder
+from curate.acquire.folder import AcquireFolder
 from curate.core.errors import InputError
 from tests.acquire.helpers import PNG, by_id, rejects, write
 
 ROWS = [{"file_name": "a.png", "text": "an a", "n": 1}, {"file_name": "x/b.png", "text": "a b", "n": 2}]
 
 
-def folder(root: Path, **more: object) -> ImportFolder:
-    return ImportFolder(namespace="test", path=str(root), **more)
+def folder(root: Path, **more: object) -> AcquireFolder:
+    return AcquireFolder(namespace="test", path=str(root), **more)
 
 
 @pytest.fixture

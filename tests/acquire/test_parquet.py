@@ -10,14 +10,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from curate.acquire.parquet import REASONS, ImportParquet
+from curate.acquire.parquet import REASONS, AcquireParquet
 from curate.core.errors import InputError
 from tests.acquire.helpers import by_id, picture, read_all, rejects, write
 from tests.codec.pictures import encoded, gradient
 
 
-def tables(path: Path | str, **more: Any) -> ImportParquet:
-    return ImportParquet(namespace="test", path=str(path), **more)
+def tables(path: Path | str, **more: Any) -> AcquireParquet:
+    return AcquireParquet(namespace="test", path=str(path), **more)
 
 
 def table(rows: int = 6, **columns: Any) -> pa.Table:
@@ -203,7 +203,7 @@ def test_only_broken_files_are_one_clear_line(tmp_path: Path) -> None:
 
 def test_every_reason_and_parameter_is_described() -> None:
     assert all(REASONS.values())
-    assert all(field.description for field in ImportParquet.model_fields.values())
+    assert all(field.description for field in AcquireParquet.model_fields.values())
 
 
 # --- real data ---

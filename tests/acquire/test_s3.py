@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 import s3fs
 
-from curate.acquire.folder import ImportFolder
-from curate.acquire.parquet import ImportParquet
-from curate.acquire.webdataset import ImportWebDataset
+from curate.acquire.folder import AcquireFolder
+from curate.acquire.parquet import AcquireParquet
+from curate.acquire.webdataset import AcquireWebDataset
 from curate.core.errors import InputError
 from tests.acquire.helpers import picture, read_all, write_tar
 
@@ -31,7 +31,7 @@ def test_a_folder_of_images(bucket: s3fs.S3FileSystem) -> None:
     bucket.pipe_file(f"{URL}/0/00.txt", b"zero")
     bucket.pipe_file(f"{URL}/.hidden/1.png", b"")
     bucket.pipe_file(f"{URL}/metadata.jsonl", b'{"file_name": "1/01.png", "text": "one"}\n')
-    source = ImportFolder(namespace="test", path=URL, shard_rows=15)
+    source = AcquireFolder(namespace="test", path=URL, shard_rows=15)
     samples = read_all(source)
     order = [*range(0, 20, 2), *range(1, 20, 2)]
     assert [s.source_id for s in samples] == [f"{i % 2}/{i:02d}.png" for i in order]
@@ -43,7 +43,7 @@ def test_a_folder_of_images(bucket: s3fs.S3FileSystem) -> None:
 def test_objects_that_changed_since_the_plan_are_rejects(bucket: s3fs.S3FileSystem) -> None:
     for i in range(3):
         bucket.pipe_file(f"{URL}/{i}.png", picture(i))
-    source = ImportFolder(namespace="test", path=URL)
+    source = AcquireFolder(namespace="test", path=URL)
     (portion,) = source.plan()
     bucket.rm_file(f"{URL}/0.png")
     bucket.pipe_file(f"{URL}/1.png", b"shorter")
@@ -56,7 +56,7 @@ def test_tars_in_place(bucket: s3fs.S3FileSystem, tmp_path: Path, pattern: str) 
     for i in range(2):
         tar = write_tar(tmp_path / "a.tar", {f"{i}.png": picture(i), f"{i}.txt": f"caption {i}"})
         bucket.put_file(str(tar), f"{URL}/{i:02d}.tar")
-    source = ImportWebDataset(namespace="test", path=URL + pattern)
+    source = AcquireWebDataset(namespace="test", path=URL + pattern)
     samples = read_all(source)
     places = [source.tar(portion) for portion in source.plan()]
     assert places == [f"{URL}/00.tar", f"{URL}/01.tar"]
@@ -70,13 +70,13 @@ def test_tars_in_place(bucket: s3fs.S3FileSystem, tmp_path: Path, pattern: str) 
 def test_parquet_files(bucket: s3fs.S3FileSystem) -> None:
     with bucket.open(f"{URL}/a.parquet", "wb") as file:
         pq.write_table(pa.table({"image": [picture(i) for i in range(9)]}), file, row_group_size=3)
-    samples = read_all(ImportParquet(namespace="test", path=URL, shard_rows=4))
+    samples = read_all(AcquireParquet(namespace="test", path=URL, shard_rows=4))
     assert [s.data for s in samples] == [picture(i) for i in range(9)]
 
 
 @pytest.mark.parametrize("path", ["s3://bucket/nowhere", "s3://nobucket/x"])
 def test_nothing_there_is_one_clear_line(bucket: s3fs.S3FileSystem, path: str) -> None:
-    for source in (ImportFolder, ImportWebDataset, ImportParquet):
+    for source in (AcquireFolder, AcquireWebDataset, AcquireParquet):
         with pytest.raises(InputError) as caught:
             source(namespace="test", path=path).plan()
         assert path.rpartition("/")[2] in str(caught.value)

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import webdataset
 
-from curate.acquire.webdataset import REASONS, ImportWebDataset
+from curate.acquire.webdataset import REASONS, AcquireWebDataset
 from curate.core.contracts import Incoming, Source
 from curate.core.errors import InputError
 from tests.acquire.helpers import by_id, picture, read_all, rejects, write, write_tar
 
 
-def tars(path: Path | str | list[str], **more: object) -> ImportWebDataset:
-    return ImportWebDataset(namespace="test", path=path if isinstance(path, list) else str(path), **more)
+def tars(path: Path | str | list[str], **more: object) -> AcquireWebDataset:
+    return AcquireWebDataset(namespace="test", path=path if isinstance(path, list) else str(path), **more)
 
 
 def member(source: Source, index: int = 0) -> list[bytes]:
@@ -205,4 +205,4 @@ def test_nothing_to_import_is_one_clear_line(tmp_path: Path, path: str, message:
 
 def test_every_reason_and_parameter_is_described() -> None:
     assert all(REASONS.values())
-    assert all(field.description for field in ImportWebDataset.model_fields.values())
+    assert all(field.description for field in AcquireWebDataset.model_fields.values())

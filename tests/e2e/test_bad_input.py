@@ -76,7 +76,7 @@ def from_folder(tmp_path_factory: pytest.TempPathFactory) -> Done:
     files = [path for path in sorted(root.rglob("*")) if path.is_file() and path.suffix != ".txt"]
     said, result = _go(
         folder,
-        {"op": "import.folder", "path": root, "shard_rows": 10},
+        {"op": "acquire.folder", "path": root, "shard_rows": 10},
         size={"animated": "reject"},
         captioned={"missing": "reject"},
         embed={"op": "tests.e2e.stages:EmbedOverflowing"},
@@ -106,7 +106,7 @@ def from_tars(tmp_path_factory: pytest.TempPathFactory) -> Done:
     }
     expected |= {"latin": ("pool", "caption_not_utf8"), "cut2": ("pool", "truncated_tar")}
     source = {Path(name).stem: data for name, data, _ in [*good, *cut]}
-    said, result = _go(folder, {"op": "import.webdataset", "path": root}, size={"animated": "reject"})
+    said, result = _go(folder, {"op": "acquire.webdataset", "path": root}, size={"animated": "reject"})
     return Done(folder / "workspace", source, expected, said, result)
 
 
@@ -231,7 +231,7 @@ def test_a_checkpoint_of_nan_refuses_all_and_says_so(tmp_path: Path) -> None:
     encoder = f"timm:vit_base_patch16_224?{TINY}@{tmp_path / 'vit.safetensors'}"
     recipe = write_recipe(
         tmp_path / "recipe.yaml",
-        {"op": "import.folder", "path": root},
+        {"op": "acquire.folder", "path": root},
         embed={"encoder": encoder},
         sample={"target": 1},
     )
@@ -243,7 +243,7 @@ def test_a_checkpoint_of_nan_refuses_all_and_says_so(tmp_path: Path) -> None:
 
 def test_an_empty_folder_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "images/deeper").mkdir(parents=True)
-    recipe = write_recipe(tmp_path / "recipe.yaml", {"op": "import.folder", "path": tmp_path / "images"})
+    recipe = write_recipe(tmp_path / "recipe.yaml", {"op": "acquire.folder", "path": tmp_path / "images"})
     said = curate("run", recipe, "--workspace", tmp_path / "workspace")
     assert "no images in" in said.error and str(tmp_path / "images") in said.error
     assert not list((tmp_path / "workspace").rglob("*.parquet"))
@@ -251,6 +251,6 @@ def test_an_empty_folder_is_one_clear_error(tmp_path: Path) -> None:
 
 def test_tars_without_a_sample_are_one_clear_error(tmp_path: Path) -> None:
     pictures.write_tar(tmp_path / "tars/0.tar", [])
-    recipe = write_recipe(tmp_path / "recipe.yaml", {"op": "import.webdataset", "path": tmp_path / "tars"})
+    recipe = write_recipe(tmp_path / "recipe.yaml", {"op": "acquire.webdataset", "path": tmp_path / "tars"})
     said = curate("run", recipe, "--workspace", tmp_path / "workspace")
     assert "pool" in said.error and "no samples" in said.error

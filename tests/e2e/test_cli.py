@@ -26,7 +26,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def source(images: Path) -> dict[str, Any]:
-    return {"op": "import.folder", "path": images, "shard_rows": 10}
+    return {"op": "acquire.folder", "path": images, "shard_rows": 10}
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,7 @@ def test_ops_lists_and_describes_every_stage(source: dict[str, Any]) -> None:
 def test_schema_describes_the_recipes_that_run(once: Path) -> None:
     jsonschema = pytest.importorskip("jsonschema")
     schema = json.loads(curate("schema").out)
-    recipe = {"stages": json.loads(json.dumps(stages({"op": "import.folder", "path": "."})))}
+    recipe = {"stages": json.loads(json.dumps(stages({"op": "acquire.folder", "path": "."})))}
     jsonschema.validate(recipe, schema)
     recipe["stages"]["size"]["min_sid"] = 3
     with pytest.raises(jsonschema.ValidationError):
@@ -129,7 +129,7 @@ def test_diff_names_what_changed(work: Path) -> None:
 def test_plan_computes_nothing(source: dict[str, Any], tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path / "recipe.yaml", source)
     said = curate("plan", recipe, "-w", tmp_path / "workspace")
-    assert said.code == 0 and "pool import.folder import 0 30 30 estimated ? ? 0 of 3 shards are there" in said.words
+    assert said.code == 0 and "pool acquire.folder import 0 30 30 estimated ? ? 0 of 3 shards are there" in said.words
     assert _files(tmp_path) <= {"recipe.yaml", "workspace/format.json"}
 
 
@@ -211,7 +211,7 @@ def test_a_mistake_is_one_line_before_anything_is_computed(
         (["run", "RECIPE", "-w", "W", "--set", "sample.target=[1"], ["sample.target", "not YAML"]),
         (
             ["run", "RECIPE", "-w", "W", "--set", "pool.path=/nowhere"],
-            ["/nowhere", "RECIPE:2: pool: import.folder: path"],
+            ["/nowhere", "RECIPE:2: pool: acquire.folder: path"],
         ),
         (["run", "RECIPE", "-w", "W", "--set", "pool.namespace=../../x"], ["RECIPE:3: pool.namespace", "'../../x'"]),
         (["run", "RECIPE", "-w", "W", "--set", "tree.levels=[2, 6]"], ["RECIPE:", "tree.levels: [2, 6] must decrease"]),

@@ -32,7 +32,7 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         lines.append(json.dumps({"file_name": f"{number}.png", "caption": f"picture {number}", "keywords": tags}))
     (images / "metadata.jsonl").write_text("\n".join(lines))
     stages = {
-        "pool": {"op": "import.folder", "path": str(images), "namespace": "tagged"},
+        "pool": {"op": "acquire.folder", "path": str(images), "namespace": "tagged"},
         "tags": {"op": "text.tags", "from": "pool"},
         "map": {"op": "text.hashtag_map", "from": "tags"},
         "hashtags": {"op": "text.hashtags", "from": "tags", "map": "map"},

@@ -21,7 +21,7 @@ def write(folder: Path, first: int, stop: int) -> None:
 
 def recipe(place: Path, tree: str) -> Path:
     stages: dict[str, Any] = {
-        "pool": {"op": "import.folder", "namespace": "pins", "path": str(place / "images"), "shard_rows": 8},
+        "pool": {"op": "acquire.folder", "namespace": "pins", "path": str(place / "images"), "shard_rows": 8},
         "embed": {"op": "image.embed", "from": "pool"},
         "tree": {"op": "cluster.fit", "from": "embed", "levels": [4, 2], "rounds": 1, "threads": 1},
         "clusters": {"op": "cluster.assign", "from": "embed", "tree": tree, "levels": 2, "threads": 1},

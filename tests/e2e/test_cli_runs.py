@@ -30,7 +30,7 @@ def gate(tmp_path: Path) -> Iterator[Gate]:
 
 def write(folder: Path, **stages: dict[str, object]) -> Path:
     images = pictures.write_good(folder / "images", 12)
-    source = {"op": "import.folder", "path": str(images), "namespace": "images", "shard_rows": 4}
+    source = {"op": "acquire.folder", "path": str(images), "namespace": "images", "shard_rows": 4}
     file = folder / "recipe.yaml"
     file.write_text(yaml.safe_dump({"stages": {"pool": source, **stages}}, sort_keys=False))
     return file

@@ -35,9 +35,9 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
 def recipe(folders: tuple[Path, Path], **theirs: Any) -> dict[str, Any]:
     """The e2e recipe with an evaluation set; `theirs` goes to the encoder of that."""
     images, evaluation = map(str, folders)
-    made = stages({"op": "import.folder", "path": images})
+    made = stages({"op": "acquire.folder", "path": images})
     before = {
-        "tests": {"op": "import.folder", "namespace": "tests", "path": evaluation},
+        "tests": {"op": "acquire.folder", "namespace": "tests", "path": evaluation},
         "tests_prints": {"op": "image.fingerprint", "from": "tests", "threads": 1},
         "tests_embed": {"op": "image.embed", "from": "tests", **theirs},
         "reference": {"op": "duplicates.reference", "from": ["tests_prints", "tests_embed"]},

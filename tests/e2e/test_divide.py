@@ -30,7 +30,7 @@ LEAVES, CELLS = 20, 4
 
 @pytest.fixture
 def recipe(tmp_path: Path) -> Path:
-    made = stages({"op": "import.folder", "path": str(write_good(tmp_path / "images", 70)), "shard_rows": 20})
+    made = stages({"op": "acquire.folder", "path": str(write_good(tmp_path / "images", 70)), "shard_rows": 20})
     made["tree"] |= {"levels": [LEAVES, 4, 2], "cells": CELLS}
     made["clusters"] |= {"levels": 3, "probe": CELLS}
     path = tmp_path / "recipe.yaml"

@@ -19,7 +19,7 @@ def test_all_data_is_identical_on_local_and_on_ray(tmp_path: Path, on_ray: Any) 
     root = pictures.write_good(tmp_path / "images", COUNT)
     for name, (data, _) in pictures.BAD.items():
         (root / name).write_bytes(data)
-    source = {"op": "import.folder", "path": root, "shard_rows": 25}
+    source = {"op": "acquire.folder", "path": root, "shard_rows": 25}
     changes = {"tree": {"levels": [20, 4], "threads": 1}, "sample": {"target": 60}, "dataset": {"shard_rows": 16}}
     pipeline = load(write_recipe(tmp_path / "recipe.yaml", source, **changes))
     here = run(pipeline, str(tmp_path / "local"))

@@ -65,7 +65,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def stages(folder: Path, min_side: int = 64, target: int = 8) -> dict[str, Any]:
     made: dict[str, dict[str, Any]] = {
-        "pool": {"op": "import.folder", "path": str(folder), "namespace": "movies", "shard_rows": 4},
+        "pool": {"op": "acquire.folder", "path": str(folder), "namespace": "movies", "shard_rows": 4},
         "inspect": {"op": "image.inspect", "from": "pool", "threads": 1},
         "size": {"op": "image.filter", "from": "inspect", "min_side": min_side},
         "frames": {"op": "image.frames", "from": "size", "namespace": "frames"},

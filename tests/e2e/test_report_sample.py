@@ -17,7 +17,7 @@ from tests.e2e.recipes import stages
 
 
 def test_a_few_shards_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = stages({"op": "import.folder", "path": str(write_good(tmp_path / "images", 70)), "shard_rows": 10})
+    made = stages({"op": "acquire.folder", "path": str(write_good(tmp_path / "images", 70)), "shard_rows": 10})
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(yaml.safe_dump({"stages": made}, sort_keys=False))
     for module in (report_survey, report_tree, report_whole):

@@ -57,7 +57,7 @@ def test_the_dataset_is_the_one_a_disk_gives(bucket: s3fs.S3FileSystem, tmp_path
 
 def _run(folder: Path, images: str, workspace: str) -> dict[str, Any]:
     folder.mkdir()
-    recipe = write_recipe(folder / "recipe.yaml", {"op": "import.folder", "path": images, "shard_rows": 20})
+    recipe = write_recipe(folder / "recipe.yaml", {"op": "acquire.folder", "path": images, "shard_rows": 20})
     said = curate("run", recipe, "-w", workspace, "-q", "--json", folder / "result.json")
     assert (said.code, said.err) == (0, ""), said
     return json.loads((folder / "result.json").read_text())

@@ -31,7 +31,7 @@ def recipe(tmp_path: Path) -> Path:
         size = 96
         picture = blocks(number, size).crop((2, 2, size - 2, size - 2))
         (root / f"cut-{number}.png").write_bytes(encoded(picture, "png"))
-    made = stages({"op": "import.folder", "path": str(root), "shard_rows": 20})
+    made = stages({"op": "acquire.folder", "path": str(root), "shard_rows": 20})
     made["tree"] |= {"levels": [8, 2]}
     semantic = {"op": "duplicates.semantic", "from": ["unique", "embed"], "tree": "tree", "level": 1, "eps": 0.15}
     members = {"op": "duplicates.members", "from": "unique", "sets": "meanings", "column": "semantic"}

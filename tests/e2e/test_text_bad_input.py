@@ -122,7 +122,7 @@ def _folder(root: Path) -> Path:
 
 def test_bad_captions_of_a_folder(tmp_path: Path) -> None:
     root = _folder(tmp_path / "images")
-    result = results(tmp_path, chain({"op": "import.folder", "path": str(root)}))
+    result = results(tmp_path, chain({"op": "acquire.folder", "path": str(root)}))
     refused = Counter(
         tuple(reason.split(": ")) for _, reason in CAPTIONS.values() if reason and reason.startswith("captioned")
     )
@@ -141,7 +141,7 @@ def _of_parquet(folder: Path, captions: pa.Array) -> dict[str, Any]:
     pictures = pa.array([good(3 * number) for number in range(len(captions))], pa.binary())
     names = [str(number) for number in range(len(captions))]
     pq.write_table(pa.table({"id": names, "image": pictures, "caption": captions}), folder / "0.parquet")
-    return {"op": "import.parquet", "path": str(folder), "caption": "caption"}
+    return {"op": "acquire.parquet", "path": str(folder), "caption": "caption"}
 
 
 @pytest.mark.parametrize("kind", ["binary", "broken strings"])
@@ -171,7 +171,7 @@ def pool(tmp_path: Path) -> dict[str, dict[str, Any]]:
         caption = f"This is a picture of the {('dog', 'sofa')[number % 2]}. Number {number}."
         lines.append(json.dumps({"file_name": f"{number}.png", "caption": caption, "keywords": ["dogs"]}))
     (root / "metadata.jsonl").write_text("\n".join(lines))
-    source = {"op": "import.folder", "path": str(root), "namespace": "bad"}
+    source = {"op": "acquire.folder", "path": str(root), "namespace": "bad"}
     return {"pool": source, "text": {"op": "text.clean", "from": "pool"}}
 
 

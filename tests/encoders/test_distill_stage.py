@@ -38,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _pipeline(images: Path, encoder: str) -> Pipeline:
     made = Pipeline()
-    made.add("pool", resolve("import.folder")(namespace="t", path=str(images), shard_rows=4))
+    made.add("pool", resolve("acquire.folder")(namespace="t", path=str(images), shard_rows=4))
     made.add("text", resolve("text.clean")(), "pool")
     made.add("embed", Embed(encoder=encoder, device="cpu", batch_size=3), "text")
     made.add("scores", Similarity(encoder=encoder, device="cpu"), ["text", "embed"])

@@ -236,7 +236,7 @@ def table(place: Path) -> dict[str, Any]:
     return {"path": str(place / "rows.parquet"), "image": "image", "caption": "caption", "id": "id", "shard_rows": 10}
 
 
-SOURCES = {"import.folder": folder, "import.webdataset": tars, "import.parquet": table}
+SOURCES = {"acquire.folder": folder, "acquire.webdataset": tars, "acquire.parquet": table}
 """Op -> what writes the samples into a folder, and the parameters to import them."""
 
 

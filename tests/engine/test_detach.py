@@ -26,7 +26,7 @@ from tests.engine import toys
 RECIPE = """
 vars: {side: 8}
 stages:
-  pool: {op: import.folder, path: IMAGES, namespace: images}
+  pool: {op: acquire.folder, path: IMAGES, namespace: images}
   inspect: {op: image.inspect, from: pool}
   size: {op: image.filter, from: inspect, min_side: "${side}"}
 """

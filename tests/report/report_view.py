@@ -219,7 +219,7 @@ def stages_of(rows: Sequence[dict[str, Any]]) -> dict[str, Manifest]:
     """Manifests whose ledgers agree with the rows."""
     nouns = {"import": "pool", "inspect": "columns", "duplicates": "columns"}
     nouns |= {"assign": "columns", "select": "selection"}
-    ops = {"import": "import.folder", "inspect": "image.inspect", "duplicates": "duplicates.drop"}
+    ops = {"import": "acquire.folder", "inspect": "image.inspect", "duplicates": "duplicates.drop"}
     made, alive = {}, len(rows)
     for stage, noun in nouns.items():
         refused = Counter(row["reject_reason"] for row in rows if row.get("rejected_by") == stage)

@@ -160,7 +160,7 @@ def bare(*absent: str) -> MemoryView:
     """Rows that are all alive, without clusters, selection and dataset."""
     keys = [make_key("bare", str(number)) for number in range(30)]
     rows = [{"key": key, "source_id": f"{key}.png"} for key in keys]
-    stages = {"pool": manifest("pool", "import.folder", Entry(30, Counter(), 30))}
+    stages = {"pool": manifest("pool", "acquire.folder", Entry(30, Counter(), 30))}
     return MemoryView(rows, stages, {key: drawing(n) for n, key in enumerate(keys)}, absent=absent)
 
 
@@ -193,7 +193,7 @@ def test_a_pool_that_lost_everything_says_where():
     view = bare(*CLUSTERS)
     for row in view.rows:
         row |= {"rejected_by": "pool", "reject_reason": "unreadable", "copies": 0}
-    view.stages = {"pool": manifest("pool", "import.folder", Entry(30, Counter(unreadable=30), 0))}
+    view.stages = {"pool": manifest("pool", "acquire.folder", Entry(30, Counter(unreadable=30), 0))}
     page = render(view)
     assert "Nothing is kept" in page.text
     assert "unreadable 30" in page.text

@@ -1,7 +1,7 @@
 """A pipeline is a DAG of named stages. A recipe is the same thing as YAML; both are checked before anything runs.
 
     pipeline = Pipeline()
-    pipeline.add("pool", ImportFolder(namespace="mine", path="photos"))
+    pipeline.add("pool", AcquireFolder(namespace="mine", path="photos"))
     pipeline.add("inspect", Inspect(), from_="pool")
     pipeline.add("size", ImageFilter(min_side=64), from_="inspect")
 

@@ -10,9 +10,9 @@ from curate.core.contracts import Stage
 from curate.core.errors import RecipeError
 
 OPS = {
-    "import.folder": "curate.acquire.folder:ImportFolder",
-    "import.webdataset": "curate.acquire.webdataset:ImportWebDataset",
-    "import.parquet": "curate.acquire.parquet:ImportParquet",
+    "acquire.folder": "curate.acquire.folder:AcquireFolder",
+    "acquire.webdataset": "curate.acquire.webdataset:AcquireWebDataset",
+    "acquire.parquet": "curate.acquire.parquet:AcquireParquet",
     "image.inspect": "curate.image.inspect:Inspect",
     "image.filter": "curate.image.filter:ImageFilter",
     "image.frames": "curate.image.frames:Frames",

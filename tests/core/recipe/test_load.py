@@ -75,7 +75,7 @@ def test_the_same_dag_in_python_has_the_same_parameters() -> None:
 
 def test_an_unknown_op() -> None:
     text = changed(f"op: {TOYS}:Numbers", "op: import.foldr")
-    refuses(text, "r.yaml:8: pool.op: 'import.foldr' is no known stage; did you mean 'import.folder'?")
+    refuses(text, "r.yaml:8: pool.op: 'import.foldr' is no known stage; did you mean 'acquire.folder'?")
     text = changed(f"op: {TOYS}:Numbers", "op: zzzzzz")
     refuses(text, "r.yaml:8: pool.op: 'zzzzzz' is no known stage; `curate ops` lists them")
 
@@ -244,7 +244,7 @@ def test_the_schema_accepts_our_recipes(validator: Any, path: Path) -> None:
 
 
 def test_the_schema_refuses_what_the_recipe_refuses(validator: Any) -> None:
-    good = {"stages": {"pool": {"op": "import.folder", "namespace": "n", "path": "p"}}}
+    good = {"stages": {"pool": {"op": "acquire.folder", "namespace": "n", "path": "p"}}}
     assert validator.is_valid(good)
     assert validator.is_valid({"vars": {"x": 1}, "stages": {"pool": good["stages"]["pool"] | {"path": "${x}"}}})
     for wrong in ({"op": "import.foldr"}, {"pth": "p"}, {"path": 3}, {"namespace": None}):
