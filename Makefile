@@ -5,7 +5,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 RECIPES := vise vise_similarity uru metaclip datacomp_basic
-.PHONY: help setup quickstart tiny $(RECIPES) test test-long lint format bench lock clean
+.PHONY: help setup quickstart tiny $(RECIPES) test test-long lint format bench docs lock clean
 
 PYTHON_VERSION := 3.11
 PYTHON ?= python$(PYTHON_VERSION)
@@ -29,7 +29,7 @@ UV = PATH="$$PATH:$$HOME/.local/bin:$(CURDIR)/.cache/uv/bin" uv
 help:  ## what there is to call
 	@awk -F ':.*## ' '/^[a-z_-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
-	@echo "quickstart and the recipes take IMAGES=folder (your pictures instead of OpenClipart), WORKSPACE=path or URL,"
+	@echo "quickstart and the recipes take IMAGES=folder (your images instead of OpenClipart), WORKSPACE=path or URL,"
 	@echo "ENGINE=ray|local; recipes also SET='variable=value stage.parameter=value';"
 	@echo "test and test-long take PYTEST='arguments', for instance PYTEST='tests/text -x', and JOBS (processes, 2); lock UPGRADE=--upgrade."
 
@@ -48,14 +48,14 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@
 
-quickstart: $(STAMP)  ## pictures in, dataset, report and a trained student out
+quickstart: $(STAMP)  ## images in, dataset, report and a trained student out
 	@$(BIN)/python -m pipelines.quickstart --workspace "$(WORKSPACE)" --engine "$(ENGINE)" $(if $(IMAGES),--images "$(IMAGES)")
 
-tiny: $(STAMP)  ## the encoder `tiny` anew: corpus, training (over an hour), export to WORKSPACE/tiny
+tiny: $(STAMP)  ## train the encoder `tiny` from scratch: corpus, training (over an hour), export to WORKSPACE/tiny
 	@$(BIN)/python -m pipelines.tiny --workspace "$(WORKSPACE)" --engine "$(ENGINE)" --to "$(WORKSPACE)/tiny"
 
 vise: ## ViSE: sentences balanced by WordNet concepts, on the quickstart's corpus
-vise_similarity: ## the same above a similarity of picture and text (by tiny, or ENCODER=open_clip:NAME/TAG)
+vise_similarity: ## the same, above a similarity of image and text (by tiny, or ENCODER=open_clip:NAME/TAG)
 uru: ## URU: tags mapped to canonical nouns and actions, balanced by them
 metaclip: ## MetaCLIP: texts balanced by a vocabulary
 datacomp_basic: ## DataComp's basic filter
@@ -63,24 +63,29 @@ $(RECIPES): $(STAMP)
 	@$(BIN)/python -m pipelines.corpus $@ --workspace "$(WORKSPACE)" --engine "$(ENGINE)" \
 	  $(if $(IMAGES),--images "$(IMAGES)") $(if $(ENCODER),--set "encoder=$(ENCODER)") $(foreach value,$(SET),--set "$(value)")
 
-test: lint  ## setup, linters, types, architecture, tests but the long ones
+test: lint  ## setup, linters, types, architecture, all tests but the long ones
 	@$(BIN)/python -m pytest -n $(JOBS) -m "not long" $(PYTEST)
 
 test-long: $(STAMP)  ## the long tests: kills at every point, damaged inputs, browsers, load
 	@$(BIN)/python -m pytest -n $(JOBS) -m long $(PYTEST)
 
-lint: $(STAMP)  ## ruff, mypy on curate/core, import-linter
+lint: $(STAMP)  ## ruff, mypy, import-linter
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache --no-logo
 
-format: $(STAMP)  ## rewrite the code as ruff would have it
+format: $(STAMP)  ## format the code and apply the fixes of ruff
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
 bench: $(STAMP)  ## figures for docs/benchmarks.md, printed; takes minutes
 	@$(BIN)/python -m bench
+
+docs: $(STAMP)  ## the site with its reference in .cache/site/html; a broken link is an error
+	@$(BIN)/python -m docs.tools.pages .cache/site
+	@cd .cache/site && $(CURDIR)/$(BIN)/zensical build --strict
+	@echo "docs: open .cache/site/html/index.html; with search: python3 -m http.server -d .cache/site/html"
 
 lock:  ## requirements.lock from pyproject.toml, for any platform: versions and hashes, no registry's name
 	@$(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --no-annotate \

@@ -39,7 +39,7 @@ FOLDER_OPS = ("acquire.folder", "import.folder")
 """Names of one op: the first that the traced tree has."""
 LAYERS = ("cli", "api", "engine driver", "engine worker", "domain", "kernels", "encoders", "codec", "core")
 OWN_LAYER = {"cli", "api", "kernels", "encoders", "codec", "core"}
-"""First-level packages that are layers; the others are domains, but for the engine."""
+"""First-level packages that are layers; the others are domains, except the engine."""
 WORKERS = "engine/backends/"
 """A thread that begins in one of these files runs units of work; so do the threads that it starts."""
 IMPORTING = "<frozen importlib._bootstrap>"
@@ -84,7 +84,7 @@ class Function:
 
 @dataclass(frozen=True)
 class Crossing:
-    """Calls from one file into another; of a generator, none."""
+    """Calls from one file into another, generators not counted."""
 
     caller: str
     callee: str
@@ -232,13 +232,13 @@ def _is_generator(code: CodeType) -> bool:
 
 
 def _resumed(frame: FrameType) -> bool:
-    """Whether a generator goes on behind a `yield`: the profile function hears of that as of a call."""
+    """Whether a generator resumes after a `yield`, which the profile function sees as a call."""
     return _is_generator(frame.f_code) and frame.f_code.co_code[frame.f_lasti + 1] != 0
 
 
 def _is_called(frame: FrameType) -> bool:
-    """Whether the frame below is the caller: a generator begins below whoever first asks for an item, unless it is a
-    context manager."""
+    """Whether the frame below is the caller: a generator begins below the function that first takes an item, unless it
+    is a context manager."""
     below = frame.f_back
     return not _is_generator(frame.f_code) or (below is not None and below.f_code.co_filename == contextlib.__file__)
 

@@ -1,4 +1,4 @@
-"""What every test stands on: few threads, no network, real data where it is, each server once for the whole session.
+"""Fixtures that every test shares: few threads, no network, real data where present, one server of each kind.
 
 Under xdist (`make test`) a file is run by one process, and all files that share a server by the same one.
 """
@@ -31,7 +31,7 @@ settings.load_profile("shared cores")
 
 @pytest.fixture(scope="session")
 def data() -> Path:
-    """Folder of real samples (LAION texts, ImageNet and CIFAR pictures): CURATE_TEST_DATA, or shared/data beside us."""
+    """Folder of real samples (LAION texts, ImageNet and CIFAR images): CURATE_TEST_DATA, or shared/data beside us."""
     place = Path(os.environ.get("CURATE_TEST_DATA", ROOT.parent / "shared/data"))
     if not place.is_dir():
         pytest.skip(f"no real data in {place}; set CURATE_TEST_DATA")
@@ -84,14 +84,14 @@ def on_ray(ray_session: Any) -> Iterator[Any]:
 
 @pytest.fixture
 def on_this_ray(ray_session: Any, on_ray: Any) -> str:
-    """Address of the session's Ray, with its CPUs free: for a driver in a process of its own."""
+    """Address of the session's Ray, with its CPUs free: for a driver in a separate process."""
     on_ray.release()
     return str(ray_session.get_runtime_context().gcs_address)
 
 
 @pytest.fixture(scope="session")
 def endpoint() -> Iterator[Any]:
-    """An endpoint that speaks like OpenAI's, in a process of its own (`tests.engine.endpoint.Endpoint`)."""
+    """An OpenAI-compatible endpoint in a separate process (`tests.engine.endpoint.Endpoint`)."""
     from tests.engine.endpoint import started
 
     with started() as made:
@@ -118,7 +118,7 @@ def object_store(object_store_server: str) -> Iterator[Any]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Scopes are files, or those of a server. The one with most tests is handed out first."""
+    """Scopes are files, or all files of a server. The largest one starts first."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Files(LoadScopeScheduling):

@@ -1,4 +1,4 @@
-"""What README and docs show runs as it stands there."""
+"""The code blocks of README and docs run as printed."""
 
 from __future__ import annotations
 

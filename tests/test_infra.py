@@ -1,4 +1,4 @@
-"""What the files in infra/ must agree on, with each other and with the lock: nobody runs a cluster to find out."""
+"""The files in infra/ agree with each other and with the lock, which no test on a cluster checks."""
 
 from __future__ import annotations
 

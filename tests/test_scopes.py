@@ -11,7 +11,7 @@ from tests.scopes import ROOT, SERVERS, asked, scope_of
     "file",
     [
         "tests/core/store/test_storage.py",  # by a parameter of a fixture in its folder's conftest.py
-        "tests/codec/test_tars.py",  # by a fixture of its own
+        "tests/codec/test_tars.py",  # by its own fixture
         "tests/e2e/test_s3.py",
         "tests/engine/test_object_store.py",
     ],

@@ -1,4 +1,4 @@
-"""Counts what is asked of a workspace's storage, in the driver and in every worker, and does the same with bare files.
+"""Count storage operations, in the driver and in every worker, and do the same reads and writes with bare files.
 
 A listing counts an operation per 1,000 names, which is what an object store charges. Everything else is one: a read (of
 a range or whole), an opened file, a published, created, marked or removed file, a look whether there is one.
@@ -131,7 +131,7 @@ def install(note: Note, folder: str = "") -> None:
 
 
 def counted(url: str, folder: str = "") -> Storage:
-    """A storage, in a process that counts from now on what is asked of it."""
+    """A storage whose operations this process counts from now on."""
     if folder and not _note:
         log = os.open(f"{folder}/{os.getpid()}.tsv", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
@@ -156,8 +156,8 @@ def collect(folder: str, done: Done) -> None:
 
 
 def bare_seconds(workspace: str, aside: str, done: Done) -> float:
-    """Seconds of bare reads and writes of the files that a step has read and written, one after the other. A write is
-    what makes a file durable under its name: write, fsync, rename, fsync of the folder."""
+    """Seconds to read and write, one at a time, the files that a step has read and written. A write makes a file
+    durable under its name: write, fsync, rename, fsync of the folder."""
     seconds = 0.0
     for way, act in (("read", _bare_read), ("written", _bare_write)):
         sample = done.sample[way]

@@ -47,7 +47,7 @@ class Nothing(Map):
 
 
 class Vector(Map):
-    """A 64-number vector of each picture, as an encoder would give."""
+    """A vector of 64 numbers per image, as an encoder returns."""
 
     op: ClassVar[str] = "bench.vector"
     pixels: ClassVar[bool] = True
@@ -115,7 +115,7 @@ def overhead(folder: Path) -> None:
 
 
 def calls(folder: Path) -> None:
-    """A step sent to 8 parts and its results back, with 2 workers on Ray: what an iteration of a fit costs besides."""
+    """A step sent to 8 parts and its results back, with 2 workers on Ray: the fixed cost of an iteration of a fit."""
     least, groups.LEAST_PART_ROWS = groups.LEAST_PART_ROWS, ROWS
     for engine in ("local", "ray"):
         backend: Backend = make_backend(engine, cpus=2)
@@ -145,7 +145,7 @@ def _by_hand(workspace: Path) -> None:
 
 
 def whole(rows: int) -> Pipeline:
-    """A pool of small pictures through one pass, a selection of a tenth and a dataset."""
+    """A pool of small images through one pass, a selection of a tenth and a dataset."""
     pipeline = Pipeline()
     pipeline.add("pool", Numbers(namespace="bench", rows=rows, shard_rows=1000))
     pipeline.add("vector", Vector(), "pool")

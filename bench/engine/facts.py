@@ -1,4 +1,4 @@
-"""Facts: what it takes to see that nothing is lacking, and to write a table that is mostly a copy of the one before.
+"""The cost of seeing that no fact is missing, and of writing a table that mostly copies the one before.
 
 python -m bench.engine.facts [SHARDS]
 """

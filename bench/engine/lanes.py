@@ -4,7 +4,7 @@
 
 On a Ray of this machine with two cores and a logical GPU: a Map that holds the GPU and sleeps 0.25 s a batch of 32
 rows, an AsyncMap that asks a loopback endpoint of 200 ms and 32 slots, and both in one recipe as two branches of a
-pool. Seconds are those of whole runs over a pool that is there; workers run from the start. `busy` of the GPU is the
+pool. Seconds are those of whole runs over an existing pool; workers run from the start. `busy` of the GPU is the
 share of time that it sleeps, of the endpoint that of its slots, each from its first to its last request. Then a Map
 that computes 20 ms a row: on Ray with two workers against the local engine, which has one thread.
 """
@@ -40,7 +40,7 @@ def recipe(rows: int, **stages: Map) -> Pipeline:
 
 
 def seconds_of(backend: Backend, rows: int, **stages: Map) -> float:
-    """Of a run of some stages; the pool is there before."""
+    """Seconds of a run of some stages over an existing pool."""
     with tempfile.TemporaryDirectory() as workspace:
         run(recipe(rows), workspace, engine=backend)
         began = time.perf_counter()

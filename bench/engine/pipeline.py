@@ -1,4 +1,4 @@
-"""`curate run` with `image.embed` on JPEGs against the bare encoder loop on the same pictures, decoded before."""
+"""`curate run` with `image.embed` on JPEGs against the bare encoder loop on the same images, decoded in advance."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def main() -> None:
         whole = time.perf_counter() - began
     finally:
         shutil.rmtree(folder)
-    line("bare encoder loop, pictures decoded before", f"{COUNT / encoding:.1f} img/s", ENCODER)
+    line("bare encoder loop, images decoded in advance", f"{COUNT / encoding:.1f} img/s", ENCODER)
     line("curate run: decode, embed, publish; start included", f"{COUNT / whole:.1f} img/s", f"{THREADS} threads")
     line("pipeline against bare encoder", f"{encoding / whole:.2f}", "aim 0.9")
     line("decoding and preparing, one thread", f"{decoding / COUNT * 1e3:.1f} ms", "per 640 x 480 JPEG, ahead of it")

@@ -2,7 +2,7 @@
 
     python -m bench.engine.requests [SHARDS SHARDS] [--json FILE]
 
-The store is moto's server on loopback, behind a proxy that counts. Each shard is a unit of its own, as one of 10,000
+The store is moto's server on loopback, reached through a proxy that counts. Each shard is one unit, as one of 10,000
 rows is; so logs and indexes of answers count per shard too. Prices are those of a GET (and HEAD) and of a PUT (POST,
 LIST); a DELETE costs nothing.
 """

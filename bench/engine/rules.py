@@ -1,4 +1,4 @@
-"""Score once, decide later: what a changed threshold, rule or bad row computes. 128 images, two dear stages.
+"""Score once, decide later: what a changed threshold, rule or bad row computes. 128 images, two costly stages.
 
 python -m bench.engine.rules
 """

@@ -2,11 +2,12 @@
 
     python -m bench.engine.scale 1000 4000 16000 --json FILE [--rows 40] [--engine local|ray] [--markdown] [--folder D]
 
-Each size is a process of its own, so that its peak memory is its own. A step is built by a run of the pipeline that
-ends with it, in one workspace: the steps before it are reused. Its seconds and operations are what happened in that run
-between the last of these and its end, and in its own thread before. `again` is a run in which everything is reused.
+Each size runs in a separate process, so that its peak memory is measured alone. A step is built by a run of the
+pipeline that ends with it, in one workspace, so that the steps before it are reused. Its seconds and operations are
+those of that run after the last of these steps, and those of its own thread before. `again` is a run that reuses
+everything.
 
-The bare time of a step is that of reading and writing as many bytes in as many files one after the other in the same
+The bare time of a step is that of reading and writing as many bytes in as many files, one at a time, in the same
 folder, with an fsync per written file and folder (of up to 1,000 files of each kind, right after the step, scaled).
 """
 
@@ -38,7 +39,7 @@ AGAIN = "again"
 SECONDS = ("seconds", "cpu_seconds")
 POLL_SECONDS = 0.5
 ALLOWED = 8
-"""Operations per shard and step, besides the tables that it reads."""
+"""Operations per shard and step, not counting the tables that it reads."""
 
 
 class Clock:
@@ -56,7 +57,7 @@ class Clock:
 
     @property
     def seconds(self) -> tuple[float, float]:
-        """Of the clock, and of this process's cores."""
+        """Seconds by the clock, and seconds of this process's cores."""
         return self.ended[0] - self.began[0], self.ended[1] - self.began[1]
 
     def note(self, what: str, count: int, way: str, path: str, size: int) -> None:
@@ -118,7 +119,7 @@ class Workers(threading.Thread):
 
 
 def one_size(shards: int, rows: int, engine: str, folder: Path) -> dict[str, Any]:
-    """`steps`: what each took with a pool of so many shards; `memory`: peaks of the driver and of the workers."""
+    """`steps`: figures of each step over a pool of `shards` shards; `memory`: peaks of the driver and of the workers."""
     workspace, logs = str(folder / "workspace"), folder / "operations"
     logs.mkdir()
     before = peak_bytes()
@@ -243,7 +244,7 @@ def markdown(found: dict[str, Any]) -> str:
 
 
 def measured(shards: int, rows: int, engine: str, folder: Path | None) -> dict[str, Any]:
-    """One size, in a process of its own."""
+    """One size, in a separate process."""
     with tempfile.TemporaryDirectory(dir=folder) as place:
         command = [sys.executable, "-m", "bench.engine.scale", str(shards), "--rows", str(rows), "--engine", engine]
         done = subprocess.run([*command, "--alone", place], stdout=subprocess.PIPE, check=False)
@@ -259,7 +260,7 @@ def main() -> None:
     parser.add_argument("--engine", choices=("local", "ray"), default="local")
     parser.add_argument("--json", type=Path, help="where the figures go")
     parser.add_argument("--markdown", action="store_true", help="print them as a table")
-    parser.add_argument("--folder", type=Path, help="where the workspaces lie; a folder for passing files if left out")
+    parser.add_argument("--folder", type=Path, help="folder for the workspaces; a temporary one by default")
     parser.add_argument("--alone", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if min(*given.shards, given.rows) < 1:

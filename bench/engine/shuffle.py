@@ -4,8 +4,8 @@
     python -m bench.engine.shuffle --tasks      our largest tasks in a pool of 230,000 shards of 10,000 rows
 
 The input is a folder of Parquet files, one for each shard: key (16 bytes), unit, row, shard. The output is one Parquet
-file for each bucket. Each way runs in a process of its own, with a Ray of its own, after a job of a few rows that
-starts its workers; the job is not in the seconds. Memory is the peak of PSS of the driver, Ray's processes and workers
+file for each bucket. Each way runs in a separate process with a separate Ray, after a job of a few rows that starts
+its workers; the job is not in the seconds. Memory is the peak of PSS of the driver, Ray's processes and workers
 with /dev/shm; `ray alone` is that of a Ray whose two workers do nothing. Ray Data needs pandas, which this project does
 not depend on: without it, its lines say so.
 """

@@ -39,7 +39,7 @@ from curate.core.hashing import key_words, ranks
 from curate.core.recipe.pipeline import Pipeline
 
 SHARE = 0.087
-"""Of the rows that a selection takes: OpenLVD's 200 million of 2.3 billion."""
+"""Share of rows that a selection takes: OpenLVD's 200 million of 2.3 billion."""
 HEADER = struct.pack("<2sIHHI", b"BM", 58, 0, 0, 54) + struct.pack("<IiiHHIIiiII", 40, 1, 1, 1, 24, 0, 4, 0, 0, 0, 0)
 
 
@@ -116,7 +116,7 @@ class Spinning(Cheap):
 
     op: ClassVar[str] = "simulated.spinning"
     seconds: float = 0.005
-    """Of a core, per row."""
+    """Seconds of a core, per row."""
 
     def process(self, batch: Batch) -> dict[str, Any]:
         until = time.thread_time() + self.seconds * len(batch)
@@ -268,7 +268,7 @@ class Share(Select):
 
 
 class Later(Cheap):
-    """A Map behind the selection."""
+    """A Map downstream of the selection."""
 
     op: ClassVar[str] = "simulated.later"
 
@@ -280,7 +280,7 @@ class Later(Cheap):
 
 
 class Strict(Passing):
-    """A Filter behind the selection."""
+    """A Filter downstream of the selection."""
 
     op: ClassVar[str] = "simulated.strict"
 
@@ -330,8 +330,8 @@ STEPS: dict[str, int] = {
 the pool's table (and tar), those of the columns, and the mask or the selection. Each adds an operation per shard to
 what a step may cost."""
 PER_UNIT = {"costly": 2, "asked": 5}
-"""Operations of a unit of at least 1,000 rows, whatever its shards: logs and indexes of answers. In pools of small
-shards they are few per shard."""
+"""Operations of a unit of at least 1,000 rows, however many shards it has: logs and indexes of answers. In pools of
+small shards they are few per shard."""
 
 
 def pipeline(last: str, shards: int, rows: int) -> Pipeline:

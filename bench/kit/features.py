@@ -1,7 +1,7 @@
 """Inputs of the clustering benchmarks: real features, a disc, and made-up groups of a long tail.
 
-The first two are written by `shared/tools/make_bench_data.py`, which lies beside this repository (CURATE_SHARED names
-another place); a benchmark says so and goes without where it is absent.
+The first two are written by `shared/tools/make_bench_data.py`, beside this repository (CURATE_SHARED names
+another place); a benchmark says so and skips them where it is absent.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.conftest import ROOT
 
 
 def shared() -> Path:
-    """The folder of pictures and tools beside the checkout, or where CURATE_SHARED says."""
+    """The folder of images and tools beside the checkout, or the one that CURATE_SHARED names."""
     return Path(os.environ.get("CURATE_SHARED", ROOT.parent / "shared"))
 
 
@@ -34,7 +34,7 @@ def made(name: str) -> np.ndarray | None:
     folder = Path(os.environ.get("CURATE_BENCH_DATA", Path(tempfile.gettempdir()) / "curate-bench-data"))
     if not (folder / f"{name}.npy").exists():
         if not generator().exists():
-            print(f"{name}: skipped, since {generator()} is not there; name its folder in CURATE_SHARED")
+            print(f"{name}: skipped, {generator()} does not exist; set CURATE_SHARED to its folder")
             return None
         subprocess.run([sys.executable, str(generator()), str(folder)], check=True)
     return np.load(folder / f"{name}.npy")

@@ -36,7 +36,7 @@ def machine() -> str:
 
 
 class PeakMemory:
-    """Peak of the sum of PSS over this process's descendants, with what lies in /dev/shm unmapped, while it runs."""
+    """Peak of the sum of PSS over this process's descendants, plus unmapped files in /dev/shm, while it runs."""
 
     def __init__(self, process: subprocess.Popen[bytes], every_seconds: float = 0.25) -> None:
         self.process, self.every = process, every_seconds

@@ -18,13 +18,13 @@ LITDATA = ("litdata==0.2.76", "lightning-utilities==0.15.3", "obstore==0.12.1")
 
 
 def sklearn(module: str = "sklearn.cluster") -> ModuleType:
-    """scikit-learn, over this environment's NumPy and SciPy. Raises RuntimeError where it cannot be had."""
+    """scikit-learn, over this environment's NumPy and SciPy. Raises RuntimeError if it cannot be installed."""
     _install("sklearn", SKLEARN)
     return importlib.import_module(module)
 
 
 def litdata() -> ModuleType:
-    """litData with its submodules, over this environment's torch. Raises RuntimeError where it cannot be had."""
+    """litData with its submodules, over this environment's torch. Raises RuntimeError if it cannot be installed."""
     _install("litdata", LITDATA)
     for name in ("litdata.types", "litdata.streaming.cache"):
         importlib.import_module(name)

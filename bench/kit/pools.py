@@ -1,7 +1,7 @@
-"""Pools of real pictures with known labels and a long tail, as vectors of two encoders: balance can be counted on them.
+"""Pools of real images with known labels and a long tail, as vectors of two encoders: balance can be counted on them.
 
 The labels of a pool are used for counting alone. Encoders that need no weights hardly know the classes, so that what
-is balanced over them is balanced in form and colour. CIFAR-10 has a third one, taught on labelled pictures outside of
+is balanced over them is balanced in form and colour. CIFAR-10 has a third one, trained on labelled images outside of
 the pool: it stands for a learned encoder.
 """
 
@@ -64,7 +64,7 @@ def cifar_tail(parquet: Path, seed: int = 0) -> LabelledPool:
 
 
 def clip_arts(folder: Path) -> LabelledPool:
-    """The quickstart's pictures, byte-identical copies once, labelled by the uppermost folder they lie in."""
+    """The quickstart's images without byte-identical copies, labelled by their top-level folder."""
     unique: dict[str, tuple[Path, bytes]] = {}
     for path in sorted(folder.rglob("*.png")):
         data = path.read_bytes()
@@ -75,7 +75,7 @@ def clip_arts(folder: Path) -> LabelledPool:
 
 
 def _pool(name: str, images: Iterable[bytes], labels: NDArray[Any], levels: tuple[int, ...] = ()) -> LabelledPool:
-    """Pictures that cannot be decoded (over 100 megapixels) are left out."""
+    """Images that cannot be decoded (over 100 megapixels) are left out."""
     encoder = encoders.load("descriptor")
 
     def prepared(data: bytes) -> NDArray[np.uint8] | None:

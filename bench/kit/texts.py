@@ -1,7 +1,7 @@
 """Texts of the benchmarks: 10,000 alt texts of the web, and as many altered ones as wanted, no two of them equal.
 
-The alt texts lie beside this repository (`shared/data`; CURATE_SHARED names another place); a benchmark says so and
-goes without where they are absent.
+The alt texts are beside this repository (`shared/data`; CURATE_SHARED names another place); a benchmark says so and
+skips them where they are absent.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ FILE = "laion-alt-text-10k.parquet"
 
 @functools.cache
 def alt_texts() -> tuple[str, ...]:
-    """The alt texts as found, uncleaned; none where the file is absent."""
+    """The raw alt texts; empty if the file is missing."""
     import pyarrow.parquet as pq
 
     file = shared() / "data" / FILE
     if not file.exists():
-        print(f"alt texts: skipped, since {file} is not there; name its folder in CURATE_SHARED")
+        print(f"alt texts: skipped, {file} does not exist; set CURATE_SHARED to its folder")
         return ()
     return tuple(pq.read_table(file, columns=["caption"]).column("caption").to_pylist())
 
@@ -30,7 +30,7 @@ def alt_texts() -> tuple[str, ...]:
 def altered(count: int, seed: int = 0) -> list[str]:
     """`count` texts: the alt texts in a shuffled order, over and over, each with one seeded edit of its tokens (another
     text's token in place of one, beside one, or two swapped; further tokens where that has been made before), so that
-    whoever remembers texts gains nothing."""
+    a cache of texts gains nothing."""
     texts = alt_texts()
     if not texts:
         return []

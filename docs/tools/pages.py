@@ -1,0 +1,99 @@
+"""Write the pages that `make docs` turns into a site: `python -m docs.tools.pages FOLDER`.
+
+They are docs/ itself, the reference, the picture of the architecture, and a page for each file of the repository that
+docs/ links to. It stops at a link to a file that does not exist; zensical checks links to pages and their anchors.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import textwrap
+from pathlib import Path
+
+import yaml
+
+from docs.tools import architecture, reference
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)(?=[)#])")
+"""The target of a Markdown link to another file."""
+HIDDEN = "---\nsearch:\n  exclude: true\n---\n\n"
+LANGUAGES = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".toml": "toml", "": "text"}
+
+
+def build(out: Path) -> None:
+    """mkdocs.yml and the folder `pages` below `out`."""
+    shutil.rmtree(out, ignore_errors=True)
+    pages = out / "pages"
+    made = reference.pages()
+    for path, text in made.items():
+        write(pages / path, text)
+    write(pages / "architecture.svg", architecture.svg())
+    known = {DOCS / path for path in (*made, "architecture.svg")}
+    waiting = sorted(DOCS.rglob("*.md"))
+    done = set(waiting)
+    while waiting:
+        file = waiting.pop()
+        if file.suffix in (".png", ".svg"):
+            write(pages / page(file), file.read_bytes())
+            continue
+        linked = links(file) - known if file.suffix == ".md" else set()
+        if broken := [str(path.relative_to(ROOT)) for path in linked if not path.exists()]:
+            raise SystemExit(f"{file.relative_to(ROOT)} links to {', '.join(broken)}, which does not exist; correct it")
+        write(pages / page(file), shown(file))
+        waiting += linked - done
+        done |= linked
+    write(out / "mkdocs.yml", config(list(made)))
+
+
+def page(path: Path) -> Path:
+    """Where the site has a file of the repository."""
+    if path.is_relative_to(DOCS) and (path.suffix or not path.is_dir()):
+        return path.relative_to(DOCS)
+    plain = path.suffix in (".md", ".png", ".svg")
+    return Path("source", f"{path.relative_to(ROOT)}{'' if plain else '.md'}")
+
+
+def target(link: str, file: Path) -> Path:
+    return Path(os.path.normpath(file.parent / link))
+
+
+def links(file: Path) -> set[Path]:
+    """The files that a Markdown file links to."""
+    return {target(link, file) for link in LINK.findall(file.read_text())}
+
+
+def shown(path: Path) -> str:
+    """A Markdown file with its links as the site has them; another file as code; what a folder holds."""
+    if path.suffix == ".md":
+        here = page(path).parent
+        return LINK.sub(lambda link: os.path.relpath(page(target(link[1], path)), here), path.read_text())
+    title = f"{HIDDEN}# {path.relative_to(ROOT)}\n\n"
+    if path.is_dir():
+        names = sorted(f"{item.name}/" if item.is_dir() else item.name for item in path.iterdir())
+        return title + "\n".join(f"- `{name}`" for name in names if not name.startswith(("__", ".")))
+    return f"{title}````{LANGUAGES.get(path.suffix, 'text')}\n{path.read_text()}\n````\n"
+
+
+def config(made: list[str]) -> str:
+    """docs/mkdocs.yml, with the pages of the reference behind its menu. Every page of docs/ must be in it."""
+    text = (DOCS / "mkdocs.yml").read_text()
+    names = (str(file.relative_to(DOCS)) for file in sorted(DOCS.rglob("*.md")))
+    if missing := [name for name in names if f": {name}\n" not in text]:
+        raise SystemExit(f"docs/mkdocs.yml: nav lacks {', '.join(missing)}; add a line for each")
+    ops = [{Path(path).stem: path} for path in made if path.startswith("reference/ops/")]
+    rest = [{Path(path).stem: path} for path in made if not path.startswith("reference/ops/")]
+    return text + textwrap.indent(yaml.safe_dump([{"Reference": [{"ops": ops}, *rest]}]), "  ")
+
+
+def write(file: Path, content: str | bytes) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+if __name__ == "__main__":
+    build(Path(sys.argv[1]))
