@@ -1,8 +1,8 @@
 """Draw which folder imports which, from the code: `python -m docs.tools.architecture FILE.svg`.
 
-A node is a folder (or a single file) of `curate`, `distill` and `pipelines`. The rows of `curate` are the layers of the
-import-linter contract in pyproject.toml. An arrow leads from what imports to what is imported; arrows that follow from
-others are left out, and folders with the same arrows share a box.
+A node is a folder or a top-level module of `curate` or `distill`, or all of `pipelines`. The rows of `curate` are the
+layers of the import-linter contract in pyproject.toml. An arrow points from the importing folder to the imported one.
+Arrows that follow from others are left out, and folders with the same arrows share a box.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ PACKAGES = ("curate", "distill", "pipelines")
 COLOURS = {"curate": ("#e3eefb", "#3b73b9"), "distill": ("#e5f4e3", "#4b8f45"), "pipelines": ("#f6efdc", "#a8842c")}
 LETTER, LINE, PADDING, SPACE, GAP, MARGIN, TIP = 9.3, 22, 12, 22, 60, 20, 12
 """Pixels: width of a letter, height of a line, padding of a box, space between boxes and between rows, margin, and how
-far an arrow is upright before its tip."""
+far an arrow is vertical before its tip."""
 
 Box = tuple[str, ...]
 """Folders that are drawn together, as `package.folder`."""
 
 
 def imports() -> nx.DiGraph:
-    """An edge a -> b for each pair of folders of which a imports b."""
+    """A graph with an edge a -> b if folder a imports folder b."""
     modules = grimp.build_graph(*PACKAGES, exclude_type_checking_imports=True, cache_dir=None)
     graph = nx.DiGraph()
     for module in modules.modules - set(PACKAGES):
@@ -50,21 +50,21 @@ def folder(module: str) -> str:
 
 
 def layers() -> list[set[str]]:
-    """Of `curate`, the lowest first, as the contract in pyproject.toml has them."""
+    """The layers of `curate` in the contract in pyproject.toml, lowest first."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     [contract] = [item for item in contracts if item["type"] == "layers" and item["containers"] == ["curate"]]
     return [{f"curate.{name}" for name in re.findall(r"\w+", layer)} for layer in reversed(contract["layers"])]
 
 
 def reduced(graph: nx.DiGraph) -> nx.DiGraph:
-    """The same as boxes, without the arrows that follow from others. Folders in a cycle share a box."""
+    """The graph as boxes, without the arrows that follow from others. Folders in a cycle share a box."""
     whole = nx.condensation(graph)
     names = {node: tuple(sorted(members)) for node, members in whole.nodes(data="members")}
     return nx.relabel_nodes(nx.transitive_reduction(whole), names)
 
 
 def levels(graph: nx.DiGraph) -> dict[Box, int]:
-    """The row of each box, from 0 at the bottom: above all that it imports, and not below its layer."""
+    """The row of each box, 0 at the bottom: above everything it imports, and not below its layer."""
     order = layers()
     out: dict[Box, int] = {}
     for box in reversed(list(nx.topological_sort(graph))):
@@ -74,7 +74,7 @@ def levels(graph: nx.DiGraph) -> dict[Box, int]:
 
 
 def joined(graph: nx.DiGraph, level: dict[Box, int]) -> tuple[nx.DiGraph, dict[Box, int]]:
-    """Boxes of one package and row that have the same arrows become one."""
+    """Merge boxes of one package and row that have the same arrows."""
     alike: dict[object, list[Box]] = defaultdict(list)
     for box in graph:
         arrows = frozenset(graph.predecessors(box)), frozenset(graph[box])
@@ -85,7 +85,7 @@ def joined(graph: nx.DiGraph, level: dict[Box, int]) -> tuple[nx.DiGraph, dict[B
 
 @dataclass
 class Node:
-    """A box, or the bend of an arrow that passes a row (without names)."""
+    """A box; without names, the bend of an arrow that passes through a row."""
 
     names: Box
     row: int
@@ -106,9 +106,9 @@ class Node:
 
 
 def arranged(graph: nx.DiGraph, level: dict[Box, int]) -> tuple[list[Node], list[list[int]]]:
-    """Boxes and bends with their places, and each arrow as the nodes on its way."""
+    """Boxes and bends with their positions, and for each arrow the nodes it passes."""
     boxes = sorted(graph)
-    edges = [(boxes.index(above), boxes.index(below)) for above, below in graph.edges]
+    edges = [(boxes.index(above), boxes.index(below)) for above, below in sorted(graph.edges)]
     rows = [max(level.values()) - level[box] for box in boxes]
     layout = igraph.Graph(edges, n=len(boxes), directed=True).layout_sugiyama(layers=rows, maxiter=5000)
     nodes = [Node(box, row, x) for box, row, (x, _) in zip(boxes, rows, layout, strict=True)]
@@ -121,30 +121,26 @@ def arranged(graph: nx.DiGraph, level: dict[Box, int]) -> tuple[list[Node], list
 
 
 def straighten(nodes: list[Node], pairs: list[tuple[int, int]]) -> None:
-    """Set `x` so that arrows are as upright as the order within the rows allows: a linear program."""
+    """Set `x` to make arrows as vertical as the order within the rows allows, by a linear program."""
     weights = [0.0] * len(nodes) + [4.0 if not nodes[a].names and not nodes[b].names else 1.0 for a, b in pairs]
-    rules, bounds = [], []
-
-    def rule(bound: float, **of: float) -> None:
-        line = np.zeros(len(weights))
-        for name, value in of.items():
-            line[int(name[1:])] = value
-        rules.append(line)
-        bounds.append(bound)
-
-    for number, (a, b) in enumerate(pairs, start=len(nodes)):
-        rule(0, **{f"_{a}": 1, f"_{b}": -1, f"_{number}": -1})
-        rule(0, **{f"_{a}": -1, f"_{b}": 1, f"_{number}": -1})
+    rules: list[tuple[dict[int, float], float]] = []
+    """Coefficients by variable, and the upper bound of their sum."""
+    for slope, (a, b) in enumerate(pairs, start=len(nodes)):  # |x_a - x_b| <= slope, which is minimised
+        rules += [({a: 1, b: -1, slope: -1}, 0), ({a: -1, b: 1, slope: -1}, 0)]
     for row in {node.row for node in nodes}:
         order = sorted((i for i, node in enumerate(nodes) if node.row == row), key=lambda i: nodes[i].x)
         for a, b in pairwise(order):
-            rule(-SPACE - (nodes[a].width + nodes[b].width) / 2, **{f"_{a}": 1, f"_{b}": -1})
-    found = linprog(weights, A_ub=np.array(rules), b_ub=bounds, bounds=(0, None))
+            rules.append(({a: 1, b: -1}, -SPACE - (nodes[a].width + nodes[b].width) / 2))
+    table = np.zeros((len(rules), len(weights)))
+    for line, (coefficients, _) in zip(table, rules, strict=True):
+        line[list(coefficients)] = list(coefficients.values())
+    found = linprog(weights, A_ub=table, b_ub=[bound for _, bound in rules], bounds=(0, None))
     for node, x in zip(nodes, found.x, strict=False):
         node.x = x
 
 
 def svg() -> str:
+    """The diagram."""
     graph = reduced(imports())
     nodes, ways = arranged(*joined(graph, levels(graph)))
     left = min(node.x - node.width / 2 for node in nodes) - MARGIN
@@ -171,7 +167,7 @@ def svg() -> str:
 
 
 def ports(nodes: list[Node], ends: list[tuple[int, int]]) -> list[float]:
-    """Where arrows touch a box: side by side, in the order of the nodes that they come from or lead to."""
+    """The x of each arrow at its box: side by side, in the order of the nodes at the other ends."""
     out = [0.0] * len(ends)
     for box in {box for box, _ in ends}:
         mine = sorted((i for i, end in enumerate(ends) if end[0] == box), key=lambda i: nodes[ends[i][1]].x)

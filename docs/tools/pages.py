@@ -1,7 +1,7 @@
 """Write the pages that `make docs` turns into a site: `python -m docs.tools.pages FOLDER`.
 
-They are docs/ itself, the reference, the picture of the architecture, and a page for each file of the repository that
-docs/ links to. It stops at a link to a file that does not exist; zensical checks links to pages and their anchors.
+The pages are docs/, the reference, the architecture diagram, and every file of the repository that they link to. A link
+to a missing file is an error; zensical checks links between pages and their anchors.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ def build(out: Path) -> None:
 
 
 def page(path: Path) -> Path:
-    """Where the site has a file of the repository."""
-    if path.is_relative_to(DOCS) and (path.suffix or not path.is_dir()):
-        return path.relative_to(DOCS)
+    """The page of the site for a file of the repository."""
     plain = path.suffix in (".md", ".png", ".svg")
+    if plain and path.is_relative_to(DOCS):
+        return path.relative_to(DOCS)
     return Path("source", f"{path.relative_to(ROOT)}{'' if plain else '.md'}")
 
 
@@ -68,7 +68,7 @@ def links(file: Path) -> set[Path]:
 
 
 def shown(path: Path) -> str:
-    """A Markdown file with its links as the site has them; another file as code; what a folder holds."""
+    """The page for a path: Markdown with its links rewritten, any other file as code, a folder as a list of names."""
     if path.suffix == ".md":
         here = page(path).parent
         return LINK.sub(lambda link: os.path.relpath(page(target(link[1], path)), here), path.read_text())
@@ -80,13 +80,13 @@ def shown(path: Path) -> str:
 
 
 def config(made: list[str]) -> str:
-    """docs/mkdocs.yml, with the pages of the reference behind its menu. Every page of docs/ must be in it."""
+    """docs/mkdocs.yml with the reference added to its menu, which must list every page of docs/."""
     text = (DOCS / "mkdocs.yml").read_text()
     names = (str(file.relative_to(DOCS)) for file in sorted(DOCS.rglob("*.md")))
     if missing := [name for name in names if f": {name}\n" not in text]:
         raise SystemExit(f"docs/mkdocs.yml: nav lacks {', '.join(missing)}; add a line for each")
     ops = [{Path(path).stem: path} for path in made if path.startswith("reference/ops/")]
-    rest = [{Path(path).stem: path} for path in made if not path.startswith("reference/ops/")]
+    rest = [{Path(path).stem.replace("-", " "): path} for path in made if not path.startswith("reference/ops/")]
     return text + textwrap.indent(yaml.safe_dump([{"Reference": [{"ops": ops}, *rest]}]), "  ")
 
 

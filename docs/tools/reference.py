@@ -10,6 +10,7 @@ import sys
 import textwrap
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
@@ -37,13 +38,13 @@ def pages() -> dict[str, str]:
 
 
 def ops(family: str, members: Sequence[Op]) -> str:
-    """The ops of one prefix."""
+    """The page of all ops with one prefix."""
     rows = [(f"[{about.name}](#{anchor(about.name)})", about.contract, about.summary) for about in members]
     return "\n".join([f"# Ops: {family}\n", table(("op", "contract", ""), rows), *map(op, members)])
 
 
 def op(about: Op) -> str:
-    """One op: what it does, its parameters and ports, the columns that it reads and writes."""
+    """The section of one op: what it does, its parameters and ports, the columns it reads and writes."""
     cls = resolve(about.name)
     lines = [f"## {about.name}\n", f"{about.contract}, version {about.version}.\n", f"{about.doc}\n"]
     rows = [
@@ -61,7 +62,7 @@ def op(about: Op) -> str:
 
 
 def columns(cls: type[Stage], contract: str) -> Iterator[str]:
-    """What it reads and writes when its parameters have their defaults; an integer without one is taken as 1."""
+    """The columns it reads and writes with default parameters; a required integer is taken as 1."""
     required = {name: 1 for name, info in cls.model_fields.items() if info.is_required() and info.annotation is int}
     stage: Any = cls.model_construct(**required)
     try:
@@ -81,8 +82,11 @@ def columns(cls: type[Stage], contract: str) -> Iterator[str]:
 
 
 def training_recipe() -> str:
-    """Every section of a recipe of `distill`, depth first."""
-    lines = ["# Training recipe\n", "What `distill train` reads. Values marked *Runtime* change speed or place, never the result.\n"]
+    """The page of every section of a training recipe."""
+    lines = [
+        "# Training recipe\n",
+        "What `distill train` reads. Values marked *Runtime* change speed or place, never the result.\n",
+    ]
     for place, section in sections(Recipe, ""):
         rows = []
         comments = attribute_docs(section)
@@ -103,7 +107,7 @@ def training_recipe() -> str:
 
 
 def sections(section: type[BaseModel], place: str) -> Iterator[tuple[str, type[BaseModel]]]:
-    """(place in the recipe, its model)."""
+    """Every (place in the recipe, model), depth first."""
     yield place, section
     for name, info in section.model_fields.items():
         for model in models(info.annotation):
@@ -115,19 +119,19 @@ def join(place: str, name: str) -> str:
 
 
 def anchor(place: str) -> str:
-    """Of its heading."""
+    """The anchor of a heading."""
     return place.replace(".", "")
 
 
 def models(annotation: Any) -> list[type[BaseModel]]:
-    """Sections among the parts of an annotation."""
+    """The sections in an annotation such as `list[Section] | None`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [model for part in get_args(annotation) for model in models(part)] if get_origin(annotation) else []
 
 
 def bounds(annotation: Any, metadata: Sequence[Any]) -> list[tuple[str, Any]]:
-    """The limits of a number; of an optional number or a list, those of its parts."""
+    """The limits of a number, or of the numbers in a list, a mapping or an optional value."""
     found = [
         (sign, getattr(limit, name))
         for mark in metadata
@@ -146,7 +150,7 @@ def attribute_docs(section: type) -> dict[str, str]:
     body = ast.parse(textwrap.dedent(inspect.getsource(section))).body[0].body  # type: ignore[attr-defined]
     return {
         field.target.id: " ".join(str(text.value.value).split())
-        for field, text in zip(body, body[1:], strict=False)
+        for field, text in pairwise(body)
         if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
     }
 
@@ -170,7 +174,7 @@ def code(text: str) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table, or nothing where there are no rows; columns without any entry are left out."""
+    """A Markdown table without its empty columns; an empty string if there are no rows."""
     used = [number for number in range(len(head)) if any(row[number] for row in rows)]
     lines = [[head[number] for number in used], ["---"] * len(used)]
     lines += [[escaped(row[number]) for number in used] for row in rows]
@@ -178,6 +182,6 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def escaped(text: str) -> str:
-    """Fit for a cell of a table: one line, and no bar or tag outside of code."""
+    """The text as a table cell: one line, with bars and tags escaped outside code."""
     parts = " ".join(text.split()).split("`")
     return "`".join(p if n % 2 else p.replace("|", r"\|").replace("<", "&lt;") for n, p in enumerate(parts))
