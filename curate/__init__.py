@@ -11,21 +11,22 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-# Arrow's own pool keeps what was freed, so that a long run's memory creeps up; Arrow reads this when it is imported.
+from curate.core.version import __version__
+
+# Arrow's own memory pool keeps freed memory, so a long run grows slowly; Arrow reads this variable on import.
 os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
 if TYPE_CHECKING:
     from curate.api import Run, Workspace
     from curate.core.recipe.load import load as load_recipe
     from curate.core.recipe.pipeline import Pipeline
-    from curate.engine.context import Options
     from curate.engine.run import Result, run
+    from curate.engine.state import Options
 
-__version__ = "0.1.0"
-__all__ = ["Options", "Pipeline", "Result", "Run", "Workspace", "load_recipe", "run"]
+__all__ = ["Options", "Pipeline", "Result", "Run", "Workspace", "__version__", "load_recipe", "run"]
 
 _PLACES = {
-    "Options": ("curate.engine.context", "Options"),
+    "Options": ("curate.engine.state", "Options"),
     "Pipeline": ("curate.core.recipe.pipeline", "Pipeline"),
     "Result": ("curate.engine.run", "Result"),
     "Run": ("curate.api", "Run"),

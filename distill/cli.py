@@ -1,4 +1,4 @@
-"""`distill train RECIPE` and `distill eval RUN`. Alone, or under `torchrun --nproc-per-node N -m distill.cli …`."""
+"""`distill train`, `teach`, `eval` and `export`; also under `torchrun --nproc-per-node N -m distill.cli …`."""
 
 from __future__ import annotations
 
@@ -10,75 +10,96 @@ import typer
 from rich.console import Console
 
 from curate.core.errors import CurateError
-from distill import commands
+from curate.core.version import __version__
+from distill.commands.evaluate import evaluate
+from distill.commands.train import train
 from distill.recipe import load_recipe
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
-Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Change a recipe's value.")]
+Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Override a recipe's value.")]
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"distill {__version__}")
+        raise typer.Exit
+
+
+@app.callback(help=__doc__)
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, help="Show the version and exit.", callback=_show_version)
+    ] = False,
+) -> None:
+    """Options of every command."""
 
 
 @app.command("train")
-def train(
+def train_command(
     recipe: Annotated[str, typer.Argument(help="A YAML file, or `quickstart`.")],
     set_: Overrides = None,
     ray: Annotated[str | None, typer.Option("--ray", help="Workers on Ray: 8, or 4-8 for an elastic group.")] = None,
 ) -> None:
-    """Train the student of a recipe, or go on where it stopped; prints the run's folder."""
+    """Train the student of a recipe, or resume from the last checkpoint; prints the run's folder."""
     loaded = load_recipe(recipe, set_ or [])
     if ray is None:
-        commands.train(loaded, Console())
+        train(loaded, Console())
     else:
-        from distill.training.launch_ray import train_on_ray
+        from distill.commands.train_on_ray import train_on_ray
 
         train_on_ray(loaded, ray, Console())
 
 
 @app.command("teach")
-def teach(recipe: Annotated[str, typer.Argument(help="A YAML file, or `quickstart`.")], set_: Overrides = None) -> None:
-    """Ask the teachers about all pictures once, and keep the answers in run.teacher_cache for later trainings."""
-    commands.teach(load_recipe(recipe, set_ or []), Console())
+def teach_command(
+    recipe: Annotated[str, typer.Argument(help="A YAML file, or `quickstart`.")], set_: Overrides = None
+) -> None:
+    """Compute the teachers' features of all images once and store them in run.teacher_cache for later trainings."""
+    from distill.commands.teach import teach
+
+    teach(load_recipe(recipe, set_ or []), Console())
 
 
 @app.command("eval")
-def evaluate(
-    run: Annotated[str, typer.Argument(help="A folder that `distill train` printed, or an exported model's.")],
-    dataset: Annotated[list[str] | None, typer.Option("--dataset", help="Judge on these pictures, too.")] = None,
+def evaluate_command(
+    run: Annotated[str, typer.Argument(help="A folder printed by `distill train`, or an exported model's folder.")],
+    dataset: Annotated[list[str] | None, typer.Option("--dataset", help="Evaluate on this dataset, too.")] = None,
     to: Annotated[str | None, typer.Option("--to", help="Folder for a model's evaluation.json and .html.")] = None,
     set_: Overrides = None,
 ) -> None:
-    """What a student's features are good for, before and after training, beside its teachers': tables and a page."""
-    commands.evaluate(run, set_ or [], Console(), dataset or [], to)
+    """Evaluate a student's features before and after training, next to its teachers'; prints tables, writes a page."""
+    evaluate(run, set_ or [], Console(), dataset or [], to)
 
 
 @app.command("export")
-def export(
-    run: Annotated[str, typer.Argument(help="The folder that `distill train` printed.")],
-    to: Annotated[str | None, typer.Option("--to", help="The model's folder; RUN/model when left out.")] = None,
+def export_command(
+    run: Annotated[str, typer.Argument(help="The folder printed by `distill train`.")],
+    to: Annotated[str | None, typer.Option("--to", help="The model's folder (default: RUN/model).")] = None,
     precision: Annotated[str, typer.Option("--precision", help="float32, float16 or bfloat16, on disk.")] = "float32",
 ) -> None:
-    """Write a run's student as a folder for `distill.load` and for curate's encoder `distill:FOLDER`; prints it."""
-    from distill.export.write import export as export_run
+    """Write a run's student to a folder for `distill.load` and curate's encoder `distill:FOLDER`; prints the folder."""
+    from distill.export import export
 
-    print(export_run(run, to, precision=precision))
+    print(export(run, to, precision=precision))
 
 
 def main() -> None:
     try:
         app()
     except CurateError as error:
-        if _speaks():
+        if _reports_error():
             print(f"distill: {error}", file=sys.stderr)
         sys.exit(1)
 
 
-def _speaks() -> bool:
-    """Of several ranks that end, one says why."""
+def _reports_error() -> bool:
+    """True on one rank only, so that a group prints its error once."""
     if os.environ.get("WORLD_SIZE", "1") == "1":
         return True
-    from distill.training.parallel import speaks
+    from distill.parallel import reports_error
 
-    return speaks()
+    return reports_error()
 
 
 if __name__ == "__main__":

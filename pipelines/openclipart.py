@@ -1,13 +1,13 @@
-"""The quickstart's corpus: OpenClipart 0.18, 8,121 public-domain pictures that people drew, titled and sorted.
+"""The quickstart's corpus: OpenClipart 0.18, 8,121 public-domain drawings with titles and categories.
 
-`python -m pipelines.openclipart CACHE` fetches Debian's packages, unpacks them (nothing is installed) and leaves an
-image folder in the Hugging Face convention:
+`python -m pipelines.openclipart CACHE` downloads Debian packages, unpacks them without installing them and writes an
+image folder with the metadata of Hugging Face's imagefolder:
 
     CACHE/images/<category>/<name>.png
-    CACHE/images/metadata.jsonl         a line per picture: file_name, caption, title, description, keywords, category
+    CACHE/images/metadata.jsonl         a line per image: file_name, caption, title, description, keywords, category
 
-Captions are what the drawers wrote, uncleaned. A picture that Debian ships twice (a symbolic link) stays two pictures.
-The folder appears under its name only when it is complete; a second call returns at once.
+Captions are the artists' own words, not cleaned. An image that Debian ships twice (a symbolic link) stays two images.
+The folder is renamed to `images` when it is complete; a second call returns at once.
 """
 
 from __future__ import annotations
@@ -20,26 +20,32 @@ import shutil
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 from curate.core.errors import CurateError, InputError
-from curate.kernels.debian import unpacked
+from curate.kernels.debian import unpack
 from pipelines.svg_metadata import UnreadableSvgError, Work, read_work
 
 PACKAGES = ("openclipart-png", "openclipart-svg")
-INSTEAD = "or use pictures of your own: make quickstart IMAGES=dir"
+INSTEAD = "or use your own images: make quickstart IMAGES=dir"
 
 
 def openclipart(cache: Path) -> Path:
-    """The image folder, built when it is not there. Raises InputError where Debian's tools or mirror are missing."""
+    """The image folder, built if it does not exist. Raises InputError if Debian's tools or mirror are not available."""
+    return build_once(cache, _build)
+
+
+def build_once(cache: Path, build: Callable[[Path, Path], None]) -> Path:
+    """The folder cache/images; if it does not exist, one process builds it and others wait."""
     images = cache / "images"
     if images.is_dir():
         return images
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # another quickstart may be building the same folder
+        fcntl.flock(lock, fcntl.LOCK_EX)
         if not images.is_dir():
-            _build(cache, images)
+            build(cache, images)
     return images
 
 
@@ -48,9 +54,9 @@ def _build(cache: Path, images: Path) -> None:
     aside = cache / "building"
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir()
-    _say(f"fetching {' and '.join(PACKAGES)} with apt-get (156 MB)")
-    root = unpacked(PACKAGES, aside, what="OpenClipart", instead=INSTEAD, say=_say)
-    _say("reading titles, descriptions and keywords out of the SVGs")
+    _say(f"downloading {' and '.join(PACKAGES)} with apt-get (156 MB)")
+    root = unpack(PACKAGES, aside, what="OpenClipart", instead=INSTEAD, say=_say)
+    _say("reading titles, descriptions and keywords from the SVGs")
     make_image_folder(root / "usr/share/openclipart", aside / "images")
     (aside / "images").rename(images)
     shutil.rmtree(aside)
@@ -58,7 +64,7 @@ def _build(cache: Path, images: Path) -> None:
 
 
 def make_image_folder(root: Path, images: Path) -> None:
-    """root/png and root/svg, as unpacked, -> `images`. PNGs are linked, not copied; SVGs give only their metadata."""
+    """Write `images` from root/png and root/svg. PNGs are linked, not copied; SVGs only provide metadata."""
     found: Counter[str] = Counter()
     lines = []
     for png in sorted((root / "png").rglob("*.png")):
@@ -69,11 +75,11 @@ def make_image_folder(root: Path, images: Path) -> None:
         work = _work((root / "svg" / name).with_suffix(".svg"), found)
         lines.append(json.dumps({"file_name": name.as_posix(), **_fields(work, name)}, ensure_ascii=False))
     if not lines:
-        raise InputError(f"{root / 'png'}: no pictures in the unpacked packages; remove the cache folder, {INSTEAD}")
+        raise InputError(f"{root / 'png'}: no images in the unpacked packages; remove the cache folder, {INSTEAD}")
     (images / "metadata.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     categories = len({path.parent for path in images.rglob("*.png")})
     counts = ", ".join(f"{found[what]:,} {what}" for what in sorted(found))
-    _say(f"{len(lines):,} pictures in {categories} categories; SVGs: {counts}")
+    _say(f"{len(lines):,} images in {categories} categories; SVGs: {counts}")
 
 
 def _work(svg: Path, found: Counter[str]) -> Work:
@@ -105,7 +111,7 @@ def _say(line: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="OpenClipart 0.18 as a folder of images with metadata.jsonl")
-    parser.add_argument("cache", type=Path, help="folder that will hold images/")
+    parser.add_argument("cache", type=Path, help="folder for images/")
     try:
         print(openclipart(parser.parse_args().cache))
     except CurateError as error:

@@ -1,8 +1,8 @@
-"""Title, description and keywords out of an SVG's RDF, read as hostile input.
+"""Reads title, description and keywords from the RDF of an SVG, which is untrusted input.
 
-Expat is driven by hand, so that nothing is ever fetched, an entity that refers to another (the "billion laughs") ends
-the reading at its declaration, and reading stops at the end of the first `Work`: what is broken behind it is no matter.
-Names are compared without namespace prefixes, since many of these files bind none.
+The module drives expat directly, so that nothing is fetched and an entity that refers to another ("billion laughs") is
+an error at its declaration. Parsing stops at the end of the first `Work`, so errors after it are ignored. Names are
+compared without namespace prefixes, since many of these files do not declare them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MAX_TEXT_CHARACTERS = 1 << 20
 
 @dataclass
 class Work:
-    """What the drawer wrote about the picture; not stripped, not cleaned."""
+    """The artist's description of the image, not stripped or cleaned."""
 
     title: str = ""
     description: str = ""
@@ -25,7 +25,7 @@ class Work:
 
 
 class UnreadableSvgError(ValueError):
-    """The file is not well-formed up to the end of its metadata, or tries tricks; the message counts as a class."""
+    """The file is malformed or unsafe before the end of its metadata. Messages are few, so that they can be counted."""
 
 
 class _DoneError(Exception):
@@ -33,7 +33,7 @@ class _DoneError(Exception):
 
 
 def read_work(data: bytes) -> Work:
-    """The first `cc:Work` of an SVG; empty when it has none. Raises UnreadableSvgError."""
+    """The first `cc:Work` of an SVG, or an empty one. Raises UnreadableSvgError."""
     reader = _Reader()
     try:
         reader.parser.Parse(data, True)

@@ -1,20 +1,19 @@
-"""The corpus of the encoder `tiny`: pictures with several texts each, all out of Debian packages.
+"""The corpus of the encoder `tiny`: images with several texts each, all from Debian packages.
 
-`python -m pipelines.tiny_corpus CACHE` fetches what is missing and leaves an image folder with metadata:
+`python -m pipelines.tiny_corpus CACHE` downloads missing packages and writes an image folder with metadata:
 
     CACHE/images/openclipart/…      OpenClipart 0.18, public domain (pipelines/openclipart.py)
     CACHE/images/stamps/…           Tux Paint's stamps, photographs and drawings, GPL-2
-    CACHE/images/emoji/…            Noto Color Emoji, OFL-1.1, with the words of Unicode's CLDR
-    CACHE/images/metadata.jsonl     a line per picture: file_name, caption, texts, category
+    CACHE/images/emoji/…            Noto Color Emoji, OFL-1.1, with names from Unicode's CLDR
+    CACHE/images/metadata.jsonl     a line per image: file_name, caption, texts, category
 
-`texts` are what the picture may be called: its title, its description, some of its keywords, its folder. Training draws
-one of them for each epoch. `caption` is the first. Everything follows from the packages: a second build is the same.
+`texts` are possible captions: the title, the description, some of the keywords, the folder. Training draws one per
+epoch. `caption` is the first. The result depends only on the packages: a second build is identical.
 """
 
 from __future__ import annotations
 
 import argparse
-import fcntl
 import json
 import os
 import re
@@ -30,32 +29,24 @@ from PIL import Image, ImageDraw, ImageFont
 
 from curate.core.errors import CurateError
 from curate.core.hashing import make_key, ranks
-from curate.kernels.debian import unpacked
-from pipelines.openclipart import INSTEAD, openclipart
+from curate.kernels.debian import unpack
+from pipelines.openclipart import INSTEAD, build_once, openclipart
 
 PACKAGES = ("tuxpaint-stamps-default", "fonts-noto-color-emoji", "unicode-cldr-core")
 EMOJI_PIXELS = 109
-"""The one size that Noto's bitmaps have."""
+"""The only size of Noto's bitmaps."""
 KEYWORDS = 4
-"""Of a text that is made of keywords."""
+"""Maximum keywords per text."""
 MAX_CHARACTERS = 160
 SHARED = 12
-"""Pictures of OpenClipart with the same title, above which it is no title."""
+"""A title of more than this many OpenClipart images is replaced by the file name."""
 _SPACES = re.compile(r"[\s_]+")
 _FOOTNOTE = re.compile(r"\s*(\b\d+|\(\d+\))$")
 
 
 def corpus(cache: Path) -> Path:
-    """The image folder, built when it is not there. Raises InputError where Debian's tools or mirror are missing."""
-    images = cache / "images"
-    if images.is_dir():
-        return images
-    cache.mkdir(parents=True, exist_ok=True)
-    with (cache / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not images.is_dir():
-            _build(cache, images)
-    return images
+    """The image folder, built if it does not exist. Raises InputError if Debian's tools or mirror are not available."""
+    return build_once(cache, _build)
 
 
 def _build(cache: Path, images: Path) -> None:
@@ -63,8 +54,8 @@ def _build(cache: Path, images: Path) -> None:
     aside = cache / "building"
     shutil.rmtree(aside, ignore_errors=True)
     (aside / "images").mkdir(parents=True)
-    _say(f"fetching {', '.join(PACKAGES)} with apt-get (188 MB)")
-    root = unpacked(PACKAGES, aside, what="the corpus of tiny", instead=INSTEAD, say=_say)
+    _say(f"downloading {', '.join(PACKAGES)} with apt-get (188 MB)")
+    root = unpack(PACKAGES, aside, what="the corpus of tiny", instead=INSTEAD, say=_say)
     lines = [
         *clipart_lines(clipart, aside / "images"),
         *stamp_lines(root / "usr/share/tuxpaint/stamps", aside / "images"),
@@ -78,12 +69,12 @@ def _build(cache: Path, images: Path) -> None:
     (aside / "images/metadata.jsonl").write_text(text + "\n", encoding="utf-8")
     (aside / "images").rename(images)
     shutil.rmtree(aside)
-    _say(f"{len(lines):,} pictures in {images}")
+    _say(f"{len(lines):,} images in {images}")
 
 
 def clipart_lines(source: Path, images: Path) -> Iterator[dict[str, Any]]:
-    """OpenClipart's pictures, linked, and their texts. A title of many pictures ("Part of the Flat Icon Collection")
-    says less than the file's name."""
+    """Link OpenClipart's images and yield their texts. A title of many images ("Part of the Flat Icon Collection") is
+    replaced by the file name."""
     works = [json.loads(line) for line in (source / "metadata.jsonl").read_text(encoding="utf-8").splitlines()]
     common = Counter(plain(work["title"]) for work in works)
     for work in works:
@@ -95,7 +86,7 @@ def clipart_lines(source: Path, images: Path) -> Iterator[dict[str, Any]]:
 
 
 def stamp_lines(source: Path, images: Path) -> Iterator[dict[str, Any]]:
-    """Stamps with an English sentence; its first line is the English one."""
+    """Link stamps and yield their texts; the first line of a stamp's text file is the English sentence."""
     for png in sorted(source.rglob("*.png")):
         sidecar = png.with_suffix(".txt")
         if png.stem.endswith(("_mirror", "_flip")) or not sidecar.is_file():
@@ -108,16 +99,16 @@ def stamp_lines(source: Path, images: Path) -> Iterator[dict[str, Any]]:
 
 
 def emoji_lines(font: Path, annotations: Path, images: Path) -> Iterator[dict[str, Any]]:
-    """Emoji of one code point, drawn over white, with their short name and keywords."""
+    """Draw emoji of one code point over white, and yield their short names and keywords."""
     face = ImageFont.truetype(str(font), EMOJI_PIXELS, layout_engine=ImageFont.Layout.BASIC)
-    nothing = _drawn(face, "\U000e0fff")
+    missing = _draw(face, "\U000e0fff")  # an unassigned code point
     (images / "emoji").mkdir(parents=True)
     for character, (title, keywords) in sorted(_annotations(annotations).items()):
-        picture = _drawn(face, character)
-        if picture is None or (nothing is not None and picture.tobytes() == nothing.tobytes()):
+        image = _draw(face, character)
+        if image is None or (missing is not None and image.tobytes() == missing.tobytes()):
             continue
         name = f"emoji/{ord(character):05x}.png"
-        picture.save(images / name)
+        image.save(images / name)
         yield {"file_name": name, **texts(name, title, "emoji", keywords, "")}
 
 
@@ -127,7 +118,9 @@ def _annotations(path: Path) -> dict[str, tuple[str, list[str]]]:
     words: dict[str, list[str]] = {}
     for node in ElementTree.parse(path).iter("annotation"):
         character, text = node.get("cp", ""), node.text or ""
-        if len(character) == 1 and ord(character) >= 0x2190:  # arrows and what follows; letters and marks come before
+        if (
+            len(character) == 1 and ord(character) >= 0x2190
+        ):  # arrows and symbols; lower code points are letters and marks
             if node.get("type") == "tts":
                 names[character] = text
             else:
@@ -135,16 +128,16 @@ def _annotations(path: Path) -> dict[str, tuple[str, list[str]]]:
     return {character: (title, words.get(character, [])) for character, title in names.items()}
 
 
-def _drawn(face: ImageFont.FreeTypeFont, character: str) -> Image.Image | None:
-    """None where the font has no colours for it."""
-    picture = Image.new("RGB", (136, 128), "white")
-    ImageDraw.Draw(picture).text((0, 0), character, font=face, embedded_color=True)
-    box = picture.convert("L").point(lambda value: 255 - value).getbbox()
-    return picture if box is not None else None
+def _draw(face: ImageFont.FreeTypeFont, character: str) -> Image.Image | None:
+    """None if the font has no bitmap of the character."""
+    image = Image.new("RGB", (136, 128), "white")
+    ImageDraw.Draw(image).text((0, 0), character, font=face, embedded_color=True)
+    box = image.convert("L").point(lambda value: 255 - value).getbbox()
+    return image if box is not None else None
 
 
 def texts(name: str, title: str, category: str, keywords: list[str], description: str) -> dict[str, Any]:
-    """caption, texts, category of a picture. Which keywords go together follows from hash(name, number)."""
+    """caption, texts and category of an image; hash(name, number) chooses the keywords of each text."""
     title, description = plain(title), plain(description)
     folder = plain(" ".join(reversed(category.split("/")[-2:])))
     words = list(dict.fromkeys(word for word in map(plain, keywords) if word))
@@ -159,7 +152,7 @@ def texts(name: str, title: str, category: str, keywords: list[str], description
 
 
 def plain(text: str) -> str:
-    """One line, words apart, without the number of a variant at its end."""
+    """One line with single spaces, without a variant's number at the end."""
     return _FOOTNOTE.sub("", _SPACES.sub(" ", text).strip()).strip()
 
 
@@ -174,7 +167,7 @@ def _say(line: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="the corpus of the encoder tiny, as a folder of images with texts")
-    parser.add_argument("cache", type=Path, help="folder that will hold images/; OpenClipart goes beside it")
+    parser.add_argument("cache", type=Path, help="folder for images/; OpenClipart is stored next to it")
     try:
         print(corpus(parser.parse_args().cache))
     except CurateError as error:

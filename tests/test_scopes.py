@@ -17,11 +17,11 @@ from tests.scopes import ROOT, SERVERS, asked, scope_of
     ],
 )
 def test_whoever_asks_for_the_object_store_shares_it(file: str) -> None:
-    assert scope_of(file) == scope_of("tests/engine/test_group.py") != file
+    assert scope_of(file) == scope_of("tests/engine/units/test_group.py") != file
 
 
 def test_servers_that_one_file_needs_together_share_a_scope() -> None:
-    assert scope_of("tests/engine/test_group.py") == scope_of("tests/engine/test_faults.py")
+    assert scope_of("tests/engine/units/test_group.py") == scope_of("tests/engine/test_faults.py")
 
 
 def test_a_file_without_a_server_stands_alone() -> None:
@@ -31,7 +31,7 @@ def test_a_file_without_a_server_stands_alone() -> None:
 def test_servers_are_fixtures() -> None:
     known = {
         name
-        for folder in ("", "engine", "pack")
+        for folder in ("", "engine", "report")
         for file in (ROOT / "tests" / folder).glob("*.py")
         for name in asked(file)
     }

@@ -18,8 +18,9 @@ from bench.ablations import judge
 from bench.ablations.clip_arts import clip_arts, images
 from bench.ablations.folders import Curated, curate
 from bench.ablations.runs import Ablation, Arm, Scores
-from distill.evaluation.tasks.scores import ranks_of_truth
-from distill.evaluation.tasks.zero_shot import class_scores, class_vectors, names_of, read_templates
+from distill.evaluation.tasks.classification import ranks_of_truth
+from distill.evaluation.tasks.prompts import names_of, read_templates
+from distill.evaluation.tasks.zero_shot import class_scores, class_vectors
 
 SHARE = 0.7
 """Pairs, of the sentences that have a concept."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from bench.ablations.folders import Curated, curate
 from bench.ablations.judge import Floats, knn_right, only
 from distill.samples.sources.dataset import Dataset, open_dataset
-from distill.samples.sources.members import Members
+from distill.samples.sources.members import MemberReader
 from distill.samples.sources.split import held_out
 from pipelines.openclipart import openclipart
 from tests.conftest import ROOT
@@ -66,7 +66,7 @@ def native(seed: int) -> Curated:
 @lru_cache
 def clip_arts() -> ClipArts:
     dataset = open_dataset(native(0).dataset)
-    members = Members(dataset)
+    members = MemberReader(dataset)
     keys, labels = [str(key) for key in dataset.strings("key")], [str(name) for name in dataset.strings("label")]
     classes, places = np.unique(np.array(labels), return_inverse=True)
     texts = [members.member(row, "txt") for row in range(len(dataset))]

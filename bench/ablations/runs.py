@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from bench.ablations.folders import HOME, RECIPES, CommandError, Curated, call
 from curate.core.hashing import digest
 from curate.encoders import identity
-from distill.export.write import export
+from distill.export import export
 from distill.recipe import Recipe, load_recipe
 from distill.samples.sources.dataset import open_dataset
 from distill.training.run_folder import VERSION

@@ -21,7 +21,7 @@ from curate.cluster.divide.probe import Cells, nearest_leaf
 from curate.cluster.kmeans.lloyd import Settings, kmeans
 from curate.cluster.tree.level import LevelSettings, fit_level
 from curate.core.group import MemoryGroup, cut
-from curate.kernels.nearest import nearest
+from curate.kernels.nearest.search import nearest
 
 T = TypeVar("T")
 

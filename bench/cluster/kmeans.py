@@ -28,8 +28,8 @@ from curate.cluster.kmeans.lloyd import Settings, kmeans
 from curate.cluster.tree.level import level_settings
 from curate.cluster.tree.levels import fit_tree
 from curate.core.group import MemoryGroup
-from curate.kernels import nearest_backends as backends
-from curate.kernels.nearest import Ambiguity, nearest
+from curate.kernels.nearest.backends import fast_bfloat16
+from curate.kernels.nearest.search import Ambiguity, fastest, nearest
 from curate.select.picking import copies_of
 from curate.select.sampling import leaf_quotas
 
@@ -72,11 +72,11 @@ def kernel() -> None:
     for dim, clusters in ((768, 4096), (768, 16384), (256, 2000), (256, 16384)):
         centroids = rng.standard_normal((clusters, dim), dtype=np.float32)
         points = centroids[rng.integers(clusters, size=rows)] + rng.standard_normal((rows, dim), dtype=np.float32)
-        chosen = backends.fastest(dim, clusters, THREADS)
-        for name in ("faiss", *(["torch"] if backends.fast_bfloat16() else [])):
+        chosen = fastest(dim, clusters, THREADS)
+        for name in ("faiss", *(["torch"] if fast_bfloat16() else [])):
             bare = products(rows, dim, clusters, "float32" if name == "faiss" else "bfloat16")
             works = [*bare, (2.0 * rows * dim * clusters, partial(nearest, points, centroids, THREADS, name))]
-            # in turns, so that what else runs here slows all of them
+            # alternately, so that other processes slow all of them
             speeds = np.max([[flop / timed(work)[0] for flop, work in works] for _ in range(REPEATS)], axis=0)
             most, reached = speeds[:-1].max(), speeds[-1]
             told = Ambiguity()

@@ -4,7 +4,7 @@
 
 Inputs are what level 1 by cells leaves behind: centroids of unit length as halves, in files by cell. They are fitted
 and given their parents by the engine's own groups, with a worker process beside the driver. The memory is the private
-one (RssAnon), without what either process holds after its imports; rows lie in mapped files, which are not in it. The
+one (RssAnon), without what either process holds after its imports; rows are in mapped files, which do not count. The
 peer is one fit in one piece over 200,000 inputs, beside the same inputs by cells.
 """
 
@@ -38,13 +38,13 @@ from curate.core.store.storage import Storage, open_storage
 from curate.engine.backends import Outcome
 from curate.engine.units.fit.group import Build, EngineGroup
 from curate.engine.units.fit.parts import FromFile, cell_file
-from curate.kernels.nearest import nearest
+from curate.kernels.nearest.search import nearest
 
 PEER = 200_000
 THREADS = 2
 BELOW, CELL_ROWS = "work/below", 450
 PER_SECOND = 50
-"""How often memory is looked at."""
+"""Memory samples per second."""
 
 
 class Memory:
@@ -212,7 +212,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2, help="resampling rounds; a recipe's default is 10")
     arguments = parser.parse_args()
     print(peer(arguments.dim, arguments.ratio, arguments.rounds), flush=True)
-    for size in arguments.sizes:  # each with a driver of its own, whose memory nothing has grown before
+    for size in arguments.sizes:  # each in a new driver process, whose memory starts small
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as driver:
             done = driver.submit(by_cells, size, arguments.dim, arguments.ratio, arguments.rounds)
             print(done.result(), flush=True)

@@ -22,17 +22,18 @@ from torch import Tensor
 
 from bench.distill.packing import BATCH, BLEND, Photo, padded
 from bench.kit.measure import line
-from distill.models.attention import BACKENDS
-from distill.models.student import Student, StudentConfig, build_student, compile_blocks
+from curate.encoders.student.network.attention import BACKENDS
+from curate.encoders.student.network.student import Student, build_student, compile_blocks
+from curate.encoders.student.patches import grids
+from distill.parallel import World
 from distill.recipe import Recipe, load_recipe
 from distill.samples.batches.loader import Batch, collate
-from distill.samples.batches.packing import first_fit_decreasing, grids
-from distill.samples.images.images import Picture
-from distill.teachers import Standards, Target, Teachers, fit_standards
+from distill.samples.batches.packing import first_fit_decreasing
+from distill.samples.images.reader import PatchedImage
+from distill.teachers import Target, TargetStandardiser, Teachers, fit_standardisers
+from distill.training.gradients import Gradients, MicroBatch
 from distill.training.optim import build_optimizer
-from distill.training.parallel import World
 from distill.training.throughput import Cost, measured_peak, size_of
-from distill.training.update import Gradients, Micro
 
 REPEATS = 5
 _TINY = (
@@ -52,16 +53,16 @@ def recipe_of(tiny: bool) -> Recipe:
     return load_recipe("amoe", [f"teachers.{number}.encoder={name}" for number, name in enumerate(names)])
 
 
-def drawn(tokens: int, recipe: Recipe, seed: int = 0) -> list[Picture]:
+def drawn(tokens: int, recipe: Recipe, seed: int = 0) -> list[PatchedImage]:
     """Pictures of about so many tokens in all: aspects as of photographs (log-normal), sizes of stage 2."""
-    rng, patch, found, held = np.random.default_rng(seed), recipe.student.patch, list[Picture](), 0
+    rng, patch, found, held = np.random.default_rng(seed), recipe.student.patch, list[PatchedImage](), 0
     while held < tokens:
         aspect, size = float(np.exp(rng.normal(0.0, 0.35))), int(rng.choice(list(BLEND), p=list(BLEND.values())))
         width = np.array([4096 * aspect**0.5])
         columns, rows = grids(width, np.array([4096 / aspect**0.5]), patch=patch, max_tokens=size)
         grid = (int(rows[0]), int(columns[0]))
         patches = rng.integers(0, 256, (grid[0] * grid[1], patch**2 * 3), dtype=np.uint8)
-        found.append(Picture(len(found), grid, patches))
+        found.append(PatchedImage(len(found), grid, patches))
         held += len(patches) + 1 + recipe.student.registers
     return found
 
@@ -77,7 +78,7 @@ class Bench:
         self.batch: Batch = collate(pictures)
         self.tokens = sum(lengths)
         self.teachers = Teachers.of(recipe, device)
-        self.standards: list[Standards] = fit_standards(self.teachers, recipe.teachers, [(pictures, [])], self.world)
+        self.standardisers: list[TargetStandardiser] = fit_standardisers(self.teachers, recipe.teachers, [(pictures, [])], self.world)
 
     def precision(self) -> AbstractContextManager[Any]:
         if self.recipe.train.precision == "bfloat16":
@@ -85,7 +86,7 @@ class Bench:
         return nullcontext()
 
     def student(self, backend: str, compiled: bool) -> Student:
-        student = build_student(StudentConfig.of(self.recipe.student), self.teachers.heads(self.recipe), seed=0)
+        student = build_student(self.recipe.student, self.teachers.heads(self.recipe), seed=0)
         student.backbone.attention = backend
         student.to(self.device)
         if compiled:
@@ -112,14 +113,14 @@ class Bench:
         student, recipe = self.student(backend, compiled), self.recipe
         optimizer = build_optimizer(student, recipe.train)
         poolers = self.teachers.poolers()
-        gradients = Gradients(student, self.standards, recipe, self.world, poolers, self.precision)
+        gradients = Gradients(student, self.standardisers, recipe, self.world, poolers, self.precision)
         cost = Cost.of(student, recipe)
         patches = [rows * columns for rows, columns in self.batch.grids]
 
         def update(targets: Sequence[Target] | None) -> None:
             optimizer.zero_grad(set_to_none=True)
             said = self.teachers.targets(self.batch) if targets is None else targets
-            gradients.add([Micro(self.batch, said)], len(patches))
+            gradients.add([MicroBatch(self.batch, said)], len(patches))
             optimizer.step()
             counts = student.backbone.expert_counts()
             assert counts is not None

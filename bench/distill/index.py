@@ -23,10 +23,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.kit.measure import line
-from distill.samples.batches.stream import Packing, Stream
-from distill.samples.images.images import Pictures
+from distill.samples.batches.stream import Stream
+from distill.samples.batches.track import Packing
+from distill.samples.images.reader import ImageReader
 from distill.samples.sources.dataset import open_dataset
-from distill.samples.sources.mixture import as_blend
+from distill.samples.sources.mixture import as_mixture
 from distill.samples.sources.split import held_out_rows
 
 SAMPLES, PER_TAR, PLANNED = 2_000_000, 10_000, 200_000
@@ -50,20 +51,20 @@ def write(folder: Path, samples: int) -> None:
 def opened(folder: str) -> None:
     """In a process of its own: prints what it took."""
     before, began = memory(), time.perf_counter()
-    blend = as_blend(open_dataset(folder))
+    mixture = as_mixture(open_dataset(folder))
     opening = time.perf_counter() - began
-    test = held_out_rows(blend, seed=0, fraction=0.1)
-    pictures = Pictures(blend, patch=16, max_tokens=256)
+    test = held_out_rows(mixture, seed=0, fraction=0.1)
+    pictures = ImageReader(mixture, patch=16, max_tokens=256)
     packing = Packing(capacity=4096, images=16)
     tokens = lambda rows, epochs: pictures.tokens(rows, epochs) + 5  # noqa: E731
-    steps = Stream(blend, ~test, seed=0, sequences=8, tokens=tokens, packing=packing).steps()
+    steps = Stream(mixture, ~test, seed=0, sequences=8, tokens=tokens, packing=packing).steps()
     first = time.perf_counter() - began
     planned, began = 0, time.perf_counter()
     while planned < PLANNED:
         planned += sum(map(len, next(steps).sequences))
     rate, after = planned / (time.perf_counter() - began), memory()
-    own = (after["Private_Dirty"] - before["Private_Dirty"]) / len(blend)
-    whole = (after["Rss"] - before["Rss"]) / len(blend)
+    own = (after["Private_Dirty"] - before["Private_Dirty"]) / len(mixture)
+    whole = (after["Rss"] - before["Rss"]) / len(mixture)
     print(json.dumps({"opening": opening, "first": first, "rate": rate, "own": own, "mapped": whole - own}))
 
 

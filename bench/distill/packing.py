@@ -30,10 +30,12 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from bench.kit.features import shared
 from bench.kit.measure import line, machine
-from distill.models.rope import Grid, directions, places, rotations
-from distill.models.student import Student, StudentConfig, build_student
-from distill.models.vit import VitConfig, VitOutput
-from distill.samples.batches.packing import first_fit_decreasing, grids
+from curate.encoders.student.config import StudentConfig
+from curate.encoders.student.network.rope import Grid, directions, positions, rotations
+from curate.encoders.student.network.student import Student, build_student
+from curate.encoders.student.network.vit import VitOutput
+from curate.encoders.student.patches import grids
+from distill.samples.batches.packing import first_fit_decreasing
 
 PATCH, BATCH, CAPACITY = 16, 16, 4096
 BLEND = {256: 0.4, 576: 0.3, 1024: 0.2, 2304: 0.1}
@@ -91,7 +93,7 @@ def padded(student: Student, photos: Sequence[Photo], longest: int) -> list[Tens
     ]
     x = backbone.embed(torch.stack(filled) / 127.5 - 1.0)
     x = torch.cat([backbone.prefix.expand(len(photos), -1, -1), x], dim=1).flatten(0, 1)
-    at = torch.nn.utils.rnn.pad_sequence([places([photo.grid], prefix) for photo in photos], batch_first=True)
+    at = torch.nn.utils.rnn.pad_sequence([positions([photo.grid], prefix) for photo in photos], batch_first=True)
     at = torch.nn.functional.pad(at, (0, 0, 0, longest - at.shape[1])).flatten(0, 1).to(x.device, torch.float32)
     rotation = rotations(directions(config.heads, config.head_dim or config.width // config.heads).to(at), at)
     plan = Padded(lengths, longest, at.device)
@@ -165,7 +167,7 @@ def main(count: int = 64, rounds: int = 1, layers: int = 3) -> None:
         return
     torch.set_num_threads(1)
     print(machine())
-    student = build_student(StudentConfig(VitConfig(patch=PATCH, width=256, depth=layers, heads=8)), [], seed=0)
+    student = build_student(StudentConfig(patch=PATCH, width=256, depth=layers, heads=8), [], seed=0)
     same(student, photographs(BATCH // 2))
     for name, photos in {"as they are": photographs(count), "large originals": photographs(count, 10.0)}.items():
         compare(name, student, photos, rounds)

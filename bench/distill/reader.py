@@ -35,13 +35,14 @@ from bench.image.embed import photographs
 from bench.kit import peers
 from bench.kit.features import shared
 from bench.kit.measure import line
+from curate.encoders.student.patches import grid, patchify
+from curate.encoders.student.pixels import resize_to_grid
 from distill.samples.batches.loader import Loader
-from distill.samples.batches.packing import grid
-from distill.samples.batches.stream import Packing, Stream
-from distill.samples.images.images import Pictures
-from distill.samples.images.patches import patchify, resize_to_grid
+from distill.samples.batches.stream import Stream
+from distill.samples.batches.track import Packing
+from distill.samples.images.reader import ImageReader
 from distill.samples.sources.dataset import Dataset
-from distill.samples.sources.members import Members
+from distill.samples.sources.members import MemberReader
 from distill.samples.sources.mixture import open_source
 
 ROUNDS = 5
@@ -94,20 +95,20 @@ def write(folder: Path, data: list[bytes]) -> tuple[Path, Path, Path]:
 
 def ours_decoded(dataset: Dataset) -> Iterator[np.ndarray]:
     """An epoch as training reads it: planned, packed, decoded by a thread."""
-    read = Pictures(dataset, patch=PATCH, max_tokens=LIMIT)
+    read = ImageReader(dataset, patch=PATCH, max_tokens=LIMIT)
     tokens, packing = read.tokens(np.arange(len(dataset))) + 5, Packing(capacity=4096, images=16)
     stream = Stream(dataset, np.arange(len(dataset)), seed=0, sequences=1, tokens=tokens, packing=packing)
     left = len(dataset)
     for share in Loader(stream, read, workers=1, prefetch=0):  # else it would have begun the next epoch when we stop
         assert not share.skipped
-        left -= len(share.pictures)
-        yield from (picture.patches for picture in share.pictures)
+        left -= len(share.images)
+        yield from (picture.patches for picture in share.images)
         if not left:
             return
 
 
 def ours_raw(dataset: Dataset) -> Iterator[bytes]:
-    members = Members(dataset)
+    members = MemberReader(dataset)
     packing = Packing(capacity=64, images=64)
     stream = Stream(dataset, np.arange(len(dataset)), seed=0, sequences=4, packing=packing)
     for step in takewhile(lambda step: step.epoch == 0, stream.steps()):

@@ -25,14 +25,15 @@ from curate.codec.images import decode
 from curate.core.errors import InputError
 from curate.encoders import Encoder, load
 from distill.evaluation.tasks.knn import knn_votes, unit
+from distill.evaluation.tasks.prompts import read_templates
 from distill.evaluation.tasks.retrieval import recalls, unique_texts
-from distill.evaluation.tasks.zero_shot import class_scores, class_vectors, read_templates
+from distill.evaluation.tasks.zero_shot import class_scores, class_vectors
 from distill.recipe import AugmentRecipe, Recipe, load_recipe
 from distill.samples.batches.draws import Draws
 from distill.samples.images.augment import augment
 from distill.samples.sources.dataset import open_dataset
-from distill.samples.sources.members import Members
-from distill.samples.sources.mixture import as_blend
+from distill.samples.sources.members import MemberReader
+from distill.samples.sources.mixture import as_mixture
 from distill.samples.sources.split import held_out
 from distill.samples.texts import Texts
 
@@ -56,9 +57,9 @@ class Corpus:
 
     def __post_init__(self) -> None:
         self.dataset = open_dataset(self.place)
-        blend = as_blend(self.dataset, self.recipe.data.sources)
-        self._members = Members(blend)
-        self._texts = Texts(blend, self._members, Draws(blend, 0))
+        mixture = as_mixture(self.dataset, self.recipe.data.sources)
+        self._members = MemberReader(mixture)
+        self._texts = Texts(mixture, self._members, Draws(mixture, 0))
         self.labels = np.array([label or "" for label in self.dataset.strings("label")])
         self.clip_art = np.array([str(name).startswith(CLIP_ARTS) for name in self.dataset.strings("source_id")])
 

@@ -36,7 +36,7 @@ from curate.duplicates.semantic.find import SemanticDuplicates
 from curate.duplicates.semantic.kernels import cells_to_visit, pairs_within, unit_rows
 from curate.image.embed import Embed
 from curate.image.fingerprint import Fingerprint
-from curate.kernels.nearest import nearest
+from curate.kernels.nearest.search import nearest
 from tests.core.stored import Stored, members
 
 THREADS = 2
@@ -85,11 +85,11 @@ KINDS: dict[str, Callable[[Image.Image], bytes]] = {
 }
 
 
-# --- pictures to columns ----------------------------------------------------------------------------------------------
+# --- images to columns ----------------------------------------------------------------------------------------------
 
 
 class Columns:
-    """What `image.fingerprint` and `image.embed` write of encoded pictures."""
+    """What `image.fingerprint` and `image.embed` write of encoded images."""
 
     def __init__(self, encoder: str) -> None:
         self.prints, self.embed = Fingerprint(), Embed(encoder=encoder, threads=THREADS)
@@ -140,15 +140,15 @@ def semantic(stage: SemanticDuplicates, table: pa.Table, centroids: Vectors) -> 
 
 
 def planted(folder: Path, encoder: str) -> pa.Table:
-    """The table of figures, printed; all pictures come back."""
+    """The table of figures, printed; all images come back."""
     data = pq.read_table(folder / "imagenet-sample-1000.parquet", columns=["image"])["image"].to_pylist()
     columns = Columns(encoder)
     originals = columns.of("original", data)
     with ThreadPoolExecutor(THREADS) as pool:
-        pictures = list(pool.map(decode, data))
-    pools = {kind: columns.of(kind, list(map(make, pictures))) for kind, make in KINDS.items()}
+        images = list(pool.map(decode, data))
+    pools = {kind: columns.of(kind, list(map(make, images))) for kind, make in KINDS.items()}
     print(
-        f"\n{len(data):,} ImageNet pictures, a changed copy of each beside them: % found (% right of what was dropped)"
+        f"\n{len(data):,} ImageNet images, a changed copy of each beside them: % found (% right of what was dropped)"
     )
     stages: list[tuple[str, Any]] = [
         *((f"hash, {d} bits" if d >= 0 else "digests", FindDuplicates(max_distance=d)) for d in DISTANCES),
@@ -190,7 +190,7 @@ def rates(right: int, total: int, planted: int) -> str:
 
 
 def score(pairs: Pairs) -> tuple[int, int]:
-    """Pairs of a picture and its own copy, and all pairs."""
+    """Pairs of an image and its own copy, and all pairs."""
     return sum(base(a) == base(b) for a, b in pairs), len(pairs)
 
 
@@ -210,7 +210,7 @@ def borders(table: pa.Table) -> None:
 
     vectors = unit_rows(from_binary(table.column("embedding")))
     first, second = all_pairs(vectors, BORDER_EPS)
-    print(f"\nall {len(vectors):,} of these pictures, {len(first):,} pairs within eps {BORDER_EPS}")
+    print(f"\nall {len(vectors):,} of these images, {len(first):,} pairs within eps {BORDER_EPS}")
     heads = ("neighbours", "pairs lost", "share", "cells a row", "dropped", "rounds", "CPU s")
     print(f"{'cells':>6}" + "".join(f"{head:>12}" for head in heads))
     for cells in CELLS:
@@ -239,7 +239,7 @@ def all_pairs(vectors: Vectors, eps: float) -> tuple[Vectors, Vectors]:
 
 
 def copies() -> None:
-    """Cost of a cell of which 10,000 rows are near-copies of one picture, against one where all rows differ."""
+    """Cost of a cell of which 10,000 rows are near-copies of one image, against one where all rows differ."""
     rng = np.random.default_rng(0)
     print()
     for name, count in (("10,000 rows, all different", 0), ("+ 10,000 near-copies of one of them", 10_000)):

@@ -27,10 +27,10 @@ import pyarrow as pa
 from curate.core.contracts import Batch
 from curate.core.group import MOST_PART_ROWS, MemoryGroup, Step
 from curate.core.hashing import keys_of_words
-from curate.core.nouns import StoredArtifact, save_artifact
+from curate.core.nouns.artifacts import StoredArtifact, save_artifact
+from curate.core.row_lookup import SHARDS, as_bytes, found_in, packed_keys, shard_word
 from curate.core.store.arrays import write_arrays
 from curate.core.store.storage import open_storage
-from curate.core.stretches import SHARDS, as_bytes, found_in, packed_keys, shard_word
 from curate.duplicates.near.find import FindDuplicates
 from curate.duplicates.near.members import DuplicateMembers
 from curate.text.duplicates.find import FindTextDuplicates
@@ -119,12 +119,12 @@ def shards(members: int) -> Iterator[tuple[str, pa.Table]]:
 
 
 def memory() -> dict[str, int]:
-    """Bytes: the peak of what lies in memory (`VmHWM`, with mapped files), and what is no file (`RssAnon`)."""
+    """Bytes: peak resident memory (`VmHWM`, with mapped files), and memory without files (`RssAnon`)."""
     lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return {name: int(lines[name].split()[0]) << 10 for name in ("VmHWM", "RssAnon")}
 
 
-# --- what a driver is told --------------------------------------------------------------------------------------------
+# --- results sent to the driver ---------------------------------------------------------------------------------------
 
 
 class Counting(MemoryGroup):
@@ -152,7 +152,7 @@ def fitted(stage: Any, parts: list[dict[str, Any]]) -> tuple[Counting, dict[str,
 
 
 def images(rows: int) -> tuple[Counting, dict[str, int], float]:
-    """Of ten rows one is a copy of another; half of the copies differ in two bits."""
+    """One row in ten is a copy of another; half of the copies differ in two bits."""
     rng = np.random.default_rng(0)
     original = np.where(rng.random(rows) < 1 / SHARE, rng.integers(0, rows, rows), np.arange(rows))
     hashes = np.random.default_rng(1).integers(0, 256, (rows, 32), dtype=np.uint8)[original]
@@ -173,7 +173,7 @@ def images(rows: int) -> tuple[Counting, dict[str, int], float]:
 
 
 def texts(rows: int) -> tuple[Counting, dict[str, int], float]:
-    """Of ten rows one repeats another's text."""
+    """One row in ten repeats another's text."""
     rng = np.random.default_rng(0)
     original = np.where(rng.random(rows) < 1 / SHARE, rng.integers(0, rows, rows), np.arange(rows))
     arrays = {

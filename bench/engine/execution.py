@@ -18,7 +18,7 @@ from bench.kit.measure import PeakMemory, line, seconds
 from curate.core import group as groups
 from curate.core.contracts import Artifact, Batch, Fit, Map, Table
 from curate.core.group import Group, Part
-from curate.core.nouns import read_shards
+from curate.core.nouns.pools import read_shards
 from curate.core.recipe.pipeline import Pipeline
 from curate.core.store.storage import open_storage
 from curate.engine.backends import Backend

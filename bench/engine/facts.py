@@ -18,11 +18,12 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from curate.core import facts
 from curate.core.contracts import Batch, Filter, Incoming, Map, Portion, Source, Table
+from curate.core.nouns import facts
 from curate.core.recipe.pipeline import Pipeline
 from curate.core.store.storage import Storage
 from curate.engine import run as running
+from curate.engine import runner
 from curate.engine.passes.build import PassBuild
 from tests.engine.toys import Total
 
@@ -110,8 +111,7 @@ class Clock:
 def deciding(folder: Path, shards: int) -> None:
     """A run that finds everything, and one with another threshold that lacks nothing."""
     place, clock = str(folder / "workspace"), Clock()
-    clock.watch(running.build_pass, "make_plan")
-    clock.watch(running.build_pass, "survey")
+    clock.watch(runner.pass_plan, "survey")
     clock.watch(PassBuild, "reuse")
     clock.watch(PassBuild, "build")
     stages = 4
@@ -128,7 +128,6 @@ def deciding(folder: Path, shards: int) -> None:
         computed = sum(said["computed"] for said in result.stages().values())
         assert (computed > 0) == name.startswith("first"), result.stages()
         figures = [clock.seconds.get(part, 0.0) for part in ("survey", "reuse", "build")]
-        figures[0] += clock.seconds.get("make_plan", 0.0)
         each = [f"{seconds * 1e3 / shards / stages:.3f}" for seconds in (*figures, whole)]
         print(f"{name:<44}{each[0]:>12}{each[1]:>10}{each[2]:>10}{each[3]:>12}")
 

@@ -16,8 +16,8 @@ from collections import Counter
 from pathlib import Path
 
 from bench.engine import simulated
-from curate.engine.context import Options
 from curate.engine.run import run
+from curate.engine.state import Options
 from tests.core.store.object_store import forget_connections, new_bucket, used
 from tests.core.store.object_store import started as store
 from tests.engine.object_store_faults.proxy import started as proxied

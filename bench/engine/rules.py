@@ -14,8 +14,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from curate.engine.context import Options
 from curate.engine.run import Result, run
+from curate.engine.state import Options
 from tests.engine.experiment import DEAR, Logs, pipeline
 
 RETRY = Options(failure_budget=1.0, retry={"caption": ()})

@@ -33,7 +33,8 @@ from bench.engine import counting, simulated
 from bench.engine.counting import Done
 from curate.core.recipe.pipeline import Pipeline
 from curate.engine.backends import Backend
-from curate.engine.run import Runner, make_backend, run
+from curate.engine.run import make_backend, run
+from curate.engine.runner import Runner
 
 AGAIN = "again"
 SECONDS = ("seconds", "cpu_seconds")
@@ -68,7 +69,7 @@ class Clock:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """In the block, `Runner` says when its steps begin and end."""
-        walk, carry_out = Runner.walk, Runner._carry_out
+        walk, carry_out = Runner.walk, Runner._run_step
 
         def is_mine(runner: Runner, number: int) -> bool:
             return any(node.name == self.step for node in runner.steps[number].nodes)
@@ -89,11 +90,11 @@ class Clock:
                 self.others -= not mine
                 self.began = self.began if mine else now()
 
-        Runner.walk, Runner._carry_out = watched_walk, watched  # type: ignore[method-assign]
+        Runner.walk, Runner._run_step = watched_walk, watched  # type: ignore[method-assign]
         try:
             yield
         finally:
-            Runner.walk, Runner._carry_out = walk, carry_out  # type: ignore[method-assign]
+            Runner.walk, Runner._run_step = walk, carry_out  # type: ignore[method-assign]
 
 
 def now() -> tuple[float, float]:
@@ -119,7 +120,7 @@ class Workers(threading.Thread):
 
 
 def one_size(shards: int, rows: int, engine: str, folder: Path) -> dict[str, Any]:
-    """`steps`: figures of each step over a pool of `shards` shards; `memory`: peaks of the driver and of the workers."""
+    """`steps`: figures of each step over a pool of `shards` shards; `memory`: peaks of driver and workers."""
     workspace, logs = str(folder / "workspace"), folder / "operations"
     logs.mkdir()
     before = peak_bytes()

@@ -36,9 +36,9 @@ from bench.kit.measure import PeakMemory, line, machine
 from curate.core.contracts import Resources, Select
 from curate.core.hashing import ranks
 from curate.core.store.storage import Storage, open_storage
-from curate.engine import shuffle
-from curate.engine.units import select as selecting
+from curate.engine.units import shuffle
 from curate.engine.units.common import fetched
+from curate.engine.units.select import tasks as selecting
 
 WORKERS = 2
 ROWS = (200_000, 1_000_000, 4_000_000)
@@ -72,7 +72,7 @@ class Scatter:
     buckets: int
 
 
-def scatter(task: Scatter) -> shuffle.Scattered:
+def scatter(task: Scatter) -> shuffle.ShuffleFile:
     def parts() -> Any:
         for table in fetched(task.storage.read_table, task.shards):
             yield table, table.column("unit").to_numpy() % task.buckets

@@ -1,7 +1,7 @@
 """What the embedding stage costs beside the bare encoder, and how good `descriptor` is.
 
 python -m bench.image.embed                  rates of encoder, stage and decoding, on synthetic photographs
-python -m bench.image.embed judge FOLDER     kNN of `descriptor` over a folder of pictures, folders as labels
+python -m bench.image.embed judge FOLDER     kNN of `descriptor` over a folder of images, folders as labels
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _measure(stage: Embed, data: list[bytes], pool: ThreadPoolExecutor) -> dict[
     batches = [prepared[at : at + ROWS] for at in range(0, len(prepared), ROWS)]
     encoder.encode(batches[0], patches=False)
     bare = piped = whole = float("inf")
-    for _ in range(ROUNDS):  # in turns, the best of each: other work on the machine hits all three alike
+    for _ in range(ROUNDS):  # alternately, the best of each: other work on the machine hits all three alike
         bare = min(bare, _seconds(lambda: [encoder.encode(batch, patches=False) for batch in batches]))
         piped = min(piped, _seconds(lambda: list(embedded(stage, samples, pool))))
         fresh = [Sample(item, decode) for item in data]
@@ -96,9 +96,9 @@ def embedded(stage: Embed, samples: list[Sample], pool: ThreadPoolExecutor) -> I
 
 
 def judge(folder: Path) -> dict[str, Any]:
-    """Leave-one-out kNN (k = 20, votes weighted by exp(cosine / 0.07)) of the folder a picture lies in.
+    """Leave-one-out kNN (k = 20, votes weighted by exp(cosine / 0.07)) of an image's folder.
 
-    Byte-identical copies count once; pictures of over 100 megapixels are left out.
+    Byte-identical copies count once; images of over 100 megapixels are left out.
     """
     unique: dict[str, Path] = {}
     for path in sorted(folder.rglob("*.png")):
@@ -114,7 +114,7 @@ def judge(folder: Path) -> dict[str, Any]:
     names = [str(path.parent.relative_to(folder)) for path, _ in kept]
     labels = np.unique(names, return_inverse=True)[1]
     return {
-        "pictures": len(kept),
+        "images": len(kept),
         "categories": int(labels.max()) + 1,
         "dim": columns["embedding"].type.byte_width // 2,
         "encode_ms_per_picture": 1000 * seconds / len(kept),

@@ -32,18 +32,18 @@ from numpy.typing import NDArray
 from bench.kit.measure import line
 from curate.acquire.folder import AcquireFolder
 from curate.core.contracts import Artifact
-from curate.core.nouns import StoredArtifact
+from curate.core.nouns.artifacts import StoredArtifact
 from curate.core.recipe import registry
 from curate.core.recipe.pipeline import Pipeline
 from curate.engine.run import run
-from curate.report.entries import head_and_tail, tail_of
-from curate.report.stats import entropy_bits
+from curate.kernels.evenness import entropy_bits
+from curate.report.survey.entries import head_and_tail, tail_of
 from curate.select.frequency import SelectFrequency
 from curate.select.items import SelectItems
 from curate.select.metaclip import SelectMetaClip
 from curate.text.counts import TextCounts
 from tests.conftest import ROOT
-from tests.engine.contract import Output
+from tests.engine.output import Output
 
 PAIRS, SHARD_PAIRS, ENTRIES, LONGEST = 100_000_000, 1_000_000, 100_000, 6
 LIMIT_SECONDS, LIMIT_BYTES = 60, 4e9
@@ -269,7 +269,7 @@ def _judge(name: str, rows: list[dict[str, Any]], said: dict[str, list[list[str]
     figures, tails = head_and_tail(before, after, {}), tail_of(before, after, {})
     notes = [
         f"{100 * even:.1f} % of the most it could be; top 10 {100 * top:.1f} %; tail {100 * tail:.1f} % of matches"
-        for even, top, tail in zip(figures.even, figures.top, tails.share, strict=True)
+        for even, top, tail in zip(figures.evenness, figures.top, tails.share, strict=True)
     ]
     if first:
         line("before: entropy of concepts", f"{entropy_bits(before):.2f} bits", notes[0])

@@ -26,8 +26,8 @@ from bench.kit.pools import THREADS, LabelledPool, cifar_tail, clip_arts
 from curate.cluster.tree.levels import fit_tree, level_settings
 from curate.core.group import MemoryGroup
 from curate.core.hashing import make_key, ranks
-from curate.kernels.nearest import nearest
-from curate.kernels.sizes import entropy
+from curate.kernels.evenness import evenness
+from curate.kernels.nearest.search import nearest
 from curate.select.picking import copies_of
 from curate.select.sampling import level_quotas, level_rows
 from tests.conftest import ROOT
@@ -196,7 +196,7 @@ def judged(pool: LabelledPool, samples: Sequence[Indices]) -> tuple[float, float
     found = []
     for rows in samples:
         held = np.bincount(pool.labels[rows], minlength=len(sizes))
-        found.append([entropy(held), held[-1] / sizes[-1], held[small].sum() / sizes[small].sum()])
+        found.append([evenness(held), held[-1] / sizes[-1], held[small].sum() / sizes[small].sum()])
     even, smallest, half = np.mean(found, axis=0).tolist()
     return even, smallest, half
 
@@ -209,7 +209,7 @@ def pictures(pool: LabelledPool) -> None:
         f"{pool.name}: {rows:,} pictures, {len(sizes)} classes of {sizes[0]:,} to {sizes[-1]:,}; sample of {target:,}"
     )
     print("entropy of its classes (1 = even); share it holds of the smallest class, of the smaller half of the classes")
-    _counted("the pool", (entropy(sizes), 1.0, 1.0))
+    _counted("the pool", (evenness(sizes), 1.0, 1.0))
     _counted("random", judged(pool, [at_random(rows, target, seed) for seed in SEEDS]))
     for encoder, vectors in pool.vectors.items():
         ways: dict[str, tuple[list[int], int]] = {

@@ -115,10 +115,10 @@ def applied(stage: Map, table: pa.Table, counters: Counter[str]) -> tuple[pa.Tab
 
 def peers(texts: list[str], spent: Counter[str], rows: Counter[str]) -> None:
     """The same work text by text, as one would write it first."""
-    from curate.text.clean.rules import DEFAULT, chosen, clean
-    from curate.text.sentences_kernels import split_sentences
+    from curate.text.clean.rules import DEFAULT, clean, rules_named
+    from curate.text.sentences import split_sentences
 
-    rules = chosen(DEFAULT)
+    rules = rules_named(DEFAULT)
     cleaned = [clean(text, rules)[0] for text in texts]
     slower = {"clean": ("the table of rules over each text", lambda text: clean(text, rules), texts)}
     slower["sentences"] = ("the splitter over each text", split_sentences, cleaned)

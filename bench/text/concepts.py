@@ -12,9 +12,11 @@ ALTERED is the number of altered texts for the stage alone, 200,000 when left ou
 from __future__ import annotations
 
 import sys
+import tempfile
 import time
 import warnings
 from collections import Counter, defaultdict
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -24,11 +26,11 @@ from bench.kit.measure import line, seconds
 from bench.kit.texts import alt_texts, altered
 from curate.core.contracts import Batch
 from curate.text.phrases import normalised, normalised_all
-from curate.text.wordnet import database as wordnet
-from curate.text.wordnet import synsets
+from curate.text.wordnet import database, synsets
 from curate.text.wordnet.concepts import VISUAL_NOUNS, VISUAL_VERBS, Concepts
 from curate.text.wordnet.senses import Senses, _misspelt, senses
 from curate.text.wordnet.synsets import Rules, Synsets
+from tests.text.wordnet.wordnets import for_nltk
 
 NOUNS = tuple(f"noun.{name}" for name in VISUAL_NOUNS)
 VERBS = tuple(f"verb.{name}" for name in VISUAL_VERBS)
@@ -44,10 +46,11 @@ class Peer:
         import nltk
         from nltk.corpus.reader.wordnet import WordNetCorpusReader
 
-        nltk.data.path.insert(0, str(wordnet.nltk_root()))
+        self._root = tempfile.TemporaryDirectory()  # nltk opens its files when they are asked for
+        nltk.data.path.insert(0, self._root.name)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            self.wn: Any = WordNetCorpusReader(str(wordnet.place()), None)
+            self.wn: Any = WordNetCorpusReader(str(for_nltk(database.place(), Path(self._root.name))), None)
         names = {*self.wn.all_lemma_names("n"), *self.wn.all_lemma_names("v")}
         names |= self.wn._exception_map["n"].keys() | self.wn._exception_map["v"].keys()
         self.reach: dict[str, int] = defaultdict(lambda: 1)
@@ -96,7 +99,7 @@ class Differences:
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
-        self.known: list[Senses] = [senses(part, wordnet.read) for part in "nv"]
+        self.known: list[Senses] = [senses(part, database.read) for part in "nv"]
         spelt = [name for known in self.known for name in known.forms() if not name.replace("_", "").isalnum()]
         self.variants = set(normalised_all(spelt))
         self.kinds: Counter[str] = Counter()
@@ -125,7 +128,7 @@ class Differences:
             return "WordNet spells it with a hyphen, a full stop or an apostrophe"
         for part, known in zip("nv", self.known, strict=True):
             lemmas = self.lemmas(part, name)
-            first = synsets.in_order(known, name, lemmas)[0] if lemmas else None
+            first = synsets.senses_in_order(known, name, lemmas)[0] if lemmas else None
             if first and first.synset != known.of[lemmas[0]][0].synset:
                 own = first in known.of[lemmas[0]]
                 return "a name comes last" if own else "inflection of something far more frequent"
@@ -169,7 +172,7 @@ def resident() -> float:
 
 def build() -> Synsets:
     began = time.perf_counter()
-    compiled = synsets.compiled(wordnet.read)
+    compiled = synsets.compiled(database.read)
     line("compile the table (once per machine)", f"{time.perf_counter() - began:.1f} s", f"{len(compiled):,} forms")
     del compiled
     synsets.table()
@@ -199,7 +202,7 @@ def main() -> None:
     texts = list(alt_texts())
     if not texts:
         return
-    print(f"WordNet {wordnet.identity()} in {wordnet.place()}")
+    print(f"WordNet {database.identity()} in {database.place()}")
     made = build()
     peer = Peer()
     compare(made, peer, texts)

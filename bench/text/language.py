@@ -24,7 +24,8 @@ from curate.core.group import MemoryGroup
 from curate.core.hashing import make_key
 from curate.text.boilerplate.find import Boilerplate
 from curate.text.boilerplate.strip import Strip
-from curate.text.duplicates.find import FindTextDuplicates, TextCopies
+from curate.text.duplicates.copies import TextCopies
+from curate.text.duplicates.find import FindTextDuplicates
 from curate.text.language.language import Language, built_in
 from tests.core.stored import Stored
 from tests.text.phrases import Phrase, phrases

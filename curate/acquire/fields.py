@@ -1,4 +1,4 @@
-"""Foreign fields -> a caption and JSON-able metadata. Strings of strangers are made fit for UTF-8 here, once."""
+"""Turns the fields of a source into a caption and JSON-able metadata, with all strings encodable as UTF-8."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from typing import Any
 from curate.core.errors import Reject
 
 CAPTION_FIELDS = ("caption", "text", "title", "alt_text", "alt", "description")
-"""Fields that may hold a caption, best first; used when a recipe names none."""
+"""Usual caption fields, in order of preference, for recipes that name none."""
 MAX_TEXT_BYTES = 16 << 20
-"""Captions and metadata of one sample above this are refused unread."""
+"""Larger captions and metadata of a sample are rejected unread."""
 
 REASONS = {
-    "caption_not_utf8": "the caption's bytes are not UTF-8; the picture is kept in the shard",
-    "bad_metadata": "the sample's metadata cannot be read (broken JSON, wrong number of fields, over 16 MiB)",
+    "caption_not_utf8": "the caption's bytes are not UTF-8; the image is kept in the shard",
+    "bad_metadata": "the sample's metadata cannot be read (invalid JSON, wrong number of fields, over 16 MiB)",
 }
 """Reasons that captions and metadata give, with their meaning."""
 
 
 def decode_caption(data: bytes) -> str | None:
-    """UTF-8, with or without a byte order mark, stripped; None when nothing is left. Raises Reject."""
+    """Stripped text of UTF-8 bytes, with or without a byte order mark; None if empty. Raises Reject."""
     try:
         return data.decode("utf-8-sig").strip() or None
     except UnicodeDecodeError as error:
@@ -33,7 +33,7 @@ def decode_caption(data: bytes) -> str | None:
 
 
 def decode_object(data: bytes) -> dict[str, Any]:
-    """A JSON object as plain fields; any other JSON value under the field `json`. Raises Reject."""
+    """A JSON object as JSON-able fields; any other JSON value as the field `json`. Raises Reject."""
     try:
         value = json.loads(data.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
@@ -42,9 +42,9 @@ def decode_object(data: bytes) -> dict[str, Any]:
 
 
 def split_caption(fields: Mapping[str, Any], name: str | None) -> tuple[str | None, dict[str, Any]]:
-    """Caption and the remaining fields: the field `name`, or the first of CAPTION_FIELDS that holds any text.
+    """(caption, other fields). The caption is the field `name`, or the first of CAPTION_FIELDS with text.
 
-    Of a list of captions the first is taken, and the list stays in the remaining fields.
+    If the field is a list of captions, the first is used, and the list stays in the other fields.
     """
     for candidate in (name,) if name else CAPTION_FIELDS:
         value = fields.get(candidate)
@@ -58,8 +58,8 @@ def split_caption(fields: Mapping[str, Any], name: str | None) -> tuple[str | No
 
 
 def plain(value: Any) -> Any:
-    """Anything that JSON or Arrow give -> JSON-able and encodable: NaN and infinities become null, times ISO 8601,
-    unpaired surrogates U+FFFD. Bytes are left out of objects and are null elsewhere."""
+    """A value of JSON or Arrow, made JSON-able and encodable as UTF-8: NaN and infinities become null, times ISO 8601,
+    unpaired surrogates U+FFFD. Bytes are dropped from objects and null elsewhere."""
     if isinstance(value, str):
         return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if value is None or isinstance(value, bool | int):
@@ -78,6 +78,6 @@ def plain(value: Any) -> Any:
 
 
 def decode_label(data: bytes) -> int | str | None:
-    """A `.cls` member: a number where it is one."""
+    """Content of a `.cls` member: an integer if it is one, otherwise text."""
     text = data.decode("utf-8", "replace").strip()
     return int(text) if re.fullmatch(r"-?[0-9]{1,18}", text) else text or None

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, field_validator
 
-from curate.acquire import fields, listing
-from curate.acquire.extensions import RASTER_EXTENSIONS, extension
-from curate.acquire.listing import Found, Root
+from curate.acquire import fields
 from curate.acquire.metadata import Row, is_metadata, load_metadata
+from curate.codec import listing
+from curate.codec.formats import RASTER_EXTENSIONS
+from curate.codec.listing import FileInfo, extension
 from curate.core.contracts import Incoming, Portion, Runtime, Source
 from curate.core.errors import InputError, Reject
+from curate.core.store.storage import Storage
 
 BATCH_FILES = 16
 BATCH_BYTES = 32 << 20
-"""Files read side by side from an object store; a local folder is read one by one."""
+"""Files read concurrently from an object store; local files are read one by one."""
 
 REASONS = {
     **listing.REASONS,
     **fields.REASONS,
-    "missing_file": "a metadata file names it, but it is not there (or hidden)",
-    "other_extension": "a metadata file names it, but its extension is not among `extensions`",
-    "unsafe_path": "a metadata file names a path outside of the folder",
+    "vanished": "the file was deleted after it was listed",
+    "changed": "the file's size or time changed after it was listed; import again",
+    "missing_file": "named in a metadata file, but missing or hidden",
+    "other_extension": "named in a metadata file, but its extension is not in `extensions`",
+    "unsafe_path": "named in a metadata file, but outside the folder",
     "too_large": "more bytes than `max_bytes`",
 }
 """Every reason that this source gives, with its meaning."""
@@ -33,9 +38,9 @@ REASONS = {
 class AcquireFolder(Source):
     """Import any folder of images, recursively.
 
-    A sample is a file; its source id is its path relative to `path`, and samples come in the order of these paths.
-    Hidden files are skipped, symbolic links are followed inside of the folder only. Captions come from, best first: a
-    `metadata.jsonl`, `.csv` or `.parquet` with a `file_name` column (Hugging Face's imagefolder), `NAME.txt` beside
+    A sample is a file. Its source id is its path relative to `path`, and samples are sorted by this path. Hidden files
+    are skipped, and symbolic links are followed only within the folder. Captions come from, in order of preference:
+    `metadata.jsonl`, `.csv` or `.parquet` with a `file_name` column (Hugging Face's imagefolder), `NAME.txt` next to
     `NAME.jpg`, a caption field of `NAME.json`. All other fields go into `meta`, and the file's folder as `folder`
     unless the metadata has a `label`.
     """
@@ -67,7 +72,7 @@ class AcquireFolder(Source):
         if not samples:
             wanted = ", ".join(self.extensions[:6]) + (" …" if len(self.extensions) > 6 else "")
             raise InputError(
-                f"{self._place}: no images in {root.path!r} ({len(found)} other files); looked for {wanted}, also in "
+                f"{self._place}: no images in {root.root!r} ({len(found)} other files); looked for {wanted}, also in "
                 "subfolders; hidden files are skipped"
             )
         cuts = range(0, len(samples), self.shard_rows)
@@ -78,8 +83,8 @@ class AcquireFolder(Source):
     def _place(self) -> str:
         return f"{self.op}: path"
 
-    def _samples(self, found: list[Found], rows: dict[str, Row]) -> list[dict[str, Any]]:
-        """The content of all portions, by path: a file with its sidecars and its row of metadata."""
+    def _samples(self, found: list[FileInfo], rows: dict[str, Row]) -> list[dict[str, Any]]:
+        """Content of all portions, by path: a file with its sidecars and its metadata row."""
         by_path = {file.path: file for file in found}
         images = {file.path: file for file in found if self._is_image(file)}
         samples = {path: self._content(file, by_path, rows.get(path)) for path, file in images.items()}
@@ -88,10 +93,10 @@ class AcquireFolder(Source):
                 samples[path] = _absent(path, row, exists=path in by_path)
         return [samples[path] for path in sorted(samples)]
 
-    def _is_image(self, file: Found) -> bool:
+    def _is_image(self, file: FileInfo) -> bool:
         return file.folder or extension(file.path) in self.extensions
 
-    def _content(self, file: Found, by_path: dict[str, Found], row: Row | None) -> dict[str, Any]:
+    def _content(self, file: FileInfo, by_path: dict[str, FileInfo], row: Row | None) -> dict[str, Any]:
         content: dict[str, Any] = {"path": file.path, "size": file.size, "stamp": file.stamp}
         stem = posixpath.splitext(file.path)[0]
         beside = {kind: by_path.get(f"{stem}.{kind}") for kind in ("txt", "json") if not file.folder}
@@ -108,20 +113,20 @@ class AcquireFolder(Source):
         for batch in _batches(portion.content["files"]):
             yield from self._read_batch(root, batch)
 
-    def _read_batch(self, root: Root, batch: list[dict[str, Any]]) -> Iterator[Incoming]:
+    def _read_batch(self, root: Storage, batch: list[dict[str, Any]]) -> Iterator[Incoming]:
         wanted = [dict(_files(item)) for item in batch]
-        data = iter(listing.read_files(root, [file for files in wanted for file in files.values()]))
+        data = iter(_read_files(root, [file for files in wanted for file in files.values()]))
         for item, files in zip(batch, wanted, strict=True):
             yield self._sample(item, {kind: next(data) for kind in files})
 
     def _sample(self, item: dict[str, Any], data: dict[str, bytes | Reject]) -> Incoming:
         path = item["path"]
         sample = Incoming(path, ext=extension(path), reject=item.get("reject"))
-        picture = data.pop("image", None)
-        if isinstance(picture, Reject):
-            sample.reject = picture.reason
+        image = data.pop("image", None)
+        if isinstance(image, Reject):
+            sample.reject = image.reason
         else:
-            sample.data = picture
+            sample.data = image
         try:
             sample.caption, sample.meta = self._describe(item.get("row"), data)
         except Reject as reject:
@@ -131,7 +136,7 @@ class AcquireFolder(Source):
         return sample
 
     def _describe(self, row: Row | None, data: dict[str, bytes | Reject]) -> tuple[str | None, dict[str, Any]]:
-        """Caption and meta out of the row and the sidecars. Raises Reject."""
+        """(caption, meta) from the metadata row and the sidecars. Raises Reject."""
         if isinstance(row, str):
             raise Reject(row)
         text, described = data.get("txt"), data.get("json")
@@ -148,8 +153,8 @@ class AcquireFolder(Source):
         return caption or own or other, meta
 
 
-def _sidecar_reject(sidecars: Iterable[Found]) -> str | None:
-    """Reason of the first sidecar that must not be read."""
+def _sidecar_reject(sidecars: Iterable[FileInfo]) -> str | None:
+    """Reason of the first sidecar that cannot be read."""
     reasons = (file.reject or ("bad_metadata" if file.size > fields.MAX_TEXT_BYTES else None) for file in sidecars)
     return next((reason for reason in reasons if reason), None)
 
@@ -161,18 +166,18 @@ def _absent(path: str, row: Row, *, exists: bool) -> dict[str, Any]:
     return {"path": path, "size": 0, "stamp": None, "reject": reject, "row": row}
 
 
-def _files(item: dict[str, Any]) -> Iterator[tuple[str, Found]]:
-    """What has to be read for one sample."""
+def _files(item: dict[str, Any]) -> Iterator[tuple[str, FileInfo]]:
+    """Files to read for one sample, by kind."""
     if "reject" in item:
         return
-    yield "image", Found(item["path"], item["size"], item["stamp"])
+    yield "image", FileInfo(item["path"], item["size"], item["stamp"])
     for kind in ("txt", "json"):
         if kind in item:
-            yield kind, Found(*item[kind])
+            yield kind, FileInfo(*item[kind])
 
 
 def _batches(items: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """Few enough to be held in memory together."""
+    """Batches that fit in memory."""
     batch: list[dict[str, Any]] = []
     for item in items:
         held = sum(one["size"] for one in batch) + item["size"]
@@ -182,3 +187,42 @@ def _batches(items: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
         batch.append(item)
     if batch:
         yield batch
+
+
+def _read_files(root: Storage, files: Sequence[FileInfo]) -> list[bytes | Reject]:
+    """Bytes of each file, or the reject: unreadable, vanished or changed; concurrent on an object store.
+
+    Errors of the store itself (time-outs, refused connections) are raised, so that the task is retried.
+    """
+    if root.local:
+        return [_read_local(root, file) for file in files]
+    paths = [root.path(file.path) for file in files]
+    got: dict[str, bytes | Exception] = root.fs.cat(paths, on_error="return") if paths else {}
+    if len(paths) == 1 and not isinstance(got, dict):
+        got = {paths[0]: got}
+    return [_checked(file, got[path]) for file, path in zip(files, paths, strict=True)]
+
+
+def _read_local(root: Storage, file: FileInfo) -> bytes | Reject:
+    try:
+        with open(root.path(file.path), "rb") as opened:
+            info = os.fstat(opened.fileno())
+            if (info.st_size, info.st_mtime_ns) != (file.size, file.stamp):
+                return Reject("changed", f"{info.st_size} bytes, but {file.size} were listed")
+            return _checked(file, opened.read(file.size + 1))
+    except FileNotFoundError:
+        return Reject("vanished", file.path)
+    except (PermissionError, IsADirectoryError, NotADirectoryError) as error:
+        return Reject("unreadable", error.strerror or "")
+
+
+def _checked(file: FileInfo, value: bytes | Exception) -> bytes | Reject:
+    if isinstance(value, FileNotFoundError):
+        return Reject("vanished", file.path)
+    if isinstance(value, PermissionError):
+        return Reject("unreadable", str(value))
+    if isinstance(value, Exception):
+        raise value
+    if len(value) != file.size:
+        return Reject("changed", f"{len(value)} bytes, but {file.size} were listed")
+    return bytes(value)

@@ -1,8 +1,8 @@
-"""img2dataset's shards: a tar of what could be downloaded, and a parquet of the same name with a row per URL tried.
+"""Shards of img2dataset: a tar of the images downloaded, and a parquet of the same name with a row per URL tried.
 
-Facts of the format (img2dataset 1.47): rows have `url`, `key` (the member's stem), `status` (success,
-failed_to_download, failed_to_resize), `error_message`, `width`, `height` and the input's own columns. A killed run
-leaves a parquet without footer or a cut tar behind.
+Format of img2dataset 1.47: rows have `url`, `key` (the member's stem), `status` (success, failed_to_download,
+failed_to_resize), `error_message`, `width`, `height` and the columns of the input. A killed run leaves a parquet
+without footer or a truncated tar.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curate.acquire.fields import plain
-from curate.acquire.groups import Group
+from curate.codec.groups import MemberGroup
 
-CUT = ("truncated_tar", "corrupt_tar")
+TAR_ERRORS = ("truncated_tar", "corrupt_tar")
 REQUIRED = {"url", "key", "status"}
 REASONS = {
     "download_failed": "the URL could not be downloaded; `error_message` in meta says why",
     "resize_failed": "img2dataset could not decode or resize what it downloaded",
-    "missing_member": "the table says success, but the tar has no such member",
+    "missing_member": "the table has status success, but the tar has no such member",
 }
 _STATUS = {"failed_to_download": "download_failed", "failed_to_resize": "resize_failed"}
 
@@ -32,7 +32,7 @@ def reason_of(status: Any) -> str | None:
 
 
 def open_table(file: IO[bytes]) -> pq.ParquetFile | None:
-    """None when it is no table of img2dataset's, or one that a killed run left unfinished."""
+    """None if the file is not a table of img2dataset, or if a killed run left it unfinished."""
     try:
         table = pq.ParquetFile(file)
     except (pa.ArrowException, OSError):
@@ -41,23 +41,25 @@ def open_table(file: IO[bytes]) -> pq.ParquetFile | None:
 
 
 def table_rows(table: pq.ParquetFile) -> Iterator[dict[str, Any]]:
-    """Rows as JSON-able fields, a few hundred at a time."""
+    """Rows as JSON-able fields, read in batches of 256."""
     for batch in table.iter_batches(256):
         yield from (plain(row) for row in batch.to_pylist())
 
 
-def join(rows: Iterable[dict[str, Any]], groups: Mapping[str, Group]) -> Iterator[tuple[dict[str, Any], Group]]:
-    """Each row with its members, or with a Group that says why it has none: (fields, group)."""
-    cut = next((group.reject for group in groups.values() if group.reject in CUT), None)
+def join(
+    rows: Iterable[dict[str, Any]], groups: Mapping[str, MemberGroup]
+) -> Iterator[tuple[dict[str, Any], MemberGroup]]:
+    """(fields, group) of each row: its members, or a group without members that has the reject."""
+    tar_error = next((group.reject for group in groups.values() if group.reject in TAR_ERRORS), None)
     for row in rows:
         key = str(row.pop("key"))
         reject = reason_of(row.get("status"))
         if reject is None and key in groups:
             yield row, groups[key]
         else:
-            yield row, Group(key, {}, reject or cut or "missing_member")
+            yield row, MemberGroup(key, {}, reject or tar_error or "missing_member")
 
 
 def source_id(url: str, caption: str | None) -> str:
-    """URL and caption, with a tab between: the same picture with another text is another sample."""
+    """URL and caption, separated by a tab: the same image with another caption is another sample."""
     return url if caption is None else f"{url}\t{caption}"

@@ -1,6 +1,7 @@
-"""Metadata beside images, as Hugging Face's imagefolder has it: `metadata.jsonl`, `.csv` or `.parquet`, a row per file.
+"""Metadata files of Hugging Face's imagefolder: `metadata.jsonl`, `.csv` or `.parquet`, a row per image.
 
-`file_name` is relative to the folder of the metadata file. A broken row costs its own file only, if it says which.
+`file_name` is relative to the folder of the metadata file. A broken row with a readable `file_name` rejects only that
+file.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curate.acquire.fields import plain
-from curate.acquire.listing import Found, Root
+from curate.codec.listing import FileInfo, open_file
 from curate.core.errors import InputError
+from curate.core.store.storage import Storage
 
 METADATA_NAMES = ("metadata.jsonl", "metadata.csv", "metadata.parquet")
 BAD = "bad_metadata"
 
 Row = dict[str, Any] | str
-"""Fields of one file, or the reason why there are none."""
+"""Fields of one file, or the reason of its reject."""
 
 _SALVAGED = re.compile(rb'"file_name"\s*:\s*("(?:[^"\\]|\\.)*")')
 
@@ -33,8 +35,8 @@ def is_metadata(path: str) -> bool:
     return path.rpartition("/")[2] in METADATA_NAMES
 
 
-def load_metadata(root: Root, files: list[Found]) -> dict[str, Row]:
-    """Path relative to the root -> row, over all metadata files; the one nearest to a file wins.
+def load_metadata(root: Storage, files: list[FileInfo]) -> dict[str, Row]:
+    """Path relative to the root -> row, from all metadata files; the one nearest to a file takes precedence.
 
     Raises InputError for a row without a file name, two different rows of one file, and unreadable files.
     """
@@ -44,8 +46,8 @@ def load_metadata(root: Root, files: list[Found]) -> dict[str, Row]:
     return rows
 
 
-def _load(root: Root, file: Found) -> dict[str, Row]:
-    place, folder = root.url(file.path), posixpath.dirname(file.path)
+def _load(root: Storage, file: FileInfo) -> dict[str, Row]:
+    place, folder = root.url_of(file.path), posixpath.dirname(file.path)
     reader = {"jsonl": _jsonl, "csv": _csv, "parquet": _parquet}[file.path.rpartition(".")[2]]
     rows: dict[str, Row] = {}
     lines: dict[str, int] = {}
@@ -54,16 +56,16 @@ def _load(root: Root, file: Found) -> dict[str, Row]:
             path = posixpath.normpath(posixpath.join(folder, name))
             if rows.setdefault(path, row) != row:
                 raise InputError(
-                    f"{place}: line {line}: {name!r} has another row in line {lines[path]}; give each file one row"
+                    f"{place}: line {line}: {name!r} has a different row in line {lines[path]}; remove one of them"
                 )
             lines.setdefault(path, line)
     except OSError as error:
-        raise InputError(f"{place}: cannot be read ({error}); check its permissions") from None
+        raise InputError(f"{place}: cannot read it ({error}); check its permissions") from None
     return rows
 
 
-def _jsonl(root: Root, path: str, place: str) -> Iterator[tuple[int, str, Row]]:
-    with root.open(path) as lines:
+def _jsonl(root: Storage, path: str, place: str) -> Iterator[tuple[int, str, Row]]:
+    with open_file(root, path) as lines:
         for number, line in enumerate(lines, start=1):
             text = line.removeprefix(b"\xef\xbb\xbf").strip()
             if text:
@@ -76,10 +78,10 @@ def _json_row(text: bytes, place: str) -> tuple[str, Row]:
     except (ValueError, RecursionError):
         found = _SALVAGED.search(text)
         if found is None:
-            raise InputError(f"{place}: broken JSON without a readable file_name; mend or remove the line") from None
+            raise InputError(f"{place}: invalid JSON without a readable file_name; fix or remove the line") from None
         return _salvaged(found.group(1), place), BAD
     if not isinstance(value, dict):
-        raise InputError(f"{place}: a JSON {type(value).__name__}; expected an object with file_name")
+        raise InputError(f"{place}: expected a JSON object with file_name, not {type(value).__name__}")
     return _named(plain(value), place)
 
 
@@ -87,39 +89,39 @@ def _salvaged(quoted: bytes, place: str) -> str:
     try:
         return str(json.loads(quoted))
     except ValueError:
-        raise InputError(f"{place}: broken JSON and a broken file_name; mend or remove the line") from None
+        raise InputError(f"{place}: invalid JSON with an invalid file_name; fix or remove the line") from None
 
 
 def _named(fields: dict[str, Any], place: str) -> tuple[str, Row]:
     name = fields.pop("file_name", None)
     if not isinstance(name, str) or not name:
         found = ", ".join(fields) or "none"
-        raise InputError(f"{place}: no file_name (fields found: {found}); name the image file, relative to this one")
+        raise InputError(f"{place}: no file_name (fields: {found}); add the path of the image relative to this file")
     return name, fields
 
 
-def _csv(root: Root, path: str, place: str) -> Iterator[tuple[int, str, Row]]:
-    with root.open(path) as binary, io.TextIOWrapper(binary, "utf-8-sig", "surrogateescape", newline="") as text:
+def _csv(root: Storage, path: str, place: str) -> Iterator[tuple[int, str, Row]]:
+    with open_file(root, path) as binary, io.TextIOWrapper(binary, "utf-8-sig", "surrogateescape", newline="") as text:
         reader = csv.DictReader(text, restkey="\0extra", restval=None)
         try:
             for fields in reader:
                 whole = "\0extra" not in fields and None not in fields.values()
                 name, row = _named(dict(fields), f"{place}: line {reader.line_num}")
                 if not _is_utf8(name):
-                    raise InputError(f"{place}: line {reader.line_num}: file_name is not UTF-8; mend the line")
+                    raise InputError(f"{place}: line {reader.line_num}: file_name is not UTF-8; fix the line")
                 good = whole and all(_is_utf8(str(value)) for value in fields.values())
                 yield reader.line_num, name, (row if good else BAD)
         except csv.Error as error:
-            raise InputError(f"{place}: line {reader.line_num}: {error}; mend or remove the line") from None
+            raise InputError(f"{place}: line {reader.line_num}: {error}; fix or remove the line") from None
 
 
 def _is_utf8(text: str) -> bool:
     return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
 
 
-def _parquet(root: Root, path: str, place: str) -> Iterator[tuple[int, str, Row]]:
+def _parquet(root: Storage, path: str, place: str) -> Iterator[tuple[int, str, Row]]:
     number = 0
-    with root.open(path) as file:
+    with open_file(root, path) as file:
         try:
             for batch in pq.ParquetFile(file).iter_batches(1024):
                 for fields in batch.to_pylist():

@@ -1,29 +1,32 @@
-"""`acquire.parquet`: tables with a column of encoded pictures, as Hugging Face and img2dataset write them."""
+"""`acquire.parquet`: tables with a column of encoded images, such as those of Hugging Face and img2dataset."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import IO, Annotated, Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyarrow.types as pt
 from pydantic import Field
 
-from curate.acquire import columns, fields, img2dataset
-from curate.acquire.columns import BROKEN, Layout
-from curate.acquire.cuts import Span, cut, overlaps
-from curate.acquire.extensions import EXTENSION_OF
-from curate.acquire.listing import Found, Root
-from curate.acquire.patterns import THREADS, find_files, root_of
-from curate.codec.formats import sniff
+from curate.acquire import fields, img2dataset
+from curate.acquire.row_groups import RowSpan, overlaps, split_rows
+from curate.codec.formats import EXTENSION_OF, sniff
+from curate.codec.listing import FileInfo, open_file
+from curate.codec.patterns import THREADS, find_files, root_of
 from curate.core.contracts import Incoming, Portion, Runtime, Source
 from curate.core.errors import InputError, Reject
+from curate.core.store.storage import Storage
 
 BATCH_BYTES = 8 << 20
-"""Decoded bytes of a batch, about; its rows follow from the mean size of a row."""
+"""Approximate decoded bytes of a batch; the mean size of a row gives its number of rows."""
 BUFFER_BYTES = 1 << 20
-"""Read-ahead of each column; without one Arrow reads whole column chunks, that is whole row groups."""
+"""Read-ahead per column. Without it, Arrow reads whole column chunks, that is, whole row groups."""
+IMAGE_COLUMNS = ("image", "img", "jpg", "jpeg", "png", "webp", "image_bytes", "bytes", "content", "picture", "data")
+"""Usual names of the image column, in order of preference; with another name it must be the only binary column."""
 
 REASONS = {
     **fields.REASONS,
@@ -36,11 +39,11 @@ REASONS = {
 
 
 class AcquireParquet(Source):
-    """Import parquet files that hold encoded pictures, copying the pictures.
+    """Import parquet files of encoded images, copying the images.
 
-    The image column is binary, or a struct of bytes and path as Hugging Face writes it; it is found by name and type
-    unless given, and so is the caption. All other columns that are no binary data go into `meta`. The source id is the
-    `id` column, else the struct's path, else `file:row`. Files and row groups are cut into shards of `shard_rows`.
+    The image column is binary, or a struct of bytes and path (Hugging Face). The image and caption columns are found by
+    name and type unless given. All other columns except binary ones go into `meta`. The source id is the `id` column,
+    or the struct's path, or `file:row`. Files and row groups are split into shards of `shard_rows`.
     """
 
     op: ClassVar[str] = "acquire.parquet"
@@ -50,10 +53,10 @@ class AcquireParquet(Source):
     path: Annotated[str | tuple[str, ...], Runtime()] = Field(
         description="parquet files: a folder, a file, a glob, a pattern such as train-{000..127}.parquet, or a list"
     )
-    shard_rows: int = Field(1000, ge=1, description="samples per shard, at most")
-    image: str | None = Field(None, description="column of encoded pictures; default: found by name and type")
+    shard_rows: int = Field(1000, ge=1, description="maximum samples per shard")
+    image: str | None = Field(None, description="column of encoded images; default: found by name and type")
     caption: str | None = Field(None, description="column of the caption; default: caption, text, title, alt …")
-    id: str | None = Field(None, description="column of the source id; default: the picture's path, else `file:row`")
+    id: str | None = Field(None, description="column of the source id; default: the image's path, or `file:row`")
 
     # --- planning ---
 
@@ -65,10 +68,10 @@ class AcquireParquet(Source):
         good = [(file, sizes) for file, sizes in zip(files, groups, strict=True) if sizes is not None]
         bad = [file for file, sizes in zip(files, groups, strict=True) if sizes is None]
         if not any(sum(sizes) for _, sizes in good):
-            what = f"{bad[0].path!r} is no readable parquet file" if bad else "no rows"
-            raise InputError(f"{self._place}: {len(files)} files in {root.path!r}, {what}; give parquet with pictures")
+            what = f"{bad[0].path!r} is not a readable parquet file" if bad else "no rows"
+            raise InputError(f"{self._place}: {len(files)} files in {root.root!r}, {what}; give files of images")
         portions = []
-        for spans in cut([sizes for _, sizes in good], self.shard_rows):
+        for spans in split_rows([sizes for _, sizes in good], self.shard_rows):
             parts = [_part(good[span.file][0], span) for span in spans]
             portions.append(Portion({"parts": parts}, sum(span.rows for span in spans)))
         if bad:
@@ -79,23 +82,23 @@ class AcquireParquet(Source):
     def _place(self) -> str:
         return f"{self.op}: path"
 
-    def _root(self) -> Root:
+    def _root(self) -> Storage:
         return root_of(self.path, "parquet", self._place)
 
-    def _groups(self, root: Root, file: Found) -> list[int] | None:
-        """Rows of each row group; None when the file cannot be read. Raises InputError when columns are missing."""
+    def _groups(self, root: Storage, file: FileInfo) -> list[int] | None:
+        """Rows of each row group; None if the file cannot be read. Raises InputError if a column is missing."""
         if file.reject:
             return None
         try:
-            with root.open(file.path) as opened:
+            with open_file(root, file.path) as opened:
                 parquet = pq.ParquetFile(opened)
                 self._layout(parquet, root, file.path)
                 return _group_rows(parquet)
         except (pa.ArrowException, PermissionError):
             return None
 
-    def _layout(self, parquet: pq.ParquetFile, root: Root, path: str) -> Layout:
-        return columns.find_layout(parquet.schema_arrow, root.url(path), self.image, self.caption, self.id)
+    def _layout(self, parquet: pq.ParquetFile, root: Storage, path: str) -> Layout:
+        return find_layout(parquet.schema_arrow, root.url_of(path), self.image, self.caption, self.id)
 
     # --- reading ---
 
@@ -104,14 +107,16 @@ class AcquireParquet(Source):
         for path in portion.content.get("bad", ()):
             yield Incoming(path, reject="unreadable")
         for part in portion.content.get("parts", ()):
-            with root.open(part["file"]) as opened:
+            with open_file(root, part["file"]) as opened:
                 yield from self._read_part(root, part, opened)
 
-    def _read_part(self, root: Root, part: dict[str, Any], opened: IO[bytes]) -> Iterator[Incoming]:
-        url = root.url(part["file"])
+    def _read_part(self, root: Storage, part: dict[str, Any], opened: IO[bytes]) -> Iterator[Incoming]:
+        url = root.url_of(part["file"])
         size = opened.seek(0, 2)
         if size != part["size"]:
-            raise InputError(f"{url}: {size} bytes, {part['size']} when the run began; run again once it is complete")
+            raise InputError(
+                f"{url}: {size} bytes, but {part['size']} when the run began; run again when it is complete"
+            )
         parquet = pq.ParquetFile(opened, buffer_size=BUFFER_BYTES, pre_buffer=False)
         layout = self._layout(parquet, root, part["file"])
         stem = part["file"].removesuffix(".parquet")
@@ -130,12 +135,12 @@ class AcquireParquet(Source):
             row = end
 
     def _sample(self, row: dict[str, Any], layout: Layout, place: str) -> Incoming:
-        picture = row.pop(layout.image)
-        data, path = (picture.get("bytes"), picture.get("path")) if isinstance(picture, dict) else (picture, None)
+        image = row.pop(layout.image)
+        data, path = (image.get("bytes"), image.get("path")) if isinstance(image, dict) else (image, None)
         given = row.get(layout.id) if layout.id else path
         if layout.id and layout.id != layout.caption:
             row.pop(layout.id)
-        sample = Incoming(place if given in (None, "", BROKEN) else fields.plain(str(given)))
+        sample = Incoming(place if given in (None, "", NOT_UTF8) else fields.plain(str(given)))
         if data is None:
             sample.reject = img2dataset.reason_of(row.get("status", "success")) or "no_image"
         else:
@@ -148,16 +153,16 @@ class AcquireParquet(Source):
         return sample
 
     def _describe(self, sample: Incoming, row: dict[str, Any], layout: Layout) -> None:
-        """Caption, url and meta. Raises Reject."""
+        """Set caption, url and meta. Raises Reject."""
         caption = row.pop(layout.caption, None) if layout.caption else None
         url = row.pop(layout.url, None) if layout.url else None
-        broken = [name for name, value in row.items() if value is BROKEN]
+        not_utf8 = [name for name, value in row.items() if value is NOT_UTF8]
         sample.meta = {name: fields.plain(value) for name, value in row.items() if value is not None}
         sample.url = fields.plain(url) if isinstance(url, str) else None
-        if caption is BROKEN:
+        if caption is NOT_UTF8:
             raise Reject("caption_not_utf8")
-        if broken or url is BROKEN:
-            raise Reject("bad_metadata", f"not UTF-8: {', '.join(broken) or layout.url}")
+        if not_utf8 or url is NOT_UTF8:
+            raise Reject("bad_metadata", f"not UTF-8: {', '.join(not_utf8) or layout.url}")
         if isinstance(caption, bytes):
             sample.caption = fields.decode_caption(caption)
         elif caption is not None:
@@ -170,23 +175,103 @@ def _group_rows(parquet: pq.ParquetFile) -> list[int]:
 
 
 def _group(parquet: pq.ParquetFile, group: int, first: int, last: int, layout: Layout) -> Iterator[dict[str, Any]]:
-    """Rows first..last of a row group, a few at a time."""
+    """Rows first..last of a row group, read in batches."""
     info = parquet.metadata.row_group(group)
     batch_rows = max(1, min(256, BATCH_BYTES * info.num_rows // max(1, info.total_byte_size)))
     names, begin = layout.names(), 0
     for batch in parquet.iter_batches(batch_rows, [group], names, use_threads=False):
         low, high = max(first - begin, 0), min(last - begin, batch.num_rows)
         if low < high:
-            yield from columns.rows(batch.slice(low, high - low), names)
+            yield from _rows(batch.slice(low, high - low), names)
         begin += batch.num_rows
         if begin >= last:
             return
 
 
 def _is_corrupt(error: Exception) -> bool:
-    """Whether Arrow could not make sense of the bytes; it raises plain OSErrors for that, and so do file systems."""
+    """Whether the bytes are not valid parquet. Arrow then raises an OSError without errno; file systems set errno."""
     return isinstance(error, pa.ArrowException) or (isinstance(error, OSError) and error.errno is None)
 
 
-def _part(file: Found, span: Span) -> dict[str, Any]:
+def _part(file: FileInfo, span: RowSpan) -> dict[str, Any]:
     return {"file": file.path, "size": file.size, "stamp": file.stamp, "start": span.start, "stop": span.stop}
+
+
+# --- columns ---
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Columns of one file by role; None if the file has no such column."""
+
+    image: str
+    caption: str | None
+    url: str | None
+    id: str | None
+    fields: tuple[str, ...]
+    """All other columns that are not binary."""
+
+    def names(self) -> list[str]:
+        return list(dict.fromkeys(name for name in (self.image, self.caption, self.url, self.id, *self.fields) if name))
+
+
+def find_layout(schema: pa.Schema, place: str, image: str | None, caption: str | None, id: str | None) -> Layout:
+    """The given columns, and the others by name and type. Raises InputError, which lists the columns of the file."""
+    types = {field.name: field.type for field in schema}
+    columns = ", ".join(f"{field.name} ({field.type})" for field in schema)
+    for parameter, name in (("image", image), ("caption", caption), ("id", id)):
+        if name is not None and name not in types:
+            raise InputError(f"{place}: {parameter}: no column {name!r}; found {columns}")
+    if image is not None and not _is_image(types[image]):
+        raise InputError(f"{place}: image: column {image!r} is {types[image]}; expected binary or struct<bytes, path>")
+    image = image or _find_image(types)
+    if image is None:
+        raise InputError(f"{place}: no column is clearly the image; found {columns}; set `image` to a column of bytes")
+    caption = caption or next((name for name in fields.CAPTION_FIELDS if name in types and _is_text(types[name])), None)
+    url = "url" if "url" in types and _is_text(types["url"]) else None
+    used = {image, caption, url, id}
+    others = tuple(name for name, kind in types.items() if name not in used and not _is_image(kind))
+    return Layout(image, caption, url, id, others)
+
+
+def _find_image(types: dict[str, pa.DataType]) -> str | None:
+    images = [name for name, kind in types.items() if _is_image(kind)]
+    named = next((name for name in IMAGE_COLUMNS if name in images), None)
+    return named or (images[0] if len(images) == 1 else None)
+
+
+def _is_image(kind: pa.DataType) -> bool:
+    """Whether a type is binary, or Hugging Face's struct<bytes: binary, path: string>."""
+    if pt.is_struct(kind):
+        index = kind.get_field_index("bytes")
+        return index >= 0 and _is_image(kind.field(index).type)
+    return bool(pt.is_binary(kind) or pt.is_large_binary(kind) or pt.is_binary_view(kind))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pt.is_string(kind) or pt.is_large_string(kind) or pt.is_string_view(kind) or pt.is_dictionary(kind))
+
+
+NOT_UTF8 = object()
+"""Value of a string whose bytes are not UTF-8, which Parquet does not rule out."""
+
+
+def _rows(batch: pa.RecordBatch, names: Iterable[str]) -> list[dict[str, Any]]:
+    """Rows of the named columns."""
+    columns = {name: _values(batch.column(name)) for name in names}
+    return [{name: column[i] for name, column in columns.items()} for i in range(batch.num_rows)]
+
+
+def _values(column: pa.Array) -> list[Any]:
+    """A column as Python values, with NOT_UTF8 for strings that cannot be decoded."""
+    try:
+        return column.to_pylist()
+    except UnicodeDecodeError:
+        return [_value(scalar) for scalar in column]
+
+
+def _value(scalar: pa.Scalar) -> Any:
+    try:
+        return scalar.as_py()
+    except UnicodeDecodeError:
+        return NOT_UTF8

@@ -1,4 +1,4 @@
-"""`acquire.webdataset`: tars that stay where they are; only places of members go into the pool."""
+"""`acquire.webdataset`: tars that stay in place; the pool records only the offsets of their members."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from pyarrow.parquet import ParquetFile
 from pydantic import Field, field_validator
 
 from curate.acquire import fields, img2dataset
-from curate.acquire.extensions import RASTER_EXTENSIONS
-from curate.acquire.groups import TEXT_SUFFIXES, Group, group_members, pick_image
-from curate.acquire.listing import Found, Root
-from curate.acquire.patterns import THREADS, find_files, root_of
+from curate.codec.formats import RASTER_EXTENSIONS
+from curate.codec.groups import TEXT_SUFFIXES, MemberGroup, group_members, pick_image
+from curate.codec.listing import FileInfo, open_file
+from curate.codec.patterns import THREADS, NoFilesError, find_files, root_of
 from curate.codec.tars import MEMBER_REASONS, Member, members
 from curate.core.contracts import Incoming, Portion, Runtime, Source
 from curate.core.errors import InputError, Reject
+from curate.core.store.storage import Storage
 
 COUNTED_TABLES = 2000
-"""At most so many tables of img2dataset are opened before a run to know their rows."""
+"""Maximum number of img2dataset tables that planning opens to count rows."""
 
 REASONS = {
     **MEMBER_REASONS,
@@ -37,10 +38,10 @@ REASONS = {
 class AcquireWebDataset(Source):
     """Import tars in the WebDataset convention, img2dataset's among them, in place: nothing is copied.
 
-    A tar is a shard. A sample is a run of members with one stem; its source id is that stem (`key_from:
-    shard_and_name` puts the tar's path before it). Captions come from `.txt` or a caption field of `.json`, whose
-    other fields go into `meta`. With `layout: img2dataset` (found by itself where `00000.parquet` lies beside
-    `00000.tar`) a sample is a row of that table, failed downloads included; its source id is URL and caption.
+    A tar is a shard. A sample is a sequence of members with the same stem. Its source id is the stem, or `tar/stem`
+    with `key_from: shard_and_name`. Captions come from `.txt` or a caption field of `.json`; the other fields go into
+    `meta`. With `layout: img2dataset` (detected if `00000.parquet` is next to `00000.tar`) a sample is a row of that
+    table, failed downloads included, and its source id is URL and caption.
     """
 
     op: ClassVar[str] = "acquire.webdataset"
@@ -51,11 +52,11 @@ class AcquireWebDataset(Source):
         description="tars: a folder, a file, a glob, a pattern such as s3://bucket/{00000..00127}.tar, or a list"
     )
     layout: Literal["auto", "webdataset", "img2dataset"] = Field(
-        "auto", description="img2dataset reads the parquet beside each tar; auto does so where there is one"
+        "auto", description="img2dataset reads the parquet next to each tar; auto does so if it exists"
     )
-    images: tuple[str, ...] = Field(RASTER_EXTENSIONS, description="extensions of members that are the picture")
+    images: tuple[str, ...] = Field(RASTER_EXTENSIONS, description="extensions of members that are images")
     key_from: Literal["name", "shard_and_name"] = Field(
-        "name", description="source id: the member's stem, or `tar/stem` where stems repeat from tar to tar"
+        "name", description="source id: the member's stem, or `tar/stem` if stems repeat from tar to tar"
     )
     caption_field: str | None = Field(
         None, description="field of the .json or table that holds the caption; default: caption, text, title, alt …"
@@ -80,23 +81,23 @@ class AcquireWebDataset(Source):
     def _place(self) -> str:
         return f"{self.op}: path"
 
-    def _root(self) -> Root:
+    def _root(self) -> Storage:
         return root_of(self.path, "tar", self._place)
 
-    def _tables(self, root: Root, tars: list[Found]) -> dict[str, Found]:
-        """Tar -> the parquet beside it."""
+    def _tables(self, root: Storage, tars: list[FileInfo]) -> dict[str, FileInfo]:
+        """Tar -> the parquet next to it."""
         folders = {posixpath.dirname(tar.path) for tar in tars if not tar.folder}
         beside = {file.path: file for folder in sorted(folders) for file in _parquets(root, folder, self._place)}
         found = {tar.path: beside.get(tar.path.removesuffix("tar") + "parquet") for tar in tars}
         missing = [path for path, table in found.items() if table is None]
         if self.layout == "img2dataset" and missing:
             raise InputError(
-                f"{self.op}: layout: 'img2dataset', but {len(missing)} of {len(tars)} tars have no .parquet beside "
-                f"them ({missing[0]!r} is the first); use layout: auto"
+                f"{self.op}: layout: 'img2dataset', but {len(missing)} of {len(tars)} tars have no .parquet next to "
+                f"them (the first is {missing[0]!r}); use layout: auto"
             )
         return {path: table for path, table in found.items() if table is not None}
 
-    def _content(self, tar: Found, table: Found | None) -> dict[str, Any]:
+    def _content(self, tar: FileInfo, table: FileInfo | None) -> dict[str, Any]:
         content: dict[str, Any] = {"tar": tar.path, "size": tar.size, "stamp": tar.stamp}
         if tar.reject:
             content["reject"] = tar.reject
@@ -105,7 +106,7 @@ class AcquireWebDataset(Source):
     # --- reading ---
 
     def tar(self, portion: Portion) -> str | None:
-        return None if "reject" in portion.content else self._root().url(portion.content["tar"])
+        return None if "reject" in portion.content else self._root().url_of(portion.content["tar"])
 
     def read(self, portion: Portion) -> Iterator[Incoming]:
         root, tar = self._root(), portion.content["tar"]
@@ -113,42 +114,44 @@ class AcquireWebDataset(Source):
             yield Incoming(tar, reject=portion.content["reject"])
             return
         try:
-            with root.open(tar) as file, contextlib.ExitStack() as stack:
-                _check_size(file, portion.content, root.url(tar))
+            with open_file(root, tar) as file, contextlib.ExitStack() as stack:
+                _check_size(file, portion.content, root.url_of(tar))
                 table = _table(root, portion.content, stack)
                 yield from self._read_tar(tar, file) if table is None else self._read_table(table, tar, file)
         except FileNotFoundError:
-            raise InputError(f"{root.url(tar)}: it or its table is gone since the run began; run again") from None
+            raise InputError(
+                f"{root.url_of(tar)}: the tar or its table was deleted during the run; run again"
+            ) from None
 
     def _read_tar(self, tar: str, file: IO[bytes]) -> Iterator[Incoming]:
         for group in group_members(members(file)):
             yield self._sample(group, tar, _reader(file))
 
     def _read_table(self, table: ParquetFile, tar: str, file: IO[bytes]) -> Iterator[Incoming]:
-        """The table's rows, then what only the tar has."""
-        groups: dict[str, Group] = {}
-        repeated: list[Group] = []
+        """The table's rows, then samples that only the tar has."""
+        groups: dict[str, MemberGroup] = {}
+        repeated: list[MemberGroup] = []
         for group in group_members(members(file)):
             if groups.setdefault(group.stem, group) is not group:
                 repeated.append(group)
         left = dict(groups)
         for row, group in img2dataset.join(img2dataset.table_rows(table), groups):
             left.pop(group.stem, None)
-            if group.reject in img2dataset.CUT:
-                left.pop("", None)  # the row says it
+            if group.reject in img2dataset.TAR_ERRORS:
+                left.pop("", None)  # the row reports it
             yield self._row(row, group)
         for group in (*left.values(), *repeated):
             yield self._sample(group, tar, _reader(file))
 
-    def _row(self, row: dict[str, Any], group: Group) -> Incoming:
-        """A row of img2dataset's table, with its picture where there is one."""
+    def _row(self, row: dict[str, Any], group: MemberGroup) -> Incoming:
+        """A row of img2dataset's table, with its image if it has one."""
         url = str(row.pop("url"))
         caption, meta = fields.split_caption(row, self.caption_field)
         sample = Incoming(img2dataset.source_id(url, caption), group.stem, caption=caption, url=url)
         sample.meta = {name: value for name, value in meta.items() if value is not None}
         return self._place_image(sample, group)
 
-    def _sample(self, group: Group, tar: str, read: Callable[[Member], bytes]) -> Incoming:
+    def _sample(self, group: MemberGroup, tar: str, read: Callable[[Member], bytes]) -> Incoming:
         if not group.stem:
             return Incoming(tar, reject=group.reject, meta={"detail": group.detail})
         name = group.stem if self.key_from == "name" else f"{tar.removesuffix('.tar')}/{group.stem}"
@@ -160,18 +163,18 @@ class AcquireWebDataset(Source):
                 sample.reject = sample.reject or reject.reason
         return sample
 
-    def _place_image(self, sample: Incoming, group: Group) -> Incoming:
-        picture = pick_image(group, self.images)
-        sample.reject = group.reject or (None if picture else "no_image")
-        if sample.reject is None and picture:
-            sample.ext, member = picture
+    def _place_image(self, sample: Incoming, group: MemberGroup) -> Incoming:
+        image = pick_image(group, self.images)
+        sample.reject = group.reject or (None if image else "no_image")
+        if sample.reject is None and image:
+            sample.ext, member = image
             sample.offset, sample.size = member.offset, member.size
         elif group.detail:
             sample.meta["detail"] = group.detail
         return sample
 
-    def _describe(self, sample: Incoming, group: Group, read: Callable[[Member], bytes]) -> None:
-        """Caption, url and meta out of the text members. Raises Reject."""
+    def _describe(self, sample: Incoming, group: MemberGroup, read: Callable[[Member], bytes]) -> None:
+        """Set caption, url and meta from the text members. Raises Reject."""
         if "json" in group.members:
             found = fields.decode_object(read(group.members["json"]))
             sample.caption, rest = fields.split_caption(found, self.caption_field)
@@ -185,22 +188,22 @@ class AcquireWebDataset(Source):
             sample.caption = fields.decode_caption(read(text)) or sample.caption
 
 
-def _parquets(root: Root, folder: str, place: str) -> list[Found]:
+def _parquets(root: Storage, folder: str, place: str) -> list[FileInfo]:
     try:
-        return find_files(root, root.url(folder) + "/*.parquet", "parquet", place)
-    except InputError:
+        return find_files(root, root.url_of(posixpath.join(folder, "*.parquet")), "parquet", place)
+    except NoFilesError:
         return []
 
 
-def _table(root: Root, content: dict[str, Any], stack: contextlib.ExitStack) -> ParquetFile | None:
-    """None where there is no table that can be read: then the tar speaks for itself."""
+def _table(root: Storage, content: dict[str, Any], stack: contextlib.ExitStack) -> ParquetFile | None:
+    """The tar's table; None if it is missing or cannot be read, so that the tar alone is imported."""
     if "table" not in content:
         return None
-    return img2dataset.open_table(stack.enter_context(root.open(content["table"][0])))
+    return img2dataset.open_table(stack.enter_context(open_file(root, content["table"][0])))
 
 
-def _counts(root: Root, contents: list[dict[str, Any]]) -> list[int | None]:
-    """Rows of each tar where a table or a `sizes.json` tells them; reading every tar's headers would take too long."""
+def _counts(root: Storage, contents: list[dict[str, Any]]) -> list[int | None]:
+    """Rows of each tar from its table or from `sizes.json`; reading the headers of every tar would take too long."""
     sizes = {folder: _sizes(root, folder) for folder in {posixpath.dirname(content["tar"]) for content in contents}}
     tables = [content.get("table", [None])[0] for content in contents]
     counted: list[int | None] = [None] * len(contents)
@@ -211,18 +214,18 @@ def _counts(root: Root, contents: list[dict[str, Any]]) -> list[int | None]:
     return [rows if rows is not None else size for rows, size in zip(counted, named, strict=True)]
 
 
-def _table_rows(root: Root, path: str | None) -> int | None:
+def _table_rows(root: Storage, path: str | None) -> int | None:
     if path is None:
         return None
-    with root.open(path) as file:
+    with open_file(root, path) as file:
         table = img2dataset.open_table(file)
         return None if table is None else int(table.metadata.num_rows)
 
 
-def _sizes(root: Root, folder: str) -> dict[str, int]:
-    """WebDataset's `sizes.json`: tar -> samples."""
+def _sizes(root: Storage, folder: str) -> dict[str, int]:
+    """Tar -> samples, from WebDataset's `sizes.json`."""
     try:
-        with root.open(f"{folder}/sizes.json".lstrip("/")) as file:
+        with open_file(root, f"{folder}/sizes.json".lstrip("/")) as file:
             value = json.load(file)
     except (OSError, ValueError):
         return {}
@@ -232,11 +235,13 @@ def _sizes(root: Root, folder: str) -> dict[str, int]:
 def _check_size(file: IO[bytes], content: dict[str, Any], url: str) -> None:
     size = file.seek(0, 2)
     if size != content["size"]:
-        raise InputError(f"{url}: {size} bytes, {content['size']} when the run began; run again once it is complete")
+        raise InputError(
+            f"{url}: {size} bytes, but {content['size']} when the run began; run again when it is complete"
+        )
 
 
 def _reader(file: IO[bytes]) -> Callable[[Member], bytes]:
-    """Bytes of a small member. Raises Reject for one too large to be a caption or metadata."""
+    """Function that reads a member; it raises Reject if the member is too large for a caption or metadata."""
 
     def read(member: Member) -> bytes:
         if member.size > fields.MAX_TEXT_BYTES:

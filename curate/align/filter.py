@@ -1,6 +1,6 @@
-"""`align.filter`: texts that say too little of what their image shows are rejected, and images without any other text.
+"""`align.filter`: rejects texts that match their image too poorly, and images that have no other text.
 
-Xray's ViSE keeps pairs from a cosine of 0.25 on; DataComp (section 3.4) the best 30 % of the pool.
+Xray's ViSE keeps pairs with a cosine of at least 0.25, DataComp (section 3.4) the best 30 % of the pool.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import Field
 
 from curate.align.scores import is_list, numbers_of
@@ -19,14 +20,14 @@ from curate.core.errors import CurateError
 class ScoreFilter(Filter):
     """Keep the texts whose score is at or above a threshold. Scores are compared as float32; null and NaN never pass.
 
-    For the best share of a pool, let `align.threshold` and `align.margin` go before, and give
-    `score: similarity_margin, threshold: 0`. Rejects, for each text: dissimilar.
+    To keep the best share of a pool, run `align.threshold` and `align.margin` first and set
+    `score: similarity_margin, threshold: 0`. Rejects, per text: dissimilar.
     """
 
     op: ClassVar[str] = "align.filter"
 
-    threshold: float = Field(allow_inf_nan=False, description="Score from which a text is kept; Xray's is 0.25.")
-    score: str = Field("similarity", description="Column of lists with a score for each text of a row.")
+    threshold: float = Field(allow_inf_nan=False, description="Lowest score at which a text is kept; Xray uses 0.25.")
+    score: str = Field("similarity", description="Column of lists: a score for each text of a row.")
 
     def reads(self) -> tuple[str, ...]:
         return (self.score,)
@@ -35,7 +36,7 @@ class ScoreFilter(Filter):
         return self.score
 
     def keep(self, table: Table) -> pa.Array:
-        """Raises CurateError for a column of anything else."""
+        """Raises CurateError if the column is not a list of numbers."""
         column = table.column(self.score)
         if not is_list(column):
             raise CurateError(
@@ -49,5 +50,5 @@ class ScoreFilter(Filter):
         with np.errstate(over="ignore"):
             least = np.float32(self.threshold)
         passes[offsets[found.row] + found.place] = found.values.to_numpy(zero_copy_only=False) >= least
-        reasons = pa.array(np.where(passes, None, "dissimilar"), pa.string())
+        reasons = pc.if_else(passes, pa.scalar(None, pa.string()), "dissimilar")
         return pa.ListArray.from_arrays(offsets.astype(np.int32), reasons, mask=pa.array(found.lengths < 0))

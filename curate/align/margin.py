@@ -1,4 +1,4 @@
-"""`align.margin`: how far scores lie above the threshold that `align.threshold` found, so that a filter can read it."""
+"""`align.margin`: scores minus the threshold of `align.threshold`, for a filter to read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from curate.core.items import places_of
 
 
 class Margin(Map):
-    """Score minus threshold, for each score of a row: at or above 0 exactly where the score reaches the threshold.
+    """Score minus threshold, for each score of a row: at or above 0 exactly if the score reaches the threshold.
 
     The column is `<score>_margin`, a list per row like the scores; a number per row becomes a list of one.
     """
@@ -26,17 +26,17 @@ class Margin(Map):
     ports: ClassVar[dict[str, str]] = {"threshold": KIND}
     batch_rows: ClassVar[int] = 4096
 
-    score: str = Field("similarity", description="Column of the scores that the threshold is one of.")
+    score: str = Field("similarity", description="Column of scores from which the threshold was computed.")
 
     _least: np.float32 = PrivateAttr()
 
     def setup(self, artifacts: Mapping[str, Artifact]) -> None:
-        """Raises CurateError where the threshold is one of other scores."""
+        """Raises CurateError if the threshold was computed from another column."""
         found = artifacts["threshold"]["threshold"]
         if found["column"] != self.score:
             raise CurateError(
-                f"{self.op}.threshold: is one of {found['column']!r}, but the score here is {self.score!r}; name the "
-                "threshold of this score"
+                f"{self.op}.threshold: computed from {found['column']!r}, but `score` is {self.score!r}; name a "
+                "threshold of that column"
             )
         self._least = np.float32(found["value"])
 
@@ -48,7 +48,7 @@ class Margin(Map):
         return pa.schema([pa.field(f"{self.score}_margin", pa.list_(pa.float32()), metadata=metadata)])
 
     def process(self, batch: Batch) -> dict[str, Any]:
-        """IEEE 754 differences are 0 for equal numbers only, since small ones are subnormal: the sign is exact."""
+        """The sign is exact: an IEEE 754 difference is 0 for equal numbers only, because tiny ones are subnormal."""
         found = numbers_of(self.op, batch.table.column(self.score), self.score, "score")
         with np.errstate(over="ignore", invalid="ignore"):
             above = found.values.to_numpy(zero_copy_only=False) - self._least

@@ -1,4 +1,4 @@
-"""Scores of texts: the arithmetic of this package. Arrays in, arrays out."""
+"""Arithmetic of image-text scores: arrays in, arrays out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from curate.core.errors import CurateError
 from curate.core.items import Items, items_of
 
 _PAIRS = 4096
-"""Pairs multiplied at a time, in float64."""
+"""Pairs per multiplication, in float64."""
 
 
 def is_list(column: pa.ChunkedArray | pa.Array) -> bool:
@@ -20,21 +20,21 @@ def is_list(column: pa.ChunkedArray | pa.Array) -> bool:
 
 
 def numbers_of(op: str, column: pa.ChunkedArray, name: str, parameter: str) -> Items:
-    """The values that are there, as float32. Raises CurateError where they are no numbers."""
+    """The existing values of a column as float32. Raises CurateError if they are not numbers."""
     items = items_of(column, name)
     kind = items.values.type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)):
-        raise CurateError(f"{op}.{parameter}: {name!r} holds {kind}; name a column of numbers, or of a list of them")
+        raise CurateError(f"{op}.{parameter}: {name!r} holds {kind}; name a column of numbers or of lists of numbers")
     return Items(items.values.cast(pa.float32(), safe=False), items.row, items.place, items.lengths)
 
 
-def encoded(
+def encode_fixed(
     encode: Callable[[list[str]], NDArray[np.float32]], texts: list[str], dim: int, at_once: int
 ) -> NDArray[np.float32]:
-    """Texts -> vectors (n, dim), always `at_once` in a pass, the last filled up with empty ones.
+    """Texts -> vectors (n, dim), in passes of exactly `at_once` texts; empty texts pad the last pass.
 
-    A matrix product rounds otherwise for other shapes: with one shape, a text has the same vector whatever it comes
-    with. For powers of two from 8 on this was seen to hold bit for bit, for any order and one thread or two.
+    A matrix product rounds differently for each shape. With one shape, a text has the same vector in every batch. We
+    checked this bit for bit for powers of two from 8 on, in any order and with one or two threads.
     """
     vectors = np.zeros((len(texts), dim), dtype=np.float32)
     for start in range(0, len(texts), at_once):
@@ -46,8 +46,7 @@ def encoded(
 def cosines(
     images: NDArray[np.floating], texts: NDArray[np.floating], row: NDArray[np.int64], text: NDArray[np.int64]
 ) -> NDArray[np.float32]:
-    """images (n, d) and texts (t, d) -> cosine (m,) of images[row] and texts[text]; NaN where either has no
-    direction."""
+    """images (n, d) and texts (t, d) -> cosine (m,) of images[row] and texts[text]; NaN if either has no direction."""
     found = np.empty(len(row), dtype=np.float32)
     for start in range(0, len(row), _PAIRS):
         part = slice(start, start + _PAIRS)

@@ -1,4 +1,4 @@
-"""`align.similarity`: how well each text says what its image shows, as the cosine of an image-text encoder.
+"""`align.similarity`: how well each text matches its image, as the cosine of an image-text encoder's vectors.
 
 Radford et al., "Learning Transferable Visual Models From Natural Language Supervision" (2021), section 2.3; as a filter
 in DataComp (Gadre et al. 2023, section 3.4) and in Xray's ViSE.
@@ -15,24 +15,24 @@ import pyarrow.compute as pc
 from pydantic import Field
 
 from curate import encoders
-from curate.align.scores import cosines, encoded
+from curate.align.scores import cosines, encode_fixed
 from curate.core.contracts import Artifact, Batch
 from curate.core.items import places_of, texts_of
 from curate.core.vectors import from_binary, same_encoder
 from curate.encoders.stage import EncoderMap
 
 _AT_ONCE = {"cpu": 16, "cuda": 64}
-"""Texts of one pass. On a CPU a pass of 16 is as quick per text as a larger one, and less is filled up."""
+"""Texts per pass. On a CPU, 16 texts are as fast per text as more, and need less padding."""
 _TOKENS = 1 << 16
-"""Tokens of one pass at most: models of long contexts get fewer texts."""
+"""Most tokens per pass: models with long contexts get fewer texts."""
 
 
 class Similarity(EncoderMap):
     """Cosine of an image's vector with each of its texts.
 
-    The vectors are those of `image.embed` with the same encoder; another one's are an error. What is beyond the
-    encoder's context (77 tokens for CLIP) is not read. A null text has no similarity, nor has one whose vector is not
-    finite (counted as no_direction). Unusable: no_embedding (null, zero, or not finite).
+    The vectors must come from `image.embed` with the same encoder. The encoder does not read tokens beyond its context
+    (77 for CLIP). The similarity is null for a null text, and for a text whose vector is not finite (counted as
+    no_direction). Unusable: no_embedding (null, zero, or not finite).
     """
 
     op: ClassVar[str] = "align.similarity"
@@ -40,11 +40,11 @@ class Similarity(EncoderMap):
     batch_rows: ClassVar[int] = 256
 
     encoder: str = Field(
-        description="open_clip:NAME/TAG or hf:NAME (CLIP, SigLIP), each also with a local checkpoint: the one that the "
-        "images were embedded with"
+        description="Encoder that embedded the images: open_clip:NAME/TAG or hf:NAME (CLIP, SigLIP), each also with "
+        "a local checkpoint"
     )
-    embedding: str = Field("embedding", description="Column of `image.embed` with the images' vectors.")
-    column: str = Field("text", description="Column of texts: one a row, or a list (`sentences`).")
+    embedding: str = Field("embedding", description="Column of the images' vectors, from `image.embed`.")
+    column: str = Field("text", description="Column of texts: one per row, or a list (`sentences`).")
     output: str = Field(
         "similarity", pattern=r"^[a-z][a-z0-9_]*$", description="Name of the column of cosines, a list for each row."
     )
@@ -54,35 +54,37 @@ class Similarity(EncoderMap):
 
     def schema(self) -> pa.Schema:
         of = {"of": f"{self.embedding} and {self.column}", "unit": "cosine"}
-        metadata = {**places_of(self.column), **of, **self.made()}
+        metadata = {**places_of(self.column), **of, **self.provenance()}
         return pa.schema([pa.field(self.output, pa.list_(pa.float32()), metadata=metadata)])
 
     def preflight(self) -> list[str]:
         return [*encoders.text_problems(self.encoder), *super().preflight()]
 
     def setup(self, artifacts: Mapping[str, Artifact]) -> None:
-        """Raises CurateError for an encoder without a text tower."""
+        """Raises CurateError if the encoder has no text tower."""
         super().setup(artifacts)
         self._encoder.encode_text([""])
 
     def padded(self) -> int:
-        """Texts pass the model in parts of one size (`encoded`), whatever the batch."""
+        """No padding: `encode_fixed` gives the model one batch size anyway."""
         return 0
 
     def process(self, batch: Batch) -> dict[str, Any]:
-        """Raises CurateError where the images' vectors are of another encoder."""
+        """Raises CurateError if another encoder made the images' vectors."""
         embeddings = batch.table.column(self.embedding)
-        made = {**self.made(), "dim": str(self._encoder.dim)}
+        provenance = {**self.provenance(), "dim": str(self._encoder.dim)}
         remedy = "score with the encoder that embedded the images"
-        same_encoder(self.op, batch.table.schema.field(self.embedding), made, "encoder", remedy)
+        same_encoder(self.op, batch.table.schema.field(self.embedding), provenance, "encoder", remedy)
         vectors = from_binary(embeddings)
         items = texts_of(self.op, batch.table.column(self.column), self.column)
         distinct = pc.dictionary_encode(items.values.cast(pa.string()))
-        texts = encoded(self._encoder.encode_text, distinct.dictionary.to_pylist(), self._encoder.dim, self._at_once())
+        texts = encode_fixed(
+            self._encoder.encode_text, distinct.dictionary.to_pylist(), self._encoder.dim, self._at_once()
+        )
         found = cosines(vectors, texts, items.row, distinct.indices.to_numpy())
-        alive = np.isfinite(vectors).all(axis=1) & np.any(vectors != 0, axis=1)
-        batch.counters["no_direction"] += int((np.isnan(found) & alive[items.row]).sum())
-        batch.unusable(np.flatnonzero(~alive), "no_embedding")
+        usable = np.isfinite(vectors).all(axis=1) & np.any(vectors != 0, axis=1)
+        batch.counters["no_direction"] += int((np.isnan(found) & usable[items.row]).sum())
+        batch.unusable(np.flatnonzero(~usable), "no_embedding")
         return {self.output: items.nest(pa.array(found, mask=np.isnan(found)), pa.float32())}
 
     def _at_once(self) -> int:

@@ -1,8 +1,8 @@
-"""`align.threshold`: the score above which a given share of a pool lies (DataComp's top 30 %).
+"""`align.threshold`: the score that a given share of a pool reaches (DataComp's top 30 %).
 
-Counts of float32 values in the order of their bits (a sign, an exponent and a mantissa compare as a whole number once
-negative ones are turned round): exact as long as there are at most EXACT_VALUES different ones, by bins of 16 bits of
-mantissa from then on, which is to one part in 65,536. Which of the two depends on the whole pool, not on its shards.
+It counts float32 values in the order of their bits: sign, exponent and mantissa compare as an integer once negative
+values are flipped. Counts are exact up to EXACT_VALUES distinct values; beyond that, values share bins of 16 bits of
+mantissa, which is exact to one part in 65,536. The choice depends on the whole pool, not on its shards.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ BARS = 64
 _BIN_BITS = 7
 _SIGN = np.uint32(1 << 31)
 _LEFT_OUT = np.uint32(0xFFFFFFFF)
-"""Where null, NaN and infinite scores are counted: no finite value has this place in the order."""
+"""Order of null, NaN and infinite scores; no finite value has it."""
 
 
 class Threshold(Reduce):
-    """The score that the best `share` of all texts (or rows) reaches, and how scores are spread.
+    """The score that the best `share` of all texts (or rows) reaches, and a histogram of scores.
 
-    It is the k-th highest, k = share x number rounded up: at least the share has it or more; ties may make it more
-    (`share_realised`). Null, NaN and infinite scores are left out. With over 2^20 different scores it is exact to one
-    part in 65,536, towards more.
+    It is the k-th highest score, with k = share x number of scores, rounded up. Ties can make more texts reach it
+    (`share_realised`). Null, NaN and infinite scores do not count. With more than 2^20 distinct scores, the threshold
+    is exact to one part in 65,536, rounded down so that at least the share reaches it.
     """
 
     op: ClassVar[str] = "align.threshold"
     kind: ClassVar[str] = KIND
 
     share: float = Field(0.3, gt=0, le=1, description="Share of the scores to be at or above the threshold.")
-    column: str = Field("similarity", description="Column of numbers: one a row, or a list with one for each text.")
+    column: str = Field("similarity", description="Column of numbers: one per row, or a list with one for each text.")
 
     def reads(self) -> tuple[str, ...]:
         return (self.column,)
@@ -79,7 +79,7 @@ class Threshold(Reduce):
         if not items:
             raise CurateError(
                 f"{self.op}.column: no score in {self.column!r} ({left_out} null, NaN or infinite); "
-                "loosen what rejects rows upstream, or name another column"
+                "loosen the filters upstream, or name another column"
             )
         values = numbers(order)
         reached = np.cumsum(count[::-1])
@@ -109,13 +109,13 @@ def histogram(values: NDArray[np.float32], count: NDArray[np.int64]) -> Table:
 
 
 def ordered(values: NDArray[np.float32]) -> NDArray[np.uint32]:
-    """Finite float32 values -> whole numbers in the same order; 0.0 and -0.0 are one."""
+    """Finite float32 values -> integers in the same order; 0.0 and -0.0 are equal."""
     bits = (values + np.float32(0)).view(np.uint32)
     return np.where(bits & _SIGN, ~bits, bits | _SIGN)
 
 
 def numbers(order: NDArray[np.uint32]) -> NDArray[np.float32]:
-    """The inverse of `ordered`; of a bin, its lower edge."""
+    """The inverse of `ordered`; the lower edge for a bin."""
     return np.where(order & _SIGN, order ^ _SIGN, ~order).astype(np.uint32).view(np.float32)
 
 
@@ -127,7 +127,7 @@ def _state(order: NDArray[np.uint32], count: NDArray[np.int64], binned: bool) ->
 
 def _binned(order: NDArray[np.uint32], count: NDArray[np.int64]) -> Table:
     low = np.where(order == _LEFT_OUT, order, order >> _BIN_BITS << _BIN_BITS).astype(np.uint32)
-    return _state(*_added(low, count), True)
+    return _state(*_sum_equal(low, count), True)
 
 
 def _summed(states: list[Table]) -> Table:
@@ -135,15 +135,15 @@ def _summed(states: list[Table]) -> Table:
     order, count = table.column("order").to_numpy(), table.column("count").to_numpy()
     if any(map(_is_binned, states)):
         return _binned(order, count)
-    return _state(*_added(order, count), False)
+    return _state(*_sum_equal(order, count), False)
 
 
 def _is_binned(state: Table) -> bool:
     return state.num_rows > 0 and bool(state.column("binned")[0].as_py())
 
 
-def _added(order: NDArray[np.uint32], count: NDArray[np.int64]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-    """Counts of equal places in the order, together."""
+def _sum_equal(order: NDArray[np.uint32], count: NDArray[np.int64]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    """Sum the counts of equal values."""
     by = np.argsort(order, kind="stable")
     found, first = np.unique(order[by], return_index=True)
     return found, np.add.reduceat(count[by], first) if len(first) else np.zeros(0, dtype=np.int64)

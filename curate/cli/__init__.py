@@ -1,12 +1,14 @@
-"""`curate`: submit pipelines, and ask what they did. Every error a user can cause is one line on stderr."""
+"""`curate`: submit pipelines and inspect their results. Every user error is one line on stderr."""
 
 from __future__ import annotations
 
 import os
 import sys
+from typing import Annotated
 
 import typer
 
+from curate import __version__
 from curate.cli.cluster import cluster
 from curate.cli.data import data
 from curate.cli.runs import runs
@@ -15,8 +17,14 @@ from curate.cli.submit import submit
 from curate.cli.text import text
 from curate.core.errors import CurateError, DrainedError
 
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"curate {__version__}")
+        raise typer.Exit
+
+
 app = typer.Typer(
-    help="Curate image pools into balanced training sets.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -27,6 +35,15 @@ app.add_typer(stages)
 app.add_typer(data)
 app.add_typer(cluster, name="cluster")
 app.add_typer(text, name="text")
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, help="Show the version and exit.", callback=_show_version)
+    ] = False,
+) -> None:
+    """Curate image pools into balanced training sets."""
 
 
 def main() -> None:
@@ -44,13 +61,13 @@ def main() -> None:
 
 
 def hanging() -> int:
-    """Threads of this process that hang and that nothing can end."""
+    """Number of threads of this process that hang and cannot be ended."""
     api = sys.modules.get("curate.api")
     return api.abandoned() if api is not None else 0
 
 
 def end(code: int, before: int) -> None:
-    """Leave, at once where this command has left a thread that hangs."""
+    """Exit; immediately if this command left a thread that hangs."""
     if hanging() > before:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""`curate cluster`: the clusters of a run, printed or written to a file."""
+"""`curate cluster`: print or export the clusters of a run."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from curate.cli.common import RunId, WorkspaceUrl, opened, out
 if TYPE_CHECKING:
     from curate.api import Clusters
 
-cluster = typer.Typer(help="The clusters of a run: sizes, spread, sources, names, flags.", no_args_is_help=True)
+cluster = typer.Typer(help="Clusters of a run: sizes, spread, sources, names, flags.", no_args_is_help=True)
 
 StageName = Annotated[
-    str | None, typer.Option("--stage", help="Stage that made the tree or its profile, where the run has several.")
+    str | None, typer.Option("--stage", help="Stage that built the tree or its profile, if the run has several.")
 ]
 
 
@@ -25,17 +25,15 @@ StageName = Annotated[
 def show(
     run_id: RunId = None,
     workspace: WorkspaceUrl = "",
-    level: Annotated[int | None, typer.Option(help="Level to list, 1 the finest; the coarsest if left out.")] = None,
+    level: Annotated[int | None, typer.Option(help="Level to list; 1 is the finest (default: the coarsest).")] = None,
     number: Annotated[
-        int | None, typer.Option("--cluster", help="One cluster of the level, with those inside of it.")
+        int | None, typer.Option("--cluster", help="Show one cluster of the level and its children.")
     ] = None,
-    sort: Annotated[
-        str, typer.Option(help="What comes first: rows, distance, explained, sources, name or cluster.")
-    ] = "rows",
-    limit: Annotated[int, typer.Option(help="Clusters to list at most.")] = 20,
+    sort: Annotated[str, typer.Option(help="Sort by rows, distance, explained, sources, name or cluster.")] = "rows",
+    limit: Annotated[int, typer.Option(help="Maximum number of clusters to list.")] = 20,
     stage: StageName = None,
 ) -> None:
-    """Levels and clusters of a tree: rows, spread, sources, names and flags. Without a profile, sizes alone."""
+    """Show the levels and clusters of a tree: rows, spread, sources, names and flags; without a profile, only sizes."""
     found = opened(workspace).run(run_id).clusters(stage)
     wanted = found.check(level, number, sort, limit)
     if number is None:
@@ -44,9 +42,9 @@ def show(
     else:
         out.print(_table(found, [found.one(wanted, number)], f"level {wanted}, cluster {number}"))
         if wanted == 1:
-            out.print("a leaf: `curate explain KEY` says which one a sample lies in")
+            out.print("a leaf; `curate explain KEY` shows the leaf of a sample")
         else:
-            _list(found, wanted - 1, f"level {wanted - 1}, inside of it", sort, limit, number)
+            _list(found, wanted - 1, f"level {wanted - 1}, its children", sort, limit, number)
     for name, drift in found.drifts.items():
         out.print(f"{name}: {_verdict(drift)}", highlight=False, soft_wrap=True)
 
@@ -55,13 +53,13 @@ def show(
 def export(
     file: Annotated[Path, typer.Argument(help="Parquet file to write.")],
     workspace: WorkspaceUrl = "",
-    run_id: Annotated[str | None, typer.Option("--run", help="Run to look in; the latest if left out.")] = None,
+    run_id: Annotated[str | None, typer.Option("--run", help="Run id (default: the latest run).")] = None,
     stage: StageName = None,
 ) -> None:
-    """The tree as parquet, a row per cluster of every level: parent, rows, leaves, and all that a profile says."""
+    """Write the tree as Parquet, a row per cluster of every level: parent, rows, leaves and the profile's columns."""
     found = opened(workspace).run(run_id).clusters(stage)
     rows = found.export(file)
-    what = "with its profile" if found.profiled else "without a profile: sizes alone"
+    what = "with its profile" if found.profiled else "without a profile: only sizes"
     out.print(f"{rows:,} clusters of {found.stage} ({what}) in {file}", highlight=False, soft_wrap=True)
 
 
@@ -80,7 +78,7 @@ def _list(found: Clusters, level: int, title: str, sort: str, limit: int, parent
     rows, more = found.listed(level, sort, limit, parent)
     out.print(_table(found, rows, f"{title}, by {sort}"))
     if more:
-        out.print(f"{more:,} more; --limit shows them, `curate cluster export` writes them all")
+        out.print(f"{more:,} more; raise --limit to list them, or use `curate cluster export`")
 
 
 def _table(found: Clusters, clusters: list[dict[str, Any]], title: str) -> Table:
@@ -97,7 +95,7 @@ def _table(found: Clusters, clusters: list[dict[str, Any]], title: str) -> Table
 
 
 def _facts(row: dict[str, Any]) -> list[str]:
-    """mean squared distance, variance explained, effective number of sources, the largest, name, flags."""
+    """Cells: mean squared distance, variance explained, effective number of sources, largest source, name, flags."""
 
     def shown(value: float | None, form: str) -> str:
         return "–" if value is None else format(value, form)
@@ -117,7 +115,7 @@ def _facts(row: dict[str, Any]) -> list[str]:
 
 def _verdict(drift: dict[str, Any]) -> str:
     if drift["due"]:
-        return f"a refit is due: {'; '.join(drift['reasons'])}"
+        return f"refit recommended: {'; '.join(drift['reasons'])}"
     if not drift["enough"]:
-        return f"{drift['new_rows']:,} rows are new; from {drift['least_rows']:,} on it is said whether a refit is due"
-    return f"no refit is due: {drift['new_rows']:,} new rows lie and spread as those fitted on"
+        return f"{drift['new_rows']:,} new rows; at least {drift['least_rows']:,} are needed to judge drift"
+    return f"no refit needed: {drift['new_rows']:,} new rows are distributed like the fitted ones"

@@ -1,4 +1,4 @@
-"""What the commands of `curate` share: the console, the option that names a workspace, and opening it."""
+"""Shared by the commands: the console, common options, and opening a workspace."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ out = Console(width=None if sys.stdout.isatty() else 150)
 WorkspaceUrl = Annotated[
     str, typer.Option("--workspace", "-w", envvar="CURATE_WORKSPACE", help="Folder or URL (s3://…) of all outputs.")
 ]
-RunId = Annotated[str | None, typer.Argument(help="Run id; the latest run when left out.")]
+RunId = Annotated[str | None, typer.Argument(help="Run id (default: the latest run).")]
 
 
 def opened(url: str) -> Workspace:
-    """A workspace, whether it is there or not. The commands that only describe stages do without this import."""
+    """A workspace, existing or not. Imported here because commands that only describe stages do not need it."""
     from curate.api import Workspace
 
     if not url:
@@ -30,7 +30,7 @@ def opened(url: str) -> Workspace:
 
 
 def show_outputs(run: Run) -> None:
-    """Where the datasets and reports of a run lie."""
+    """Print the URLs of a run's datasets and reports."""
     for output in run.record.outputs.values():
         place = run.workspace.url_of(output["base"])
         if output["base"].startswith("datasets/"):

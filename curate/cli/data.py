@@ -1,4 +1,4 @@
-"""Commands about what lies in a workspace: bytes, datasets, pins, tombstones, and removing what nobody needs."""
+"""Commands for the contents of a workspace: bytes, datasets, pins, tombstones, and garbage collection."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from curate.api import Workspace
 
 data = typer.Typer()
-tombstone = typer.Typer(help="Samples that must never go on: by key, sha256 or URL.", no_args_is_help=True)
+tombstone = typer.Typer(help="Samples to exclude from every run, by key, sha256 or URL.", no_args_is_help=True)
 data.add_typer(tombstone, name="tombstone")
 
 
 @data.command()
 def du(workspace: WorkspaceUrl = "") -> None:
-    """Bytes per noun and stage, and what `curate gc --delete` would free."""
+    """Show bytes by noun and stage, and the bytes that `curate gc --delete` would free."""
     table = Table("noun", "op or name", "stages", header_style="bold")
     for name in ("files", "bytes", "gc would free"):
         table.add_column(name, justify="right")
@@ -37,7 +37,7 @@ def du(workspace: WorkspaceUrl = "") -> None:
 
 @data.command()
 def datasets(workspace: WorkspaceUrl = "") -> None:
-    """The complete datasets of a workspace, the oldest first."""
+    """List the complete datasets of a workspace, oldest first."""
     table = Table("name", "fingerprint", "runs", header_style="bold")
     for name in ("rows", "tars", "bytes"):
         table.add_column(name, justify="right")
@@ -51,14 +51,16 @@ def datasets(workspace: WorkspaceUrl = "") -> None:
 @data.command()
 def gc(
     workspace: WorkspaceUrl = "",
-    keep: Annotated[int | None, typer.Option(help="Keep the last N runs; all if left out.")] = None,
-    drop: Annotated[list[str] | None, typer.Option(help="Run id not to keep; may be repeated.")] = None,
+    keep: Annotated[int | None, typer.Option(help="Keep the last N runs (default: all).")] = None,
+    drop: Annotated[list[str] | None, typer.Option(help="Run id to drop; may be repeated.")] = None,
     costly: Annotated[
         bool, typer.Option("--costly", help="Also remove answers of costly stages that no kept run reads.")
     ] = False,
-    delete: Annotated[bool, typer.Option("--delete", help="Remove; without it, only say what would go.")] = False,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Delete; otherwise only list what would be deleted.")
+    ] = False,
 ) -> None:
-    """Remove what no kept run reaches. A dry run unless --delete is given."""
+    """Remove outputs that no kept run needs. A dry run unless --delete is given."""
     if keep is not None and keep < 0:
         raise RecipeError(f"--keep {keep}: expected 0 or more; leave it out to keep all runs")
     garbage, gone = opened(workspace).gc(keep, drop or [], costly, delete)
@@ -73,24 +75,26 @@ def gc(
 
 @data.command()
 def pin(
-    name: str, run_id: Annotated[str, typer.Argument(metavar="RUN")], stage: str, workspace: WorkspaceUrl = ""
+    name: Annotated[str, typer.Argument(help="Name of the new pin.")],
+    run_id: Annotated[str, typer.Argument(metavar="RUN", help="Run id.")],
+    stage: Annotated[str, typer.Argument(help="Stage that built the artifact or dataset.")],
+    workspace: WorkspaceUrl = "",
 ) -> None:
-    """Keep a stage's artifact or dataset under a name. A port may say pin:NAME of an artifact, also when the pool has
-    grown."""
+    """Keep a stage's artifact or dataset under a name; ports take a pinned artifact as pin:NAME."""
     made = opened(workspace).pin(name, run_id, stage)
     out.print(f"pin:{made.name} is {made.kind} {made.fingerprint} ({made.op})", highlight=False)
 
 
 @data.command()
-def unpin(name: str, workspace: WorkspaceUrl = "") -> None:
-    """Forget a pin; what it held stays until `curate gc` finds nobody who needs it."""
-    gone = opened(workspace).unpin(name)
-    out.print(f"pin:{gone.name} was {gone.kind} {gone.fingerprint} ({gone.op})", highlight=False)
+def unpin(name: Annotated[str, typer.Argument(help="Name of the pin.")], workspace: WorkspaceUrl = "") -> None:
+    """Remove a pin; its output stays until `curate gc` removes it."""
+    removed = opened(workspace).unpin(name)
+    out.print(f"pin:{removed.name} was {removed.kind} {removed.fingerprint} ({removed.op})", highlight=False)
 
 
 @data.command()
 def pins(workspace: WorkspaceUrl = "") -> None:
-    """The pinned artifacts and datasets of a workspace."""
+    """List the pinned artifacts and datasets of a workspace."""
     table = Table("pin", "kind", "op", "fingerprint", "run", "stage", header_style="bold")
     for found in opened(workspace).pins.values():
         table.add_row(found.name, found.kind, found.op, found.fingerprint, found.run, found.stage)
@@ -102,37 +106,37 @@ def pins(workspace: WorkspaceUrl = "") -> None:
 
 @tombstone.command("add")
 def tombstone_add(
-    entries: Annotated[list[str], typer.Argument(help="Keys, sha256 digests, URLs, or @FILE with one a line.")],
+    entries: Annotated[list[str], typer.Argument(help="Keys, sha256 digests, URLs, or @FILE with one per line.")],
     why: Annotated[str, typer.Option(help="Reason, kept with the list.")],
     workspace: WorkspaceUrl = "",
 ) -> None:
-    """Bury samples; names the datasets that hold them."""
+    """Exclude samples from every run; lists the datasets that contain them."""
     lines: list[str] = []
     for entry in entries:
         lines += _lines(entry[1:]) if entry.startswith("@") else [entry]
     place = opened(workspace)
-    count = place.bury(lines, why)
-    out.print(f"{count:,} entries buried; every select and pack from now on leaves them out")
+    count = place.add_tombstones(lines, why)
+    out.print(f"{count:,} entries tombstoned; later selects and packs leave them out")
     _affected(place)
 
 
 @tombstone.command("list")
 def tombstone_list(workspace: WorkspaceUrl = "") -> None:
-    """Everything buried, and the datasets that still hold some of it."""
+    """List all tombstones, and the datasets that contain tombstoned samples."""
     place = opened(workspace)
-    for kind, values in place.buried().items():
+    for kind, values in place.tombstones().items():
         for value in values:
             out.print(f"{kind}  {value}", highlight=False, soft_wrap=True)
     _affected(place)
 
 
 def _affected(place: Workspace) -> None:
-    for url, found in place.affected().items():
-        out.print(f"affected: {url} holds {found:,} of the buried samples", soft_wrap=True)
+    for url, found in place.affected_datasets().items():
+        out.print(f"affected: {url} contains {found:,} tombstoned samples", soft_wrap=True)
 
 
 def _lines(path: str) -> list[str]:
     try:
         return Path(path).read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise RecipeError(f"@{path}: cannot be read ({error}); give a text file with one entry a line") from None
+        raise RecipeError(f"@{path}: cannot be read ({error}); give a text file with one entry per line") from None

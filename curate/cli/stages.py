@@ -1,4 +1,4 @@
-"""Commands about the stages there are: `ops`, `schema`."""
+"""Commands that describe stages: `ops` and `schema`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ stages = typer.Typer()
 
 
 @stages.command()
-def ops(name: Annotated[str | None, typer.Argument(help="One op, with its parameters.")] = None) -> None:
-    """The stages there are, with their parameters and docs."""
+def ops(name: Annotated[str | None, typer.Argument(help="Op to describe (default: list all).")] = None) -> None:
+    """List all ops; for one op, show its documentation and parameters."""
     from curate import api
 
     if name is None:
-        table = Table("op", "contract", "what it does", header_style="bold")
+        table = Table("op", "contract", "summary", header_style="bold")
         for op in api.ops():
             table.add_row(op.name, op.contract, op.summary)
         out.print(table)
@@ -38,7 +38,7 @@ def ops(name: Annotated[str | None, typer.Argument(help="One op, with its parame
 
 @stages.command()
 def schema() -> None:
-    """JSON Schema of the recipe format, for editors."""
+    """Print the JSON Schema of the recipe format, for editors."""
     from curate import api
 
     typer.echo(json.dumps(api.json_schema(), indent=1))

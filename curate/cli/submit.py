@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
@@ -27,82 +30,124 @@ Sets = Annotated[
     list[str] | None, typer.Option("--set", "-s", help="variable=value or stage.parameter=value; may be repeated.")
 ]
 Sample = Annotated[str, typer.Option(help="Canary run through the whole DAG on this share of the pool, such as 0.1%.")]
-Engine = Annotated[str, typer.Option(help="local (this process) or ray.")]
-Address = Annotated[
-    str | None, typer.Option(help="Ray cluster to join (auto, host:port, ray://…); a local one if left out.")
-]
-Cpus = Annotated[int | None, typer.Option(help="CPUs of a local Ray; all if left out.")]
-NewRunId = Annotated[str | None, typer.Option("--run-id", help="Name of this run; made up if left out.")]
-Budget = Annotated[float, typer.Option(help="Share of rows that may be lost to failures.")]
-Deadline = Annotated[
-    float | None,
-    typer.Option(
-        help="Seconds after which a unit that has finished no batch is ended; ten times its stage's usual batch, and "
-        "at least 10 minutes, if left out."
-    ),
-]
-Detach = Annotated[bool, typer.Option("--detach", help="Leave the run to the Ray cluster, print its id and return.")]
-JsonFile = Annotated[
-    Path | None, typer.Option("--json", help="Write run id, outputs, ledger and counts by stage to this file.")
-]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the funnel.")]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Options of every command that starts a run."""
+
+    workspace: WorkspaceUrl = ""
+    set_: Sets = None
+    engine: Annotated[str, typer.Option(help="local (this process) or ray.")] = "local"
+    address: Annotated[
+        str | None, typer.Option(help="Ray cluster to join: auto, host:port or ray://… (default: start a local one).")
+    ] = None
+    cpus: Annotated[int | None, typer.Option(help="CPUs of a local Ray (default: all).")] = None
+    run_id: Annotated[str | None, typer.Option("--run-id", help="Name of this run (default: generated).")] = None
+    failure_budget: Annotated[float, typer.Option(help="Share of rows that may be lost to failures.")] = 0.01
+    deadline: Annotated[
+        float | None,
+        typer.Option(
+            help="Seconds without a finished batch after which a unit is ended (default: ten times its stage's median "
+            "batch, at least 10 minutes)."
+        ),
+    ] = None
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Run as a job of the Ray cluster; print the run id and return.")
+    ] = False
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write run id, outputs, ledger and counts by stage to this file.")
+    ] = None
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress, only the funnel.")] = False
+
+    def check(self) -> None:
+        """Raises RecipeError for a value out of range."""
+        if not 0 <= self.failure_budget <= 1:
+            raise RecipeError(f"--failure-budget {self.failure_budget:g}: expected a share from 0 to 1, such as 0.01")
+        if self.cpus is not None and self.cpus < 1:
+            raise RecipeError(f"--cpus {self.cpus}: expected at least 1; leave it out to use all")
+        if self.deadline is not None and not self.deadline > 0:
+            raise RecipeError(f"--deadline {self.deadline:g}: expected seconds above 0; leave it out for the default")
+        if self.json_file is None:
+            return
+        if self.detach:
+            raise RecipeError("--json: a detached run has no result yet; leave it out and use `curate status` later")
+        if not (self.json_file.parent.is_dir() and os.access(self.json_file.parent, os.W_OK)):
+            raise RecipeError(f"--json {self.json_file}: its folder is missing or not writable; choose another")
+
+    def start(self, recipe: Path, **options: Any) -> None:
+        """Run a recipe and show the result; `options` are further fields of the engine's Options."""
+        from curate.api import Options, new_run_id
+
+        self.check()
+        pipeline, place = _load(recipe, self.set_, self.workspace)
+        chosen = Options(failure_budget=self.failure_budget, deadline=self.deadline, **options)
+        where: dict[str, Any] = {"engine": self.engine, "address": self.address, "cpus": self.cpus}
+        if self.detach:
+            begun = place.submit(pipeline, options=chosen, run_id=self.run_id, detach=True, **where)
+            if place.local:
+                note = f"{place.root} is a folder: every node of the cluster must see it at this path"
+                print(f"curate: note: {note}", file=sys.stderr)
+            out.print(begun.id, highlight=False)
+            return
+        run_id = new_run_id() if self.run_id is None else self.run_id
+        console = None if self.quiet else out
+        with _guarded(place, run_id):
+            _finish(place.submit(pipeline, options=chosen, run_id=run_id, console=console, **where), self.json_file)
+
+
+def launches(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the fields of Launch as options to a command, which receives them as its argument `launch`."""
+    hints = get_type_hints(Launch, include_extras=True)
+    own = get_type_hints(command, include_extras=True)
+    parameters = [p for p in inspect.signature(command).parameters.values() if p.name != "launch"]
+    parameters = [p.replace(kind=p.KEYWORD_ONLY, annotation=own[p.name]) for p in parameters]
+    shared = [inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default) for f in fields(Launch)]
+    parameters += [p.replace(annotation=hints[p.name]) for p in shared]
+
+    @functools.wraps(command)
+    def wrapped(**given: Any) -> None:
+        launch = Launch(**{field.name: given.pop(field.name) for field in fields(Launch)})
+        command(launch=launch, **given)
+
+    wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    wrapped.__annotations__ = {p.name: p.annotation for p in parameters}
+    return wrapped
 
 
 @submit.command()
+@launches
 def run(
+    launch: Launch,
     recipe: Annotated[Path | None, typer.Argument(help="The recipe's YAML file.", readable=False)] = None,
-    workspace: WorkspaceUrl = "",
-    set_: Sets = None,
-    engine: Engine = "local",
-    address: Address = None,
-    cpus: Cpus = None,
     sample: Sample = "1",
-    run_id: NewRunId = None,
-    failure_budget: Budget = 0.01,
-    deadline: Deadline = None,
-    detach: Detach = False,
-    json_file: JsonFile = None,
-    quiet: Quiet = False,
     submission: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
-    """Run a recipe. What is there already is reused; the same command resumes a run that was killed."""
+    """Run a recipe. Existing outputs are reused; the same command resumes a run that was killed."""
     if submission is not None:
-        with _guarded(opened(workspace), submission) as place:
-            _finish(place.submitted(submission, engine=engine, address=address, console=out), None)
+        with _guarded(opened(launch.workspace), submission) as place:
+            _finish(place.submitted(submission, engine=launch.engine, address=launch.address, console=out), None)
         return
     if recipe is None:
         raise typer.BadParameter("missing; give a YAML file, such as pipelines/quickstart.yaml", param_hint="RECIPE")
-    options = {"failure_budget": failure_budget, "sample": share(sample)}
-    where = {"engine": engine, "address": address, "cpus": cpus, "run_id": run_id, "detach": detach}
-    _submit(recipe, workspace, set_, where, json_file, quiet, options, deadline)
+    launch.start(recipe, sample=share(sample))
 
 
 @submit.command()
+@launches
 def retry(
+    launch: Launch,
     recipe: Recipe,
-    stage: Annotated[str, typer.Argument(help="Stage whose failed rows are tried again.")],
-    workspace: WorkspaceUrl = "",
-    status: Annotated[str, typer.Option(help="Only error: rows that could not be computed that time.")] = "error",
+    stage: Annotated[str, typer.Argument(help="Stage whose rows in error are computed again.")],
+    status: Annotated[str, typer.Option(help="Must be error; other rows are never computed again.")] = "error",
     reason: Annotated[
-        list[str] | None, typer.Option(help="Only rows with this reason; may be repeated, all if left out.")
+        list[str] | None, typer.Option(help="Only rows with this reason; may be repeated (default: all reasons).")
     ] = None,
-    set_: Sets = None,
-    engine: Engine = "local",
-    address: Address = None,
-    cpus: Cpus = None,
-    run_id: NewRunId = None,
-    failure_budget: Budget = 0.01,
-    deadline: Deadline = None,
-    detach: Detach = False,
-    json_file: JsonFile = None,
-    quiet: Quiet = False,
 ) -> None:
-    """Run a recipe, and in it compute the rows again that are in error at one stage."""
+    """Run a recipe and recompute the rows in error at one stage."""
     if status != "error":
         raise RecipeError(f"--status {status}: expected error; done and unusable rows are never computed again")
-    options = {"failure_budget": failure_budget, "retry": {stage: tuple(reason or ())}}
-    where = {"engine": engine, "address": address, "cpus": cpus, "run_id": run_id, "detach": detach}
-    _submit(recipe, workspace, set_, where, json_file, quiet, options, deadline)
+    launch.start(recipe, retry={stage: tuple(reason or ())})
 
 
 @submit.command()
@@ -113,50 +158,11 @@ def plan(
     sample: Sample = "1",
     exact: Annotated[bool, typer.Option("--exact", help="Fold the masks of all shards instead of a sample.")] = False,
 ) -> None:
-    """What a run would do: rows done, needed and to compute; time and storage by the rates of earlier runs. Computes
-    nothing."""
+    """Show what a run would do and cost, at the rates of earlier runs. Computes nothing."""
     from curate.api import plan_table
 
     pipeline, place = _load(recipe, set_, workspace)
     out.print(plan_table(place.plan(pipeline, share(sample), exact)))
-
-
-def _submit(
-    recipe: Path,
-    workspace: str,
-    sets: list[str] | None,
-    where: dict[str, Any],
-    json_file: Path | None,
-    quiet: bool,
-    options: dict[str, Any],
-    deadline: float | None,
-) -> None:
-    """Run a recipe and show what came of it; `options` are the engine's, `where` says who carries it out."""
-    from curate.api import Options, new_run_id
-
-    budget, cpus = options["failure_budget"], where["cpus"]
-    if not 0 <= budget <= 1:
-        raise RecipeError(f"--failure-budget {budget:g}: expected a share from 0 to 1, such as 0.01")
-    if cpus is not None and cpus < 1:
-        raise RecipeError(f"--cpus {cpus}: expected at least 1; leave it out for all there are")
-    if deadline is not None and not deadline > 0:
-        raise RecipeError(f"--deadline {deadline:g}: expected seconds above 0; leave it out for the usual one")
-    if json_file is not None and where["detach"]:
-        raise RecipeError("--json: a detached run has no result yet; leave it out, and ask `curate status` later")
-    if json_file is not None and not (json_file.parent.is_dir() and os.access(json_file.parent, os.W_OK)):
-        raise RecipeError(f"--json {json_file}: its folder is missing or not writable; choose another")
-    pipeline, place = _load(recipe, sets, workspace)
-    chosen = Options(**options, deadline=deadline)
-    if where["detach"]:
-        begun = place.submit(pipeline, options=chosen, **where)
-        if place.local:
-            note = f"{place.root} is a folder: every node of the cluster must see it under this path"
-            print(f"curate: note: {note}", file=sys.stderr)
-        out.print(begun.id, highlight=False)
-        return
-    where["run_id"] = new_run_id() if where["run_id"] is None else where["run_id"]
-    with _guarded(place, where["run_id"]):
-        _finish(place.submit(pipeline, options=chosen, console=None if quiet else out, **where), json_file)
 
 
 @contextlib.contextmanager
@@ -166,30 +172,30 @@ def _guarded(place: Workspace, run_id: str) -> Iterator[Workspace]:
         yield place
     except (CurateError, typer.Exit):
         raise
-    except Exception as bug:  # a bug of any kind, told in one line
+    except Exception as bug:  # any bug becomes one line
         if not place.has(run_id):
-            raise  # nothing but its traceback tells of it
+            raise  # without a record, only the traceback describes it
         text = " ".join(f"{type(bug).__name__}: {bug}".split())[:500]
         raise CurateError(
-            f"run {run_id}: {text}; this is a bug of curate or of a stage: `curate logs {run_id}` has the traceback"
+            f"run {run_id}: {text}; this is a bug in curate or in a stage; `curate logs {run_id}` has the traceback"
         ) from bug
 
 
 def _finish(begun: Run, json_file: Path | None) -> None:
-    """Wait for a run of this process, and show what came of it. SIGTERM and Ctrl-C stop it; Ctrl-C again ends it."""
+    """Wait for a run of this process and show its result. SIGTERM and Ctrl-C stop it, a second Ctrl-C ends it."""
     before = signal.signal(signal.SIGTERM, lambda *_: begun.stop())
     try:
-        result = _waited(begun)
+        result = _wait(begun)
     finally:
         signal.signal(signal.SIGTERM, before)
     out.print(funnel(begun.record, out.width))
     show_outputs(begun)
     out.print(f"run      {begun.id} in {result.seconds:.1f} s", highlight=False)
     if json_file is not None:
-        json_file.write_text(json.dumps(_written(result), indent=1))
+        json_file.write_text(json.dumps(_summary(result), indent=1))
 
 
-def _waited(begun: Run) -> Result:
+def _wait(begun: Run) -> Result:
     try:
         return begun.wait()
     except KeyboardInterrupt:
@@ -204,7 +210,7 @@ def _waited(begun: Run) -> Result:
         os._exit(130)
 
 
-def _written(result: Result) -> dict[str, Any]:
+def _summary(result: Result) -> dict[str, Any]:
     ledger = {name: entry.to_json() for name, entry in result.ledger.items()}
     value = {"run_id": result.run_id, "outputs": result.outputs, "ledger": ledger, "seconds": result.seconds}
     return value | {"stages": result.stages()}

@@ -1,4 +1,4 @@
-"""Tables for people: the funnel of a run, and how far it is."""
+"""Tables of a run: its funnel and its progress."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from curate.api import Entry, Record, StageStatus, Status
+    from curate.api import Entry, RunRecord, StageStatus, Status
 
 NARROW = 120
-"""Characters of a terminal below which ops are left out."""
+"""Terminal width below which ops are left out."""
 REASONS = 6
-"""Reasons shown per stage; the rest are added up."""
+"""Reasons shown per stage; the rest are summed up."""
 
 
-def funnel(run: Record, width: int = NARROW) -> Table:
-    """A run's ledger, a line per stage, for a terminal of so many characters. The columns of rows that could not be
-    computed are left out where there are none."""
+def funnel(run: RunRecord, width: int = NARROW) -> Table:
+    """A run's ledger, a line per stage, for a terminal `width` characters wide. The columns for unusable rows and
+    errors are omitted if a run has none."""
     ledger, ops = run.ledger(), run.ops()
     failures = any(entry.unusable or entry.error for entry in ledger.values())
     losses = ("rejected", "unusable", "error") if failures else ("rejected",)
@@ -37,7 +37,7 @@ def funnel(run: Record, width: int = NARROW) -> Table:
 
 
 def _table(title: str, width: int) -> Table:
-    """With the columns that name a stage."""
+    """An empty table with the columns that name a stage."""
     narrow = {"padding": (0, 1, 0, 0), "pad_edge": False} if width < NARROW else {}
     table = Table(title=title, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, **narrow)  # type: ignore[arg-type]
     table.add_column("stage", no_wrap=True)
@@ -62,26 +62,26 @@ def _reasons(entry: Entry) -> str:
     shown = [f"{reason} {count:,}" for reason, count in common[:REASONS]]
     rest = sum(count for _, count in common[REASONS:])
     if entry.kept:
-        shown.append(f"{entry.kept:,} of them go on with nulls")
-    return ", ".join([*shown, f"others {rest:,}"] if rest else shown)
+        shown.append(f"{entry.kept:,} of them pass with nulls")
+    return ", ".join([*shown, f"other {rest:,}"] if rest else shown)
 
 
-def _this_run(run: Record, name: str, entry: Entry) -> str:
-    """What the run did there: rows computed and reused at a Map or a Derive, whether other stages built anything."""
+def _this_run(run: RunRecord, name: str, entry: Entry) -> str:
+    """Work of the run at a stage: rows computed and reused for a Map or a Derive; built or reused for other stages."""
     counts = run.counts().get(name, {})
     if not run.outputs.get(name, {}).get("path") and entry.children is None:
         return "reused" if run.reused().get(name) else "built"
     computed = counts.get("computed", 0)
-    said = f"computed {computed:,}, reused {max(0, entry.before - computed):,}"
-    return said + (f", repeated {counts['repeated']:,}" if counts.get("repeated") else "")
+    text = f"computed {computed:,}, reused {max(0, entry.before - computed):,}"
+    return text + (f", repeated {counts['repeated']:,}" if counts.get("repeated") else "")
 
 
-# --- how far a run is -------------------------------------------------------------------------------------------------
+# --- progress -------------------------------------------------------------------------------------------------
 
 
 def under_way(status: Status, width: int = NARROW) -> Table:
-    """The stages that are not done, a line per stage and lane: rows, rates and time left."""
-    table = _table("Under way", width)
+    """Unfinished stages, a line per stage and lane: rows, rates and time left."""
+    table = _table("In progress", width)
     table.add_column("state")
     for name in ("rows", "lane", "rate", "bytes", "busy", "left"):
         table.add_column(name, justify="left" if name == "lane" else "right")
@@ -95,7 +95,7 @@ def under_way(status: Status, width: int = NARROW) -> Table:
 
 
 def _rates(stage: StageStatus) -> list[tuple[str, ...]]:
-    """rows, lane, rows and bytes a second, busy and time left, a line for each lane that the stage works in."""
+    """Cells for each lane of a stage: rows, lane, rows per second, bytes per second, busy share, time left."""
     from curate.api import duration, speed
 
     total = "" if stage.total is None else f" of {stage.total:,}"

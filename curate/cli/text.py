@@ -1,4 +1,4 @@
-"""`curate text`: what the text stages do to a text one has at hand, and the map of hashtags that a run has made."""
+"""`curate text`: try text stages on a caption, and print the hashtag map of a run."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ from rich.text import Text
 
 from curate.cli.common import RunId, WorkspaceUrl, opened, out
 
-text = typer.Typer(help="Text stages, tried on a text; maps of hashtags.", no_args_is_help=True)
+text = typer.Typer(help="Try text stages on a caption; print hashtag maps.", no_args_is_help=True)
 
 AROUND = 40
-"""Characters shown on either side of what a rule changed."""
+"""Characters shown on either side of a change."""
 
 
 @text.command("try")
 def try_(
     captions: Annotated[
-        list[str], typer.Argument(metavar="TEXT…", help="Captions; `-` reads lines of standard input.")
+        list[str], typer.Argument(metavar="TEXT…", help="Captions; `-` reads lines from standard input.")
     ],
-    rules: Annotated[str, typer.Option(help="Rules to apply, with commas between; the default ones if left out.")] = "",
+    rules: Annotated[
+        str, typer.Option(help="Rules to apply, separated by commas (default: the defaults of text.clean).")
+    ] = "",
     without: Annotated[str, typer.Option(help="Rules to leave out.")] = "",
-    also: Annotated[str, typer.Option(help="Rules to apply besides the default ones.")] = "",
+    also: Annotated[str, typer.Option(help="Rules to apply in addition to the defaults.")] = "",
 ) -> None:
-    """What each rule of `text.clean` does to a caption, and the sentences of what is left."""
+    """Show what each rule of `text.clean` changes in a caption, and the sentences of the result."""
     from curate.api import make_stage
 
     chosen = {"rules": rules, "without": without, "also": also}
@@ -43,10 +45,9 @@ def try_(
 def map_(
     run_id: RunId = None,
     workspace: WorkspaceUrl = "",
-    stage: Annotated[str | None, typer.Option(help="Stage that made the map, where the run has several.")] = None,
+    stage: Annotated[str | None, typer.Option(help="Stage that built the map, if the run has several.")] = None,
 ) -> None:
-    """The map of hashtags that a run has made, as lines with tabs: change what is wrong, keep those lines in a file,
-    and name it in `edits` of the stage."""
+    """Print the hashtag map of a run as tab-separated lines; put corrections into a file for the stage's `edits`."""
     for line in opened(workspace).run(run_id).hashtag_map(stage):
         sys.stdout.write(line + "\n")
 
@@ -61,7 +62,7 @@ def _show(clean: Any, sentences: Any, caption: str) -> None:
             table.add_row(rule, *(Text(part) for part in _change(before, after)))
         out.print(table)
     cleaned, batch = try_row(clean, "caption", caption, "text")
-    note = "nothing is left" if cleaned is None else "" if steps else "unchanged"
+    note = "empty" if cleaned is None else "" if steps else "unchanged"
     _line("text", printable(cleaned or ""), ", ".join(batch.unfit.values()) or note)
     if cleaned is not None:
         for number, sentence in enumerate(try_row(sentences, "text", cleaned, "sentences")[0] or ()):
@@ -75,20 +76,20 @@ def _line(name: str, value: str, note: str = "") -> None:
 
 
 def _change(before: str, after: str) -> tuple[str, str]:
-    """Both texts around the place where they differ."""
-    start = _alike(before, after)
-    tail = _alike(before[start:][::-1], after[start:][::-1])
+    """Both texts around the position where they differ."""
+    start = _common(before, after)
+    tail = _common(before[start:][::-1], after[start:][::-1])
     return _cut(before, start, len(before) - tail), _cut(after, start, len(after) - tail)
 
 
-def _alike(one: str, other: str) -> int:
-    """Characters that two texts begin with."""
+def _common(one: str, other: str) -> int:
+    """Length of the common prefix of two texts."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def _cut(whole: str, start: int, end: int) -> str:
-    """The text from shortly before `start` to shortly after `end`; the middle of what is long is left out."""
+    """The text from shortly before `start` to shortly after `end`; the middle of a long text is elided."""
     first, last = max(0, start - AROUND), min(len(whole), end + AROUND)
     shown = whole[first:last]
     if len(shown) > 6 * AROUND:
@@ -97,7 +98,7 @@ def _cut(whole: str, start: int, end: int) -> str:
 
 
 def printable(value: str) -> str:
-    """Characters that cannot be seen as their escapes, and white space at the ends as ␠."""
+    """The text with invisible characters escaped and spaces at its ends shown as ␠."""
     shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in value)
     bare = shown.strip(" ")
     if not bare:

@@ -16,7 +16,7 @@ from curate.core.contracts import Artifact, Batch, Map, Resources, Runtime
 from curate.core.errors import CurateError
 from curate.core.vectors import same_encoder
 from curate.kernels.embeddings import embedding_columns, finite_rows, read_embeddings
-from curate.kernels.nearest import nearest
+from curate.kernels.nearest.search import nearest
 from curate.kernels.vectors import vectors_of
 
 
@@ -47,7 +47,7 @@ class Assign(Map):
 
     _leaves: NDArray[np.float32] | Cells = PrivateAttr()
     _made: dict[str, str] = PrivateAttr()
-    """What made the vectors that the tree was fitted on."""
+    """Encoder of the vectors that the tree was fitted on."""
     _path: NDArray[np.int64] = PrivateAttr()
 
     def reads(self) -> tuple[str, ...]:
@@ -78,7 +78,7 @@ class Assign(Map):
         self._path = ancestors([tree[f"parents_{t}"] for t in range(1, self.levels)], told["levels"][0]["clusters"])
 
     def process(self, batch: Batch) -> dict[str, Any]:
-        """Raises CurateError where the vectors are of another encoder than those that the tree was fitted on."""
+        """Raises CurateError if another encoder computed the vectors that the tree was fitted on."""
         field = batch.table.schema.field(self.embedding)
         same_encoder(self.op, field, self._made, "tree", "assign with the encoder that the tree was fitted on")
         vectors = read_embeddings(self.op, batch.table, self.embedding, self.unit_norm)

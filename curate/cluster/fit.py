@@ -14,7 +14,7 @@ from curate.core.contracts import Artifact, Fit, Resources, Runtime, Table
 from curate.core.errors import CurateError
 from curate.core.group import Group
 from curate.core.hashing import rank_below, ranks
-from curate.kernels.embeddings import LEAST_SPREAD, embedding_columns, held_embeddings, made_by
+from curate.kernels.embeddings import LEAST_SPREAD, embedding_arrays, embedding_columns, encoder_identity
 
 if TYPE_CHECKING:
     from curate.cluster.tree.levels import Tree
@@ -42,9 +42,9 @@ class FitTree(Fit):
     the same for any number of workers and threads.
 
     A level of many clusters is fitted by cells: a coarse k-means cuts the space, each cell fits its share of the
-    clusters to its own rows. Then `cells` (C, d) and `offsets` (C + 1,) take the place of `centroids_1`, whose rows lie
-    in the files `leaves` by cell; of a level t above, `cells_t` and `offsets_t` that of `centroids_t`, in files of this
-    name, and parents are the nearest of the nearest cells, as `cluster.assign` finds leaves.
+    clusters to its own rows. Then `cells` (C, d) and `offsets` (C + 1,) take the place of `centroids_1`, whose rows are
+    in the files `leaves` by cell. For a level t above, `cells_t` and `offsets_t` take the place of `centroids_t`, in
+    files of this name; parents are the nearest of the nearest cells, as `cluster.assign` finds leaves.
     """
 
     op: ClassVar[str] = "cluster.fit"
@@ -58,14 +58,14 @@ class FitTree(Fit):
     resample: list[Annotated[int, Field(ge=1)] | None] | None = Field(
         None,
         description="Points nearest to each centroid that a round keeps, per level, finest first; "
-        "null is half the mean cluster size, 1 is no resampling.",
+        "null means half the mean cluster size, 1 means no resampling.",
     )
     iterations: int = Field(30, ge=1, description="Passes of one k-means at most; it ends sooner when settled.")
     sample: float = Field(1.0, gt=0, le=1, description="Share of the rows to fit on, chosen by hash(seed, key).")
     cells: Annotated[int | list[int | None] | None, BeforeValidator(_cells_given)] = Field(
         None,
-        description="Cells of a level that fit their share of its clusters on their own; 1 is none. A number is meant "
-        "for level 1, a list has one for each level, finest first. By default, or null, a level of up to 32,768 "
+        description="Cells of a level that fit their share of its clusters separately; 1 means no cells. A number "
+        "applies to level 1, a list has one for each level, finest first. By default, or null, a level of up to 32,768 "
         "clusters has none, one of more about the root of their number.",
     )
     embedding: str = Field("embedding", description="Column with the vectors; `<name>_norm` holds their norms.")
@@ -117,23 +117,23 @@ class FitTree(Fit):
     def placed(self, gpus: bool) -> Self:
         return self if self.gpus is not None else self.model_copy(update={"gpus": float(gpus)})
 
-    def made(self, schema: pa.Schema) -> dict[str, str]:
-        return made_by(self.op, schema, self.embedding)
+    def provenance(self, schema: pa.Schema) -> dict[str, str]:
+        return encoder_identity(self.op, schema, self.embedding)
 
     def load(self, table: Table) -> dict[str, NDArray[Any]]:
         """The sampled rows' vectors. Raises InputError for vectors that cannot be clustered."""
         if self.sample < 1:
             rank = ranks(self.seed, table.column("key").to_pylist(), _SAMPLE_SALT)
             table = table.filter(pa.array(rank_below(rank, self.sample)))
-        return held_embeddings(self.op, table, self.embedding, self.unit_norm)
+        return embedding_arrays(self.op, table, self.embedding, self.unit_norm)
 
     def fit(self, group: Group) -> Artifact:
-        """Raises CurateError where there are fewer rows than clusters."""
+        """Raises CurateError for fewer rows than clusters."""
         from curate.cluster.tree.levels import fit_tree, level_settings
 
         rows = sum(group.rows)
         if not rows:
-            why = "everything upstream was refused; `curate status RUN` shows where and why"
+            why = "every row was rejected upstream; `curate status RUN` shows where and why"
             if self.sample < 1:
                 why = f"`sample` {self.sample:g} leaves none, or {why}; raise `sample`"
             raise CurateError(f"{self.op}: no rows to fit on: {why}")
@@ -144,10 +144,10 @@ class FitTree(Fit):
             )
         settings = level_settings(self.levels, self.seed, self.rounds, self.resample, self.iterations, self.unit_norm)
         tree = fit_tree(group, settings, self._cells(), resume=True)
-        self._refuse_short(tree)
+        self._reject_short(tree)
         told = {
             "embedding": self.embedding,
-            "encoder": dict(group.made),
+            "encoder": dict(group.provenance),
             "unit_norm": self.unit_norm,
             "rows": rows,
             "dim": tree.dim,
@@ -161,8 +161,8 @@ class FitTree(Fit):
         facts = {"distance_quantiles": tree.distances, "shards": shards, "levels": told}
         return {**centroids, **parents, **sizes, **tree.divided, **facts}
 
-    def _refuse_short(self, tree: Tree) -> None:
-        """Raises CurateError where no distance between vectors can be told from zero."""
+    def _reject_short(self, tree: Tree) -> None:
+        """Raises CurateError if no distance between vectors is distinguishable from zero."""
         top = tree.centroids[-1] if tree.centroids[-1] is not None else tree.divided["cells"]
         if 0 < tree.variance < LEAST_SPREAD**2 and np.abs(top).max() < LEAST_SPREAD:
             raise CurateError(

@@ -1,7 +1,7 @@
-"""Which picture format some bytes are in, told by their first bytes and never by a file name.
+"""Detects an image's format by its first bytes, never by its file name.
 
-A closed list of formats is decoded: what the web serves, plus TIFF, BMP and JPEG 2000. The rest of Pillow's fifty
-plugins stay unreachable, since a pool is hostile input and several of them run interpreters or are never fuzzed.
+Only these formats are decoded: those of the web, plus TIFF, BMP and JPEG 2000. The rest of Pillow's fifty plugins are
+disabled, since a pool is hostile input and several plugins run interpreters or are never fuzzed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Literal
 
 _BMP_HEADERS = {12, 16, 40, 52, 56, 64, 108, 124}
 _AVIF_BRANDS = (b"avif", b"avis")
-_OTHER_PICTURES: tuple[tuple[str, bytes], ...] = (
+_OTHER_FORMATS: tuple[tuple[str, bytes], ...] = (
     ("psd", b"8BPS"),
     ("pdf", b"%PDF"),
     ("eps", b"%!PS"),
@@ -27,6 +27,18 @@ _PNM = re.compile(rb"\AP[1-7]\s")
 
 DECODED = ("jpeg", "png", "gif", "webp", "avif", "bmp", "tiff", "jpeg2000")
 """Names of the formats that `decode` reads; also the values of the `format` column."""
+
+RASTER_EXTENSIONS: tuple[str, ...] = (
+    "apng", "avif", "avifs", "blp", "bmp", "bw", "cur", "dcx", "dds", "dib", "flc", "fli", "ftc", "ftu", "gif", "icb",
+    "icns", "ico", "iim", "im", "j2c", "j2k", "jfif", "jp2", "jpc", "jpe", "jpeg", "jpf", "jpg", "jpx", "msp", "pbm",
+    "pcd", "pcx", "pfm", "pgm", "png", "pnm", "ppm", "psd", "pxr", "qoi", "ras", "rgb", "rgba", "sgi", "tga", "tif",
+    "tiff", "vda", "vst", "webp", "xbm", "xpm",
+)  # fmt: skip
+"""File name extensions of all raster types that Pillow 13 reads. They decide which files are samples; the bytes decide
+whether one is an image. The list is fixed, so that another version of Pillow imports the same pool."""
+
+EXTENSION_OF = {"jpeg": "jpg", "jpeg2000": "jp2", "tiff": "tif"}
+"""Usual extension of a format, if it differs from the format's name."""
 
 
 def sniff(data: bytes) -> str | None:
@@ -49,8 +61,8 @@ def sniff(data: bytes) -> str | None:
 
 
 def sniff_other(data: bytes) -> str | None:
-    """Name of a picture format that exists but is not decoded here; None when the bytes are no known picture."""
-    for name, magic in _OTHER_PICTURES:
+    """Name of an image format that is not decoded here; None if the bytes are in no known format."""
+    for name, magic in _OTHER_FORMATS:
         if data.startswith(magic):
             return name
     if _PNM.match(data[:8]):
@@ -71,8 +83,8 @@ def _iso_brands(data: bytes) -> set[bytes]:
 _END_MARKS = {"jpeg": b"\xff\xd9", "png": b"IEND", "gif": b";"}
 
 
-def is_cut(name: str, data: bytes) -> bool:
-    """Whether a file that failed to decode lacks its end; a format without an end mark never does."""
+def is_truncated(name: str, data: bytes) -> bool:
+    """Whether the end of a file that failed to decode is missing; never for a format without an end mark."""
     if name == "webp":
         return int.from_bytes(data[4:8], "little") + 8 > len(data)
     if name == "bmp":
@@ -82,7 +94,7 @@ def is_cut(name: str, data: bytes) -> bool:
 
 
 def webp_size(data: bytes) -> tuple[int, int]:
-    """Canvas (width, height) from the first chunk (RFC 9649, 2.5-2.7): libwebp allocates it when it opens a file."""
+    """Canvas (width, height) from the first chunk (RFC 9649, 2.5-2.7), which libwebp allocates on opening a file."""
     chunk = data[12:16]
     if chunk == b"VP8X":
         return int.from_bytes(data[24:27], "little") + 1, int.from_bytes(data[27:30], "little") + 1
@@ -96,8 +108,8 @@ ORIENTATION_TAG = 0x0112
 
 
 def exif_orientation(exif: bytes) -> int:
-    """Orientation 1..8 out of an EXIF block, its `Exif` prefix optional; 1 when absent or unreadable, since metadata
-    gone bad do not cost the picture (EXIF 2.32, 4.6.4; TIFF 6.0, section 2: IFD entries of 12 bytes)."""
+    """Orientation 1..8 of an EXIF block, with or without its `Exif` prefix; 1 if missing or unreadable, since corrupt
+    metadata does not make an image unusable (EXIF 2.32, 4.6.4; TIFF 6.0, section 2: IFD entries of 12 bytes)."""
     tiff = exif.removeprefix(b"Exif\0\0")
     order: Literal["little", "big"] = "little" if tiff.startswith(b"II") else "big"
     start = int.from_bytes(tiff[4:8], order)

@@ -1,21 +1,24 @@
-"""Frames of animations and pages of TIFF files, each as the bytes of an image of its own.
+"""Extracts frames of animations and pages of TIFF files, each as the bytes of a separate image.
 
-A frame is what a viewer shows: earlier frames, disposal and blending are Pillow's. A frame needs those before it, so
-one pass goes from the first to the last that is wanted, and `extract` takes the same way: it gives the same bytes.
-The file is measured before a pixel is decoded, because some kilobytes can hold thousands of large frames.
+A frame is the image that a viewer shows; Pillow applies earlier frames, disposal and blending. A frame depends on
+earlier frames, so `frames` decodes from the first frame to the last selected one, and `extract` does the same and
+returns the same bytes. Frames are counted before any is decoded, because a few kilobytes can encode thousands of large
+frames.
 """
 
 from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from PIL import Image
 from PIL.ImageFile import ImageFile
 
 from curate.codec import images, pixels
+from curate.codec.formats import EXTENSION_OF
 from curate.codec.images import MAX_PIXELS
 from curate.codec.pixels import has_alpha, upright
 from curate.core.errors import Undecodable
@@ -23,37 +26,38 @@ from curate.core.errors import Undecodable
 MOST_PIXELS = 4_000_000_000
 MOST_FRAMES = 20_000
 ANIMATED = ("gif", "webp", "png", "avif")
-EXTENSIONS = {"jpeg": "jpg", "jpeg2000": "jp2", "tiff": "tif"}
 REASONS = images.REASONS | {
     "frame_bomb": f"all frames together have more pixels than allowed, or there are over {MOST_FRAMES:,}; none was "
     "decoded"
 }
-"""Every reason that `frames` and `extract` give, with its meaning."""
+"""All reject reasons of `frames` and `extract`, with their meaning."""
 
 
-class Frame(NamedTuple):
+@dataclass(frozen=True)
+class Frame:
     span: dict[str, Any]
     """{"frame": number, "start": seconds, "stop": seconds} of an animation, {"page": number} of a TIFF, {"frame": 0} of
-    an image that has no other. Numbers start at 0."""
+    an image with a single frame. Numbers start at 0."""
     data: bytes
-    """A PNG; the file's own bytes if it has a single frame."""
+    """A PNG; the original bytes if the file has a single frame."""
     ext: str
     count: int
-    """Frames of the file."""
+    """Number of frames of the file."""
 
 
-class Survey(NamedTuple):
-    """What the headers say."""
+@dataclass(frozen=True)
+class Survey:
+    """Format and number of frames, from the headers."""
 
     format: str
     count: int
     first: int
-    """Where Pillow counts the first from: 1 in an APNG whose plain image is not a frame of the animation."""
+    """Pillow's number of the first frame: 1 in an APNG whose default image is not part of the animation."""
 
 
 def survey(data: bytes, max_pixels: int = MAX_PIXELS, most_pixels: int = MOST_PIXELS) -> Survey:
-    """Count the frames before any is decoded. Raises Undecodable: also for a frame above `max_pixels`, and for all
-    frames together above `most_pixels`."""
+    """Count the frames without decoding them. Raises Undecodable, also if a frame has more than `max_pixels` or all
+    frames together have more than `most_pixels`."""
     name = images._known_format(data)
     try:
         image = images._open(name, data, max_pixels)
@@ -63,7 +67,7 @@ def survey(data: bytes, max_pixels: int = MAX_PIXELS, most_pixels: int = MOST_PI
             first = int(getattr(image, "default_image", False))
             count = getattr(image, "n_frames", 1) - first if name in ANIMATED else 1
             area = count * image.width * image.height
-            if name == "gif" and count == 1:  # it does not say how many it has: one cut in its first looks like a still
+            if name == "gif" and count == 1:  # without a frame count, a truncated GIF looks like a still
                 image.load()
     except Exception as error:  # noqa: BLE001 - the sample boundary
         raise images._undecodable(name, data, error) from None
@@ -74,7 +78,7 @@ def survey(data: bytes, max_pixels: int = MAX_PIXELS, most_pixels: int = MOST_PI
 
 
 def _pages(image: ImageFile, max_pixels: int, most_pixels: int) -> tuple[int, int]:
-    """(pages, their pixels), counted to just above the limit. Pages differ in size."""
+    """(number of pages, their pixels). Pages differ in size, so the count stops above the limit."""
     count = area = 0
     while count <= MOST_FRAMES and area <= most_pixels:
         images._check_size(image.size, max_pixels)
@@ -86,8 +90,8 @@ def _pages(image: ImageFile, max_pixels: int, most_pixels: int) -> tuple[int, in
     return count, area
 
 
-def chosen(count: int, every: int = 1, most: int | None = None) -> list[int]:
-    """Every n-th of `count` frames, and of those at most `most`, evenly spread; the first is always among them."""
+def select(count: int, every: int = 1, most: int | None = None) -> list[int]:
+    """Numbers of every n-th of `count` frames, thinned evenly to at most `most`; always includes the first."""
     numbers = range(0, count, every)
     if most is None or len(numbers) <= most:
         return list(numbers)
@@ -101,20 +105,20 @@ def frames(
     max_pixels: int = MAX_PIXELS,
     most_pixels: int = MOST_PIXELS,
 ) -> Iterator[Frame]:
-    """The `chosen` frames in order. Raises Undecodable, also between two frames."""
+    """The selected frames in order. Raises Undecodable, possibly after some frames."""
     found = survey(data, max_pixels, most_pixels)
     if found.count == 1:
-        yield Frame({"frame": 0}, data, EXTENSIONS.get(found.format, found.format), 1)
+        yield Frame({"frame": 0}, data, EXTENSION_OF.get(found.format, found.format), 1)
         return
-    wanted = chosen(found.count, every, most)
-    numbers = set(wanted)
-    for number, (span, image) in enumerate(islice(_composed(data, found, max_pixels), wanted[-1] + 1)):
+    selected = select(found.count, every, most)
+    numbers = set(selected)
+    for number, (span, image) in enumerate(islice(_composed(data, found, max_pixels), selected[-1] + 1)):
         if number in numbers:
             yield Frame(span, _png(image), "png", found.count)
 
 
 def extract(data: bytes, span: dict[str, Any], max_pixels: int = MAX_PIXELS, most_pixels: int = MOST_PIXELS) -> bytes:
-    """The bytes of one frame, as `frames` gives them. Raises Undecodable, also where there is no such frame."""
+    """The bytes of one frame, the same as from `frames`. Raises Undecodable, also if the frame does not exist."""
     found = survey(data, max_pixels, most_pixels)
     number = span.get("page" if found.format == "tiff" and found.count > 1 else "frame", -1)
     if not 0 <= number < found.count:
@@ -125,11 +129,11 @@ def extract(data: bytes, span: dict[str, Any], max_pixels: int = MAX_PIXELS, mos
 
 
 def _composed(data: bytes, found: Survey, max_pixels: int) -> Iterator[tuple[dict[str, Any], Image.Image]]:
-    """(span, image) of every frame; the image is valid until the next one is asked for."""
+    """(span, image) of every frame; an image is valid until the next is requested."""
     name, passed = found.format, 0.0  # milliseconds
     try:
         image = images._open(name, data, max_pixels)
-        orientation = 1 if name == "tiff" else images._orientation(name, image)  # Pillow turns a TIFF upright on load
+        orientation = 1 if name == "tiff" else images._orientation(name, image)  # Pillow rotates a TIFF on load
         for number in range(found.count):
             image.seek(number + found.first)
             images._check_size(image.size, max_pixels)  # a GIF's frame may be larger than its canvas
@@ -148,7 +152,7 @@ def _seconds(milliseconds: float) -> float:
 
 
 def _plain(image: Image.Image) -> Image.Image:
-    """In a mode that PNG has and every reader knows: 1, L, RGB or, where something is transparent, RGBA."""
+    """Convert to a mode that PNG has and every reader supports: 1, L, RGB or, if any pixel is transparent, RGBA."""
     if image.mode in ("1", "L", "RGB") and not has_alpha(image):
         return image
     if has_alpha(image) and image.mode not in pixels._WIDE_MODES:
@@ -159,7 +163,7 @@ def _plain(image: Image.Image) -> Image.Image:
 
 
 def _png(image: Image.Image) -> bytes:
-    image.info = {}  # a profile, a comment or a resolution would be written too
+    image.info = {}  # or the PNG would include a profile, a comment or a resolution
     buffer = io.BytesIO()
     image.save(buffer, "PNG")
     return buffer.getvalue()

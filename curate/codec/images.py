@@ -1,9 +1,9 @@
-"""Encoded bytes -> a picture, or one reason why not. The only place in the package where images are decoded.
+"""Decodes images, or rejects them with a reason. The only place in the package that decodes images.
 
-Pictures come from strangers. The size in the header is checked before a pixel is decoded, the decoder is picked by
-the first bytes, and whatever a decoder raises becomes `Undecodable` with a reason of REASONS. Pillow's own limits
-are process-global (`Image.MAX_IMAGE_PIXELS`, warning filters); instead of setting them, the format's plugin is called
-past `Image.open`, so any number of threads and other users of Pillow in the process keep their settings.
+Images are untrusted input. The first bytes select the decoder, the size in the header is checked before any pixel is
+decoded, and every error of a decoder becomes `Undecodable` with a reason of REASONS. Pillow's limits are global to the
+process (`Image.MAX_IMAGE_PIXELS`, warning filters). This module calls the format's plugin without `Image.open`, so that
+it works in any number of threads and changes no setting of other users of Pillow.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from curate.codec.formats import (
     DECODED,
     ORIENTATION_TAG,
     exif_orientation,
-    is_cut,
+    is_truncated,
     sniff,
     sniff_other,
     webp_size,
@@ -41,20 +41,20 @@ from curate.core.errors import Undecodable
 MAX_PIXELS = 100_000_000
 
 REASONS = {
-    "empty": "no bytes at all",
-    "not_an_image": "the bytes are of no known picture format",
-    "unsupported": "a picture format, or a variant of one, that is not decoded here",
-    "truncated": "the file ends before its picture does",
+    "empty": "the file has no bytes",
+    "not_an_image": "the bytes are in no known image format",
+    "unsupported": "an image format, or a variant of one, that is not decoded",
+    "truncated": "the file ends before the image is complete",
     "corrupt": "the decoder failed on the contents",
-    "too_many_pixels": "the header announces more pixels than allowed; nothing was decoded",
-    "metadata_bomb": "compressed metadata unpack to more than Pillow allows (1 MiB a chunk, 64 MiB a file)",
+    "too_many_pixels": "more pixels in the header than allowed; nothing was decoded",
+    "metadata_bomb": "metadata that decompress to more than Pillow allows (1 MiB per chunk, 64 MiB per file)",
 }
-"""Every reason that `probe` and `decode` give, with its meaning."""
+"""All reject reasons of `probe` and `decode`, with their meaning."""
 
 
 class _Jpeg(JpegImagePlugin.JpegImageFile):
     def _read_dpi_from_exif(self) -> None:
-        """Print resolution is of no use here, and reading it warns about EXIF that others broke."""
+        """Skip the print resolution: it is not used, and reading it warns about corrupt EXIF."""
 
 
 _PLUGINS: dict[str, Callable[[io.BytesIO], ImageFile]] = {
@@ -71,7 +71,7 @@ _PLUGINS: dict[str, Callable[[io.BytesIO], ImageFile]] = {
 
 @dataclass(frozen=True)
 class Probe:
-    """What the header says. `width` and `height` are of the upright picture, as `decode` returns it."""
+    """Properties from the header. `width` and `height` are those of the upright image that `decode` returns."""
 
     width: int
     height: int
@@ -79,15 +79,15 @@ class Probe:
     """One of curate.codec.formats.DECODED."""
     frames: int
     orientation: int
-    """EXIF orientation 1..8; 1 where there is none."""
+    """EXIF orientation 1..8; 1 if missing."""
     mode: str
     """Pillow's mode of the first frame as stored: RGB, P, CMYK, I;16 …"""
     alpha: bool
-    """Whether any kind of transparency is declared."""
+    """Whether the header declares any kind of transparency."""
 
 
 def probe(data: bytes) -> Probe:
-    """Read the header only. Raises Undecodable: a good header says nothing about the pixels behind it."""
+    """Read only the header, so the pixels may still be corrupt. Raises Undecodable."""
     name = _known_format(data)
     try:
         image = _open(name, data, max_pixels=None)
@@ -104,22 +104,22 @@ def decode(
 ) -> Image.Image:
     """First frame as upright RGB, transparency over white, 16 bits scaled to 8. Raises Undecodable.
 
-    enough: (width, height) of the upright picture -> those that suffice. A JPEG may then come at 1/2, 1/4 or 1/8 of its
-    size, never below them: its cosine transform is undone at the smaller size, in a fraction of the time.
+    enough: (width, height) of the upright image -> minimum (width, height). A JPEG may then be decoded at 1/2, 1/4 or
+    1/8 of its size, but not below the minimum: the inverse cosine transform at the smaller size is much faster.
     """
     name = _known_format(data)
     try:
         image = _open(name, data, max_pixels)
-        orientation = 1 if name == "tiff" else _orientation(name, image)  # Pillow turns a TIFF upright on load
+        orientation = 1 if name == "tiff" else _orientation(name, image)  # Pillow rotates a TIFF on load
         if enough is not None and name == "jpeg":
-            wanted = enough(*_upright_size(name, image, orientation))
-            image.draft(None, wanted[::-1] if orientation >= 5 else wanted)
+            least = enough(*_upright_size(name, image, orientation))
+            image.draft(None, least[::-1] if orientation >= 5 else least)
         image.load()
-        picture = upright(to_rgb(image), orientation)
+        result = upright(to_rgb(image), orientation)
     except Exception as error:  # noqa: BLE001 - the sample boundary
         raise _undecodable(name, data, error) from None
-    picture.info = {}
-    return picture
+    result.info = {}
+    return result
 
 
 def _known_format(data: bytes) -> str:
@@ -135,7 +135,7 @@ def _known_format(data: bytes) -> str:
 
 
 def _open(name: str, data: bytes, max_pixels: int | None) -> ImageFile:
-    """Parse the header and check the size; no pixel is decoded."""
+    """Parse the header and check the size, without decoding pixels."""
     if name == "webp":
         _check_size(webp_size(data), max_pixels)
     image = _PLUGINS[name](io.BytesIO(data))
@@ -162,7 +162,7 @@ def _upright_size(name: str, image: ImageFile, orientation: int) -> tuple[int, i
 
 
 def _undecodable(name: str, data: bytes, error: Exception) -> Exception:
-    """What a decoder raised, as a reason. Running out of memory is the machine's fault, not the sample's."""
+    """Convert an error of a decoder. A MemoryError stays one, since the machine is the cause, not the sample."""
     if isinstance(error, Undecodable | MemoryError):
         return error
     text = f"{name}: {error}" if str(error) else f"{name}: {type(error).__name__}"
@@ -171,7 +171,7 @@ def _undecodable(name: str, data: bytes, error: Exception) -> Exception:
         return Undecodable("too_many_pixels", text)
     if "max_text_" in lowered:
         return Undecodable("metadata_bomb", text)
-    if "truncated" in lowered or "unexpected end" in lowered or is_cut(name, data):
+    if "truncated" in lowered or "unexpected end" in lowered or is_truncated(name, data):
         return Undecodable("truncated", text)
     if isinstance(error, NotImplementedError) or "unsupported" in lowered or "not finite" in lowered:
         return Undecodable("unsupported", text)

@@ -1,7 +1,8 @@
-"""From any Pillow mode to upright 8-bit RGB over white: the one rule of what a picture looks like.
+"""Converts any Pillow mode to upright 8-bit RGB over white: the single definition of an image's pixels.
 
-Nothing is clipped and nothing is guessed from a profile: 16 bits are scaled to 8, transparency lies on white, CMYK is
-converted plainly. Numbers wider than 16 bits carry no range of their own, so theirs is taken from the data.
+Values are scaled, never clipped, and colour profiles are ignored: 16 bits become 8, transparent pixels are composited
+over white, CMYK is converted without a profile. Formats wider than 16 bits have no fixed range, so it follows from the
+data.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ def has_alpha(image: Image.Image) -> bool:
 
 
 def upright(image: Image.Image, orientation: int) -> Image.Image:
-    """Apply EXIF orientation 1..8 (EXIF 2.32, tag 0x0112); any other value leaves the picture alone."""
+    """Apply EXIF orientation 1..8 (EXIF 2.32, tag 0x0112); any other value returns the image unchanged."""
     operation = _UPRIGHT.get(orientation)
     return image if operation is None else image.transpose(operation)
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """A loaded picture of any mode -> mode RGB, transparency composited over white. Raises ValueError on NaN."""
+    """A loaded image of any mode in RGB, with transparency composited over white. Raises ValueError on NaN."""
     if image.mode in _WIDE_MODES:
         return _wide_to_rgb(image)
     if not has_alpha(image):
@@ -74,11 +75,11 @@ def _wide_to_rgb(image: Image.Image) -> Image.Image:
 
 def scale_to_8_bits(values_HW: NDArray[Any], *, sixteen_bits: bool) -> NDArray[np.uint8]:
     """Grey values -> 8 bits, rounded. Full scale is 65535 for 16-bit data; otherwise the smallest of 1 (floats only),
-    255, 65535 and the maximum that holds the data. Negative values are black. Raises ValueError when not finite."""
+    255 and 65535 that is at least the maximum, or the maximum. Negative values are black. ValueError if not finite."""
     if sixteen_bits:
         return ((values_HW.astype(np.uint32) + 128) // 257).astype(np.uint8)
     if not np.isfinite(values_HW).all():
-        raise ValueError("pixels that are not finite numbers")
+        raise ValueError("pixels are not finite numbers")
     top = float(values_HW.max())
     scales = (1.0, 255.0, 65535.0) if values_HW.dtype.kind == "f" else (255.0, 65535.0)
     full = next((scale for scale in scales if top <= scale), top)

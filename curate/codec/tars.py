@@ -1,5 +1,6 @@
-"""Tars as the pool and the dataset use them: written the same way every time, indexed without reading their data,
-and read by spans. Nothing here ever holds a whole tar in memory or trusts a member's path.
+"""Writes tars deterministically, indexes them by their headers alone, and reads spans of them.
+
+No function holds a whole tar in memory or trusts a member's path.
 """
 
 from __future__ import annotations
@@ -21,24 +22,24 @@ Span = tuple[int, int]
 """(offset, size) of some bytes in a file."""
 
 STREAM_FRACTION = 0.10
-"""Above this part of a file it is cheaper to read all of it in one go than to ask for ranges."""
+"""Above this fraction of a file, reading it as a stream is cheaper than fetching ranges."""
 _BLOCK_BYTES = 8 << 20
 _BATCH_BYTES = 32 << 20
 _GAP_BYTES = 64 << 10
 
 MEMBER_REASONS = {
-    "unsafe_path": "a member's path is absolute, leads out by '..', or is empty",
+    "unsafe_path": "a member's path is empty, absolute or contains '..'",
     "not_a_file": "a member is a link, a device or sparse",
-    "truncated_tar": "the tar is cut: in this member, or after the last one",
-    "corrupt_tar": "no tar header where one must be; what follows cannot be found",
+    "truncated_tar": "the tar ends within this member, or after it without an end mark",
+    "corrupt_tar": "no tar header where one is expected; later members cannot be found",
 }
-"""Every reason that `members` gives, with its meaning."""
+"""All reject reasons of `members`, with their meaning."""
 
 
 class TarWriter:
     """A ustar of regular files whose bytes depend on names and contents only (POSIX.1-1988; no times, no owners).
 
-    Used as a context manager it writes the end mark only when all went well: a tar without one is known to be cut.
+    As a context manager it writes the end mark only if the block succeeds; a tar without it counts as truncated.
     """
 
     def __init__(self, fileobj: IO[bytes]) -> None:
@@ -47,7 +48,7 @@ class TarWriter:
         """Bytes written so far."""
 
     def add(self, name: str, data: bytes) -> int:
-        """Append a member; returns the offset of its bytes. Names that do not fit into ustar get a PAX header."""
+        """Append a member and return the offset of its bytes. Names that do not fit ustar get a PAX header."""
         info = tarfile.TarInfo(name)
         info.size = len(data)
         info.mode = 0o644
@@ -62,7 +63,7 @@ class TarWriter:
         return start
 
     def close(self) -> None:
-        """Write the end mark. The file object stays open: its owner publishes it."""
+        """Write the end mark. The file object stays open, for its owner to publish."""
         self._write(bytes(2 * tarfile.BLOCKSIZE))
 
     def _write(self, data: bytes) -> None:
@@ -79,27 +80,30 @@ class TarWriter:
 
 @dataclass(frozen=True)
 class Member:
-    """A file in a tar, or the mark of what is wrong there."""
+    """A file in a tar, or an error of the tar at this place."""
 
     name: str
     offset: int
     size: int
     reject: str | None = None
-    """None, or one of MEMBER_REASONS; the bytes of a member with a reason must not be read."""
+    """One of MEMBER_REASONS, or None; the bytes of a rejected member must not be read."""
     detail: str = ""
 
 
 def members(fileobj: IO[bytes]) -> Iterator[Member]:
-    """Files of a seekable tar in their order, by headers only. Never raises for what is in the tar: unsafe members
-    carry a reason, and a cut or corrupt tar yields what is good and ends with one Member that says so. Folders are
-    skipped. Bytes of a name that are not UTF-8 are spelled `\\xNN`."""
+    """Files of a seekable tar in order, from the headers alone.
+
+    Never raises for the tar's contents: an unsafe member carries a reason, and a truncated or corrupt tar yields its
+    intact members and then one Member without a name that reports the error. Folders are skipped. Bytes of a name that
+    are not UTF-8 are written as `\\xNN`.
+    """
     total = fileobj.seek(0, 2)
     fileobj.seek(0)
     last = ""
     try:
         tar = tarfile.TarFile.open(fileobj=fileobj, mode="r:", encoding="utf-8", errors="surrogateescape")
         while (info := tar.next()) is not None:
-            tar.members.clear()  # type: ignore[attr-defined]  # else it keeps every header
+            tar.members.clear()  # type: ignore[attr-defined]  # or it keeps every header
             if info.isdir():
                 continue
             member = _member(info, total)
@@ -108,7 +112,7 @@ def members(fileobj: IO[bytes]) -> Iterator[Member]:
             if member.reject == "truncated_tar":
                 return
     except tarfile.TarError as error:
-        reason = "truncated_tar" if _is_cut(str(error)) else "corrupt_tar"
+        reason = "truncated_tar" if _is_truncation(str(error)) else "corrupt_tar"
         yield Member("", total, 0, reason, _place(last, str(error)))
         return
     yield from _end(fileobj, tar.offset, last)
@@ -128,13 +132,13 @@ def _member(info: tarfile.TarInfo, total: int) -> Member:
 
 
 def is_unsafe(name: str) -> bool:
-    """Whether a member's path could lead anywhere but below the folder it is unpacked into."""
+    """Whether unpacking a member could write outside the target folder."""
     parts = PurePosixPath(name.replace("\\", "/")).parts
     return not parts or parts[0] == "/" or ".." in parts or parts[0].endswith(":") or "\0" in name
 
 
 def _end(fileobj: IO[bytes], offset: int, last: str) -> Iterator[Member]:
-    """Why the headers stopped at `offset`: nothing to say when a zero block, the end mark, is there."""
+    """Why the headers stopped at `offset`; nothing if the end mark, a zero block, is there."""
     fileobj.seek(offset)
     block = fileobj.read(tarfile.BLOCKSIZE)
     if len(block) < tarfile.BLOCKSIZE:
@@ -143,7 +147,7 @@ def _end(fileobj: IO[bytes], offset: int, last: str) -> Iterator[Member]:
         yield Member("", offset, 0, "corrupt_tar", _place(last, "no tar header"))
 
 
-def _is_cut(message: str) -> bool:
+def _is_truncation(message: str) -> bool:
     return any(word in message for word in ("empty file", "truncated", "unexpected end", "end of file"))
 
 
@@ -152,10 +156,10 @@ def _place(last: str, what: str) -> str:
 
 
 def read_spans(fs: AbstractFileSystem, path: str, spans: Sequence[Span], total_bytes: int) -> Iterator[bytes]:
-    """Bytes of each span (offset, size), in the order given; ascending offsets read fastest.
+    """Bytes of each span (offset, size), in the given order; ascending offsets are fastest.
 
-    More than STREAM_FRACTION of the file is streamed through a read-ahead of 8 MiB; less is fetched as merged ranges,
-    some 32 MiB at a time, side by side where the file system can. Raises StorageError when the file ends early.
+    More than STREAM_FRACTION of the file is streamed with a read-ahead of 8 MiB. Less is fetched as merged ranges,
+    about 32 MiB at a time, concurrently if the file system supports it. Raises StorageError if the file ends early.
     """
     if sum(size for _, size in spans) > STREAM_FRACTION * total_bytes:
         return _stream(fs, path, spans)
@@ -194,7 +198,7 @@ def _batches(spans: Sequence[Span]) -> Iterator[list[Span]]:
 
 
 def _cut_out(path: str, starts: list[int], blocks: list[bytes], offset: int, size: int) -> bytes:
-    """The span out of the fetched blocks; where blocks overlap, an earlier one may be the one that covers it."""
+    """Cut a span out of the fetched blocks. Blocks may overlap, so an earlier block may be the one that covers it."""
     index = bisect_right(starts, offset) - 1
     while index > 0 and starts[index] + len(blocks[index]) < offset + size:
         index -= 1
@@ -206,6 +210,6 @@ def _whole(data: bytes, path: str, offset: int, size: int) -> bytes:
     if len(data) == size:
         return data
     raise StorageError(
-        f"{path}: {len(data)} bytes at {offset}, expected {size}; the tar was changed or cut after it was indexed: "
+        f"{path}: {len(data)} bytes at {offset}, expected {size}; the tar was changed or truncated after indexing: "
         "import it again"
     )

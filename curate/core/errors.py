@@ -1,30 +1,33 @@
-"""Every error a user can meet, drawn as one tree.
+"""All errors that a user can see, as one tree.
 
 CurateError
-├── RecipeError            the pipeline is wrong: unknown op, parameter, input, cycle; names its place in the file
+├── RecipeError            the recipe is wrong: unknown op, parameter or input, a cycle; names the place in the file
 ├── InputError             what a source points to is missing, empty or unreadable
 ├── StorageError           the workspace cannot be read or written
-│   └── AlreadyExistsError create-if-absent lost: somebody published this name before
-├── CorruptError           a table or mask of the workspace is gone or cannot be read; says what to remove
-├── RunExistsError         a run id is used twice
-├── PinnedError            a pinned artifact or checkpoint has another fingerprint than the one asked for
-├── TargetError            a selection asks for more than the pool can give; names the maximum
+│   └── AlreadyExistsError create-if-absent failed: another process published this name first
+├── CorruptError           a table or mask of the workspace is corrupt or missing; names what to remove
+├── RunExistsError         a run with this id exists
+├── PinnedError            a pinned artifact or checkpoint does not have the requested fingerprint
+├── TargetError            a selection requests more than the pool has; names the maximum
 ├── BudgetError            more rows or shards were lost to failures than the run allows
 ├── PreflightError         credentials, weights or disk space are missing before a run
-├── StageError             a step that nothing can go on without failed at every attempt
-├── DrainedError           SIGTERM came: what was under way is committed, the same command goes on from there
-├── LedgerError            counts do not add up: a bug, never the user's fault
-└── Reject                 one sample cannot be used, with its reason; a row's status `unusable`, never ends a run
-    └── Undecodable        the bytes are not an image that can be decoded
+├── StageError             a unit that the run cannot continue without failed at every attempt
+├── DrainedError           SIGTERM received: finished work is committed, the same command resumes from it
+├── LedgerError            counts do not add up: a bug, not the user's mistake
+└── Reject                 one sample cannot be used, and why: status `unusable` of its row; does not end a run
+    └── Undecodable        the bytes cannot be decoded as an image
 
-Messages are one line: what was given, what was expected, what to do.
+Messages are one line: the value given, what was expected, what to do.
 """
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class CurateError(Exception):
-    """Base of everything the package raises on purpose."""
+    """Base of all errors that the package raises for its users."""
 
     def __str__(self) -> str:
         return " ".join(str(super().__str__()).split())
@@ -83,7 +86,7 @@ class LedgerError(CurateError):
 
 
 class Reject(CurateError):
-    """Refuse one sample. `reason` is a snake_case word that the ledger counts; `detail` is for people."""
+    """Rejects one sample. The ledger counts by `reason`, a snake_case word; `detail` is for people."""
 
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(f"{reason}: {detail}" if detail else reason)
@@ -96,3 +99,9 @@ class Reject(CurateError):
 
 class Undecodable(Reject):
     pass
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
+    """The remedy for an unknown name: the known name closest to it, or `otherwise`."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"did you mean {near[0]!r}?" if near else otherwise

@@ -1,10 +1,10 @@
-"""Groups: rows that workers hold in parts, for work that passes over the same data many times.
+"""Groups: rows that workers hold in parts, for computations that pass over the same data many times.
 
-A stage of the `Fit` contract gets a Group and runs steps over it. Which rows form a part is decided by the data alone,
-never by the number of workers, and results come back in part order: so what is summed is summed in the same order
-everywhere. Steps are module-level functions of one part and of what is shared with all of them.
+A stage of the `Fit` contract gets a Group and runs steps over it. The division into parts depends on the data alone,
+never on the number of workers, and results come back in part order, so that sums are computed in the same order
+everywhere. A step is a module-level function of one part and of values shared with all parts.
 
-`MemoryGroup` is the same thing inside one process: what tests, benchmarks, and fits inside of one cell use.
+`MemoryGroup` is a group in one process, for tests, benchmarks and fits within a cell.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ PARTS = 64
 
 
 def part_rows_for(rows: int) -> int:
-    """Rows that a part has at least, of `rows` in all: a function of the data alone."""
+    """Least rows of a part of a group of `rows`: a function of the data alone."""
     return min(MOST_PART_ROWS, max(LEAST_PART_ROWS, rows // PARTS))
 
 
 @dataclass
 class Part:
-    """The rows that one worker holds. `arrays` are read-only, and may be mapped from a file."""
+    """The rows that one worker holds. `arrays` are read-only and may be memory-mapped."""
 
     index: int
     arrays: Arrays
     store: Callable[[str, Arrays], None]
-    """store(name, arrays): keep arrays in files of the artifact, for `Group.stored(name)` and for who reads it."""
+    """store(name, arrays): save arrays in files of the artifact, for `Group.stored(name)` and for later stages."""
     stored: Callable[[str, int], Arrays]
-    """stored(name, index): what part `index` of any group of this fit stored under `name` in an earlier call."""
+    """stored(name, index): arrays that part `index` of a group of this fit stored under `name` in an earlier call."""
     threads: int = 1
-    """Cores that a step may use; nothing that comes out may depend on it."""
+    """Cores that a step may use. Results must not depend on it."""
     memo: dict[str, Any] = field(default_factory=dict)
-    """Kept between steps while the worker lives. A cache: whatever is in it can be computed again."""
+    """Cache kept between steps while the worker lives. A step must be able to recompute its content."""
 
     @property
     def rows(self) -> int:
@@ -53,7 +53,7 @@ Step: TypeAlias = Callable[[Part, Mapping[str, Any]], Any]
 
 class Group(Protocol):
     threads: int
-    """Cores of one part's worker; what a fit does outside of steps may use them too."""
+    """Cores of a part's worker, and for the fit outside of steps."""
 
     @property
     def rows(self) -> Sequence[int]:
@@ -61,50 +61,50 @@ class Group(Protocol):
         ...
 
     @property
-    def made(self) -> Mapping[str, str]:
-        """What all shards say of how their columns were made (`Fit.made`)."""
+    def provenance(self) -> Mapping[str, str]:
+        """Provenance of the columns, equal for all shards (`Fit.provenance`)."""
         ...
 
     @property
     def shards(self) -> Sequence[str]:
-        """Ids of the pool's shards that the fit reads; none where it reads no pool."""
+        """Ids of the pool's shards that the fit reads; empty if it does not read a pool."""
         ...
 
     def each(self, step: Step, **shared: Any) -> Iterator[Any]:
-        """step(part, shared) for every part, on the worker that holds it -> what they return, in part order. `shared`
-        (arrays, numbers, strings) is sent to each worker once per call. Arrays are read-only on either side; nothing
-        runs before the first result is asked for."""
+        """Run step(part, shared) for every part, on the worker that holds it; yields the results in part order.
+        `shared` (arrays, numbers, strings) is sent to each worker once per call. Arrays are read-only on both sides.
+        Nothing runs before the first result is requested."""
         ...
 
     def partition(self, name: str, step: Step, cells: int, **shared: Any) -> Group:
-        """Rows regrouped: step(part, shared) -> (cell (m,) of 0 .. cells - 1, arrays of m rows); part c of the new
-        group holds cell c's rows, in order of their old part and place. A row may go to several cells or to none."""
+        """Regroup rows: step(part, shared) -> (cell (m,) in 0 .. cells - 1, arrays of m rows). Part c of the new group
+        has the rows of cell c, ordered by their old part and position. A row may go to several cells or to none."""
         ...
 
     def scatter(self, name: str, arrays: Arrays) -> Group:
-        """A new group over arrays that the fit itself holds, cut into parts of `part_rows_for` rows."""
+        """A new group over arrays of the fit itself, in parts of `part_rows_for` rows."""
         ...
 
     def stored(self, name: str) -> Group:
-        """The group whose part i holds what part i stored under `name`."""
+        """The group whose part i has the arrays that part i stored under `name`."""
         ...
 
     def save(self, state: Mapping[str, Any]) -> None:
-        """Checkpoint: arrays and JSON-able values by name; replaces the one before. Where several fits nest, each
-        saves everything that the whole fit needs to go on."""
+        """Checkpoint: arrays and JSON-able values by name; replaces the previous one. A nested fit saves all that the
+        whole fit needs to resume."""
         ...
 
     def restored(self) -> dict[str, Any] | None:
-        """The last checkpoint of an interrupted build of this very artifact, or None."""
+        """The last checkpoint of an interrupted build of the same artifact, or None."""
         ...
 
-    def tell(self, done: float, text: str) -> None:
-        """Progress: share done (0 .. 1, as well as one can say) and what is going on."""
+    def progress(self, done: float, text: str) -> None:
+        """Report the estimated share done (0 .. 1) and the current work."""
         ...
 
 
 def frozen(value: Any) -> Any:
-    """The same value with its arrays read-only, as they are where they came through another process."""
+    """The value with its arrays read-only, like those that come from another process."""
     if isinstance(value, np.ndarray):
         value = value.view()
         value.flags.writeable = False
@@ -118,12 +118,12 @@ def frozen(value: Any) -> Any:
 
 @dataclass
 class MemoryGroup:
-    """A group in this process. Nothing is written; a checkpoint lives as long as the object."""
+    """A group in this process. Nothing is written to files; a checkpoint lives as long as the object."""
 
     parts: Sequence[Arrays]
     threads: int = 1
     shards: Sequence[str] = ()
-    made: Mapping[str, str] = field(default_factory=dict)
+    provenance: Mapping[str, str] = field(default_factory=dict)
     _stored: dict[str, dict[int, Arrays]] = field(default_factory=dict)
     _held: dict[int, Part] = field(default_factory=dict)
     _state: dict[str, Any] | None = None
@@ -160,7 +160,7 @@ class MemoryGroup:
     def restored(self) -> dict[str, Any] | None:
         return self._state
 
-    def tell(self, done: float, text: str) -> None:
+    def progress(self, done: float, text: str) -> None:
         pass
 
     def _part(self, index: int) -> Part:
@@ -169,27 +169,27 @@ class MemoryGroup:
             def store(name: str, arrays: Arrays) -> None:
                 self._stored.setdefault(name, {})[index] = arrays
 
-            def stored(name: str, of: int) -> Arrays:
-                return self._stored[name][of]
+            def stored(name: str, index: int) -> Arrays:
+                return self._stored[name][index]
 
             self._held[index] = Part(index, frozen(dict(self.parts[index])), store, stored, self.threads)
         return self._held[index]
 
 
 def cut(arrays: Arrays) -> list[Arrays]:
-    """Arrays of n rows -> parts of near-equal size; at least one, which may be empty."""
+    """Split arrays of n rows into parts of near-equal size; at least one, which may be empty."""
     rows = len(next(iter(arrays.values())))
     count = max(1, rows // part_rows_for(rows))
     edges = [rows * i // count for i in range(count + 1)]
     return [{name: value[a:b] for name, value in arrays.items()} for a, b in pairwise(edges)]
 
 
-def joined(rows: Sequence[int], least: int) -> list[tuple[int, int]]:
-    """Stretches (first, stop) of consecutive pieces of so many rows, each of at least `least` rows but the last."""
-    stretches, first, held = [], 0, 0
+def shard_ranges(rows: Sequence[int], least: int) -> list[tuple[int, int]]:
+    """Ranges (first, stop) of consecutive shards with these rows, each of at least `least` rows except the last."""
+    ranges, first, held = [], 0, 0
     for number, count in enumerate(rows, 1):
         held += count
         if held >= least:
-            stretches.append((first, number))
+            ranges.append((first, number))
             first, held = number, 0
-    return [*stretches, (first, len(rows))] if first < len(rows) else stretches
+    return [*ranges, (first, len(rows))] if first < len(rows) else ranges

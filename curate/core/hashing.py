@@ -1,7 +1,7 @@
-"""Keys, ranks and fingerprints: the three hashes everything random or cached stands on.
+"""Keys, ranks and fingerprints: the hashes that random choices and caches are based on.
 
-Ranks come from hash(seed, key, salts), never from arrival order, so that a choice is the same for any engine, any
-number of workers and any order of shards.
+Ranks are hash(seed, key, salts) and never depend on arrival order, so that a choice is the same for any engine, number
+of workers and order of shards.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def make_key(namespace: str, source_id: str) -> str:
 
 
 def make_child_key(parent: str, kind: str, span: Mapping[str, Any]) -> str:
-    """128-bit key of a sample made out of another one: of which, what it is, and which part of it."""
+    """128-bit key of a sample derived from a parent: a hash of the parent's key, the kind of child, and its span."""
     text = "\0".join((parent, kind, canonical(span)))
     return hashlib.blake2b(text.encode(), digest_size=16, person=_person("\0child")).hexdigest()
 
 
 def canonical(value: Any) -> str:
-    """The one JSON text of a value: keys sorted, no spaces. ValueError for NaN and infinities."""
+    """The canonical JSON of a value: keys sorted, no spaces. ValueError for NaN and infinities."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
@@ -44,7 +44,7 @@ def digest(value: Any) -> str:
     return hashlib.blake2b(canonical(value).encode(), digest_size=16).hexdigest()
 
 
-def digest_bytes(chunks: Iterable[bytes]) -> str:
+def digest_bytes(chunks: Iterable[bytes | memoryview]) -> str:
     hasher = hashlib.blake2b(digest_size=16)
     for chunk in chunks:
         hasher.update(chunk)
@@ -52,7 +52,7 @@ def digest_bytes(chunks: Iterable[bytes]) -> str:
 
 
 def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """splitmix64's finaliser: a bijection of 64-bit words with full avalanche."""
+    """The finaliser of splitmix64: a bijection of 64-bit words with full avalanche."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
@@ -78,12 +78,12 @@ def hashed_words(namespace: str, source_ids: Iterable[str]) -> NDArray[np.uint64
 
 
 def ranks(seed: int, keys: Sequence[str] | NDArray[Any], *salts: int | NDArray[Any]) -> NDArray[np.uint64]:
-    """Uniform 64-bit rank of each key under a seed; salts (scalars or n) tell a key's items or copies apart"""
+    """Uniform 64-bit rank of each key under a seed; salts (scalars or (n,)) distinguish items or copies of a key."""
     return ranks_of_words(seed, key_words(keys), *salts)
 
 
 def ranks_of_words(seed: int, words: NDArray[np.uint64], *salts: int | NDArray[Any]) -> NDArray[np.uint64]:
-    """`ranks` of keys that are held as words (n, 2)."""
+    """`ranks` of keys given as words (n, 2)."""
     with np.errstate(over="ignore"):
         state = _mix(np.full(len(words), seed & 0xFFFFFFFFFFFFFFFF, dtype=np.uint64) + _GAMMA)
         for part in (words[:, 0], words[:, 1], *(np.asarray(salt).astype(np.uint64) for salt in salts)):
@@ -92,7 +92,7 @@ def ranks_of_words(seed: int, words: NDArray[np.uint64], *salts: int | NDArray[A
 
 
 def keys_of_words(words: NDArray[np.uint64]) -> list[str]:
-    """Words (n, 2) -> keys, as `key_words` read them."""
+    """Words (n, 2) -> keys, the inverse of `key_words`."""
     text = np.ascontiguousarray(words).astype(">u8").tobytes().hex()
     return [text[start : start + KEY_HEX] for start in range(0, len(text), KEY_HEX)]
 

@@ -1,4 +1,4 @@
-"""The ledger: what every stage found alive, rejected by reason, and passed on. It adds up, or the run fails."""
+"""The ledger: rows alive before each stage, rows rejected by reason, and rows alive after it. It must add up."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from typing import Any, Self
 from curate.core.errors import LedgerError
 
 SET_ASIDE = "shard_set_aside"
-"""Reason of the rows of a shard that failed for good; it is named in the run's record."""
+"""Reason of the rows of a shard that failed permanently; the run's record names the shard."""
 RESERVED = frozenset(
     ("absent", "duplicate_key", "killed", "no_data", "no_items", "not_selected", SET_ASIDE, "tombstone")
 )
-"""Reasons of the engine's own: what leaves with one of them is counted and shown in its own way, so no recipe may give
-one to a filter."""
+"""Reasons of the engine, which are counted and shown separately. Filters must not use them."""
 
 
 @dataclass
 class ItemEntry:
-    """Items (sentences) of one family: alive before, rejected one by one, lost because their row was, alive after."""
+    """Items (sentences) of a family: alive before, rejected themselves, lost with their row, alive after."""
 
     before: int = 0
     rejected: Counter[str] = field(default_factory=Counter)
@@ -41,12 +40,12 @@ class ItemEntry:
 
 @dataclass
 class Entry:
-    """One stage's line: rows alive before it, those that left the path there, by reason, and rows alive after it.
+    """Counts of one stage: rows alive before it, rows that left at it, by reason, and rows alive after it.
 
-    `unusable` are rows that can never have the stage's facts, `error` those that could not be computed this time. With
-    `keep_null` both go on: `kept` counts them. `copies` are rows after a selection's expansion (None: each row goes on
-    once), `items` those that they are copies of, where a row's items go on one by one. `children` are the samples made
-    out of the rows that go on. `of_items` is the ledger of the items of each family that filters judge."""
+    `unusable` rows can never have the stage's facts; `error` rows could not be computed this time. With `keep_null`
+    both pass, and `kept` counts them. `copies` are the rows after a selection repeats them (None: each passes once);
+    `items` are the distinct items among them, if items are selected one by one. `children` are the samples derived from
+    the rows that pass. `of_items` counts the items of each family that filters judge."""
 
     before: int = 0
     rejected: Counter[str] = field(default_factory=Counter)
@@ -79,7 +78,7 @@ class Entry:
 
     @property
     def lost(self) -> Counter[str]:
-        """Rows that left the path here, by reason, whatever the kind of the reason."""
+        """Rows that left here, by reason: rejected, unusable or in error."""
         return self.rejected + self.unusable + self.error
 
     def check(self, stage: str) -> Self:

@@ -1,4 +1,4 @@
-"""One shard's rows as a stage sees them: the pool's table, the facts of upstream stages, and who is still alive."""
+"""The rows of a shard as a stage reads them: the pool's table, facts of upstream stages, and which rows are alive."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from curate.core import facts
 from curate.core.errors import CorruptError
-from curate.core.masks import ABSENT, Fate, fate_of, without_items
-from curate.core.nouns import POOL_SCHEMA, Lines, Shard, read_lines, read_pool, read_selected, reading, selection_places
+from curate.core.nouns import facts
+from curate.core.nouns.manifest import read_lines, reading
+from curate.core.nouns.masks import ABSENT, Fate, fate_of, without_items
+from curate.core.nouns.pools import POOL_SCHEMA, Shard, read_pool
+from curate.core.nouns.selections import Lines, read_selected, selection_places
 from curate.core.store.storage import Storage, open_storage
 
 POOL_COLUMNS = tuple(name for name in POOL_SCHEMA.names if name != "reject")
@@ -21,8 +23,8 @@ POOL_COLUMNS = tuple(name for name in POOL_SCHEMA.names if name != "reject")
 
 @dataclass(frozen=True)
 class ColumnsRef:
-    """Where an upstream Map's facts lie (`path`), which tables of them count (`base`, their manifest; "" while they are
-    being made), and their names."""
+    """Facts of an upstream Map: their folder (`path`), the manifest of the tables to read (`base`; "" while they are
+    being built), and the names of the columns."""
 
     stage: str
     path: str
@@ -32,7 +34,7 @@ class ColumnsRef:
 
 @dataclass(frozen=True)
 class MaskRef:
-    """A point of the masks of a pass: `chain` is their folder, `base` a manifest ("" while they are being made)."""
+    """A point of the masks of a pass: `chain` is their folder, `base` a manifest ("" while they are being built)."""
 
     chain: str
     point: str
@@ -40,26 +42,26 @@ class MaskRef:
 
 
 @dataclass
-class Known:
-    """What is known of some shards without their manifests. A task carries it for its own shards, so that no worker
-    reads a list that grows with the pool; `curate plan` also keeps here what no file has."""
+class KnownShards:
+    """Tables and masks of some shards, so that manifests need not be read. A task carries this for its own shards, so
+    that workers never read a list that grows with the pool. `curate plan` also keeps unsaved results here."""
 
     numbers: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Folder of facts -> shard -> number of its table (0: it has none, and no row that needs one)."""
+    """Folder of facts -> shard -> number of its table (0: no table, because no row needs one)."""
     files: dict[str, dict[str, str]] = field(default_factory=dict)
     """Folder of masks -> shard -> its file."""
     lines: dict[str, dict[str, Lines]] = field(default_factory=dict)
-    """Base of a selection -> shard -> where its lines are."""
+    """Base of a selection -> shard -> location of its lines."""
     fates: dict[tuple[str, str, str], Fate] = field(default_factory=dict)
-    """(folder of masks, point, shard) -> what became of the shard's rows. In a plan."""
+    """(folder of masks, point, shard) -> fate of the shard's rows. Only in a plan."""
     tables: dict[tuple[str, str], pa.Table] = field(default_factory=dict)
-    """(folder of facts, shard) -> its table with the answers that a run would copy into it. In a plan."""
+    """(folder of facts, shard) -> its table with the answers that a run would copy into it. Only in a plan."""
     pool_columns: tuple[str, ...] = ()
-    """What a task will read of its shards' tables of the pool: each is then read once."""
+    """All columns that a task reads of a shard's pool table, so that it reads the table once."""
     pools: dict[str, pa.Table] = field(default_factory=dict)
     """Shard -> those columns."""
     plan: bool = False
-    """Nothing is stored: a shard without a table needs none yet."""
+    """Nothing is stored, so a shard may lack a table."""
 
 
 @dataclass(frozen=True)
@@ -69,43 +71,42 @@ class Rows:
     storage: Storage
     columns: tuple[ColumnsRef, ...] = ()
     masks: tuple[MaskRef, ...] = ()
-    """Points that must all let a row through. Without any, all rows that the pool itself has not rejected are alive."""
+    """A row must be alive at all these points. If empty, rows that the pool has not rejected are alive."""
     selection: str | None = None
-    """Base of a committed selection: only rows that it keeps are alive."""
+    """Base of a committed selection: only selected rows are alive."""
     selected_by: str = ""
     """The stage that made it."""
     selected_items: str = ""
-    """Family of the items that it chose among; "" where it chose rows."""
+    """Family of the items that were selected; "" if rows were selected."""
     source: str = ""
     """The stage that made the pool."""
     families: tuple[tuple[str, str], ...] = ()
-    """Per-item column -> the family that its items are of."""
+    """Per-item column -> family of its items."""
     order: Mapping[str, int] = field(default_factory=dict, hash=False, compare=False)
-    """Stage -> place in the DAG."""
+    """Stage -> index in the DAG."""
     parents: Rows | None = None
-    """For a derived pool: the parents' rows. A child whose parent is not alive is absent."""
-    known: Known = field(default_factory=Known, hash=False, compare=False)
-    """Looked into before manifests."""
+    """For a derived pool: the parents' rows. Children of rejected parents are absent."""
+    known: KnownShards = field(default_factory=KnownShards, hash=False, compare=False)
+    """Consulted before manifests."""
 
-    def knowing(self, known: Known) -> Rows:
-        """The same rows, of shards that `known` has."""
-        return replace(self, known=known, parents=None if self.parents is None else self.parents.knowing(known))
+    def with_known(self, known: KnownShards) -> Rows:
+        """The same rows, for the shards in `known`."""
+        return replace(self, known=known, parents=None if self.parents is None else self.parents.with_known(known))
 
     def table(self, shard: Shard, names: tuple[str, ...]) -> pa.Table:
-        """All rows of the shard, alive or not: `key` and the named columns; null where a stage has no row."""
-        wanted = tuple(dict.fromkeys(("key", *names)))
-        own = [name for name in wanted if name in POOL_COLUMNS and not self._maker(name)]
-        table = self._pool(shard, own)
+        """All rows of the shard, alive or not: `key` and the named columns; null if a stage has no row."""
+        columns = tuple(dict.fromkeys(("key", *names)))
+        table = self._pool(shard, [name for name in columns if name in POOL_COLUMNS and not self._maker(name)])
         for ref in self.columns:
-            theirs = [name for name in ref.names if name in wanted]
-            if theirs:
-                found = self.facts(ref, shard, theirs)
-                for name in theirs:
+            written = [name for name in ref.names if name in columns]
+            if written:
+                found = self.facts(ref, shard, written)
+                for name in written:
                     table = table.append_column(found.schema.field(name), found.column(name))
-        return table.select(list(wanted))
+        return table.select(list(columns))
 
     def _pool(self, shard: Shard, names: list[str]) -> pa.Table:
-        """Columns of the shard's table of the pool."""
+        """Columns of the shard's pool table."""
         known = self.known
         if known.pool_columns and shard.id not in known.pools:
             every = list(dict.fromkeys((*known.pool_columns, *names)))
@@ -116,18 +117,18 @@ class Rows:
         return held.select(names)
 
     def facts(self, ref: ColumnsRef, shard: Shard, names: list[str]) -> pa.Table:
-        """Columns of one upstream stage, a row for each of the shard. CorruptError where its table cannot be read."""
+        """Columns of one upstream stage, for all rows of the shard. CorruptError if its table cannot be read."""
         table = self._table_of(ref, shard, [facts.ROW, *names])
         if table is not None:
             return facts.expanded(table, shard.rows, names)
-        if self.known.plan:  # no row needs them, or a run would have made a table
+        if self.known.plan:  # no row needs them; otherwise a run would have built a table
             return pa.table({name: pa.nulls(shard.rows) for name in names})
         raise CorruptError(
-            f"{self.storage.url_of(ref.path)}: no facts of {ref.stage!r} for shard {shard.id}; run the recipe again"
+            f"{self.storage.url_of(ref.path)}: no facts of {ref.stage!r} for shard {shard.id}; rerun the recipe"
         )
 
     def _table_of(self, ref: ColumnsRef, shard: Shard, names: list[str]) -> pa.Table | None:
-        """Columns of an upstream stage's table of facts; None where the shard has none."""
+        """Columns of an upstream stage's table of facts; None if the shard has no table."""
         if (ref.path, shard.id) in self.known.tables:
             return self.known.tables[ref.path, shard.id].select(names)
         held = self.known.numbers.get(ref.path)
@@ -135,7 +136,7 @@ class Rows:
         return facts.read(self.storage, ref.path, shard.id, number, names) if number else None
 
     def marks(self, ref: ColumnsRef, shard: Shard) -> NDArray[np.bool_]:
-        """Rows (n,) whose facts are an error's null, or computed from one."""
+        """Rows (n,) whose facts are the null of an error, or computed from one."""
         marked = np.zeros(shard.rows, dtype=bool)
         table = self._table_of(ref, shard, [facts.ROW, facts.STATUS_COLUMN, facts.MARKED])
         if table is not None:
@@ -143,28 +144,28 @@ class Rows:
         return marked
 
     def fate(self, shard: Shard) -> Fate:
-        """What became of every row on the way here."""
+        """The fate of every row."""
         found = Fate.all_alive(shard.rows)
         if not self.masks and self.selection is None:
             self._pool_fate(shard, found)
         for ref in self.masks:
-            found = found.also(self._mask(ref, shard))
+            found = found.intersect(self._mask(ref, shard))
         if self.selection is not None:
-            found = found.also(self._selected(shard))
+            found = found.intersect(self._selected(shard))
         return found
 
     def alive(self, shard: Shard) -> NDArray[np.bool_]:
         return self.fate(shard).alive
 
     def lines(self, shard: Shard, columns: list[str] | None = None) -> pa.Table:
-        """Lines of the selection about one shard."""
+        """The shard's lines of the selection."""
         base = self.selection or ""
         held = self.known.lines.get(base)
         place = (selection_places(self.storage.url, base) if held is None else held).get(shard.id)
         return read_selected(self.storage, base, place, columns)
 
     def _selected(self, shard: Shard) -> Fate:
-        """What a selection has left of the shard's rows, and of their items."""
+        """The fate of rows and items in the selection."""
         lines = self.lines(shard, ["row", "item", "copies", "reject"])
         rows, copies = lines.column("row").to_numpy(), lines.column("copies").to_numpy()
         chosen = np.zeros(shard.rows, dtype=bool)
@@ -188,8 +189,8 @@ class Rows:
         stage = self.order.get(self.source, 0)
         fate.leave(left, stage, rejects[left])
         if self.parents is not None and shard.parent:
-            there = self.parents.alive(shard.parent_shard())[table.column("parent_row").to_numpy()]
-            gone = np.flatnonzero(fate.alive & ~there)
+            parent_alive = self.parents.alive(shard.parent_shard())[table.column("parent_row").to_numpy()]
+            gone = np.flatnonzero(fate.alive & ~parent_alive)
             fate.leave(gone, stage, [ABSENT] * len(gone))
 
     def _mask(self, ref: MaskRef, shard: Shard) -> Fate:
@@ -200,18 +201,18 @@ class Rows:
         if file is None:
             raise CorruptError(
                 f"{self.storage.url_of(ref.chain)}: this mask is corrupt or missing (no shard {shard.id}); remove the "
-                f"folder {ref.chain} and run the recipe again"
+                f"folder {ref.chain} and rerun the recipe"
             )
         return read_fates(self.storage, file, (ref.point,), self.order)[ref.point]
 
     def live_table(self, shard: Shard, names: tuple[str, ...]) -> pa.Table:
-        """Alive rows only, rejected items null; the schema's metadata says of which `shard` they are."""
+        """Live rows only, with rejected items null. The schema's metadata has the id of the `shard`."""
         fate = self.fate(shard)
         table = self.without_items(self.table(shard, names), fate).filter(pa.array(fate.alive))
         return table.replace_schema_metadata({**(table.schema.metadata or {}), b"shard": shard.id.encode()})
 
     def without_items(self, table: pa.Table, fate: Fate) -> pa.Table:
-        """Rejected items as nulls, in all columns of their families."""
+        """The table with rejected items set to null in all columns of their families."""
         for column, family in self.families:
             if family in fate.items and column in table.column_names:
                 place = table.schema.get_field_index(column)
@@ -226,14 +227,14 @@ class Rows:
 
 @lru_cache(maxsize=64)
 def numbers(url: str, base: str) -> dict[str, int]:
-    """Shard -> number of the table that a facts manifest names."""
+    """Shard -> number of its table in a manifest of facts."""
     table = read_lines(open_storage(url), base, ["id", "number"])
     return dict(zip(table.column("id").to_pylist(), table.column("number").to_pylist(), strict=True))
 
 
 @lru_cache(maxsize=64)
 def mask_files(url: str, base: str) -> dict[str, str]:
-    """Shard -> its file of a mask."""
+    """Shard -> its mask file."""
     table = read_lines(open_storage(url), base, ["id", "file"])
     return dict(zip(table.column("id").to_pylist(), table.column("file").to_pylist(), strict=True))
 
@@ -241,8 +242,8 @@ def mask_files(url: str, base: str) -> dict[str, str]:
 def read_fates(
     storage: Storage, file: str, points: Sequence[str], order: Mapping[str, int], row: int | None = None
 ) -> dict[str, Fate]:
-    """Point -> what became of a shard's rows, or of one `row`, out of its file of a mask."""
-    remedy = f"remove the folder {file.rpartition('/')[0]} and run the recipe again"
+    """Point -> fate of a shard's rows, or of one `row`, from its mask file."""
+    remedy = f"remove the folder {file.rpartition('/')[0]} and rerun the recipe"
     with reading(storage, file, "mask", remedy):
         table = storage.read_table(file)
         table = table if row is None else table.slice(row, 1)

@@ -1,7 +1,7 @@
-"""Vectors as columns: halves of unit length in FixedSizeBinary, and the norm beside them as float32.
+"""Vector columns: half-precision unit vectors in FixedSizeBinary, with their norms in a float32 column.
 
-A list of halves is read 20-30 times slower than fixed-size binary, and parquet has no half-precision tensors. The norm
-(column `<name>_norm`) gives raw vectors back: raw = unit * norm, to the 2**-11 relative precision of a half.
+Fixed-size binary is read 20-30 times faster than a list of halves, and Parquet has no half-precision tensors. The norm
+(column `<name>_norm`) restores raw vectors: raw = unit * norm, to the relative precision 2**-11 of a half.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from curate.core.errors import CurateError, InputError
 
 _HALF = np.dtype("<f2")
 IDENTITY = ("encoder", "weights", "preprocessing")
-"""Field metadata of a column of `image.embed` that must be equal for vectors to be comparable."""
+"""Field metadata that must be equal for vectors to be comparable."""
 
 
 def vector_type(dim: int) -> pa.DataType:
@@ -27,15 +27,15 @@ def vector_type(dim: int) -> pa.DataType:
 def vector_dim(column: pa.DataType) -> int:
     """Dimension of a vector column. Raises TypeError for any other type."""
     if not pa.types.is_fixed_size_binary(column) or column.byte_width % _HALF.itemsize:
-        raise TypeError(f"{column} is no vector column; expected fixed_size_binary of 2 bytes per dimension")
+        raise TypeError(f"expected fixed_size_binary of 2 bytes per dimension, not {column}")
     return int(column.byte_width) // _HALF.itemsize
 
 
 def to_binary(vectors: NDArray[np.floating]) -> tuple[pa.Array, NDArray[np.float32]]:
     """vectors (n, d) of any float type -> (column of n unit vectors, norms (n,)).
 
-    A row without a direction (zero, NaN, infinite) keeps its zeros or becomes NaN; `has_direction(norms)` is False for
-    it, and the stage that made it rejects it.
+    A row without a direction (zero, NaN, infinite) keeps its zeros or becomes NaN. `has_direction(norms)` is then
+    False, and the stage that computed the row rejects it.
     """
     norms = np.sqrt(np.einsum("nd,nd->n", vectors, vectors, dtype=np.float64))
     with np.errstate(invalid="ignore"):
@@ -52,7 +52,7 @@ def has_direction(norms: NDArray[np.floating]) -> NDArray[np.bool_]:
 
 
 def halves_of(column: pa.Array | pa.ChunkedArray) -> NDArray[np.float16]:
-    """A vector column -> its halves (n, d). Null rows hold whatever lies there. Raises TypeError for any other type."""
+    """A vector column -> its halves (n, d). Null rows have undefined content. Raises TypeError for any other type."""
     dim = vector_dim(column.type)
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
     parts = [np.empty((0, dim), dtype=_HALF)]
@@ -85,25 +85,25 @@ def from_binary(
 
 
 def identity_of(op: str, field: pa.Field) -> dict[str, str]:
-    """What made a column of vectors, as far as it says; `dim` always. Raises InputError for other columns."""
+    """Provenance of a vector column as recorded in its metadata, and `dim`. Raises InputError for other columns."""
     try:
         dim = vector_dim(field.type)
     except TypeError as error:
-        raise no_vectors(op, field.name, error) from error
+        raise vector_error(op, field.name, error) from error
     metadata = field.metadata or {}
     known = {name: metadata[name.encode()].decode() for name in IDENTITY if name.encode() in metadata}
     return {**known, "dim": str(dim)}
 
 
 def same_encoder(op: str, field: pa.Field, other: Mapping[str, str], whose: str, remedy: str) -> None:
-    """Raises CurateError where a column and `other`, `whose` vectors it is held against, name different encoders."""
+    """Raises CurateError if a column has another encoder than `other`, the vectors of `whose` it is compared with."""
     mine = identity_of(op, field)
     for name in (*IDENTITY, "dim"):
         if name in mine and name in other and mine[name] != other[name]:
-            said = "{} dimensions" if name == "dim" else f"{name} {{}}"
-            a, b = said.format(mine[name]), said.format(other[name])
+            form = "{} dimensions" if name == "dim" else f"{name} {{}}"
+            a, b = form.format(mine[name]), form.format(other[name])
             raise CurateError(f"{op}.embedding: {field.name!r} has {a}, but its `{whose}` has {b}; {remedy}")
 
 
-def no_vectors(op: str, embedding: str, error: TypeError) -> InputError:
-    return InputError(f"{op}.embedding: column {embedding!r}: {error}; name a column of `image.embed`")
+def vector_error(op: str, embedding: str, error: TypeError) -> InputError:
+    return InputError(f"{op}.embedding: column {embedding!r}: {error}; give a column of `image.embed`")

@@ -1,4 +1,4 @@
-"""What a report may look at: every noun upstream of it, read-only, a shard at a time."""
+"""Read access of a report to every noun upstream, a shard at a time."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from curate.core.contracts import Artifact
-from curate.core.nouns import Manifest
+from curate.core.contracts.stage import Artifact
+from curate.core.nouns.manifest import Manifest
 
 
 class View(Protocol):
@@ -16,25 +16,25 @@ class View(Protocol):
     """Stage name -> its committed manifest (op, parameters, ledger, seconds, built_rows, bytes), in DAG order."""
 
     pinned: dict[str, Manifest]
-    """`pin:NAME` -> manifest of an artifact that ports upstream take from the workspace; no stage here has made it."""
+    """`pin:NAME` -> manifest of a pinned artifact that a port upstream reads; no stage of the recipe has built it."""
 
     def columns(self) -> tuple[str, ...]:
-        """Names of all columns that can be asked for: the pool's, the upstream Maps', and what else `tables` has."""
+        """Names of all columns of `tables`: the pool's, those of upstream Maps, and the further ones listed there."""
         ...
 
     def tables(self, names: Sequence[str], shards: int = 0) -> Iterator[pa.Table]:
-        """A table per shard, all rows: the named columns that exist, and `key`. Also to be had: `rejected_by` (name of
-        the stage that the row left at, or null) and `reject_reason`; `copies` (int32, 0 where not selected); by item
-        `item_copies` and `item_expected` (lists of float32: copies, and how many the selection expected by chance).
-        `shards`: at most so many of them, chosen by hash, the same ones in every call; 0: all."""
+        """A table per shard with all rows: `key` and the named columns that exist. Further columns: `rejected_by` (name
+        of the stage at which the row left, or null) and `reject_reason`; `copies` (int32, 0 if not selected); by item
+        `item_copies` and `item_expected` (lists of float32: copies, and their expected number if chosen at random).
+        `shards`: the number of shards to read, chosen by hash, the same in every call; 0: all."""
         ...
 
     def size(self) -> tuple[int, int]:
-        """Shards of the pool, and their rows: how many tables there are in all."""
+        """Number of shards of the pool, and of their rows."""
         ...
 
     def rows_of(self, keys: Sequence[str], names: Sequence[str]) -> Iterator[pa.Table]:
-        """The rows of these keys, as `tables` has them, a table per shard that holds any. Meant for hundreds."""
+        """Rows by key, with the columns of `tables`, a table per shard that has any. Meant for hundreds."""
         ...
 
     def artifact(self, stage: str) -> Artifact:
@@ -42,13 +42,13 @@ class View(Protocol):
         ...
 
     def quotas(self) -> pa.Table | None:
-        """`count` (rows there were) and `quota` (copies asked for) of every unit of the selection upstream, if any."""
+        """`count` (rows available) and `quota` (copies requested) of each unit of the selection upstream, if any."""
         ...
 
     def images(self, keys: Sequence[str]) -> dict[str, bytes]:
-        """Encoded images by key; those that have no bytes are left out. Meant for hundreds, not for millions."""
+        """Encoded images by key, without those that have no bytes. Meant for hundreds, not for millions."""
         ...
 
     def dataset(self) -> dict[str, Any] | None:
-        """The dataset's path, fingerprint, samples, tars and bytes, when a Pack is upstream."""
+        """Path, fingerprint, samples, tars and bytes of the dataset, if a Pack is upstream."""
         ...

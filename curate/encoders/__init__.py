@@ -1,6 +1,10 @@
-"""Pictures and texts -> vectors: `load("timm:…")`, `identity` and `problems` without loading. See `base` and `spec`."""
+"""Encoders turn images and texts into vectors: `load("timm:…")`; `identity` and `problems` without loading a model.
 
-from curate.encoders.base import PRECISIONS, Encoder, Features, identity, load, problems, text_problems
+`base` is their contract, `spec` says how they are named, and `families` finds the module of each kind.
+"""
+
+from curate.encoders.base import Encoder, Features
+from curate.encoders.families import PRECISIONS, identity, load, problems, text_problems
 from curate.encoders.spec import Spec, parse_spec
 
 __all__ = ["PRECISIONS", "Encoder", "Features", "Spec", "identity", "load", "parse_spec", "problems", "text_problems"]

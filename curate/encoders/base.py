@@ -1,12 +1,7 @@
-"""One small contract for everything that turns pictures (and texts) into vectors.
-
-`load(spec)` gives an Encoder ready to work. `identity(spec)` and `problems(spec)` say what it is and what is missing
-without loading it: they run on the driver, and need torch only where a name on the hub has to be resolved.
-"""
+"""The contract of encoders: models that turn images, and some of them texts, into vectors."""
 
 from __future__ import annotations
 
-import importlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,33 +9,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from curate.core.errors import CurateError, InputError, RecipeError
-from curate.encoders import identities
-from curate.encoders.spec import Spec, parse_spec
+from curate.core.errors import CurateError
+from curate.encoders.spec import Spec
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-PRECISIONS = ("float32", "bfloat16", "float16")
-_MODULES = {
-    "descriptor": "curate.encoders.descriptor",
-    "timm": "curate.encoders.timm_models",
-    "open_clip": "curate.encoders.open_clip_models",
-    "hf": "curate.encoders.hf_models",
-    **dict.fromkeys(identities.DISTILLED, "distill.export.encoder"),
-}
-_LONGEST_ASPECT = 32
+_MAX_ASPECT = 32
 
 
 @dataclass(frozen=True)
 class Features:
     summary: NDArray[np.float32]
-    """(B, D): one vector a picture, as the model gives it, not normalised."""
+    """(B, D): one vector per image, as the model gives it, not normalised."""
     patches: NDArray[np.float32] | list[NDArray[np.float32]] | None = None
     """(B, h, w, P): the last grid of patch tokens or feature map; B grids (h, w, P) from an encoder that takes `mixed`
-    shapes; None where there is none or nobody asked."""
+    shapes; None if the model has none, or if they were not requested."""
     registers: NDArray[np.float32] | None = None
-    """(B, R, D): register tokens, where the model has them and patches were asked for."""
+    """(B, R, D): register tokens, if the model has them and patches were requested."""
 
 
 class Encoder(ABC):
@@ -50,11 +36,11 @@ class Encoder(ABC):
     dim: int
     patch_dim: int | None = None
     context: int = 0
-    """Tokens of a text that are read, the rest is cut; 0 where there is no text tower."""
+    """Maximum number of tokens of a text, longer ones are truncated; 0 without a text tower."""
     registers: int = 0
-    """Register tokens of a picture, as wide as `dim`."""
+    """Register tokens per image, as wide as `dim`."""
     mixed: bool = False
-    """`prepare` keeps each picture's aspect, and `encode` takes pictures of different shapes together."""
+    """`prepare` keeps the aspect ratio of each image, and `encode` takes images of different shapes in one batch."""
     device: str = "cpu"
     precision: str = "float32"
 
@@ -69,62 +55,27 @@ class Encoder(ABC):
     @property
     @abstractmethod
     def preprocessing(self) -> dict[str, Any]:
-        """What happens to a picture, in figures (size, crop, mean, std): JSON-able, for people and metadata."""
+        """Figures of the preprocessing (size, crop, mean, std), JSON-able, for people and metadata."""
 
     @abstractmethod
     def prepare(self, image: Image) -> NDArray[Any]:
-        """An RGB picture -> the array that `encode` takes; deterministic, aspect handled as the model was trained."""
+        """An RGB image -> the array that `encode` takes; deterministic, with the aspect handled as in training."""
 
     @abstractmethod
     def encode(self, batch: list[NDArray[Any]], *, patches: bool = True) -> Features:
-        """Prepared pictures, of one shape unless `mixed`, -> features. `patches=False` leaves patches on the device."""
+        """Prepared images, of one shape unless `mixed`, -> features. `patches=False` leaves patches on the device."""
 
     def encode_text(self, texts: list[str]) -> NDArray[np.float32]:
-        """Texts -> (B, D), comparable by cosine with `summary`. Raises CurateError where there is no text tower."""
-        raise CurateError(identities.no_texts(self.spec))
+        """Texts -> (B, D), comparable by cosine with `summary`. Raises CurateError without a text tower."""
+        raise CurateError(no_texts(self.spec))
 
 
-def load(spec: str, *, device: str = "auto", precision: str = "auto") -> Encoder:
-    """device: auto, cpu, cuda, cuda:1 …; precision: auto is bfloat16 (autocast) on a GPU and float32 elsewhere.
-
-    Raises CurateError in one line for an unknown model, missing weights or a checkpoint that does not fit.
-    """
-    parsed = parse_spec(spec)
-    for problem in identities.problems(parsed):
-        raise InputError(problem)
-    device = place(parsed, device)
-    known = identities.identity(parsed, resolve_precision(parsed, precision, device))
-    return importlib.import_module(_MODULES[parsed.kind]).load(parsed, known, device)
-
-
-def identity(spec: str, *, precision: str = "float32") -> dict[str, Any]:
-    """What `load(spec, precision=precision).identity()` will say, without loading a model.
-
-    Raises InputError when a local checkpoint is missing. Weights that the hub cannot be asked about are named by model
-    and revision only; `problems` reports them.
-    """
-    parsed = parse_spec(spec)
-    return identities.identity(parsed, resolve_precision(parsed, precision, place(parsed, "auto")))
-
-
-def problems(spec: str) -> list[str]:
-    """What would keep `load` from working, a line each: missing files, unreachable hub names, unknown models."""
-    try:
-        return identities.problems(parse_spec(spec))
-    except CurateError as error:
-        return [str(error)]
-
-
-def text_problems(spec: str) -> list[str]:
-    """Why there can be no vectors of texts, as far as that can be told without loading a model."""
-    return identities.text_problems(parse_spec(spec))
-
-
-def place(spec: Spec, device: str) -> str:
-    """The device that is meant, before torch is asked what there is. Decoding takes as long as `tiny` on a CPU does."""
-    if spec.kind == "descriptor" or (spec.kind == "tiny" and device == "auto"):
-        return "cpu"
-    return device
+def no_texts(spec: str) -> str:
+    """The message about an encoder without a text tower."""
+    return (
+        f"encoder: {spec!r} has no text tower; use an image-text model: 'tiny', 'open_clip:…', or a CLIP or SigLIP of"
+        " 'hf:…'"
+    )
 
 
 def resolve_device(device: str) -> str:
@@ -133,24 +84,14 @@ def resolve_device(device: str) -> str:
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if device.startswith("cuda") and not torch.cuda.is_available():
-        raise CurateError(f"encoder: device {device!r} asked for, but torch sees no GPU here; use 'auto' or 'cpu'")
+        raise CurateError(f"encoder: device is {device!r}, but torch sees no GPU here; use 'auto' or 'cpu'")
     return device
 
 
-def resolve_precision(spec: Spec, precision: str, device: str) -> str:
-    if precision not in (*PRECISIONS, "auto"):
-        raise RecipeError(f"encoder: precision {precision!r} is not one of auto, {', '.join(PRECISIONS)}")
-    if spec.kind == "descriptor":
-        return "float32"
-    if precision == "auto":
-        return "bfloat16" if resolve_device(device).startswith("cuda") else "float32"
-    return precision
-
-
 def within_aspect(image: Image) -> Image:
-    """The middle of a picture longer than 32 : 1. Resizing the short side of a 1 x 50,000 strip takes gigabytes."""
+    """The centre of an image longer than 32 : 1. Resizing the short side of a 1 x 50,000 strip takes gigabytes."""
     width, height = image.size
-    longest = _LONGEST_ASPECT * min(width, height)
+    longest = _MAX_ASPECT * min(width, height)
     if max(width, height) <= longest:
         return image
     left, top = max(0, (width - longest) // 2), max(0, (height - longest) // 2)

@@ -1,9 +1,9 @@
-"""`descriptor`: 512 HOG values and 216 colours, no weights, no torch. The offline default, and no more than its name.
+"""`descriptor`, the offline default: 512 HOG values and 216 colours, without weights and without torch.
 
-It tells near-duplicates and clip-arts of one drawing style apart, not meanings. The picture is fitted into a white
-square of 64 pixels; HOG (8 x 8 cells, 8 signed directions) loses its mean, which all pictures share; the 6 x 6 x 6
-colour shares are raised to 1/4 so that a big background does not drown the rest. Either half has length 1, so that
-the cosine weighs form and colour alike. `python -m bench.image.embed judge FOLDER` prints how well.
+It recognises near-duplicates and drawing styles, not meanings. The image is fitted into a white square of 64 pixels.
+The mean of the HOG values (8 x 8 cells, 8 signed directions) is subtracted, because all images share it. The 6 x 6 x 6
+colour fractions are raised to 1/4, so that a large background does not dominate. Both halves have length 1, so that the
+cosine weighs form and colour equally. `python -m bench.image.embed judge FOLDER` measures the quality.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Descriptor(Encoder):
         return dict(PREPROCESSING)
 
     def prepare(self, image: Image) -> NDArray[np.uint8]:
-        """(64, 64, 3): the whole picture, aspect kept, in the middle of a white square."""
+        """(64, 64, 3): the whole image with its aspect ratio, centred in a white square."""
         from PIL import Image as pillow
 
         image = within_aspect(image)
@@ -57,8 +57,8 @@ class Descriptor(Encoder):
 
 
 def describe(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """pixels (B, 64, 64, 3) -> (B, 728): form and colour, either of length 1 (form of a blank picture: 0)."""
-    cells = normalise_cells(oriented_cells(pixels.astype(np.float32) / 255, CELLS, DIRECTIONS))
+    """pixels (B, 64, 64, 3) -> (B, 728): form and colour, each of length 1 (form of a blank image: 0)."""
+    cells = normalise_cells(oriented_cells(pixels.astype(np.float32) / np.float32(255), CELLS, DIRECTIONS))
     form = cells.reshape(len(pixels), -1)
     colour = colour_histogram(pixels, LEVELS) ** np.float32(0.25)
     return np.concatenate([unit(form - form.mean(axis=1, keepdims=True)), unit(colour)], axis=1)

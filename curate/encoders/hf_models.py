@@ -1,7 +1,7 @@
-"""transformers' models: `hf:NAME` or `hf:FOLDER` (CLIP, SigLIP, DINOv2, DINOv3, ViT …), with their own processor.
+"""Models of transformers: `hf:NAME` or `hf:FOLDER` (CLIP, SigLIP, DINOv2, DINOv3, ViT …), with their processors.
 
-The summary is the projected image embedding of an image-text model, else the class token where there is one, else the
-pooled feature map. Options after `?`: `revision` pins a name on the hub, `random=SEED` leaves the weights random.
+The summary is the projected image embedding of an image-text model, else the class token if there is one, else the
+pooled feature map. Options after `?`: `revision` pins a name on the hub, `random=SEED` gives random weights.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from transformers.utils import logging
 from curate.core.errors import RecipeError
 from curate.encoders.base import within_aspect
 from curate.encoders.spec import Spec
-from curate.encoders.torch_encoder import Seen, TorchEncoder, grid_of, one_line, seeded, text_features
+from curate.encoders.torch_encoder import DeviceFeatures, TorchEncoder, grid_of, one_line, seeded, text_features
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -32,7 +32,7 @@ def load(spec: Spec, identity: dict[str, Any], device: str) -> HfEncoder:
         config = AutoConfig.from_pretrained(source, revision=revision)
         if config.model_type == "siglip2":
             raise RecipeError(
-                f"encoder: {spec.public!r} is a NaFlex model, whose pictures have no fixed grid; use a checkpoint of"
+                f"encoder: {spec.public!r} is a NaFlex model, whose images have no fixed grid; use a checkpoint of"
                 " fixed resolution ('hf:google/siglip2-base-patch16-224'), or 'timm:naflexvit_so400m_patch16_siglip'"
             )
         processor = AutoImageProcessor.from_pretrained(source, revision=revision)
@@ -45,18 +45,21 @@ def load(spec: Spec, identity: dict[str, Any], device: str) -> HfEncoder:
 
 
 def _checked(loaded: tuple[torch.nn.Module, dict[str, Any]]) -> torch.nn.Module:
-    """transformers fills what a checkpoint lacks with random weights and a warning. Poolers apart (unused), refuse."""
+    """Raises ValueError if the checkpoint lacks weights: transformers only warns and initialises them randomly.
+
+    A missing pooler is ignored, since it is not used.
+    """
     model, info = loaded
     missing = sorted(key for key in info["missing_keys"] if "pooler" not in key)
     if missing:
-        raise ValueError(f"the checkpoint lacks {len(missing)} weights of its own model, first {missing[0]!r}")
+        raise ValueError(f"the checkpoint lacks {len(missing)} weights of the model, first {missing[0]!r}")
     return model
 
 
 class HfEncoder(TorchEncoder):
-    def __init__(
-        self, spec: Spec, identity: dict[str, Any], model: torch.nn.Module, processor: Any, device: str
-    ) -> None:
+    model: Any  # its methods differ by kind
+
+    def __init__(self, spec: Spec, identity: dict[str, Any], model: Any, processor: Any, device: str) -> None:
         self._source, self._revision = spec.path or spec.name, spec.options.get("revision", "main")
         self._processor = processor
         self._tokenizer: Any = None
@@ -68,26 +71,27 @@ class HfEncoder(TorchEncoder):
 
     def prepare(self, image: Image) -> NDArray[np.uint8]:
         out = self._processor(within_aspect(image), do_rescale=False, do_normalize=False, return_tensors="pt")
-        return out["pixel_values"][0].numpy()
+        pixels: NDArray[np.uint8] = out["pixel_values"][0].numpy()
+        return pixels
 
-    def forward(self, pixels_BCHW: torch.Tensor, patches: bool) -> Seen:
+    def forward(self, pixels_BCHW: torch.Tensor, patches: bool) -> DeviceFeatures:
         height, width = pixels_BCHW.shape[2:]
         out = self.model.get_image_features(pixels_BCHW) if self._joint else self.model(pixels_BCHW)
         hidden = out.last_hidden_state
         if hidden.ndim == 4:
-            return Seen(out.pooler_output.flatten(1), hidden.permute(0, 2, 3, 1))
+            return DeviceFeatures(out.pooler_output.flatten(1), hidden.permute(0, 2, 3, 1))
         prefix = self._prefix_tokens(hidden.shape[1], height, width)
         if prefix is None:
-            return Seen(out.pooler_output)
+            return DeviceFeatures(out.pooler_output)
         summary = out.pooler_output if self._pooled or prefix == 0 else hidden[:, 0]
         if not patches:
-            return Seen(summary)
+            return DeviceFeatures(summary)
         count = getattr(self.model.config, "num_register_tokens", 0)
         registers = hidden[:, prefix - count : prefix] if count else None
-        return Seen(summary, grid_of(hidden[:, prefix:], height, width), registers)
+        return DeviceFeatures(summary, grid_of(hidden[:, prefix:], height, width), registers)
 
     def _prefix_tokens(self, tokens: int, height: int, width: int) -> int | None:
-        """Class and register tokens, from the count that is left when the patches are taken away."""
+        """Number of class and register tokens: all tokens but the patches."""
         config = getattr(self.model.config, "vision_config", self.model.config)
         side = getattr(config, "patch_size", None)
         if side is None:
@@ -103,10 +107,11 @@ class HfEncoder(TorchEncoder):
         return text_features(self, texts, self._text)
 
     def _text(self, texts: list[str]) -> torch.Tensor:
-        # SigLIP was trained on padded texts without a mask; CLIP's causal mask makes padding harmless.
+        # SigLIP was trained on padded texts without a mask; with CLIP's causal mask padding has no effect.
         settings = {"padding": "max_length", "truncation": True, "max_length": self.context, "return_tensors": "pt"}
         tokens = self._tokenizer(texts, **settings)
-        return self.model.get_text_features(**tokens.to(self.device)).pooler_output
+        vectors: torch.Tensor = self.model.get_text_features(**tokens.to(self.device)).pooler_output
+        return vectors
 
 
 def _preprocessing(processor: Any) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 Dalal & Triggs, "Histograms of Oriented Gradients for Human Detection" (CVPR 2005): gradient of the strongest colour
 channel, signed directions, trilinear votes, cells normalised by the four 2 x 2 blocks around them and clipped (section
-6.4, L2-Hys without the second normalisation). As Felzenszwalb et al. (PAMI 2010, section 6.2), a cell keeps the mean
-of its four normalisations, not all of them, which makes it four times shorter.
+6.4, L2-Hys without the second normalisation). As in Felzenszwalb et al. (PAMI 2010, section 6.2), a cell keeps the mean
+of its four normalisations instead of all four, which makes it four times shorter.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ def gradients(pixels: Floats) -> tuple[Floats, Floats]:
 
 
 def oriented_cells(pixels: Floats, cells: int, directions: int) -> Floats:
-    """pixels (B, H, H, C) -> (B, cells, cells, directions): gradient energy by place and direction.
+    """pixels (B, H, H, C) -> (B, cells, cells, directions): gradient energy by position and direction.
 
     A pixel votes for the two nearest directions and the four nearest cells, in proportion.
     """
     magnitude, angle = gradients(pixels)
     bins = angle * np.float32(directions / (2 * np.pi))
-    place = _hat(pixels.shape[1], cells)
+    weights = _hat(pixels.shape[1], cells)
     out = np.empty((len(pixels), cells, cells, directions), dtype=np.float32)
     for direction in range(directions):
         away = np.abs(bins - np.float32(direction))
         vote = np.maximum(0, 1 - np.minimum(away, directions - away)) * magnitude
-        out[..., direction] = place.T @ vote @ place
+        out[..., direction] = weights.T @ vote @ weights
     return out
 
 
 def _hat(size: int, cells: int) -> Floats:
-    """(size, cells): bilinear weight of every pixel row for every cell row."""
+    """(size, cells): bilinear weight of each pixel row in each cell row."""
     position = (np.arange(size) + 0.5) * cells / size - 0.5
     return np.maximum(0, 1 - np.abs(position[:, None] - np.arange(cells))).astype(np.float32)
 
@@ -51,7 +51,7 @@ def _hat(size: int, cells: int) -> Floats:
 def normalise_cells(cells: Floats, floor: float = 0.1, clip: float = 0.2) -> Floats:
     """cells (B, n, n, d) -> (B, n, n, d): divided by the norms of the four 2 x 2 blocks, clipped, averaged.
 
-    `floor` (in units of energy) keeps the noise of flat blocks small.
+    `floor`, whose square is added to the squared norms, suppresses noise in flat blocks.
     """
     n = cells.shape[1]
     energy = np.pad((cells * cells).sum(-1), ((0, 0), (1, 1), (1, 1)))
@@ -62,7 +62,7 @@ def normalise_cells(cells: Floats, floor: float = 0.1, clip: float = 0.2) -> Flo
 
 
 def colour_histogram(pixels: NDArray[np.uint8], levels: int) -> Floats:
-    """pixels (B, H, W, 3) -> (B, levels**3): share of pixels in each box of the RGB cube."""
+    """pixels (B, H, W, 3) -> (B, levels**3): fraction of pixels in each box of the RGB cube."""
     boxes = pixels.astype(np.int64) * levels // 256
     index = (boxes[..., 0] * levels + boxes[..., 1]) * levels + boxes[..., 2]
     size = levels**3
@@ -72,6 +72,7 @@ def colour_histogram(pixels: NDArray[np.uint8], levels: int) -> Floats:
 
 
 def unit(rows: Floats) -> Floats:
-    """rows (B, d) scaled to length 1; a row of zeros stays."""
-    norms = np.sqrt(np.einsum("bd,bd->b", rows, rows))[:, None]
-    return rows / np.where(norms > 1e-6, norms, 1)
+    """rows (B, d) scaled to length 1; a row of zeros is unchanged."""
+    norms: Floats = np.sqrt(np.einsum("bd,bd->b", rows, rows))[:, None]
+    norms[norms <= 1e-6] = 1
+    return rows / norms

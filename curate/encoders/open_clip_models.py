@@ -1,7 +1,7 @@
 """open_clip's image and text towers: `open_clip:NAME/TAG`, `open_clip:NAME@PATH`, `open_clip:FOLDER`.
 
 Options after `?`: `image_size` (position embeddings are resized), `resize_mode` (shortest, longest, squash) and
-`interpolation` change the preprocessing; `random=SEED` leaves the weights random.
+`interpolation` change the preprocessing; `random=SEED` gives random weights.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torchvision.transforms import Compose, Normalize, ToTensor
 
 from curate.encoders.base import within_aspect
 from curate.encoders.spec import Spec
-from curate.encoders.torch_encoder import Seen, TorchEncoder, one_line, seeded, text_features
+from curate.encoders.torch_encoder import DeviceFeatures, TorchEncoder, one_line, seeded, text_features
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -33,7 +33,7 @@ def load(spec: Spec, identity: dict[str, Any], device: str) -> OpenClipEncoder:
 
 
 def create(spec: Spec) -> tuple[str, torch.nn.Module]:
-    """(the name open_clip knows the model by, the model)."""
+    """(open_clip's name of the model, the model)."""
     name, _, tag = spec.name.partition("/")
     source, weights = name, tag or spec.path
     if spec.path is not None and Path(spec.path).is_dir():
@@ -54,6 +54,8 @@ def create(spec: Spec) -> tuple[str, torch.nn.Module]:
 
 
 class OpenClipEncoder(TorchEncoder):
+    model: Any  # open_clip has no types
+
     def __init__(
         self, spec: Spec, identity: dict[str, Any], model: torch.nn.Module, tokenizer: Any, device: str
     ) -> None:
@@ -75,19 +77,19 @@ class OpenClipEncoder(TorchEncoder):
     def prepare(self, image: Image) -> NDArray[np.uint8]:
         return np.ascontiguousarray(np.asarray(self._transform(within_aspect(image))).transpose(2, 0, 1))
 
-    def forward(self, pixels_BCHW: torch.Tensor, patches: bool) -> Seen:
+    def forward(self, pixels_BCHW: torch.Tensor, patches: bool) -> DeviceFeatures:
         visual = self.model.visual
         if not patches or not hasattr(visual, "forward_intermediates"):
-            return Seen(self.model.encode_image(pixels_BCHW))
+            return DeviceFeatures(self.model.encode_image(pixels_BCHW))
         out = visual.forward_intermediates(pixels_BCHW, indices=1, normalize_intermediates=True, output_fmt="NCHW")
-        return Seen(out["image_features"], out["image_intermediates"][-1].permute(0, 2, 3, 1))
+        return DeviceFeatures(out["image_features"], out["image_intermediates"][-1].permute(0, 2, 3, 1))
 
     def encode_text(self, texts: list[str]) -> NDArray[np.float32]:
         return text_features(self, texts, lambda cut: self.model.encode_text(self._tokenizer(cut).to(self.device)))
 
 
 def _before_tensor(transform: Compose) -> Compose:
-    """open_clip's evaluation transform up to the picture: bytes travel, and are normalised on the device."""
+    """open_clip's evaluation transform without the conversion to floats, which happens on the device."""
     *geometry, to_tensor, normalise = transform.transforms
     assert isinstance(to_tensor, ToTensor) and isinstance(normalise, Normalize)
     return Compose(geometry)

@@ -1,20 +1,20 @@
-"""How an encoder is named: `KIND:NAME[?option=value&…][@PATH]`, or a bare word, `tiny` or `descriptor`.
+"""Names of encoders: `KIND:NAME[?option=value&…][@PATH]`, or one of the words `tiny` and `descriptor`.
 
-    tiny                                                   small image-text model, weights inside the package
+    tiny                                                   small image-text model, weights in the package
     descriptor                                             colour histogram + HOG, no weights
-    timm:vit_small_patch16_224.augreg_in1k                 weights of the Hugging Face hub, by timm's name
+    timm:vit_small_patch16_224.augreg_in1k                 weights from the Hugging Face hub, by timm's name
     timm:vit_small_patch16_224@/weights/vits.safetensors   timm's architecture, a local checkpoint
     timm:/models/vits                                      a folder in the hub's layout, with config.json
-    timm:vit_base_patch16_224?depth=2&random=7             no checkpoint: random weights of seed 7
-    open_clip:ViT-B-32/laion2b_s34b_b79k                   open_clip's architecture and weights tag
+    timm:vit_base_patch16_224?depth=2&random=7             no checkpoint: random weights from seed 7
+    open_clip:ViT-B-32/laion2b_s34b_b79k                   open_clip's architecture and tag of weights
     open_clip:ViT-B-32@/weights/b32.safetensors            … or a local checkpoint
     open_clip:/models/tiny                                 a folder with open_clip_config.json and its weights
     hf:google/siglip-base-patch16-224                      transformers, by hub name (`?revision=` to pin it)
     hf:/models/siglip                                      a folder written by `save_pretrained`
     distill:/models/student                                a folder written by `distill export`
-    distill:/models/student?head=NAME&max_tokens=144       … in a teacher's space, of pictures of fewer patches
+    distill:/models/student?head=NAME&max_tokens=144       … in a teacher's space, with fewer patches per image
 
-A path decides nothing about the output, the bytes there do: `Spec.public` leaves it out.
+The path does not affect the output, only the files there do: `Spec.public` omits it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from curate.core.errors import RecipeError
 WORDS = ("descriptor", "tiny")
 KINDS = (*WORDS, "timm", "open_clip", "hf", "distill")
 SHIPPED = Path(__file__).parent / "tiny"
-"""Folder of the model that comes with the package."""
+"""Folder of `tiny`, the model in the package."""
 _OPTIONS = {
     "open_clip": ("random", "image_size", "resize_mode", "interpolation"),
     "hf": ("random", "revision"),
@@ -47,19 +47,19 @@ class Spec:
 
     @property
     def seed(self) -> int | None:
-        """Seed of a random initialisation (`random=SEED`), None when there are real weights."""
+        """Seed of a random initialisation (`random=SEED`); None for trained weights."""
         return self.options.get("random")
 
     @property
     def public(self) -> str:
-        """The spec without its local path: what goes into fingerprints, metadata and reports."""
+        """The spec without its local path, for fingerprints, metadata and reports."""
         query = "&".join(f"{key}={_text(value)}" for key, value in sorted(self.options.items()))
         name = self.kind if self.kind in WORDS else f"{self.kind}:{self.name or 'local'}"
         return f"{name}?{query}" if query else name
 
 
 def parse_spec(text: str) -> Spec:
-    """Raises RecipeError, one line, for anything that is no encoder's name."""
+    """Raises RecipeError (one line) if `text` does not name an encoder."""
     if text in WORDS:
         return Spec(text, path=str(SHIPPED) if text == "tiny" else None)
     kind, colon, rest = text.partition(":")
@@ -68,14 +68,14 @@ def parse_spec(text: str) -> Spec:
     if kind == "distill":
         path, _, query = rest.partition("?")
         if not path:
-            raise RecipeError(f"encoder: {text!r} names no folder; {_EXAMPLE}")
+            raise RecipeError(f"encoder: {text!r} has no folder; {_EXAMPLE}")
         return Spec(kind, "", _options(text, kind, query), str(Path(path).expanduser()))
     head, at, path = rest.partition("@")
     name, _, query = head.partition("?")
     if name.startswith(("/", "./", "../", "~")):
         name, path = "", f"{name}{at}{path}"
     if not path and (at or not name):
-        raise RecipeError(f"encoder: {text!r} names no {'path behind @' if name else 'model'}; {_EXAMPLE}")
+        raise RecipeError(f"encoder: {text!r} has no {'path after @' if name else 'model'}; {_EXAMPLE}")
     return Spec(kind, name, _options(text, kind, query), str(Path(path).expanduser()) if path else None)
 
 
@@ -84,12 +84,12 @@ def _options(text: str, kind: str, query: str) -> dict[str, Any]:
     for item in filter(None, query.split("&")):
         key, equals, value = item.partition("=")
         if not equals or not key or not value:
-            raise RecipeError(f"encoder: option {item!r} of {text!r} is not 'name=value'; several are joined by &")
+            raise RecipeError(f"encoder: option {item!r} of {text!r} is not 'name=value'; join several options by &")
         if key not in _OPTIONS.get(kind, (key,)):
             raise RecipeError(f"encoder: {text!r} has no option {key!r}; {kind} takes {', '.join(_OPTIONS[kind])}")
         options[key] = _value(value)
     if not isinstance(options.get("random", 0), int) or isinstance(options.get("random"), bool):
-        raise RecipeError(f"encoder: random={options['random']!r} of {text!r} is no whole number; it seeds the weights")
+        raise RecipeError(f"encoder: random must be an integer (a seed), not {options['random']!r} as in {text!r}")
     return options
 
 

@@ -1,4 +1,4 @@
-"""What stages that run an encoder share: its parameters, what of it enters the fingerprint, where it runs."""
+"""Base of the stages that run an encoder: their parameters, fingerprint, device and provenance."""
 
 from __future__ import annotations
 
@@ -10,29 +10,30 @@ from pydantic import Field, PrivateAttr, field_validator
 
 from curate.core.contracts import Artifact, Map, Resources, Runtime
 from curate.core.errors import CurateError
-from curate.encoders.base import Encoder, identity, load, place, problems
+from curate.encoders.base import Encoder
+from curate.encoders.families import identity, load, place, problems
 from curate.encoders.spec import parse_spec
 
 SPECS = (
     "timm:NAME, open_clip:NAME/TAG or hf:NAME, each also with a local checkpoint ('timm:NAME@PATH', 'hf:FOLDER'), "
-    "distill:FOLDER (a student of `distill export`), tiny (small, image and text, comes with the package), "
+    "distill:FOLDER (written by `distill export`), tiny (small image-text model in the package), "
     "or descriptor (colour histogram + HOG, no weights)"
 )
 
 
 class EncoderMap(Map):
-    """A Map with a frozen encoder in `_encoder`; None before `setup`."""
+    """A Map with a frozen encoder."""
 
     encoder: str = Field(description=SPECS)
     precision: Literal["float32", "bfloat16", "float16"] = Field(
-        default="float32", description="arithmetic of the model; bfloat16 is several times faster on a GPU"
+        default="float32", description="precision of the model; bfloat16 is several times faster on a GPU"
     )
     threads: Annotated[int, Runtime()] = Field(default=1, ge=1, description="CPU threads of the model")
     device: Annotated[Literal["auto", "cpu", "cuda"], Runtime()] = Field(
-        default="auto", description="auto is cuda if the cluster has GPUs, for all workers; otherwise cpu"
+        default="auto", description="auto: cuda for all workers if the cluster has GPUs, else cpu"
     )
 
-    _encoder: Encoder = PrivateAttr(default=None)
+    _encoder: Encoder = PrivateAttr(default=None)  # type: ignore[assignment]  # None before `setup`
 
     @field_validator("encoder")
     @classmethod
@@ -74,8 +75,8 @@ class EncoderMap(Map):
 
         return str(torch.cuda.get_device_name())
 
-    def made(self) -> dict[str, str]:
-        """Field metadata: what made the vectors; empty before `setup`."""
+    def provenance(self) -> dict[str, str]:
+        """Field metadata that names the encoder; empty before `setup`."""
         encoder = self._encoder
         if encoder is None:
             return {}

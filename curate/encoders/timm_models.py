@@ -1,7 +1,7 @@
-"""timm's image models: `timm:NAME`, with its own evaluation transform and position-embedding resize.
+"""timm's image models: `timm:NAME`, with timm's evaluation transform and resizing of position embeddings.
 
 Options after `?`: `img_size`, `crop_pct`, `crop_mode` (center, squash, border) and `interpolation` change the
-preprocessing; everything else goes to `timm.create_model` (`depth=2`, `global_pool=token`, `dynamic_img_size=true` …).
+preprocessing; all others go to `timm.create_model` (`depth=2`, `global_pool=token`, `dynamic_img_size=true` …).
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import numpy as np
 import timm
 import torch
 from numpy.typing import NDArray
-from timm.data import create_transform, resolve_data_config
+from timm.data.config import resolve_data_config
+from timm.data.transforms_factory import create_transform
 from timm.models import load_state_dict
 
 from curate.encoders.base import within_aspect
 from curate.encoders.spec import Spec
-from curate.encoders.torch_encoder import Seen, TorchEncoder, grid_of, one_line, seeded
+from curate.encoders.torch_encoder import DeviceFeatures, TorchEncoder, grid_of, one_line, seeded
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -31,29 +32,31 @@ def load(spec: Spec, identity: dict[str, Any], device: str) -> TimmEncoder:
 
 
 def create(spec: Spec) -> torch.nn.Module:
-    """The network without its classifier. A local checkpoint has to fit exactly, its classifier aside."""
+    """The network without its classifier. A local checkpoint must match exactly, except for the classifier."""
     arguments = {key: value for key, value in spec.options.items() if key not in (*_PREPROCESSING_OPTIONS, "random")}
     arguments.setdefault("num_classes", 0)
     if spec.name.startswith("vit_") and "dinov3" in spec.name:
-        arguments.setdefault("global_pool", "token")  # timm averages; DINOv3's own summary is the class token
+        arguments.setdefault("global_pool", "token")  # timm averages tokens; DINOv3's summary is the class token
     if spec.path is None or not spec.name:
         name = spec.name or f"local-dir:{spec.path}"
         return timm.create_model(name, pretrained=spec.seed is None, **arguments)
     classifiers = timm.get_pretrained_cfg_value(spec.name, "classifier") or ()
     dropped = tuple(f"{name}." for name in ([classifiers] if isinstance(classifiers, str) else classifiers))
     state = {key: value for key, value in load_state_dict(spec.path).items() if not key.startswith(dropped or ("\0",))}
-    # An overlay whose num_classes is the model's keeps timm's check strict: otherwise missing keys pass in silence.
+    # With the model's num_classes in the overlay, timm's check is strict; otherwise it ignores missing keys.
     overlay = {"state_dict": state, "num_classes": arguments["num_classes"], "label_offset": 0}
     return timm.create_model(spec.name, pretrained=True, pretrained_cfg_overlay=overlay, **arguments)
 
 
 class TimmEncoder(TorchEncoder):
+    model: Any  # timm's models share no base class
+
     def __init__(self, spec: Spec, identity: dict[str, Any], model: torch.nn.Module, device: str) -> None:
-        asked = {key: spec.options[key] for key in _PREPROCESSING_OPTIONS if key in spec.options}
+        options = {key: spec.options[key] for key in _PREPROCESSING_OPTIONS if key in spec.options}
         if "img_size" in spec.options:
             height, width = np.broadcast_to(spec.options["img_size"], 2).tolist()
-            asked["input_size"] = (3, height, width)
-        config = resolve_data_config(asked, model=model)
+            options["input_size"] = (3, height, width)
+        config = resolve_data_config(options, model=model)
         self._transform = create_transform(**config, is_training=False, normalize=False)
         self._prefix_tokens = getattr(model, "num_prefix_tokens", 0)
         preprocessing = {**config, "size": list(config["input_size"][1:])}
@@ -61,22 +64,23 @@ class TimmEncoder(TorchEncoder):
         super().__init__(spec, identity, model, preprocessing, device)
 
     def prepare(self, image: Image) -> NDArray[np.uint8]:
-        return self._transform(within_aspect(image)).numpy()
+        pixels: NDArray[np.uint8] = self._transform(within_aspect(image)).numpy()
+        return pixels
 
-    def forward(self, pixels_BCHW: torch.Tensor, patches: bool) -> Seen:
+    def forward(self, pixels_BCHW: torch.Tensor, patches: bool) -> DeviceFeatures:
         height, width = pixels_BCHW.shape[2:]
         features = self.model.forward_features(pixels_BCHW)
         summary = self.model.forward_head(features, pre_logits=True)
         if not patches:
-            return Seen(summary)
+            return DeviceFeatures(summary)
         if features.ndim == 3:
             grid = grid_of(features[:, self._prefix_tokens :], height, width)
-            return Seen(summary, grid, self._registers_of(summary, features))
+            return DeviceFeatures(summary, grid, self._registers_of(summary, features))
         channels_last = getattr(self.model, "output_fmt", "NCHW") == "NHWC"
-        return Seen(summary, features if channels_last else features.permute(0, 2, 3, 1))
+        return DeviceFeatures(summary, features if channels_last else features.permute(0, 2, 3, 1))
 
     def _registers_of(self, summary: torch.Tensor, features_BNC: torch.Tensor) -> torch.Tensor | None:
-        """They lie between the class token, if there is one, and the patches."""
+        """Register tokens, which come before the patches and after the class token, if any."""
         count = register_count(self.model)
         if not count or summary.shape[1] != features_BNC.shape[2]:
             return None
@@ -84,5 +88,5 @@ class TimmEncoder(TorchEncoder):
 
 
 def register_count(model: torch.nn.Module) -> int:
-    found = getattr(getattr(model, "embeds", model), "reg_token", None)
-    return 0 if found is None else found.shape[1]
+    token: torch.Tensor | None = getattr(getattr(model, "embeds", model), "reg_token", None)
+    return 0 if token is None else token.shape[1]

@@ -1,6 +1,6 @@
-"""What the encoders of torch libraries share: device, precision, normalisation, memory errors.
+"""Base classes of the encoders that run on torch: device, precision, normalisation, memory errors.
 
-Pictures travel as bytes (uint8, C x H x W) and are normalised on the device: a quarter of the memory and of the bus.
+Images are sent to the device as bytes (uint8, C x H x W) and normalised there: a quarter of the memory and bandwidth.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from curate.encoders.base import Encoder, Features, resolve_device
 from curate.encoders.spec import Spec
 
 _CHARACTERS_PER_TOKEN = 16
-"""More than a token has on average in any text of words (3 to 6)."""
+"""Upper bound of characters per token; texts of words have 3 to 6 on average."""
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-class Seen(NamedTuple):
+class DeviceFeatures(NamedTuple):
     """`Features` on the device."""
 
     summary: torch.Tensor
@@ -32,7 +32,7 @@ class Seen(NamedTuple):
 
 
 class FrozenEncoder(Encoder):
-    """A module in evaluation mode on its device, in its precision. Subclasses give `encode`, and call `measure`."""
+    """A module in evaluation mode on its device, in its precision. Subclasses define `encode` and call `measure`."""
 
     def __init__(
         self, spec: Spec, identity: dict[str, Any], model: torch.nn.Module, preprocessing: dict[str, Any], device: str
@@ -48,7 +48,7 @@ class FrozenEncoder(Encoder):
         return dict(self._preprocessing)
 
     def measure(self, prepared: NDArray[np.uint8]) -> None:
-        """Find the dimensions out on one prepared picture."""
+        """Set the dimensions by encoding one prepared image."""
         features = self.encode([prepared])
         self.dim = features.summary.shape[1]
         self.patch_dim = None if features.patches is None else features.patches[0].shape[-1]
@@ -56,7 +56,7 @@ class FrozenEncoder(Encoder):
 
     @contextmanager
     def guarded(self, rows: int) -> Iterator[None]:
-        """Autocast to the precision asked for; a GPU that runs out of memory becomes one line with the remedy."""
+        """Autocast to the precision; raise CurateError with the remedy if the GPU runs out of memory."""
         device, dtype = torch.device(self.device), _DTYPES.get(self.precision)
         try:
             with torch.autocast(device.type, dtype=dtype or torch.bfloat16, enabled=dtype is not None):
@@ -69,7 +69,7 @@ class FrozenEncoder(Encoder):
 
 
 class TorchEncoder(FrozenEncoder):
-    """Pictures of one shape. Subclasses give `forward` (and `encode_text`) on the device's tensors."""
+    """Images of one shape. Subclasses define `forward` (and `encode_text`) for tensors on the device."""
 
     def __init__(
         self, spec: Spec, identity: dict[str, Any], model: torch.nn.Module, preprocessing: dict[str, Any], device: str
@@ -80,22 +80,22 @@ class TorchEncoder(FrozenEncoder):
         self.measure(np.zeros((3, *preprocessing["size"]), dtype=np.uint8))
 
     @abstractmethod
-    def forward(self, pixels_BCHW: torch.Tensor, patches: bool) -> Seen:
-        """Normalised pictures -> what the model has of them; patches and registers only if wanted."""
+    def forward(self, pixels_BCHW: torch.Tensor, patches: bool) -> DeviceFeatures:
+        """Normalised images -> their features, with patches and registers only if `patches`."""
 
     def encode(self, batch: list[NDArray[np.uint8]], *, patches: bool = True) -> Features:
         if not batch:
             return Features(np.zeros((0, self.dim), dtype=np.float32))
         with torch.inference_mode(), self.guarded(len(batch)):
             pixels = torch.from_numpy(np.stack(batch)).to(self.device, non_blocking=True)
-            seen = self.forward(self.normalise(pixels), patches)
+            found = self.forward(self.normalise(pixels), patches)
             grid, registers = (
-                array(kind) if patches and kind is not None else None for kind in (seen.patches, seen.registers)
+                array(kind) if patches and kind is not None else None for kind in (found.patches, found.registers)
             )
-            return Features(array(seen.summary), grid, registers)
+            return Features(array(found.summary), grid, registers)
 
     def normalise(self, pixels_BCHW: torch.Tensor) -> torch.Tensor:
-        """Bytes -> float32, by the model's mean and standard deviation; the arithmetic of torchvision's transforms."""
+        """Bytes -> float32, normalised by the model's mean and standard deviation as torchvision's transforms do."""
         return pixels_BCHW.float().div_(255).sub_(self._mean_C11).div_(self._std_C11)
 
     def _channels(self, values: list[float]) -> torch.Tensor:
@@ -103,7 +103,7 @@ class TorchEncoder(FrozenEncoder):
 
 
 def grid_of(tokens_BND: torch.Tensor, height: int, width: int) -> torch.Tensor | None:
-    """Patch tokens of a height x width picture -> (B, h, w, D), h / w as the picture's; None if they form no grid."""
+    """Patch tokens of height x width images -> (B, h, w, D) with the images' aspect; None if they form no grid."""
     batch, count, dim = tokens_BND.shape
     rows = round((count * height / width) ** 0.5)
     if rows == 0 or count % rows:
@@ -113,7 +113,7 @@ def grid_of(tokens_BND: torch.Tensor, height: int, width: int) -> torch.Tensor |
 
 @contextmanager
 def one_line(spec: Spec, what: str) -> Iterator[None]:
-    """A library's complaint about a model or checkpoint, which may be pages of key names, as one InputError."""
+    """Turn a library's error about a model or checkpoint, which may be pages of key names, into one InputError."""
     try:
         yield
     except CurateError:
@@ -127,7 +127,7 @@ def one_line(spec: Spec, what: str) -> Iterator[None]:
 
 @contextmanager
 def seeded(seed: int | None) -> Iterator[None]:
-    """Random initialisation that depends on the seed only, leaving the process's own generator as it was."""
+    """Random initialisation that depends on the seed only and leaves the process's generator unchanged."""
     if seed is None:
         yield
         return
@@ -145,8 +145,7 @@ def text_features(
 ) -> NDArray[np.float32]:
     """(B, D) of `compute(texts)`, with the encoder's precision and errors.
 
-    Characters that are no token of the context any more are cut here: CLIP's tokenizer takes a time that is quadratic
-    in the length of a word.
+    Characters beyond the context are cut here, because CLIP's tokenizer takes quadratic time in the length of a word.
     """
     if not texts:
         return np.zeros((0, encoder.dim), dtype=np.float32)

@@ -1,4 +1,4 @@
-"""Runs as they are waited for: in a thread of this process, or in another process, known by what it writes down."""
+"""Waiting for runs: in a thread of this process, or in another process, observed through its files."""
 
 from __future__ import annotations
 
@@ -8,50 +8,51 @@ from collections.abc import Callable
 from concurrent import futures
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, closing, nullcontext
-from typing import Any
 
 from rich.console import Console
 
 from curate.core.recipe.pipeline import Pipeline
-from curate.core.store.lease import Watch
+from curate.core.store.lease import HeartbeatWatch
 from curate.core.store.storage import Storage
 from curate.engine import detach
 from curate.engine.backends import Backend
-from curate.engine.context import Counts, Options
-from curate.engine.record.runs import Run as Record
+from curate.engine.record.runs import RunRecord
 from curate.engine.record.status import Status
-from curate.engine.run import Result
-from curate.engine.run import run as carry_out
+from curate.engine.run import Result, run
+from curate.engine.state import Counts, Options
 
 ASK_SECONDS = 15.0
-"""Between two questions to a cluster."""
+"""Between two queries of a cluster."""
 STARTING_SECONDS = 10.0
-"""How long a run without result and heartbeat is taken to be about to start."""
+"""A run without result and heartbeat counts as starting for this long."""
 
 
-class Task:
-    """A run in a thread of this process. `guard` is entered around it."""
+class LocalRun:
+    """A run in a thread of this process, inside the context manager that `guard` returns."""
 
     def __init__(self, backend: Backend, guard: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
         self.backend, self.guard = backend, guard
         self._future: Future[Result] = Future()
         self._stopping = threading.Event()
 
-    def start(self, *words: Any) -> None:
-        threading.Thread(target=self._carry_out, args=words, name="curate-run", daemon=True).start()
+    def start(self, pipeline: Pipeline, url: str, options: Options, run_id: str, console: Console | None) -> None:
+        words = (pipeline, url, options, run_id, console)
+        threading.Thread(target=self._run, args=words, name="curate-run", daemon=True).start()
 
-    def _carry_out(self, pipeline: Pipeline, url: str, options: Options, run_id: str, console: Console | None) -> None:
+    def _run(self, pipeline: Pipeline, url: str, options: Options, run_id: str, console: Console | None) -> None:
         try:
             with self.guard(), closing(self.backend):
-                about = {"engine": self.backend, "options": options, "run_id": run_id, "console": console}
-                found = carry_out(pipeline, url, **about, stop=self._stopping)  # type: ignore[arg-type]
-        except BaseException as error:  # noqa: BLE001 - raised by `wait`, whatever it is
+                result = run(
+                    pipeline, url, engine=self.backend, options=options, run_id=run_id, console=console,
+                    stop=self._stopping,
+                )  # fmt: skip
+        except BaseException as error:  # noqa: BLE001 - raised again by `wait`
             self._future.set_exception(error)
         else:
-            self._future.set_result(found)
+            self._future.set_result(result)
 
     def stop(self) -> None:
-        """May be called in a signal handler."""
+        """Request the run to stop. Safe in a signal handler."""
         self._stopping.set()
 
     def done(self) -> bool:
@@ -59,29 +60,29 @@ class Task:
 
     def wait(self, timeout: float | None) -> Result:
         if timeout is not None and not futures.wait([self._future], timeout).done:
-            raise TimeoutError(f"the run is still going after {timeout:g} s")
+            raise TimeoutError(f"the run is still running after {timeout:g} s")
         return self._future.result()
 
     def status(self, run_id: str) -> Status:
-        """Of a run that has no record yet, or has failed before it could have one."""
+        """Status of a run without a record: it is starting, or failed before it could write one."""
         error = self._future.exception() if self._future.done() else None
         return Status(run_id, "failed" if error else "starting", error=str(error or ""))
 
 
-class Ended:
-    """Whether a run in another process has ended, by its result or a heart that has stood still; never by another
-    host's clock."""
+class EndCheck:
+    """Whether a run in another process has ended: it has a result, or its heartbeat has stopped. Never compares the
+    clocks of two hosts."""
 
     def __init__(self, storage: Storage, run_id: str) -> None:
         self.storage, self.run_id = storage, run_id
-        self._watch: Watch | None = None
+        self._watch: HeartbeatWatch | None = None
         self._asked = time.monotonic()
-        """When the cluster was last asked for the job of a submission."""
+        """When the cluster was last queried for the job of a submission."""
         self._gone: float | None = None
-        """Since when there has been neither result nor lease."""
+        """Since when neither a result nor a lease exists."""
 
     def __call__(self) -> bool:
-        """Raises InputError where there is no such run."""
+        """Whether it has ended. Raises InputError if the run does not exist."""
         if self.storage.exists(f"runs/{self.run_id}/result.json"):
             return True
         now = time.monotonic()
@@ -90,8 +91,8 @@ class Ended:
         if waiting is not None:
             self._asked = now if ask else self._asked
             return waiting.ended
-        path = Record.load(self.storage, self.run_id).lease
-        self._watch = self._watch or Watch(self.storage, path)
+        path = RunRecord.load(self.storage, self.run_id).lease
+        self._watch = self._watch or HeartbeatWatch(self.storage, path)
         if self._watch.look() is not False:
             self._gone = None
             return False
@@ -99,8 +100,8 @@ class Ended:
         return self.storage.exists(path) or now - self._gone > STARTING_SECONDS
 
 
-def result_of(record: Record) -> Result:
-    """What a run in another process has left."""
+def result_of(record: RunRecord) -> Result:
+    """Result of a run in another process, from its record."""
     assert record.result is not None
     outputs = {name: record.storage.url_of(output["base"]) for name, output in record.outputs.items()}
     counts = {name: Counts(**found) for name, found in record.counts().items()}

@@ -1,4 +1,4 @@
-"""What would stop a run later, said before anything is computed: secrets, weights, targets, disk space."""
+"""Checks before anything is computed: secrets, weights, targets and disk space."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LEAST_FREE_BYTES = 64 << 20
 
 
 def preflight(pipeline: Pipeline, storage: Storage, fraction: float = 1.0, backend: Scheduler | None = None) -> Planned:
-    """Plan every source and check every stage; its secrets in a worker of `backend`, in this process without one.
+    """Plan every source and check every stage. Secrets are read in a worker of `backend`, without one in this process.
     Raises PreflightError or RecipeError, naming the stage."""
     if backend is None:
         with contextlib.closing(Scheduler(LocalBackend())) as workers:
@@ -38,25 +38,25 @@ def preflight(pipeline: Pipeline, storage: Storage, fraction: float = 1.0, backe
             try:
                 portions = node.stage.plan()
             except (InputError, PreflightError) as error:
-                raise node.placed(error) from None
+                raise node.located(error) from None
             planned[node.name] = sampled(node.stage, portions, fraction)
             _check_space(node, storage, *planned[node.name])
     for node in pipeline.nodes.values():
         pool = pipeline.pool_of(node.name)
-        if isinstance(node.stage, Select) and pool in planned:  # how many samples a Derive makes, nobody knows yet
+        if isinstance(node.stage, Select) and pool in planned:  # the number of samples that a Derive makes is unknown
             _check_target(node, node.stage, *planned[pool])
     return planned
 
 
 def check_secrets(pipeline: Pipeline, backend: Scheduler) -> None:
-    """Every secret can be read where its stage will run: in one worker with the stage's resources. On a cluster this
-    says nothing of the other nodes, nor of this process if the stage reads it here (a source's plan, a fit). No value
-    comes back. Raises PreflightError."""
+    """Check that every secret can be read in one worker with the stage's resources. On a cluster, the other nodes are
+    not checked, nor is this process, which may read secrets too (a source's plan, a fit). No value is sent back. Raises
+    PreflightError."""
     for node in pipeline.nodes.values():
         place, secrets = f"{node.place or 'pipeline'}: {node.name}", node.stage.secrets()
         for outcome in backend.map(_unreadable, [secrets] if secrets else [], node.stage.resources()):
             if outcome.error:
-                raise PreflightError(f"{place}: the worker that was to read its secrets failed: {outcome.error}")
+                raise PreflightError(f"{place}: the worker reading its secrets failed: {outcome.error}")
             for name, problem in outcome.value.items():
                 raise PreflightError(f"{place}.{name}: {problem}")
 
@@ -67,7 +67,7 @@ def _unreadable(secrets: dict[str, Secret]) -> dict[str, str]:
 
 
 def sampled(stage: Source, portions: list[Portion], fraction: float) -> tuple[list[Portion], float]:
-    """Portions of a canary run, chosen by hash, and the share of rows to take inside each."""
+    """(portions of a canary run, chosen by hash; share of rows to take inside each)."""
     if fraction >= 1.0 or not portions:
         return portions, 1.0
     count = max(1, math.ceil(fraction * len(portions)))
@@ -77,7 +77,7 @@ def sampled(stage: Source, portions: list[Portion], fraction: float) -> tuple[li
 
 
 def record_path(stage: Source, portion: Portion, inside: float) -> str:
-    """Where the workspace remembers which shard a portion became."""
+    """Path of the record that maps a portion to its shard."""
     value = {"op": stage.op, "version": stage.version, "parameters": stage.parameters(), "portion": portion.content}
     if inside < 1.0:
         value["inside"] = inside
@@ -97,18 +97,18 @@ def _check_target(node: Node, stage: Select, portions: list[Portion], inside: fl
 
 
 def _check_space(node: Node, storage: Storage, portions: list[Portion], inside: float) -> None:
-    """Room for what the import will copy; what the other stages write is small beside it."""
+    """Check the disk space for the bytes that the source copies; other stages write little in comparison."""
     if not storage.local:
         return
     assert isinstance(node.stage, Source)
     base = f"pools/{node.stage.namespace}/portions/"
-    there = storage.list(base.rstrip("/"))
-    missing = [p for p in portions if record_path(node.stage, p, inside).removeprefix(base) not in there]
+    existing = storage.list(base.rstrip("/"))
+    missing = [p for p in portions if record_path(node.stage, p, inside).removeprefix(base) not in existing]
     need = int(inside * sum(portion.bytes for portion in missing)) + LEAST_FREE_BYTES
     place = next(folder for folder in (Path(storage.root), *Path(storage.root).parents) if folder.exists())
     free = shutil.disk_usage(place).free
     if free < need:
         raise PreflightError(
-            f"{node.place or 'pipeline'}: {node.name}: {storage.url} has {free:,} bytes free, the import needs "
-            f"{need:,}; free some or choose another workspace"
+            f"{node.place or 'pipeline'}: {node.name}: {storage.url} has {free:,} bytes free, {node.stage.op} needs "
+            f"{need:,}; free disk space or choose another workspace"
         )

@@ -1,6 +1,6 @@
-"""Progress for people: bars with rate and time left on a terminal, lines elsewhere, and events for `curate status`.
+"""Progress of a run: bars with rate and time left on a terminal, lines elsewhere, and events for `curate status`.
 
-Several steps run at a time, each in a thread of its own, so everything here may be called from any thread.
+Several steps run at a time, each in its own thread, so everything here may be called from any thread.
 """
 
 from __future__ import annotations
@@ -22,49 +22,49 @@ from curate.engine.record.events import Events
 
 LINE_SECONDS = 15.0
 WINDOW_SECONDS = 30.0
-"""Rates are those of the last so many seconds."""
+"""Period that rates cover."""
 EVENT_SECONDS = 2.0
 SAMPLE_SECONDS = 0.5
 LABEL_CHARACTERS, BAR_CHARACTERS = 26, 10
 
 
-class Rate:
-    """Rows a second over the last WINDOW_SECONDS."""
+class RowRate:
+    """Rows per second over the last WINDOW_SECONDS."""
 
     def __init__(self) -> None:
-        self._seen: deque[tuple[float, int]] = deque([(time.monotonic(), 0)])
+        self._samples: deque[tuple[float, int]] = deque([(time.monotonic(), 0)])
 
     def at(self, done: int) -> float:
         now = time.monotonic()
-        if now - self._seen[-1][0] > SAMPLE_SECONDS:
-            self._seen.append((now, done))
-        while len(self._seen) > 2 and now - self._seen[1][0] > WINDOW_SECONDS:
-            self._seen.popleft()
-        began, before = self._seen[0]
+        if now - self._samples[-1][0] > SAMPLE_SECONDS:
+            self._samples.append((now, done))
+        while len(self._samples) > 2 and now - self._samples[1][0] > WINDOW_SECONDS:
+            self._samples.popleft()
+        began, before = self._samples[0]
         return (done - before) / max(now - began, 1e-6)
 
 
-class Step:
-    """One stage (or pass) under way. Rows done, against rows in all."""
+class StepProgress:
+    """Progress of a running stage or pass: rows done out of `total`."""
 
     def __init__(self, owner: Progress, label: str, total: int, bar: TaskID | None) -> None:
         self.owner, self.label, self.total, self.bar = owner, label, total, bar
         self.done = 0
         self.text = ""
         self.rejects: Counter[str] = Counter()
-        self.began = self.spoke = self.told = time.monotonic()
-        self._rate = Rate()
+        self.began = self.printed = self.emitted = time.monotonic()
+        self._rate = RowRate()
         self._lock = threading.Lock()
 
     def advance(self, rows: int, rejects: int = 0, stage: str = "") -> None:
-        """`rejects` are of one stage of a pass, or of the step's only one."""
+        """`rejects`: rows rejected by `stage`, one of the stages of a pass."""
         with self._lock:
             self.done += rows
             self.rejects[stage] += rejects
             self._show()
 
-    def tell(self, share: float, text: str) -> None:
-        """Progress of work that is not counted in rows: share done (0 .. 1), and what is going on."""
+    def progress(self, share: float, text: str) -> None:
+        """Progress of work not counted in rows: share done (0 .. 1) and the current activity."""
         with self._lock:
             self.done = int(min(1.0, max(0.0, share)) * self.total)
             self.text = text
@@ -75,41 +75,41 @@ class Step:
             self._emit(None)
             seconds = time.monotonic() - self.began
             if self.owner.bars is not None and self.bar is not None:
-                rate, left = f"{count(self.done / max(seconds, 1e-6))}/s", f"in {duration(seconds)}"
-                about = _fields(rate=rate, left=left, note=self._note())
-                self.owner.bars.update(self.bar, completed=self.done, **about)
+                speed, took = f"{count(self.done / max(seconds, 1e-6))}/s", f"in {duration(seconds)}"
+                fields = _fields(rate=speed, left=took, note=self._note())
+                self.owner.bars.update(self.bar, completed=self.done, **fields)
             else:
                 rate = self.done / max(seconds, 1e-6)
                 self.owner.say(
-                    f"{self.label}: {self.done:,} rows in {seconds:.1f} s ({rate:,.0f}/s), {self.left_out()}"
+                    f"{self.label}: {self.done:,} rows in {seconds:.1f} s ({rate:,.0f}/s), {self.rejected()}"
                 )
 
-    def left_out(self) -> str:
-        """How many rows did not go on, and at which stages where there are several."""
+    def rejected(self) -> str:
+        """Number of rejected rows, by stage if there are several."""
         by_stage = ", ".join(f"{stage} {count:,}" for stage, count in self.rejects.items() if stage and count)
-        return f"{self.rejects.total():,} left out" + (f" ({by_stage})" if by_stage else "")
+        return f"{self.rejects.total():,} rejected" + (f" ({by_stage})" if by_stage else "")
 
     def _note(self) -> str:
-        return f"{count(self.rejects.total())} left out" if self.rejects.total() else ""
+        return f"{count(self.rejects.total())} rejected" if self.rejects.total() else ""
 
     def _show(self) -> None:
         now, rate = time.monotonic(), self._rate.at(self.done)
         left = (self.total - self.done) / rate if rate > 0 and self.done < self.total else None
         if self.owner.bars is not None and self.bar is not None:
-            about = {"rate": "" if self.text else f"{count(rate)}/s", "note": self.text or self._note()}
-            about |= {"text": self.text, "left": "" if left is None else f"{duration(left)} left"}
-            self.owner.bars.update(self.bar, completed=self.done, **_fields(**about))
-        elif now - self.spoke > LINE_SECONDS and 0 < self.done < self.total:
-            self.spoke = now
+            fields = {"rate": "" if self.text else f"{count(rate)}/s", "note": self.text or self._note()}
+            fields |= {"text": self.text, "left": "" if left is None else f"{duration(left)} left"}
+            self.owner.bars.update(self.bar, completed=self.done, **_fields(**fields))
+        elif now - self.printed > LINE_SECONDS and 0 < self.done < self.total:
+            self.printed = now
             done = f"{self.done / self.total:.0%}" if self.text else f"{self.done:,} of {self.total:,}"
             what = self.text or f"{rate:,.0f}/s"
             self.owner.say(f"  {self.label}: {done}, {what}" + (f", {duration(left)} left" if left is not None else ""))
-        if now - self.told > EVENT_SECONDS:
-            self.told = now
+        if now - self.emitted > EVENT_SECONDS:
+            self.emitted = now
             self._emit(rate, left)
 
     def _emit(self, rate: float | None, left: float | None = None) -> None:
-        """Without a rate: the step has ended."""
+        """Emit an event; without a rate, the step has ended."""
         about: dict[str, Any] = {"stage": self.label, "rows": self.done, "total": self.total, "text": self.text}
         about |= {"ended": True} if rate is None else {"rows_per_s": round(rate, 3)}
         if left is not None:
@@ -118,19 +118,19 @@ class Step:
 
 
 class Progress:
-    """What a run says while it goes. With `events`, what the scheduler measures of stages and lanes is shown too."""
+    """Shows the progress of a run. With `events`, the scheduler's rates by stage and lane are shown too."""
 
     def __init__(self, console: Console | None, events: Events | None = None) -> None:
         self.console, self.events = console, events
         self.bars: Bars | None = None
         self._lanes: dict[tuple[str, str], TaskID] = {}
-        self._hearing = threading.Lock()
-        self._over: set[str] = set()
-        """Stages that have ended, of which the scheduler may have something to tell yet."""
+        self._showing = threading.Lock()
+        self._ended: set[str] = set()
+        """Stages that have ended; later events of the scheduler for them are ignored."""
         if console is not None and console.is_terminal:
             self.bars = _bars(console)
             if events is not None:
-                events.heard = self._hear
+                events.listener = self._on_event
 
     @contextmanager
     def live(self) -> Iterator[None]:
@@ -141,11 +141,11 @@ class Progress:
                 yield
 
     @contextmanager
-    def step(self, label: str, total: int) -> Iterator[Step]:
+    def step(self, label: str, total: int) -> Iterator[StepProgress]:
         bar = None
         if self.bars is not None:
             bar = self.bars.add_task(label, total=total, **_fields())
-        step = Step(self, label, total, bar)
+        step = StepProgress(self, label, total, bar)
         self.emit("step", stage=label, rows=0, total=total, text="", rows_per_s=0.0)
         yield step
         step.finish()
@@ -161,18 +161,18 @@ class Progress:
         if self.events is not None:
             self.events.emit(event, **fields)
 
-    def _hear(self, event: str, about: dict[str, Any]) -> None:
-        """A line below the bars for each stage and lane at work; it goes when the stage has ended."""
-        stage, lane = about.get("stage"), about.get("lane")
-        with self._hearing:
-            if stage is None or stage in self._over:
+    def _on_event(self, event: str, fields: dict[str, Any]) -> None:
+        """A line below the bars for each active stage and lane, removed when the stage ends."""
+        stage, lane = fields.get("stage"), fields.get("lane")
+        with self._showing:
+            if stage is None or stage in self._ended:
                 return
             if event == "stage":
-                self._over.add(stage)
+                self._ended.add(stage)
                 for name in [name for name in self._lanes if name[0] == stage]:
                     self._bars.remove_task(self._lanes.pop(name))
             elif event == "progress" and lane:
-                self._show_lane((stage, lane), about)
+                self._show_lane((stage, lane), fields)
 
     def _show_lane(self, name: tuple[str, str], about: dict[str, Any]) -> None:
         if name not in self._lanes:
@@ -213,18 +213,18 @@ def speed(bytes_per_s: float) -> str:
 
 
 class _Counted(ProgressColumn):
-    """Rows done, and of how many; of work that is not counted in rows, the share."""
+    """Rows done and total; for work not counted in rows, the share done."""
 
     def render(self, task: Task) -> Text:
         if task.fields["text"]:
-            said = f"{task.percentage:.0f}%"
+            text = f"{task.percentage:.0f}%"
         else:
-            said = count(task.completed) + ("" if task.total is None else f" / {count(task.total)}")
-        return Text(said, style="progress.download")
+            text = count(task.completed) + ("" if task.total is None else f" / {count(task.total)}")
+        return Text(text, style="progress.download")
 
 
 class _Bar(BarColumn):
-    """A bar for steps; lanes have no total, and a bar that swings to and fro says nothing."""
+    """A bar for steps. Lanes have no total and get none: an indeterminate bar carries no information."""
 
     def render(self, task: Task) -> Any:
         return Text("") if task.total is None else super().render(task)

@@ -1,5 +1,5 @@
-"""The steps of a run: which stages go together, and what each step waits for. Decided by the pipeline and the lanes of
-its stages alone, so that the same recipe makes the same passes whatever ends first."""
+"""The steps of a run: stages that run together, and the steps that each step waits for. They depend only on the
+pipeline and the lanes of its stages, so that the same recipe always has the same passes."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ class Step:
 
     nodes: tuple[Node, ...]
     after: frozenset[int]
-    """Steps that have to be complete before it begins."""
+    """Steps that must be complete before this one begins."""
     follows: frozenset[int]
-    """Passes that it follows shard by shard."""
+    """Passes that this one follows shard by shard."""
 
     @property
     def is_pass(self) -> bool:
         return isinstance(self.nodes[0].stage, (Map, Filter))
 
 
-def steps(pipeline: Pipeline, there: Collection[str] = ()) -> list[Step]:
-    """Every stage in one step, in an order in which each comes after what it waits for; `there` are pins."""
-    have, made = set(there), list[Step]()
+def steps(pipeline: Pipeline, built: Collection[str] = ()) -> list[Step]:
+    """All steps, each after the steps it waits for. `built`: pins, which no step builds."""
+    have, found = set(built), list[Step]()
     pools: list[str] = []
 
     def add(group: Sequence[Node]) -> None:
-        made.append(_step(made, tuple(group)))
+        found.append(_step(found, tuple(group)))
         have.update(node.name for node in group)
 
     for node in pipeline.nodes.values():
@@ -45,26 +45,26 @@ def steps(pipeline: Pipeline, there: Collection[str] = ()) -> list[Step]:
             group = [next(node for node in left if have.issuperset(node.upstream))]
             pools += [node.name for node in group if isinstance(node.stage, Derive)]
         add(group)
-    return made
+    return found
 
 
-def _step(made: Sequence[Step], nodes: tuple[Node, ...]) -> Step:
+def _step(before: Sequence[Step], nodes: tuple[Node, ...]) -> Step:
     own = {node.name for node in nodes}
-    place = {node.name: number for number, step in enumerate(made) for node in step.nodes}
+    place = {node.name: number for number, step in enumerate(before) for node in step.nodes}
     ways = {place[up] for node in nodes for up in node.inputs if up in place and up not in own}
     needs = {place[up] for node in nodes for up in node.upstream if up in place and up not in own}
     is_pass = isinstance(nodes[0].stage, (Map, Filter))
     ports = {place[up] for node in nodes for up in node.ports.values() if up in place}
-    follows = {number for number in ways - ports if is_pass and made[number].is_pass}
+    follows = {number for number in ways - ports if is_pass and before[number].is_pass}
     return Step(nodes, frozenset(needs - follows), frozenset(follows))
 
 
-def above(made: Sequence[Step], number: int) -> set[int]:
-    """All steps that a step waits for or follows, directly or not."""
+def above(all_steps: Sequence[Step], number: int) -> set[int]:
+    """All steps that a step waits for or follows, directly or indirectly."""
     found: set[int] = set()
     todo = [number]
     while todo:
-        step = made[todo.pop()]
+        step = all_steps[todo.pop()]
         fresh = (step.after | step.follows) - found
         found |= fresh
         todo += fresh
@@ -72,9 +72,9 @@ def above(made: Sequence[Step], number: int) -> set[int]:
 
 
 def together(pipeline: Pipeline, pools: Sequence[str], nodes: Sequence[Node], have: Collection[str]) -> list[Node]:
-    """Maps and Filters that go in one pass: of one pool and one lane, everything else upstream in `have`. Empty when
-    none can go yet. Filters go with what they judge. Two with the same facts go one after the other: the second finds
-    what the first has computed."""
+    """Maps and Filters of the next pass: one pool and one lane, with all other upstream stages in `have`. Empty if none
+    is ready. A Filter joins the pass of the stages it reads. Two Maps with the same facts go into separate passes, so
+    that the second reuses the facts of the first."""
     for pool in pools:
         chosen: list[Node] = []
         names: set[str] = set()

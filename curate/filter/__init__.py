@@ -1,1 +1,1 @@
-"""Which rows go on, by any column: thresholds that need no code."""
+"""Filters on any column by thresholds, without code."""

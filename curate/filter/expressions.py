@@ -1,12 +1,12 @@
-"""An SQL expression over the columns of a row, checked: whatever it says of a row depends on that row alone.
+"""SQL expressions over the columns of a row, checked so that a row's result depends on that row alone.
 
-polars parses the SQL. It also takes aggregates, windows, subqueries, shifts and the clock, which read neighbouring
-rows or change from run to run. So the parsed tree is walked, and every node that is not on a list is an error. The
-names of functions are looked up in the text before that, since messages should show what was written.
+polars parses the SQL. It also accepts aggregates, windows, subqueries, shifts and the clock, which read other rows or
+change from run to run. We therefore walk the parsed tree and reject every node that is not on a list. Function names
+are checked in the text first, so that messages show what the user wrote.
 
-The walk also rewrites what would surprise: a value that cannot be cast is null (polars would raise for all rows), a
+The walk also rewrites surprising behaviour: a value that cannot be cast is null (polars would raise for all rows), a
 number such as 0.7 equals the float32 0.7 everywhere, and integers are computed in 64 bits (`width * height` of two
-32-bit columns would wrap round).
+32-bit columns would overflow).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any
 
 import polars as pl
 import polars.exceptions
+from polars.datatypes import DataTypeClass
 
 FUNCTIONS = (
     "abs", "array_contains", "array_get", "array_length", "cast", "cbrt", "ceil", "ceiling", "char_length", "coalesce",
@@ -30,7 +31,7 @@ FUNCTIONS = (
     "ltrim", "mod", "nullif", "octet_length", "pow", "power", "regexp_like", "round", "rtrim", "sign", "sqrt",
     "starts_with", "strpos", "trim", "try_cast", "upper",
 )  # fmt: skip
-"""Functions that an expression may call, beside operators, `case`, `in`, `between`, `like` and `is null`."""
+"""Functions that an expression may call, in addition to operators, `case`, `in`, `between`, `like` and `is null`."""
 
 REFUSED = {
     "select": "a subquery",
@@ -74,23 +75,23 @@ Node = Any  # a node of polars' tree as JSON: {kind: body}, or a kind without a 
 
 @dataclass(frozen=True)
 class Expression:
-    """What `parse` returns."""
+    """A checked expression, from `parse`."""
 
     expr: pl.Expr
     columns: tuple[str, ...]
-    """Columns that it names, in order."""
+    """Columns in the expression, in order."""
     computes: bool
-    """Whether it adds or multiplies: integer columns are then widened."""
+    """Whether it does arithmetic, for which integer columns are widened."""
 
     def judge(self, frame: pl.DataFrame) -> pl.Series:
-        """True, False or null for each row of `frame`, which has the `columns` and no others; null where any of them is
-        null. NaN is greater than every number, as in PostgreSQL. Raises ValueError for columns of a wrong type."""
+        """True, False or null for each row of `frame`, which has exactly the `columns`; null if any of them is null.
+        NaN is greater than every number, as in PostgreSQL. Raises ValueError for columns of the wrong type."""
         used = frame
         if self.computes:
             wide = {name: _widened(kind) for name, kind in used.schema.items()}
             used = used.cast({name: kind for name, kind in wide.items() if kind != used.schema[name]}, strict=False)
-        try:  # with_columns, since polars may simplify an expression to a single value for all rows
-            result = max(self.columns, key=len) + "_"  # no column's name
+        try:  # with_columns, because polars may simplify an expression to one value for all rows
+            result = max(self.columns, key=len) + "_"  # not the name of a column
             found = used.with_columns(self.expr.alias(result)).get_column(result)
         except _ERRORS as error:
             held = ", ".join(f"{name}: {kind}" for name, kind in frame.schema.items())
@@ -98,7 +99,7 @@ class Expression:
         if found.dtype == pl.Null:
             found = found.cast(pl.Boolean)
         if found.dtype != pl.Boolean:
-            raise ValueError(f"the result is {found.dtype}, not true or false; compare it with something: … > 0")
+            raise ValueError(f"the result is {found.dtype}, not true or false; compare it with a value: … > 0")
         nullable = [name for name in self.columns if used.get_column(name).null_count()]
         if not nullable:
             return found
@@ -111,29 +112,28 @@ _TOO_DEEP = "more than about 60 conditions; split them into several filters, or 
 
 @lru_cache(maxsize=256)
 def parse(sql: str) -> Expression:
-    """The expression, if it is one that looks at a row alone. Raises ValueError in a line: the problem, what is allowed
-    or what to do."""
+    """The expression, if it reads one row at a time. Raises ValueError with one line: the problem and the remedy."""
     _check_words(sql)
     try:
         tree = json.loads(pl.sql_expr(sql).meta.serialize(format="json"))
         walk = _Walk()
-        mended = json.dumps(walk.mended(tree))
+        rewritten = json.dumps(walk.rewritten(tree))
     except _ERRORS as error:
         raise ValueError(f"not an SQL expression: {_line(error)}; write one such as `width >= 256`") from None
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
     try:
-        expr = pl.Expr.deserialize(io.StringIO(mended), format="json")
-    except _ERRORS:  # its reader takes 128 levels, two of them for an operator
+        expr = pl.Expr.deserialize(io.StringIO(rewritten), format="json")
+    except _ERRORS:  # polars reads at most 128 levels; an operator takes two
         raise ValueError(_TOO_DEEP) from None
     columns = tuple(dict.fromkeys(expr.meta.root_names()))
     if not columns:
-        raise ValueError("names no column, so it is the same for every row; compare a column with something")
+        raise ValueError("names no column, so every row has the same result; compare a column with a value")
     return Expression(expr, columns, walk.computes)
 
 
 def _check_words(sql: str) -> None:
-    """Functions that are not allowed, by the names that the user wrote. Raises ValueError."""
+    """Raises ValueError for functions that are not allowed, by the names that the user wrote."""
     tokens = [token for token in _TOKENS.findall(sql) if not token.isspace() and not token.startswith(("--", "/*"))]
     for token, following in pairwise([*tokens, ""]):
         word = token.lower()
@@ -151,28 +151,30 @@ def _allowed() -> str:
 
 
 class _Walk:
-    """One walk over a parsed tree."""
+    """A walk over a parsed tree."""
 
     computes = False
 
-    def mended(self, node: Node) -> Node:
-        """The node as it is evaluated. Raises ValueError for one that is not on the lists."""
-        kind, body = next(iter(node.items())) if isinstance(node, dict) else (node, None)
+    def rewritten(self, node: Node) -> Node:
+        """The node to evaluate. Raises ValueError for a node that is not on the lists."""
+        if not isinstance(node, dict):
+            raise ValueError(f"{_kind_name(node, None)} is not allowed; {_allowed()}")
+        kind, body = next(iter(node.items()))
         if kind == "Column":
             return node
         if kind == "Literal":
             return _literal(node)
         if kind == "BinaryExpr" and body["op"] in _COMPARISONS | _ARITHMETIC:
             self.computes |= body["op"] in _ARITHMETIC
-            return {kind: {**body, "left": self.mended(body["left"]), "right": self.mended(body["right"])}}
+            return {kind: {**body, "left": self.rewritten(body["left"]), "right": self.rewritten(body["right"])}}
         if kind == "Ternary":
-            return {kind: {name: self.mended(part) for name, part in body.items()}}
+            return {kind: {name: self.rewritten(part) for name, part in body.items()}}
         if kind == "Cast":
             return self._cast(body)
         if kind == "Function":
             return self._function(body)
         if kind == "Alias" and not body[1]:
-            raise ValueError("a list is not allowed here; lists stand after `in`")
+            raise ValueError("a list is not allowed here; write lists after `in`")
         if kind == "Alias":
             raise ValueError(f"{body[1]!r} follows a complete expression; remove it, or write an operator before it")
         raise ValueError(f"{_kind_name(kind, body)} is not allowed; {_allowed()}")
@@ -181,31 +183,31 @@ class _Walk:
         name = body["dtype"].get("Literal")
         if not isinstance(name, str) or name not in _PLAIN_TYPES:
             raise ValueError(f"a cast to {_type_name(name)} is not allowed; cast to integer, double, boolean or text")
-        cast = _cast_to(name, self.mended(body["expr"]))
+        cast = _cast_to(name, self.rewritten(body["expr"]))
         return _cast_to("Int64", cast) if name in _INTEGERS else cast
 
     def _function(self, body: dict[str, Any]) -> Node:
         name, inputs = _function_name(body["function"]), body["input"]
         if name.startswith("StructExpr"):
-            raise ValueError("a dot is not allowed in a name; put the name of a column that has one in double quotes")
+            raise ValueError("a dot is not allowed in a name; put a column name that has one in double quotes")
         if name not in _FUNCTION_NODES:
             raise ValueError(f"`{name}` is not allowed; {_allowed()}")
         self.computes |= name in _ARITHMETIC_FUNCTIONS
         if name == "Sql.IsIn":
-            return {"Function": {**body, "input": [self.mended(inputs[0]), _listed(inputs[1])]}}
+            return {"Function": {**body, "input": [self.rewritten(inputs[0]), _listed(inputs[1])]}}
         if name in _PATTERN_FUNCTIONS:
             _check_pattern(inputs[1])
-        if name == "Boolean.Not" and "Cast" in inputs[0]:  # polars casts what `not` stands before, texts too
+        if name == "Boolean.Not" and "Cast" in inputs[0]:  # polars casts the operand of `not`, even texts
             inputs = [inputs[0]["Cast"]["expr"]]
-        inputs = [self.mended(item) for item in inputs]
-        if name == "Sql.ToFloat":  # of pow(); leaves integers as they are, which then wrap round
+        inputs = [self.rewritten(item) for item in inputs]
+        if name == "Sql.ToFloat":  # of pow(); it keeps integers, which then overflow
             return _cast_to("Float64", inputs[0])
         node = {"Function": {**body, "input": inputs}}
         return _cast_to("Int64", node) if name in _INTEGER_FUNCTIONS else node
 
 
 def _literal(node: Node) -> Node:
-    """Numbers, texts, true, false and null. Decimals become floats, whose width follows the column beside them."""
+    """Numbers, texts, true, false and null. Decimals become floats, which take the width of the other operand."""
     kind, body = next(iter(node["Literal"].items()))
     if kind == "Dyn" and next(iter(body)) in ("Int", "Float"):
         return node
@@ -217,11 +219,11 @@ def _literal(node: Node) -> Node:
         if name in (*_PLAIN_TYPES, "Null"):
             return node
         raise ValueError(f"a literal of type {_type_name(name)} is not allowed; write a number, a text, true or false")
-    raise ValueError("a list is not allowed here; lists stand after `in`")
+    raise ValueError("a list is not allowed here; write lists after `in`")
 
 
 def _listed(node: Node) -> Node:
-    """The values after `in`: never another column, whose values of all rows they would be."""
+    """The values after `in`. A column is an error: polars would take its values of all rows."""
     if "Series" not in node.get("Literal", {}):
         raise ValueError("`= any(…)` is not allowed; write `in (1, 2)`, or array_contains(list, value)")
     kind = pl.select(pl.Expr.deserialize(io.StringIO(json.dumps(node)), format="json")).dtypes[0]
@@ -232,7 +234,7 @@ def _listed(node: Node) -> Node:
 
 
 def _check_pattern(node: Node) -> None:
-    """A pattern that does not compile would raise at every row. Raises ValueError."""
+    """Raises ValueError for a pattern that does not compile, which would fail at every row."""
     pattern = node.get("Literal", {}).get("Scalar", {}).get("String")
     if pattern is None:
         raise ValueError("a pattern must be a text in single quotes, not a column; write regexp_like(caption, 'cat')")
@@ -240,21 +242,21 @@ def _check_pattern(node: Node) -> None:
         pl.select(pl.lit("").str.contains(pattern))
     except _ERRORS as error:
         problem = str(error).partition("\n\nThis error occurred")[0].splitlines()[-1].removeprefix("error: ")
-        raise ValueError(f"pattern {pattern!r}: {problem}; mend the regular expression") from None
+        raise ValueError(f"pattern {pattern!r}: {problem}; fix the regular expression") from None
 
 
 def _cast_to(name: str, node: Node) -> Node:
     return {"Cast": {"expr": node, "dtype": {"Literal": name}, "options": "NonStrict"}}
 
 
-def _widened(kind: pl.DataType) -> pl.DataType:
+def _widened(kind: pl.DataType | DataTypeClass) -> pl.DataType | DataTypeClass:
     if isinstance(kind, pl.List):
         return pl.List(_widened(kind.inner))
     return pl.Int64() if kind.is_integer() else kind
 
 
 def _function_name(function: Any) -> str:
-    """{"Sql": {"Binary": "Lt"}} -> "Sql.Binary.Lt"; options of a function are left out."""
+    """{"Sql": {"Binary": "Lt"}} -> "Sql.Binary.Lt", without the function's options."""
     parts = []
     while isinstance(function, Mapping) and len(function) == 1 and next(iter(function))[0].isupper():
         name, function = next(iter(function.items()))
@@ -276,7 +278,7 @@ def _type_name(kind: Any) -> str:
 
 
 def _line(error: BaseException) -> str:
-    """The first line of a message of polars, without the Rust structures that it may print."""
+    """The first line of a message of polars, without Rust structures."""
     text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     if text.startswith("unable to parse"):
         return "it cannot be parsed"

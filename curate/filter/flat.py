@@ -1,4 +1,4 @@
-"""Rows and their items as one table with a row per item, and back: how an expression about rows judges items."""
+"""Flattens rows into one table with a row per item, and back, so that an expression over rows can judge items."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ from curate.core.items import per_item
 
 @dataclass(frozen=True)
 class Flat:
-    """The m places of n rows, in order of rows, then places."""
+    """The m items of n rows, ordered by row, then position."""
 
     table: pa.Table
-    """(m,): values of an item beside those of its row."""
-    there: NDArray[np.bool_]
-    """(m,): whether an item is at the place: one of its values is not null."""
+    """(m,): values of each item, with the values of its row repeated."""
+    exists: NDArray[np.bool_]
+    """(m,): whether the item exists: at least one of its values is not null."""
     lengths: NDArray[np.int64]
-    """(n,): places of each row; -1 where the row has no list."""
+    """(n,): length of each row's list; -1 if the row has no list."""
 
     def nested(self, values: pa.Array) -> pa.ListArray:
-        """A value per place (m,) -> a list per row (n,), null where the row has none."""
+        """A value per item (m,) -> a list per row (n,), null if the row has no list."""
         offsets = np.concatenate([[0], np.cumsum(np.maximum(self.lengths, 0))]).astype(np.int32)
         return pa.ListArray.from_arrays(pa.array(offsets), values, mask=pa.array(self.lengths < 0))
 
 
 def flattened(table: Table, columns: Iterable[str], places: str) -> Flat:
-    """`columns` of the table by place. Those with a value per item follow the places of the column `places`; they may
-    lack a row's list. Raises CurateError where a list has another length than that of `places`."""
+    """`columns` of the table by item. Columns with a value per item have the items of the column `places`; a row's list
+    may be null. Raises CurateError if a list differs in length from that of `places`."""
     lengths = _lengths(_array(table, places))
     row = np.repeat(np.arange(len(lengths)), np.maximum(lengths, 0))
-    there = np.zeros(len(row), dtype=bool)
+    exists = np.zeros(len(row), dtype=bool)
     found = {}
     for name in columns:
         array = _array(table, name)
         if name == places or per_item(table.schema.field(name)):
             found[name] = _items(array, lengths, name, places)
-            there |= np.asarray(pc.is_valid(found[name]))
+            exists |= np.asarray(pc.is_valid(found[name]))
         else:
             found[name] = array.take(pa.array(row))
-    return Flat(pa.table(found), there, lengths)
+    return Flat(pa.table(found), exists, lengths)
 
 
 def _items(array: pa.Array, lengths: NDArray[np.int64], name: str, places: str) -> pa.Array:
@@ -57,7 +57,7 @@ def _items(array: pa.Array, lengths: NDArray[np.int64], name: str, places: str) 
     if len(wrong):
         at = int(wrong[0])
         text = f"row {at} has {own[at]} values of {name!r} and {wanted[at]} of {places!r}"
-        raise CurateError(f"items: {text}, expected as many; name a column whose places {name!r} follows")
+        raise CurateError(f"items: {text}, expected equal numbers; name a column whose items {name!r} describes")
     listed = np.repeat(own >= 0, wanted)
     return array.flatten().take(pa.array(np.cumsum(listed) - 1, mask=~listed))
 

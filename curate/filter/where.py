@@ -1,4 +1,4 @@
-"""`filter.where`: rows, or items of rows, for which an SQL expression over their columns is true."""
+"""`filter.where`: keeps rows, or items of rows, for which an SQL expression over their columns is true."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ from curate.core.ledger import RESERVED
 from curate.filter.expressions import FUNCTIONS, Expression, parse
 from curate.filter.flat import Flat, flattened
 
-# A recipe calls the expression `keep`, and so is the contract's method: pydantic warns of it. See the end of this file.
+# The expression's parameter and the contract's method are both called `keep`, of which pydantic warns; see the end.
 warnings.filterwarnings("ignore", 'Field name "keep" in "Where"')
 
 
 class Where(Filter):
     """Keep rows for which an SQL expression is true.
 
-    Rejects: `reason` where it is false; `reason` + _null where a column that it names is null, or the result is.
+    Rejects: `reason` if it is false; `reason` + _null if a column in it is null, or the result is.
     """
 
     op: ClassVar[str] = "filter.where"
 
-    keep: str = Field(
+    keep: str = Field(  # type: ignore[assignment]
         max_length=10_000,
-        description="SQL expression over columns: least(width, height) >= 256 and aspect < 3. Beside operators, "
-        f"case, in, between, like and is null it may call {', '.join(FUNCTIONS)}. Integers are computed in 64 "
+        description="SQL expression over columns: least(width, height) >= 256 and aspect < 3. It may use operators, "
+        f"case, in, between, like, is null and the functions {', '.join(FUNCTIONS)}. Integers are computed in 64 "
         "bits; a value that cannot be cast is null; NaN is greater than every number.",
     )
     reason: str = Field(
-        pattern="^[a-z][a-z0-9_]*$", description="What the ledger calls rows for which it is false: too_small."
+        pattern="^[a-z][a-z0-9_]*$", description="Reject reason of rows for which it is false: too_small."
     )
     keep_null: bool = Field(
         False,
-        description="Whether a row is kept if a column of the expression is null, whatever the others are; it is "
-        "rejected as `reason` + _null otherwise. So `is null` and coalesce are for values that the expression "
-        "computes, not for columns.",
+        description="Whether to keep a row if any column of the expression is null, regardless of the others; "
+        "otherwise its reason is `reason` + _null. `is null` and coalesce therefore apply to values that the "
+        "expression computes, not to columns.",
     )
     items: str | None = Field(
         None,
-        description="A column with a value per item (sentences), whose items are then judged instead of rows; "
-        "columns with a value per row count for each of a row's items.",
+        description="Column with a value per item (sentences): judge its items instead of rows. Columns with a value "
+        "per row apply to each item of the row.",
     )
 
     @field_validator("keep")
@@ -61,7 +61,7 @@ class Where(Filter):
     @classmethod
     def _of_the_recipe(cls, reason: str) -> str:
         if reason in RESERVED:
-            raise ValueError(f"{reason!r} is the engine's own word; expected another, such as too_small")
+            raise ValueError(f"{reason!r} is reserved for the engine; choose another reason, such as too_small")
         return reason
 
     @property
@@ -76,7 +76,7 @@ class Where(Filter):
         return self.items
 
     def check(self, columns: pa.Schema) -> None:
-        """Whether the expression fits columns of these types (pa.null(): not known yet). Raises CurateError."""
+        """Raises CurateError if the expression does not fit columns of these types (pa.null(): not known yet)."""
         fields = {"key": pa.field("key", pa.string())} | {field.name: field for field in columns}
         self._check_names(fields)
         self._check_items(fields)
@@ -101,7 +101,7 @@ class Where(Filter):
         listed = [name for name in self.expression.columns if per_item(fields[name])]
         if self.items is None:
             if listed:
-                root = family_of(listed[0], fields)  # a plain column of texts where each row has one item
+                root = family_of(listed[0], fields)  # a plain column of texts: one item per row
                 judged = root if root in fields and per_item(fields[root]) else listed[0]
                 text = f"{listed[0]!r} has a value per item; set `items: {judged}` to judge items"
                 raise CurateError(f"keep: {text}, or use a column with a value per row")
@@ -113,7 +113,7 @@ class Where(Filter):
         family = family_of(self.items, fields)
         for name in listed:
             if family_of(name, fields) != family:
-                other = f"is about items of {family_of(name, fields)!r}, and {self.items!r} of {family!r}"
+                other = f"describes items of {family_of(name, fields)!r}, and {self.items!r} of {family!r}"
                 raise CurateError(f"keep: {name!r} {other}; use a filter for each")
 
     def _keep(self, table: Table) -> pa.Array:
@@ -133,7 +133,7 @@ class Where(Filter):
         if self.keep_null:
             kept = kept.fill_null(True)
         if flat is not None:
-            kept = kept | ~pl.Series(flat.there)
+            kept = kept | ~pl.Series(flat.exists)
         if kept.null_count() == 0 and kept.all():
             return pa.nulls(len(kept), pa.string())
         mask = kept.to_arrow()
@@ -147,6 +147,6 @@ def _of_item(field: pa.Field) -> pa.DataType:
     return field.type if pa.types.is_null(field.type) else field.type.value_type
 
 
-# Parameters lie in a stage's `__dict__`, where pydantic looks for them. A property of the class comes before it: `keep`
-# of a stage is the method, and only this file needs the parameter.
-Where.keep = property(lambda stage: stage._keep)  # type: ignore[assignment,method-assign]
+# pydantic reads parameters from a stage's `__dict__`. A property of the class takes precedence, so that `stage.keep` is
+# the method; only this file needs the parameter.
+Where.keep = property(lambda stage: stage._keep)  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""`image.embed`: a vector for each image, from any encoder. What clusters, duplicates and scores stand on."""
+"""`image.embed`: a vector for each image, from any encoder. Clusters, duplicates and scores are computed from it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Embed(EncoderMap):
         kind = pa.null()
         if self._encoder is not None:
             kind = vector_type(self._encoder.dim)
-            metadata |= {**self.made(), "dim": str(self._encoder.dim)}
+            metadata |= {**self.provenance(), "dim": str(self._encoder.dim)}
         return pa.schema(
             [
                 pa.field(self.column, kind, metadata=metadata),

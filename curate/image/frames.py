@@ -1,4 +1,4 @@
-"""`image.frames`: frames of animations and pages of TIFF files become samples of their own."""
+"""`image.frames`: frames of animations and pages of TIFF files become samples."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Frames(Derive):
 
     every: int = Field(1, ge=1, description="Each n-th frame or page becomes a sample, from the first on.")
     most: int | None = Field(
-        None, ge=1, description="At most so many frames of an image, spread evenly over those that `every` leaves."
+        None, ge=1, description="Most frames of an image, spread evenly over those that `every` leaves."
     )
     stills: Literal["keep", "skip"] = Field(
         "keep", description="Whether an image with a single frame becomes a sample too, with its own bytes."

@@ -1,6 +1,6 @@
-"""A 256-bit hash under which a picture and its resized, recompressed or brightened copies differ in a few bits.
+"""A 256-bit hash under which an image and its resized, recompressed or brightened copies differ in a few bits.
 
-The picture is squeezed to 64 x 64 and transformed by an orthonormal DCT-II per channel. A bit tells whether one low
+The image is squeezed to 64 x 64 and transformed by an orthonormal DCT-II per channel. A bit tells whether one low
 frequency is present with positive sign, that is, above THRESHOLD; frequencies are taken from the lowest outwards.
     176 bits of luma (without the mean), 32 of each chroma (with the mean), 16 that spell the aspect as a thermometer
 The usual pHash compares with the median instead (Zauner 2010, section 3.2.1; PDQ, Facebook 2019). In drawings that
@@ -18,7 +18,7 @@ HASH_BYTES = 32
 THRESHOLD = 6.0
 """In grey levels x 64, the scale of an orthonormal 64 x 64 DCT: an amplitude of about 0.2 grey levels."""
 MIN_ONES = 32
-"""With fewer frequencies present the picture is called flat: unrelated flags, dots and thin rings would agree."""
+"""With fewer frequencies present the image is flat: unrelated flags, dots and thin rings would agree."""
 
 _SIDE = 64
 _LUMA_BITS, _CHROMA_BITS, _ASPECT_BITS = 176, 32, 16
@@ -38,7 +38,7 @@ _ASPECTS = 2.0 ** ((np.arange(_ASPECT_BITS) - (_ASPECT_BITS - 1) / 2) / 4)
 
 
 def perceptual_hash(image: Image.Image) -> tuple[bytes, bool]:
-    """RGB picture -> (hash of HASH_BYTES bytes, whether it is flat: its hash says too little to compare)."""
+    """RGB image -> (hash of HASH_BYTES bytes, whether it is flat: too little detail to compare)."""
     small = image.resize((2 * _SIDE, 2 * _SIDE), Image.Resampling.BOX)
     left, top, right, bottom = inner_box(np.asarray(small))
     square = small.resize((_SIDE, _SIDE), Image.Resampling.BOX, box=(left, top, right, bottom))
@@ -47,7 +47,7 @@ def perceptual_hash(image: Image.Image) -> tuple[bytes, bool]:
 
 
 def hash_square(pixels_HWC: NDArray[np.uint8], aspect: float) -> tuple[bytes, bool]:
-    """pixels (64, 64, 3) of a picture whose width / height was `aspect` -> (hash, flat)."""
+    """pixels (64, 64, 3) of an image whose width / height was `aspect` -> (hash, flat)."""
     red, green, blue = np.moveaxis(pixels_HWC.astype(np.float64), -1, 0)
     luma = 0.299 * red + 0.587 * green + 0.114 * blue  # ITU-R BT.601, as in JPEG
     present = np.concatenate(
@@ -86,7 +86,7 @@ def _bars(pixels_HWC: NDArray[np.uint8]) -> tuple[float, float]:
 
 def _bar(pixels_HWC: NDArray[np.uint8], least: int = 5, uniform: float = 8.0, edge: int = 32) -> float:
     """Rows of bar at the top: at least `least` that are `uniform` levels off its colour on average, soon followed by
-    one of which most is `edge` levels off. The row before that mixes bar and picture, and counts by its shares."""
+    one of which most is `edge` levels off. The row before that mixes bar and image, and counts by its shares."""
     off = np.abs(pixels_HWC.astype(np.int16) - np.median(pixels_HWC[0], axis=0)).max(axis=2)
     end = int((off.mean(axis=1) > uniform).argmax())
     for mixed in range(end, min(end + 3, len(off) - 1)) if end >= least else ():

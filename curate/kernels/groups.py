@@ -1,4 +1,4 @@
-"""Arrays whose rows belong to groups."""
+"""Grouped rows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 
 def position_in_group(groups: NDArray[np.int64]) -> NDArray[np.int64]:
-    """groups (n,), equal ones adjacent -> place (n,) of each within its group, from 0."""
+    """groups (n,), with equal ones adjacent -> position (n,) of each row within its group, from 0."""
     index = np.arange(len(groups))
     starts = np.flatnonzero(np.r_[True, groups[1:] != groups[:-1]][: len(groups)])
     return index - np.repeat(starts, np.diff(np.r_[starts, len(groups)]))

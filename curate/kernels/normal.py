@@ -1,7 +1,7 @@
-"""Unicode normal forms in linear time, whatever the text.
+"""Unicode normal forms in linear time, for any text.
 
-`unicodedata.normalize` sorts runs of combining marks by insertion: a text made of them (half a megabyte of two that
-stand in the wrong order) takes it many minutes. In long texts such runs are sorted before.
+`unicodedata.normalize` sorts runs of combining marks by insertion: half a megabyte of alternating marks takes it many
+minutes. In long texts, `normal_form` sorts such runs itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _MARKS = re.compile(b"[^\0]{32,}+")
 
 
 def normal_form(form: Literal["NFC", "NFKC", "NFD", "NFKD"], text: str) -> str:
-    """`unicodedata.normalize`, also of texts that are made to take long."""
+    """`unicodedata.normalize` in linear time, also for adversarial texts."""
     if text.isascii():
         return text
     if len(text) > LONG and not unicodedata.is_normalized(form, text):
@@ -25,7 +25,7 @@ def normal_form(form: Literal["NFC", "NFKC", "NFD", "NFKD"], text: str) -> str:
 
 
 def _ordered(form: Literal["NFD", "NFKD"], text: str) -> str:
-    """Characters taken apart, long runs of marks in canonical order (the Unicode Standard, D109: a stable sort)."""
+    """The decomposed text with long runs of marks in canonical order (the Unicode Standard, D109: a stable sort)."""
     apart = text.translate({ord(sign): unicodedata.normalize(form, sign) for sign in set(text) if not sign.isascii()})
     classes = bytes(map(unicodedata.combining, apart))
     pieces, end = [], 0

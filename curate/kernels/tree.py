@@ -1,6 +1,6 @@
-"""A `cluster_tree` artifact without its centroids: sizes and parents are all that counting, naming and showing need.
+"""A `cluster_tree` artifact without its centroids: sizes and parents, for counting, naming and showing clusters.
 
-A tree may hold millions of leaves, its centroids then tens of gigabytes; its `parents_t` are eight bytes a cluster.
+With millions of leaves, centroids take tens of gigabytes; `parents_t` take eight bytes per cluster.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from curate.core.contracts import Artifact
 
 @dataclass(frozen=True)
 class TreeShape:
-    """Clusters of each level, finest first, and the cluster (K_t,) of level t + 1 that each of level t lies in."""
+    """Number of clusters of each level, finest first, and the parents (K_t,) in level t + 1 of the clusters of level
+    t."""
 
     clusters: tuple[int, ...]
     parents: tuple[NDArray[np.int64], ...]
@@ -29,7 +30,7 @@ class TreeShape:
         return cls(clusters, tuple(np.asarray(tree[f"parents_{t}"]) for t in range(1, len(clusters))))
 
     def paths(self) -> Iterator[tuple[int, NDArray[np.int64]]]:
-        """(level, the cluster of that level (K_1,) that each leaf lies in), finest first."""
+        """(level, cluster (K_1,) of each leaf at that level), finest first."""
         path = np.arange(self.clusters[0])
         for level in range(1, len(self.clusters) + 1):
             yield level, path
@@ -37,8 +38,8 @@ class TreeShape:
                 path = self.parents[level - 1][path]
 
     def sums(self, values: NDArray[Any]) -> list[NDArray[np.int64]]:
-        """Whole numbers per leaf (K_1,), or of what leaves there are -> sums per cluster, a level each, finest first.
-        Exact below 2**53."""
+        """Integers of the first leaves (at most K_1) -> sums per cluster of each level, finest first. Exact below
+        2**53."""
         padded = np.zeros(self.clusters[0])
         padded[: len(values)] = values
         return [
@@ -47,7 +48,7 @@ class TreeShape:
         ]
 
     def parent_column(self, level: int) -> pa.Array:
-        """Cluster one level up, of each of a level's; null at the coarsest."""
+        """Parent of each cluster of a level; null at the coarsest level."""
         if level == len(self.clusters):
             return pa.nulls(self.clusters[level - 1], pa.int64())
         return pa.array(self.parents[level - 1], pa.int64())

@@ -1,4 +1,4 @@
-"""Vectors as a worker holds them (halves, mapped from a file), handed out as float32 blocks."""
+"""Vectors held as halves, usually mapped from a file, and read as float32 blocks."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Vectors:
-    """Rows (n, d) that become float32 when they are asked for, `rows` of them if given.
+    """Rows (n, d), converted to float32 on access; only `rows` (m,) of them if given.
 
-    Halves are widened; with `norms` (n,) they are raw vectors again, without they get unit length to float32
-    precision (a half has 2**-11). What is held as float32 is taken as it is.
+    Halves are scaled by `norms` (n,) to raw vectors if these are given, otherwise to unit length in float32 precision
+    (a half has 2**-11). Vectors held as float32 are returned unchanged.
     """
 
     held: NDArray[Any]
@@ -38,10 +38,10 @@ class Vectors:
         if self.norms is not None:
             return block * self.norms[at][:, None]
         lengths = np.sqrt(np.einsum("nd,nd->n", block, block))
-        return block / np.where(lengths > 0, lengths, np.nan)[:, None]
+        return np.divide(block, np.where(lengths > 0, lengths, np.float32(np.nan))[:, None], dtype=np.float32)
 
     def only(self, rows: NDArray[np.int64] | None) -> Vectors:
-        """Some rows of a part's vectors; None is all of them."""
+        """A subset of the rows; None: all."""
         return replace(self, rows=rows)
 
 
@@ -49,5 +49,5 @@ Points: TypeAlias = "NDArray[np.float32] | Vectors"
 
 
 def vectors_of(arrays: Mapping[str, NDArray[Any]]) -> Vectors:
-    """Of a part's arrays `vectors` (n, d) and, if there, `norms` (n,)."""
+    """The vectors in a part's arrays: `vectors` (n, d) and, if present, `norms` (n,)."""
     return Vectors(arrays["vectors"], arrays.get("norms"))

@@ -1,22 +1,25 @@
-"""`pack.webdataset`: the dataset as training reads it. A sample is a picture, its text and a JSON of what is known."""
+"""`pack.webdataset`: the dataset as training reads it. A sample is an image, its text and a JSON description."""
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
+from datetime import date, datetime
 from typing import Any, ClassVar, Literal
 
+from PIL import Image
 from pydantic import Field, field_validator, model_validator
 
 from curate.codec.formats import sniff
-from curate.codec.images import probe
+from curate.codec.images import decode, probe
 from curate.core.contracts import Pack, Packed
 from curate.core.errors import Undecodable
-from curate.pack.carry import META, carried_values, carry_mapping, describe
-from curate.pack.resize import EXTENSIONS, Format, resize
 
+Format = Literal["webp", "jpeg", "png"]
 FIXED = frozenset(
     "shard row name key item copy ext offset size text_offset text_size width height".split()  # noqa: SIM905
 )
@@ -31,8 +34,8 @@ _USUAL = {"jpeg": ("jpg", "jpeg", "jpe", "jfif"), "tiff": ("tif", "tiff"), "jpeg
 class PackWebDataset(Pack):
     """Write the selected samples as WebDataset tars, globally shuffled, with `sizes.json` and a wids index.
 
-    Members are `{key}-{item}-{copy}` with the picture's extension, `.txt` (absent where there is no text) and `.json`.
-    `carry` names what the index has besides: columns (`carry: [duplicate_set, cluster_1]`) or, under another name,
+    Members are `{key}-{item}-{copy}` with the image's extension, `.txt` (absent without a text) and `.json`.
+    `carry` names further columns of the index: columns (`carry: [duplicate_set, cluster_1]`) or, under another name,
     a column or a field of `meta` (`carry: {label: meta.category, duplicate_set: duplicate_set}`).
     """
 
@@ -44,9 +47,9 @@ class PackWebDataset(Pack):
     image: Literal["original", "resized"] = Field(
         "original", description="original: the bytes as they came; resized: at most max_side, in one format"
     )
-    max_side: int = Field(512, ge=1, description="longer side of a resized picture; pixels; nothing is enlarged")
-    format: Format = Field("webp", description="format of resized pictures")
-    quality: int = Field(90, ge=1, le=100, description="quality of resized pictures in lossy formats")
+    max_side: int = Field(512, ge=1, description="longer side of a resized image; pixels; nothing is enlarged")
+    format: Format = Field("webp", description="format of resized images")
+    quality: int = Field(90, ge=1, le=100, description="quality of resized images in lossy formats")
     text: str | None = Field(
         None,
         description="column of the text; default: `text` where there is one, else `caption`. A column with a text per "
@@ -82,7 +85,7 @@ class PackWebDataset(Pack):
 
     def write(self, row: Mapping[str, Any], data: bytes, add: Callable[[str, bytes], int]) -> Packed:
         stem = f"{row['key']}-{row['item']}-{row['copy']}"
-        data, ext, picture = self._picture(row, data)
+        data, ext, image = self._image(row, data)
         offset = add(f"{stem}.{ext}", data)
         text = self._text(row)
         text_offset, text_bytes = -1, b""
@@ -90,28 +93,25 @@ class PackWebDataset(Pack):
             text_bytes = text.encode()
             text_offset = add(f"{stem}.txt", text_bytes)
         carried = carried_values(row, self._sources())
-        add(f"{stem}.json", describe(row, picture, carried))
-        size = picture["width"], picture["height"]
+        add(f"{stem}.json", describe(row, image, carried))
+        size = image["width"], image["height"]
         return Packed(ext, offset, len(data), text_offset, len(text_bytes), *size, carried)
 
     def _text(self, row: Mapping[str, Any]) -> str | None:
         value = next((row[name] for name in self.text_columns() if row.get(name) is not None), None)
         return value if value is None else str(value)
 
-    def _picture(self, row: Mapping[str, Any], data: bytes) -> tuple[bytes, str, dict[str, Any]]:
-        """Bytes, extension and description of the picture that goes into the tar. Raises Undecodable if it is to be
-        resized and cannot be."""
+    def _image(self, row: Mapping[str, Any], data: bytes) -> tuple[bytes, str, dict[str, Any]]:
+        """Bytes, extension and description of the image that goes into the tar. Raises Undecodable if it cannot be
+        resized."""
         if self.image == "resized":
-            data, width, height = resize(data, self.max_side, self.format, self.quality)
+            data, new_width, new_height = resize(data, self.max_side, self.format, self.quality)
             sha256 = hashlib.sha256(data).hexdigest()
-            facts = {"width": width, "height": height, "format": self.format, "sha256": sha256}
-            return data, EXTENSIONS[self.format], facts
+            return data, EXTENSIONS[self.format], _facts(new_width, new_height, self.format, sha256)
         format = row.get("format") or sniff(data)
-        width, height = row.get("width"), row.get("height")
-        if width is None or height is None:
-            width, height = _size(data)
-        sha256 = row.get("sha256") or hashlib.sha256(data).hexdigest()
-        facts = {"width": width, "height": height, "format": format, "sha256": sha256}
+        size = row.get("width"), row.get("height")
+        width, height = _size(data) if None in size else size
+        facts = _facts(width, height, format, row.get("sha256") or hashlib.sha256(data).hexdigest())
         return data, _extension(str(row.get("ext") or ""), format), facts
 
     def finish(self, tars: list[tuple[str, int]]) -> dict[str, bytes]:
@@ -130,6 +130,10 @@ def _extension(given: str, format: str | None) -> str:
     return usual[0] if usual else "bin"
 
 
+def _facts(width: int | None, height: int | None, format: str | None, sha256: str) -> dict[str, Any]:
+    return {"width": width, "height": height, "format": format, "sha256": sha256}
+
+
 def _size(data: bytes) -> tuple[int | None, int | None]:
     try:
         found = probe(data)
@@ -140,3 +144,99 @@ def _size(data: bytes) -> tuple[int | None, int | None]:
 
 def _json(value: Any) -> bytes:
     return json.dumps(value, indent=1).encode()
+
+
+META = "meta."
+"""Prefix of a carried value that is a field of the pool's `meta` rather than a column."""
+
+
+def carry_mapping(carry: Mapping[str, str] | list[str]) -> dict[str, str]:
+    """Name in the index -> column or `meta.<field>`; a list keeps the columns' own names."""
+    return dict(carry) if isinstance(carry, Mapping) else {name.removeprefix(META): name for name in carry}
+
+
+def carried_values(row: Mapping[str, Any], sources: Mapping[str, str]) -> dict[str, Any]:
+    """Values of a row's carried columns. Fields of `meta` become strings (JSON unless they are strings), since the same
+    field of another sample may be of another type; a dot leads into nested objects."""
+    meta = _meta(row) if any(source.startswith(META) for source in sources.values()) else {}
+    return {
+        name: _text(_field(meta, source[len(META) :])) if source.startswith(META) else row[source]
+        for name, source in sources.items()
+    }
+
+
+def _meta(row: Mapping[str, Any]) -> dict[str, Any]:
+    value = json.loads(row.get("meta") or "{}")
+    return value if isinstance(value, dict) else {}
+
+
+def _field(fields: Mapping[str, Any], path: str) -> Any:
+    if path in fields:
+        return fields[path]
+    head, dot, rest = path.partition(".")
+    inner = fields.get(head)
+    return _field(inner, rest) if dot and isinstance(inner, dict) else None
+
+
+def _text(value: Any) -> str | None:
+    return value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
+
+
+def describe(row: Mapping[str, Any], image: Mapping[str, Any], carried: Mapping[str, Any]) -> bytes:
+    """The .json member. `image` describes the member in the tar; if it was resized, the values of the
+    pool follow as original_width, original_height, original_format and original_sha256."""
+    value: dict[str, Any] = {name: row.get(name) for name in ("key", "item", "copy", "source_id", "url")}
+    value |= image
+    if image["sha256"] != row.get("sha256"):
+        value |= {f"original_{name}": row.get(name) for name in ("width", "height", "format", "sha256")}
+    value |= {"meta": _meta(row)} | {name: _plain(item) for name, item in carried.items() if name not in value}
+    return json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+
+
+def _plain(value: Any) -> Any:
+    """JSON-able. Bytes (embeddings) are left to the index and null here; NaN is null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    return None if isinstance(value, bytes) else value
+
+
+EXTENSIONS: dict[Format, str] = {"webp": "webp", "jpeg": "jpg", "png": "png"}
+
+
+def fitted(width: int, height: int, max_side: int) -> tuple[int, int]:
+    """Size with the longer side at most `max_side`, aspect kept, no side below 1; never enlarged."""
+    longer = max(width, height)
+    if longer <= max_side:
+        return width, height
+    return max(1, round(width * max_side / longer)), max(1, round(height * max_side / longer))
+
+
+def resize(data: bytes, max_side: int, format: Format, quality: int) -> tuple[bytes, int, int]:
+    """(bytes, width, height). An image that fits already keeps its bytes if they are plain: of this format, upright,
+    8-bit grey or RGB, one frame. Otherwise Lanczos on RGB. Raises Undecodable."""
+    found = probe(data)
+    size = fitted(found.width, found.height, max_side)
+    plain = found.mode in ("RGB", "L") and found.frames == 1 and found.orientation == 1 and not found.alpha
+    if plain and found.format == format and size == (found.width, found.height):
+        return data, *size
+    image = decode(data)
+    if image.size != size:
+        image = image.resize(size, Image.Resampling.LANCZOS)
+    return encode(image, format, quality), *size
+
+
+def encode(image: Image.Image, format: Format, quality: int) -> bytes:
+    options: dict[str, Any] = {
+        "webp": {"quality": quality, "method": 4},
+        "jpeg": {"quality": quality, "subsampling": 0 if quality >= 90 else 2, "optimize": True},
+        "png": {"compress_level": 6},
+    }[format]
+    sink = io.BytesIO()
+    image.save(sink, format=format, **options)
+    return sink.getvalue()

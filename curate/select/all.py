@@ -1,4 +1,4 @@
-"""`select.all`: every row that is still alive, once."""
+"""`select.all`: every live row, once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from curate.core.contracts import Select, Table
 
 
 class SelectAll(Select):
-    """Takes every live row once: a pool without balance, or one that upstream stages have cut to size."""
+    """Takes every live row once, for a pool that needs no balance or that upstream stages have sampled."""
 
     op: ClassVar[str] = "select.all"
 

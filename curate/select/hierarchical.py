@@ -1,4 +1,4 @@
-"""`select.hierarchical`: as balanced a share of the pool as its tree of clusters allows."""
+"""`select.hierarchical`: the most balanced sample of a pool that its tree of clusters allows."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import Field, PrivateAttr, model_validator
 
@@ -20,23 +21,23 @@ NOT_SAMPLED = "not_sampled"
 
 
 class SelectHierarchical(Select):
-    """Hierarchical balanced sampling: quotas flow down the tree, every cluster giving as much as its siblings can.
+    """Hierarchical balanced sampling: distributes the target down the tree, evenly among sibling clusters.
 
-    A cluster that runs out gives everything. Rows left over are rejected as `not_sampled`.
+    A cluster with fewer rows than its quota gives all of them. Rejects: not_sampled.
     """
 
     op: ClassVar[str] = "select.hierarchical"
     ports: ClassVar[dict[str, str]] = {"tree": "cluster_tree"}
 
-    target: int | None = Field(None, ge=1, description="Rows to take, copies counted; or give `share`.")
+    target: int | None = Field(None, ge=1, description="Rows to take, including copies; or give `share`.")
     share: float | None = Field(
         None,
         gt=0,
-        description="Rows to take, copies counted, as a share of those that reach the stage; or give `target`.",
+        description="Rows to take, including copies, as a share of the stage's rows; or give `target`.",
     )
-    multiplier: int = Field(1, ge=1, description="The most copies of one row.")
+    multiplier: int = Field(1, ge=1, description="Most copies of a row.")
     strategy: Literal["random", "closest"] = Field(
-        "random", description="Rows of a leaf cluster: by hash(seed, key), or the closest to its centroid."
+        "random", description="How to choose rows of a leaf: by hash(seed, key), or those closest to its centroid."
     )
     seed: int = Field(0, ge=0, description="Seed of every random choice.")
 
@@ -66,7 +67,7 @@ class SelectHierarchical(Select):
         return ("cluster_1", "centroid_distance")
 
     def deal(self, table: Table) -> Table:
-        """Units are leaf clusters. Raises CurateError for clusters that the tree does not have."""
+        """Units are leaf clusters. Raises CurateError for clusters that are not in the tree."""
         column = table.column("cluster_1")
         leaves = column.fill_null(-1).to_numpy().astype(np.int64)
         if len(leaves) and not 0 <= leaves.min() <= leaves.max() < self._leaves:
@@ -77,14 +78,18 @@ class SelectHierarchical(Select):
         return table.select(["key", "centroid_distance"]).append_column("unit", pa.array(leaves))
 
     def plan(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Raises TargetError where the pool cannot give the target."""
+        """Raises TargetError if the pool cannot give the target."""
         rows = np.zeros(self._leaves, dtype=np.int64)
         rows[: len(counts)] = counts
-        target = self.target if self.share is None else max(1, int(self.share * rows.sum()))
+        if self.target is not None:
+            target = self.target
+        else:
+            assert self.share is not None
+            target = max(1, int(self.share * rows.sum()))
         return leaf_quotas(rows, self._parents, target, self.multiplier, self.seed)
 
     def pick(self, lines: Table, counts: NDArray[np.int64], quotas: NDArray[np.int64]) -> dict[str, Any]:
         distance = lines.column("centroid_distance").to_numpy() if self.strategy == "closest" else None
         rank = ranks(self.seed, lines.column("key").to_pylist())
         copies = copies_of(lines.column("unit").to_numpy(), quotas, rank, distance)
-        return {"copies": copies, "reject": pa.array(np.where(copies > 0, None, NOT_SAMPLED), pa.string())}
+        return {"copies": copies, "reject": pc.if_else(copies > 0, pa.scalar(None, pa.string()), NOT_SAMPLED)}

@@ -1,4 +1,4 @@
-"""`select.metaclip`: MetaCLIP's balance, in which every entry takes at most about t texts."""
+"""`select.metaclip`: MetaCLIP's balance, in which each entry takes at most about t texts."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class SelectMetaClip(SelectItems):
     """Takes a text with probability 1 - prod(1 - p) over its entries, p = min(1, t / count): all of the tail, and of
     the head about t texts per entry (Xu et al. 2023, Demystifying CLIP Data, section 3.4).
 
-    t is given, or follows from the pool: entries with fewer texts than t hold as near to `tail_share` of all matches
-    as counts allow, and some do wherever counts differ. Entries of t texts are kept whole, too. With `by`, every group
-    has a t of its own from its own counts (MetaCLIP 2, for languages). Texts without an entry go. Every text is drawn
-    alone, by hash(seed, key, item): a larger t takes all that a smaller one does.
+    t is given, or chosen for the pool so that entries with fewer than t texts have as close to `tail_share` of all
+    matches as possible; the tail is not empty if counts differ. Entries of exactly t texts are also kept whole. With
+    `by`, each group has a separate t from its own counts (MetaCLIP 2, for languages). Texts without an entry are
+    rejected. Each text is drawn independently, by hash(seed, key, item): a larger t takes all that a smaller t takes.
 
     Rejects: no_text, no_entry, head_cut.
     """
@@ -30,9 +30,9 @@ class SelectMetaClip(SelectItems):
     op: ClassVar[str] = "select.metaclip"
     version: ClassVar[int] = 2
 
-    threshold: float | None = Field(None, gt=0, description="t, in texts of an entry; or give `tail_share`.")
+    threshold: float | None = Field(None, gt=0, description="t, in texts per entry; or give `tail_share`.")
     tail_share: float | None = Field(
-        None, gt=0, lt=1, description="Share of all matches that entries below t are to hold; 0.06 without either."
+        None, gt=0, lt=1, description="Share of all matches in entries below t (default: 0.06)."
     )
     multiplier: Literal[1] = Field(1, description="Always 1: texts are not repeated.")
 
@@ -52,12 +52,12 @@ class SelectMetaClip(SelectItems):
 
     def setup(self, artifacts: Mapping[str, Artifact]) -> None:
         super().setup(artifacts)
-        counts, group = self._book.counts, self._book.group
+        counts, group = self._table.counts, self._table.group
         if self.threshold is not None:
-            thresholds = np.full(len(self._book.groups), self.threshold)
+            thresholds = np.full(len(self._table.groups), self.threshold)
         else:
             share = TAIL_SHARE if self.tail_share is None else self.tail_share
-            thresholds = np.array([tail_count(counts[group == g], share) for g in range(len(self._book.groups))])
+            thresholds = np.array([tail_count(counts[group == g], share) for g in range(len(self._table.groups))])
         self._probability = take_probability(counts, np.append(thresholds, 1)[group])
         self._missed = log_missed(self._probability)
 
@@ -65,5 +65,5 @@ class SelectMetaClip(SelectItems):
         return any_probability(self._missed[found.entry], found.item, len(found))
 
     def plan(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Per unit, the texts that their rarest entry alone is expected to take, rounded. Raises TargetError."""
+        """Per unit, the expected texts that the rarest entry alone takes, rounded. Raises TargetError."""
         return np.append(0, np.rint(self._texts(counts) * self._probability).astype(np.int64))

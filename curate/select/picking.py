@@ -1,4 +1,4 @@
-"""Which rows of a unit are taken, and how often, once its quota is known."""
+"""Copies of each row of a unit, given its quota."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ def copies_of(
     rank: NDArray[np.uint64],
     distance: NDArray[np.floating] | None = None,
 ) -> NDArray[np.int64]:
-    """Copies (n,) of all rows of some units; `units` (n,) index `quotas` (U,), which count copies.
+    """Copies (n,) of all rows of some units; `units` (n,) index `quotas` (U,), in copies.
 
-    Within a unit the rows with the smallest `rank` come first; with `distance`, those with the smallest distance, and
-    rank breaks ties. A quota above the unit's size is spread over all its rows, the rest going to the first ones.
+    Rows of a unit are taken in order of `rank`, or of `distance` if given, with ties by rank. A quota above the unit's
+    size is spread evenly over its rows; the first rows get the remainder.
     """
     order = np.lexsort((rank, units) if distance is None else (rank, distance, units))
     group = units[order]

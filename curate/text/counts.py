@@ -1,4 +1,4 @@
-"""`text.counts`: how many texts have each entry (concept, word of a vocabulary, hashtag), over the whole pool."""
+"""`text.counts`: the number of texts with each entry (concept, word of a vocabulary, hashtag) in the whole pool."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STATE = pa.schema(
         pa.field("matched", pa.int64(), nullable=False),
     ]
 )
-"""A row per group and entry; without entry a group's totals: `count` texts there are, `matched` with any entry."""
+"""A row per group and entry. A row without an entry has a group's totals: `count` texts, `matched` with any entry."""
 COUNTS = pa.schema(
     [
         pa.field("entry", pa.string(), metadata={"of": "what texts have: a concept, a word, a tag"}),
@@ -31,24 +31,26 @@ COUNTS = pa.schema(
     ]
 )
 MERGED_ROWS = 1 << 22
-"""State rows that are held before they are added up."""
+"""State rows in memory before they are summed."""
 
 
 class TextCounts(Reduce):
-    """Counts the texts that have each entry: what `select.frequency` and `select.metaclip` balance by.
+    """Counts the texts with each entry, for the balance of `select.frequency` and `select.metaclip`.
 
-    A text is an item of a row (a sentence); it counts once for an entry, in however many columns it has that. The
-    artifact: `counts`, commonest first, and `summary` with the totals, which people can read.
+    A text is an item of a row (a sentence). It counts once for an entry that several columns have. The artifact:
+    `counts`, commonest first, and a `summary` of totals.
     """
 
     op: ClassVar[str] = "text.counts"
     kind: ClassVar[str] = "text_counts"
 
     columns: tuple[str, ...] = Field(
-        ("concepts",), min_length=1, description="Columns of entries, a list for each text of a row; counted together."
+        ("concepts",),
+        min_length=1,
+        description="Columns of entries, a list for each text of a row; an entry counts once.",
     )
     by: str | None = Field(
-        None, description="Column of a word per row, such as `language`, whose groups are counted apart (MetaCLIP 2)."
+        None, description="Column of one word per row, such as `language`, by which to count separately (MetaCLIP 2)."
     )
 
     def reads(self) -> tuple[str, ...]:
@@ -59,7 +61,7 @@ class TextCounts(Reduce):
         of_row, groups = grouped(table, self.by)
         group = of_row[found.row]
         size = max(1, len(found.names))
-        keys, counts = _tallied(group[found.item] * size + found.entry)
+        keys, counts = _tally(group[found.item] * size + found.entry)
         entry = pa.array(found.names, pa.string()).take(pa.array(keys % size))
         texts, matched = (np.bincount(part, minlength=len(groups)) for part in (group, group[found.matched]))
         held = np.flatnonzero(texts)
@@ -75,7 +77,7 @@ class TextCounts(Reduce):
         )
 
     def merge(self, states: Iterator[Table]) -> Table:
-        """Adds up as they come: holds as many rows as there are entries, and MERGED_ROWS."""
+        """Sums states as they arrive; holds up to a row per entry, plus MERGED_ROWS."""
         parts, rows, least = [STATE.empty_table()], 0, MERGED_ROWS
         for state in states:
             parts.append(state.select(STATE.names).cast(STATE))
@@ -87,10 +89,10 @@ class TextCounts(Reduce):
         return summed(parts)
 
     def finish(self, state: Table) -> Artifact:
-        there = pc.is_valid(state.column("entry"))
+        with_entry = pc.is_valid(state.column("entry"))
         order = [("count", "descending"), ("entry", "ascending"), ("by", "ascending")]
-        counts = state.filter(there).sort_by(order).select(COUNTS.names).cast(COUNTS)
-        totals = state.filter(pc.invert(there)).sort_by("by").to_pylist()
+        counts = state.filter(with_entry).sort_by(order).select(COUNTS.names).cast(COUNTS)
+        totals = state.filter(pc.invert(with_entry)).sort_by("by").to_pylist()
         entries = counts.group_by("by", use_threads=False).aggregate([("count", "sum"), ("count", "count")])
         per = {row["by"]: (row["count_sum"], row["count_count"]) for row in entries.to_pylist()}
         groups = {row["by"]: _facts(row["count"], row["matched"], *per.get(row["by"], (0, 0))) for row in totals}
@@ -104,18 +106,18 @@ def _facts(texts: int, matched: int, matches: int, entries: int) -> dict[str, in
     return {"texts": texts, "matched": matched, "matches": matches, "entries": entries}
 
 
-def _tallied(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Distinct keys >= 0, ascending, and how often each occurs."""
+def _tally(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Distinct keys >= 0, ascending, and the count of each."""
     if keys.max(initial=0) > 4 * len(keys) + 1024:
         found = np.unique(keys, return_counts=True)
         return found[0], found[1]
     counts = np.bincount(keys)
-    there = np.flatnonzero(counts)
-    return there, counts[there]
+    keys = np.flatnonzero(counts)
+    return keys, counts[keys]
 
 
 def summed(parts: list[Table]) -> Table:
-    """States -> one state, a row per group and entry."""
+    """States -> one state with a row per group and entry."""
     whole = pa.concat_tables(parts).group_by(["entry", "by"], use_threads=False)
     found = whole.aggregate([("count", "sum"), ("matched", "sum")])
     return found.select(["entry", "by", "count_sum", "matched_sum"]).rename_columns(STATE.names).cast(STATE)

@@ -1,4 +1,4 @@
-"""`text.filter`: texts that are missing, too short or too long, as rows or as items (sentences)."""
+"""`text.filter`: rejects texts that are missing, too short or too long, as rows or as items (sentences)."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from pydantic import Field
 
 from curate.core.contracts import Filter, Table
 from curate.core.errors import CurateError
-from curate.text.language.language import plain_texts
+from curate.text.columns import plain_texts
 
 
 class TextFilter(Filter):
-    """Rejects texts by their length. With `items`, each text of a list is judged on its own.
+    """Rejects texts by their length. With `items`, judges each text of a list separately.
 
     Rejects: missing_caption (null), caption_too_short, caption_too_long, caption_too_few_words.
     """
 
     op: ClassVar[str] = "text.filter"
 
-    column: str = Field("text", description="Column of texts: one a row, or with `items` a list of texts per row.")
-    items: bool = Field(False, description="Whether the column is a list and its items are judged, not rows.")
+    column: str = Field("text", description="Column of texts, one per row, or with `items` a list per row.")
+    items: bool = Field(False, description="Whether to judge the items of a list column instead of rows.")
     min_chars: int = Field(1, ge=0, description="Characters below which a text is caption_too_short.")
     max_chars: int | None = Field(
-        None, ge=1, description="Characters above which a text is caption_too_long; no limit when null."
+        None, ge=1, description="Characters above which a text is caption_too_long; null for no limit."
     )
     min_words: int = Field(0, ge=0, description="Words below which a text is caption_too_few_words.")
-    missing: Literal["keep", "reject"] = Field("reject", description="What happens where there is no text.")
+    missing: Literal["keep", "reject"] = Field("reject", description="What to do with a row without a text.")
 
     def reads(self) -> tuple[str, ...]:
         return (self.column,)
@@ -38,12 +38,12 @@ class TextFilter(Filter):
         return self.column if self.items else None
 
     def keep(self, table: Table) -> pa.Array:
-        """Raises CurateError where the column is a list and `items` is not set, or the other way round."""
+        """Raises CurateError if `items` does not fit the column's type."""
         column = table.column(self.column)
         listed = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
         if listed != self.items:
-            told = "a list per row; set `items: true`" if listed else "one value a row; leave `items` out"
-            raise CurateError(f"{self.op}.items: {self.column!r} holds {column.type}, {told}")
+            hint = "a list per row; set `items: true`" if listed else "one value per row; leave `items` out"
+            raise CurateError(f"{self.op}.items: {self.column!r} is {column.type}, {hint}")
         if not listed:
             return self._reasons(plain_texts(self.op, self.column, column))
         lists = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
@@ -53,7 +53,7 @@ class TextFilter(Filter):
         return pa.ListArray.from_arrays(offsets, self._reasons(texts), mask=lists.is_null())
 
     def _reasons(self, texts: pa.Array) -> pa.Array:
-        """A reason (n,) for each text (n,); null keeps it. The first rule that it breaks is named."""
+        """Reason (n,) for each text (n,), by the first rule that it breaks; null keeps it."""
         reasons = pa.nulls(len(texts), pa.string())
         if self.min_words:
             bare = pc.utf8_trim_whitespace(texts)
@@ -67,5 +67,5 @@ class TextFilter(Filter):
 
 
 def _where(broken: pa.Array, reason: str | None, others: pa.Array) -> pa.Array:
-    """`reason` where a rule is broken, which null does not break."""
+    """`reason` where a rule is broken, `others` elsewhere; null breaks no rule."""
     return pc.if_else(pc.fill_null(broken, False), pa.scalar(reason, pa.string()), others)

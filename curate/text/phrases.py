@@ -1,17 +1,17 @@
-"""Many phrases in many texts at once, on word boundaries: an Aho-Corasick automaton over a batch joined to one blob.
+"""Finds many phrases in many texts on word boundaries, with an Aho-Corasick automaton over a batch joined to one blob.
 
-Texts and phrases are brought to the same form (`normalised`): words without case, single spaces between them.
+Texts and phrases are normalised to the same form: case-folded words with single spaces between them.
 
 - A word is a run of letters, digits and marks of any script, after NFKC and case folding. Accents stay: `résumé` is not
-  `resume`. Invisible characters (soft hyphens, marks of direction, joiners, variation selectors) are left out.
+  `resume`. Invisible characters (soft hyphens, marks of direction, joiners, variation selectors) are removed.
 - Spaces, hyphens, underscores, full stops, apostrophes and trade marks separate words within a phrase: `ice-cream`,
-  `ice_cream` and `ice cream` are the same, `St. Bernard's` is `st bernard s`.
-- & + # % $ @ are words of their own: `AT&T` is `at & t`, and `black & white` is not `black white`.
-- All else (commas, brackets, quotes, slashes, ends of lines, emojis, a hyphen between spaces) is a `|`, several are
-  one, and no phrase reaches across unless it has one there itself (`Paris, Texas`).
+  `ice_cream` and `ice cream` are equal, and `St. Bernard's` is `st bernard s`.
+- Each of & + # % $ @ is a separate word: `AT&T` is `at & t`, and `black & white` is not `black white`.
+- Any run of other characters (commas, brackets, quotes, slashes, line breaks, emojis, a hyphen between spaces) becomes
+  one `|`. A phrase matches across it only if the phrase has it too (`Paris, Texas`).
 
-In the blob every word has a space before and one behind it; phrases likewise (" ice  cream "). Neighbouring words share
-none, so that leftmost-longest matches without overlap are greedy longest matches of whole words.
+Every word of the blob and of a phrase has a space on each side (" ice  cream "). Neighbouring words do not share
+spaces, so that leftmost-longest matches without overlap are greedy longest matches of whole words.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _AS_BYTE = np.array([0, ord(" "), ord("|")], dtype=np.uint8)
 class Phrases:
     """Finds phrases in texts.
 
-    longest: greedy longest matches from left to right, none over another; otherwise every phrase that is there, those
-    within others too. Of phrases that are the same once normalised the first is found; one without any word never is.
+    longest: greedy longest matches from left to right, without overlap. Otherwise: every match, including phrases
+    within others. Among phrases with the same normalised form, the first is found; a phrase without words never is.
     """
 
     def __init__(self, phrases: Sequence[str], *, longest: bool) -> None:
@@ -61,15 +61,15 @@ class Phrases:
         self._automaton = BytesAhoCorasick(list(ids), kind, Implementation.ContiguousNFA)
 
     def find(self, texts: pa.Array | pa.ChunkedArray | Sequence[str | None]) -> tuple[NDArray[np.int32], NDArray[Any]]:
-        """Index of the text and of the phrase (m,), int32 both, of each match, in order of texts, then places. Nulls
-        match nothing."""
+        """Indices of text and phrase (m,), both int32, of each match, in order of texts, then positions. Nulls match
+        nothing."""
         listed = texts.to_pylist() if isinstance(texts, (pa.Array, pa.ChunkedArray)) else texts
         rows, found = [np.zeros(0, dtype=np.int32)], [np.zeros(0, dtype=np.int32)]
         for start, stop in _chunks(listed):
             blob = _blob(listed[start:stop])
             matches = self._automaton.find_matches_as_indexes(blob, overlapping=self._overlapping)
             flat = np.fromiter(chain.from_iterable(matches), dtype=np.int64, count=3 * len(matches)).reshape(-1, 3)
-            if self._overlapping:  # they come by their ends
+            if self._overlapping:  # matches come in order of their ends
                 flat = flat[np.argsort(flat[:, 1], kind="stable")]
             ends = np.flatnonzero(np.frombuffer(blob, dtype=np.uint8) == 0)
             rows.append((start + np.searchsorted(ends, flat[:, 1])).astype(np.int32))
@@ -78,18 +78,18 @@ class Phrases:
 
 
 def normalised(text: str) -> str:
-    """Words of a text as they are compared, a space between each: `"Ice-Cream, please!" -> "ice cream | please"`."""
+    """A text's words in normal form, between single spaces: `"Ice-Cream, please!" -> "ice cream | please"`."""
     return _plain(_blob([text]))
 
 
 def normalised_all(texts: Sequence[str]) -> list[str]:
-    """`normalised` of each, several times as fast."""
+    """`normalised` for many texts, several times faster."""
     return [_plain(piece) for piece in _pieces(texts)]
 
 
 def blobs_of(texts: Sequence[str | None]) -> Iterator[tuple[int, bytes]]:
-    """Some million characters of texts at a time: (index of the first of these texts, their words in UTF-8, each
-    between spaces, with a word `\\0` behind each text)."""
+    """Blobs of about a million characters: (index of the first text, words of the texts in UTF-8 between spaces, with a
+    word `\\0` after each text)."""
     for start, stop in _chunks(texts):
         yield start, _blob(texts[start:stop])
 
@@ -99,7 +99,7 @@ def _plain(piece: bytes) -> str:
 
 
 def _pieces(texts: Sequence[str]) -> Iterator[bytes]:
-    """The part of the blob that is each text's, without `|` at its ends; empty if nothing is left."""
+    """The part of the blob for each text, without `|` at its ends."""
     for start, stop in _chunks(texts):
         for piece in _blob(texts[start:stop]).split(b"\0")[:-1]:
             words = piece.strip(b" |")
@@ -107,7 +107,7 @@ def _pieces(texts: Sequence[str]) -> Iterator[bytes]:
 
 
 def _chunks(texts: Sequence[str | None]) -> Iterator[tuple[int, int]]:
-    """Ranges of texts of about a million characters, which bounds the memory of blobs and of matches."""
+    """Ranges of texts with about a million characters, to bound the memory for blobs and matches."""
     start, size = 0, 0
     for index, text in enumerate(texts):
         size += len(text or "")
@@ -119,7 +119,7 @@ def _chunks(texts: Sequence[str | None]) -> Iterator[tuple[int, int]]:
 
 
 def _blob(texts: Sequence[str | None]) -> bytes:
-    """ " w1  w2 | w3 \\0 ": words of all texts in UTF-8 without case, between spaces; an \\0 behind each text."""
+    """ " w1  w2 | w3 \\0 ": case-folded words of all texts in UTF-8, between spaces, with \\0 after each text."""
     plain = [text if text.isascii() else _folded(text) for text in (text or "" for text in texts)]
     joined = _END.join(plain)
     if joined.count(_END) >= max(1, len(plain)):
@@ -131,7 +131,7 @@ def _blob(texts: Sequence[str | None]) -> bytes:
 
 
 def _squeezed(blob: bytes) -> bytes:
-    """Each run of separators becomes one of them: `|` if there is any in it, a space otherwise."""
+    """Reduces each run of separators to `|` if the run has one, otherwise to a space."""
     array = np.frombuffer(blob, dtype=np.uint8)
     kind = _KIND[array]
     apart = kind > 0
@@ -144,7 +144,7 @@ def _squeezed(blob: bytes) -> bytes:
 
 
 def _folded(text: str) -> str:
-    """What is not ASCII: separators by the rules above, the rest in NFKC and without case."""
+    """Normalises text that is not ASCII: separators by the rules above, the rest to NFKC and case-folded."""
     text = text.translate(_OTHERS)
     if not unicodedata.is_normalized("NFKC", text):
         text = normal_form("NFKC", text).translate(_OTHERS)
@@ -153,7 +153,7 @@ def _folded(text: str) -> str:
 
 
 class _Others(dict[int, str]):
-    """What becomes of a character, for `str.translate`; found out when it first occurs."""
+    """Code point -> replacement, for `str.translate`; filled on demand."""
 
     def __missing__(self, code: int) -> str:
         character = chr(code)

@@ -1,6 +1,6 @@
-"""English words that name nothing by themselves, though WordNet knows most of them as nouns or verbs ("a" is angstrom,
-"in" indium, "he" helium, "us" the United States, "don" a teacher): function words, what is left of contractions, and
-short words of other languages and chemistry that web texts use otherwise ("la", "de", "el", "al").
+"""English words without a meaning of interest, although WordNet has most of them as nouns or verbs ("a" is angstrom,
+"in" indium, "he" helium, "us" the United States, "don" a teacher): function words, parts of contractions, and short
+words of other languages and of chemistry that web texts use differently ("la", "de", "el", "al").
 """
 
 from __future__ import annotations

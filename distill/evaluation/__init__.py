@@ -1,12 +1,11 @@
-"""Judges features: kernels on arrays, and the shells that ask models for them.
+"""Evaluation of students and teachers on labelled, captioned or masked images that they were not trained on.
 
-knn          weighted nearest neighbours
-scores       accuracies from scores, by class too
-zero_shot    class names through prompt templates to class vectors
-retrieval    recalls between pictures and texts, with re-weighting as an option
-probe        linear probes of pictures and of patches, in closed form
-ensemble     heads weighted by the entropy of what they say
-cka          how alike two representations of the same tokens are
-maps         patch features as colours
-fidelity     how well a student foretells its teachers
+settings     checks the recipe's `evaluate` section before anything is computed
+runs         evaluates a run's student next to its teachers, or an exported model
+evaluate     runs all tasks on one evaluation set
+datasets     evaluation sets: training and test images, labels, texts and masks
+models       the evaluated models: their features, and the spaces that they share with texts
+extraction   one pass over the images, which the evaluators of the tasks observe
+tasks        a file per task, plus what several tasks use
+show, page   the results on a terminal and as an HTML page
 """

@@ -1,202 +1,107 @@
-"""Everything that is asked of some models about one set of pictures: what evaluation.json and the page are made of."""
+"""Runs all evaluation tasks on one evaluation set."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from distill.evaluation.judged import Judged, Questions
-from distill.evaluation.subjects import StudentSubject
-from distill.evaluation.tasks import tasks
-from distill.evaluation.tasks.alignment import align
-from distill.evaluation.tasks.maps import colours, png
-from distill.evaluation.tasks.probe import mean_iou
-from distill.evaluation.tasks.scores import check_finite
-from distill.evaluation.tasks.segmentation import Examiner, Learner, names_of
-from distill.evaluation.watchers import Fidelity, Models, Patches, Vectors, Watcher
-from distill.recipe import EvaluateRecipe
-from distill.samples.images.images import Pictures
+from distill.evaluation.datasets import EvaluationSet, LabelSplit
+from distill.evaluation.extraction import Evaluator, FeatureExtractor, Vectors
+from distill.evaluation.result import Result, not_computed
+from distill.evaluation.tasks import alignment, fidelity, knn, maps, probe, retrieval, segmentation, zero_shot
+from distill.evaluation.tasks.classification import LabelledFeatures, check_finite
 
-Result = dict[str, Any]
-_VECTOR_TASKS = {"knn", "probe", "zero_shot", "retrieval"}
+_CLASSIFIERS = {"knn": knn.run, "probe": probe.run, "zero_shot": zero_shot.run}
 
 
 @dataclass
-class Findings:
-    """Of one set of pictures."""
+class Evaluation:
+    """Results of one evaluation set."""
 
     result: Result
     """JSON-able."""
     maps: list[tuple[str, list[bytes]]] = field(default_factory=list)
-    """Columns of the drawing: what it shows, and a PNG per picture."""
+    """Rows of the drawing of patch features: name, and a PNG per image."""
 
 
-def judge(models: Models, judged: Judged) -> Findings:
-    """All tasks of the settings on one set; the same on every rank."""
-    settings, wanted = judged.settings, set(judged.settings.tasks)
-    test = judged.rows(test=True, most=settings.max_test_images)
-    counts = {"test": len(test), "train": int((~judged.test).sum()), "skipped": {}}
-    found = Findings({"name": judged.name, "url": judged.blend.url, "counts": counts})
+def evaluate_set(extractor: FeatureExtractor, data: EvaluationSet) -> Evaluation:
+    """All tasks of the settings on one set; the same result on every rank."""
+    settings, tasks = data.settings, set(data.settings.tasks)
+    test = data.rows(test=True, most=settings.max_test_images)
+    counts: Result = {"test": len(test), "train": int((~data.test).sum()), "skipped": {}}
+    evaluation = Evaluation({"name": data.name, "url": data.mixture.url, "counts": counts})
+    result = evaluation.result
     if not len(test):
-        return _nothing(
-            found, settings, f"no picture is asked about: of {counts['train']}, none is held out; raise "
-            f"data.test_fraction, or the set's own test_fraction (1: all are asked about, none is learnt from)"
-        )  # fmt: skip
-    questions: Questions | str = judged.questions() if wanted & {"knn", "probe", "zero_shot"} else "not asked"
-    vectors, learner = _learn(models, judged, questions, wanted)
-    fidelity, examiner = _examine(models, judged, questions, vectors, learner, found, test)
+        why = (
+            f"no test images: none of the {counts['train']} images is held out; raise data.test_fraction, or the "
+            f"dataset's own test_fraction (1: all images are test images)"
+        )
+        return _nothing(evaluation, data, why)
+    split = data.label_split() if tasks & _CLASSIFIERS.keys() else "not requested"
+    vectors, predictions = Vectors(), fidelity.PredictionErrors()
+    trainer = _train(extractor, data, split, vectors)
+    masks = _test(extractor, data, split, [vectors, predictions], trainer, test, counts)
     if vectors.rows.isdisjoint(test.tolist()):
-        reasons = ", ".join(f"{why} {count}" for why, count in found.result["counts"]["skipped"].items())
-        return _nothing(found, settings, f"no picture that is asked about can be read ({reasons}); look at the files")
-    for (name, space), own in vectors.found.items():
-        check_finite(f"{name}{f' as {space}' if space else ''}, on {judged.name}", np.stack(list(own.values())))
-    found.result |= _vector_tasks(models, judged, questions, vectors, wanted, test)
-    if "segmentation" in wanted:
-        found.result["segmentation"] = _segmentation(settings, learner, examiner)
-    if "fidelity" in wanted:
-        found.result["fidelity"] = _fidelity(fidelity)
-    if "cka" in wanted:
-        found.result["cka"] = _cka(models, judged, settings)
-    if "maps" in wanted:
-        found.result["maps"], found.maps = _maps(models, judged, settings)
-    return found
+        reasons = ", ".join(f"{why} {count}" for why, count in counts["skipped"].items())
+        return _nothing(evaluation, data, f"no test image can be read ({reasons}); check the files")
+    for (name, space), own in vectors.values.items():
+        check_finite(f"{name}{f' as {space}' if space else ''}, on {data.name}", np.stack(list(own.values())))
+    for task, classify in _CLASSIFIERS.items():
+        if task in tasks and isinstance(split, str):
+            result[task] = not_computed(split)
+        elif task in tasks and not isinstance(split, str):
+            result[task] = classify(LabelledFeatures(split, vectors, extractor.models, settings))
+    if "retrieval" in tasks:
+        result["retrieval"] = retrieval.run(data, vectors, extractor.models, test.tolist())
+    if "segmentation" in tasks:
+        result["segmentation"] = segmentation.result(settings.masks, trainer, masks)
+    if "fidelity" in tasks:
+        result["fidelity"] = predictions.result()
+    if "cka" in tasks:
+        result["cka"] = alignment.run(extractor, data)
+    if "maps" in tasks:
+        result["maps"], evaluation.maps = maps.run(extractor, data)
+    return evaluation
 
 
-def _nothing(found: Findings, settings: EvaluateRecipe, why: str) -> Findings:
-    """The same answer to every task."""
-    found.result |= {task: tasks.none(why) for task in settings.tasks}
-    return found
+def _nothing(evaluation: Evaluation, data: EvaluationSet, why: str) -> Evaluation:
+    """The same reason for every task."""
+    evaluation.result |= {task: not_computed(why) for task in data.settings.tasks}
+    return evaluation
 
 
-def _learn(
-    models: Models, judged: Judged, questions: Questions | str, wanted: set[str]
-) -> tuple[Vectors, Learner | None]:
-    """Look at the pictures that neighbours and probes learn from."""
-    vectors = Vectors()
-    learner = None
-    rows: list[NDArray[np.int64]] = [np.zeros(0, dtype=np.int64)]
-    if wanted & {"knn", "probe"} and isinstance(questions, Questions):
-        models.watch(questions.train, [vectors])
-    if "segmentation" in wanted and judged.settings.masks is not None:
-        learner = Learner(judged, models.pictures.patch)
-        rows = [judged.rows(test=False, most=judged.settings.max_mask_images)]
-        models.watch(np.concatenate(rows), [learner])
-    return vectors, learner
+def _train(
+    extractor: FeatureExtractor, data: EvaluationSet, split: LabelSplit | str, vectors: Vectors
+) -> segmentation.ProbeTrainer | None:
+    """The passes over training images: vectors for kNN and probes, sums for segmentation."""
+    settings = data.settings
+    if {"knn", "probe"} & set(settings.tasks) and isinstance(split, LabelSplit):
+        extractor.run(split.train, [vectors])
+    if "segmentation" not in settings.tasks or settings.masks is None:
+        return None
+    trainer = segmentation.ProbeTrainer(data, extractor.reader.patch)
+    extractor.run(data.rows(test=False, most=settings.max_mask_images), [trainer])
+    return trainer
 
 
-def _examine(
-    models: Models,
-    judged: Judged,
-    questions: Questions | str,
-    vectors: Vectors,
-    learner: Learner | None,
-    found: Findings,
+def _test(
+    extractor: FeatureExtractor,
+    data: EvaluationSet,
+    split: LabelSplit | str,
+    evaluators: list[Evaluator],
+    trainer: segmentation.ProbeTrainer | None,
     test: NDArray[np.int64],
-) -> tuple[Fidelity, Examiner | None]:
-    """Look at the pictures that are asked about."""
-    fidelity, examiner = Fidelity(), None
-    masks = test[:0]
-    if learner is not None and learner.sums and learner.rows:
-        examiner = Examiner(judged, models.pictures.patch, learner.probes())
-        masks = test[: judged.settings.max_mask_images]
-    watchers: list[Watcher] = [vectors, fidelity]
-    own = test if isinstance(questions, str) else np.union1d(test, np.union1d(questions.test, questions.left_out))
-    skipped = models.watch(np.setdiff1d(own, masks), watchers)
-    skipped += models.watch(masks, [*watchers, *([examiner] if examiner is not None else [])])
-    found.result["counts"]["skipped"] = dict(skipped)
-    return fidelity, examiner
-
-
-def _vector_tasks(
-    models: Models,
-    judged: Judged,
-    questions: Questions | str,
-    vectors: Vectors,
-    wanted: set[str],
-    test: NDArray[np.int64],
-) -> Result:
-    found: Result = {}
-    kinds = {"knn": tasks.knn, "probe": tasks.linear_probe, "zero_shot": tasks.zero_shot}
-    for name, task in kinds.items():
-        if name not in wanted:
-            continue
-        if isinstance(questions, str):
-            found[name] = tasks.none(questions)
-        else:
-            found[name] = task(tasks.Asked(questions, vectors, models.subjects, judged.settings))
-    if "retrieval" in wanted:
-        found["retrieval"] = tasks.retrieval(judged, vectors, models.subjects, test)
-    return found
-
-
-def _segmentation(settings: EvaluateRecipe, learner: Learner | None, examiner: Examiner | None) -> Result:
-    if settings.masks is None:
-        return tasks.none("no masks are named; set evaluate.masks to a member (seg.png), or to alpha")
-    if learner is None or not learner.rows or examiner is None or not examiner.rows:
-        sides = [(learner, "training"), (examiner, "test")]
-        left = [(side, one.left_out.most_common()) for one, side in sides if one is not None]
-        said = "; ".join(f"{side}: {', '.join(f'{why} {count}' for why, count in own) or 'all'}" for side, own in left)
-        return tasks.none(f"no picture has a mask ({settings.masks}) on both sides ({said})")
-    if not any(pixels.any() for pixels in examiner.pixels.values()):
-        return tasks.none(f"no pixel of the test masks ({settings.masks}) is of a class that a training picture has")
-    models, classes = {}, 0
-    for name, pixels in examiner.pixels.items():
-        mean, each = mean_iou(pixels)
-        classes = len(each)
-        labels = names_of(settings.masks, classes)
-        own = {label: float(value) for label, value in zip(labels, each, strict=True) if np.isfinite(value)}
-        models[name] = {"mean_iou": mean, "pixel_accuracy": float(np.trace(pixels) / pixels.sum()), "each": own}
-    largest = next(iter(examiner.pixels.values())).sum(1).max() / next(iter(examiner.pixels.values())).sum()
-    return {
-        "models": models,
-        "train_images": len(learner.rows),
-        "test_images": len(examiner.rows),
-        "without_mask": sum(learner.left_out.values()) + sum(examiner.left_out.values()),
-        "classes": classes,
-        "largest_class": float(largest),
-    }
-
-
-def _fidelity(fidelity: Fidelity) -> Result:
-    if not fidelity.found:
-        return tasks.none("no student here foretells a teacher that is at hand")
-    models: dict[str, dict[str, Any]] = {}
-    for (student, teacher, kind), agreement in fidelity.found.items():
-        models.setdefault(student, {}).setdefault(teacher, {})[kind] = agreement.found()
-    return {"models": models}
-
-
-def _cka(models: Models, judged: Judged, settings: EvaluateRecipe) -> Result:
-    students = [one for one in models.subjects if isinstance(one, StudentSubject)]
-    if models.teachers is None or not models.teachers.names:
-        return tasks.none("no teacher is at hand to compare layers with")
-    fresh = models.teachers.again()
-    pictures = Pictures(judged.blend, patch=models.pictures.patch, teachers=fresh)
-    rows = judged.rows(test=True, most=settings.cka_images)
-    tables = {}
-    for subject in students[-1:]:
-        rows_, columns, values = align(
-            subject.student, fresh, pictures, rows.tolist(), models.world, layers=settings.cka_layers
-        ).table()
-        if values.size:
-            cells = [[None if np.isnan(value) else float(value) for value in line] for line in values]
-            tables[subject.name] = {"rows": rows_, "columns": columns, "values": cells}
-    if not tables:
-        return tasks.none("no teacher here shows layers or patch features")
-    return {"models": tables, "pictures": len(rows)}
-
-
-def _maps(models: Models, judged: Judged, settings: EvaluateRecipe) -> tuple[Result, list[tuple[str, list[bytes]]]]:
-    patches = Patches(models.pictures.patch)
-    models.watch(judged.rows(test=True, most=settings.map_images), [patches])
-    rows = sorted(patches.pixels)
-    if not rows or not patches.found:
-        return tasks.none("no picture could be read, or no model has patch features"), []
-    drawn = [("picture", [png(patches.pixels[row], smooth=True) for row in rows])]
-    for name, own in patches.found.items():
-        shown = colours([own[row] for row in rows], foreground=settings.map_foreground)
-        drawn.append((name, [png(one) for one in shown]))
-    return {"models": list(patches.found), "pictures": len(rows)}, drawn
+    counts: Result,
+) -> segmentation.MaskEvaluator | None:
+    """The passes over test images. Adds the skipped images to `counts`."""
+    with_masks, evaluator = test[:0], None
+    if trainer is not None and trainer.sums and trainer.rows:
+        evaluator = segmentation.MaskEvaluator(data, extractor.reader.patch, trainer.probes())
+        with_masks = test[: data.settings.max_mask_images]
+    rows = test if isinstance(split, str) else np.union1d(test, np.union1d(split.test, split.left_out))
+    skipped = extractor.run(np.setdiff1d(rows, with_masks), evaluators)
+    skipped += extractor.run(with_masks, [*evaluators, *([evaluator] if evaluator is not None else [])])
+    counts["skipped"] = dict(skipped)
+    return evaluator

@@ -1,75 +1,44 @@
-"""An evaluation as one page of HTML, with no other file and no network behind it."""
+"""Renders an evaluation as one HTML page that needs no other file and no network."""
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import jinja2
-from markupsafe import Markup
-
-from distill.evaluation.show import AFTER, BEFORE, TITLES, WAYS, percent
+from curate.html.charts import heatmap
+from curate.html.numbers import score
+from curate.html.page import render
+from distill.evaluation.show import AFTER, BEFORE, DIRECTIONS, TITLES
 from distill.evaluation.tasks.cka import EXPERT
 
 TEMPLATES = Path(__file__).parent / "templates"
-_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 _CLASSES_SHOWN = 8
-_CONTROLS = dict.fromkeys([*range(9), 11, 12, *range(14, 32), *range(127, 160)], "\ufffd")
-_CELL_WIDTH, _CELL_HEIGHT, _LEFT, _TOP = 26, 7, 52, 8
 Maps = list[tuple[str, list[bytes]]]
 
 
-@dataclass(frozen=True)
-class Heatmap:
-    """Experts against a teacher's layers, to be drawn."""
-
-    width: int
-    height: int
-    cells: list[tuple[int, int, float, str]]
-    """x, y, share of full colour, what it says."""
-    rows: list[tuple[int, str]]
-    """y and name of each layer's first expert."""
-    columns: list[tuple[int, str]]
-    cell: tuple[int, int] = (_CELL_WIDTH, _CELL_HEIGHT)
-
-
-def render(title: str, result: Mapping[str, Any], maps: Sequence[Maps]) -> bytes:
-    """result: as evaluation.json has it; maps: of each set, what is drawn and a PNG per picture."""
-    style = (TEMPLATES / "report.css").read_text("utf-8")
-    sets = [_shown(judged, own) for judged, own in zip(result["sets"], maps, strict=True)]
-    text = _template().render(
-        title=title, sets=sets, titles=TITLES, ways=WAYS, policy=_POLICY, style=Markup(style),
-        settings=json.dumps(result["settings"], indent=1, ensure_ascii=False),
+def render_page(title: str, result: Mapping[str, Any], maps: Sequence[Maps]) -> bytes:
+    """result: the content of evaluation.json; maps: per set, the rows of the drawing: name, and a PNG per image."""
+    sets = [_section(one, own) for one, own in zip(result["sets"], maps, strict=True)]
+    settings = json.dumps(result["settings"], indent=1, ensure_ascii=False)
+    links = [(f"set-{number}", one["name"]) for number, one in enumerate(sets, 1)] if len(sets) > 1 else []
+    return render(
+        TEMPLATES, "evaluation", title=title, sets=sets, links=links, titles=TITLES, directions=DIRECTIONS,
+        settings=settings,
     )  # fmt: skip
-    return text.encode("utf-8", "replace")
 
 
-@lru_cache(maxsize=1)
-def _template() -> jinja2.Template:
-    """Compiled once per process, which takes longer than to fill it in."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined,
-        finalize=_printable, trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
-    environment.filters |= {"percent": percent, "number": _number, "picture": _picture, "sentence": _sentence}
-    return environment.get_template("report.html")
-
-
-def _shown(judged: Mapping[str, Any], maps: Maps) -> dict[str, Any]:
+def _section(one: Mapping[str, Any], maps: Maps) -> dict[str, Any]:
     missing: dict[str, list[str]] = {}
     for task, title in TITLES.items():
-        if task in judged and not judged[task]["models"]:
-            missing.setdefault(judged[task]["why_none"], []).append(title)
-    done = {task: judged[task] for task in TITLES if task in judged and judged[task]["models"]}
+        if task in one and not one[task]["models"]:
+            missing.setdefault(one[task]["why_none"], []).append(title)
+    done = {task: one[task] for task in TITLES if task in one and one[task]["models"]}
     return {
-        "name": judged["name"],
-        "url": judged["url"],
-        "counts": judged["counts"],
+        "name": one["name"],
+        "url": one["url"],
+        "counts": one["counts"],
         "done": done,
         "missing": missing,
         "main": {task: main_model(found["models"]) for task, found in done.items()},
@@ -80,59 +49,62 @@ def _shown(judged: Mapping[str, Any], maps: Maps) -> dict[str, Any]:
     }
 
 
-def _tiles(done: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """What a reader looks for first: name, figure, what to compare it with."""
+def _tiles(done: Mapping[str, Any]) -> list[tuple[str, str, list[str]]]:
+    """The most important figures: name, figure, figures to compare it with."""
     tiles = []
-    for task, place, what in (
-        ("knn", ("accuracy",), "kNN"), ("probe", ("accuracy",), "linear probe"),
-        ("zero_shot", ("accuracy",), "zero-shot"), ("retrieval", ("image_to_text", "R@1"), "R@1, text of a picture"),
-        ("segmentation", ("mean_iou",), "mean IoU"),
-    ):  # fmt: skip
+    for task, path, name in (
+        ("knn", ("accuracy",), "kNN accuracy"),
+        ("probe", ("accuracy",), "Linear probe accuracy"),
+        ("zero_shot", ("accuracy",), "Zero-shot accuracy"),
+        ("retrieval", ("image_to_text", "R@1"), "R@1, image to text"),
+        ("segmentation", ("mean_iou",), "Segmentation, mean IoU"),
+    ):
         if task in done:
             models = done[task]["models"]
-            name = main_model(models)
-            figures = {other: _value(own, place) for other, own in models.items()}
-            among = f"among {done[task]['texts']:,} texts" if task == "retrieval" else ""
-            beside = _beside(name, figures, done[task].get("chance"))
-            tiles.append((what, percent(figures[name]), ", ".join(filter(None, (beside, among)))))
+            main = main_model(models)
+            figures = {model: _value(own, path) for model, own in models.items()}
+            notes = _references(main, figures, done[task].get("chance"))
+            if task == "retrieval":
+                notes.append(f"{done[task]['texts']:,} texts")
+            tiles.append((name, score(figures[main]), [note.replace(" %", "\N{NO-BREAK SPACE}%") for note in notes]))
     return tiles
 
 
-def _beside(name: str, figures: Mapping[str, float], chance: float | None) -> str:
-    """What a figure is compared with: before training, the best teacher, chance."""
-    said = [f"before training {percent(figures[BEFORE])}"] if BEFORE in figures and name != BEFORE else []
-    teachers = {other: value for other, value in figures.items() if other.startswith("teacher ")}
+def _references(main: str, figures: Mapping[str, float], chance: float | None) -> list[str]:
+    """Figures to compare the main model with: before training, the best teacher, chance."""
+    notes = [f"before training {score(figures[BEFORE])}"] if BEFORE in figures and main != BEFORE else []
+    teachers = {model: value for model, value in figures.items() if model.startswith("teacher ")}
     if teachers:
-        best = max(teachers, key=lambda other: teachers[other])
-        said.append(f"{best} {percent(teachers[best])}")
-    return ", ".join([*said, *([f"chance {percent(chance)}"] if chance is not None else [])])
+        best = max(teachers, key=lambda model: teachers[model])
+        notes.append(f"{best} {score(teachers[best])}")
+    return [*notes, *([f"chance {score(chance)}"] if chance is not None else [])]
 
 
 def main_model(models: Mapping[str, Any]) -> str:
-    """The one that is judged: the trained student in the space of its own, else in another, else the first."""
+    """The trained student in its own space, or else in another space, or else the first model."""
     names = [name for name in models if name == AFTER] or [name for name in models if name.startswith(AFTER)]
     return (names or list(models))[0]
 
 
-def _value(model: Mapping[str, Any], place: Sequence[str]) -> float:
+def _value(model: Mapping[str, Any], path: Sequence[str]) -> float:
     value: Any = model
-    for name in place:
+    for name in path:
         value = value[name]
     return float(value)
 
 
 def _classes(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Of the model that is judged: the classes most and least right; all where they are few."""
+    """The main model's most and least accurate classes; all classes if there are few."""
     name = main_model(found["models"])
     rows = found["by_class"][name]
     if len(rows) <= 2 * _CLASSES_SHOWN:
-        return {"model": name, "most": rows, "least": []}
-    return {"model": name, "most": rows[:_CLASSES_SHOWN], "least": rows[-_CLASSES_SHOWN:][::-1]}
+        return {"model": name, "best": rows, "worst": []}
+    return {"model": name, "best": rows[:_CLASSES_SHOWN], "worst": rows[-_CLASSES_SHOWN:][::-1]}
 
 
 def _alignments(cka: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """By student and teacher: a table of layers, and a drawing of experts where there are any."""
-    out = []
+    """Per student and teacher, a table of layers, and a heatmap of experts if the student has any."""
+    found = []
     for student, table in cka["models"].items():
         teachers = dict.fromkeys(name.rpartition(": ")[0] for name in table["columns"])
         for teacher in teachers:
@@ -142,44 +114,13 @@ def _alignments(cka: Mapping[str, Any]) -> list[dict[str, Any]]:
                 (name, [line[at] for at in places]) for name, line in zip(table["rows"], table["values"], strict=True)
             ]
             layers = [row for row in rows if not row[0].startswith(EXPERT)]
-            experts = [row for row in rows if row[0].startswith(EXPERT)]
-            drawn = _heatmap(experts, columns) if experts else None
-            out.append({"student": student, "teacher": teacher, "columns": columns, "rows": layers, "experts": drawn})
-    return out
+            experts = [(_layer(name), name, values) for name, values in rows if name.startswith(EXPERT)]
+            heads = [(column, column.removeprefix("layer ").replace("output", "out")) for column in columns]
+            drawn = heatmap(experts, heads) if experts else None
+            found.append({"student": student, "teacher": teacher, "columns": columns, "rows": layers, "experts": drawn})
+    return found
 
 
-def _heatmap(rows: Sequence[tuple[str, Sequence[float | None]]], columns: Sequence[str]) -> Heatmap:
-    cells, names = [], []
-    last = ""
-    for line, (name, values) in enumerate(rows):
-        y = _TOP + line * _CELL_HEIGHT
-        layer = name.removeprefix(f"{EXPERT} ").partition(".")[0]
-        if layer != last:
-            names.append((y, f"layer {layer}"))
-            last = layer
-        for place, value in enumerate(values):
-            if value is not None:
-                said = f"{name}, {columns[place]}: {value:.2f}"
-                cells.append((_LEFT + place * _CELL_WIDTH, y, round(min(max(value, 0.0), 1.0), 3), said))
-    short = [column.removeprefix("layer ").replace("output", "out") for column in columns]
-    heads = [(_LEFT + place * _CELL_WIDTH + _CELL_WIDTH // 2, name) for place, name in enumerate(short)]
-    height = _TOP + len(rows) * _CELL_HEIGHT
-    return Heatmap(_LEFT + len(columns) * _CELL_WIDTH, height + 18, cells, names, heads)
-
-
-def _number(value: float) -> str:
-    return f"{value:,}" if isinstance(value, int) else f"{value:.3f}"
-
-
-def _picture(data: bytes) -> str:
-    return f"data:image/png;base64,{base64.b64encode(data).decode()}"
-
-
-def _sentence(text: str) -> str:
-    """With a capital; the rest as it is."""
-    return text[:1].upper() + text[1:]
-
-
-def _printable(value: Any) -> Any:
-    """Text without control characters, which HTML forbids even as references."""
-    return value.translate(_CONTROLS) if type(value) is str else value
+def _layer(expert: str) -> str:
+    """`expert 2.5` -> layer 2."""
+    return f"layer {expert.removeprefix(f'{EXPERT} ').partition('.')[0]}"

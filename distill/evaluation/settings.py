@@ -1,6 +1,6 @@
-"""What a recipe's `evaluate` section comes down to, before anything is computed: is it right, and what identifies it.
+"""Checks a recipe's `evaluate` section before anything is computed, and identifies an evaluation by a digest.
 
-Knows nothing of torch, and decodes no picture: a run asks before it trains.
+Does not import torch and decodes no image, because a run checks this before it trains.
 """
 
 from __future__ import annotations
@@ -17,88 +17,88 @@ from curate.core.errors import CurateError, RecipeError, Reject
 from curate.core.hashing import digest, digest_bytes
 from curate.encoders import identity, text_problems
 from curate.encoders import problems as encoder_problems
-from distill.evaluation.judged import ALPHA, HELD_OUT, mask_classes, open_sources, texts_of
-from distill.evaluation.tasks.zero_shot import TEMPLATES, read_names, read_templates
+from distill.evaluation.datasets import HELD_OUT, open_sources, texts_of
+from distill.evaluation.masks import ALPHA, mask_classes
+from distill.evaluation.tasks.prompts import TEMPLATES, read_names, read_templates
 from distill.recipe import EvaluateRecipe, Recipe
-from distill.recipe.evaluate import JudgedRecipe
-from distill.samples.sources.members import Members
-from distill.samples.sources.mixture import Blend
+from distill.recipe.evaluate import EvaluationDataset
+from distill.samples.sources.members import MemberReader
+from distill.samples.sources.mixture import Mixture
 
-JUDGES = 3
-"""Rises when the same models and settings would give other figures."""
-_LOOKED_AT = 64
-"""Pictures of a set, evenly spread, in which what the settings name has to be found."""
+VERSION = 3
+"""Increase it if the same models and settings give other figures."""
+_SAMPLED = 64
+"""Images per dataset, evenly spaced, that are searched for the labels, texts and masks that the settings name."""
 _LABELLED = {"knn", "probe", "zero_shot"}
 
 
 @dataclass
-class Looked:
-    """What a look at the settings has found, a line each."""
+class Problems:
+    """Problems of the settings, one line each."""
 
-    wrong: list[str] = field(default_factory=list)
-    """Would keep the evaluation from working."""
-    doubtful: list[str] = field(default_factory=list)
-    """Was in none of the pictures that were looked at; others may have it."""
+    errors: list[str] = field(default_factory=list)
+    """The evaluation cannot work."""
+    warnings: list[str] = field(default_factory=list)
+    """None of the sampled images has what a setting names, but other images may have it."""
 
     def add(self, line: str | None, *, certain: bool, place: str = "evaluate.") -> None:
         if line is None:
             return
-        (self.wrong if certain else self.doubtful).append(
-            f"{place}{line}; {'name one that the pictures have, or leave it out' if certain else 'others may have it'}"
-        )
+        remedy = "name one that the images have, or leave it out" if certain else "other images may have it"
+        (self.errors if certain else self.warnings).append(f"{place}{line}; {remedy}")
 
 
-def check(recipe: Recipe, held_out: Blend | None = None) -> list[str]:
-    """What is doubtful. Raises RecipeError for the first thing that is wrong."""
-    found = look(recipe, held_out)
-    for problem in found.wrong:
-        raise RecipeError(problem)
-    return found.doubtful
+def check(recipe: Recipe, held_out: Mixture | None = None) -> list[str]:
+    """Returns warnings. Raises RecipeError for the first error."""
+    problems = find_problems(recipe, held_out)
+    for error in problems.errors:
+        raise RecipeError(error)
+    return problems.warnings
 
 
-def look(recipe: Recipe, held_out: Blend | None = None) -> Looked:
-    """Before anything is computed.
+def find_problems(recipe: Recipe, held_out: Mixture | None = None) -> Problems:
+    """Checks the section without computing anything.
 
-    held_out: the run's own pictures, which are judged as well; None for an exported model. What a set says of itself
-    must be true of it; what the section says of all sets must be true of one.
+    held_out: the run's own images, which are evaluated as well; None for an exported model. A dataset's own settings
+    must fit that dataset; the settings of the section must fit at least one dataset.
     """
     settings = recipe.evaluate
-    found = Looked([*_files(settings), *_text_encoders(recipe)])
+    problems = Problems([*_files(settings), *_text_encoders(recipe)])
     if held_out is None and not settings.datasets:
-        found.wrong.append(
-            "a model says nothing of pictures by itself; name some: --dataset FOLDER, or evaluate.datasets"
+        problems.errors.append(
+            "no images to evaluate an exported model on; give --dataset FOLDER, or set evaluate.datasets"
         )
-    sets = {HELD_OUT: _Set(held_out)} if held_out is not None else {}
+    sets = {HELD_OUT: _Sample(held_out)} if held_out is not None else {}
     for item in settings.datasets:
         try:
-            sets[item.name] = _Set(open_sources(item))
-            _own(item, settings, sets[item.name], found)
+            sets[item.name] = _Sample(open_sources(item))
+            _check_own(item, settings, sets[item.name], problems)
         except CurateError as error:
-            said = str(error).removeprefix("data.sources: ").removeprefix("evaluate.")
-            found.wrong.append(f"evaluate.datasets: {item.name}: {said}")
-    if not found.wrong:
+            text = str(error).removeprefix("data.sources: ").removeprefix("evaluate.")
+            problems.errors.append(f"evaluate.datasets: {item.name}: {text}")
+    if not problems.errors:
         try:
-            _common(settings, sets, found)
+            _check_common(settings, sets, problems)
         except CurateError as error:
-            found.wrong.append(str(error))
-    return found
+            problems.errors.append(str(error))
+    return problems
 
 
-class _Set:
-    """Some pictures of a set, looked at for what goes with them."""
+class _Sample:
+    """Some images of a dataset, to be searched for labels, texts and masks."""
 
-    def __init__(self, blend: Blend) -> None:
-        self.blend = blend
-        self.rows = np.unique(np.linspace(0, len(blend) - 1, _LOOKED_AT).astype(np.int64)).tolist()
-        self.whole = len(self.rows) == len(blend)
-        """All of them: what none of these has, no picture has."""
-        self._members = Members(blend, share=0.0)
+    def __init__(self, mixture: Mixture) -> None:
+        self.mixture = mixture
+        self.rows = np.unique(np.linspace(0, len(mixture) - 1, _SAMPLED).astype(np.int64)).tolist()
+        self.whole = len(self.rows) == len(mixture)
+        """Whether the sample has all images of the dataset."""
+        self._members = MemberReader(mixture, share=0.0)
 
     def lacks_label(self, name: str) -> str | None:
-        """Why there is no label of that name; None where some picture has one."""
-        if self.blend.has(name) or any(self._texts([name])):
+        """Why no label of that name was found; None if an image has one."""
+        if self.mixture.has(name) or any(self._texts([name])):
             return None
-        return f"label: {name!r} is no column, and no member or JSON field of {self._some()}"
+        return f"label: no column {name!r}, and no such member or JSON field in {self._some()}"
 
     def lacks_texts(self, names: Sequence[str]) -> str | None:
         if any(self._texts(names)):
@@ -106,7 +106,7 @@ class _Set:
         return f"texts: no member or JSON field {', '.join(names)} in {self._some()}"
 
     def lacks_masks(self, name: str) -> str | None:
-        """Raises InputError for a mask that cannot be used."""
+        """Raises InputError for an unusable mask."""
         if name == ALPHA:
             return None
         for row in self.rows:
@@ -117,63 +117,63 @@ class _Set:
                     return None
             except Reject:
                 continue
-        return f"masks: no member {name!r} that is a picture in {self._some()}"
+        return f"masks: no member {name!r} that is an image in {self._some()}"
 
     def _texts(self, names: Sequence[str]) -> list[list[str]]:
-        return texts_of(self.blend, self._members, names, self.rows)
+        return texts_of(self.mixture, self._members, names, self.rows)
 
     def _some(self) -> str:
-        return f"{len(self.rows)} of the {len(self.blend)} pictures at {self.blend.url}"
+        return f"{len(self.rows)} of the {len(self.mixture)} images at {self.mixture.url}"
 
 
-def _own(item: JudgedRecipe, settings: EvaluateRecipe, found: _Set, looked: Looked) -> None:
-    """What a set says of itself."""
-    tasks, said = set(settings.tasks), []
+def _check_own(item: EvaluationDataset, settings: EvaluateRecipe, sample: _Sample, problems: Problems) -> None:
+    """Check a dataset's own settings."""
+    tasks, lines = set(settings.tasks), []
     if item.label is not None and tasks & _LABELLED:
-        said.append(found.lacks_label(item.label))
+        lines.append(sample.lacks_label(item.label))
     if item.texts and "retrieval" in tasks:
-        said.append(found.lacks_texts(item.texts))
+        lines.append(sample.lacks_texts(item.texts))
     if item.masks is not None and "segmentation" in tasks:
-        said.append(found.lacks_masks(item.masks))
-    for line in said:
-        looked.add(line, certain=found.whole, place=f"evaluate.datasets: {item.name}: ")
+        lines.append(sample.lacks_masks(item.masks))
+    for line in lines:
+        problems.add(line, certain=sample.whole, place=f"evaluate.datasets: {item.name}: ")
 
 
-def _common(settings: EvaluateRecipe, sets: dict[str, _Set], looked: Looked) -> None:
-    """What the section says of all sets."""
+def _check_common(settings: EvaluateRecipe, sets: dict[str, _Sample], problems: Problems) -> None:
+    """Check the settings that apply to all datasets without their own."""
     tasks = set(settings.tasks)
     own = {item.name: item for item in settings.datasets}
     if settings.label != EvaluateRecipe.model_fields["label"].default and tasks & _LABELLED:
-        asked = [one for name, one in sets.items() if name not in own or own[name].label is None]
-        _nowhere(asked, lambda one: one.lacks_label(settings.label), looked)
+        affected = [one for name, one in sets.items() if name not in own or own[name].label is None]
+        _check_any(affected, lambda one: one.lacks_label(settings.label), problems)
     if settings.texts and "retrieval" in tasks:
-        asked = [one for name, one in sets.items() if name not in own or not own[name].texts]
-        _nowhere(asked, lambda one: one.lacks_texts(settings.texts), looked)
+        affected = [one for name, one in sets.items() if name not in own or not own[name].texts]
+        _check_any(affected, lambda one: one.lacks_texts(settings.texts), problems)
     masks = settings.masks
     if masks is not None and "segmentation" in tasks:
-        asked = [one for name, one in sets.items() if name not in own or own[name].masks is None]
-        _nowhere(asked, lambda one: one.lacks_masks(masks), looked)
+        affected = [one for name, one in sets.items() if name not in own or own[name].masks is None]
+        _check_any(affected, lambda one: one.lacks_masks(masks), problems)
 
 
-def _nowhere(sets: Collection[_Set], lacks: Callable[[_Set], str | None], looked: Looked) -> None:
-    """Where none of the sets that are asked has it, and one is asked."""
+def _check_any(sets: Collection[_Sample], lacks: Callable[[_Sample], str | None], problems: Problems) -> None:
+    """Add a problem if none of the datasets (at least one) has what a setting names."""
     why = None
     for one in sets:
         why = lacks(one)
         if why is None:
             return
-    looked.add(why, certain=all(one.whole for one in sets))
+    problems.add(why, certain=all(one.whole for one in sets))
 
 
 def _files(settings: EvaluateRecipe) -> list[str]:
-    """Text files that zero-shot reads."""
-    said = []
+    """Errors of the text files that zero-shot reads."""
+    errors = []
     for read, path in _readers(settings):
         try:
             read(path)
         except CurateError as error:
-            said.append(str(error))
-    return said
+            errors.append(str(error))
+    return errors
 
 
 def _readers(settings: EvaluateRecipe) -> list[tuple[Callable[[str], Any], str]]:
@@ -187,27 +187,27 @@ def _readers(settings: EvaluateRecipe) -> list[tuple[Callable[[str], Any], str]]
 
 
 def _text_encoders(recipe: Recipe) -> list[str]:
-    known, said = [teacher.label for teacher in recipe.teachers], []
+    known, lines = [teacher.label for teacher in recipe.teachers], []
     for name, spec in recipe.evaluate.text_encoders.items():
         if name not in known:
-            said.append(f"no teacher is called {name!r}; there are: {', '.join(known) or 'none'}")
+            lines.append(f"unknown teacher {name!r}; choose from {', '.join(known) or 'none'}")
         else:
             found = encoder_problems(spec) or text_problems(spec)
-            said += [line.removeprefix("encoder: ") for line in found]
-    return [f"evaluate.text_encoders: {line}" for line in said]
+            lines += [line.removeprefix("encoder: ") for line in found]
+    return [f"evaluate.text_encoders: {line}" for line in lines]
 
 
 def evaluation_digest(recipe: Recipe, fingerprint: str, step: int) -> str:
-    """Of all that an evaluation depends on: weights, settings, the content of files and datasets that they name.
+    """Digest of everything that an evaluation depends on: weights, settings, content of the named files and datasets.
 
-    Raises CurateError, a line, for a file, dataset or encoder that is not there.
+    Raises CurateError (one line) for a missing file, dataset or encoder.
     """
     settings = recipe.evaluate
     for problem in _files(settings):
         raise RecipeError(problem)
     return digest(
         {
-            "judges": JUDGES,
+            "judges": VERSION,
             "fingerprint": fingerprint,
             "step": step,
             "evaluate": settings.model_dump(mode="json"),
@@ -219,7 +219,7 @@ def evaluation_digest(recipe: Recipe, fingerprint: str, step: int) -> str:
 
 
 def with_datasets(settings: EvaluateRecipe, places: Sequence[str]) -> list[dict[str, Any]]:
-    """`datasets` with others beside, each called by the last part of its place; with a number where another is."""
+    """`datasets` and further places, named after the last part of their path, with a number if that name is taken."""
     values = [item.model_dump(mode="json") for item in settings.datasets]
     taken = {HELD_OUT, *(item.name for item in settings.datasets)}
     for place in places:

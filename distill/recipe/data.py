@@ -1,4 +1,4 @@
-"""What is read, in which sizes, with which texts, and how it is packed."""
+"""Datasets, image sizes, texts and packing."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ from typing import Annotated, Any
 from pydantic import Field, field_validator, model_validator
 
 from curate.core.contracts import Runtime
-from distill.recipe.section import Section, Width
+from curate.core.recipe.section import Section, Width
 
 Positive = Annotated[float, Field(gt=0, le=1e12)]
 
 
 class SourceRecipe(Section):
-    """One dataset of the blend."""
+    """One dataset of the mixture."""
 
     dataset: Annotated[str, Runtime()]
     """A dataset folder of `curate`, or any WebDataset: a folder of tars or `tars-{000..099}.tar`; local or s3://. Its
-    content enters the fingerprint, its place does not."""
+    content enters the fingerprint, its path does not."""
     weight: Annotated[float | None, Field(gt=0, le=1e12)] = None
-    """Share of the images drawn, relative to the other sources'; None: the number of its samples."""
+    """Share of the images drawn, relative to the other sources' weights; None: its number of samples."""
     max_tokens: Width | dict[Width, Positive] = 256
-    """Patches of a picture at most; larger pictures are scaled down, aspect kept. Several with weights
-    ({256: 0.5, 1024: 0.5}) are drawn by picture and epoch."""
+    """Most patches of an image; larger images are scaled down with their aspect kept. With several
+    ({256: 0.5, 1024: 0.5}), one is drawn by weight per image and epoch."""
     texts: dict[str, Positive] = {}
-    """Which text goes with a picture: members of the tar (`txt`), or fields of its JSON (`json.title`), with weights,
-    drawn by picture and epoch among those that it has. Empty: none is read."""
+    """Texts of an image: members of the tar (`txt`) or fields of its JSON (`json.title`), with weights. One of those
+    that an image has is drawn per epoch. Empty: no text is read."""
     modality: Annotated[str, Field(pattern=r"^[\w-]+$")] = "image"
-    """A step holds samples of one modality."""
+    """Each step has samples of one modality."""
 
     @field_validator("max_tokens")
     @classmethod
     def _some(cls, value: Any) -> Any:
         if value == {}:
-            raise ValueError("no size in it; give patches, or several with weights: {256: 0.5, 1024: 0.5}")
+            raise ValueError("empty; give a number of patches, or several with weights: {256: 0.5, 1024: 0.5}")
         return value
 
     @field_validator("texts")
@@ -41,7 +41,7 @@ class SourceRecipe(Section):
     def _names(cls, value: dict[str, float]) -> dict[str, float]:
         for name in value:
             if not name or name == "json" or name.endswith(".") or name.startswith("."):
-                raise ValueError(f"{name!r} names no text; name a member of the tar (txt) or a field (json.title)")
+                raise ValueError(f"{name!r} is not a text; give a member of the tar (txt) or a field (json.title)")
         return value
 
     @property
@@ -51,10 +51,10 @@ class SourceRecipe(Section):
 
 
 class AugmentRecipe(Section):
-    """Drawn by hash(seed, key, copy, epoch). Teachers see the changed picture too."""
+    """Random changes, drawn by hash(seed, key, copy, epoch). Teachers see the changed image too."""
 
     crop: tuple[Annotated[float, Field(gt=0, le=1)], Annotated[float, Field(gt=0, le=1)]] = (1.0, 1.0)
-    """Least and greatest share of the area that a random crop keeps."""
+    """Smallest and largest share of the area that a random crop keeps."""
     aspect: Annotated[float, Field(ge=1, le=100)] = 1.0
     """A crop's aspect changes by at most this factor."""
     flip: bool = False
@@ -65,7 +65,7 @@ class AugmentRecipe(Section):
     @classmethod
     def _rises(cls, value: tuple[float, float]) -> tuple[float, float]:
         if value[0] > value[1]:
-            raise ValueError(f"{list(value)}: the least share comes first, as in [{value[1]:g}, {value[0]:g}]")
+            raise ValueError(f"{list(value)}: expected the smaller share first, as in [{value[1]:g}, {value[0]:g}]")
         return value
 
 
@@ -77,27 +77,27 @@ class DataRecipe(Section):
     """Length of a packed sequence."""
     sequence_images: Width = 16
     lookahead: Annotated[int, Field(ge=1, le=10**7)] = 512
-    """Images packed together."""
+    """Images from which sequences are packed."""
     lanes: Width = 8
     window_shards: Width = 4
-    """lanes x window_shards tars are shuffled into one another."""
+    """lanes x window_shards tars are shuffled together."""
     augment: AugmentRecipe | None = None
     max_bad_fraction: Annotated[float, Runtime(), Field(ge=0, le=1)] = 0.05
-    """The run fails when more of the samples than this had to be skipped."""
+    """The run fails if a larger share of the samples has to be skipped."""
 
     @property
     def max_tokens(self) -> int:
-        """Patches of the largest picture."""
+        """Patches of the largest image."""
         return max(size for source in self.sources for size in source.sizes)
 
     @property
     def varies(self) -> bool:
-        """Whether a picture may look otherwise in another epoch, so that what a teacher said of it holds no more."""
+        """Whether an image may differ between epochs, so that a teacher's features of it cannot be reused."""
         return self.augment is not None or any(len(source.sizes) > 1 for source in self.sources)
 
     @model_validator(mode="after")
     def _weighted(self) -> DataRecipe:
         given = [source.weight is not None for source in self.sources]
         if any(given) and not all(given):
-            raise ValueError("sources: some have a weight and some have none; give all of them one, or none")
+            raise ValueError("sources: only some have a weight; set it for all or for none")
         return self

@@ -1,109 +1,83 @@
-"""From YAML and `--set` overrides to a Recipe, before anything is loaded; a mistake is one line with its place."""
+"""From YAML and `--set` overrides to a Recipe, before anything is loaded. Every mistake is one line with its place."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
-import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from curate.core.errors import RecipeError
-from distill.recipe.explain import explain
-from distill.recipe.whole import Recipe
+from curate.core.errors import RecipeError, did_you_mean
+from curate.core.recipe.document import Document, Place, first_problem, message, parse_override
+from distill.recipe.recipe import InvalidStage, Recipe
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 
 
-class _Loader(yaml.SafeLoader):
-    """With `1e3` a number, as YAML 1.2 and everybody else have it; a key is given once."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        for name in names:
-            if names.count(name) > 1 and name != "<<":
-                raise yaml.YAMLError(f"{name} is given twice")
-        return super().construct_mapping(node, deep)
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+0123456789.")
-)
-
-
-def read_yaml(text: str) -> Any:
-    """Raises yaml.YAMLError."""
-    try:
-        return yaml.load(text, _Loader)
-    except (ValueError, RecursionError) as error:  # of 2024-99-99, of 0b_, of thousands of brackets
-        raise yaml.YAMLError(f"{type(error).__name__}: {error}") from None
-
-
 def load_recipe(place: str, overrides: Sequence[str] = ()) -> Recipe:
-    """A YAML file, or the name of one that comes with the package. Raises RecipeError, a line with the place in it."""
+    """A YAML file, or the name of a recipe of the package. Raises RecipeError (one line)."""
     path = Path(place)
     if not path.is_file():
         path = RECIPES / f"{place}.yaml"
     if not path.is_file():
         known = ", ".join(sorted(item.stem for item in RECIPES.glob("*.yaml")))
         raise RecipeError(f"{place}: no such recipe file; give a path, or one of: {known}")
-    values = read_recipe(path, place)
-    for override in overrides:
-        _override(values, override)
-    return parse_recipe(values, place)
-
-
-def read_recipe(path: Path, place: str) -> dict[str, Any]:
-    """The values of a file. place: what messages call it."""
-    try:
-        values = read_yaml(path.read_text("utf-8"))
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise RecipeError(f"{place}: not YAML: {error}") from error
-    if not isinstance(values, dict):
+    document = Document.read(path, place)
+    if not isinstance(document.values, dict):
         raise RecipeError(f"{place}: a recipe is a mapping with name, data, teachers and train")
-    return values
+    return _recipe(document, overrides)
 
 
 def parse_recipe(values: dict[str, Any], place: str) -> Recipe:
-    try:
-        return Recipe.model_validate(values)
-    except ValidationError as error:
-        raise RecipeError(f"{place}: {explain(error, values)}") from None
+    """place: the name of the values in messages."""
+    return _recipe(Document(values, place))
 
 
 def apply_overrides(recipe: Recipe, overrides: Sequence[str], place: str) -> Recipe:
-    values = recipe.model_dump(mode="json")
+    return _recipe(Document(recipe.model_dump(mode="json"), place), overrides)
+
+
+def _recipe(document: Document, overrides: Sequence[str] = ()) -> Recipe:
     for override in overrides:
-        _override(values, override)
-    return parse_recipe(values, place)
-
-
-def _override(values: dict[str, Any], override: str) -> None:
-    """`train.steps=100`, `teachers.0.encoder=timm:…`; the value is YAML."""
-    name, found, text = override.partition("=")
-    if not found:
-        raise RecipeError(f"--set {override}: expected name=value, as in train.steps=100")
+        name, _, value = parse_override(override, "name=value, as in train.steps=100")
+        document.override(name, name.split("."), value)
     try:
-        value = read_yaml(text)
-    except yaml.YAMLError:
-        raise RecipeError(f"--set {override}: the value is no YAML; quote it, or close its brackets") from None
-    node: Any = values
-    *parents, last = name.split(".")
-    for depth, part in enumerate([*parents, last]):
-        place = ".".join(parents[:depth])
-        if isinstance(node, list):
-            if not part.isdecimal() or int(part) >= len(node):
-                raise RecipeError(
-                    f"--set {override}: the recipe has no place {name}; {place} has the entries 0 to {len(node) - 1}"
-                    if node
-                    else f"--set {override}: the recipe has no place {name}; {place} is empty, give the whole list"
-                )
-        elif not isinstance(node, dict) or not part:
-            raise RecipeError(f"--set {override}: the recipe has no place {name}; name it as in train.steps")
-        if depth < len(parents):
-            if isinstance(node, dict) and node.get(part) is None:
-                node[part] = {}
-            node = node[int(part) if isinstance(node, list) else part]
-    node[int(last) if isinstance(node, list) else last] = value
+        return Recipe.model_validate(document.values)
+    except ValidationError as error:
+        raise _explained(error, document.values, document) from None
+
+
+def _explained(error: ValidationError, values: Any, document: Document, above: Place = ()) -> RecipeError:
+    """Line, place, value and what was expected. `values` are those of the place `above`."""
+    place, problem = first_problem(error, values)
+    inner = problem.get("ctx", {}).get("error")
+    if isinstance(inner, InvalidStage):
+        return _explained(inner.error, inner.values, document, (*above, "stages", inner.number))
+    name, text = ".".join(map(str, (*above, *place))), message(problem)
+    if problem["type"] == "extra_forbidden":
+        known = _known(place[:-1])
+        text = "unknown; " + did_you_mean(str(place[-1]), known, f"known: {', '.join(known)}")
+    elif problem["type"] == "missing" and isinstance(problem["loc"][-1], int):
+        text = f"{list(problem['input'])!r}: expected more values than {len(problem['input'])}"
+    elif problem["type"] == "missing":
+        text = f"missing; set it in the recipe or by --set {name}=…"
+    elif problem["type"] != "value_error":
+        text = f"{problem['input']!r}: {text}"
+    return RecipeError(": ".join(filter(None, (document.line((*above, *place)), name, text))))
+
+
+def _known(place: Place) -> list[str]:
+    """Keys that a section of the recipe may have."""
+    model: type[BaseModel] = Recipe
+    for part in place:
+        if isinstance(part, str) and part in model.model_fields:
+            model = _model(model.model_fields[part].annotation) or model
+    return list(model.model_fields)
+
+
+def _model(annotation: Any) -> type[BaseModel] | None:
+    """The section that an annotation holds: itself, or as X | None, list[X], Annotated[X, …]."""
+    if get_origin(annotation) is None:
+        return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+    return next((found for item in get_args(annotation) if (found := _model(item)) is not None), None)

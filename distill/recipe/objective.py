@@ -1,4 +1,4 @@
-"""What the student is asked for: by each teacher, and by pairs of image and text."""
+"""Training objectives: features of teachers, and pairs of image and text."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from curate.core.contracts import Runtime
-from distill.recipe.section import Section, Share, Weight
+from curate.core.recipe.section import Section, Share, Weight
 
 
 class TermRecipe(Section):
-    """One loss between the student's and a teacher's features of the same picture; a kind of weight 0 is not computed,
-    the summary apart."""
+    """A loss between the student's and a teacher's features of the same image. With weight 0 it is not computed, except
+    for the summary."""
 
     weight: Weight = 1.0
     loss: Literal["cosine", "mse", "smooth_l1"] = "mse"
@@ -21,7 +21,7 @@ class TermRecipe(Section):
 
 
 class RelationsRecipe(Section):
-    """A loss between the distances of pictures: the student's against the teacher's, over the global batch."""
+    """A loss on distances between images, student against teacher, over the global batch."""
 
     weight: Weight = 1.0
     kind: Literal["arkd", "rkd", "none"] = "none"
@@ -33,23 +33,23 @@ class TeacherRecipe(Section):
     """A curate encoder: descriptor, tiny, timm:NAME, open_clip:NAME, hf:NAME, distill:PATH, any with @PATH to a local
     checkpoint. Its identity (name, digest of its weights, preprocessing) enters the fingerprint, its path does not."""
     name: Annotated[str | None, Field(pattern=r"^[\w.-]+$")] = None
-    """Of its losses and heads; None: the encoder's."""
+    """Name of its losses and heads; None: the encoder's."""
     called: Annotated[str | None, Runtime()] = None
-    """The encoder as the recipe had it, where a run has written its path down as an absolute one: the name without
-    `name`."""
+    """The encoder as originally given, if a run has made its path absolute; its name unless `name` is set."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     keep: Literal["float32", "float16"] = "float32"
-    """Of patch features, in memory and on disk (`distill teach`): float16 rounds them to 11 bits; twice as many fit."""
+    """Precision of kept patch features, in memory and on disk (`distill teach`): float16 rounds them to 11 bits and
+    needs half the space."""
     pictures: Literal["own", "student"] = "own"
-    """own: prepared as the teacher was trained (often a square). student: the student's pixels, at native aspect, under
-    the teacher's normalisation; for timm's models of dynamic size with the student's patch."""
+    """Images that the teacher sees. own: prepared as in its training (often square). student: the student's pixels, at
+    native aspect, with the teacher's normalisation; for timm's models of dynamic size with the student's patch."""
     standardise: Literal["phi_s", "scale", "none"] = "phi_s"
-    """Targets: PHI-S (Ranzinger et al. 2024); centred and divided by one scale; or raw. Registers, each of which is a
-    mode of its own, are centred one by one and divided by one scale under phi_s too."""
+    """Standardisation of targets: PHI-S (Ranzinger et al. 2024); centred and divided by one scale; or none. Under phi_s
+    too, registers are centred one by one and divided by one scale, because each has its own distribution."""
     summary: TermRecipe = TermRecipe(loss="cosine")
     patches: TermRecipe = TermRecipe()
     registers: TermRecipe = TermRecipe()
-    """Only for teachers that have registers, of a student that has as many."""
+    """Only for teachers with as many registers as the student."""
     relations: RelationsRecipe = RelationsRecipe()
     pooler: bool = False
     """The student's summary is the teacher's own frozen attention pooler over its projected patches, out of PHI-S space
@@ -61,18 +61,18 @@ class TeacherRecipe(Section):
 
 
 class ContrastiveRecipe(Section):
-    """Pictures against their texts over the global batch."""
+    """Images against their texts, over the global batch."""
 
     weight: Annotated[float, Field(gt=0, le=1e6)] = 1.0
     loss: Literal["softmax", "sigmoid"] = "softmax"
     """softmax: CLIP (Radford et al. 2021); sigmoid: SigLIP (Zhai et al. 2023)."""
     temperature: Annotated[float, Field(ge=0.01, le=1e3)] = 0.07
-    """At the start; it is learned, and stays above 0.01."""
+    """Initial value; it is learned, and stays above 0.01."""
     smoothing: Share = 0.0
     """Label smoothing of softmax."""
 
     @model_validator(mode="after")
     def _of_softmax(self) -> ContrastiveRecipe:
         if self.loss == "sigmoid" and self.smoothing:
-            raise ValueError(f"smoothing {self.smoothing:g} is of softmax, and loss is sigmoid; leave one of them out")
+            raise ValueError(f"smoothing {self.smoothing:g} requires loss: softmax, not sigmoid; remove one of them")
         return self

@@ -1,4 +1,4 @@
-"""Where and how a run is computed: nothing here changes its result."""
+"""Place and speed of a run: nothing here changes its result."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from curate.core.contracts import Runtime
-from distill.recipe.section import Section
+from curate.core.recipe.section import Section
 
 
 class RunRecipe(Section):
     folder: Annotated[str, Runtime()] = "runs/distill/{name}-{fingerprint}"
-    """Where checkpoints, metrics and results go (a local folder). `{fingerprint}` gives every configuration its own."""
+    """Local folder of checkpoints, metrics and results. `{fingerprint}` gives every configuration a separate folder."""
     device: Annotated[str, Runtime()] = "auto"
-    """auto (the GPU if there is one), cpu, cuda, or one of several GPUs: cuda:1."""
+    """auto (the GPU if present), cpu, cuda, or one of several GPUs: cuda:1."""
     threads: Annotated[int, Runtime(), Field(ge=0)] = 0
     """Threads of torch; 0 leaves its default."""
     workers: Annotated[int, Runtime(), Field(ge=1)] = 2
     """Reading and decoding threads of each rank."""
     prefetch_steps: Annotated[int, Runtime(), Field(ge=0)] = 2
     cache_bytes: Annotated[int, Runtime(), Field(ge=0)] = 1 << 30
-    """Memory of each rank for decoded pictures and teacher targets, so that later epochs decode nothing."""
+    """Memory of each rank for decoded images and teacher targets, so that later epochs decode nothing."""
     teacher_cache: Annotated[str | None, Runtime()] = None
-    """Folder that `distill teach` has filled with what teachers say; what is not there is computed."""
+    """Folder of teacher features computed by `distill teach`; missing ones are computed."""
     checkpoint_every: Annotated[int, Runtime(), Field(ge=1)] = 500
-    """Steps."""
+    """Steps between checkpoints."""
     keep_checkpoints: Annotated[int, Runtime(), Field(ge=1)] = 2
     log_every: Annotated[int, Runtime(), Field(ge=1)] = 10
     """Steps averaged into one line of metrics.jsonl."""
@@ -36,10 +36,10 @@ class RunRecipe(Section):
     parallel: Annotated[Literal["replicated", "fsdp"], Runtime()] = "replicated"
     """fsdp: weights, gradients and optimiser states are split over the ranks (FSDP2)."""
     micro_sequences: Annotated[int, Runtime(), Field(ge=0)] = 0
-    """Sequences of a rank that go through the model at once; the gradients of the rest are added. 0: all at once."""
+    """Sequences of a rank per forward pass, with gradients accumulated over passes. 0: all in one pass."""
     activation_checkpointing: Annotated[bool, Runtime()] = False
-    """Compute each block's activations again for the backward pass rather than keep them."""
+    """Recompute each block's activations in the backward pass instead of keeping them."""
     compile: Annotated[bool, Runtime()] = False
     """torch.compile the student's blocks."""
     timeout_seconds: Annotated[float, Runtime(), Field(gt=0, le=1e7)] = 600.0
-    """A rank that waits longer for another ends the run with an error."""
+    """The run fails if a rank waits longer for another."""

@@ -6,18 +6,18 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from distill.recipe.section import Count, Section, Share
+from curate.core.recipe.section import Count, Section, Share
 
 
 class TrainRecipe(Section):
     steps: Count
     sequences: Count | dict[str, Count] = 4
-    """Sequences of a step over all ranks: the global batch. By modality where they differ."""
+    """Sequences of a step over all ranks: the global batch. A mapping by modality if they differ."""
     learning_rate: Annotated[float, Field(gt=0, le=1e9)] = 1e-3
     final_learning_rate: Annotated[float, Field(ge=0, le=1e9)] = 1e-4
     """Reached at the last step."""
     warmup_steps: Annotated[int, Field(ge=0)] = 50
-    """Fewer than `steps`."""
+    """Less than `steps`."""
     schedule: Literal["linear", "cosine", "constant"] = "linear"
     optimizer: Literal["adamw", "lion", "lamb"] = "adamw"
     weight_decay: Annotated[float, Field(ge=0, le=1e6)] = 0.02
@@ -26,9 +26,9 @@ class TrainRecipe(Section):
     clip_norm: Annotated[float, Field(ge=0)] = 0.0
     """Global gradient norm above which gradients are scaled down; 0 for never."""
     ema: Share = 0.0
-    """Decay of the moving average of the weights, which is then evaluated and exported; 0 for none."""
+    """Decay of the moving average of the weights, which is evaluated and exported instead; 0 for none."""
     standardise_samples: Annotated[int, Field(ge=2, le=10**9)] = 1024
-    """Training pictures on which the teachers' statistics are fitted."""
+    """Training images on which the teachers' standardisation is fitted."""
     precision: Literal["float32", "bfloat16", "float64"] = "float32"
     """bfloat16 is autocast over float32 weights."""
 
@@ -36,7 +36,6 @@ class TrainRecipe(Section):
     def _warms_up(self) -> TrainRecipe:
         if self.warmup_steps >= self.steps:
             raise ValueError(
-                f"warmup_steps {self.warmup_steps} is not below steps {self.steps}, so that the schedule would never "
-                f"begin; set it lower (0 for none)"
+                f"warmup_steps {self.warmup_steps} must be less than steps {self.steps}; lower it (0 for none)"
             )
         return self

@@ -1,7 +1,7 @@
-"""Who writes an index into its cache folder.
+"""Lets several processes build an index in one cache folder.
 
-The folder may be shared by machines whose locks do not reach each other, so a lock only saves work: what is written
-appears whole under its final name, and whoever comes second keeps what is there.
+Machines that share the folder may not see each other's locks, so a lock only avoids duplicate work. An index is
+published atomically under its final name, and a process that comes second keeps the existing one.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _DAY = 86_400.0
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Processes of one machine wait for the one that is at it, where the file system has locks."""
-    with explained(folder):
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Exclusive lock among the processes of one machine, if the file system supports locks."""
+    with explain_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / ".lock").open("w")
     with file:
@@ -34,18 +34,19 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def explained(folder: Path) -> Iterator[None]:
+def explain_errors(folder: Path) -> Iterator[None]:
+    """Turn an OSError into a StorageError that names the remedy."""
     try:
         yield
     except OSError as error:
         raise StorageError(
-            f"{folder}: cannot keep the index there ({error.strerror or error}); set CURATE_CACHE"
+            f"{folder}: cannot write the index ({error.strerror or error}); set CURATE_CACHE to another folder"
         ) from error
 
 
 @contextmanager
-def published(folder: Path) -> Iterator[Path]:
-    """A folder to write to, which is called `folder` when the block ends well, unless there is one by then."""
+def publish_folder(folder: Path) -> Iterator[Path]:
+    """A folder to write to. It is renamed to `folder` if the block succeeds, unless `folder` exists by then."""
     aside = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:12]}")
     aside.mkdir()
     try:
@@ -59,15 +60,15 @@ def published(folder: Path) -> Iterator[Path]:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def used(folder: Path) -> None:
-    """So that it is not removed as an old one."""
+def mark_used(folder: Path) -> None:
+    """Keep `remove_older` from removing the folder for a day."""
     with suppress(OSError):
         os.utime(folder)
 
 
 def remove_older(folder: Path) -> None:
-    """Of folders ORIGIN-…, finished or not, those of the same origin that nobody has used for a day: another machine
-    may still have a younger one open."""
+    """Remove other folders of the same origin (ORIGIN-…), finished or not, that were not used for a day: another
+    machine may still read a newer one."""
     origin, now = folder.name.partition("-")[0], time.time()
     for other in folder.parent.iterdir():
         with suppress(OSError):

@@ -1,7 +1,7 @@
-"""Which text goes with a picture: one of those that its recipe names and the sample has, drawn by weight.
+"""Draws the text of an image, by weight, among the texts that the recipe names and the sample has.
 
-A text is a member of the tar (`txt`) or a field of the sample's JSON (`json.title`; `json.meta.title` goes deeper). A
-field may hold a list of texts, of which one is drawn. What is absent, empty or unreadable is not drawn.
+A text is a member of the tar (`txt`) or a field of the sample's JSON (`json.title`; `json.meta.title` for nested
+fields). If a field has a list of texts, one is drawn. Missing, empty and invalid texts are never drawn.
 """
 
 from __future__ import annotations
@@ -17,34 +17,35 @@ from numpy.typing import NDArray
 
 from curate.core.errors import Reject
 from distill.samples.batches.draws import TEXT, Draws, choose
-from distill.samples.sources.members import Members
-from distill.samples.sources.mixture import Blend
+from distill.samples.sources.members import MemberReader
+from distill.samples.sources.mixture import Mixture
 
 Candidates = tuple[tuple[float, tuple[str, ...]], ...]
-"""Per choice that a sample has: its weight and its texts."""
+"""(weight, texts) for each text field that the sample has."""
 
 _FAR_WORKERS = 16
-"""Where each text is a request, or two, to an object store."""
+"""Threads if each text takes a request or two to an object store."""
 _LOG = logging.getLogger("distill")
 _LOW = np.uint64(0xFFFFFFFF)
 
 
 class Texts:
-    """Safe to call from many threads."""
+    """Texts of the samples of a mixture. Thread-safe."""
 
-    def __init__(self, blend: Blend, members: Members, draws: Draws) -> None:
-        self._choices = [tuple(recipe.texts.items()) for recipe in blend.recipes]
-        self._blend, self._members, self._draws = blend, members, draws
-        self._told = False
+    def __init__(self, mixture: Mixture, members: MemberReader, draws: Draws) -> None:
+        self._choices = [tuple(recipe.texts.items()) for recipe in mixture.recipes]
+        self._mixture, self._members, self._draws = mixture, members, draws
+        self._warned = False
 
-    def wanted(self, row: int) -> bool:
-        return bool(self._choices[self._blend.place(row)[0]])
+    def has_choices(self, row: int) -> bool:
+        """Whether the recipe of the row's source names texts."""
+        return bool(self._choices[self._mixture.locate(row)[0]])
 
     def candidates(self, row: int) -> Candidates:
-        """All texts of a sample. Raises Reject where its tar is missing or cut."""
+        """All texts of a sample. Raises Reject if its tar is missing or truncated."""
         document: Any = None
         found = []
-        for name, weight in self._choices[self._blend.place(row)[0]]:
+        for name, weight in self._choices[self._mixture.locate(row)[0]]:
             member, _, field = name.partition(".")
             if member != "json":
                 texts = _texts(_decoded(self._members.member(row, name)))
@@ -55,31 +56,31 @@ class Texts:
                 found.append((weight, texts))
         return tuple(found)
 
-    def every(self, row: int) -> list[str]:
-        """All texts of a sample; none where they cannot be read, of which the log tells once."""
+    def all_texts(self, row: int) -> list[str]:
+        """All texts of a sample; empty if they cannot be read, which is logged once."""
         try:
             return [text for _, texts in self.candidates(row) for text in texts]
         except Reject:
             return []
         except OSError as error:
-            if not self._told:
-                self._told = True
-                _LOG.warning("texts of row %d: cannot be read (%s); it counts as without, and so do others", row, error)
+            if not self._warned:
+                self._warned = True
+                _LOG.warning("row %d: cannot read its texts (%s); such rows count as having no text", row, error)
             return []
 
-    def of(self, rows: NDArray[np.int64], *, workers: int) -> list[str]:
-        """All texts of some samples, in no order that matters; what cannot be read has none."""
-        far = not all(source.storage.local for source in self._blend.sources)
-        with self._members.passing(rows), ThreadPoolExecutor(_FAR_WORKERS if far else workers) as pool:
-            return [text for found in pool.map(self.every, rows.tolist()) for text in found]
+    def read_all(self, rows: NDArray[np.int64], *, workers: int) -> list[str]:
+        """All texts of some samples, without those that cannot be read."""
+        far = not all(source.storage.local for source in self._mixture.sources)
+        with self._members.reading(rows), ThreadPoolExecutor(_FAR_WORKERS if far else workers) as pool:
+            return [text for found in pool.map(self.all_texts, rows.tolist()) for text in found]
 
     def draw(self, row: int, epoch: int, candidates: Candidates) -> str | None:
-        """One of a sample's candidates, by hash(seed, key, copy, epoch); None when it has none."""
-        return drawn(candidates, self._draws.ranks(TEXT, row, epoch)[0])
+        """One of a sample's candidates, by hash(seed, key, copy, epoch); None if it has none."""
+        return choose_text(candidates, self._draws.ranks(TEXT, row, epoch)[0])
 
 
-def drawn(candidates: Candidates, rank: np.uint64) -> str | None:
-    """The text that a uniform 64-bit number means: its upper half says which choice, its lower half which text."""
+def choose_text(candidates: Candidates, rank: np.uint64) -> str | None:
+    """The text for a uniform 64-bit number: the upper half chooses the field, the lower half one of its texts."""
     if not candidates:
         return None
     upper, lower = (np.array([half << np.uint64(32)]) for half in (rank >> np.uint64(32), rank & _LOW))

@@ -1,12 +1,13 @@
-"""Frozen teachers: what they say of pictures (`panel`), and how that is brought to one scale (`standards`)."""
+"""Frozen teachers, their features and the standardisation of the features."""
 
-from distill.teachers.base import Answer, Shape, Target, Teacher
+from curate.encoders.student.standardise import Standardiser, Target, TargetStandardiser
+from distill.teachers.base import Shape, Teacher, TeacherFeatures
 from distill.teachers.encoder import EncoderTeacher
 from distill.teachers.moments import Moments
-from distill.teachers.panel import Teachers
-from distill.teachers.standards import Standard, Standards, fit_standards
+from distill.teachers.standardise import fit_standardisers
+from distill.teachers.teachers import Teachers
 
 __all__ = [
-    "Answer", "EncoderTeacher", "Moments", "Shape", "Standard", "Standards", "Target", "Teacher", "Teachers",
-    "fit_standards",
+    "EncoderTeacher", "Moments", "Shape", "Standardiser", "Target", "TargetStandardiser", "Teacher", "TeacherFeatures",
+    "Teachers", "fit_standardisers",
 ]  # fmt: skip

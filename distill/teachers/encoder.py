@@ -1,7 +1,7 @@
-"""Any encoder of curate as a teacher: it is given the picture as it was trained to see it (often a square).
+"""Any encoder of curate as a teacher, on images preprocessed as in its training (often to a square).
 
-Its patch features are stretched over the student's grid of the same picture, so a teacher that squashes pictures lines
-up; one that crops them does not. A teacher without patch features gives the summary alone.
+Its patch features are resampled to the student's grid. They line up if the teacher squashes images, but not if it crops
+them. A teacher without patch features gives summaries only.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from PIL import Image
 from torch import nn
 
 from curate.encoders import Encoder
-from distill.samples.images.images import Picture
-from distill.teachers.base import Answer, Shape
+from distill.samples.images.reader import PatchedImage
+from distill.teachers.base import Shape, TeacherFeatures
 
 
 class EncoderTeacher:
     prepares = True
 
     def __init__(self, encoder: Encoder, *, patches: bool = True, registers: int = 0) -> None:
-        """patches: False where nobody wants them; registers: of the student."""
+        """patches: whether to compute patch features; registers: the student's number."""
         self.encoder = encoder
         matching = registers if encoder.registers == registers else 0
         self.shape = Shape(encoder.dim, encoder.patch_dim if patches and encoder.patch_dim else None, matching)
@@ -30,18 +30,18 @@ class EncoderTeacher:
     def prepare(self, image: Image.Image) -> Any:
         return self.encoder.prepare(image)
 
-    def answer(self, pictures: Sequence[Picture], prepared: Sequence[Any]) -> list[Answer]:
-        wants_patches, wants_registers = self.shape.patches is not None, self.shape.registers > 0
-        features = self.encoder.encode(list(prepared), patches=wants_patches or wants_registers)
-        patches = features.patches if wants_patches else None
-        registers = features.registers if wants_registers else None
+    def features(self, images: Sequence[PatchedImage], prepared: Sequence[Any]) -> list[TeacherFeatures]:
+        needs_patches, needs_registers = self.shape.patches is not None, self.shape.registers > 0
+        features = self.encoder.encode(list(prepared), patches=needs_patches or needs_registers)
+        patches = features.patches if needs_patches else None
+        registers = features.registers if needs_registers else None
         return [
-            Answer(
-                torch.from_numpy(features.summary[place]),
-                None if patches is None else torch.from_numpy(patches[place]),
-                None if registers is None else torch.from_numpy(registers[place]),
+            TeacherFeatures(
+                torch.from_numpy(features.summary[number]),
+                None if patches is None else torch.from_numpy(patches[number]),
+                None if registers is None else torch.from_numpy(registers[number]),
             )
-            for place in range(len(pictures))
+            for number in range(len(images))
         ]
 
     def pooler(self) -> nn.Module | None:
@@ -49,6 +49,6 @@ class EncoderTeacher:
 
 
 def pooler_of(model: nn.Module | None) -> nn.Module | None:
-    """timm's `attn_pool`."""
+    """The model's `attn_pool`, as timm calls it."""
     found = getattr(model, "attn_pool", None)
     return found if isinstance(found, nn.Module) else None

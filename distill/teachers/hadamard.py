@@ -1,8 +1,8 @@
-"""Hadamard matrices: entries ±1, rows at right angles. PHI-S spreads variance over channels with one.
+"""Hadamard matrices: entries ±1, orthogonal rows. PHI-S uses one to spread variance evenly over channels.
 
-Sylvester doubles a matrix; Paley's two constructions make one of order q + 1 (q prime, q % 4 = 3) or 2 (q + 1)
-(q % 4 = 1) from the squares modulo q. Together they give all orders up to 1536 that vision models have: 384, 768, 1024,
-1152, 1280, 1408, 1536. Of multiples of 4 some are missing (52, 92, 100, 116, …); no other order above 2 has one.
+Sylvester's construction doubles a matrix; Paley's two constructions build one of order q + 1 (q prime, q % 4 = 3) or
+2 (q + 1) (q % 4 = 1) from the squares modulo q. Together they give all orders up to 1536 that vision models have: 384,
+768, 1024, 1152, 1280, 1408, 1536. Some multiples of 4 are missing (52, 92, 100, 116, …); no other order above 2 exists.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 
 def hadamard(order: int) -> NDArray[np.int8] | None:
-    """(order, order), H @ H.T = order * I; None where neither construction gives one."""
+    """(order, order) with H @ H.T = order * I; None if no construction gives this order."""
     doublings = (order & -order).bit_length() - 1 if order > 0 else -1
     for times in range(doublings, -1, -1):
         seed = _seed(order >> times)
@@ -24,7 +24,7 @@ def hadamard(order: int) -> NDArray[np.int8] | None:
 
 
 def _seed(order: int) -> NDArray[np.int8] | None:
-    """Of order 1, or by Paley."""
+    """The matrix of order 1, or one of Paley's."""
     if order == 1:
         return np.ones((1, 1), dtype=np.int8)
     if order % 4 == 0 and (order - 1) % 4 == 3 and _prime(order - 1):
@@ -35,7 +35,7 @@ def _seed(order: int) -> NDArray[np.int8] | None:
 
 
 def _paley_one(q: int) -> NDArray[np.int8]:
-    """I + S for the skew S made of the residues' matrix bordered by ones."""
+    """I + S; S is skew-symmetric, the matrix of residues bordered by ones."""
     skew = np.zeros((q + 1, q + 1), dtype=np.int8)
     skew[0, 1:], skew[1:, 0] = 1, -1
     skew[1:, 1:] = _residues(q)
@@ -43,7 +43,7 @@ def _paley_one(q: int) -> NDArray[np.int8]:
 
 
 def _paley_two(q: int) -> NDArray[np.int8]:
-    """The residues' matrix bordered by ones is symmetric: its ±1 become ±A, its zeros (on the diagonal) B."""
+    """The matrix of residues bordered by ones, with ±1 replaced by ±A and the zeros on its diagonal by B."""
     symmetric = np.zeros((q + 1, q + 1), dtype=np.int8)
     symmetric[0, 1:] = symmetric[1:, 0] = 1
     symmetric[1:, 1:] = _residues(q)
@@ -52,7 +52,7 @@ def _paley_two(q: int) -> NDArray[np.int8]:
 
 
 def _residues(q: int) -> NDArray[np.int8]:
-    """(q, q): 1 where column - row is a square modulo q, -1 where it is none, 0 on the diagonal."""
+    """(q, q): 1 if column - row is a square modulo q, otherwise -1; 0 on the diagonal."""
     legendre = np.full(q, -1, dtype=np.int8)
     legendre[np.arange(1, q) ** 2 % q] = 1
     legendre[0] = 0

@@ -1,25 +1,22 @@
-"""Mean and covariance of features, gathered batch by batch and rank by rank, in float64.
+"""Mean and covariance of features in float64, accumulated over batches and ranks.
 
-Each batch is centred on its own mean and merged (Chan et al. 1979), since a sum of squares less the square of a sum
-loses the digits of features that lie far from zero.
+Each batch is centred on its own mean and merged (Chan et al. 1979): the difference of the sum of squares and the
+squared sum loses digits if features are far from zero.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from distill.training.parallel import World  # an exported model needs no torch.distributed
+from distill.parallel import World
 
 
 class Moments:
-    """count, mean (C,) and scatter: sums of products about the mean, (C, C) or only their diagonal (C,)."""
+    """count, mean (C,) and scatter: sums of products of deviations from the mean, (C, C) or its diagonal (C,)."""
 
     def __init__(self, width: int, *, covariance: bool) -> None:
-        """covariance: all products, not only squares: C times the work and memory."""
+        """covariance: all products instead of squares only, at C times the work and memory."""
         self.covariance = covariance
         self.count = torch.zeros((), dtype=torch.float64)
         self.mean = torch.zeros(width, dtype=torch.float64)
@@ -40,7 +37,7 @@ class Moments:
         self.count = total
 
     def merge(self, world: World) -> None:
-        """Over all ranks; afterwards they hold the same."""
+        """Merge the moments of all ranks; afterwards every rank holds the result."""
         if world.size == 1:
             return
         count = world.sum(self.count.to(world.device, copy=True)).cpu()

@@ -1,11 +1,11 @@
-"""Checkpoints: complete or absent, the last few kept, and only of the run's own fingerprint.
+"""Checkpoints: published atomically, bound to the run's fingerprint; only the last few are kept.
 
-A folder per step, written aside by all ranks and renamed when it is whole:
+All ranks write a folder per step under a temporary name; it is renamed when it is complete:
 
-state.json            fingerprint, step, place in the data, digests of all files and of itself: damage is seen at once
-*.distcp, .metadata   tensors by name (`student.…`, `optimizer.…`, `ema.…`), each rank's shards in its own file
+state.json            fingerprint, step, position in the data, digests of all files and of itself, to detect corruption
+*.distcp, .metadata   tensors by name (`student.…`, `optimizer.…`, `ema.…`), each rank's shards in a separate file
 
-Tensors go through torch.distributed.checkpoint: another number of ranks, or none, reads what they have written.
+Tensors are written by torch.distributed.checkpoint, so any number of ranks, or a single process, can read them.
 """
 
 from __future__ import annotations
@@ -33,83 +33,84 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from curate.core.errors import InputError, PinnedError, PreflightError, StorageError
 from curate.core.hashing import digest
-from distill.teachers import Standards
-from distill.training.parallel import World
+from distill.parallel import World
+from distill.teachers import TargetStandardiser
 from distill.training.run_folder import RunFolder
 
 _STATE = "state.json"
-_REMEDY = "; remove it to go on before it"
+_REMEDY = "; remove it to resume from the checkpoint before it"
 STANDARDS = "standards.pt"
-_PATIENCE_SECONDS = 5.0  # network disks show a new file a little later
+_PATIENCE_SECONDS = 5.0  # network disks show a new file with a delay
 
 
 def save_checkpoint(
     run: RunFolder, values: Mapping[str, Any], tensors: dict[str, Tensor], world: World, keep: int
 ) -> Path:
-    """values: plain ones, the same on every rank, with `fingerprint` and `step`; tensors: sharded or whole.
+    """values: JSON values, the same on every rank, with `fingerprint` and `step`; tensors: sharded or replicated.
 
-    Raises StorageError, with nothing left of it, where it cannot be written.
+    Raises StorageError if it cannot be written, and then leaves nothing behind.
     """
     path = run.checkpoint(values["step"])
-    aside = path.with_name(f".{path.name}.tmp")
+    partial = path.with_name(f".{path.name}.tmp")
     try:
         if world.first:
-            run.tidy()
-            aside.mkdir()
+            run.clean_up()
+            partial.mkdir()
         world.barrier()
-        with _alone_without_warning():
-            dcp.save(tensors, checkpoint_id=aside, no_dist=world.size == 1)
-        parts = world.gather(_digests(sorted(aside.glob(f"__{world.rank}_*"))))
+        with _no_dist_warning():
+            dcp.save(tensors, checkpoint_id=partial, no_dist=world.size == 1)
+        parts = world.gather(_digests(sorted(partial.glob(f"__{world.rank}_*"))))
         if world.first:
-            files = _digests([aside / ".metadata"]) | {name: found for part in parts for name, found in part.items()}
-            _complete(run, aside, path, {**values, "files": files}, keep)
+            files = _digests([partial / ".metadata"])
+            for part in parts:
+                files |= part
+            _publish(run, partial, path, {**values, "files": files}, keep)
     except (CheckpointException, OSError) as error:
         if world.first:
-            shutil.rmtree(aside, ignore_errors=True)
+            shutil.rmtree(partial, ignore_errors=True)
         cause = _cause(error)
-        raise StorageError(f"{path} could not be written ({_line(cause)}); {run.again(cause)}") from error
+        raise StorageError(f"cannot write {path} ({_line(cause)}); {run.remedy(cause)}") from error
     world.barrier()
     return path
 
 
-def _complete(run: RunFolder, aside: Path, path: Path, state: dict[str, Any], keep: int) -> None:
-    """Give it its name, and remove what is older than the last `keep`."""
+def _publish(run: RunFolder, partial: Path, path: Path, state: dict[str, Any], keep: int) -> None:
+    """Rename the complete checkpoint, and remove all but the last `keep`."""
     state = json.loads(json.dumps(state))
-    (aside / _STATE).write_text(json.dumps({**state, "digest": digest(state)}))
-    _sync(aside / _STATE, aside)
-    if path.exists():  # the same step, from before it was gone back to; `tidy` brings it back if this is the end
+    (partial / _STATE).write_text(json.dumps({**state, "digest": digest(state)}))
+    _sync(partial / _STATE, partial)
+    if path.exists():  # this step was repeated; if the process is killed here, `clean_up` restores the old one
         os.replace(path, path.with_name(f".{path.name}.old"))
-    os.replace(aside, path)
+    os.replace(partial, path)
     _sync(run.checkpoints)
-    run.tidy()
+    run.clean_up()
     for old in run.steps()[:-keep]:
         shutil.rmtree(run.checkpoint(old))
-    for step, aside in run.damaged():
+    for step, corrupt in run.corrupt_checkpoints():
         if step < run.steps()[0]:
-            shutil.rmtree(aside, ignore_errors=True)
+            shutil.rmtree(corrupt, ignore_errors=True)
 
 
 def _digests(files: Sequence[Path]) -> dict[str, str]:
-    """By name."""
+    """Digests by file name."""
 
-    def one(path: Path) -> str:
+    def digest_of(path: Path) -> str:
         with path.open("rb") as file:
             return hashlib.file_digest(file, partial(hashlib.blake2b, digest_size=16)).hexdigest()
 
-    with ThreadPoolExecutor(4) as pool:  # hashing releases the interpreter's lock
-        return dict(zip([path.name for path in files], pool.map(one, files), strict=True))
+    with ThreadPoolExecutor(4) as pool:  # hashing releases the GIL
+        return dict(zip([path.name for path in files], pool.map(digest_of, files), strict=True))
 
 
 def _cause(error: BaseException) -> BaseException:
-    """What a checkpoint's reader or writer has met: torch puts it behind the ranks that did, and a system's error
-    behind one of its own."""
+    """The error of a checkpoint's reader or writer. torch wraps it in an error per rank, and an OSError once more."""
     failures = getattr(error, "failures", None)
     if failures:
         error = next(iter(failures.values()))[0]
-    behind: BaseException | None = error
-    while behind is not None and not isinstance(behind, OSError):
-        behind = behind.__cause__ or behind.__context__
-    return behind or error
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OSError):
+        cause = cause.__cause__ or cause.__context__
+    return cause or error
 
 
 def _line(error: BaseException) -> str:
@@ -117,18 +118,18 @@ def _line(error: BaseException) -> str:
 
 
 class Checkpoint:
-    """One that is whole and of the run's own fingerprint."""
+    """A complete checkpoint with the run's fingerprint."""
 
     def __init__(self, path: Path, values: dict[str, Any]) -> None:
         self.path, self.values = path, values
 
     @property
     def averaged(self) -> bool:
-        """It has moving averages of the weights."""
+        """Whether it has moving averages of the weights."""
         return bool(self.values["averaged"])
 
     def shapes(self) -> dict[str, tuple[torch.Size, torch.dtype]]:
-        """Of every tensor in it, by name."""
+        """Shape and dtype of every tensor in it, by name."""
         with self._readable():
             entries = dcp.FileSystemReader(self.path).read_metadata().state_dict_metadata
         return {
@@ -138,24 +139,24 @@ class Checkpoint:
         }
 
     def load(self, tensors: dict[str, Tensor], world: World | None = None) -> None:
-        """Fill tensors, sharded or whole, by name. A collective of all ranks when a world is given."""
-        with self._readable(), _alone_without_warning():
+        """Fill the given tensors, sharded or replicated, by name. A collective of all ranks if `world` is given."""
+        with self._readable(), _no_dist_warning():
             dcp.load(tensors, checkpoint_id=self.path, no_dist=world is None or world.size == 1)
 
-    def check(self, wanted: Mapping[str, Tensor], prefix: str) -> None:
-        """InputError where what is called `prefix`… is not what a model wants: other names, or other shapes."""
+    def check(self, expected: Mapping[str, Tensor], prefix: str) -> None:
+        """InputError if its tensors named `prefix`… differ from a model's state in name or shape."""
         held = {name: tuple(shape) for name, (shape, _) in self.shapes().items() if name.startswith(prefix)}
-        asked = {f"{prefix}{name}": tuple(value.shape) for name, value in wanted.items()}
-        for name in sorted(held.keys() | asked.keys()):
-            if held.get(name) != asked.get(name):
-                sides = [f"of shape {side[name]}" if name in side else "absent" for side in (held, asked)]
+        needed = {f"{prefix}{name}": tuple(value.shape) for name, value in expected.items()}
+        for name in sorted(held.keys() | needed.keys()):
+            if held.get(name) != needed.get(name):
+                sides = [f"has shape {side[name]}" if name in side else "is missing" for side in (held, needed)]
                 raise InputError(
-                    f"{self.path} is of another model: {name.removeprefix(prefix)} is {sides[0]}, and in the recipe's "
-                    f"student {sides[1]}; use the recipe that it was trained with, or another run.folder"
+                    f"{self.path} is a checkpoint of another model: {name.removeprefix(prefix)} {sides[0]} there and "
+                    f"{sides[1]} in the recipe's student; use the recipe it was trained with, or another run.folder"
                 )
 
     def fill(self, model: nn.Module) -> None:
-        """A whole student with the weights to be used. InputError where it is another one."""
+        """Load `weights` into a student that is not sharded. InputError if they are another student's."""
         self.check(model.state_dict(), self._prefix)
         model.load_state_dict(self.weights())
 
@@ -164,55 +165,52 @@ class Checkpoint:
         return "ema." if self.averaged else "student."
 
     def weights(self) -> dict[str, Tensor]:
-        """The student's, whole and on the CPU: the moving averages where the run has them."""
+        """The student's unsharded weights on the CPU; their moving averages if the run has them."""
         shapes, prefix = self.shapes(), self._prefix
-        found = {
+        weights = {
             name: torch.empty(shape, dtype=dtype)
             for name, (shape, dtype) in shapes.items() if name.startswith(prefix)
         }  # fmt: skip
-        self.load(found)
-        return {name.removeprefix(prefix): value for name, value in found.items()}
+        self.load(weights)
+        return {name.removeprefix(prefix): value for name, value in weights.items()}
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
         try:
             yield
-        except (Exception, CheckpointException) as error:  # damage shows as whatever a reader of the format then raises
+        except (Exception, CheckpointException) as error:  # a corrupt file can make torch's readers raise anything
             raise _unreadable(self.path, _line(_cause(error))) from error
 
 
 def last_checkpoint(run: RunFolder, fingerprint: str) -> Checkpoint | None:
-    """The newest; None when there is none. Raises PinnedError for another fingerprint, InputError for damage."""
+    """The newest checkpoint, or None. Raises PinnedError for another fingerprint, InputError if it is corrupt."""
     step = run.last_step()
     return None if step is None else _open(run.checkpoint(step), fingerprint)
 
 
-def last_whole_checkpoint(run: RunFolder, fingerprint: str) -> tuple[Checkpoint | None, list[str]]:
-    """The newest that is not damaged, for the run's only writer; those after it are put aside as `damaged-step-…`,
-    until checkpoints of later steps take their place.
+def last_valid_checkpoint(run: RunFolder, fingerprint: str) -> tuple[Checkpoint | None, list[str]]:
+    """The newest checkpoint that is not corrupt, and a warning for each one that is. For the run's only writer.
 
-    Also a line for each of those. InputError where there are checkpoints and all are damaged.
+    Corrupt ones are renamed `damaged-step-…`; they are removed once only checkpoints of later steps are left.
+    InputError if all checkpoints are corrupt.
     """
-    damaged: dict[int, InputError] = {}
+    corrupt: dict[int, InputError] = {}
     for step in reversed(run.steps()):
         try:
             found = _open(run.checkpoint(step), fingerprint)
         except InputError as error:
-            damaged[step] = error
+            corrupt[step] = error
             continue
-        for number in damaged:
-            shutil.rmtree(run.aside(number), ignore_errors=True)
-            os.replace(run.checkpoint(number), run.aside(number))
+        for number in corrupt:
+            shutil.rmtree(run.corrupt_path(number), ignore_errors=True)
+            os.replace(run.checkpoint(number), run.corrupt_path(number))
         return found, [
-            f"{str(error).removesuffix(_REMEDY)}; it is now called {run.aside(number).name}, going on from step {step}"
-            for number, error in damaged.items()
+            f"{str(error).removesuffix(_REMEDY)}; renamed it {run.corrupt_path(number).name}, resuming from step {step}"
+            for number, error in corrupt.items()
         ]
-    if damaged:
-        newest = str(next(iter(damaged.values()))).removesuffix(_REMEDY)
-        raise InputError(
-            f"{newest}; {'none' if len(damaged) > 1 else 'there is none'} before it that is whole: remove "
-            f"{run.checkpoints} to begin anew"
-        )
+    if corrupt:
+        newest = str(next(iter(corrupt.values()))).removesuffix(_REMEDY)
+        raise InputError(f"{newest}; no valid checkpoint before it: remove {run.checkpoints} to train from the start")
     return None, []
 
 
@@ -221,22 +219,22 @@ def _open(path: Path, fingerprint: str) -> Checkpoint:
         state = json.loads((path / _STATE).read_text("utf-8"))
         own = state.pop("digest")
         if own != digest(state):
-            raise ValueError(f"{_STATE} has been changed")
+            raise ValueError(f"{_STATE} is corrupt (checksum mismatch)")
         found = _digests([path / name for name in state["files"]])
     except (OSError, ValueError, LookupError, AttributeError, TypeError) as error:
         raise _unreadable(path, _line(error)) from error
     if wrong := [name for name, value in state["files"].items() if found[name] != value]:
-        raise _unreadable(path, f"{wrong[0]} is not as it was written")
+        raise _unreadable(path, f"{wrong[0]} is corrupt (checksum mismatch)")
     if state["fingerprint"] != fingerprint:
         raise PinnedError(
-            f"{path} is of fingerprint {state['fingerprint']}, this recipe's is {fingerprint}; "
-            f"set run.folder to another folder"
+            f"{path} has fingerprint {state['fingerprint']}, this recipe has {fingerprint}; set run.folder to another "
+            f"folder"
         )
     return Checkpoint(path, state)
 
 
 def check_shared(run: RunFolder, world: World) -> None:
-    """PreflightError, on all ranks, where some do not see what the first one writes into the run's folder."""
+    """PreflightError, on all ranks, if some rank does not see the files that rank 0 writes into the run's folder."""
     if world.size == 1:
         return
     name = world.from_first(lambda: f".token-{uuid.uuid4().hex}")
@@ -244,13 +242,13 @@ def check_shared(run: RunFolder, world: World) -> None:
     if world.first:
         token.touch()
     world.barrier()
-    seen = world.gather(_appears(token))
+    visible = world.gather(_appears(token))
     if world.first:
         token.unlink()
-    if not all(seen):
+    if not all(visible):
         raise PreflightError(
-            f"run.folder: {run.path} is not the same folder for all processes: rank {seen.index(False)} does not see "
-            f"what rank 0 writes there; name one on a disk that all of them share"
+            f"run.folder: {run.path} is not the same folder for all processes: rank {visible.index(False)} does not "
+            f"see the files of rank 0; name a folder on a disk that all processes share"
         )
 
 
@@ -259,49 +257,50 @@ def _appears(path: Path) -> bool:
     while not path.exists() and time.monotonic() < until:
         time.sleep(0.1)
         if path.parent.is_dir():
-            os.listdir(path.parent)  # makes network disks look again
+            os.listdir(path.parent)  # makes network disks refresh the folder
     return path.exists()
 
 
-def save_standards(run: RunFolder, standards: Sequence[Standards]) -> None:
-    """Fitted once a run, so they are its artifact and no part of its checkpoints."""
-    stream = io.BytesIO()  # torch hides why a file cannot be written
-    states = [{name: value.cpu() for name, value in item.state().items()} for item in standards]
-    torch.save({"standards": states, "digest": _of_tensors(states)}, stream)
+def save_standardisers(run: RunFolder, standardisers: Sequence[TargetStandardiser]) -> None:
+    """They are fitted once per run, so they are an artifact of the run and not part of its checkpoints."""
+    stream = io.BytesIO()  # torch.save to a file would hide the cause of a write error
+    states = [{name: value.cpu() for name, value in item.state().items()} for item in standardisers]
+    torch.save({"standards": states, "digest": _tensors_digest(states)}, stream)
     run.storage.publish_bytes(STANDARDS, stream.getvalue())
 
 
-def load_standards(run: RunFolder) -> list[Standards] | None:
-    """On the CPU; None where none were fitted yet."""
+def load_standardisers(run: RunFolder) -> list[TargetStandardiser] | None:
+    """On the CPU; None if they are not fitted yet."""
     path = run.path / STANDARDS
     if not path.is_file():
         return None
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
-        standards = [Standards.of(state) for state in found["standards"]]
-        if found["digest"] != _of_tensors(found["standards"]):
-            raise ValueError("not as it was written")
-    except Exception as error:  # damage shows as whatever a reader of the format then raises
-        raise InputError(f"{path} cannot be read ({type(error).__name__}); remove it: it is fitted anew") from error
-    return standards
+        content = torch.load(path, map_location="cpu", weights_only=True)
+        standardisers = [TargetStandardiser.of(state) for state in content["standards"]]
+        if content["digest"] != _tensors_digest(content["standards"]):
+            raise ValueError("checksum mismatch")
+    except Exception as error:  # a corrupt file can make torch.load raise anything
+        raise InputError(f"cannot read {path} ({type(error).__name__}); remove it to refit") from error
+    return standardisers
 
 
-def _of_tensors(states: Sequence[Mapping[str, Tensor]]) -> str:
-    """Of names and bits, since torch reads a file with flipped ones."""
-    said = hashlib.blake2b(digest_size=16)
+def _tensors_digest(states: Sequence[Mapping[str, Tensor]]) -> str:
+    """Digest of names and values; torch.load does not detect flipped bits."""
+    hasher = hashlib.blake2b(digest_size=16)
     for number, state in enumerate(states):
         for name, value in sorted(state.items()):
-            said.update(f"{number}.{name}{value.dtype}{tuple(value.shape)}".encode())
-            said.update(value.contiguous().numpy().tobytes())
-    return said.hexdigest()
+            hasher.update(f"{number}.{name}{value.dtype}{tuple(value.shape)}".encode())
+            hasher.update(value.contiguous().numpy().tobytes())
+    return hasher.hexdigest()
 
 
 def _unreadable(path: Path, why: str) -> InputError:
-    return InputError(f"{path} cannot be read ({why}){_REMEDY}")
+    return InputError(f"cannot read {path} ({why}){_REMEDY}")
 
 
 @contextmanager
-def _alone_without_warning() -> Iterator[None]:
+def _no_dist_warning() -> Iterator[None]:
+    """Silence torch's warning that a single process has no process group."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         yield

@@ -1,4 +1,4 @@
-"""What a running training says of itself: a line of metrics.jsonl per `log_every` steps, a bar or lines for people."""
+"""Progress of a training: a line of metrics.jsonl per `log_every` steps, and a bar or lines on the console."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _LINE_SECONDS = 15.0
 
 
 class Metrics:
-    """Averages over `every` steps. Losses are means over images, so a step counts by its images."""
+    """Averages over `every` steps. Losses are means over images, so steps are weighted by their number of images."""
 
     def __init__(self, run: RunFolder, *, every: int, after_step: int, peak: float, tensorboard: bool) -> None:
-        """Lines beyond `after_step` (of a run that was cut off) are dropped: each step is reported once.
+        """Lines of steps beyond `after_step`, which the resumed run will repeat, are dropped.
 
-        peak: FLOPs a second that all ranks' devices could do.
+        peak: FLOPs per second that the devices of all ranks reach together.
         """
         self._every, self._peak = every, peak
         kept = []
@@ -40,8 +40,11 @@ class Metrics:
         self._since = time.monotonic()
 
     def add(self, step: int, sums: dict[str, float], state: dict[str, Any], *, flush: bool = False) -> dict[str, Any]:
-        """sums over the global batch: images, tokens, places, flops, skipped, wait_seconds, loss and its parts, and per
-        step gradient_norm and expert_load; returns means so far."""
+        """Add a step; returns means since the last line.
+
+        sums: over the global batch: images, tokens, places, flops, skipped, wait_seconds, loss and its parts; also the
+        step's gradient_norm and expert_load.
+        """
         self._sums.update(sums)
         self._steps += 1
         images, seconds = self._sums["images"], max(time.monotonic() - self._since, 1e-9)
@@ -62,12 +65,14 @@ class Metrics:
         if flush or step % self._every == 0:
             self._file.write(json.dumps(line) + "\n")
             self._file.flush()
-            self._show(step, line)
+            self._write_events(step, line)
             self._clear()
         return line
 
-    def _show(self, step: int, line: dict[str, Any]) -> None:
-        for name, value in line.items() if self._events is not None else ():
+    def _write_events(self, step: int, line: dict[str, Any]) -> None:
+        if self._events is None:
+            return
+        for name, value in line.items():
             if name != "step" and isinstance(value, int | float):
                 self._events.add_scalar(name, value, step)
 
@@ -82,14 +87,14 @@ _COUNTS = {"images", "tokens", "places", "flops", "skipped", "wait_seconds", *_P
 
 
 def _events(run: RunFolder, after_step: int) -> Any:
-    """Event files for TensorBoard; its import takes a second, so only who asks for it pays."""
+    """Writer of TensorBoard's event files. Its import takes a second, so it is not at the top."""
     from torch.utils.tensorboard import SummaryWriter
 
     return SummaryWriter(str(run.path / "tensorboard"), purge_step=after_step + 1)
 
 
 def _step(line: str) -> float:
-    """Of a line that is damaged: beyond all."""
+    """Step of a line of metrics.jsonl; infinity for a corrupt line."""
     try:
         return float(json.loads(line)["step"])
     except (ValueError, LookupError, TypeError):
@@ -97,7 +102,7 @@ def _step(line: str) -> float:
 
 
 class Bar:
-    """A bar with rate and time left on a terminal, a line every 15 seconds elsewhere; shown by the first rank only."""
+    """A bar with rate and remaining time on a terminal, elsewhere a line every 15 seconds."""
 
     def __init__(self, *, steps: int, done: int, console: Console, shown: bool) -> None:
         self._steps, self._done, self._first, self._shown = steps, done, done, shown

@@ -1,13 +1,13 @@
-"""The run's folder: what lies in it, how it is written. Knows nothing of torch, so a finished run answers at once.
+"""The run's folder and its files. Does not import torch, so a finished run is found at once.
 
 recipe.yaml       the effective recipe, overrides applied
-run.json          the fingerprint: nothing of another one is ever continued here
-standards.pt      how the teachers' features are brought to one scale
+run.json          the fingerprint; a run of another fingerprint never continues here
+standards.pt      standardisation of the teachers' features
 checkpoints/      step-00000500 …, the last few (`distill.training.checkpoint`)
 metrics.jsonl     a line per `log_every` steps
 tensorboard/      the same as event files
-finished.json     present when the last step is done
-evaluation.json   what `distill eval` found, with the digest of what it was computed from; evaluation.html is the page
+finished.json     written after the last step
+evaluation.json   the result of `distill eval`, with the digest of its inputs; evaluation.html is the page
 """
 
 from __future__ import annotations
@@ -21,25 +21,27 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import yaml
 
 from curate.core.errors import CurateError, InputError, PinnedError, RunExistsError, StorageError
 from curate.core.hashing import digest
 from curate.core.store.storage import Storage
-from distill.recipe import Recipe, parse_recipe, read_recipe
-from distill.recipe.places import local_folder
-from distill.samples.sources.mixture import Blend
+from curate.encoders import identity
+from distill.recipe import Recipe, load_recipe
+from distill.recipe.paths import local_folder
+from distill.samples.sources.mixture import Mixture
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 VERSION = 3
-"""Rises when the same recipe would train another student."""
+"""Raise it when the same recipe would train another student."""
 
 
-def run_fingerprint(recipe: Recipe, blends: Sequence[Blend], teachers: list[Any]) -> str:
-    """blends: of each stage; teachers: identities (weight digests, preprocessing), in the recipe's order."""
-    content = [blend.fingerprint for blend in blends]
+def run_fingerprint(recipe: Recipe, mixtures: Sequence[Mixture]) -> str:
+    """Digest of the recipe, of the dataset mixture of each stage, and of the teachers' weights and preprocessing."""
+    teachers = [identity(teacher.encoder, precision=teacher.precision) for teacher in recipe.teachers]
+    content = [mixture.fingerprint for mixture in mixtures]
     return digest({"version": VERSION, "recipe": recipe.semantic(), "datasets": content, "teachers": teachers})
 
 
@@ -56,35 +58,35 @@ class RunFolder:
         return cls(local_folder(place, "run.folder", "that all processes share, and copy the run when it is done"))
 
     def read(self, name: str, *keys: str) -> Any:
-        """A JSON file of the folder with these keys, None when absent. Raises InputError where it is damaged."""
+        """Contents of a JSON file with these keys; None if the file is missing. Raises InputError if it is corrupt."""
         path = self.path / name
         try:
             values = json.loads(path.read_text("utf-8"))
             if not isinstance(values, dict):
-                raise ValueError("no mapping")
+                raise ValueError("not a mapping")
             if missing := [key for key in keys if key not in values]:
-                raise ValueError(f"no {missing[0]!r} in it")
+                raise ValueError(f"{missing[0]!r} is missing")
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError) as error:
-            raise InputError(f"{path} cannot be read ({error}); remove it: it is written anew") from error
+            raise InputError(f"cannot read {path} ({error}); remove it to rebuild it") from error
         return values
 
     def fingerprint(self) -> str:
-        """Of the run that is here. Raises InputError where none is."""
+        """Fingerprint of the run in this folder. Raises InputError if there is none."""
         held = self.read("run.json", "fingerprint")
         if held is None:
-            raise InputError(f"{self.path} is no run folder (no run.json); `distill train` prints the folder's name")
+            raise InputError(f"{self.path} is not a run folder (no run.json); give a folder printed by `distill train`")
         return str(held["fingerprint"])
 
     def write(self, name: str, value: Any) -> None:
         self.storage.publish_bytes(name, json.dumps(value, indent=1).encode() + b"\n")
 
     @contextmanager
-    def claimed(self, recipe: Recipe, fingerprint: str, blends: Sequence[Blend]) -> Iterator[None]:
-        """Create the folder, or go on in it, as its only writer; the lock ends with the process.
+    def claimed(self, recipe: Recipe, fingerprint: str, mixtures: Sequence[Mixture]) -> Iterator[None]:
+        """Create or resume the run as its only writer; the lock ends with the process.
 
-        Raises PinnedError when it holds a run of another fingerprint, RunExistsError when another process writes it.
+        Raises PinnedError for a run with another fingerprint, RunExistsError while another process trains the run.
         """
         with self._lock_file() as file:
             try:
@@ -93,56 +95,56 @@ class RunFolder:
                 raise RunExistsError(
                     f"{self.path} is being trained by another process; wait for it, or stop it"
                 ) from None
-            self.tidy()
+            self.clean_up()
             held = self.read("run.json", "fingerprint")
-            datasets = {source.url: source.fingerprint for blend in blends for source in blend.sources}
+            datasets = {source.url: source.fingerprint for mixture in mixtures for source in mixture.sources}
             if held is not None and held["fingerprint"] != fingerprint:
                 raise PinnedError(
-                    f"{self.path} holds a run of fingerprint {held['fingerprint']}, this recipe's is {fingerprint}"
-                    f"{_changed(held, datasets) or self._other(recipe)}; set run.folder to another folder, or put "
-                    f"{{fingerprint}} into it"
+                    f"{self.path} holds a run with fingerprint {held['fingerprint']}, this recipe has {fingerprint}"
+                    f"{_changed(held, datasets) or self._changed_setting(recipe)}; set run.folder to another folder, "
+                    f"or put {{fingerprint}} into it"
                 )
-            values = placed(recipe, blends)
+            values = with_dataset_urls(recipe, mixtures)
             self.storage.publish_bytes("recipe.yaml", yaml.safe_dump(values, sort_keys=False).encode())
             self.write("run.json", {"fingerprint": fingerprint, "datasets": datasets})
             yield
 
-    def _other(self, recipe: Recipe) -> str:
-        """The first setting that is not as the run's recipe has it, in words; nothing where that cannot be read."""
+    def _changed_setting(self, recipe: Recipe) -> str:
+        """Text on the first setting that differs from the run's recipe; empty if that recipe cannot be read."""
         try:
-            found = _difference(self.recipe().semantic(), recipe.semantic())
+            difference = _difference(self.recipe().semantic(), recipe.semantic())
         except CurateError:
             return ""
-        return f" ({found})" if found else ""
+        return f" ({difference})" if difference else ""
 
-    def _lock_file(self) -> Any:
-        """Of a folder that is made where there is none."""
+    def _lock_file(self) -> IO[str]:
+        """The open lock file; creates the folder if it is missing."""
         try:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
             return (self.path / ".lock").open("w")
         except OSError as error:
             raise StorageError(
-                f"run.folder: {self.path} cannot be written to ({error.strerror}); name another folder"
-                f"{', or make room' if full(error) else ''}"
+                f"run.folder: cannot write to {self.path} ({error.strerror}); name another folder"
+                f"{', or free disk space' if is_disk_full(error) else ''}"
             ) from error
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """A system's error while a run is at work, as a line."""
+        """Turn an OSError during the run into a StorageError of one line."""
         try:
             yield
         except OSError as error:
-            raise StorageError(f"{self.path}: {error}; {self.again(error)}") from error
+            raise StorageError(f"{self.path}: {error}; {self.remedy(error)}") from error
 
-    def again(self, error: BaseException | None) -> str:
-        """What to do about a system's error that has ended a run."""
-        mend = "make room" if full(error) else "see to it"
-        return f"{mend}, and run again: it goes on from {self.kept()}"
+    def remedy(self, error: BaseException | None) -> str:
+        """What to do about an OSError that ended the run."""
+        fix = "free disk space" if is_disk_full(error) else "fix the cause"
+        return f"{fix}, and run again to resume from {self.resume_point()}"
 
-    def tidy(self) -> None:
-        """Away with what processes that were killed while they wrote a checkpoint have left."""
-        for left in self.checkpoints.glob(".step-*.tmp"):
-            shutil.rmtree(left, ignore_errors=True)
+    def clean_up(self) -> None:
+        """Remove partial checkpoints left by killed processes, and restore one whose replacement is not complete."""
+        for partial in self.checkpoints.glob(".step-*.tmp"):
+            shutil.rmtree(partial, ignore_errors=True)
         for old in self.checkpoints.glob(".step-*.old"):
             final = old.with_name(old.name.removeprefix(".").removesuffix(".old"))
             if final.exists():
@@ -154,25 +156,25 @@ class RunFolder:
         """Step of the newest checkpoint."""
         return next(reversed(self.steps()), None)
 
-    def kept(self) -> str:
-        """What a run that is started again goes on from."""
+    def resume_point(self) -> str:
+        """Where a restarted run resumes, as text."""
         step = self.last_step()
         return "the beginning" if step is None else f"the checkpoint of step {step}"
 
     def steps(self) -> list[int]:
-        """Of all checkpoints, rising."""
-        found = (re.fullmatch(r"step-(\d{8,})", path.name) for path in self.checkpoints.glob("step-*"))
-        return sorted(int(match[1]) for match in found if match)
+        """Steps of all checkpoints, ascending."""
+        matches = (re.fullmatch(r"step-(\d{8,})", path.name) for path in self.checkpoints.glob("step-*"))
+        return sorted(int(match[1]) for match in matches if match)
 
-    def aside(self, step: int) -> Path:
-        """Where a checkpoint lies that was found damaged."""
+    def corrupt_path(self, step: int) -> Path:
+        """New path of a checkpoint that is corrupt."""
         return self.checkpoints / f"damaged-step-{step:08d}"
 
-    def damaged(self) -> list[tuple[int, Path]]:
-        """Those, with their steps."""
-        places = list(self.checkpoints.glob("damaged-step-*"))
-        found = (re.fullmatch(r"damaged-step-(\d{8,})", path.name) for path in places)
-        return [(int(match[1]), path) for match, path in zip(found, places, strict=True) if match]
+    def corrupt_checkpoints(self) -> list[tuple[int, Path]]:
+        """Steps and paths of the checkpoints that were renamed because they are corrupt."""
+        paths = list(self.checkpoints.glob("damaged-step-*"))
+        matches = (re.fullmatch(r"damaged-step-(\d{8,})", path.name) for path in paths)
+        return [(int(match[1]), path) for match, path in zip(matches, paths, strict=True) if match]
 
     def checkpoint(self, step: int) -> Path:
         return self.checkpoints / f"step-{step:08d}"
@@ -181,50 +183,51 @@ class RunFolder:
         """The recipe of an existing run."""
         path = self.path / "recipe.yaml"
         if not path.is_file():
-            raise InputError(f"{self.path} is no run folder (no recipe.yaml); `distill train` prints the folder's name")
-        return parse_recipe(read_recipe(path, str(path)), str(path))
+            raise InputError(
+                f"{self.path} is not a run folder (no recipe.yaml); give a folder printed by `distill train`"
+            )
+        return load_recipe(str(path))
 
     def finished(self, fingerprint: str) -> dict[str, Any] | None:
-        """What is said of a finished run; None where the last checkpoint was taken away from among others."""
-        done = self.read("finished.json", "fingerprint", "step", "seconds")
-        if done is None or done["fingerprint"] != fingerprint or self.last_step() not in (None, done["step"]):
+        """Contents of finished.json; None if the run is not finished, or if only its last checkpoint was removed."""
+        finished = self.read("finished.json", "fingerprint", "step", "seconds")
+        if finished is None or finished["fingerprint"] != fingerprint:
             return None
-        return dict(done)
+        return dict(finished) if self.last_step() in (None, finished["step"]) else None
 
 
-def full(error: BaseException | None) -> bool:
-    """Whether there was no room for a file."""
+def is_disk_full(error: BaseException | None) -> bool:
     return isinstance(error, OSError) and error.errno in _FULL
 
 
 def _changed(held: dict[str, Any], datasets: dict[str, str]) -> str:
-    """Which of the datasets are not as the run knew them, in words."""
+    """Text on the datasets that have changed since the run was started; empty if none has."""
     before = held.get("datasets")
     known = before if isinstance(before, dict) else {}
     changed = [url for url, own in datasets.items() if known.get(url, own) != own]
-    return (
-        f" ({', '.join(changed)} has changed since: tars or samples were added, removed or changed)" if changed else ""
-    )
+    if not changed:
+        return ""
+    return f" ({', '.join(changed)} has changed: tars or samples were added, removed or changed)"
 
 
 def _difference(held: Any, own: Any, place: str = "") -> str:
-    """The first between two recipes' values, in words."""
+    """Text on the first difference between two recipes' values; empty if they are equal."""
     if isinstance(held, dict) and isinstance(own, dict):
         pairs = [(name, held.get(name), own.get(name)) for name in {**own, **held}]
     elif isinstance(held, list) and isinstance(own, list) and len(held) == len(own):
         pairs = [(str(number), *item) for number, item in enumerate(zip(held, own, strict=True))]
     else:
-        return "" if held == own else f"there {place} is {held!r}, here {own!r}"
+        return "" if held == own else f"{place} is {held!r} there and {own!r} here"
     below = (_difference(was, now, f"{place}.{name}".lstrip(".")) for name, was, now in pairs)
-    return next((said for said in below if said), "")
+    return next((text for text in below if text), "")
 
 
-def placed(recipe: Recipe, blends: Sequence[Blend]) -> dict[str, Any]:
-    """The recipe with the places where its datasets were found, whatever folder it is read in later."""
+def with_dataset_urls(recipe: Recipe, mixtures: Sequence[Mixture]) -> dict[str, Any]:
+    """The recipe's values with the resolved URLs of its datasets, independent of the working folder."""
     values = recipe.model_dump(mode="json")
-    for number, blend in enumerate(blends):
+    for number, mixture in enumerate(mixtures):
         own = recipe.stages and "sources" in recipe.stages[number].data
         data = values["stages"][number]["data"] if own else values["data"]
-        for source, url in zip(data["sources"], blend.urls, strict=True):
+        for source, url in zip(data["sources"], mixture.urls, strict=True):
             source["dataset"] = url
     return values

@@ -1,7 +1,7 @@
 """FSDP2: weights, gradients and optimiser states split over the ranks (Zhao et al. 2023), block by block.
 
-Gradients come out as sums over ranks, as they do for replicated weights. Each forward and each backward is a collective
-of all ranks: whoever has no picture takes part with `idle` ones.
+Gradients are summed over ranks, as for replicated weights. Each forward and each backward pass is a collective of all
+ranks: a rank without images passes an empty batch.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
-from distill.models.student import Student
-from distill.training.parallel import World
+from curate.encoders.student.network.student import Student
+from distill.parallel import World
 
 
 def shard(student: Student, world: World) -> None:
-    """In place. Weights without a dimension (a temperature) stay whole on every rank."""
-    # its outputs are views, which nobody here changes in place
+    """Shard the student in place. Scalar weights (a temperature) stay replicated."""
+    # the outputs are views, and nothing changes them in place
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
     mesh = init_device_mesh(world.device.type, (world.size,))
     scalars = {parameter for parameter in student.parameters() if parameter.ndim == 0}
@@ -41,8 +41,8 @@ def sharded(module: nn.Module) -> bool:
     return isinstance(module, FSDPModule)
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """All of a weight; a collective of all ranks when it is sharded."""
+def full_tensor(tensor: Tensor) -> Tensor:
+    """The unsharded weight; a collective of all ranks if it is sharded."""
     if not isinstance(tensor, DTensor):
         return tensor
     with warnings.catch_warnings():
@@ -50,10 +50,10 @@ def whole(tensor: Tensor) -> Tensor:
         return tensor.full_tensor()
 
 
-def whole_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: whole(value.detach()) for name, value in state.items()}
+def full_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: full_tensor(value.detach()) for name, value in state.items()}
 
 
 def same_layout(shape: torch.Size, dtype: torch.dtype, like: Tensor) -> Tensor:
-    """Zeros: laid out as the weight `like` when they are of its shape, whole otherwise."""
+    """Zeros, sharded as the weight `like` if they have its shape, otherwise replicated."""
     return torch.zeros_like(like.detach(), dtype=dtype) if shape == like.shape else torch.zeros(shape, dtype=dtype)

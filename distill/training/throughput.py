@@ -1,8 +1,8 @@
-"""How much arithmetic a step asks for, and how much this device could do: the share of its peak that training reaches.
+"""FLOPs of a training step and the peak of a device, for the share of the peak that training reaches.
 
-Model FLOPs, as Chowdhery et al. 2022 (PaLM, appendix B) count them: 2 per weight and token forwards, twice as many
-backwards, of the experts only those that a token visits, attention of each image to itself; nothing for what is
-computed again (activation checkpointing), for text towers and for teachers.
+Model FLOPs as in Chowdhery et al. 2022 (PaLM, appendix B): 2 per weight and token in the forward pass, twice as many in
+the backward pass; only the experts that a token visits; attention within each image. Recomputation (activation
+checkpointing), text towers and teachers are not counted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import lru_cache
 import torch
 from torch import nn
 
-from distill.models.student import Student
+from curate.encoders.student.network.student import Student
 from distill.recipe import Recipe
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
@@ -25,31 +25,31 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torc
 class Size:
     parameters: int
     active: int
-    """Of those, the ones that a token visits: `active` of each block's experts."""
+    """Parameters that a token visits: `active` of each block's experts, and all that are not in experts."""
 
 
 def size_of(student: Student, recipe: Recipe) -> Size:
-    """To be asked before the weights are sharded. Frozen ones (a teacher's pooler) are not counted."""
+    """Parameters without frozen ones (a teacher's pooler). Call it before the weights are sharded."""
     own = [item for item in student.parameters() if item.requires_grad]
     return Size(sum(item.numel() for item in own), round(sum(item.numel() * _visited(item, recipe) for item in own)))
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Model FLOPs of an update, by what goes through the student."""
+    """Model FLOPs of an update, per token, pair of tokens, patch and image."""
 
     token: float
     """In the blocks, without attention."""
     pair: float
-    """Attention of a token to another one of its image, in all blocks."""
+    """Attention between two tokens of an image, in all blocks."""
     patch: float
-    """Embedding, and the heads that see patches."""
+    """In the embedding and in the heads that read patches."""
     image: float
-    """The heads that see summaries alone."""
+    """In the heads that read only summaries."""
 
     @classmethod
     def of(cls, student: Student, recipe: Recipe) -> Cost:
-        """To be asked before the weights are sharded."""
+        """Call it before the weights are sharded."""
         size = recipe.student
         attention = 4.0 * size.heads * (size.head_dim or size.width // size.heads) * size.depth
         patch, image = _matrices(student.backbone.embed, recipe), 0.0
@@ -58,10 +58,11 @@ class Cost:
                 patch += _matrices(head, recipe)
             else:
                 image += _matrices(head, recipe)
-        return cls(3 * 2 * _matrices(student.backbone.blocks, recipe), 3 * attention, 3 * 2 * patch, 3 * 2 * image)
+        blocks = sum(_matrices(block, recipe) for block in student.backbone.blocks)
+        return cls(3 * 2 * blocks, 3 * attention, 3 * 2 * patch, 3 * 2 * image)
 
     def flops(self, patches: Sequence[int], prefix: int) -> float:
-        """patches: of each image; prefix: CLS and registers."""
+        """FLOPs of an update. patches: number per image; prefix: number of CLS and register tokens."""
         lengths = [count + prefix for count in patches]
         tokens, pairs = sum(lengths), sum(length**2 for length in lengths)
         return self.token * tokens + self.pair * pairs + self.patch * sum(patches) + self.image * len(patches)
@@ -72,20 +73,20 @@ def _matrices(module: nn.Module, recipe: Recipe) -> float:
 
 
 def _visited(parameter: nn.Parameter, recipe: Recipe) -> float:
-    """Share of a weight that a token visits; experts are stacked along a third dimension."""
+    """Fraction of a weight that a token visits; the weights of experts have a third dimension."""
     moe = recipe.student.moe
     return moe.active / moe.experts if moe is not None and parameter.ndim == 3 else 1.0
 
 
 _PEAK_SECONDS = 0.3
-"""For which a CPU is tried."""
+"""Time limit of the measurement, which a CPU would exceed."""
 
 
 @lru_cache
 def measured_peak(device: torch.device, precision: str, threads: int) -> float:
-    """FLOPs a second of a large matrix product here: the best of a few, in the run's number format.
+    """FLOPs per second of a large matrix product on the device, the best of several, in the run's precision.
 
-    threads: torch's, which the answer depends on.
+    threads: torch's number of threads; part of the cache key, because the result depends on it.
     """
     size, repeats = (8192, 10) if device.type == "cuda" else (512, 50)
     a = torch.ones(size, size, device=device, dtype=_DTYPES[precision])

@@ -1,4 +1,4 @@
-"""One update after another: student, optimiser, moving average, place in the data: what a checkpoint holds."""
+"""The state of a training (student, optimiser, moving average, position in the data) and its updates."""
 
 from __future__ import annotations
 
@@ -12,72 +12,76 @@ import torch
 from torch import Tensor
 
 from curate.core.errors import BudgetError, CurateError
-from distill.models.student import Student, apply_checkpointing, compile_blocks
-from distill.models.text import limit_scale
-from distill.samples.batches.loader import Loader, Share, collate
-from distill.teachers import Standards
+from curate.encoders.student.network.student import Student, compile_blocks
+from curate.encoders.student.network.text import limit_scale
+from distill.context import StageContext
+from distill.parallel import local
+from distill.samples.batches.loader import BatchShare, Loader, collate
+from distill.teachers import TargetStandardiser
 from distill.training.checkpoint import Checkpoint
-from distill.training.ema import Ema
-from distill.training.optim import build_optimizer, learning_rate, set_up
-from distill.training.parallel import local
-from distill.training.sharding import same_layout, shard, sharded, whole_state
+from distill.training.gradients import Gradients, MicroBatch
+from distill.training.optim import Ema, build_optimizer, configure_optimizer, learning_rate
+from distill.training.sharding import full_state, same_layout, shard, sharded
 from distill.training.throughput import Cost, size_of
-from distill.training.update import Gradients, Micro
-from distill.workbench import Workbench
 
-_BUDGET_AFTER = 200  # samples seen before a fraction of bad ones means something in the middle of an epoch
+_BUDGET_AFTER = 200  # in the middle of an epoch, a fraction of fewer samples means nothing
 
 
 class Trainer:
-    """Of a stage at a time: `enter` goes on with the next one's data and schedule."""
+    """Trains one stage at a time; `start_stage` continues with the data and schedule of the next stage."""
 
     def __init__(
-        self, bench: Workbench, fingerprint: str, standards: list[Standards] | None = None, stage: int = 0
+        self,
+        context: StageContext,
+        fingerprint: str,
+        standardisers: list[TargetStandardiser] | None = None,
+        stage: int = 0,
     ) -> None:
-        """standards: of the teachers; fitted on the bench's pictures when None is given."""
+        """standardisers: one per teacher; None: fitted on the images of the context."""
         self.fingerprint = fingerprint
-        self.standards = bench.standards() if standards is None else standards
-        self.student = bench.new_student()
-        self.size, self.cost = size_of(self.student, bench.recipe), Cost.of(self.student, bench.recipe)
-        if bench.recipe.run.activation_checkpointing:
-            apply_checkpointing(self.student)
-        if bench.recipe.run.compile:
+        self.standardisers = context.fit_standardisers() if standardisers is None else standardisers
+        self.student = context.new_student()
+        self.size, self.cost = size_of(self.student, context.recipe), Cost.of(self.student, context.recipe)
+        if context.recipe.run.activation_checkpointing:
+            self.student.backbone.checkpointing = True
+        if context.recipe.run.compile:
             compile_blocks(self.student)
-        if bench.recipe.run.parallel == "fsdp" and bench.world.size > 1:
-            shard(self.student, bench.world)
-        self.optimizer = build_optimizer(self.student, bench.recipe.train)
-        self.ema = Ema(self.student) if bench.recipe.train.ema else None
+        if context.recipe.run.parallel == "fsdp" and context.world.size > 1:
+            shard(self.student, context.world)
+        self.optimizer = build_optimizer(self.student, context.recipe.train)
+        self.ema = Ema(self.student) if context.recipe.train.ema else None
         self.step, self.seen, self.seconds = 0, 0, 0.0
-        """Updates and samples of all stages; seconds spent by all processes that went on with the run."""
+        """Updates and samples of all stages; seconds, those before a restart included."""
         self.checkpoint_step: int | None = None
-        """Of the last one that was saved or read."""
+        """Step of the last checkpoint that was saved or loaded."""
         self.skipped: Counter[str] = Counter()
         self.examples: dict[str, str] = {}
-        self.enter(bench, stage)
+        self.start_stage(context, stage)
 
-    def enter(self, bench: Workbench, stage: int) -> None:
-        """Begin a stage, at the beginning of its data; `step` must be that of its first update."""
-        recipe, world = bench.recipe, bench.world
-        self.bench, self.stage, self.began = bench, stage, self.step
+    def start_stage(self, context: StageContext, stage: int) -> None:
+        """Start a stage at the beginning of its data. `step` must be the step of its first update."""
+        recipe, world = context.recipe, context.world
+        self.context, self.stage, self.began = context, stage, self.step
         self.epoch: int | None = None
-        """Of the last step of this stage."""
+        """Epoch of the last update in this stage."""
         self.loader = Loader(
-            bench.stream(), bench.pictures,
+            context.stream(), context.reader,
             rank=world.rank, world=world.size, workers=recipe.run.workers, prefetch=recipe.run.prefetch_steps,
         )  # fmt: skip
-        set_up(self.optimizer, recipe.train)
-        self.gradients = Gradients(self.student, self.standards, recipe, world, bench.poolers(), bench.autocast)
+        configure_optimizer(self.optimizer, recipe.train)
+        self.gradients = Gradients(self.student, self.standardisers, recipe, world, context.poolers(), context.autocast)
 
-    # --- what a checkpoint holds ---
+    # --- contents of a checkpoint ---
 
     def values(self) -> dict[str, Any]:
+        """JSON values of a checkpoint."""
         counts = {"seen": self.seen, "skipped": dict(self.skipped), "seconds": self.seconds}
-        place = {"stage": self.stage, "began": self.began, "epoch": self.epoch, "reader": self.loader.state_dict()}
-        what = {"fingerprint": self.fingerprint, "step": self.step, "averaged": self.ema is not None}
-        return {**what, **counts, **place}
+        position = {"stage": self.stage, "began": self.began, "epoch": self.epoch, "reader": self.loader.state_dict()}
+        identity = {"fingerprint": self.fingerprint, "step": self.step, "averaged": self.ema is not None}
+        return {**identity, **counts, **position}
 
     def tensors(self) -> dict[str, Tensor]:
-        """Student, optimiser and moving average by name, as this rank holds them."""
+        """This rank's tensors of student, optimiser and moving average, by name."""
         held = {f"student.{name}": value for name, value in self.student.state_dict().items()}
         if self.ema is not None:
             held |= {f"ema.{name}": value for name, value in self.ema.state(self.student).items()}
@@ -89,7 +93,7 @@ class Trainer:
         return held
 
     def load(self, saved: Checkpoint) -> None:
-        """A collective of all ranks. The stage's bench must have been entered."""
+        """Load a checkpoint of this stage. A collective of all ranks."""
         saved.check(self.student.state_dict(), "student.")
         parameters = dict(self.student.named_parameters())
         for place, (shape, dtype) in saved.shapes().items():
@@ -99,68 +103,72 @@ class Trainer:
                 self.optimizer.state[parameters[name]][key] = same_layout(shape, dtype, parameters[name])
             elif kind == "group":
                 self.optimizer.param_groups[int(name)][key] = torch.zeros(shape, dtype=dtype)
-        saved.load(self.tensors(), self.bench.world)
+        saved.load(self.tensors(), self.context.world)
         values = saved.values
         self.checkpoint_step = values["step"]
         self.step, self.seen, self.seconds = values["step"], values["seen"], values["seconds"]
         self.skipped, self.began, self.epoch = Counter(values["skipped"]), values["began"], values.get("epoch")
         self.loader.load_state_dict(values["reader"])
 
-    def trained(self) -> Student:
-        """The student as it is evaluated: whole, in the moving average's weights where there is one. A collective."""
+    def final_student(self) -> Student:
+        """The student to evaluate: unsharded, with the moving average's weights if there is one. A collective."""
         if self.ema is None and not sharded(self.student):
             return self.student
-        student = self.bench.new_student()
+        student = self.context.new_student()
         held = self.student.state_dict() if self.ema is None else self.ema.state(self.student)
-        student.load_state_dict(whole_state(held))
+        student.load_state_dict(full_state(held))
         return student
 
-    def sound(self) -> bool:
-        """Whether all weights are numbers, on every rank."""
+    def weights_finite(self) -> bool:
+        """Whether all weights are finite, on every rank. A collective."""
         bad = sum(int((~torch.isfinite(local(item.detach()))).any()) for item in self.student.parameters())
-        return self.bench.world.largest(bad) == 0
+        return self.context.world.largest(bad) == 0
 
     # --- an update ---
 
-    def take(self, share: Share, *, stop: bool = False) -> tuple[dict[str, float], bool]:
-        """One update from this rank's share. Sums over the global batch, and whether any rank was asked to stop."""
-        world, recipe = self.bench.world, self.bench.recipe
-        patches = [len(picture.patches) for picture in share.pictures]
+    def update(self, share: BatchShare, *, stop: bool = False) -> tuple[dict[str, float], bool]:
+        """Update the student from this rank's batch share. Returns sums over the global batch, and whether to stop.
+
+        stop: whether this rank received a signal to stop; one rank is enough.
+        """
+        world, recipe = self.context.world, self.context.recipe
+        patches = [len(image.patches) for image in share.images]
         prefix = 1 + recipe.student.registers
         own = [len(patches), len(share.skipped), sum(patches) + prefix * len(patches), self.cost.flops(patches, prefix)]
         images, skipped, tokens, flops, stops = world.numbers([*own, stop])
         if self.epoch is not None and share.step.epoch != self.epoch:
-            self.judge()
+            self.check_epoch()
         self.epoch = share.step.epoch
         self._count_skipped(share, int(images), int(skipped))
         sequences = len(share.step.sequences)
         sums = {"images": images, "skipped": skipped, "tokens": tokens, "flops": flops, "sequences": sequences}
         if images:
-            with self._memory():
-                sums |= self._update(share, images)
+            with self._memory_error():
+                sums |= self._optimize(share, images)
         self.step += 1
         return sums, stops > 0
 
     @contextmanager
-    def _memory(self) -> Iterator[None]:
+    def _memory_error(self) -> Iterator[None]:
+        """Turn torch's out-of-memory error into one line with the settings that reduce memory."""
         try:
             yield
         except torch.OutOfMemoryError as error:
-            run = self.bench.recipe.run
+            run = self.context.recipe.run
             raise CurateError(
-                f"step {self.step + 1}: the memory of {self.bench.world.device} is full with run.micro_sequences="
+                f"step {self.step + 1}: {self.context.world.device} is out of memory with run.micro_sequences="
                 f"{run.micro_sequences} (0: all at once); set it lower, or run.activation_checkpointing=true, or "
-                f"run.parallel=fsdp, and run again: it goes on from {self.kept()}"
+                f"run.parallel=fsdp, and run again to resume from {self.resume_point()}"
             ) from error
 
-    def _update(self, share: Share, images: float) -> dict[str, float]:
-        recipe, world = self.bench.recipe, self.bench.world
+    def _optimize(self, share: BatchShare, images: float) -> dict[str, float]:
+        recipe, world = self.context.recipe, self.context.world
         self.optimizer.zero_grad(set_to_none=True)
-        sums = self.gradients.add(self._micros(share), images)
-        self._check(sums)
+        sums = self.gradients.add(self._micro_batches(share), images)
+        self._check_finite(sums)
         world.sum_gradients(self.student)
         norm = world.gradient_norm(self.student)
-        self._check({"the gradient's norm": norm})
+        self._check_finite({"the gradient norm": norm})
         if recipe.train.clip_norm and norm > recipe.train.clip_norm:
             for parameter in self.student.parameters():
                 if parameter.grad is not None:
@@ -175,80 +183,81 @@ class Trainer:
             self.ema.update(self.student, recipe.train.ema)
         return {**sums, "gradient_norm": norm, **load}
 
-    def _micros(self, share: Share) -> list[Micro]:
-        parts = share.micro(self.bench.recipe.run.micro_sequences)
-        batches = [collate(part.pictures) for part in parts if part.pictures]
-        bench, micros = self.bench, []
+    def _micro_batches(self, share: BatchShare) -> list[MicroBatch]:
+        parts = share.micro_batches(self.context.recipe.run.micro_sequences)
+        batches = [collate(part.images) for part in parts if part.images]
+        context, micros = self.context, []
         for batch in batches:
-            tokens = bench.tokens(batch)
-            groups = None if tokens is None else bench.groups(batch, tokens)
-            micros.append(Micro(batch, bench.teachers.targets(batch), tokens, groups))
+            tokens = context.text_tokens(batch)
+            groups = None if tokens is None else context.groups(batch, tokens)
+            micros.append(MicroBatch(batch, context.teachers.targets(batch), tokens, groups))
         return micros
 
     def _balance(self) -> dict[str, float]:
-        """Loss-free balancing over the global batch; the greatest load of an expert over the mean one."""
+        """Loss-free balancing over the global batch. Returns the maximum load of an expert, relative to the mean."""
         counts = self.student.backbone.expert_counts()
         if counts is None:
             return {}
-        counts = self.bench.world.sum(counts)
+        counts = self.context.world.sum(counts)
         self.student.backbone.balance(counts)
         load = counts.double().amax(1) / counts.double().mean(1).clamp(min=1.0)
         return {"expert_load": float(load.max())}
 
-    def _check(self, values: dict[str, float]) -> None:
-        """Every rank has the same values, so all end here together; nothing of this step is kept."""
+    def _check_finite(self, values: dict[str, float]) -> None:
+        """CurateError for a value that is not finite. All ranks have the same values, so they end together."""
         bad = [name for name, value in values.items() if not math.isfinite(value)]
         if bad:
-            raise CurateError(f"step {self.step + 1}: {_named(bad, values)}; {self.begin_anew()}")
+            raise CurateError(f"step {self.step + 1}: {_not_finite(bad, values)}; {self.restart_advice()}")
 
-    def begin_anew(self) -> str:
-        """What can be done about weights that left all bounds: the same settings would lead there again."""
-        kept = "no checkpoint was written" if self.checkpoint_step is None else f"{self.kept()} stays as it is"
+    def restart_advice(self) -> str:
+        """What to do when training diverges; resuming with the same settings would diverge again."""
+        kept = "no checkpoint was written" if self.checkpoint_step is None else f"{self.resume_point()} is unchanged"
         return (
-            f"{kept}, but the same settings lead here again: begin another run (with a run.folder of its own) with a "
-            f"train.learning_rate below {self.bench.recipe.train.learning_rate:g}, more train.warmup_steps, or "
+            f"{kept}, but the same settings would fail again: start a new run (another run.folder) with a "
+            f"train.learning_rate below {self.context.recipe.train.learning_rate:g}, more train.warmup_steps, or "
             f"train.clip_norm=1"
         )
 
-    def kept(self) -> str:
+    def resume_point(self) -> str:
         if self.checkpoint_step is None:
-            return "the beginning: there is no checkpoint yet"
+            return "the beginning (no checkpoint yet)"
         return f"the checkpoint of step {self.checkpoint_step}"
 
-    def _count_skipped(self, share: Share, images: int, skipped: int) -> None:
-        """Ranks count the same, so that all of them stop at the same step."""
+    def _count_skipped(self, share: BatchShare, images: int, skipped: int) -> None:
+        """Count skipped samples over all ranks, so that all ranks stop at the same step."""
         self.seen += images + skipped
         if not skipped:
             return
-        for reasons, examples in self.bench.world.gather((dict(share.reasons()), share.examples())):
+        for reasons, examples in self.context.world.gather((dict(share.reasons()), share.examples())):
             self.skipped.update(reasons)
             self.examples = examples | self.examples
         if self.seen >= _BUDGET_AFTER:
-            self._judge(self.bench.recipe.data.max_bad_fraction)
+            self._check_skipped()
 
-    def judge(self) -> None:
-        """At the end of an epoch or a stage, however few samples it had. BudgetError for too many that were skipped."""
-        self._judge(self.bench.recipe.data.max_bad_fraction)
+    def check_epoch(self) -> None:
+        """BudgetError at the end of an epoch or stage with too many skipped samples, however few samples it had."""
+        self._check_skipped()
         if self.seen == self.skipped.total():
-            raise BudgetError(f"none of {self.seen} samples could be used ({self.reasons()}); mend the dataset")
+            raise BudgetError(f"none of {self.seen} samples could be used ({self.reasons()}); fix the dataset")
 
-    def _judge(self, limit: float) -> None:
+    def _check_skipped(self) -> None:
+        limit = self.context.recipe.data.max_bad_fraction
         if self.skipped.total() > limit * self.seen:
             raise BudgetError(
                 f"{self.skipped.total()} of {self.seen} samples could not be used ({self.reasons()}); "
-                f"mend the dataset or raise data.max_bad_fraction above {limit}"
+                f"fix the dataset or raise data.max_bad_fraction above {limit}"
             )
 
     def reasons(self) -> str:
-        """Why samples were skipped, the most frequent reason first, with an example of it."""
+        """Numbers of skipped samples by reason, the most frequent first, with an example of that reason."""
         common = self.skipped.most_common()
-        said = ", ".join(f"{reason} {count}" for reason, count in common)
-        first = self.examples.get(common[0][0], "") if common else ""
-        return said + (f"; such as {first}" if first else "")
+        counts = ", ".join(f"{reason} {count}" for reason, count in common)
+        example = self.examples.get(common[0][0], "") if common else ""
+        return counts + (f"; such as {example}" if example else "")
 
 
-def _named(bad: list[str], values: dict[str, float]) -> str:
-    """The part that is to blame rather than the sum that it makes bad."""
-    parts = [name for name in bad if name != "loss"] or bad
-    said = [f"{'the loss' if name == 'loss' else name} is {values[name]}" for name in parts]
-    return ", ".join(said[:3])
+def _not_finite(bad: list[str], values: dict[str, float]) -> str:
+    """Text on the terms that are not finite; the total loss only if no term is."""
+    terms = [name for name in bad if name != "loss"] or bad
+    texts = [f"{'the loss' if name == 'loss' else name} is {values[name]}" for name in terms]
+    return ", ".join(texts[:3])

@@ -1,4 +1,4 @@
-"""Small sources on disk, and what an importer makes of them."""
+"""Small sources on disk, and the samples that an importer reads from them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 from curate.codec.tars import TarWriter
 from curate.core.contracts import Incoming, Source
-from tests.codec.pictures import encoded, noise
+from tests.codec.make_images import encoded, noise
 
 PNG = encoded(noise(8, 8), "png")
 
 
-def picture(seed: int) -> bytes:
+def encoded_image(seed: int) -> bytes:
     return encoded(noise(8 + seed % 5, 8, seed=seed), "png")
 
 
@@ -33,7 +33,7 @@ def write_tar(path: Path, members: Mapping[str, bytes | str] | list[tuple[str, b
 
 
 def read_all(source: Source) -> list[Incoming]:
-    """All samples, through portions as the engine stores them: as JSON."""
+    """All samples; checks that portions are JSON-able, since the engine stores them as JSON."""
     portions = source.plan()
     for portion in portions:
         assert json.loads(json.dumps(portion.content)) == portion.content

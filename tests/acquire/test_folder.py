@@ -10,30 +10,36 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from curate.acquire.extensions import RASTER_EXTENSIONS
 from curate.acquire.folder import REASONS, AcquireFolder
-from curate.codec.formats import DECODED
+from curate.codec.formats import DECODED, RASTER_EXTENSIONS
 from curate.core.errors import InputError
-from tests.acquire.helpers import PNG, by_id, picture, read_all, rejects, write
+from tests.acquire.helpers import PNG, by_id, encoded_image, read_all, rejects, write
 
 
 def folder(root: Path, **more: object) -> AcquireFolder:
     return AcquireFolder(namespace="test", path=str(root), **more)
 
 
-def test_files_come_sorted_by_relative_path_with_their_bytes(tmp_path: Path) -> None:
+def test_files_are_sorted_by_relative_path(tmp_path: Path) -> None:
     write(
-        tmp_path, {"b/2.png": picture(2), "a.JPG": picture(1), "b/c/3.webp": picture(3), "notes.md": "", "b.png": PNG}
+        tmp_path,
+        {
+            "b/2.png": encoded_image(2),
+            "a.JPG": encoded_image(1),
+            "b/c/3.webp": encoded_image(3),
+            "notes.md": "",
+            "b.png": PNG,
+        },
     )
     samples = read_all(folder(tmp_path))
     assert [s.source_id for s in samples] == ["a.JPG", "b.png", "b/2.png", "b/c/3.webp"]
-    assert [s.data for s in samples] == [picture(1), PNG, picture(2), picture(3)]
+    assert [s.data for s in samples] == [encoded_image(1), PNG, encoded_image(2), encoded_image(3)]
     assert [s.ext for s in samples] == ["jpg", "png", "png", "webp"]
     assert [s.meta for s in samples] == [{"folder": ""}, {"folder": ""}, {"folder": "b"}, {"folder": "b/c"}]
     assert not any(s.reject or s.caption for s in samples)
 
 
-def test_portions_are_cut_by_shard_rows(tmp_path: Path) -> None:
+def test_portions_have_shard_rows_samples(tmp_path: Path) -> None:
     write(tmp_path, {f"{i:02d}.png": PNG for i in range(7)})
     portions = folder(tmp_path, shard_rows=3).plan()
     assert [portion.rows for portion in portions] == [3, 3, 1]
@@ -62,7 +68,7 @@ def test_a_touched_file_or_sidecar_changes_the_content(tmp_path: Path) -> None:
     assert contents[0] != contents[1] != contents[2] != contents[0]
 
 
-def test_files_that_are_no_pictures_are_imported_all_the_same(tmp_path: Path) -> None:
+def test_files_that_are_not_images_are_imported_too(tmp_path: Path) -> None:
     write(tmp_path, {"empty.png": b"", "text.jpg": "hello", "cut.png": PNG[:40]})
     samples = by_id(folder(tmp_path))
     assert samples["empty.png"].data == b""
@@ -114,7 +120,7 @@ def test_the_caption_field_can_be_named(tmp_path: Path) -> None:
     assert (sample.caption, sample.meta["caption"]) == ("yes", "no")
 
 
-def test_a_caption_that_is_not_utf8_is_a_reject_that_keeps_the_picture(tmp_path: Path) -> None:
+def test_a_caption_that_is_not_utf8_is_a_reject_that_keeps_the_image(tmp_path: Path) -> None:
     write(tmp_path, {"a.png": PNG, "a.txt": "gräulich".encode("latin-1"), "b.png": PNG})
     samples = by_id(folder(tmp_path))
     assert (samples["a.png"].reject, samples["a.png"].data) == ("caption_not_utf8", PNG)
@@ -122,12 +128,12 @@ def test_a_caption_that_is_not_utf8_is_a_reject_that_keeps_the_picture(tmp_path:
 
 
 @pytest.mark.parametrize("content", [b"{", b'{"caption": "\xff"}', b"[" * 100_000, b"1" * 5000])
-def test_a_broken_json_sidecar_is_a_reject(tmp_path: Path, content: bytes) -> None:
+def test_an_invalid_json_sidecar_is_a_reject(tmp_path: Path, content: bytes) -> None:
     write(tmp_path, {"a.png": PNG, "a.json": content, "b.png": PNG})
     assert rejects(folder(tmp_path)) == {"a.png": "bad_metadata"}
 
 
-def test_a_label_takes_the_place_of_the_folder(tmp_path: Path) -> None:
+def test_a_label_replaces_the_folder(tmp_path: Path) -> None:
     write(tmp_path, {"x/a.png": PNG, "x/a.json": '{"label": "frog"}'})
     assert by_id(folder(tmp_path))["x/a.png"].meta == {"label": "frog"}
 
@@ -135,8 +141,8 @@ def test_a_label_takes_the_place_of_the_folder(tmp_path: Path) -> None:
 # --- what cannot be read ---
 
 
-def test_links_are_followed_inside_the_folder_only(tmp_path: Path) -> None:
-    root = write(tmp_path / "root", {"a/1.png": picture(1)})
+def test_links_are_followed_only_inside_the_folder(tmp_path: Path) -> None:
+    root = write(tmp_path / "root", {"a/1.png": encoded_image(1)})
     outside = write(tmp_path / "outside", {"2.png": PNG, "sub/3.png": PNG, "2.txt": "secret"})
     (root / "inside.png").symlink_to(root / "a/1.png")
     (root / "folder").symlink_to(root / "a")
@@ -146,7 +152,7 @@ def test_links_are_followed_inside_the_folder_only(tmp_path: Path) -> None:
     (root / "loop.png").symlink_to(root / "loop.png")
     (root / "a/1.txt").symlink_to(outside / "2.txt")
     samples = by_id(folder(root))
-    assert samples["inside.png"].data == picture(1)
+    assert samples["inside.png"].data == encoded_image(1)
     assert {name: sample.reject for name, sample in samples.items()} == {
         "a/1.png": "outside_root", "gone.png": "dangling_link", "inside.png": None, "loop.png": "dangling_link",
         "out.png": "outside_root", "outs": "outside_root",
@@ -154,7 +160,7 @@ def test_links_are_followed_inside_the_folder_only(tmp_path: Path) -> None:
     assert all(sample.data is None and sample.caption is None for sample in samples.values() if sample.reject)
 
 
-def test_what_changed_since_the_plan_is_a_reject(tmp_path: Path) -> None:
+def test_files_changed_since_the_plan_are_rejects(tmp_path: Path) -> None:
     write(tmp_path, {"1.png": PNG, "2.png": PNG, "3.png": PNG, "4.png": PNG, "5.png": PNG, "5.txt": "five"})
     source = folder(tmp_path)
     (portion,) = source.plan()
@@ -167,7 +173,7 @@ def test_what_changed_since_the_plan_is_a_reject(tmp_path: Path) -> None:
     assert found == ["vanished", "changed", "unreadable", None, "vanished"]
 
 
-def test_pipes_and_names_that_are_no_text_are_rejects(tmp_path: Path) -> None:
+def test_pipes_and_undecodable_names_are_rejects(tmp_path: Path) -> None:
     write(tmp_path, {"1.png": PNG})
     os.mkfifo(tmp_path / "pipe.png")
     (tmp_path / os.fsdecode(b"\xff.png")).write_bytes(PNG)
@@ -175,26 +181,26 @@ def test_pipes_and_names_that_are_no_text_are_rejects(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def nobody() -> Iterator[Path]:
-    """A folder of ours, read by a user who owns nothing."""
+def other_user() -> Iterator[Path]:
+    """A folder that a test reads as another user."""
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o755)
         yield Path(name)
         os.seteuid(0)
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can read as somebody else")
-def test_what_may_not_be_read_is_a_reject(nobody: Path) -> None:
-    write(nobody, {"1.png": PNG, "2.png": PNG, "closed/3.png": PNG})
-    (nobody / "2.png").chmod(0)
-    (nobody / "closed").chmod(0)
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can read as another user")
+def test_unreadable_files_are_rejects(other_user: Path) -> None:
+    write(other_user, {"1.png": PNG, "2.png": PNG, "closed/3.png": PNG})
+    (other_user / "2.png").chmod(0)
+    (other_user / "closed").chmod(0)
     os.seteuid(65534)
-    assert rejects(folder(nobody)) == {"2.png": "unreadable", "closed": "unreadable"}
+    assert rejects(folder(other_user)) == {"2.png": "unreadable", "closed": "unreadable"}
     os.seteuid(0)
-    nobody.chmod(0)
+    other_user.chmod(0)
     os.seteuid(65534)
     with pytest.raises(InputError, match="Permission denied"):
-        folder(nobody).plan()
+        folder(other_user).plan()
 
 
 def test_files_above_the_limit_are_rejected_unread(tmp_path: Path) -> None:
@@ -218,7 +224,7 @@ def test_every_reason_is_described() -> None:
         ("nosuch://x", "Protocol not known"),
     ],
 )
-def test_nothing_to_import_is_one_clear_line(tmp_path: Path, path: str, message: str) -> None:
+def test_nothing_to_import_is_a_one_line_error(tmp_path: Path, path: str, message: str) -> None:
     write(tmp_path / "empty", {"notes.md": "hello"})
     with pytest.raises(InputError, match=message) as caught:
         AcquireFolder(namespace="test", path=path if "://" in path else str(tmp_path / path)).plan()

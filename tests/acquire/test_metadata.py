@@ -39,7 +39,7 @@ def test_rows_become_captions_and_meta(images: Path, kind: str) -> None:
     assert samples["x/b.png"].meta == {"n": "2" if kind == "csv" else 2, "folder": "x"}
 
 
-def test_a_metadata_file_speaks_for_its_own_folder(images: Path) -> None:
+def test_a_metadata_file_covers_its_own_folder(images: Path) -> None:
     write(images, {
         "metadata.jsonl": lines({"file_name": "x/b.png", "text": "from above"}, {"file_name": "a.png", "text": "a"}),
         "x/metadata.jsonl": lines({"file_name": "b.png", "text": "from beside"}),
@@ -48,7 +48,7 @@ def test_a_metadata_file_speaks_for_its_own_folder(images: Path) -> None:
     assert (samples["a.png"].caption, samples["x/b.png"].caption) == ("a", "from beside")
 
 
-def test_the_row_goes_before_sidecars_and_joins_them(images: Path) -> None:
+def test_the_row_takes_precedence_over_sidecars_and_is_merged(images: Path) -> None:
     write(images, {
         "metadata.jsonl": lines({"file_name": "a.png", "text": "row", "n": 1}, {"file_name": "c.png", "n": 3}),
         "a.txt": "txt", "a.json": '{"title": "json", "n": 2, "m": 4}', "c.txt": "txt",
@@ -67,14 +67,14 @@ def test_caption_fields_are_tried_in_turn(images: Path) -> None:
     assert (samples["c.png"].caption, samples["c.png"].meta["title"]) == ("one", ["one", "two"])
 
 
-def test_a_broken_line_costs_its_own_file_only(images: Path) -> None:
+def test_an_invalid_line_rejects_only_its_file(images: Path) -> None:
     write(images, {"metadata.jsonl": lines('{"file_name": "a.png", "text": "cut', {"file_name": "c.png", "text": "c"})})
     samples = by_id(folder(images))
     assert (samples["a.png"].reject, samples["a.png"].data) == ("bad_metadata", PNG)
     assert (samples["c.png"].reject, samples["c.png"].caption) == (None, "c")
 
 
-def test_broken_csv_rows_cost_their_own_files_only(images: Path) -> None:
+def test_invalid_csv_rows_reject_only_their_files(images: Path) -> None:
     write(images, {"metadata.csv": b"file_name,text\na.png,one,two\nc.png,caf\xe9\nx/b.png\n"})
     assert rejects(folder(images)) == dict.fromkeys(("a.png", "c.png", "x/b.png"), "bad_metadata")
 
@@ -82,16 +82,20 @@ def test_broken_csv_rows_cost_their_own_files_only(images: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("metadata.jsonl", lines(ROWS[0], '{"text": "cut'), "line 2: broken JSON without a readable file_name"),
-        ("metadata.jsonl", lines(ROWS[0], "", [1]), "line 3: a JSON list; expected an object"),
-        ("metadata.jsonl", lines({"image": "a.png"}), r"line 1: no file_name \(fields found: image\)"),
-        ("metadata.jsonl", lines(ROWS[0], ROWS[1], ROWS[0] | {"n": 9}), "line 3: 'a.png' has another row in line 1"),
-        ("metadata.csv", "name,text\na.png,x\n", r"line 2: no file_name \(fields found: name, text\)"),
+        ("metadata.jsonl", lines(ROWS[0], '{"text": "cut'), "line 2: invalid JSON without a readable file_name"),
+        ("metadata.jsonl", lines(ROWS[0], "", [1]), "line 3: expected a JSON object with file_name, not list"),
+        ("metadata.jsonl", lines({"image": "a.png"}), r"line 1: no file_name \(fields: image\)"),
+        (
+            "metadata.jsonl",
+            lines(ROWS[0], ROWS[1], ROWS[0] | {"n": 9}),
+            "line 3: 'a.png' has a different row in line 1",
+        ),
+        ("metadata.csv", "name,text\na.png,x\n", r"line 2: no file_name \(fields: name, text\)"),
         ("metadata.csv", b"file_name,text\n\xff.png,x\n", "line 2: file_name is not UTF-8"),
         ("metadata.parquet", b"PAR1 no", "after row 0: .*; write the file again"),
     ],
 )
-def test_metadata_that_names_no_file_is_one_clear_line(
+def test_metadata_without_a_file_name_is_a_one_line_error(
     images: Path, name: str, content: bytes | str, message: str
 ) -> None:
     write(images, {name: content})
@@ -100,12 +104,12 @@ def test_metadata_that_names_no_file_is_one_clear_line(
     assert str(images / name) in str(caught.value)
 
 
-def test_the_same_row_twice_is_no_contradiction(images: Path) -> None:
+def test_the_same_row_twice_is_accepted(images: Path) -> None:
     write(images, {"metadata.jsonl": lines(ROWS[0], ROWS[0])})
     assert by_id(folder(images))["a.png"].caption == "an a"
 
 
-def test_rows_without_a_picture_are_rejects_with_their_text(images: Path) -> None:
+def test_rows_without_an_image_are_rejects_with_their_text(images: Path) -> None:
     write(images, {
         "clip.mp4": b"", "metadata.jsonl": lines(
             {"file_name": "gone.png", "text": "gone"}, {"file_name": "clip.mp4"}, {"file_name": "../../etc/passwd"}
@@ -118,7 +122,7 @@ def test_rows_without_a_picture_are_rejects_with_their_text(images: Path) -> Non
     assert by_id(source)["gone.png"].caption == "gone"
 
 
-def test_a_changed_row_changes_its_own_portion_only(images: Path) -> None:
+def test_a_changed_row_changes_only_its_portion(images: Path) -> None:
     write(images, {"metadata.jsonl": lines(*ROWS)})
     before = folder(images, shard_rows=1).plan()
     write(images, {"metadata.jsonl": lines(ROWS[0], ROWS[1] | {"text": "new"})})

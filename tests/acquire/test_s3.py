@@ -1,4 +1,4 @@
-"""The same sources on an object store: moto's server on loopback."""
+"""The same sources on an object store (moto)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from curate.acquire.folder import AcquireFolder
 from curate.acquire.parquet import AcquireParquet
 from curate.acquire.webdataset import AcquireWebDataset
 from curate.core.errors import InputError
-from tests.acquire.helpers import picture, read_all, write_tar
+from tests.acquire.helpers import encoded_image, read_all, write_tar
 
 URL = "s3://bucket/deep/photos"
 
@@ -27,7 +27,7 @@ def bucket(object_store: Any) -> s3fs.S3FileSystem:
 
 def test_a_folder_of_images(bucket: s3fs.S3FileSystem) -> None:
     for i in range(20):
-        bucket.pipe_file(f"{URL}/{i % 2}/{i:02d}.png", picture(i))
+        bucket.pipe_file(f"{URL}/{i % 2}/{i:02d}.png", encoded_image(i))
     bucket.pipe_file(f"{URL}/0/00.txt", b"zero")
     bucket.pipe_file(f"{URL}/.hidden/1.png", b"")
     bucket.pipe_file(f"{URL}/metadata.jsonl", b'{"file_name": "1/01.png", "text": "one"}\n')
@@ -35,14 +35,14 @@ def test_a_folder_of_images(bucket: s3fs.S3FileSystem) -> None:
     samples = read_all(source)
     order = [*range(0, 20, 2), *range(1, 20, 2)]
     assert [s.source_id for s in samples] == [f"{i % 2}/{i:02d}.png" for i in order]
-    assert [s.data for s in samples] == [picture(i) for i in order]
+    assert [s.data for s in samples] == [encoded_image(i) for i in order]
     assert (samples[0].caption, samples[10].caption) == ("zero", "one")
     assert "bucket" not in str([portion.content for portion in source.plan()])
 
 
 def test_objects_that_changed_since_the_plan_are_rejects(bucket: s3fs.S3FileSystem) -> None:
     for i in range(3):
-        bucket.pipe_file(f"{URL}/{i}.png", picture(i))
+        bucket.pipe_file(f"{URL}/{i}.png", encoded_image(i))
     source = AcquireFolder(namespace="test", path=URL)
     (portion,) = source.plan()
     bucket.rm_file(f"{URL}/0.png")
@@ -54,7 +54,7 @@ def test_objects_that_changed_since_the_plan_are_rejects(bucket: s3fs.S3FileSyst
 @pytest.mark.parametrize("pattern", ["", "/*.tar", "/{00..01}.tar"])
 def test_tars_in_place(bucket: s3fs.S3FileSystem, tmp_path: Path, pattern: str) -> None:
     for i in range(2):
-        tar = write_tar(tmp_path / "a.tar", {f"{i}.png": picture(i), f"{i}.txt": f"caption {i}"})
+        tar = write_tar(tmp_path / "a.tar", {f"{i}.png": encoded_image(i), f"{i}.txt": f"caption {i}"})
         bucket.put_file(str(tar), f"{URL}/{i:02d}.tar")
     source = AcquireWebDataset(namespace="test", path=URL + pattern)
     samples = read_all(source)
@@ -63,19 +63,19 @@ def test_tars_in_place(bucket: s3fs.S3FileSystem, tmp_path: Path, pattern: str) 
     found = [
         bucket.cat_file(url, start=s.offset, end=s.offset + s.size) for url, s in zip(places, samples, strict=True)
     ]
-    assert found == [picture(0), picture(1)]
+    assert found == [encoded_image(0), encoded_image(1)]
     assert [s.caption for s in samples] == ["caption 0", "caption 1"]
 
 
 def test_parquet_files(bucket: s3fs.S3FileSystem) -> None:
     with bucket.open(f"{URL}/a.parquet", "wb") as file:
-        pq.write_table(pa.table({"image": [picture(i) for i in range(9)]}), file, row_group_size=3)
+        pq.write_table(pa.table({"image": [encoded_image(i) for i in range(9)]}), file, row_group_size=3)
     samples = read_all(AcquireParquet(namespace="test", path=URL, shard_rows=4))
-    assert [s.data for s in samples] == [picture(i) for i in range(9)]
+    assert [s.data for s in samples] == [encoded_image(i) for i in range(9)]
 
 
 @pytest.mark.parametrize("path", ["s3://bucket/nowhere", "s3://nobucket/x"])
-def test_nothing_there_is_one_clear_line(bucket: s3fs.S3FileSystem, path: str) -> None:
+def test_a_missing_folder_is_a_one_line_error(bucket: s3fs.S3FileSystem, path: str) -> None:
     for source in (AcquireFolder, AcquireWebDataset, AcquireParquet):
         with pytest.raises(InputError) as caught:
             source(namespace="test", path=path).plan()

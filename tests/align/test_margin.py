@@ -51,7 +51,7 @@ def test_a_number_per_row_is_a_list_of_one():
 def test_the_threshold_of_other_scores():
     stage = Threshold(column="other")
     found = stage.finish(stage.merge(iter([stage.partial(pa.table({"other": [0.5]}))])))
-    with pytest.raises(CurateError, match="is one of 'other', but the score here is 'similarity'; name the threshold"):
+    with pytest.raises(CurateError, match="computed from 'other', but `score` is 'similarity'; name a threshold"):
         Margin().setup({"threshold": found})
     Margin(score="other").setup({"threshold": found})
     assert all(info.description for info in Margin.model_fields.values())

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from curate.align.scores import cosines, encoded, numbers_of
+from curate.align.scores import cosines, encode_fixed, numbers_of
 from curate.core.errors import CurateError
 from curate.core.items import texts_of
 
@@ -25,7 +25,7 @@ def test_every_pass_has_the_same_size(count, at_once):
         sizes.append(len(texts))
         return np.array([[float(text or -1)] for text in texts], np.float32)
 
-    assert encoded(encode, [str(i) for i in range(count)], 1, at_once)[:, 0].tolist() == list(range(count))
+    assert encode_fixed(encode, [str(i) for i in range(count)], 1, at_once)[:, 0].tolist() == list(range(count))
     assert set(sizes) <= {at_once} and len(sizes) == -(-count // at_once)
 
 

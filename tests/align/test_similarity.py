@@ -15,8 +15,8 @@ from curate.core.errors import CurateError
 from curate.core.items import family_of, places_of
 from curate.core.vectors import from_binary, to_binary
 from curate.image.embed import Embed
-from tests.codec.pictures import encoded
-from tests.encoders.models import picture, save_hf, save_open_clip
+from tests.codec.make_images import encoded
+from tests.encoders.models import blob_image, save_hf, save_open_clip
 
 KINDS = ("open_clip", "clip", "siglip")
 TEXTS = ["a red star </s>", "a blue house </s>", "a red star </s>", "star star </s>", "", "\0", "🎉🎉", "‏بيت‎"]
@@ -38,7 +38,7 @@ def embedded(specs):
     for kind in KINDS:
         stage = Embed(encoder=specs[kind], device="cpu")
         stage.setup({})
-        prepared = [stage.prepare(Sample(encoded(picture(seed=seed), "PNG"), decode)) for seed in range(8)]
+        prepared = [stage.prepare(Sample(encoded(blob_image(seed=seed), "PNG"), decode)) for seed in range(8)]
         table = pa.table({"key": [f"{i:032x}" for i in range(8)]})
         found[kind] = stage.schema().field("embedding"), stage.process(Batch(table, prepared))["embedding"]
     return found

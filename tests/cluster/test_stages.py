@@ -36,7 +36,7 @@ def disc(n: int = 12_000) -> np.ndarray:
 
 
 def kl_to_uniform(points: np.ndarray, bins: int = 12) -> float:
-    """KL(points || uniform) in nats over the cells of a grid whose centre lies in the unit disc."""
+    """KL(points || uniform) in nats over the cells of a grid with their centre in the unit disc."""
     edges = np.linspace(-1, 1, bins + 1)
     counts, _, _ = np.histogram2d(*points.T, bins=[edges, edges])
     centre = (edges[:-1] + edges[1:]) / 2
@@ -186,7 +186,7 @@ def test_bad_embeddings() -> None:
     assert np.flatnonzero(found["unusable"]).tolist() == [3, 7]
     others = assign(Assign(levels=1), tree, table.filter(pc.invert(found["unusable"])))
     assert others == found.filter(pc.invert(found["unusable"])), "rows beside a bad one are as without it"
-    with pytest.raises(InputError, match="no vector column"):
+    with pytest.raises(InputError, match="expected fixed_size_binary of 2 bytes per dimension, not"):
         FitTree(levels=[5]).load(pa.table({"key": table["key"], "embedding": [[1.0]] * 50}))
 
 

@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from curate.codec.formats import DECODED, exif_orientation, sniff, sniff_other, webp_size
-from tests.codec import pictures
+from tests.codec import make_images
 
 
 @given(st.binary(max_size=64))
-def test_any_bytes_have_at_most_one_answer(data: bytes) -> None:
+def test_any_bytes_have_at_most_one_format(data: bytes) -> None:
     assert sniff(data) in (*DECODED, None)
     assert 1 <= exif_orientation(data) <= 8
     assert exif_orientation(b"Exif\0\0MM\0*\0\0\0\x08" + data) in range(1, 9)
@@ -26,7 +26,7 @@ def test_orientation_is_read_in_either_byte_order(orientation: int, prefix: byte
 
 
 @pytest.mark.parametrize("options", [{"lossless": True}, {"lossless": False}, {"exif": b"MM"}])
-def test_webp_sizes_are_those_of_pillow(options: dict[str, object]) -> None:
+def test_webp_sizes_equal_pillows(options: dict[str, object]) -> None:
     for mode in ("RGB", "RGBA"):
         image = Image.new(mode, (321, 77), (1, 2, 3))
-        assert webp_size(pictures.encoded(image, "WEBP", **options)) == (321, 77)
+        assert webp_size(make_images.encoded(image, "WEBP", **options)) == (321, 77)

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from curate.codec import frames as kernel
-from curate.codec.frames import REASONS, Frame, chosen, extract, frames, survey
+from curate.codec.frames import REASONS, Frame, extract, frames, select, survey
 from curate.codec.images import decode
 from curate.core.errors import Undecodable
-from tests.codec import pictures
+from tests.codec import make_images
 
 ANIMATIONS: dict[str, dict[str, Any]] = {
     "GIF": {},
@@ -28,23 +28,23 @@ RED, CLEAR = (255, 0, 0, 255), (0, 0, 0, 0)
 
 
 def movie(kind: str, images: list[Image.Image], **options: Any) -> bytes:
-    return pictures.encoded(images[0], kind, save_all=True, append_images=images[1:], **KINDS[kind], **options)
+    return make_images.encoded(images[0], kind, save_all=True, append_images=images[1:], **KINDS[kind], **options)
 
 
 def noises(count: int, side: int = 16) -> list[Image.Image]:
-    return [pictures.noise(side, side, seed) for seed in range(count)]
+    return [make_images.noise(side, side, seed) for seed in range(count)]
 
 
 def dots(count: int) -> list[Image.Image]:
-    """Clear images with a red pixel that moves to the right."""
+    """Transparent images with a red pixel that moves to the right."""
     found = [Image.new("RGBA", (8, 8), CLEAR) for _ in range(count)]
     for place, image in enumerate(found):
         image.putpixel((place, 0), RED)
     return found
 
 
-def shown(frame: Frame) -> str:
-    """Where the first row is not clear."""
+def visible(frame: Frame) -> str:
+    """Opaque pixels of the first row, as text."""
     image = Image.open(io.BytesIO(frame.data)).convert("RGBA")
     return "".join("#" if image.getpixel((x, 0)) == RED else "." for x in range(4))
 
@@ -58,7 +58,7 @@ def reason(data: bytes, **options: Any) -> str:
 
 
 def attempt(data: bytes) -> list[Frame] | str:
-    """Frames, or the reason why not."""
+    """Frames, or the reject reason."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -68,14 +68,14 @@ def attempt(data: bytes) -> list[Frame] | str:
 
 
 def tiny_gif(count: int) -> bytes:
-    """1 x 1, every frame the same 13 bytes."""
+    """A GIF of 1 x 1 pixel whose frames take 13 bytes each."""
     head = b"GIF89a\x01\x00\x01\x00\x80\x00\x00\xff\x00\x00\x00\x00\x00"
     return head + b",\x00\x00\x00\x00\x01\x00\x01\x00\x00\x02\x02D\x01\x00" * count + b";"
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_frame_is_an_image_of_its_own(kind: str) -> None:
-    images = [pictures.gradient(16, 16).rotate(90 * turn) for turn in range(4)]
+def test_every_frame_is_a_separate_image(kind: str) -> None:
+    images = [make_images.gradient(16, 16).rotate(90 * turn) for turn in range(4)]
     data = movie(kind, images)
     found = list(frames(data))
     assert [frame.ext for frame in found] == ["png"] * 4
@@ -95,14 +95,14 @@ def test_spans_of_an_animation_are_seconds_without_gaps(kind: str) -> None:
     assert spans[0]["start"] == 0 and all(one["stop"] == two["start"] for one, two in pairwise(spans))
 
 
-def test_spans_do_not_depend_on_which_frames_are_chosen() -> None:
+def test_spans_do_not_depend_on_the_selected_frames() -> None:
     data = movie("GIF", noises(9), duration=[10 * n for n in range(1, 10)])
     everything = list(frames(data))
     assert list(frames(data, every=4)) == [everything[0], everything[4], everything[8]]
     assert list(frames(data, most=3)) == [everything[0], everything[3], everything[6]]
 
 
-def test_pages_have_sizes_and_modes_of_their_own() -> None:
+def test_pages_may_differ_in_size_and_mode() -> None:
     pages = [
         Image.new("1", (30, 20), 1),
         Image.new("L", (10, 20), 9),
@@ -110,7 +110,7 @@ def test_pages_have_sizes_and_modes_of_their_own() -> None:
         Image.new("I;16", (7, 3), 65535),
         Image.new("RGBA", (3, 4), (1, 2, 3, 4)),
     ]
-    data = pictures.encoded(pages[0], "TIFF", save_all=True, append_images=pages[1:])
+    data = make_images.encoded(pages[0], "TIFF", save_all=True, append_images=pages[1:])
     found = list(frames(data))
     assert [frame.span for frame in found] == [{"page": page} for page in range(5)]
     images = [Image.open(io.BytesIO(frame.data)) for frame in found]
@@ -134,12 +134,12 @@ def test_pages_have_sizes_and_modes_of_their_own() -> None:
 def test_frames_are_composed_as_a_viewer_shows_them(kind: str, options: dict[str, Any], expected: list[str]) -> None:
     data = movie(kind, dots(4), **options)
     found = list(frames(data))
-    assert [shown(frame) for frame in found] == expected
+    assert [visible(frame) for frame in found] == expected
     assert [extract(data, frame.span) for frame in found] == [frame.data for frame in found]
     assert all(Image.open(io.BytesIO(frame.data)).mode == "RGBA" for frame in found)
 
 
-def test_the_plain_image_of_an_apng_is_no_frame_of_it() -> None:
+def test_the_default_image_of_an_apng_is_not_a_frame() -> None:
     data = movie("PNG", [Image.new("RGB", (16, 16), "blue"), *noises(2)], default_image=True, duration=100)
     found = list(frames(data))
     assert [frame.span for frame in found] == [
@@ -150,10 +150,10 @@ def test_the_plain_image_of_an_apng_is_no_frame_of_it() -> None:
 
 
 @pytest.mark.parametrize("kind", ["WEBP", "PNG"])
-def test_frames_stand_upright(kind: str) -> None:
+def test_frames_are_upright(kind: str) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
-    data = movie(kind, [pictures.gradient(20, 10), pictures.gradient(20, 10).rotate(180)], exif=exif)
+    data = movie(kind, [make_images.gradient(20, 10), make_images.gradient(20, 10).rotate(180)], exif=exif)
     found = list(frames(data))
     assert [decode(frame.data).size for frame in found] == [(10, 20)] * 2
     assert decode(found[0].data).tobytes() == decode(data).tobytes()
@@ -161,12 +161,12 @@ def test_frames_stand_upright(kind: str) -> None:
 
 @pytest.mark.parametrize(("kind", "ext"), [("JPEG", "jpg"), ("PNG", "png"), ("GIF", "gif"), ("TIFF", "tif")])
 def test_a_still_keeps_its_bytes(kind: str, ext: str) -> None:
-    data = pictures.encoded(pictures.noise(), kind)
+    data = make_images.encoded(make_images.noise(), kind)
     assert list(frames(data, every=3, most=1)) == [Frame({"frame": 0}, data, ext, 1)]
     assert extract(data, {"frame": 0}) == data
 
 
-def test_frames_carry_no_metadata() -> None:
+def test_frames_have_no_metadata() -> None:
     data = movie("TIFF", noises(2), dpi=(300, 300), icc_profile=b"profile")
     assert all(Image.open(io.BytesIO(frame.data)).info == {} for frame in frames(data))
 
@@ -174,7 +174,7 @@ def test_frames_carry_no_metadata() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=12, deadline=None)
 @given(st.integers(2, 7), st.integers(1, 4), st.none() | st.integers(1, 4), st.booleans(), st.integers(0, 99))
-def test_extracted_frames_are_those_of_the_iteration(
+def test_extract_returns_the_same_bytes_as_frames(
     kind: str, count: int, every: int, most: int | None, clear: bool, seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -183,13 +183,13 @@ def test_extracted_frames_are_those_of_the_iteration(
     data = movie(kind, [Image.fromarray(value) for value in values])
     found = list(frames(data))
     assert [extract(data, frame.span) for frame in found] == [frame.data for frame in found]
-    wanted = chosen(len(found), every, most)
+    wanted = select(len(found), every, most)
     assert list(frames(data, every, most)) == [found[number] for number in wanted]
 
 
 @given(st.integers(1, 500), st.integers(1, 20), st.none() | st.integers(1, 50))
-def test_chosen_frames_are_spread_evenly(count: int, every: int, most: int | None) -> None:
-    found = chosen(count, every, most)
+def test_selected_frames_are_evenly_spaced(count: int, every: int, most: int | None) -> None:
+    found = select(count, every, most)
     assert found[0] == 0 and found == sorted(set(found)) and found[-1] < count
     assert all(number % every == 0 for number in found)
     assert len(found) == min(len(range(0, count, every)), most or count)
@@ -198,12 +198,12 @@ def test_chosen_frames_are_spread_evenly(count: int, every: int, most: int | Non
 
 
 @pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG", "TIFF"])
-def test_a_cut_file_never_gives_all_frames(kind: str) -> None:
+def test_a_truncated_file_never_gives_all_frames(kind: str) -> None:
     data = movie(kind, noises(4))
     for cut in range(20, len(data) - 64, 97):
         found = attempt(data[:cut])
         if kind == "GIF" and isinstance(found, list):
-            assert 0 < len(found) < 4  # cut between two frames: nothing says that more follow
+            assert 0 < len(found) < 4  # truncated between two frames: the file does not tell that more follow
         else:
             assert found in ("truncated", "corrupt")
 
@@ -218,8 +218,8 @@ def test_frames_before_a_corrupt_one_come_first(kind: str) -> None:
         list(given_out)
 
 
-@pytest.mark.parametrize("data", [b"", b"no image", pictures.encoded(pictures.noise(), "GIF")[:500]])
-def test_what_is_no_image_says_so(data: bytes) -> None:
+@pytest.mark.parametrize("data", [b"", b"no image", make_images.encoded(make_images.noise(), "GIF")[:500]])
+def test_other_files_are_rejected(data: bytes) -> None:
     assert reason(data) in ("empty", "not_an_image", "truncated")
 
 
@@ -234,18 +234,18 @@ def test_limits_are_exact_and_come_before_decoding(kind: str, monkeypatch: pytes
         extract(data, {"frame": 0}, most_pixels=1000)
 
 
-def test_a_single_image_is_no_bomb() -> None:
-    data = pictures.encoded(pictures.noise(), "JPEG")
+def test_a_single_image_is_not_a_frame_bomb() -> None:
+    data = make_images.encoded(make_images.noise(), "JPEG")
     assert len(list(frames(data, most_pixels=1))) == 1
 
 
-def test_a_page_larger_than_the_first_is_seen() -> None:
+def test_pages_larger_than_the_first_are_counted() -> None:
     data = movie("TIFF", [Image.new("L", (2, 2)), Image.new("L", (50, 50))])
     assert reason(data, max_pixels=2499) == "too_many_pixels"
     assert reason(data, most_pixels=2503) == "frame_bomb"
 
 
-def test_so_many_frames_are_a_bomb() -> None:
+def test_too_many_frames_are_a_frame_bomb() -> None:
     assert reason(tiny_gif(kernel.MOST_FRAMES + 1)) == "frame_bomb"
     assert survey(tiny_gif(kernel.MOST_FRAMES)).count == kernel.MOST_FRAMES
 
@@ -260,7 +260,7 @@ def test_a_thousand_frames(kind: str) -> None:
     assert extract(data, found[999].span) == found[999].data
 
 
-def test_a_frame_that_is_not_there() -> None:
+def test_a_missing_frame_is_an_error() -> None:
     data = movie("GIF", noises(2))
     for span in ({"frame": 2}, {"page": 0}, {}):
         with pytest.raises(Undecodable, match="no frame"):

@@ -13,7 +13,7 @@ from PIL import Image, ImageFile
 
 from curate.codec.images import REASONS, decode, probe
 from curate.core.errors import Undecodable
-from tests.codec import pictures
+from tests.codec import make_images
 
 WHITE = (255, 255, 255)
 FORMATS = {
@@ -29,7 +29,7 @@ FORMATS = {
 
 
 def attempt(data: bytes) -> bytes | str:
-    """Pixels, or the reason why not."""
+    """Pixels, or the reject reason."""
     try:
         return decode(data, max_pixels=1 << 20).tobytes()
     except Undecodable as error:
@@ -47,27 +47,27 @@ def reason(data: bytes, **options: int) -> str:
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_format_is_probed_and_decoded(name: str) -> None:
     kind, options = FORMATS[name]
-    data = pictures.encoded(pictures.gradient(), kind, **options)
+    data = make_images.encoded(make_images.gradient(), kind, **options)
     found = probe(data)
     assert (found.width, found.height, found.format, found.frames, found.orientation) == (48, 32, name, 1, 1)
-    picture = decode(data)
-    assert (picture.mode, picture.size) == ("RGB", (48, 32))
-    difference = np.abs(np.asarray(picture, int) - np.asarray(pictures.gradient(), int))
+    decoded = decode(data)
+    assert (decoded.mode, decoded.size) == ("RGB", (48, 32))
+    difference = np.abs(np.asarray(decoded, int) - np.asarray(make_images.gradient(), int))
     assert difference.mean() < 6
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_cut_file_is_truncated(name: str) -> None:
+def test_an_incomplete_file_is_truncated(name: str) -> None:
     kind, options = FORMATS[name]
-    data = pictures.encoded(pictures.noise(), kind, **options)
+    data = make_images.encoded(make_images.noise(), kind, **options)
     found = reason(data[: len(data) * 2 // 3])
     assert found == "truncated" or (name in ("jpeg2000", "tiff", "avif") and found == "corrupt")
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_header_alone_is_refused(name: str) -> None:
+def test_a_header_without_pixels_is_rejected(name: str) -> None:
     kind, options = FORMATS[name]
-    data = pictures.encoded(pictures.noise(), kind, **options)
+    data = make_images.encoded(make_images.noise(), kind, **options)
     assert reason(data[:20]) in ("truncated", "corrupt", "not_an_image")
 
 
@@ -85,59 +85,59 @@ def test_a_header_alone_is_refused(name: str) -> None:
         (b"\xff\xd8\xff" + b"rubbish" * 100 + b"\xff\xd9", "corrupt"),
     ],
 )
-def test_what_is_no_picture_says_so(data: bytes, expected: str) -> None:
+def test_other_files_are_rejected_with_a_reason(data: bytes, expected: str) -> None:
     assert reason(data) == expected
     with pytest.raises(Undecodable) as caught:
         probe(data)
     assert caught.value.reason == expected
 
 
-def test_bombs_are_refused_before_a_pixel_is_decoded() -> None:
-    data = pictures.png_bomb()
+def test_bombs_are_rejected_before_decoding() -> None:
+    data = make_images.png_bomb()
     assert (probe(data).width, probe(data).height) == (50_000, 50_000)
     tracemalloc.start()
     assert reason(data) == "too_many_pixels"
-    assert reason(pictures.webp_header(16_000, 16_000)) == "too_many_pixels"
+    assert reason(make_images.webp_header(16_000, 16_000)) == "too_many_pixels"
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 1 << 20
 
 
 @pytest.mark.parametrize("kind", [b"zTXt", b"iCCP"])
-def test_metadata_bombs_are_refused(kind: bytes) -> None:
-    assert reason(pictures.text_bomb(kind)) == "metadata_bomb"
+def test_metadata_bombs_are_rejected(kind: bytes) -> None:
+    assert reason(make_images.text_bomb(kind)) == "metadata_bomb"
 
 
-def test_the_limit_is_exact_and_may_lie_above_pillows() -> None:
-    data = pictures.encoded(pictures.gradient(48, 32), "PNG")
+def test_the_limit_is_exact_and_may_exceed_pillows() -> None:
+    data = make_images.encoded(make_images.gradient(48, 32), "PNG")
     assert decode(data, max_pixels=48 * 32).size == (48, 32)
     assert reason(data, max_pixels=48 * 32 - 1) == "too_many_pixels"
-    wide = pictures.encoded(Image.new("1", (20_000, 9_000)), "PNG")  # 180 megapixels, twice Pillow's limit
+    wide = make_images.encoded(Image.new("1", (20_000, 9_000)), "PNG")  # 180 megapixels, twice Pillow's limit
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         assert (probe(wide).width, reason(wide)) == (20_000, "too_many_pixels")
     assert seen == []
 
 
-def test_pillows_settings_stay_as_they_are() -> None:
+def test_pillows_settings_are_unchanged() -> None:
     before = (Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES, list(warnings.filters))
-    decode(pictures.encoded(pictures.gradient(), "PNG"))
-    reason(pictures.png_bomb())
+    decode(make_images.encoded(make_images.gradient(), "PNG"))
+    reason(make_images.png_bomb())
     assert before == (Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES, list(warnings.filters))
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
-def test_pictures_stand_upright(kind: str, orientation: int) -> None:
+def test_images_are_upright(kind: str, orientation: int) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
-    data = pictures.encoded(pictures.gradient(), kind, exif=exif)
-    found, picture = probe(data), decode(data)
-    assert (found.width, found.height) == picture.size == ((32, 48) if orientation >= 5 else (48, 32))
+    data = make_images.encoded(make_images.gradient(), kind, exif=exif)
+    found, decoded = probe(data), decode(data)
+    assert (found.width, found.height) == decoded.size == ((32, 48) if orientation >= 5 else (48, 32))
     assert found.orientation == orientation
-    # red grows to the right of the stored picture, green downwards
+    # red grows to the right of the stored image, green downwards
     stored = {1: "rb", 2: "lb", 3: "lt", 4: "rt", 5: "br", 6: "bl", 7: "tl", 8: "tr"}[orientation]
-    values = np.asarray(picture, int)
+    values = np.asarray(decoded, int)
     sides = {"l": values[:, 0], "r": values[:, -1], "t": values[0], "b": values[-1]}
     for channel, side in enumerate(stored):
         assert sides[side][..., channel].mean() > 240
@@ -147,38 +147,38 @@ def test_pictures_stand_upright(kind: str, orientation: int) -> None:
 @pytest.mark.parametrize(
     ("enough", "given"), [((200, 100), 1), ((40, 30), 4), ((51, 30), 2), ((48, 50), 2), ((1, 1), 8)]
 )
-def test_a_jpeg_may_come_smaller_but_never_too_small(orientation: int, enough: tuple[int, int], given: int) -> None:
+def test_a_jpeg_may_be_decoded_smaller_but_not_too_small(orientation: int, enough: tuple[int, int], given: int) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
-    stored = pictures.gradient(200, 120)
-    data = pictures.encoded(stored, "JPEG", exif=exif, quality=95)
+    stored = make_images.gradient(200, 120)
+    data = make_images.encoded(stored, "JPEG", exif=exif, quality=95)
     turned = (120, 200) if orientation == 6 else (200, 120)
     asked: list[tuple[int, int]] = []
     wanted = enough[::-1] if orientation == 6 else enough
-    picture = decode(data, enough=lambda *size: asked.append(size) or wanted)
+    decoded = decode(data, enough=lambda *size: asked.append(size) or wanted)
     assert asked == [turned]
-    assert picture.size == tuple(side // given for side in turned)
-    whole = decode(data).resize(picture.size, Image.Resampling.BICUBIC)
-    assert np.abs(np.asarray(picture, int) - np.asarray(whole, int)).mean() < 3
-    other = pictures.encoded(stored, "PNG")
+    assert decoded.size == tuple(side // given for side in turned)
+    whole = decode(data).resize(decoded.size, Image.Resampling.BICUBIC)
+    assert np.abs(np.asarray(decoded, int) - np.asarray(whole, int)).mean() < 3
+    other = make_images.encoded(stored, "PNG")
     assert decode(other, enough=lambda *_: (1, 1)).size == (200, 120)
 
 
-def test_broken_exif_does_not_cost_the_picture() -> None:
-    data = pictures.encoded(pictures.gradient(), "JPEG", exif=b"Exif\0\0MM\0*\0\0\0\x08\xff\xff\x01\x12")
+def test_corrupt_exif_is_ignored() -> None:
+    data = make_images.encoded(make_images.gradient(), "JPEG", exif=b"Exif\0\0MM\0*\0\0\0\x08\xff\xff\x01\x12")
     assert probe(data).orientation == 1
     assert decode(data).size == (48, 32)
 
 
-def test_transparency_lies_on_white() -> None:
+def test_transparency_is_composited_over_white() -> None:
     rgba = Image.new("RGBA", (4, 1), (255, 0, 0, 255))
     rgba.putpixel((1, 0), (0, 0, 0, 0))
     rgba.putpixel((2, 0), (0, 0, 0, 128))
     for kind in ("PNG", "WEBP", "TIFF"):
-        data = pictures.encoded(rgba, kind, **({"lossless": True} if kind == "WEBP" else {}))
-        picture = decode(data)
+        data = make_images.encoded(rgba, kind, **({"lossless": True} if kind == "WEBP" else {}))
+        decoded = decode(data)
         assert probe(data).alpha
-        assert [picture.getpixel((x, 0)) for x in range(3)] == [(255, 0, 0), WHITE, (127, 127, 127)]
+        assert [decoded.getpixel((x, 0)) for x in range(3)] == [(255, 0, 0), WHITE, (127, 127, 127)]
 
 
 @pytest.mark.parametrize("transparency", [1, bytes([255, 0])])
@@ -186,7 +186,7 @@ def test_a_transparent_palette_entry_is_white(transparency: int | bytes) -> None
     palette = Image.new("P", (2, 1))
     palette.putpalette([200, 10, 10, 0, 0, 0])
     palette.putpixel((1, 0), 1)
-    data = pictures.encoded(palette, "PNG", transparency=transparency)
+    data = make_images.encoded(palette, "PNG", transparency=transparency)
     assert probe(data).mode == "P"
     assert [decode(data).getpixel((x, 0)) for x in range(2)] == [(200, 10, 10), WHITE]
 
@@ -194,20 +194,20 @@ def test_a_transparent_palette_entry_is_white(transparency: int | bytes) -> None
 def test_grey_with_a_transparent_value() -> None:
     grey = Image.new("L", (2, 1), 90)
     grey.putpixel((1, 0), 7)
-    data = pictures.encoded(grey, "PNG", transparency=7)
+    data = make_images.encoded(grey, "PNG", transparency=7)
     assert [decode(data).getpixel((x, 0)) for x in range(2)] == [(90, 90, 90), WHITE]
 
 
 def test_sixteen_bits_are_scaled_not_clipped() -> None:
     values = np.array([[0, 257, 32896, 65535, 300]], dtype=np.uint16)
-    assert [pixel[0] for pixel in np.asarray(decode(pictures.grey16(values)))[0]] == [0, 1, 128, 255, 1]
+    assert [pixel[0] for pixel in np.asarray(decode(make_images.grey16(values)))[0]] == [0, 1, 128, 255, 1]
     rows = b"\0" + np.array([0, 0x8000, 0xFFFF], dtype=">u2").tobytes()
-    assert decode(pictures.png(1, 1, 16, 2, rows)).getpixel((0, 0)) == (0, 128, 255)
+    assert decode(make_images.png(1, 1, 16, 2, rows)).getpixel((0, 0)) == (0, 128, 255)
 
 
 def test_cmyk_becomes_rgb() -> None:
     cmyk = Image.new("CMYK", (16, 16), (0, 255, 255, 0))
-    data = pictures.encoded(cmyk, "JPEG", quality=95)
+    data = make_images.encoded(cmyk, "JPEG", quality=95)
     assert probe(data).mode == "CMYK"
     red, green, blue = decode(data).getpixel((8, 8))
     assert red > 240
@@ -218,19 +218,19 @@ def test_the_first_frame_of_an_animation() -> None:
     frames = [Image.new("RGB", (8, 8), colour) for colour in ("red", "blue", "green")]
     for kind in ("GIF", "WEBP", "PNG", "TIFF"):
         options = {"lossless": True} if kind == "WEBP" else {}
-        data = pictures.encoded(frames[0], kind, save_all=True, append_images=frames[1:], **options)
+        data = make_images.encoded(frames[0], kind, save_all=True, append_images=frames[1:], **options)
         assert probe(data).frames == 3
         assert decode(data).getpixel((4, 4)) == (255, 0, 0)
 
 
 def test_one_pixel() -> None:
-    data = pictures.encoded(Image.new("RGB", (1, 1), (1, 2, 3)), "PNG")
+    data = make_images.encoded(Image.new("RGB", (1, 1), (1, 2, 3)), "PNG")
     assert (probe(data).width, probe(data).height) == (1, 1)
     assert decode(data).getpixel((0, 0)) == (1, 2, 3)
 
 
-def test_decoded_pictures_carry_no_metadata() -> None:
-    assert decode(pictures.encoded(pictures.gradient(), "JPEG", comment=b"hello", dpi=(300, 300))).info == {}
+def test_decoded_images_have_no_metadata() -> None:
+    assert decode(make_images.encoded(make_images.gradient(), "JPEG", comment=b"hello", dpi=(300, 300))).info == {}
 
 
 def test_reasons_survive_pickling() -> None:
@@ -240,21 +240,21 @@ def test_reasons_survive_pickling() -> None:
     assert (copy.reason, copy.detail) == ("empty", "0 bytes")
 
 
-def test_threads_agree_with_one_thread() -> None:
-    data = [pictures.encoded(pictures.noise(seed=seed), "PNG") for seed in range(16)]
-    data += [pictures.png_bomb(), b"text"]
+def test_threads_give_the_same_results() -> None:
+    data = [make_images.encoded(make_images.noise(seed=seed), "PNG") for seed in range(16)]
+    data += [make_images.png_bomb(), b"text"]
 
     alone = [attempt(item) for item in data]
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(attempt, data * 8)) == alone * 8
 
 
-ENCODED = [pictures.encoded(pictures.noise(24, 24), kind, **options) for kind, options in FORMATS.values()]
+ENCODED = [make_images.encoded(make_images.noise(24, 24), kind, **options) for kind, options in FORMATS.values()]
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.sampled_from(ENCODED), st.lists(st.tuples(st.floats(0, 0.999), st.binary(max_size=4)), max_size=6))
-def test_damage_gives_a_picture_or_a_reason(data: bytes, damage: list[tuple[float, bytes]]) -> None:
+def test_damage_gives_an_image_or_a_reason(data: bytes, damage: list[tuple[float, bytes]]) -> None:
     damaged = bytearray(data)
     for place, patch in damage:
         start = int(place * len(damaged))

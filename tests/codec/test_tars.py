@@ -35,7 +35,7 @@ def listed(data: bytes) -> list[Member]:
 
 @settings(max_examples=60, deadline=None)
 @given(FILES)
-def test_what_is_written_is_listed_and_read_by_anybody(files: dict[str, bytes]) -> None:
+def test_written_tars_are_listed_and_read_by_tarfile(files: dict[str, bytes]) -> None:
     data = written(files)
     found = listed(data)
     assert {member.name: data[member.offset : member.offset + member.size] for member in found} == files
@@ -44,7 +44,7 @@ def test_what_is_written_is_listed_and_read_by_anybody(files: dict[str, bytes]) 
         assert {info.name: tar.extractfile(info).read() for info in tar} == files  # type: ignore[union-attr]
 
 
-def test_bytes_depend_on_names_and_contents_only() -> None:
+def test_bytes_depend_only_on_names_and_contents() -> None:
     data = written({"a.jpg": b"abc"})
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
         info = tar.getmember("a.jpg")
@@ -54,7 +54,7 @@ def test_bytes_depend_on_names_and_contents_only() -> None:
 
 
 @pytest.mark.parametrize("name", ["n" * 101, "folder/" * 30 + "n.jpg", "é" * 200, "a/" * 400 + "n"])
-def test_long_names_come_back(name: str) -> None:
+def test_long_names_are_kept(name: str) -> None:
     data = written({name: b"1", "next": b"2"})
     assert data == written({name: b"1", "next": b"2"})
     assert [(member.name, data[member.offset : member.offset + 1]) for member in listed(data)] == [
@@ -63,7 +63,7 @@ def test_long_names_come_back(name: str) -> None:
     ]
 
 
-def test_add_returns_where_the_bytes_are() -> None:
+def test_add_returns_the_offset_of_the_bytes() -> None:
     buffer = io.BytesIO()
     tar = TarWriter(buffer)
     first, second = tar.add("a", b"x" * 513), tar.add("b" * 200, b"yy")
@@ -85,7 +85,7 @@ FILES_3 = {"one.jpg": b"1" * 700, "two.jpg": b"2" * 10, "three.jpg": b"3" * 512}
 
 
 @pytest.mark.parametrize("length", [0, 1, 511, 512, 900, 1400, 1536, 1800, 2048, 2100, 2560, 3100, 3584, 4095])
-def test_a_cut_tar_yields_what_is_good_and_says_where(length: int) -> None:
+def test_a_truncated_tar_yields_intact_members_and_the_place(length: int) -> None:
     whole = written(FILES_3)
     assert len(whole) == 4608
     *good, last = listed(whole[:length])
@@ -96,14 +96,14 @@ def test_a_cut_tar_yields_what_is_good_and_says_where(length: int) -> None:
     assert last.name or all(repr(member.name) in last.detail for member in good[-1:])
 
 
-def test_a_cut_member_is_named() -> None:
+def test_a_truncated_member_is_named() -> None:
     assert [(member.name, member.reject) for member in listed(written(FILES_3)[:2050])] == [
         ("one.jpg", None),
         ("two.jpg", "truncated_tar"),
     ]
 
 
-def test_rubbish_is_no_tar() -> None:
+def test_other_files_are_corrupt_tars() -> None:
     assert [member.reject for member in listed(b"hello " * 1000)] == ["corrupt_tar"]
     damaged = bytearray(written(FILES_3))
     damaged[1536:1700] = b"x" * 164
@@ -113,7 +113,7 @@ def test_rubbish_is_no_tar() -> None:
     ]
 
 
-def test_unsafe_members_are_flagged_and_the_rest_goes_on() -> None:
+def test_unsafe_members_are_rejected_and_others_pass() -> None:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for name in ("../up.jpg", "/etc/passwd", "a/../../b", "C:\\x.jpg", "fine.jpg"):
@@ -134,7 +134,7 @@ def test_unsafe_paths(name: str, unsafe: bool) -> None:
     assert is_unsafe(name) == unsafe
 
 
-def test_names_that_are_not_utf8_are_spelled() -> None:
+def test_names_that_are_not_utf8_are_escaped() -> None:
     data = written({"caf\udce9.jpg": b"1", "\udcff/a.jpg": b"2"})
     assert [(member.name, member.reject) for member in listed(data)] == [("caf\\xe9.jpg", None), ("\\xff/a.jpg", None)]
 
@@ -156,7 +156,7 @@ def blob() -> bytes:
 
 @pytest.fixture(scope="module")
 def s3(object_store_server: str) -> Iterator[s3fs.S3FileSystem]:
-    """A bucket on moto's server on loopback."""
+    """A bucket of moto's server."""
     fs = s3fs.S3FileSystem(
         key="test", secret="test", client_kwargs={"endpoint_url": object_store_server, "region_name": "us-east-1"}
     )
@@ -174,7 +174,7 @@ def stored(request: pytest.FixtureRequest, blob: bytes, tmp_path: Path) -> tuple
 
 
 @pytest.mark.parametrize("step", [4096, 300_000])
-def test_spans_come_in_order_streamed_or_fetched(stored: tuple[Any, str], blob: bytes, step: int) -> None:
+def test_spans_are_in_order_streamed_or_fetched(stored: tuple[Any, str], blob: bytes, step: int) -> None:
     spans = [(start, 2000) for start in range(0, len(blob) - 2000, step)] + [(17, 0), (5, 9)]
     assert (sum(size for _, size in spans) > len(blob) / 10) == (step == 4096)
     expected = [blob[offset : offset + size] for offset, size in spans]

@@ -1,4 +1,4 @@
-"""The same storage suite on this machine's disk and on an object store."""
+"""Runs the storage suite on a local disk and on an object store."""
 
 from __future__ import annotations
 

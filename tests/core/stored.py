@@ -1,4 +1,4 @@
-"""What a fit over a group in memory has made, as a Map is given it: its artifact, and what its parts stored."""
+"""The artifact of a fit over a group in memory, in the form that a Map gets it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from curate.core.group import MemoryGroup
 
 
 class Stored(dict[str, Any]):
-    """The artifact by name; `part` and `parts` as a StoredArtifact has them."""
+    """Artifacts by name, with the methods `part` and `parts` of StoredArtifact."""
 
     def __init__(self, artifact: Mapping[str, Any], group: MemoryGroup) -> None:
         super().__init__(artifact)
@@ -25,7 +25,7 @@ class Stored(dict[str, Any]):
 
 
 def members(artifact: Any) -> list[dict[str, Any]]:
-    """All members of duplicate sets, by key: what the parts of `duplicates.find` or `duplicates.semantic` say."""
+    """All members of duplicate sets by key, from the parts of `duplicates.find` or `duplicates.semantic`."""
     kinds = ("keeper", "exact", "near", "semantic")
     rows = []
     for index in artifact.parts("members"):

@@ -1,4 +1,4 @@
-"""Keys, ranks and digests: the same anywhere, uniform, and told apart by all that goes into them."""
+"""Keys, ranks and digests: the same on every machine, uniform, and dependent on all of their inputs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ JSON = st.recursive(
 
 
 def test_goldens() -> None:
-    """These are formats: another value here makes every pool, selection and dataset another one."""
+    """These are formats: if a value changes, so does every pool, selection and dataset."""
     assert make_key("laion", "a.jpg") == "d0a31ab61d54784ad46f7bbcb0b5bc58"
     assert make_child_key("00" * 16, "frame", {"start": 0.1, "frame": 1}) == "0188a849939d65352587aacb9e548f1d"
     assert digest({"b": [1, 2.5, None], "a": "é"}) == "3276393bf8a5a8df0e5ddcb8f78302ef"
@@ -39,7 +39,7 @@ def test_goldens() -> None:
 
 
 @given(st.text(), st.text(), st.text(), st.text())
-def test_a_key_is_of_a_namespace_and_a_source_id(space: str, other: str, one: str, two: str) -> None:
+def test_a_key_depends_on_namespace_and_source_id(space: str, other: str, one: str, two: str) -> None:
     key = make_key(space, one)
     assert len(key) == KEY_HEX and int(key, 16) >= 0
     assert (key == make_key(space, two)) == (one == two)
@@ -47,9 +47,7 @@ def test_a_key_is_of_a_namespace_and_a_source_id(space: str, other: str, one: st
 
 
 @given(KEYS, st.text(), st.dictionaries(st.text(), st.integers(), min_size=1))
-def test_a_childs_key_is_of_its_parent_what_it_is_and_which_part(
-    keys: list[str], kind: str, span: dict[str, int]
-) -> None:
+def test_a_childs_key_depends_on_parent_kind_and_span(keys: list[str], kind: str, span: dict[str, int]) -> None:
     found = {make_child_key(key, kind, span) for key in keys}
     assert len(found) == len(keys) and all(len(key) == KEY_HEX for key in found)
     assert make_child_key(keys[0], kind, dict(reversed(span.items()))) in found
@@ -60,29 +58,29 @@ def test_a_childs_key_is_of_its_parent_what_it_is_and_which_part(
     assert not found & {*others, *keys}
 
 
-def test_a_source_id_may_hold_what_utf8_cannot() -> None:
+def test_a_source_id_may_contain_surrogates() -> None:
     assert make_key("n", "a\udcff.jpg") != make_key("n", "a\udcfe.jpg")
 
 
 @given(JSON, JSON)
-def test_a_digest_is_of_the_value(one: object, two: object) -> None:
+def test_a_digest_depends_on_the_value(one: object, two: object) -> None:
     assert digest(one) == digest(one) and len(digest(one)) == 32
     if one != two:
         assert digest(one) != digest(two)
 
 
 @given(st.dictionaries(st.text(), st.integers(), min_size=2))
-def test_a_digest_does_not_know_the_order_of_names(value: dict[str, int]) -> None:
+def test_a_digest_does_not_depend_on_the_order_of_names(value: dict[str, int]) -> None:
     assert digest(value) == digest(dict(reversed(value.items())))
 
 
-def test_a_digest_has_no_word_for_nan() -> None:
+def test_a_digest_of_nan_is_an_error() -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         digest({"threshold": float("nan")})
 
 
 @given(st.binary(), st.integers(0, 50))
-def test_a_digest_of_bytes_does_not_know_the_chunks(data: bytes, cut: int) -> None:
+def test_a_digest_of_bytes_does_not_depend_on_chunks(data: bytes, cut: int) -> None:
     assert digest_bytes([data]) == digest_bytes([data[:cut], data[cut:]])
 
 
@@ -92,13 +90,13 @@ def test_words_are_the_keys(keys: list[str]) -> None:
 
 
 @pytest.mark.parametrize("keys", [["abc"], ["g" * 32], ["00" * 16, "00" * 15]])
-def test_what_is_no_key_is_refused(keys: list[str]) -> None:
+def test_invalid_keys_are_rejected(keys: list[str]) -> None:
     with pytest.raises(ValueError, match="hex"):
         key_words(keys)
 
 
 @given(SEEDS, KEYS, st.randoms(use_true_random=False))
-def test_a_rank_does_not_know_its_neighbours(seed: int, keys: list[str], random: object) -> None:
+def test_a_rank_does_not_depend_on_other_keys(seed: int, keys: list[str], random: object) -> None:
     rank = dict(zip(keys, ranks(seed, keys, 5).tolist(), strict=True))
     random.shuffle(keys)  # type: ignore[attr-defined]
     assert {key: ranks(seed, [key], 5)[0] for key in keys} == rank
@@ -106,7 +104,7 @@ def test_a_rank_does_not_know_its_neighbours(seed: int, keys: list[str], random:
 
 
 @given(SEEDS, KEYS)
-def test_seed_salts_and_their_order_make_other_ranks(seed: int, keys: list[str]) -> None:
+def test_ranks_depend_on_seed_salts_and_their_order(seed: int, keys: list[str]) -> None:
     ways = [ranks(seed, keys), ranks(seed + 1, keys), ranks(seed, keys, 0), ranks(seed, keys, 1)]
     ways += [ranks(seed, keys, 0, 1), ranks(seed, keys, 1, 0), ranks(seed, keys, np.arange(len(keys)) + 2)]
     everything = np.concatenate(ways)

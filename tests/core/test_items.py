@@ -39,7 +39,7 @@ def test_no_rows():
         assert len(items) == 0 and items.nest([], pa.string()).to_pylist() == []
 
 
-def test_other_columns_are_refused():
+def test_other_columns_are_rejected():
     with pytest.raises(CurateError, match="'facts' is struct"):
         items_of(pa.array([{"a": 1}]), "facts")
 

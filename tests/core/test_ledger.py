@@ -21,7 +21,7 @@ def of_items(draw: st.DrawFn) -> ItemEntry:
 
 @st.composite
 def entries(draw: st.DrawFn) -> Entry:
-    """Of a filter, or of a stage that lets some or all of its rows without facts go on."""
+    """Balanced entries of filters, and of stages that keep some or all of their rows without facts."""
     rejected, unusable, error = (Counter(draw(COUNTS)) for _ in range(3))
     kept = draw(st.sampled_from([0, unusable.total() + error.total()]))
     after = draw(st.integers(0, 99)) + kept
@@ -42,7 +42,7 @@ def entries(draw: st.DrawFn) -> Entry:
 
 
 @given(st.lists(entries(), max_size=6))
-def test_what_adds_up_alone_adds_up_together(parts: list[Entry]) -> None:
+def test_sums_of_balanced_entries_are_balanced(parts: list[Entry]) -> None:
     whole = total(parts).check("stage")
     assert whole.before == sum(part.before for part in parts)
     assert whole.lost.total() - whole.kept + whole.after == whole.before
@@ -56,11 +56,11 @@ def test_what_adds_up_alone_adds_up_together(parts: list[Entry]) -> None:
 
 
 @given(entries())
-def test_it_is_the_same_after_it_was_written_down(entry: Entry) -> None:
+def test_entries_survive_json(entry: Entry) -> None:
     assert Entry.from_json(entry.to_json()) == entry
 
 
-def test_rows_that_vanish_are_named() -> None:
+def test_unaccounted_rows_are_reported() -> None:
     with pytest.raises(LedgerError, match=r"^inspect: 10 rows before, 6 after, 1 unaccounted for$"):
         Entry(10, Counter(too_small=3), 6).check("inspect")
 
@@ -72,19 +72,19 @@ def test_each_kind_of_loss_is_accounted_for(kind: str) -> None:
     Entry(10, after=6, **{kind: Counter(a=4)}).check("inspect")
 
 
-def test_what_is_kept_with_nulls_is_no_loss() -> None:
+def test_rows_kept_with_nulls_are_not_lost() -> None:
     Entry(10, after=10, unusable=Counter(a=1), error=Counter(b=2), kept=3).check("caption")
     with pytest.raises(LedgerError, match="3 unaccounted for"):
         Entry(10, after=7, unusable=Counter(a=1), error=Counter(b=2), kept=3).check("caption")
 
 
-def test_items_that_vanish_are_named() -> None:
+def test_unaccounted_items_are_reported() -> None:
     items = ItemEntry(before=9, rejected=Counter(short=2), lost=1, after=5)
     with pytest.raises(LedgerError, match=r"^words: 9 items of texts, 1 unaccounted for$"):
         Entry(3, after=3, of_items={"texts": items}).check("words")
 
 
 def test_a_reason_counts_once_for_each_kind() -> None:
-    """One word may be a reason of a row that can never be computed and of one that could not be this time."""
+    """A word may be the reason of rows that can never be computed and of rows that failed this time."""
     entry = Entry(18, Counter(a=1), 0, unusable=Counter(a=5, b=2), error=Counter(a=10))
     assert entry.check("x").lost == Counter(a=16, b=2)

@@ -31,7 +31,7 @@ def test_slices_chunks_and_nulls() -> None:
     assert norms.dtype == np.float32
 
 
-def test_rows_without_direction_are_told_apart() -> None:
+def test_rows_without_direction_are_found() -> None:
     column, norms = to_binary(np.array([[0, 0], [np.nan, 1], [np.inf, 1], [3, 4], [1e-30, 0]], dtype=np.float32))
     assert has_direction(norms).tolist() == [False, False, False, True, True]
     assert from_binary(column)[0].tolist() == [0, 0]
@@ -40,6 +40,6 @@ def test_rows_without_direction_are_told_apart() -> None:
     assert from_binary(column)[4].tolist() == [1, 0]
 
 
-def test_other_columns_are_refused() -> None:
-    with pytest.raises(TypeError, match="no vector column"):
+def test_other_columns_are_rejected() -> None:
+    with pytest.raises(TypeError, match="expected fixed_size_binary of 2 bytes per dimension, not"):
         from_binary(pa.array([[1.0]]))

@@ -23,7 +23,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """60 drawn pictures of 4 classes in 6 tars."""
+    """60 drawn images of 4 classes in 6 tars."""
     return write_dataset(tmp_path_factory.mktemp("datasets") / "toy", drawn_items(60))
 
 
@@ -34,7 +34,7 @@ def dataset(folder: Path) -> Dataset:
 
 @pytest.fixture
 def s3_folder(tmp_path: Path, object_store: Any) -> tuple[str, list[Item]]:
-    """A dataset of 20 pictures in 2 tars on moto's server: its URL, and what is in it."""
+    """A dataset of 20 images in 2 tars on moto's server: its URL and its items."""
     object_store.create_bucket(Bucket="distill")
     items = drawn_items(20)
     local = write_dataset(tmp_path / "to-upload", items)
@@ -70,7 +70,7 @@ def recipe_values(dataset: str, run: str) -> dict[str, Any]:
 
 @pytest.fixture
 def values(folder: Path, tmp_path: Path) -> dict[str, Any]:
-    """A recipe's values, to be changed before they are parsed."""
+    """A recipe's values, for tests to change before they parse them."""
     return recipe_values(str(folder), str(tmp_path / "run"))
 
 

@@ -1,4 +1,4 @@
-"""Writes dataset folders as `pack` does (docs/formats.md), out of pictures drawn here."""
+"""Draws images and writes them as packed datasets (docs/formats.md)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def write_dataset(
     texts: Sequence[bytes | None] = (),
     documents: Sequence[dict[str, Any]] = (),
 ) -> Path:
-    """items in global order; columns are carried into the index. texts, documents: members of each item, if given."""
+    """items: in global order, their columns go into the index; texts, documents: optional members of each item."""
     folder.mkdir(parents=True)
     rows, sizes = [], {}
     for shard, start in enumerate(range(0, len(items), shard_rows)):
@@ -70,7 +70,7 @@ def write_dataset(
 
 
 def draw(label: int, number: int, width: int, height: int) -> bytes:
-    """A picture of a class: so many bars in the class's direction and colour, on a background that says nothing."""
+    """An image of a class: bars whose number, direction and colour depend on the class, on a random background."""
     rng = np.random.default_rng([label, number])
     image = Image.new("RGB", (width, height), tuple(rng.integers(150, 255, 3).tolist()))
     pen = ImageDraw.Draw(image)
@@ -87,7 +87,7 @@ def draw(label: int, number: int, width: int, height: int) -> bytes:
 def drawn_items(
     count: int, *, classes: int = 4, sides: Sequence[tuple[int, int]] = ((48, 48), (64, 32), (32, 80))
 ) -> list[Item]:
-    """`count` pictures of `classes` in turn, every fifth a near-duplicate (same set) of the one before."""
+    """`count` images of the classes in turn; every fifth is a near-duplicate (same set) of the previous image."""
     items: list[Item] = []
     for number in range(count):
         key = make_key("toy", str(number))

@@ -1,4 +1,4 @@
-"""Small random students, exported as a run's would be."""
+"""Exported models with small random students."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ from pathlib import Path
 
 import torch
 
-from distill.export.model import new_student
-from distill.export.model_folder import Trained
-from distill.export.write import describe, write_model
-from distill.models.student import HeadConfig, Student
-from distill.models.tokenizer import Tokenizer
+from curate.encoders.student.config import HeadConfig
+from curate.encoders.student.model_folder import Trained
+from curate.encoders.student.network.student import Student, build_student
+from curate.encoders.student.standardise import Standardiser, TargetStandardiser
+from curate.encoders.student.tokenizer import Tokenizer
+from distill.export import describe, write_model
 from distill.recipe import Recipe
-from distill.teachers import Standards
-from distill.teachers.standards import Standard
 
 TEXTS = ["a red star", "two blue houses", "a star above the house", "a blue star and a red house", "the sea"]
 TRAINED = Trained(fingerprint="f" * 32, step=7, ema=False)
-HEADS = (HeadConfig(10, None, 16), HeadConfig(12, 6, 16))
+HEADS = (HeadConfig(summary=10, patches=None, hidden=16), HeadConfig(summary=12, patches=6, hidden=16))
 
 
 def recipe(*, text: bool = True, teachers: Sequence[str] = ("plain", "dense"), **student: object) -> Recipe:
@@ -41,35 +40,35 @@ def tokenizer() -> Tokenizer:
     return Tokenizer.train(TEXTS * 3, 300)
 
 
-def standard(width: int, seed: int) -> Standard:
-    """With a rotation, as PHI-S has one."""
+def standardiser(width: int, seed: int) -> Standardiser:
+    """A standardiser with a rotation, like PHI-S."""
     draw = torch.Generator().manual_seed(seed)
     rotation = torch.linalg.qr(torch.randn(width, width, generator=draw, dtype=torch.float64))[0]
     mean = torch.randn(width, generator=draw, dtype=torch.float64)
-    return Standard(mean, torch.tensor(2.5, dtype=torch.float64), rotation)
+    return Standardiser(mean, torch.tensor(2.5, dtype=torch.float64), rotation)
 
 
-def standards(teachers: int) -> list[Standards]:
-    made = []
+def standardisers(teachers: int) -> list[TargetStandardiser]:
+    found = []
     for number, head in enumerate(HEADS[:teachers]):
-        patches = standard(head.patches, 10 + number) if head.patches else None
-        made.append(Standards(standard(head.summary, number), patches))
-    return made
+        patches = standardiser(head.patches, 10 + number) if head.patches else None
+        found.append(TargetStandardiser(standardiser(head.summary, number), patches))
+    return found
 
 
 def save_distill(
     folder: Path, *, seed: int = 0, text: bool = True, teachers: Sequence[str] = ("plain", "dense"),
     precision: str = "float32", **size: object,
 ) -> Student:  # fmt: skip
-    """A model folder, and the student in it."""
-    made = recipe(text=text, teachers=teachers, **size)
+    """Write a model folder; returns its student."""
+    given = recipe(text=text, teachers=teachers, **size)
     heads = HEADS[: len(teachers)]
-    student = new_student(made.student, heads)
+    student = build_student(given.student, heads, seed=0)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         for parameter in student.parameters():
             torch.nn.init.normal_(parameter, std=0.2 if parameter.ndim > 1 else 1.0)
-    scales = standards(len(teachers))
-    config = describe(made, heads, TRAINED, precision)
-    write_model(folder, config, student, scales, tokenizer().json().encode() if text else None)
+    fitted = standardisers(len(teachers))
+    config = describe(given, heads, TRAINED, precision)
+    write_model(folder, config, student, fitted, tokenizer().json().encode() if text else None)
     return student.eval()

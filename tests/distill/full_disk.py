@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def files_of_at_most(size: int) -> Iterator[None]:
-    """As on a disk that is full: what is written beyond so many bytes of a file is an error of the system's."""
+    """Simulates a full disk: writing more than `size` bytes to a file is an OSError."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:

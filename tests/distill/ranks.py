@@ -1,14 +1,14 @@
-"""What ranks do, as torchrun starts them: `python -m tests.distill.ranks OUT`, with OUT/jobs.yaml.
+"""Process groups as torchrun starts them: `python -m tests.distill.ranks OUT`, with OUT/jobs.yaml.
 
-One process imports torch; torchrun's own agent then runs in it, and each rank is a fork, so that a group of ranks costs
-what it computes. The groups, one after another:
+One process imports torch and runs torchrun's agent; each rank is a fork of it, so that starting a group takes little
+time. The groups run in turn:
 
-steps     takes the steps of each recipe of the jobs (name -> values) and writes OUT/NAME-RANK.pt: per step the sums
-          over the global batch and the gradients after they were added up, in the end the standards and the weights;
-          after step SAVED, a checkpoint in OUT/NAME-run
-commands  each of the jobs (name -> arguments of `distill`), with {rank} filled in. What a rank says is in
-          OUT/NAME-RANK.txt; OUT/codes.yaml has the exit codes of those that failed. In the job KILLED the second rank
-          is killed in the middle of a step
+steps     runs the steps of each recipe of the jobs (name -> values) and writes OUT/NAME-RANK.pt: for each step the sums
+          over the global batch and the summed gradients, at the end the standardisers and the weights; after step
+          SAVED, a checkpoint in OUT/NAME-run
+commands  runs each of the jobs (name -> arguments of `distill`), with {rank} filled in. OUT/NAME-RANK.txt has a rank's
+          output, OUT/codes.yaml the exit codes of failed ranks. In the job KILLED the second rank is killed during a
+          step
 """
 
 from __future__ import annotations
@@ -23,58 +23,63 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch._dynamo  # whatever a rank would load is loaded once
+import torch._dynamo  # imported before the forks, so that it is loaded once
 import torch.utils.tensorboard
 import yaml
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 import distill.evaluation.runs
-import distill.training.train  # noqa: F401
+import distill.training.run  # noqa: F401
 from distill.cli import main
-from distill.models.routing import Routing, record_routing, replay_routing
+from distill.context import StageContext
+from distill.parallel import World, join_world
 from distill.recipe import parse_recipe
-from distill.samples.sources.mixture import open_blend
+from distill.samples.sources.mixture import open_mixture
 from distill.training.checkpoint import save_checkpoint
-from distill.training.parallel import World, join_world
 from distill.training.run_folder import RunFolder
-from distill.training.sharding import whole, whole_state
+from distill.training.sharding import full_state, full_tensor
 from distill.training.trainer import Trainer
-from distill.workbench import Workbench
+from tests.distill.routing import Routing, record_routing, replay_routing
 
 SAVED, KILLED = 2, "killed"
 
 
 def trainer_of(values: dict[str, Any], world: World) -> Trainer:
     recipe = parse_recipe(values, "test")
-    bench = Workbench.of(recipe, open_blend(recipe.data), world)
+    context = StageContext.of(recipe, open_mixture(recipe.data), world)
     if recipe.student.text is not None:
-        bench.tokenizer = bench.fitted_tokenizer()
-    return Trainer(bench, "fingerprint")
+        context.tokenizer = context.fit_tokenizer()
+    return Trainer(context, "fingerprint")
 
 
 def take_steps(
     values: dict[str, Any], world: World, *, routing: list[Routing] | None = None, save: Path | None = None
 ) -> dict[str, Any]:
-    """routing: of each step, to be replayed; without it, it is recorded. save: folder of a checkpoint after SAVED."""
+    """routing: per step, to replay; recorded if None. save: folder for a checkpoint after step SAVED."""
     trainer = trainer_of(values, world)
-    recipe, taken = trainer.bench.recipe, []
+    recipe, taken = trainer.context.recipe, []
     for number, share in enumerate(islice(trainer.loader, recipe.steps)):
-        context: Any = nullcontext()
+        routed: Any = nullcontext()
         if recipe.student.moe is not None:
             student = trainer.student
-            context = record_routing(student) if routing is None else replay_routing(student, routing[number])
-        with context as recorded:
-            sums, _ = trainer.take(share)
-        grads = {name: whole(item.grad).clone() for name, item in trainer.student.named_parameters()}
-        taken.append({"sums": sums, "grads": grads, "own": len(share.pictures), "routing": recorded})
+            routed = record_routing(student) if routing is None else replay_routing(student, routing[number])
+        with routed as recorded:
+            sums, _ = trainer.update(share)
+        grads = {name: full_tensor(item.grad).clone() for name, item in trainer.student.named_parameters()}
+        taken.append({"sums": sums, "grads": grads, "own": len(share.images), "routing": recorded})
         if save is not None and trainer.step == SAVED:
             run = RunFolder(save)
             run.checkpoints.mkdir(parents=True, exist_ok=True)
             save_checkpoint(run, trainer.values(), trainer.tensors(), world, 2)
-    standards = [standard.state() for standard in trainer.standards]
-    weights = {name: value.clone() for name, value in whole_state(trainer.student.state_dict()).items()}
-    return {"steps": taken, "standards": standards, "student": weights, "averaged": trainer.trained().state_dict()}
+    standardisers = [standardiser.state() for standardiser in trainer.standardisers]
+    weights = {name: value.clone() for name, value in full_state(trainer.student.state_dict()).items()}
+    return {
+        "steps": taken,
+        "standards": standardisers,
+        "student": weights,
+        "averaged": trainer.final_student().state_dict(),
+    }
 
 
 def take_all(jobs: dict[str, Any], out: Path) -> None:
@@ -87,32 +92,32 @@ def take_all(jobs: dict[str, Any], out: Path) -> None:
 
 
 def command(name: str, arguments: list[str], out: Path) -> None:
-    """The command line, as a process of its own would have it."""
+    """Run the command line as if it were a separate process."""
     rank = os.environ["RANK"]
-    said = os.open(out / f"{name}-{rank}.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    output = os.open(out / f"{name}-{rank}.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     for stream in (1, 2):
-        os.dup2(said, stream)
+        os.dup2(output, stream)
     sys.argv[:] = ["distill", *(item.replace("{rank}", rank) for item in arguments)]
     if name == KILLED and rank == "1":
-        take = Trainer.take
+        update = Trainer.update
 
-        def and_die(trainer: Trainer, *given: Any, **named: Any) -> Any:
+        def update_or_die(trainer: Trainer, *args: Any, **kwargs: Any) -> Any:
             if trainer.step == SAVED:
                 os.kill(os.getpid(), signal.SIGKILL)
-            return take(trainer, *given, **named)
+            return update(trainer, *args, **kwargs)
 
-        Trainer.take = and_die  # type: ignore[method-assign]
+        Trainer.update = update_or_die  # type: ignore[method-assign]
     main()
 
 
-def in_two_ranks(work: Callable[..., None], *given: Any) -> list[int]:
-    """Exit codes of ranks that failed."""
+def in_two_ranks(work: Callable[..., None], *args: Any) -> list[int]:
+    """Run a function in two ranks; returns the exit codes of the ranks that failed."""
     config = LaunchConfig(
         1, 1, 2, run_id="test", rdzv_backend="c10d", rdzv_endpoint="127.0.0.1:0", local_addr="127.0.0.1",
         max_restarts=0, start_method="fork", monitor_interval=0.05,
     )  # fmt: skip
     try:
-        elastic_launch(config, work)(*given)
+        elastic_launch(config, work)(*args)
     except ChildFailedError as error:
         return [failure.exitcode for failure in error.failures.values()]
     return []

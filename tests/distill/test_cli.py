@@ -6,8 +6,8 @@ import pytest
 import yaml
 from rich.console import Console
 
-from distill import commands
 from distill.cli import main
+from distill.commands.train import train
 from distill.recipe import load_recipe
 
 ROOT = Path(__file__).parents[2]
@@ -19,10 +19,13 @@ ROOT = Path(__file__).parents[2]
         (["train", "nothing"], "distill: nothing: no such recipe file"),
         (
             ["train", "quickstart", "--set", "data.sources.0.dataset=/nowhere"],
-            "distill: data.sources: '/nowhere' is no folder",
+            "distill: data.sources: '/nowhere' does not exist",
         ),
         (["train", "quickstart", "--set", "train.stps=3"], "train.stps: unknown; did you mean 'steps'?"),
-        (["eval", "/nowhere"], "distill: /nowhere is no run folder (no recipe.yaml); `distill train` prints"),
+        (
+            ["eval", "/nowhere"],
+            "distill: /nowhere is not a run folder (no recipe.yaml); give a folder printed by `distill train`",
+        ),
     ],
 )
 def test_mistakes_are_one_line(monkeypatch, capsys, arguments, message):
@@ -30,12 +33,12 @@ def test_mistakes_are_one_line(monkeypatch, capsys, arguments, message):
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 1
-    said = capsys.readouterr().err
-    assert message in said
-    assert said.count("\n") == 1
+    line = capsys.readouterr().err
+    assert message in line
+    assert line.count("\n") == 1
 
 
-def test_a_teacher_that_is_none_is_one_line(monkeypatch, capsys, values, tmp_path):
+def test_an_unknown_teacher_is_one_line(monkeypatch, capsys, values, tmp_path):
     values["teachers"][0]["encoder"] = "vitb"
     (tmp_path / "r.yaml").write_text(yaml.safe_dump(values))
     monkeypatch.setattr(sys, "argv", ["distill", "train", str(tmp_path / "r.yaml")])
@@ -44,14 +47,15 @@ def test_a_teacher_that_is_none_is_one_line(monkeypatch, capsys, values, tmp_pat
     assert "encoder: 'vitb' is not 'library:model'" in capsys.readouterr().err
 
 
-def test_a_finished_run_answers_without_loading_torch(values, tmp_path):
+def test_a_finished_run_is_found_without_loading_torch(values, tmp_path):
     path = tmp_path / "r.yaml"
     path.write_text(yaml.safe_dump(values))
-    run = commands.train(load_recipe(str(path)), Console(quiet=True))
+    run = train(load_recipe(str(path)), Console(quiet=True))
     script = (
-        "import sys; from rich.console import Console; from distill import commands; from distill.recipe import *;"
-        f"run = commands.train(load_recipe({str(path)!r}), Console());"
-        "commands.evaluate(str(run.path), [], Console());"
+        "import sys; from rich.console import Console; from distill.commands.evaluate import evaluate; "
+        "from distill.commands.train import train; from distill.recipe import load_recipe;"
+        f"run = train(load_recipe({str(path)!r}), Console());"
+        "evaluate(str(run.path), [], Console());"
         "assert 'torch' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=100)
@@ -62,10 +66,9 @@ def test_a_finished_run_answers_without_loading_torch(values, tmp_path):
         assert row in done.stdout
 
 
-def test_help_names_both_commands(monkeypatch, capsys):
+def test_help_names_all_commands(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["distill", "--help"])
     with pytest.raises(SystemExit):
         main()
-    said = capsys.readouterr().out
-    assert "train" in said
-    assert "eval" in said
+    text = capsys.readouterr().out
+    assert all(name in text for name in ("train", "teach", "eval", "export"))

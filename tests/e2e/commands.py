@@ -37,7 +37,7 @@ class Said:
 
 
 def curate(*words: str | Path) -> Said:
-    """The command in this process: what is no CurateError comes through as it is."""
+    """Run the command in this process; only CurateError is turned into a message."""
     out, err = io.StringIO(), io.StringIO()
     argv = ["curate", *map(str, words)]
     with (
@@ -54,7 +54,7 @@ def curate(*words: str | Path) -> Said:
 
 
 def curate_process(*words: str | Path, **environment: str) -> Said:
-    """The installed program, in a process of its own."""
+    """Run the installed program in a separate process."""
     done = subprocess.run(
         [PROGRAM, *map(str, words)], cwd=ROOT, capture_output=True, text=True, env=os.environ | environment
     )

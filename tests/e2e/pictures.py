@@ -1,4 +1,4 @@
-"""A folder and tars of good pictures, and every bad input that a pool of the web has in it."""
+"""A folder and tars of good images, and every kind of bad input found in a web pool."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import numpy as np
 from PIL import Image
 
 from curate.codec.tars import TarWriter
-from tests.codec.pictures import encoded, grey16, noise, png_bomb
+from tests.codec.make_images import encoded, grey16, noise, png_bomb
 
 
 def blocks(seed: int, size: int = 48) -> Image.Image:
-    """Coarse random blocks: pictures that perceptual hashes tell apart and clusters can be made of."""
+    """Coarse random blocks: images that perceptual hashes distinguish and that form clusters."""
     values = np.random.default_rng(seed).integers(0, 256, (6, 6, 3), dtype=np.uint8)
     return Image.fromarray(values).resize((size, size), Image.Resampling.NEAREST)
 
 
 def good(number: int) -> bytes:
-    """Small PNGs, JPEGs and WebPs by turns."""
+    """Small PNGs, JPEGs and WebPs, alternating."""
     kind = ("png", "jpeg", "webp")[number % 3]
     return encoded(blocks(number), kind, **({} if kind == "png" else {"quality": 90}))
 
@@ -29,7 +29,7 @@ def extension(number: int) -> str:
 
 
 def write_good(root: Path, count: int, folders: int = 4) -> Path:
-    """`count` pictures with captions in `folders` folders."""
+    """`count` images with captions in `folders` folders."""
     for number in range(count):
         place = root / f"kind{number % folders}" / f"{number:04d}.{extension(number)}"
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ def left_at(reason: str) -> str:
 
 
 def write_tar(path: Path, samples: list[tuple[str, bytes, bytes | None]], keep: int | None = None) -> Path:
-    """Samples of (stem.ext, picture, caption's bytes); `keep` cuts the tar after so many bytes."""
+    """A tar of samples (stem.ext, image, caption's bytes), truncated to `keep` bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "wb") as file, TarWriter(file) as tar:
         for name, data, caption in samples:

@@ -16,7 +16,7 @@ from webdataset.tariterators import group_by_keys, tar_file_expander
 
 from curate.core.ledger import Entry
 from curate.core.store.storage import Storage, open_storage
-from tests.codec.pictures import encoded
+from tests.codec.make_images import encoded
 from tests.e2e import pictures
 from tests.e2e.commands import Said, curate
 from tests.e2e.recipes import ORDER, write_recipe
@@ -25,7 +25,7 @@ from tests.encoders.models import TINY, save_timm
 GOOD = 24
 STAGES = ("pool", "inspect", "size", "text", "captioned", "embed")
 UNUSABLE = ("inspect", "embed")
-"""Stages that decode images: what they lack can never be had."""
+"""Stages that decode images, which undecodable samples never pass."""
 WHITE = encoded(Image.new("RGB", (48, 48), "white"), "png")
 
 
@@ -35,7 +35,7 @@ class Done:
     source: dict[str, bytes]
     """Source id -> its bytes."""
     expected: dict[str, tuple[str, str] | None]
-    """Source id -> the stage that it leaves at, and why; None where it goes as far as the selection."""
+    """Source id -> (stage that rejects it, reason); None if it reaches the selection."""
     said: Said
     result: dict[str, Any]
 

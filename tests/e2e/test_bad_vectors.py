@@ -17,11 +17,11 @@ import pytest
 
 from curate.core.errors import CurateError
 from curate.core.ledger import Entry
-from curate.core.nouns import StoredArtifact
+from curate.core.nouns.artifacts import StoredArtifact
 from curate.core.recipe.load import load
 from curate.core.store.storage import open_storage
 from curate.core.vectors import to_binary
-from curate.engine import backends as backend
+from curate.engine.backends import tasks
 from curate.engine.run import run
 from tests.e2e.commands import Said, curate
 from tests.e2e.vectors import Vectors, stages, write_recipe
@@ -55,7 +55,7 @@ class Done:
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another attempt follows at once."""
-    monkeypatch.setattr(backend, "BACKOFF_SECONDS", 0.0)
+    monkeypatch.setattr(tasks, "BACKOFF_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -187,7 +187,7 @@ def no_column(table: pa.Table) -> pa.Table:
 SPOILT = [
     (another_encoder, "encoder of shard", "is 'one', but of"),
     (another_dimension, "holds float16 8 per row, but", "holds float16 9 per row: all rows must come from one encoder"),
-    (no_column, "this table of facts is corrupt or missing", "and run the recipe again"),
+    (no_column, "this table of facts is corrupt or missing", "and rerun the recipe"),
 ]
 
 
@@ -204,7 +204,7 @@ def test_shards_that_differ(
     spoil_last_shard(made.workspace, spoil)
     changes = merged(changes, {"tree": {"seed": 1}} if last == "tree" else {})
     said = go(**changes).said
-    if last == "meanings" and spoil is not no_column:  # held against the tree first
+    if last == "meanings" and spoil is not no_column:  # compared with the tree first
         first, second = "but its `tree` has", "compare with the encoder that the tree was fitted on"
     elif spoil is another_dimension:
         first, second = "9 per row", "8 per row"  # whichever shard comes first
@@ -213,7 +213,7 @@ def test_shards_that_differ(
 
 
 def spoil_last_shard(workspace: Path, spoil: Callable[[pa.Table], pa.Table]) -> None:
-    """Of the pool's shards in their order: change the columns of the last one."""
+    """Change the columns of the pool's last shard."""
     [base] = workspace.glob("pools/vectors/versions/*")
     last = pq.read_table(base / "shards.parquet").column("id").to_pylist()[-1]
     [file] = workspace.glob(f"facts/{Vectors.op}/*/*/{last}/000001.parquet")
@@ -222,7 +222,7 @@ def spoil_last_shard(workspace: Path, spoil: Callable[[pa.Table], pa.Table]) -> 
 
 def test_what_is_no_vector(go: Callable[..., Done]) -> None:
     said = go(tree={"embedding": "source_id"}).said
-    assert "column 'source_id': string is no vector column" in said.error and "`image.embed`" in said.error
+    assert "column 'source_id': expected fixed_size_binary" in said.error and "`image.embed`" in said.error
     said = go(clusters={"embedding": "nowhere"}).said
     assert "nowhere" in said.error
 

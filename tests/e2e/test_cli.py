@@ -60,7 +60,7 @@ def _files(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
-# --- what is said ---
+# --- output ---
 
 
 def test_run_writes_its_result_for_programs(once: Path) -> None:
@@ -129,7 +129,7 @@ def test_diff_names_what_changed(work: Path) -> None:
 def test_plan_computes_nothing(source: dict[str, Any], tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path / "recipe.yaml", source)
     said = curate("plan", recipe, "-w", tmp_path / "workspace")
-    assert said.code == 0 and "pool acquire.folder import 0 30 30 estimated ? ? 0 of 3 shards are there" in said.words
+    assert said.code == 0 and "pool acquire.folder acquire 0 30 30 estimated ? ? 0 of 3 shards exist" in said.words
     assert _files(tmp_path) <= {"recipe.yaml", "workspace/format.json"}
 
 
@@ -172,12 +172,12 @@ MISTAKES: dict[str, tuple[str, str, list[str]]] = {
     ),
     "cycle": ("from: pool", "from: clusters", ["cycle", "cannot be its own input"]),
     "unknown port": ("tree: tree\n    levels", "tre: tree\n    levels", ["clusters.tre", "did you mean"]),
-    "wrong port": ("tree: tree\n    target", "tree: sets\n    target", ["sample: tree", "makes no cluster_tree"]),
+    "wrong port": ("tree: tree\n    target", "tree: sets\n    target", ["sample: tree", "not make a cluster_tree"]),
     "missing parameter": ("    name: small\n", "", ["dataset.name", "missing"]),
     "target": ("target: 12", "target: 31", ["sample", "31", "30", "lower the target or raise the multiplier"]),
     "variable": ("target: 12", "target: ${many}", ["sample.target", "many", "define it under `vars`"]),
     "tab": ("    min_side", "\tmin_side", ["'\\t'"]),
-    "twice": ("min_side: 16", "min_side: 16\n    min_side: 17", ["given twice"]),
+    "twice": ("min_side: 16", "min_side: 16\n    min_side: 17", ["set twice"]),
 }
 
 
@@ -203,7 +203,7 @@ def test_a_mistake_is_one_line_before_anything_is_computed(
     [
         (["run", "nowhere.yaml", "-w", "W"], ["nowhere.yaml", "cannot be read"]),
         (["run", "RECIPE"], ["--workspace is missing", "CURATE_WORKSPACE"]),
-        (["run", "RECIPE", "-w", "W", "--engine", "spark"], ["spark", "choose local or ray"]),
+        (["run", "RECIPE", "-w", "W", "--engine", "spark"], ["spark", "expected local or ray"]),
         (["run", "RECIPE", "-w", "W", "--sample", "0"], ["--sample 0", "0.1%"]),
         (["run", "RECIPE", "-w", "W", "--sample", "lots"], ["--sample lots"]),
         (["run", "RECIPE", "-w", "W", "--set", "target"], ["--set", "expected name=value"]),
@@ -221,7 +221,7 @@ def test_a_mistake_is_one_line_before_anything_is_computed(
         (["run", "RECIPE", "-w", "W", "--run-id", "first"], ["--run-id first", "this run exists"]),
         (["run", "RECIPE", "-w", "/proc/nowhere"], ["/proc/nowhere"]),
         (["run", "RECIPE", "-w", "nosuch://bucket"], ["nosuch://bucket"]),
-        (["status", "-w", "/nowhere/at/all"], ["/nowhere/at/all", "no workspace"]),
+        (["status", "-w", "/nowhere/at/all"], ["/nowhere/at/all", "not a workspace"]),
         (["status", "last", "-w", "W"], ["'last'", "the latest runs are first"]),
         (["explain", "xyz", "-w", "W"], ["'xyz'", "no sample of run first"]),
         (["explain", "", "-w", "W"], ["''"]),
@@ -253,7 +253,7 @@ def test_the_program_itself_says_it_in_one_line(once: Path) -> None:
     ("changes", "told"),
     [
         (["tree.levels=[31,2]"], "tree: cluster.fit.levels: 31 clusters for 30 rows"),
-        (["sample.target=29", "captioned.min_chars=27"], "sample: target: 29 rows of a pool that can give at most 20"),
+        (["sample.target=29", "captioned.min_chars=27"], "sample: target: 29 rows, but the pool can give at most 20"),
     ],
 )
 def test_what_a_stage_finds_out_is_said_with_its_place(changes: list[str], told: str, work: Path) -> None:
@@ -289,7 +289,7 @@ def test_a_buried_sample_is_left_out_and_its_datasets_are_named(work: Path) -> N
     dataset = Path(json.loads((work / "first.json").read_text())["outputs"]["dataset"])
     key = pq.read_table(dataset / "index.parquet")["key"][0].as_py()
     said = curate("tombstone", "add", key, "--why", "asked for", "-w", work / "workspace")
-    assert "1 entries buried" in said.words and f"datasets/small/{dataset.name}" in said.out.replace("\n", "")
+    assert "1 entries tombstoned" in said.words and f"datasets/small/{dataset.name}" in said.out.replace("\n", "")
     assert key in curate("tombstone", "list", "-w", work / "workspace").words
     result = _run(work, "--run-id", "second")
     made = Path(result["outputs"]["dataset"])

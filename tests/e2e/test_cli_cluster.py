@@ -14,7 +14,8 @@ from curate.cluster.profile.drift import Drift
 from curate.cluster.profile.profile import Profile
 from curate.core.contracts import Artifact
 from curate.core.hashing import make_key
-from curate.core.nouns import Manifest, save_artifact
+from curate.core.nouns.artifacts import save_artifact
+from curate.core.nouns.manifest import Manifest
 from curate.core.store.storage import Storage, open_workspace
 from tests.e2e.commands import curate
 
@@ -103,14 +104,14 @@ def test_show_tells_of_levels_and_of_the_coarsest_clusters(workspace: Path) -> N
     assert "2 2 98 70 0.863 0.214 0 0 0 0" in said.words and "1 5 98 40" in said.words
     assert "level 2, by rows" in said.words
     assert said.words.index("green pear") < said.words.index("fire engine")
-    assert "grown: a refit is due: level 1: new rows spread over its 5 clusters in another way" in said.words
+    assert "grown: refit recommended: level 1: new rows spread over its 5 clusters in another way" in said.words
 
 
 def test_show_lists_a_level_by_what_is_asked_for(workspace: Path) -> None:
     said = curate("cluster", "show", "full", "-w", workspace, "--level", "1", "--sort", "distance", "--limit", "2")
     listed = said.words.split("level 1, by distance")[1]
     assert listed.index("fire engine") < listed.index("apple") and "noise" in listed
-    assert "3 more; --limit shows them" in listed and "[b]old" not in listed
+    assert "3 more; raise --limit to list them" in listed and "[b]old" not in listed
     flagged = curate("cluster", "show", "-w", workspace, "--level", "1").words
     assert "one.org 100%" in flagged and "single source" in flagged and "empty" in flagged
     assert "old truck" in flagged
@@ -118,7 +119,7 @@ def test_show_lists_a_level_by_what_is_asked_for(workspace: Path) -> None:
 
 def test_show_opens_one_cluster(workspace: Path) -> None:
     words = curate("cluster", "show", "-w", workspace, "--level", "2", "--cluster", "1").words
-    assert "level 2, cluster 1" in words and "level 1, inside of it, by rows" in words
+    assert "level 2, cluster 1" in words and "level 1, its children, by rows" in words
     assert "fire engine" in words and "green pear" not in words
     assert "a leaf" in curate("cluster", "show", "-w", workspace, "--level", "1", "--cluster", "3").words
 
@@ -160,18 +161,18 @@ def test_a_stage_can_be_named(workspace: Path) -> None:
     [
         (["show", "-w", "W", "--level", "3"], ["--level 3", "1 (finest) to 2"]),
         (["show", "-w", "W", "--level", "0"], ["--level 0"]),
-        (["show", "-w", "W", "--cluster", "2"], ["--cluster 2", "level 2 has clusters 0 to 1"]),
+        (["show", "-w", "W", "--cluster", "2"], ["--cluster 2", "expected 0 to 1 at level 2"]),
         (["show", "-w", "W", "--sort", "size"], ["--sort size", "expected one of rows, distance"]),
         (["show", "bare", "-w", "W", "--sort", "distance"], ["--sort distance", "cluster.profile"]),
         (["show", "-w", "W", "--limit", "0"], ["--limit 0"]),
         (["show", "-w", "W", "--stage", "grown"], ["--stage grown", "look, tree"]),
-        (["show", "none", "-w", "W"], ["run none", "no tree of clusters"]),
-        (["show", "two", "-w", "W"], ["run two", "clusters of one, other", "--stage"]),
+        (["show", "none", "-w", "W"], ["run none", "no cluster tree"]),
+        (["show", "two", "-w", "W"], ["run two", "several cluster stages (one, other)", "--stage"]),
         (["show", "last", "-w", "W"], ["'last'", "the latest runs are pinned, bare, full"]),
         (["show"], ["--workspace is missing"]),
         (["show", "-w", "/nowhere/at/all"], ["/nowhere/at/all"]),
         (["export", "/nowhere/x.parquet", "-w", "W"], ["/nowhere/x.parquet", "cannot be written"]),
-        (["export", "W", "-w", "W"], ["cannot be written", "choose another place"]),
+        (["export", "W", "-w", "W"], ["cannot be written", "choose another path"]),
     ],
 )
 def test_a_wrong_word_is_one_line(words: list[str], told: list[str], workspace: Path) -> None:

@@ -1,4 +1,4 @@
-"""A run over tagged pictures, and its map of hashtags: printed, changed, given back."""
+"""A run over tagged images, and its hashtag map: printed, edited, used as `edits`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TAGS = [["#Dogs", "sofa"], ["dog", "qqq"], ["hotDog", "dog"], []]
 
 @pytest.fixture
 def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Pictures with keywords, up to a selection by canonical tags; on a WordNet of a dozen synsets."""
+    """Images with keywords, up to a selection by canonical tags, on a WordNet of a dozen synsets."""
     words = write_wordnet(tmp_path / "words")
     for name in ("index.adj", "index.adv"):
         (words / name).touch()
@@ -68,7 +68,7 @@ def test_a_map_is_printed_changed_and_given_back(recipe: Path, tmp_path: Path) -
 
 
 def test_what_has_no_map(recipe: Path) -> None:
-    assert "no workspace; check the path" in curate("text", "map").error
+    assert "not a workspace; check the path" in curate("text", "map").error
     stages = yaml.safe_load(recipe.read_text())["stages"]
     recipe.write_text(yaml.safe_dump({"stages": {name: stages[name] for name in ("pool", "tags")}}, sort_keys=False))
     assert curate("run", recipe, "--engine", "local").code == 0

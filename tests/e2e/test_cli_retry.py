@@ -110,7 +110,7 @@ def test_a_plan_does_not_end_at_the_budget_of_a_run(work: Path) -> None:
 
 def test_retry_makes_no_workspace(once: Path, tmp_path: Path) -> None:
     place = tmp_path / "new"
-    told = f"curate: {place}: no workspace; check the path, or make one with `curate run`"
+    told = f"curate: {place}: not a workspace; check the path, or create one with `curate run`"
     assert curate("retry", once / "recipe.yaml", "caption", "-w", place).error == told
     assert not place.exists()
 
@@ -163,7 +163,7 @@ def test_a_workspace_of_the_old_format_is_one_line(work: Path) -> None:
 ASKED = ("plan", "explain", "run", "du", "gc", "diff", "status", "datasets")
 EACH, TARS = "even.each=4", "dataset.shard_rows=3"
 MASK, LINES, POOL, SELECTION = "this mask", "this list of shards", "this table of a pool", "this table of a selection"
-DAMAGED = {  # files, what they are called, what the next run changes, and who stumbles over them
+DAMAGED = {  # files, their name in messages, the change in the next run, and the stage that fails on them
     "masks/*/*.parquet": (MASK, EACH, {"run", "explain"}),
     "masks/*/versions/*/shards.parquet": (LINES, EACH, {"run", "plan", "explain", "du", "gc"}),
     "facts/*/*/*/versions/*/shards.parquet": (LINES, EACH, {"explain", "du", "gc"}),
@@ -201,7 +201,7 @@ def test_damage_is_one_line_and_its_remedy_mends_it(twice: Path, tmp_path: Path,
     words |= {"explain": ["explain", "000003", "-w", place, "--run", "second"]}
     words |= {"diff": ["diff", "first", "second", "-w", place]}
     said = {name: curate(*words.get(name, [name, "-w", place])) for name in ASKED}
-    told = rf"curate: {place}/.*: {what} is corrupt or missing \(.+\); .*remove .* and run the recipe again"
+    told = rf"curate: {place}/.*: {what} is corrupt or missing \(.+\); .*remove .* and rerun the recipe"
     failed = {name for name in ASKED if said[name].code}
     assert failed >= stumble
     for name in sorted(failed):

@@ -1,4 +1,4 @@
-"""Runs that are watched, stopped and interrupted through the command line, and what it says of bugs."""
+"""Runs watched, stopped and interrupted through the command line, and its messages for bugs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def write(folder: Path, **stages: dict[str, object]) -> Path:
 
 
 class Under:
-    """`curate run` in a process of its own, whose second stage stands at a gate."""
+    """`curate run` in a separate process, whose second stage waits at a gate."""
 
     def __init__(self, folder: Path, gate: Gate) -> None:
         stage = {"op": "tests.engine.toys:Costly", "from": "pool", "gate": str(gate.folder)}
@@ -66,14 +66,14 @@ def under(tmp_path: Path, gate: Gate) -> Iterator[Under]:
 
 def test_a_run_is_stopped_in_seconds_though_a_task_hangs(under: Under) -> None:
     words = curate("status", "one", "-w", under.place).words
-    assert "one: running" in words and "Under way" in words and "dear toy.costly running" in words
+    assert "one: running" in words and "In progress" in words and "dear toy.costly running" in words
     began = time.monotonic()
     said = curate("stop", "one", "-w", under.place)
-    assert said.code == 0 and said.out.splitlines()[0] == "run one: asked to stop"
+    assert said.code == 0 and said.out.splitlines()[0] == "run one: stop requested"
     assert said.out.splitlines()[-1] == "run one: stopped; the same command resumes from there"
     assert time.monotonic() - began < 12
     assert under.end()[0] == 143
-    assert "run one: was asked to stop at" in curate("stop", "one", "-w", under.place).error
+    assert "requested to stop it at" in curate("stop", "one", "-w", under.place).error
     words = curate("status", "one", "-w", under.place).words
     assert words.startswith("one: stopped") and "the same command resumes from there" in words
 
@@ -87,7 +87,7 @@ def test_a_signal_stops_a_run(under: Under, signal: signal.Signals, code: int, s
     ended, error = under.end()
     assert ended == code and said in error and "Traceback" not in error
     assert curate("status", "one", "-w", under.place).out.startswith("one: stopped")
-    assert curate("stop", "one", "-w", under.place).error.endswith("is stopped; only a run under way can be stopped")
+    assert curate("stop", "one", "-w", under.place).error.endswith("already stopped; only a running run can be stopped")
 
 
 def test_a_second_interrupt_ends_a_run_at_once(under: Under) -> None:
@@ -97,7 +97,7 @@ def test_a_second_interrupt_ends_a_run_at_once(under: Under) -> None:
     assert under.end()[0] == 130
     assert curate("status", "one", "-w", under.place).out.startswith("one: killed")
     assert curate("stop", "one", "-w", under.place).error == (
-        "curate: run one: is killed; only a run under way can be stopped"
+        "curate: run one: already killed; only a running run can be stopped"
     )
 
 
@@ -119,13 +119,13 @@ def test_logs_of_a_run(tmp_path: Path) -> None:
     for file in storage.glob("*"):
         file.unlink()
     said = curate("logs", "one", "-w", place, "--follow")
-    assert (said.code, said.out, said.err) == (0, "", "curate: run one: has no log records of info or above\n")
+    assert (said.code, said.out, said.err) == (0, "", "curate: run one: no log records at level info or above\n")
     storage.mkdir(exist_ok=True)
     about = {"time": 1e9, "level": "warning", "stage": "inspect", "unit": "7", "worker": "cpu-1", "node": "far"}
     (storage / "cpu-1-000001.jsonl").write_text(json.dumps(about | {"message": "slow\nvery [slow]"}) + "\n")
     line = "2001-09-09 01:46:40 WARNING inspect unit 7 on cpu-1 at far: slow very [slow]"
     assert curate("logs", "one", "-w", place, "--stage", "inspect").out.splitlines() == [line]
-    assert "it has pool, inspect" in curate("logs", "one", "-w", place, "--stage", "none").error
+    assert "expected one of pool, inspect" in curate("logs", "one", "-w", place, "--stage", "none").error
     for command in ("logs", "stop", "status"):
         assert "run 'none': not in" in curate(command, "none", "-w", place).error
 
@@ -136,8 +136,8 @@ def test_logs_of_a_run(tmp_path: Path) -> None:
         (["--deadline", "0"], "--deadline 0: expected seconds above 0"),
         (["--detach"], "--detach: expected --engine ray, not local"),
         (["--detach", "--engine", "ray", "--json", "x.json"], "--json: a detached run has no result yet"),
-        (["--detach", "--engine", "ray", "--address", "127.0.0.1:1"], "--address 127.0.0.1:1: no job server of Ray"),
-        (["--submission", "none"], "no workspace"),
+        (["--detach", "--engine", "ray", "--address", "127.0.0.1:1"], "--address 127.0.0.1:1: no Ray job server"),
+        (["--submission", "none"], "not a workspace"),
     ],
 )
 def test_a_wrong_word_about_a_run_is_one_line(words: list[str], told: str, tmp_path: Path) -> None:

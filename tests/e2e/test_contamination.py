@@ -1,4 +1,4 @@
-"""Evaluation pictures beside the pool in one recipe: none of them, nor a copy, reaches the dataset."""
+"""Evaluation images next to the pool in one recipe: neither they nor their copies reach the dataset."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from curate.core.nouns import read_shards
+from curate.core.nouns.pools import read_shards
 from curate.core.store.storage import open_storage
-from tests.codec.pictures import encoded
+from tests.codec.make_images import encoded
 from tests.e2e.commands import curate
 from tests.e2e.pictures import blocks, write_good
 from tests.e2e.recipes import stages
@@ -19,7 +19,7 @@ from tests.e2e.recipes import stages
 
 @pytest.fixture
 def folders(tmp_path: Path) -> tuple[Path, Path]:
-    """20 pictures, and 4 of the evaluation set among them: as it is, as PNG, not BMP, recompressed, half as big."""
+    """20 images, and 4 of the evaluation set among them: unchanged, as PNG instead of BMP, recompressed, half size."""
     images, evaluation = write_good(tmp_path / "images", 20), tmp_path / "evaluation"
     evaluation.mkdir()
     pictures = [blocks(100 + number, 96) for number in range(6)]

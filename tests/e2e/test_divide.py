@@ -14,12 +14,12 @@ import yaml
 
 from curate.cluster.assign import leaf_centroids
 from curate.cluster.divide.probe import Cells
-from curate.core.nouns import StoredArtifact
+from curate.core.nouns.artifacts import StoredArtifact
 from curate.core.recipe.load import load
 from curate.core.store.storage import open_storage
 from curate.core.vectors import from_binary
 from curate.engine.run import run
-from curate.kernels.nearest import nearest
+from curate.kernels.nearest.search import nearest
 from tests.e2e.commands import curate
 from tests.e2e.pictures import write_good
 from tests.e2e.recipes import stages
@@ -39,7 +39,7 @@ def recipe(tmp_path: Path) -> Path:
 
 
 def column(workspace: Path, op: str, name: str) -> pa.ChunkedArray:
-    """Of all rows that have the stage's facts, by shard and row."""
+    """A column of all rows with facts of the stage, by shard and row."""
     files = sorted((workspace / "facts" / op).glob("*/*/*/0*.parquet"))
     assert all(file.stem == "000001" for file in files)
     return pa.concat_tables([pq.read_table(file, columns=[name]) for file in files])[name]

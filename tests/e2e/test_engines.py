@@ -1,4 +1,4 @@
-"""The whole real pipeline in this process and on Ray: every file the same, but for the times in the report."""
+"""The whole real pipeline, local and on Ray: all files are equal except for the times in the report."""
 
 from __future__ import annotations
 

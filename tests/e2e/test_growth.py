@@ -16,12 +16,12 @@ from curate.cluster.fit import FitTree
 from curate.cluster.profile.drift import Drift
 from curate.cluster.profile.profile import Profile
 from curate.core.contracts import Artifact, Batch, Incoming, Map, Portion, Source
-from curate.core.nouns import StoredArtifact
+from curate.core.nouns.artifacts import StoredArtifact
 from curate.core.recipe.pipeline import Pipeline
 from curate.core.store.storage import open_storage
 from curate.core.vectors import to_binary
 from curate.engine.record import pins
-from curate.engine.record.runs import Run
+from curate.engine.record.runs import RunRecord
 from curate.engine.run import Result, run
 from tests.e2e.commands import curate
 
@@ -32,7 +32,7 @@ KINDS = {"old": (*COMMON, 0), "same": (*COMMON, 0), "shares": (*reversed(COMMON)
 
 
 class Points(Source):
-    """Rows without pictures that say which mode they are of; `shards` names the kinds of what there is so far."""
+    """Rows without images, labelled with their mode; `shards` names the kinds of the shards so far."""
 
     op: ClassVar[str] = "test.points"
     unique_keys: ClassVar[bool] = True
@@ -84,7 +84,7 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
     folder = tmp_path_factory.mktemp("growth") / "workspace"
     result = run(pipeline(["old"] * 5, "tree"), str(folder), run_id="fitted")
     storage = open_storage(str(folder))
-    pins.create(storage, "then", Run.load(storage, "fitted"), "tree")
+    pins.create(storage, "then", RunRecord.load(storage, "fitted"), "tree")
     return folder, result
 
 

@@ -1,4 +1,4 @@
-"""A report of a pool of more shards than it reads: the counts of all, pictures of some, keepers wherever they lie."""
+"""A report of a pool of more shards than it reads: counts of all shards, images of some, keepers of any."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ import yaml
 
 from curate.core.recipe.load import load
 from curate.engine.run import run
-from curate.report import survey as report_survey
-from curate.report import tree as report_tree
-from curate.report import whole as report_whole
+from curate.report.survey import scope
 from tests.e2e.pictures import write_good
 from tests.e2e.recipes import stages
 
@@ -20,11 +18,10 @@ def test_a_few_shards_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     made = stages({"op": "acquire.folder", "path": str(write_good(tmp_path / "images", 70)), "shard_rows": 10})
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(yaml.safe_dump({"stages": made}, sort_keys=False))
-    for module in (report_survey, report_tree, report_whole):
-        monkeypatch.setattr(module, "READ_SHARDS", 3)
+    monkeypatch.setattr(scope, "READ_SHARDS", 3)
     done = run(load(recipe), str(tmp_path / "work"))
     report = next(name for name in made if made[name]["op"] == "report.html")
     page = Path(done.outputs[report], "index.html").read_text()
     shards = -(-done.ledger["pool"].before // 10)
-    assert f"3 of {shards} shards, chosen by hash (30 pictures)" in " ".join(page.split())
+    assert f"3 of {shards} shards, chosen by hash (30 images)" in " ".join(page.split())
     assert "unaccounted" not in page and "does not add up" not in page

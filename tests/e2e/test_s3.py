@@ -1,4 +1,4 @@
-"""Pictures and workspace on an object store (moto's server on loopback): the same dataset as on a disk."""
+"""Images and workspace on an object store (moto's server on loopback): the same dataset as on a disk."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import s3fs
 
 from distill.samples.sources.dataset import open_dataset
-from distill.samples.sources.members import Members
+from distill.samples.sources.members import MemberReader
 from tests.e2e import pictures
 from tests.e2e.commands import curate
 from tests.e2e.recipes import ORDER, write_recipe
@@ -67,5 +67,5 @@ def _distill_reads_the_same(local: str, remote: str) -> None:
     here, there = open_dataset(local), open_dataset(remote)
     assert here.fingerprint == there.fingerprint and len(here) == 12
     for share in (1.0, 0.01):
-        one, other = Members(here, share=share), Members(there, share=share)
+        one, other = MemberReader(here, share=share), MemberReader(there, share=share)
         assert [one.read(row) for row in range(12)] == [other.read(row) for row in range(12)]

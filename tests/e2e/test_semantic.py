@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
-from curate.core.nouns import StoredArtifact
+from curate.core.nouns.artifacts import StoredArtifact
 from curate.core.recipe.load import load
 from curate.core.store.storage import open_storage
 from curate.engine.run import Result, run
-from tests.codec.pictures import encoded
+from tests.codec.make_images import encoded
 from tests.core.stored import members
 from tests.e2e.commands import curate
 from tests.e2e.pictures import blocks, write_good
@@ -25,7 +25,7 @@ COUNT, COPIES = 60, 12
 
 @pytest.fixture
 def recipe(tmp_path: Path) -> Path:
-    """Pictures, and of some a copy whose edges are cut: too far for the hash, near to the encoder."""
+    """Images, some with a cropped copy: too different for the hash, close for the encoder."""
     root = write_good(tmp_path / "images", COUNT)
     for number in range(COPIES):
         size = 96

@@ -40,7 +40,7 @@ CAPTIONS: dict[str, tuple[Any, str | None]] = {
     "zalgo": ("This is t\u0335\u0336h\u0337\u0338e hot dog " + "\u0f72\u0f71" * 50_000 + " of a man", None),
     "copy": ("this is a picture of the DOG.  He runs to the sofa", None),
 }
-"""Name of a picture -> its caption, and the stage and reason that refuse it, if any does."""
+"""Name of an image -> its caption, and the stage and reason of its reject, if any."""
 KEYWORDS = ["dogs", "y" * 300, "", "#", "\ud800x", None, 3, ["z"], "hot\0dog"]
 
 
@@ -57,7 +57,7 @@ def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def chain(source: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """All text stages, one after the other."""
+    """All text stages in a chain."""
     return {
         "pool": {"namespace": "bad", "shard_rows": 5, **source},
         "text": {"op": "text.clean", "from": "pool"},
@@ -163,7 +163,7 @@ def test_bad_captions_of_parquet(tmp_path: Path, kind: str) -> None:
 
 @pytest.fixture
 def pool(tmp_path: Path) -> dict[str, dict[str, Any]]:
-    """Eight pictures with captions and keywords, cleaned."""
+    """Eight images with captions and keywords, cleaned."""
     (root := tmp_path / "images").mkdir()
     lines = []
     for number in range(8):
@@ -195,7 +195,7 @@ LINES: dict[str, tuple[dict[str, dict[str, Any]], str]] = {
     ),
     "no entries": (
         {"counts": stage("text.counts", columns=["text"])},
-        "column 'text' is string; name a column of entries, a list of strings for each item",
+        "column 'text' is string; give a column of entries, a list of strings for each item",
     ),
     "no such group": (
         {**CONCEPTS, "counts": stage("text.counts", "concepts", by="language")},
@@ -203,7 +203,7 @@ LINES: dict[str, tuple[dict[str, dict[str, Any]], str]] = {
     ),
     "numbers as groups": (
         {**CONCEPTS, "counts": stage("text.counts", "concepts", by="width")},
-        "column 'width' is int32; name a column of a word per row",
+        "column 'width' is int32; give a column of one word per row",
     ),
     "other groups": (
         {**CONCEPTS, "counts": stage("text.counts", "concepts", by="ext")}
@@ -212,7 +212,7 @@ LINES: dict[str, tuple[dict[str, dict[str, Any]], str]] = {
     ),
     "too many samples": (
         {**COUNTS, "sample": stage("select.frequency", "concepts", counts="counts", target=1000)},
-        "1,000 samples asked for, but the 8 texts that have an entry can give 0 to 40",
+        "expected 1,000 samples, but the 8 texts with an entry can give 0 to 40",
     ),
     "two targets": (
         {**COUNTS, "sample": stage("select.frequency", "concepts", counts="counts", target=3, share=1)},
@@ -242,12 +242,12 @@ LINES: dict[str, tuple[dict[str, dict[str, Any]], str]] = {
     },
     "numbers to text.strip": (
         {"other": stage("text.strip", column="width", also=["a b"])},
-        "text.strip.column: 'width' holds int32, expected one text a row",
+        "text.strip.column: 'width' holds int32, expected one text per row",
     ),
-    "nothing to strip": ({"other": stage("text.strip")}, "no phrases to remove; give it boilerplate: STAGE, or"),
+    "nothing to strip": ({"other": stage("text.strip")}, "no phrases to remove; set `boilerplate` to a stage, or"),
     "numbers as caption of tags": (
         {"tags": stage("text.tags", caption="width")},
-        "text.tags.caption: 'width' holds int32, expected one text a row",
+        "text.tags.caption: 'width' holds int32, expected one text per row",
     ),
     "numbers as tags": ({"tags": stage("text.tags", fields=["width"])}, "text.tags.fields: 'width' holds int32; name"),
     "numbers as words of tags": (
@@ -260,7 +260,7 @@ LINES: dict[str, tuple[dict[str, dict[str, Any]], str]] = {
     ),
     "similarity to a text": (
         {"scores": stage("align.similarity", encoder=CLIP, embedding="caption")},
-        "column 'caption': string is no vector column",
+        "column 'caption': expected fixed_size_binary of 2 bytes per dimension, not string",
     ),
     "threshold of nothing": ({"cut": stage("align.threshold")}, "column 'similarity' is missing upstream"),
     "threshold of texts": (
@@ -273,21 +273,21 @@ LINES: dict[str, tuple[dict[str, dict[str, Any]], str]] = {
     ),
     "no threshold": (
         {**SCORES, "kept": stage("align.filter", "scores")},
-        "kept.threshold: missing, and align.filter cannot do without it",
+        "kept.threshold: missing; `curate ops align.filter` describes it",
     ),
     "no code of a language": (
         {"language": stage("text.language")}
         | {"english": stage("text.language_filter", "language", languages=["english"])},
         "'english' is no code of a language; did you mean 'en'?",
     ),
-    "no such rule": ({"other": stage("text.clean", "pool", rules=["nope"])}, "'nope' is no rule; choose from quoting"),
+    "no such rule": ({"other": stage("text.clean", "pool", rules=["nope"])}, "unknown rule 'nope'; choose from quoting"),
     "more copies than are named": (
         {
             "sets": stage("text.duplicates"),
             "copies": stage("text.copies", sets="sets"),
             "unique": stage("text.drop_duplicates", "copies", copies=4),
         },
-        "4, but the sets name 1 rows of a text; give text.duplicates keepers: 4",
+        "4, but the sets list 1 rows per text; set `keepers: 4` of text.duplicates",
     ),
 }
 """Stages after `text`, and what the one line says."""
@@ -306,12 +306,12 @@ FILES: dict[str, tuple[str, bytes, str]] = {
     "no JSON": ("a.json", b'["dog",', "is not a JSON list"),
     "nested without end": ("a.json", b"[" * 100_000, "is not a JSON list"),
     "numbers": ("a.json", b'["dog", 3]', "holds 3 at place 1; expected strings"),
-    "empty list": ("a.json", b"[]", "no entry at all out of"),
-    "no words": ("a.json", b'["", " ", "!!"]', "no entry at all out of"),
+    "empty list": ("a.json", b"[]", "no entries from"),
+    "no words": ("a.json", b'["", " ", "!!"]', "no entries from"),
     "empty file": ("a.json", b"", "is not a JSON list"),
-    "no line": ("a.txt", b"", "no entry at all out of"),
-    "latin": ("a.txt", b"d\xe9j\xe0", "is not a text in UTF-8, an entry a line"),
-    "no match": ("a.txt", b"zebra\n", "none of the 8 texts that reach it has an entry in entries"),
+    "no line": ("a.txt", b"", "no entries from"),
+    "latin": ("a.txt", b"d\xe9j\xe0", "is not a UTF-8 text with one entry per line"),
+    "no match": ("a.txt", b"zebra\n", "none of the 8 texts has an entry in entries"),
 }
 """File of a vocabulary, and what the one line says."""
 
@@ -335,7 +335,7 @@ def test_bad_vocabularies(tmp_path: Path, pool: dict[str, dict[str, Any]], name:
 
 def test_a_missing_vocabulary(tmp_path: Path, pool: dict[str, dict[str, Any]]) -> None:
     said = ran(tmp_path, {**pool, **_matched(tmp_path / "none.json")})
-    assert "cannot be read (No such file or directory); name a JSON list or a .txt file" in said.error
+    assert "(No such file or directory); give a JSON list or a .txt file" in said.error
 
 
 def test_entries_that_are_empty_or_repeated_are_counted(tmp_path: Path, pool: dict[str, dict[str, Any]]) -> None:
@@ -350,9 +350,9 @@ def test_entries_that_are_empty_or_repeated_are_counted(tmp_path: Path, pool: di
 
 EDITS: dict[str, tuple[str, bytes, str]] = {
     "no tab": ("a.tsv", b"dog cat", "line 1: expected tag, TAB, canonical tag"),
-    "no kind": ("a.tsv", b"dog\tcat\tfish", "line 1: 'fish' is no kind; choose from noun, action, unmapped"),
-    "twice": ("a.tsv", b"dog\tcat\ndog\thorse", "line 2: 'dog' has another canonical tag further up"),
-    "no tag": ("a.tsv", b"\tcat", "line 1: '' is no tag"),
+    "no kind": ("a.tsv", b"dog\tcat\tfish", "line 1: unknown kind 'fish'; choose from noun, action, unmapped"),
+    "twice": ("a.tsv", b"dog\tcat\ndog\thorse", "line 2: 'dog' has another canonical tag above"),
+    "no tag": ("a.tsv", b"\tcat", "line 1: '' is not a tag"),
     "latin": ("a.tsv", b"d\xe9j\xe0\tvu", "is not UTF-8"),
     "no object": ("a.json", b"[]", "holds a JSON list; expected an object"),
     "no JSON": ("a.json", b"{", "is not JSON"),
@@ -378,7 +378,7 @@ def test_a_wordnet_that_is_none(
         path.write_bytes(path.read_bytes()[:200].rstrip()[:-7] if how == "cut" else b"\xff\xfe noise\n" * 99)
     stages = {"tags": stage("text.tags"), "other": stage(op, "tags")}
     said = ran(tmp_path, {**pool, **stages})
-    if (op, how) != ("text.vocabulary", "cut"):  # a line that is cut behind its lemma says as much
+    if (op, how) != ("text.vocabulary", "cut"):  # a line truncated after its lemma is still complete
         assert "are not as WordNet 3.x has them" in said.error
 
 
@@ -390,7 +390,7 @@ def test_concepts_that_match_nothing(tmp_path: Path, pool: dict[str, dict[str, A
         "sample": stage(select, "concepts", counts="counts"),
     }
     said = ran(tmp_path, {**pool, **stages})
-    assert f"{select}: none of the 8 texts that reach it has an entry in concepts; look at" in said.error
+    assert f"{select}: none of the 8 texts has an entry in concepts; check the stages" in said.error
 
 
 def test_no_text_is_left(tmp_path: Path, pool: dict[str, dict[str, Any]]) -> None:
@@ -402,4 +402,4 @@ def test_no_text_is_left(tmp_path: Path, pool: dict[str, dict[str, Any]]) -> Non
     for name in ("counts", "sample"):
         stages[name]["columns"] = ["concepts"]
     said = ran(tmp_path, {**stages, **pool})
-    assert "select.frequency: no text reaches it that has an entry in concepts" in said.error
+    assert "select.frequency: no text with an entry in concepts" in said.error

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from curate.core import facts
-from curate.core.masks import fate_of
+from curate.core.nouns import facts
+from curate.core.nouns.masks import fate_of
 from curate.core.recipe.load import parse
 from curate.core.recipe.pipeline import Pipeline
 from curate.core.rows import mask_files
@@ -23,7 +23,8 @@ from tests.conftest import ROOT
 from tests.core.store.object_store import new_bucket
 from tests.e2e.commands import curate
 from tests.e2e.texts import over, recipe, write_pictures
-from tests.engine.contract import CLIP, Output
+from tests.engine.contract import CLIP
+from tests.engine.output import Output
 from tests.engine.workspaces import assert_same, times
 from tests.text.wordnet.wordnets import write_wordnet
 
@@ -35,7 +36,7 @@ SETTINGS = {
     "datacomp_basic": ["report.label=meta.category"],
 }
 TEXTS = {"vise": "sentences", "uru": "text", "metaclip": "text", "datacomp_basic": "text"}
-"""Column of a recipe's texts; of those with a value per item, the item's is in the dataset."""
+"""Columns of a recipe's texts; for columns with a value per item, the dataset has the item's value."""
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +68,7 @@ class Made:
     again: Callable[[], Result]
 
     def rows(self, stage: str) -> dict[str, dict[str, Any]]:
-        """Of a Map's facts that are done: the pool's columns and the stage's, by key."""
+        """Key -> columns of the pool and of a Map, for the rows that are done."""
         found: dict[str, dict[str, Any]] = {}
         for shard, table in self.output.facts(stage):
             pool = self.output.storage.read_table(shard.table).to_pylist()

@@ -1,4 +1,4 @@
-"""Pictures with captions and keywords, for the recipes of texts, and recipes changed to run on them."""
+"""Images with captions and keywords for the text recipes, and the recipes adapted to them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def caption(number: int) -> str:
 
 
 def keywords(number: int) -> list[str]:
-    """Of most: `dogs`, what the caption is about, and a word that nobody knows."""
+    """Keywords of most images: `dogs`, the caption's subject, and an unknown word."""
     subject = subject_of(number)
     return [] if number % 12 == 7 else ["dogs", f"{subject}s", "runningMan" if number % 5 else "qzx"]
 
@@ -47,7 +47,7 @@ def write_pictures(root: Path, count: int = 60) -> Path:
 
 
 def over(images: Path) -> list[str]:
-    """Settings of a recipe over a folder of pictures, in shards of 16."""
+    """Settings of a recipe over a folder of images, in shards of 16."""
     return [f"images={images}", "namespace=texts", "pool.shard_rows=16", "dataset.shard_rows=20"]
 
 

@@ -1,4 +1,4 @@
-"""Pools with chosen vectors: a source of rows without pictures, and a stage that writes their embeddings."""
+"""Pools with chosen vectors: a source of rows without images, and a stage that writes their embeddings."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Rows(Source):
 
 
 class Vectors(Map):
-    """The `embedding` of a row by its number: of one of a few clusters, all `equal`, or as `bad` says of some rows."""
+    """The `embedding` of a row by its number: in one of a few clusters, all `equal`, or replaced as in `bad`."""
 
     op: ClassVar[str] = "tests.e2e.vectors:Vectors"
     batch_rows: ClassVar[int] = 8192
@@ -50,7 +50,7 @@ class Vectors(Map):
     equal: bool = False
     scale: float = 1.0
     encoder: str = ""
-    """Told in the column's metadata, as by `image.embed`; nothing is told without it."""
+    """Encoder in the column's metadata, as `image.embed` writes it; without it, no metadata."""
     bad: dict[str, list[int]] = Field(default_factory=dict)
     """nan, infinite, zero, null or none (the norm alone is null) -> numbers of the rows."""
     refused: tuple[int, ...] = ()

@@ -39,7 +39,7 @@ _TEXT = {
 }
 
 
-def picture(width: int = 90, height: int = 60, seed: int = 0) -> Image.Image:
+def blob_image(width: int = 90, height: int = 60, seed: int = 0) -> Image.Image:
     """Soft blobs: noise would hide differences of resizing, flat colours would hide everything."""
     values = np.random.default_rng(seed).integers(0, 256, (6, 9, 3), dtype=np.uint8)
     return Image.fromarray(values).resize((width, height), Image.Resampling.BICUBIC)

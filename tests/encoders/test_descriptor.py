@@ -7,7 +7,7 @@ from PIL import Image, ImageEnhance, ImageOps
 
 from curate import encoders
 from curate.core.errors import CurateError
-from tests.encoders.models import picture
+from tests.encoders.models import blob_image
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,7 @@ def _cosine(encoder, one, other):
 
 
 def test_shape(encoder):
-    features = encoder.encode([encoder.prepare(picture(seed=seed)) for seed in range(3)])
+    features = encoder.encode([encoder.prepare(blob_image(seed=seed)) for seed in range(3)])
     assert features.summary.shape == (3, encoder.dim) == (3, 728)
     assert features.summary.dtype == np.float32
     assert features.patches is None
@@ -30,40 +30,40 @@ def test_shape(encoder):
 
 
 def test_batch_equals_single_to_the_bit(encoder):
-    prepared = [encoder.prepare(picture(seed=seed)) for seed in range(40)]
+    prepared = [encoder.prepare(blob_image(seed=seed)) for seed in range(40)]
     alone = np.concatenate([encoder.encode([one]).summary for one in prepared])
     assert np.array_equal(encoder.encode(prepared).summary, alone)
 
 
-def test_halves_weigh_the_same(encoder):
-    vector = encoder.encode([encoder.prepare(picture())]).summary[0]
+def test_form_and_colour_have_the_same_weight(encoder):
+    vector = encoder.encode([encoder.prepare(blob_image())]).summary[0]
     assert np.linalg.norm(vector[:512]) == pytest.approx(1, abs=1e-5)
     assert np.linalg.norm(vector[512:]) == pytest.approx(1, abs=1e-5)
     assert vector[:512].mean() == pytest.approx(0, abs=1e-6)
 
 
-def test_a_smaller_copy_is_nearer_than_another_picture(encoder):
-    original = picture(400, 300)
+def test_a_smaller_copy_is_nearer_than_another_image(encoder):
+    original = blob_image(400, 300)
     copy = original.resize((131, 97), Image.Resampling.BILINEAR)
     assert _cosine(encoder, original, copy) > 0.95
-    assert _cosine(encoder, original, copy) > _cosine(encoder, original, picture(400, 300, seed=1)) + 0.2
+    assert _cosine(encoder, original, copy) > _cosine(encoder, original, blob_image(400, 300, seed=1)) + 0.2
 
 
 def test_form_and_colour_both_count(encoder):
-    original = picture()
+    original = blob_image()
     mirrored, faded = ImageOps.mirror(original), ImageEnhance.Color(original).enhance(0)
     assert _cosine(encoder, original, mirrored) < 0.95
     assert _cosine(encoder, original, faded) < 0.95
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 5000), (5000, 1), (3, 2)])
-def test_any_shape_has_a_direction(encoder, size):
+def test_an_image_of_any_shape_has_a_vector(encoder, size):
     vector = encoder.encode([encoder.prepare(Image.new("RGB", size, (9, 200, 30)))]).summary
     assert np.isfinite(vector).all()
     assert np.linalg.norm(vector) > 0.9
 
 
-def test_texts_are_refused_in_one_line(encoder):
+def test_texts_are_an_error_in_one_line(encoder):
     with pytest.raises(CurateError, match="'descriptor' has no text tower"):
         encoder.encode_text(["a star"])
 

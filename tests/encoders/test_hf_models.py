@@ -6,7 +6,7 @@ from transformers import AutoImageProcessor, AutoTokenizer
 
 from curate import encoders
 from curate.core.errors import CurateError
-from tests.encoders.models import picture, save_hf
+from tests.encoders.models import blob_image, save_hf
 
 KINDS = ("clip", "siglip", "dinov2")
 
@@ -18,10 +18,10 @@ def folders(tmp_path_factory):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_images_as_transformers_does(folders, kind):
+def test_images_have_the_vectors_of_transformers(folders, kind):
     path, model = folders[kind]
     encoder = encoders.load(f"hf:{path}", device="cpu")
-    image = picture(120, 70)
+    image = blob_image(120, 70)
     pixels = AutoImageProcessor.from_pretrained(path)(image, return_tensors="pt")["pixel_values"]
     with torch.inference_mode():
         out = model(pixels) if kind == "dinov2" else model.get_image_features(pixels)
@@ -36,7 +36,7 @@ def test_images_as_transformers_does(folders, kind):
 
 
 @pytest.mark.parametrize("kind", ["clip", "siglip"])
-def test_texts_as_transformers_does(folders, kind):
+def test_texts_have_the_vectors_of_transformers(folders, kind):
     path, model = folders[kind]
     encoder = encoders.load(f"hf:{path}", device="cpu")
     texts = ["a red star </s>", "blue house </s>"]
@@ -48,13 +48,13 @@ def test_texts_as_transformers_does(folders, kind):
     assert encoder.encode_text(texts).shape == (2, encoder.dim)
 
 
-def test_an_image_model_has_no_texts(folders):
+def test_texts_are_an_error_for_an_image_model(folders):
     encoder = encoders.load(f"hf:{folders['dinov2'][0]}", device="cpu")
     with pytest.raises(CurateError, match="no text tower"):
         encoder.encode_text(["a star"])
 
 
-def test_a_checkpoint_with_a_hole_is_refused(tmp_path, folders):
+def test_a_checkpoint_without_all_weights_is_an_error(tmp_path, folders):
     import shutil
 
     shutil.copytree(folders["clip"][0], tmp_path / "clip")

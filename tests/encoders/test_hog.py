@@ -32,7 +32,7 @@ def test_gradient_is_the_strongest_channels():
 
 @given(_PIXELS)
 def test_votes_add_up_over_directions(pixels):
-    """Trilinear votes are shares: summed over directions they are the magnitudes, whatever the number of bins."""
+    """Trilinear votes are shares: their sum over directions is the magnitude, for any number of bins."""
     values = pixels.astype(np.float32) / 255
     few, many = oriented_cells(values, 4, 5), oriented_cells(values, 4, 12)
     assert np.allclose(few.sum(-1), many.sum(-1), atol=1e-2)

@@ -5,7 +5,7 @@ import torch
 
 from curate import encoders
 from curate.core.errors import CurateError
-from tests.encoders.models import picture, save_open_clip
+from tests.encoders.models import blob_image, save_open_clip
 
 
 @pytest.fixture(scope="module")
@@ -20,10 +20,10 @@ def encoder(folder):
 
 
 @pytest.mark.parametrize("size", [(300, 200), (40, 90)])
-def test_images_as_open_clip_does(folder, encoder, size):
+def test_images_have_the_vectors_of_open_clip(folder, encoder, size):
     path, model = folder
     _, _, transform = open_clip.create_model_and_transforms(f"local-dir:{path}")
-    image = picture(*size)
+    image = blob_image(*size)
     with torch.inference_mode():
         expected = model.encode_image(transform(image)[None]).numpy()
     prepared = encoder.prepare(image)
@@ -34,7 +34,7 @@ def test_images_as_open_clip_does(folder, encoder, size):
     assert np.allclose(encoder.encode([prepared], patches=False).summary, expected, atol=1e-5)
 
 
-def test_texts_as_open_clip_does(folder, encoder):
+def test_texts_have_the_vectors_of_open_clip(folder, encoder):
     texts = ["a red star", "two blue houses by the sea"]
     with torch.inference_mode():
         expected = folder[1].encode_text(open_clip.get_tokenizer(f"local-dir:{folder[0]}")(texts)).numpy()
@@ -45,11 +45,11 @@ def test_texts_as_open_clip_does(folder, encoder):
 
 def test_preprocessing_can_be_changed(folder):
     squash = encoders.load(f"open_clip:{folder[0]}?resize_mode=squash&interpolation=bicubic", device="cpu")
-    wide = picture(200, 50)
+    wide = blob_image(200, 50)
     assert np.array_equal(squash.prepare(wide), np.asarray(wide.resize((64, 64), 3)).transpose(2, 0, 1))
     assert squash.preprocessing["resize_mode"] == "squash"
 
 
-def test_a_checkpoint_of_another_model_is_one_line(folder):
+def test_a_checkpoint_of_another_model_is_an_error_in_one_line(folder):
     with pytest.raises(CurateError, match=r"cannot load 'open_clip:ViT-B-32' at"):
         encoders.load(f"open_clip:ViT-B-32@{folder[0] / 'open_clip_model.safetensors'}", device="cpu")

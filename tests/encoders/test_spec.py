@@ -8,7 +8,7 @@ from curate.encoders.spec import Spec, parse_spec
 _NAMES = st.from_regex(r"[a-z][a-z0-9_.\-]{0,20}", fullmatch=True)
 
 
-def test_forms():
+def test_names_are_parsed():
     assert parse_spec("descriptor") == Spec("descriptor")
     assert parse_spec("timm:vit_tiny_patch16_224") == Spec("timm", "vit_tiny_patch16_224")
     assert parse_spec("timm:vit@/w/a.safetensors") == Spec("timm", "vit", {}, "/w/a.safetensors")
@@ -28,14 +28,14 @@ def test_options_are_typed():
 
 
 @given(name=_NAMES, options=st.dictionaries(_NAMES.filter(lambda key: key != "random"), st.integers() | _NAMES))
-def test_public_name_reads_back_and_hides_the_path(name, options):
+def test_the_public_name_can_be_parsed_and_hides_the_path(name, options):
     spec = Spec("timm", name, options, "/secret/path.pt")
     assert "secret" not in spec.public
     assert parse_spec(spec.public).public == spec.public
 
 
 @given(first=_NAMES, second=_NAMES)
-def test_order_of_options_does_not_count(first, second):
+def test_the_order_of_options_does_not_matter(first, second):
     one = parse_spec(f"timm:v?a_{first}=1&b_{second}=2")
     other = parse_spec(f"timm:v?b_{second}=2&a_{first}=1")
     assert one.public == other.public
@@ -56,7 +56,7 @@ def test_order_of_options_does_not_count(first, second):
         "descriptor:a",
     ],
 )
-def test_no_encoder_is_one_line_with_the_choices(text):
+def test_an_unknown_name_is_an_error_with_examples(text):
     with pytest.raises(RecipeError) as error:
         parse_spec(text)
     message = str(error.value)
@@ -66,15 +66,15 @@ def test_no_encoder_is_one_line_with_the_choices(text):
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("timm:v?depth", "'depth'"),
-        ("timm:v?random=x", "no whole number"),
+        ("timm:v?random=x", "random must be an integer"),
         ("hf:/a?depth=2", "hf takes random, revision"),
         ("distill:/a?depth=2", "distill takes head, max_tokens"),
         ("open_clip:ViT-B-32?crop=2", "open_clip takes random, image_size"),
     ],
 )
-def test_bad_options_are_named(text, says):
-    with pytest.raises(RecipeError, match=says):
+def test_a_bad_option_is_an_error_with_its_name(text, message):
+    with pytest.raises(RecipeError, match=message):
         parse_spec(text)

@@ -6,7 +6,7 @@ from timm.data import create_transform, resolve_data_config
 
 from curate import encoders
 from curate.core.errors import CurateError
-from tests.encoders.models import TINY, picture, save_timm
+from tests.encoders.models import TINY, blob_image, save_timm
 
 NAME = f"timm:vit_base_patch16_224?{TINY}"
 
@@ -26,10 +26,10 @@ def _by_timm(model, image):
 
 
 @pytest.mark.parametrize("size", [(300, 200), (100, 240), (17, 500)])
-def test_checkpoint_gives_what_timm_gives(checkpoint, size):
+def test_a_checkpoint_has_the_vectors_of_timm(checkpoint, size):
     path, model = checkpoint
     encoder = encoders.load(f"{NAME}@{path}", device="cpu")
-    image = picture(*size)
+    image = blob_image(*size)
     features = encoder.encode([encoder.prepare(image)])
     summary, tokens = _by_timm(model, image)
     assert np.allclose(features.summary, summary, atol=1e-5)
@@ -41,7 +41,7 @@ def test_checkpoint_gives_what_timm_gives(checkpoint, size):
 def test_pixels_are_normalised_as_timm_does(checkpoint):
     path, model = checkpoint
     encoder = encoders.load(f"{NAME}@{path}", device="cpu")
-    image = picture(300, 200)
+    image = blob_image(300, 200)
     own = create_transform(**resolve_data_config({}, model=model), is_training=False)(image)
     ours = encoder.normalise(torch.from_numpy(encoder.prepare(image))[None])[0]
     assert torch.equal(own, ours)
@@ -49,7 +49,7 @@ def test_pixels_are_normalised_as_timm_does(checkpoint):
 
 def test_batch_equals_single(checkpoint):
     encoder = encoders.load(f"{NAME}@{checkpoint[0]}", device="cpu")
-    prepared = [encoder.prepare(picture(seed=seed)) for seed in range(5)]
+    prepared = [encoder.prepare(blob_image(seed=seed)) for seed in range(5)]
     together = encoder.encode(prepared)
     alone = [encoder.encode([one]) for one in prepared]
     assert np.allclose(together.summary, np.concatenate([one.summary for one in alone]), atol=1e-5)
@@ -59,7 +59,7 @@ def test_batch_equals_single(checkpoint):
 
 
 def test_random_weights_follow_the_seed():
-    image = picture()
+    image = blob_image()
 
     def vector(seed):
         encoder = encoders.load(f"{NAME}&random={seed}", device="cpu")
@@ -74,7 +74,7 @@ def test_random_weights_follow_the_seed():
 
 def test_dinov3_summary_is_its_class_token():
     encoder = encoders.load(f"timm:vit_large_patch16_dinov3?{TINY}&random=0", device="cpu")
-    prepared = encoder.prepare(picture())
+    prepared = encoder.prepare(blob_image())
     features = encoder.encode([prepared])
     with torch.inference_mode():
         tokens = encoder.model.forward_features(encoder.normalise(torch.from_numpy(prepared)[None]))
@@ -99,7 +99,7 @@ def test_dinov3_summary_is_its_class_token():
 )
 def test_patch_grids_of_other_families(spec, grid, dim):
     encoder = encoders.load(spec, device="cpu")
-    features = encoder.encode([encoder.prepare(picture())])
+    features = encoder.encode([encoder.prepare(blob_image())])
     assert features.patches.shape == (1, *grid, dim)
     assert encoder.dim == dim
     assert features.registers is None and encoder.registers == 0
@@ -108,32 +108,32 @@ def test_patch_grids_of_other_families(spec, grid, dim):
 def test_preprocessing_can_be_changed():
     encoder = encoders.load(f"{NAME}&random=0&crop_mode=squash&crop_pct=1.0", device="cpu")
     assert encoder.preprocessing["crop_mode"] == "squash"
-    wide = picture(400, 100)
+    wide = blob_image(400, 100)
     assert np.array_equal(encoder.prepare(wide), np.asarray(wide.resize((224, 224), 3)).transpose(2, 0, 1))
 
 
 def test_bfloat16_is_near_and_named(checkpoint):
     spec = f"{NAME}@{checkpoint[0]}"
     exact, rough = (encoders.load(spec, device="cpu", precision=precision) for precision in ("float32", "bfloat16"))
-    prepared = [exact.prepare(picture())]
+    prepared = [exact.prepare(blob_image())]
     a, b = exact.encode(prepared).summary[0], rough.encode(prepared).summary[0]
     assert b.dtype == np.float32
     assert 0.99 < a @ b / np.linalg.norm(a) / np.linalg.norm(b) < 1
     assert (exact.identity()["precision"], rough.identity()["precision"]) == ("float32", "bfloat16")
 
 
-def test_a_folder_of_the_hubs_layout(tmp_path, checkpoint):
+def test_a_folder_in_the_hubs_layout(tmp_path, checkpoint):
     timm.models.save_for_hf(
         checkpoint[1], str(tmp_path / "model"), model_args={"depth": 2, "embed_dim": 64, "num_heads": 4}
     )
     encoder, named = (
         encoders.load(spec, device="cpu") for spec in (f"timm:{tmp_path}/model", f"{NAME}@{checkpoint[0]}")
     )
-    prepared = [named.prepare(picture())]
+    prepared = [named.prepare(blob_image())]
     assert np.array_equal(encoder.encode(prepared).summary, named.encode(prepared).summary)
 
 
-def test_a_checkpoint_that_does_not_fit_is_one_line(tmp_path, checkpoint):
+def test_a_checkpoint_that_does_not_match_is_an_error_in_one_line(tmp_path, checkpoint):
     for spec in (
         f"timm:vit_base_patch16_224?depth=3&embed_dim=64&num_heads=4@{checkpoint[0]}",
         f"timm:resnet18@{checkpoint[0]}",
@@ -145,20 +145,20 @@ def test_a_checkpoint_that_does_not_fit_is_one_line(tmp_path, checkpoint):
         assert len(str(error.value)) < 600
 
 
-def test_texts_are_refused():
+def test_texts_are_an_error():
     encoder = encoders.load(f"{NAME}&random=0", device="cpu")
     with pytest.raises(CurateError, match="no text tower"):
         encoder.encode_text(["a star"])
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
-def test_cuda_without_a_gpu_is_one_line():
+def test_cuda_without_a_gpu_is_an_error():
     with pytest.raises(CurateError, match="torch sees no GPU"):
         encoders.load(f"{NAME}&random=0", device="cuda")
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_out_of_gpu_memory_names_the_remedy():
+def test_out_of_gpu_memory_is_an_error_with_a_remedy():
     encoder = encoders.load(f"{NAME}&random=0", device="cuda")
     total = torch.cuda.get_device_properties(0).total_memory
     torch.cuda.set_per_process_memory_fraction(0.01)

@@ -1,21 +1,27 @@
-"""AsyncMaps for the engine's own tests: they ask the scripted endpoint."""
+"""AsyncMaps for the engine's own tests, which send requests to the scripted endpoint, and helpers to run them."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 from collections.abc import Hashable, Mapping
+from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import pyarrow as pa
 
 from curate.core.contracts import AsyncMap, Client, Filter, Runtime
 from curate.core.errors import Reject
-from curate.engine.passes import answer_log, asking
+from curate.engine.passes.answers import client, log
+from curate.engine.run import Result, run
+from curate.engine.state import Options
+from tests.engine import toys, workspaces
+
+LOSSES = Options(failure_budget=1.0)
 
 
 class Say(AsyncMap):
-    """What the endpoint says of a caption. Numbers (the captions' last words) may be left out or be refused here."""
+    """The endpoint's answer to a caption. Some numbers (the captions' last words) get no request or are rejected."""
 
     op: ClassVar[str] = "toy.say"
 
@@ -28,8 +34,8 @@ class Say(AsyncMap):
     backoff_seconds: Annotated[float, Runtime()] = 0.01
 
     def setup(self, artifacts: Mapping[str, Any]) -> None:
-        answer_log.FLUSH_SECONDS = self.flush_seconds  # here and in any worker
-        asking.BACKOFF_SECONDS = self.backoff_seconds
+        log.FLUSH_SECONDS = self.flush_seconds  # here and in any worker
+        client.BACKOFF_SECONDS = self.backoff_seconds
 
     def reads(self) -> tuple[str, ...]:
         return ("caption",)
@@ -52,7 +58,7 @@ class Say(AsyncMap):
 
 
 class Loose(Say):
-    """Takes what comes as it is."""
+    """Returns a value of the wrong type for some numbers."""
 
     op: ClassVar[str] = "toy.loose"
 
@@ -62,7 +68,7 @@ class Loose(Say):
 
 
 class Stuck(Say):
-    """Waits for ever for an answer to some numbers, which no time-out ends: a bug of the stage."""
+    """Waits forever for the answer to some numbers, without a time-out: a bug of the stage."""
 
     op: ClassVar[str] = "toy.stuck"
     stuck: tuple[int, ...] = ()
@@ -74,7 +80,7 @@ class Stuck(Say):
 
 
 class See(Say):
-    """What the endpoint says of a picture, which is sent."""
+    """The endpoint's answer to an image, which is sent."""
 
     op: ClassVar[str] = "toy.see"
     pixels: ClassVar[bool] = True
@@ -91,8 +97,8 @@ class See(Say):
         return {"said": found["choices"][0]["message"]["content"], "tokens": found["usage"]["completion_tokens"]}
 
 
-class Told(Filter):
-    """Rejects what got no answer."""
+class Answered(Filter):
+    """Rejects rows without an answer."""
 
     op: ClassVar[str] = "toy.told"
 
@@ -101,3 +107,18 @@ class Told(Filter):
 
     def keep(self, table: pa.Table) -> Any:
         return ["nothing" if said is None else None for said in table.column("said").to_pylist()]
+
+
+def go(workspace: Path, stage: Say, options: Options = LOSSES, engine: Any = "local", **source: Any) -> Result:
+    return run(toys.chain(stage, **source), str(workspace), options=options, engine=engine)
+
+
+def answer_rows(workspace: Path, op: str = "toy.say") -> list[dict[str, Any]]:
+    """Rows of facts, sorted by answer."""
+    rows = [row for shards in workspaces.facts(workspace, op).values() for held in shards.values() for row in held]
+    return sorted(rows, key=lambda row: (str(row["said"]), row["_row"]))
+
+
+def segments(workspace: Path) -> list[str]:
+    """Segments of all logs."""
+    return sorted(path.name for path in workspace.glob("facts/*/*/log/*/[!.]*"))

@@ -1,4 +1,4 @@
-"""Workspaces in memory where there is room for them: what is tested is the order of things, not the disk's fsync."""
+"""Workspaces in memory if there is room: the tests check the order of operations, not the disk's fsync."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from curate.engine import backends as backend
+from curate.engine.backends import tasks
 from tests.engine.gates import Gate
 
 MEMORY = Path("/dev/shm")
@@ -32,8 +32,8 @@ def workspace(memory: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another attempt follows at once."""
-    monkeypatch.setattr(backend, "BACKOFF_SECONDS", 0.0)
+    """Attempts follow each other without a delay."""
+    monkeypatch.setattr(tasks, "BACKOFF_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def gate(tmp_path: Path) -> Iterator[Gate]:
 
 @pytest.fixture(scope="session")
 def ray_head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """URL of the dashboard of a Ray head with a job server, on ports of its own."""
+    """URL of the dashboard of a Ray head with a job server, on its own ports."""
     from tests.engine.heads import started
 
     with started() as url:

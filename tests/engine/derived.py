@@ -1,4 +1,4 @@
-"""A toy Derive and its pipelines: tiles of a picture become samples of their own."""
+"""A toy Derive and its pipelines: tiles of an image become samples."""
 
 from __future__ import annotations
 
@@ -9,14 +9,27 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
+import pyarrow as pa
+
+from curate.codec.tars import read_spans
 from curate.core.contracts import Child, Derive, Resources, Runtime, Sample
 from curate.core.errors import Reject
+from curate.core.nouns.pools import Shard, read_shards
 from curate.core.recipe.pipeline import Pipeline
+from curate.core.store.storage import open_storage
+from curate.engine.record.explain import explain
+from curate.engine.record.runs import latest
+from curate.engine.run import Result
+from curate.engine.state import Options
 from tests.engine import toys
+
+STRICT, LOOSE = 128.0, 126.0
+"""Thresholds that 9 and 10 of the twenty parents pass."""
+ALL = Options(failure_budget=1.0)
 
 
 class Tiles(Derive):
-    """`each` columns of a picture as pictures; does something else with the pictures of given numbers."""
+    """`each` columns of an image as images; does something else with the images of given numbers."""
 
     op: ClassVar[str] = "toy.tiles"
     child_kind: ClassVar[str] = "tile"
@@ -54,8 +67,39 @@ class Tiles(Derive):
             raise ValueError(f"cannot cut {number}")
 
 
+class Every(toys.Even):
+    """All rows."""
+
+    op = "toy.every"
+
+    def reads(self) -> tuple[str, ...]:
+        return ()
+
+    def target_rows(self) -> int | None:
+        return None
+
+    def deal(self, table: pa.Table) -> pa.Table:
+        return table
+
+    def plan(self, counts: Any) -> Any:
+        return counts
+
+    def pick(self, lines: pa.Table, counts: Any, quotas: Any) -> dict[str, Any]:
+        return {"copies": [1] * lines.num_rows, "reject": [None] * lines.num_rows}
+
+
+class Plain(toys.PlainPack):
+    op = "toy.plain"
+
+    def reads(self) -> tuple[str, ...]:
+        return ()
+
+    def write(self, row: Any, data: bytes, add: Any) -> Any:
+        return super().write({**row, "unit_of": 0}, data, add)
+
+
 def computed(log: Path) -> list[int]:
-    """Numbers of the parents whose children were made, in order; forgotten afterwards."""
+    """Numbers of the parents whose children were computed, in order; clears the log."""
     found = [int(line) for line in log.read_text().split()] if log.exists() else []
     log.unlink(missing_ok=True)
     return found
@@ -86,3 +130,36 @@ STAGES: dict[str, Any] = {
     "dataset": (toys.PlainPack, ("even",)),
     "page": (toys.Page, ("dataset",)),
 }
+
+
+def shards(workspace: Path, run_id: str | None = None) -> list[Shard]:
+    """Shards of a run's derived pool; without a run, the last run's."""
+    storage = open_storage(str(workspace))
+    return read_shards(storage, latest(storage, run_id).outputs["tiles"]["base"])
+
+
+def rows(workspace: Path) -> list[dict[str, Any]]:
+    """Rows of all shards of the derived pool, in order, with their `data`."""
+    storage, found = open_storage(str(workspace)), list[dict[str, Any]]()
+    for shard in shards(workspace):
+        lines = storage.read_table(shard.table).to_pylist()
+        spans = [(line["offset"], line["size"]) for line in lines]
+        data = read_spans(storage.fs, storage.path(shard.tar), spans, shard.tar_bytes)
+        found += [line | {"data": part, "shard": shard.id} for line, part in zip(lines, data, strict=True)]
+    return found
+
+
+def number_of(row: dict[str, Any]) -> int:
+    return int(row["caption"].split()[-1])
+
+
+def members(result: Result) -> list[dict[str, Any]]:
+    """The index of the run's dataset."""
+    return open_storage(result.outputs["dataset"]).read_table("index.parquet").to_pylist()
+
+
+def alive(workspace: Path) -> list[dict[str, Any]]:
+    """Rows of the last run's derived pool whose parent is alive."""
+    record = latest(open_storage(str(workspace)), None)
+    stories = {row["key"]: explain(record, row["key"])[0][2]["reject"] for row in rows(workspace)}
+    return [row for row in rows(workspace) if stories[row["key"]] is None]

@@ -1,4 +1,4 @@
-"""A scripted endpoint that speaks like OpenAI's, in a process of its own, with the latency, slots and faults of a test.
+"""A scripted OpenAI-compatible endpoint in a separate process, with the latency, slots and faults of a test.
 
 with started() as endpoint:
     script = endpoint.script(latency_seconds=0.2, slots=32, faults=[{"text": "hello", "status": 503, "times": 2}])
@@ -33,7 +33,7 @@ class Script:
     stall_after: int = -1
     """Requests from this one on get no answer (-1: all get one)."""
     faults: list[dict[str, Any]] = field(default_factory=list)
-    """`text`: of which request (of all if left out); `times`: how often (for ever if left out); and `status`, `headers`
+    """`text`: of which request (default: all); `times`: how often (default: always); and `status`, `headers`
     and `body` of what is answered, or `do`: `reset` the connection, `stall`."""
     texts: Counter[str] = field(default_factory=Counter)
     times: list[float] = field(default_factory=list)
@@ -126,7 +126,7 @@ class Server:
 
 
 def _text(content: Any) -> str:
-    """What a message says, in a string or in parts beside pictures."""
+    """Text of a message, given as a string or as parts next to images."""
     return content if isinstance(content, str) else next(part["text"] for part in content if part["type"] == "text")
 
 
@@ -139,7 +139,7 @@ def main() -> None:
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
-        print(runner.addresses[0][1], flush=True)  # noqa: T201 - whoever has started this reads it
+        print(runner.addresses[0][1], flush=True)  # noqa: T201 - the parent process reads it
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)  # until it closes our input
         server.stalled.set()
 

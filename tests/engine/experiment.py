@@ -1,4 +1,4 @@
-"""The experiment of issue 12: images with a size, a threshold, texts with a rule, and two stages that are dear. Tests
+"""An experiment: images with a size, a threshold, texts with a rule, and two costly stages. Tests
 count what each change computes; `bench/engine/rules.py` prints it with times."""
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Sizes(Source):
     def read(self, portion: Portion) -> Iterator[Incoming]:
         for number in range(portion.content["start"], portion.content["stop"]):
             image = number % self.distinct if self.distinct else number
-            data = toys.picture(image, SMALL if image % 4 == 0 else LARGE)
+            data = toys.image(image, SMALL if image % 4 == 0 else LARGE)
             text = f"buy now image {image}" if image % 32 == 5 else f"image {image}"
             yield Incoming(f"{number:06d}", ext="bmp", data=data, caption=text)
 
@@ -188,7 +188,7 @@ def pipeline(
 
 
 class Logs:
-    """Rows that the dear stages were asked for since the last look."""
+    """Rows requested from the costly stages since the last call."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

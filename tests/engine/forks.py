@@ -1,6 +1,6 @@
-"""A process that has imported everything and started no thread; it forks a driver for each order it gets, in no time.
+"""A process with everything imported and no thread started, which quickly forks a driver for each order.
 
-Run as `python -m tests.engine.forks MODULE ...`, with modules to import besides. An order is a line of JSON on standard
+Run as `python -m tests.engine.forks MODULE ...`, with further modules to import. An order is a line of JSON on standard
 input: `workspace`, `changes` of the toy pipeline (or `fits`, those of the one with a Fit, or `derived`, of the one with
 a Derive, or `slow`, of the one for clusters, or a `recipe`, in parts of `part_rows`), `options`, `engine`, `run_id`,
 `environment`, the name of another `host` to be on, whose `clock` is so many seconds ahead, seconds of `lease`s, a
@@ -32,9 +32,9 @@ from curate.core import group
 from curate.core.errors import CurateError
 from curate.core.recipe.load import load
 from curate.core.store import lease
-from curate.engine.backends import isolated
-from curate.engine.context import Options
+from curate.engine.backends import tasks
 from curate.engine.run import run
+from curate.engine.state import Options
 from tests.engine import derived, nodes, toys
 
 COUNT_ONLY = 1 << 60
@@ -61,7 +61,7 @@ def drive(order: dict[str, Any]) -> dict[str, Any]:
         move(order["host"], order.get("clock", 0.0))
     for name, seconds in order.get("lease", {}).items():
         setattr(lease, name, seconds)
-    isolated.START_METHOD = "fork"  # a fork server would have to import everything again for each driver
+    tasks.START_METHOD = "fork"  # a fork server would have to import everything again for each driver
     calls = Calls(order["call"]) if "call" in order else None
     speak = Path(order["console"]).open("w", buffering=1) if "console" in order else None  # noqa: SIM115
     console = Console(file=speak, width=200) if speak else None
@@ -90,7 +90,7 @@ def drive(order: dict[str, Any]) -> dict[str, Any]:
 
 
 def move(host: str, clock: float) -> None:
-    """From now on this process is on another machine, by its name (in a namespace of its own where that is permitted)
+    """From now on this process is on another machine, by its name (in a separate namespace if that is permitted)
     and by its clock."""
     if ctypes.CDLL(None).unshare(CLONE_NEWUTS) == 0:
         socket.sethostname(host)

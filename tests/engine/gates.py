@@ -1,4 +1,4 @@
-"""Where a run stands still until a test lets it go, and how to know that processes have ended. Nobody looks twice."""
+"""Gates that hold a run until a test opens them, and checks that processes have ended."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Gate:
             os.mkfifo(folder / name)
 
     def wait(self) -> None:
-        """Until a run stands here."""
+        """Wait until a run has reached the gate."""
         (self.folder / "arrived").read_text()
 
     def waiting(self) -> str:
@@ -30,7 +30,7 @@ class Gate:
         return next(line for line in self.console if "waits for process" in line)
 
     def open(self) -> None:
-        """Let go now and from now on: the FIFOs become files, which are read and written at once."""
+        """Open the gate permanently: the FIFOs become files, whose reads and writes return at once."""
         with open(self.folder / "go", "w"):
             (self.folder / "go").rename(self.folder / "gone")
             (self.folder / "go").write_text("")
@@ -42,7 +42,7 @@ class Gate:
 
 
 class Family:
-    """What a process has started, and what that has started; but for two agents of Ray's, which miss their raylet
+    """All descendants of a process except two agents of Ray, which miss their raylet
     only after a minute."""
 
     def __init__(self, pid: int) -> None:
@@ -51,7 +51,7 @@ class Family:
         self.handles = {pid: os.pidfd_open(pid) for pid in self.members}
 
     def left(self, within_seconds: float) -> list[str]:
-        """Names of those that have not ended in time; a dead process that nobody has buried yet has ended."""
+        """Names of processes that did not end in time; a zombie process counts as ended."""
         alive = [self.members[pid] for pid, handle in self.handles.items() if not _ended(handle, within_seconds)]
         close(self.handles.values())
         return alive

@@ -33,7 +33,7 @@ NOTICED = {
 
 
 class Slow(toys.Brightness):
-    """Brightness, and dear: each batch takes `seconds`. Notes in a `log` what is computed where."""
+    """Brightness as a costly stage: each batch takes `seconds`. Logs each row with the node that computed it."""
 
     op: ClassVar[str] = "toy.slow"
     costly: ClassVar[bool] = True
@@ -63,7 +63,7 @@ class Beside(Slow):
 
 
 def pipeline(**changes: Any) -> Pipeline:
-    """The toy pipeline with `Slow` for its dear stage, and one more that notes where it runs: `beside`."""
+    """The toy pipeline with `Slow` as its costly stage, and a stage `beside` that logs its node."""
     slow = {"beside": (Beside, ("bright",), {}), "light": (toys.Light, ("beside",), {}), "dear": (Slow, ("light",), {})}
     order = ("pool", "bright", "beside", "light", "dear")
     stages = {name: (toys.STAGES | slow)[name] for name in (*order, *(n for n in toys.STAGES if n not in order))}
@@ -87,7 +87,7 @@ class Noted:
         self.path = path
 
     def lines(self, *columns: str) -> list[Line]:
-        """Rows in the order in which they were begun; of some columns, or of all."""
+        """Rows in the order in which they were started; some columns, or all."""
         text = self.path.read_text() if self.path.exists() else ""
         words = [line.split() for line in text.splitlines(keepends=True) if line.endswith("\n")]
         lines = [Line(node, int(process), column, key) for node, process, column, key in words]
@@ -126,7 +126,7 @@ class Nodes:
         for name in names:
             node = self._nodes.pop(name)
             raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
-            raylet.suspend()  # so that it starts nothing more, and tells nobody of those that go first
+            raylet.suspend()  # so that it starts nothing and reports no death
             processes = [*raylet.children(recursive=True), raylet]
             for process in processes:
                 with contextlib.suppress(psutil.NoSuchProcess):
@@ -145,7 +145,7 @@ class Nodes:
 
 @contextlib.contextmanager
 def started() -> Iterator[Nodes]:
-    """A cluster with nothing but a head. Whoever looks for a Ray on this machine does not find it."""
+    """A cluster with only a head, which is hidden from searches for a Ray on this machine."""
     from ray.cluster_utils import Cluster
 
     head = {"num_cpus": 0, "include_dashboard": False, "_system_config": NOTICED}

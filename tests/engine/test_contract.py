@@ -1,11 +1,9 @@
-"""What every stage must keep, whoever wrote it. `contract.py` says what a new op needs."""
+"""The contract of every registered stage. `contract.py` describes what a new op needs."""
 
 from __future__ import annotations
 
-import inspect
 import io
 import json
-import pickle
 import re
 import tarfile
 from collections import Counter
@@ -17,20 +15,22 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from pydantic_core import PydanticUndefined
 
-from curate.core import facts
-from curate.core.contracts import Derive, Filter, Fit, Map, Pack, Reduce, Report, Select, Source, Stage, is_runtime
+from curate.core.contracts import Derive, Filter, Fit, Map, Pack, Reduce, Report, Select, Source
 from curate.core.errors import CurateError
 from curate.core.items import per_item
-from curate.core.nouns import POOL_SCHEMA, STATES, StoredArtifact
+from curate.core.nouns import facts
+from curate.core.nouns.artifacts import STATES, StoredArtifact
+from curate.core.nouns.pools import POOL_SCHEMA
 from curate.core.recipe import registry
 from curate.core.recipe.pipeline import Pipeline
 from curate.core.store.storage import open_storage
-from curate.engine.record.runs import Run
+from curate.engine.record.runs import RunRecord
 from curate.engine.run import run
 from tests.engine import contract, workspaces
-from tests.engine.contract import Mixed, Output
+from tests.engine.contract import alive, alive_before_derive, seen
+from tests.engine.mixed import ROWS, Mixed
+from tests.engine.output import Output, plain
 
 OPS = sorted(registry.OPS)
 CONTRACTS = (Source, Map, Filter, Derive, Reduce, Fit, Select, Pack, Report)
@@ -51,7 +51,7 @@ def words(tiny_wordnet: Path) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def made(memory: Path) -> Output:
-    """All stages over a pool with an empty shard, a rejected shard, broken and repeated pictures."""
+    """All stages over a pool with an empty shard, a rejected shard, broken and repeated images."""
     folder = memory / "contract"
     return Output(str(folder), run(contract.pipeline(Mixed(namespace="contract")), str(folder)))
 
@@ -67,73 +67,6 @@ def imported(memory: Path) -> dict[str, tuple[Source, Path, Output]]:
         pool = Pipeline().add("pool", source)
         found[op] = source, files, Output(f"{files}-workspace", run(pool, f"{files}-workspace"))
     return found
-
-
-@pytest.fixture
-def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Stage:
-    return contract.stage_of(request.param, tmp_path)
-
-
-every = pytest.mark.parametrize("stage", OPS, indirect=True, ids=str)
-
-
-# --- what a stage is --------------------------------------------------------------------------------------------------
-
-
-@every
-def test_says_what_it_is(stage: Stage) -> None:
-    op, cls = stage.op, type(stage)
-    assert registry.resolve(op) is cls
-    assert cls.version >= 1
-    assert inspect.getdoc(cls) and cls.__doc__ != cls.__mro__[1].__doc__, f"{op}: no docstring; `curate ops` shows it"
-    bare = [name for name, field in cls.model_fields.items() if not field.description and name not in inherited(cls)]
-    assert not bare, f"{op}: no description of {', '.join(bare)}; write Field(..., description=...)"
-
-
-def inherited(cls: type[Stage]) -> set[str]:
-    """Parameters that are the contract's, with the contract's description."""
-    own = set(vars(cls).get("__annotations__", {}))
-    return set(cls.model_fields) - own
-
-
-@every
-def test_its_constructor_only_stores(stage: Stage) -> None:
-    declared = {name: attribute.get_default() for name, attribute in stage.__private_attributes__.items()}
-    plain = {name: value for name, value in declared.items() if value is not PydanticUndefined}
-    assert (stage.__pydantic_private__ or {}) == plain, f"{stage.op}: {stage.__pydantic_private__} set before `setup`"
-    assert all(value in (None, "") or isinstance(value, (int, float)) for value in plain.values()), stage.op
-    assert type(stage)(**stage.model_dump()) == stage
-    with pytest.raises(ValueError, match="frozen"):
-        stage.op_ = 1  # type: ignore[attr-defined]
-
-
-@every
-def test_it_travels(stage: Stage) -> None:
-    again = pickle.loads(pickle.dumps(stage))
-    assert again == stage and again.parameters() == stage.parameters()
-
-
-@every
-def test_its_parameters_are_what_decides(stage: Stage) -> None:
-    parameters = stage.parameters()
-    assert json.loads(json.dumps(parameters)) == parameters
-    execution = {name for name, field in type(stage).model_fields.items() if is_runtime(field.metadata)}
-    assert not execution & set(parameters)
-    assert set(parameters) | execution == set(type(stage).model_fields)
-    assert json.loads(json.dumps(stage.identity())) == stage.identity()
-    assert stage.resources().cpus > 0 and isinstance(stage.preflight(), list)
-
-
-def test_every_stage_is_of_one_contract() -> None:
-    for op in OPS:
-        assert len([base for base in CONTRACTS if issubclass(registry.resolve(op), base)]) == 1, op
-        assert KINDS[op] is not Filter or not registry.resolve(op).ports, f"{op}: a filter has no ports"
-
-
-def test_every_port_has_a_maker() -> None:
-    kinds = {getattr(registry.resolve(op), "kind", None) for op in OPS}
-    ports = {(op, port, kind) for op in OPS for port, kind in registry.resolve(op).ports.items()}
-    assert [port for port in ports if port[2] not in kinds] == []
 
 
 # --- goldens ----------------------------------------------------------------------------------------------------------
@@ -176,7 +109,7 @@ def test_goldens_are_of_registered_ops() -> None:
 
 
 def differing(one: dict[str, Any], two: dict[str, Any]) -> list[str]:
-    """Names that only one has, or that are not the same in both; but for the report, which tells times."""
+    """Names in only one of the two, or with different values, except for the report, which contains times."""
     names = [name for name in sorted({*one, *two}) if "report.html" not in name]
     return [name for name in names if name not in one or name not in two or one[name] != two[name]]
 
@@ -207,7 +140,7 @@ def test_the_same_on_ray(made: Output, workspace: Path, on_ray: Any) -> None:
     there = Output(str(workspace), result)
     values = [{n: o.value(n, node.stage) for n, node in pipeline.nodes.items()} for o in (made, there)]
     assert differing(*values) == []
-    # Who is alive is the same in other masks: these are of fewer stages. All else has the same name and bytes.
+    # The masks cover fewer stages but have the same live rows. All other files have the same name and bytes.
     missing = tuple(made.bases[name].split("/versions/")[0] for name in contract.ON_TORCH)
     missing += tuple(made.manifest(name).extra["states"] for name in contract.ON_TORCH if is_reduce(made, name))
     a, b = workspaces.nouns(made.storage.root), workspaces.nouns(workspace)
@@ -232,14 +165,14 @@ def test_reduce_merges_as_a_tree(op: str, made: Output) -> None:
     names = storage.read_table(f"{base}/{STATES}").column("file").to_pylist()
     states = [storage.read_table(f"{manifest.extra['states']}/{name}") for name in names]
     assert len(states) > 2
-    whole = contract.golden(contract.plain(dict(stage.finish(stage.merge(iter(states))))))
+    whole = contract.golden(plain(dict(stage.finish(stage.merge(iter(states))))))
     for seed in range(4):
         level, chance = states, np.random.default_rng(seed)
         while len(level) > 1:
             cuts = np.cumsum(chance.integers(1, 4, len(level)))
             edges = [0, *cuts[cuts < len(level)].tolist(), len(level)]
             level = [stage.merge(iter(level[a:b])) for a, b in pairwise(edges)]
-        merged = contract.golden(contract.plain(dict(stage.finish(stage.merge(iter(level))))))
+        merged = contract.golden(plain(dict(stage.finish(stage.merge(iter(level))))))
         assert same(merged, whole), f"{op}: merge is not associative"
 
 
@@ -269,7 +202,7 @@ def test_map_has_a_row_for_each_that_is_needed(op: str, made: Output) -> None:
     unusable: Counter[str] = Counter()
     needed = 0
     for (_, table), before in zip(made.facts(name), alive(made, name), strict=True):
-        assert table.column(facts.ROW).to_pylist() == np.flatnonzero(before).tolist(), f"{op}: rows nobody needs"
+        assert table.column(facts.ROW).to_pylist() == np.flatnonzero(before).tolist(), f"{op}: rows that are not needed"
         assert table.column_names == [f.name for f in (*facts.FIXED, *costly, *schema)]
         for field in schema:
             stored = table.schema.field(field.name)
@@ -287,24 +220,6 @@ def test_map_has_a_row_for_each_that_is_needed(op: str, made: Output) -> None:
     assert all(REASON.fullmatch(reason) for reason in unusable), f"{op}: reasons are snake_case words: {unusable}"
 
 
-def alive(made: Output, name: str, behind: bool = False) -> list[np.ndarray]:
-    """Rows of every shard that nothing upstream of a stage has rejected (or, `behind` it, that it has not either), as
-    statuses and verdicts say; not as the engine has folded them."""
-    pipeline = contract.pipeline(Mixed(namespace="contract"))
-    shards = made.shards_of(name)
-    tables = [made.storage.read_table(shard.table) for shard in shards]
-    masks = [table.column("reject").is_null().to_numpy() for table in tables]
-    for up in [*pipeline.along(name), *([pipeline.nodes[name]] if behind else [])]:
-        if isinstance(up.stage, Map) and made.shards_of(up.name) == shards:
-            for mask, (_, table) in zip(masks, made.facts(up.name), strict=True):
-                bad = table.column(facts.STATUS_COLUMN).to_numpy() != facts.DONE
-                mask[table.column(facts.ROW).to_numpy()[bad]] = False
-        elif isinstance(up.stage, Filter):
-            for mask, (_, fate) in zip(masks, made.fates(up.name), strict=True):
-                mask[fate.stage == made.order[up.name]] = False
-    return masks
-
-
 @pytest.mark.parametrize("op", MAPS)
 def test_map_batches_are_a_power_of_two(op: str) -> None:
     rows = registry.resolve(op).batch_rows  # type: ignore[attr-defined]
@@ -318,7 +233,7 @@ def test_filter_judges_what_is_alive(op: str, made: Output) -> None:
     rejected: Counter[str] = Counter()
     for (_, fate), was, is_ in zip(made.fates(name), before, after, strict=True):
         mine = fate.stage == made.order[name]
-        assert (fate.alive == is_).all() and not (mine & ~was).any(), f"{op}: judged a row that is not there"
+        assert (fate.alive == is_).all() and not (mine & ~was).any(), f"{op}: judged a rejected row"
         assert all((reason is None) == live for reason, live in zip(fate.reason, fate.alive, strict=True))
         rejected.update(fate.reason[mine])
     counts = [int(sum(mask.sum() for mask in masks)) for masks in (before, after)]
@@ -353,23 +268,6 @@ def test_filter_judges_each_row_alone(op: str, made: Output) -> None:
         assert [None if row is None else len(row) for row in reasons] == lengths
 
 
-def seen(made: Output, name: str, stage: Filter) -> pa.Table:
-    """Rows alive before a filter, with what it reads."""
-    parts = []
-    makers = contract.pipeline(Mixed(namespace="contract"))
-    for number, (shard, mask) in enumerate(zip(made.shards, alive(made, name), strict=True)):
-        table = made.storage.read_table(shard.table)
-        for column in stage.reads():
-            maker = makers.maker(name, column)
-            if maker is not None:
-                found = facts.expanded(made.facts(maker)[number][1], shard.rows, [column])
-                place = table.schema.get_field_index(column)
-                table = table.drop_columns(column) if place >= 0 else table
-                table = table.append_column(found.schema.field(0), found.column(0))
-        parts.append(table.select(["key", *stage.reads()]).filter(pa.array(mask)))
-    return pa.concat_tables(parts)
-
-
 def listed(reasons: Any) -> list[Any]:
     return reasons.to_pylist() if isinstance(reasons, (pa.Array, pa.ChunkedArray)) else list(reasons)
 
@@ -391,19 +289,13 @@ def test_derive_makes_children_of_what_is_alive(op: str, made: Output) -> None:
     assert len(spans) == len(children)
 
 
-def alive_before_derive(made: Output, name: str) -> set[str]:
-    [parent] = contract.pipeline(Mixed(namespace="contract")).nodes[name].inputs
-    masks = alive(made, parent, behind=True)
-    return {made.keys(s)[row] for s, mask in zip(made.shards, masks, strict=True) for row in np.flatnonzero(mask)}
-
-
 @pytest.mark.parametrize("op", [*MAPS, *FILTERS, *DERIVES, *REDUCES, *FITS])
 def test_nothing_alive(op: str, workspace: Path) -> None:
     """Every row rejected upstream: none is computed; what needs some has an artifact of nothing, or says why not."""
     name = contract.case(op)
     pipeline = contract.pipeline(Mixed(namespace="contract", alive=False), upto=name)
     said = complaint(pipeline, workspace)
-    ledger = Run.load(open_storage(str(workspace)), "nothing").ledger()
+    ledger = RunRecord.load(open_storage(str(workspace)), "nothing").ledger()
     if said is None:
         assert (ledger[name].before, ledger[name].after) == (0, 0)
     else:
@@ -486,7 +378,7 @@ def test_source_plans_and_reads_the_same_again(op: str, imported: dict[str, tupl
     tables = pa.concat_tables([output.storage.read_table(shard.table) for shard in output.shards])
     assert tables.schema.remove_metadata() == POOL_SCHEMA.remove_metadata()
     ids = tables.column("source_id").to_pylist()
-    assert len(set(ids)) == len(ids) == tables.num_rows == contract.ROWS
+    assert len(set(ids)) == len(ids) == tables.num_rows == ROWS
     assert tables.column("sha256").null_count == 0
     assert run(Pipeline().add("pool", source), str(output.storage.root)).reused["pool"]
 

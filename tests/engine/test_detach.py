@@ -18,7 +18,7 @@ from curate.core.recipe.load import parse
 from curate.core.recipe.pipeline import Pipeline
 from curate.core.store.storage import open_storage, open_workspace
 from curate.engine import detach
-from curate.engine.backends.jobs import Jobs
+from curate.engine.detach import Jobs
 from tests.e2e import pictures
 from tests.e2e.commands import curate
 from tests.engine import toys
@@ -149,7 +149,7 @@ def test_a_job_that_never_reached_the_workspace_is_named(workspace: Path, images
 def test_a_submitted_run_can_be_stopped_before_it_begins(workspace: Path, images: Path, cluster: Cluster) -> None:
     run = submit(workspace, recipe(images))
     run.stop()
-    with pytest.raises(InputError, match=r"run far: was asked to stop at .*; it is stopping"):
+    with pytest.raises(InputError, match=r"run far: .* requested to stop it at .*; it is stopping"):
         run.stop()
 
 
@@ -189,7 +189,7 @@ def test_jobs_say_how_they_ended(monkeypatch: pytest.MonkeyPatch, silent: int) -
     monkeypatch.setattr(Jobs, "_connected", lambda self: Client())
     jobs = Jobs(f"http://127.0.0.1:{silent}")
     assert [jobs.known(name) for name in ("none", "runs")] == [False, True]
-    assert jobs.ended("runs") is None and jobs.ended("none") == "the cluster knows no such job"
+    assert jobs.ended("runs") is None and jobs.ended("none") == "the cluster does not know this job"
     assert jobs.ended("over") == "failed (sh: curate: not found)"
 
 

@@ -1,4 +1,4 @@
-"""What goes wrong costs the rows it concerns: they get a status with a reason, and the rest of the pool goes on."""
+"""Failures only affect the rows involved: they get a status with a reason, and the rest of the pool continues."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, ClassVar
 
+import pyarrow as pa
 import pytest
 
-from curate.core import facts
 from curate.core.contracts import Filter, Portion, Table
 from curate.core.errors import BudgetError, CorruptError, CurateError, LedgerError, StageError
 from curate.core.ledger import SET_ASIDE
+from curate.core.nouns import facts
 from curate.core.recipe.pipeline import Pipeline
 from curate.core.store.storage import open_storage
-from curate.engine import backends as backend
-from curate.engine.context import Options
+from curate.engine.backends import ATTEMPTS, Outcome
+from curate.engine.backends.tasks import run_attempts
 from curate.engine.passes.batches import KILLED
 from curate.engine.record.events import read_events
 from curate.engine.run import Result, run
-from curate.engine.units import pack as packing
+from curate.engine.state import Options
+from curate.engine.units.pack import tasks as packing
 from tests.engine import toys, workspaces
 from tests.engine.forks import Drivers
 
@@ -111,7 +113,7 @@ class Boom(Filter):
 
 @pytest.mark.usefixtures("at_once")
 def test_what_raises_leaves_no_mark_of_a_death(workspace: Path) -> None:
-    """Shards with a mark are computed apart, each in a process of its own, by the next run."""
+    """The next run computes marked shards apart, each in its own process."""
     with pytest.raises(CurateError, match="boom"):
         run(toys.chain(toys.Brightness(), Boom()), str(workspace))
     assert not list(workspace.glob("masks/*/attempts/*"))
@@ -158,7 +160,7 @@ def test_ray_finds_rows_that_kill_while_the_rest_goes_on(workspace: Path, on_ray
 
 
 def cut(workspace: Path, which: int) -> tuple[Path, bytes]:
-    """Cut the tar of the shard that begins with picture `which` in the middle."""
+    """Truncate the tar of the shard that starts with image `which`."""
     for table in sorted(workspace.glob("pools/toys/shards/*.parquet")):
         if (
             json.loads(open_storage(str(workspace)).read_table(f"pools/toys/shards/{table.name}")["meta"][0].as_py())[
@@ -233,12 +235,12 @@ def test_facts_that_cannot_be_read_are_said_and_made_again(workspace: Path, dama
     before = workspaces.facts(workspace)
     path = sorted(workspace.glob("facts/toy.brightness/*/*/*/000001.parquet"))[1]
     if damage == "foreign":
-        open_storage(str(workspace)).publish_table(str(path.relative_to(workspace)), toys.pa.table({"x": [1]}))
+        open_storage(str(workspace)).publish_table(str(path.relative_to(workspace)), pa.table({"x": [1]}))
     else:
         path.write_bytes(path.read_bytes()[:100] if damage == "cut" else b"")
     shutil.rmtree(workspace / "masks")
     folder = path.parent.relative_to(workspace)
-    with pytest.raises(CorruptError, match=f"remove the folders {folder} and masks, and run the recipe again"):
+    with pytest.raises(CorruptError, match=f"remove the folders {folder} and masks, and rerun the recipe"):
         run(toys.chain(toys.Brightness()), str(workspace), options=HALF)
     shutil.rmtree(path.parent)
     result = run(toys.chain(toys.Brightness()), str(workspace))
@@ -309,7 +311,7 @@ def test_nothing_goes_on_without_a_global_step(workspace: Path, monkeypatch: pyt
         raise OSError("the disk\nis gone")
 
     monkeypatch.setattr(packing, "read_spans", broken)
-    with pytest.raises(StageError, match="dataset: OSError: the disk is gone; fix the cause and run the same command"):
+    with pytest.raises(StageError, match="dataset: OSError: the disk is gone; fix the cause and rerun the same command"):
         run(toys.pipeline(), str(workspace))
 
 
@@ -319,23 +321,23 @@ def test_what_fails_once_is_tried_again() -> None:
 
     def twice(payload: int) -> int:
         calls.append(payload)
-        if len(calls) < backend.ATTEMPTS:
+        if len(calls) < ATTEMPTS:
             raise OSError("a moment")
         return payload
 
-    assert backend.attempt(twice, 5) == (5, None)
-    assert calls == [5] * backend.ATTEMPTS
+    assert run_attempts(twice, 5, 0) == Outcome(0, 5)
+    assert calls == [5] * ATTEMPTS
 
 
 def test_a_stage_that_loses_rows_is_a_bug_that_is_found(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toys.Total, "partial", lambda self, table: toys.pa.table({"rows": [0], "sum": [0.0]}))
+    monkeypatch.setattr(toys.Total, "partial", lambda self, table: pa.table({"rows": [0], "sum": [0.0]}))
     monkeypatch.setattr("curate.core.rows.Rows.live_table", lambda self, shard, names: self.table(shard, names)[:5])
-    with pytest.raises(LedgerError, match="total: 20 rows before, but light let 40 go on"):
+    with pytest.raises(LedgerError, match="total: 20 rows before, but light passed 40"):
         run(toys.pipeline(), str(workspace))
 
 
 def test_costly_rows_are_not_computed_again(workspace: Path, memory: Path) -> None:
-    """Killed inside a shard, the next run goes on from the last table, to the same rows."""
+    """After a kill inside a shard, the next run resumes from the last table and gets the same rows."""
     source = {"pool__rows": 32, "pool__shard_rows": 32}
     computed = memory / "computed.log"
     changes = {**source, "dear__log": str(computed)}

@@ -23,9 +23,9 @@ import psutil
 import pytest
 
 from curate.core.store.storage import open_storage
-from curate.engine.context import Options
-from curate.engine.record.runs import Run, list_runs
+from curate.engine.record.runs import RunRecord, list_runs
 from curate.engine.run import run
+from curate.engine.state import Options
 from tests.engine import toys, workspaces
 from tests.engine.deaths import deaths
 from tests.engine.forks import COUNT_ONLY, Drivers
@@ -34,8 +34,8 @@ from tests.engine.gates import Family, Gate
 SMALL = {"pool__rows": 16, "pool__shard_rows": 8, "pool__repeat": 15, "dataset__shard_rows": 5}
 SIDE_BY_SIDE = 2
 CHAINS = 20
-"""Runs that are killed again and again. So many that none meets a shard twice within one pass: the second time, the
-shard is computed apart and the driver lives on."""
+"""Number of runs killed in a row, few enough that none is killed twice in one shard of a pass: such a shard is computed
+apart and the driver survives."""
 MOMENTS = 12
 PASSING = ("publish:leases/", "publish:runs/")
 """Points that depend on the moment (heartbeats, events); a kill there is one of the seeded moments."""
@@ -70,7 +70,7 @@ def clean(memory: Path, drivers: SimpleQueue[Drivers]) -> tuple[Path, list[str],
 
 def ledger(workspace: Path) -> Any:
     storage = open_storage(str(workspace))
-    return Run.load(storage, list_runs(storage)[-1]).result["ledger"]  # type: ignore[index]
+    return RunRecord.load(storage, list_runs(storage)[-1]).result["ledger"]  # type: ignore[index]
 
 
 def disturb(memory: Path, clean: Path, drivers: SimpleQueue[Drivers], name: str, **kill: Any) -> None:
@@ -100,7 +100,7 @@ def test_every_kind_of_file_is_among_the_points(clean: tuple[Path, list[str], in
 
 
 def test_a_kill_falls_between_facts_and_mask(clean: tuple[Path, list[str], int]) -> None:
-    """Of each shard of the first pass: tables of one stage before those of the next, then the mask; last, manifests."""
+    """Each shard of the first pass publishes tables in stage order, then the mask; manifests come last."""
     points = [p.removeprefix("publish:") for p in clean[1] if p.endswith(":published")]
     first = [point for point in points if point.startswith(("facts/toy.parity", "masks"))]
     shards = list(dict.fromkeys(point.split("/")[4] for point in first if "/000001.parquet" in point))
@@ -118,7 +118,7 @@ def wherever(point: str) -> str:
 
 
 def chain(memory: Path, clean: Path, drivers: SimpleQueue[Drivers], name: str, points: list[str]) -> None:
-    """Kill a run at the first point; each run after it goes on from there and is killed at the next."""
+    """Kill a run at the first point; each later run resumes and is killed at the next point."""
     folder, one = memory / name, drivers.get()
     try:
         for point in points:
@@ -155,7 +155,7 @@ def test_killed_at_seeded_moments(
 
 
 def test_killed_twice(memory: Path, clean: tuple[Path, list[str], int], drivers: SimpleQueue[Drivers]) -> None:
-    """And while going on from a kill, killed again: at the first of its own points, and at one in the middle."""
+    """A run that resumes after a kill is killed again: at its first point, and at one in the middle."""
     folder, points, _ = clean
     one, target = drivers.get(), memory / "twice"
     for point in (points[len(points) // 3], points[len(points) // 2], points[-3]):
@@ -184,7 +184,7 @@ WORKERS_POINTS = (
 def test_workers_killed_under_ray(
     workspace: Path, tmp_path: Path, clean: tuple[Path, list[str], int], on_ray: Any
 ) -> None:
-    """The run itself goes on: a worker that dies is replaced, and what it had under way is done again."""
+    """The run continues: a dead worker is replaced and its unfinished work repeated."""
     with deaths(on_ray, WORKERS_POINTS, tmp_path):
         run(toys.pipeline(**SMALL), str(workspace), engine=on_ray, options=Options(segment_seconds=0.0))
     workspaces.assert_same(clean[0], workspace)
@@ -201,7 +201,7 @@ def test_driver_ended_under_ray(
     gate: Gate,
     how: signal.Signals,
 ) -> None:
-    """SIGTERM drains, SIGKILL does not; of what the driver has started, nothing is left after either."""
+    """SIGTERM drains, SIGKILL does not; neither leaves a process that the driver started."""
     one = drivers.get()
     driver = one.start(workspace, changes={**SMALL, "dear__gate": str(gate.folder)}, engine="ray")
     gate.wait()

@@ -15,20 +15,21 @@ from curate.core.contracts import Filter, Table
 from curate.core.recipe.pipeline import Pipeline
 from curate.core.store.storage import open_workspace
 from curate.engine.backends.local import LocalBackend
-from curate.engine.context import Options
-from curate.engine.plan import ESTIMATED, EXACT, SAMPLE, UNKNOWN, Step, plan, table
+from curate.engine.plan.lines import ESTIMATED, EXACT, UNKNOWN, PlanLine, table
+from curate.engine.plan.planner import SAMPLE, plan
 from curate.engine.preflight import preflight
 from curate.engine.run import Result, run
+from curate.engine.state import Options
 from curate.engine.workers.scheduler import Scheduler
 from tests.engine import derived, experiment, toys
 from tests.engine.experiment import IMAGES, SHARD_ROWS
-from tests.engine.test_items import Words
+from tests.engine.passes.test_items import Words
 
 SMALL = IMAGES // 4
 """Images of the experiment that a high threshold rejects."""
 
 
-def planned(pipeline: Pipeline, workspace: Path, *, exact: bool = False) -> dict[str, Step]:
+def planned(pipeline: Pipeline, workspace: Path, *, exact: bool = False) -> dict[str, PlanLine]:
     """The plan by stage; the workspace stays as it was, to the byte and to the nanosecond."""
     storage = open_workspace(str(workspace))
     before = everything(workspace)
@@ -41,13 +42,13 @@ def everything(workspace: Path) -> dict[str, int]:
     return {str(path): path.stat().st_mtime_ns for path in workspace.rglob("*")}
 
 
-def shown(steps: dict[str, Step]) -> str:
+def shown(steps: dict[str, PlanLine]) -> str:
     console = Console(width=250, file=io.StringIO(), record=True)
     console.print(table(list(steps.values())))
     return console.export_text()
 
 
-def assert_nothing_to_do(steps: dict[str, Step]) -> None:
+def assert_nothing_to_do(steps: dict[str, PlanLine]) -> None:
     found = {name: (step.compute, step.certainty) for name, step in steps.items()}
     assert found == dict.fromkeys(steps, (0, EXACT))
 
@@ -117,7 +118,7 @@ def test_of_many_shards_all_are_folded_when_asked_to(many: Path) -> None:
 
 
 def test_a_derived_pool_is_folded_too(workspace: Path) -> None:
-    """A stricter filter of the parents, never run: all children are there, and who is alive decides the rest."""
+    """A stricter filter of the parents, never run: all children exist, and the live parents decide the rest."""
     run(derived.pipeline(), str(workspace))
     assert_nothing_to_do(planned(derived.pipeline(light__darkest=-1.0), workspace))
     strict = derived.pipeline(light__darkest=125.0)
@@ -152,7 +153,7 @@ def test_a_report_on_items_is_found_by_what_it_shows(workspace: Path) -> None:
 
 
 class Short(Filter):
-    """Rejects words of more than so many letters."""
+    """Rejects words with too many letters."""
 
     op: ClassVar[str] = "toy.short"
     longest: int = 3
@@ -192,7 +193,7 @@ def test_answers_of_another_pool_are_not_computed_again(workspace: Path) -> None
     run(Pipeline().add("pool", experiment.Sizes(namespace="second")), str(workspace))
     step = planned(embedding("second"), workspace)["embed"]
     assert (step.done, step.needed, step.compute, step.certainty) == (0, IMAGES, 0, EXACT)
-    assert step.note == "128 rows have the answers of others"
+    assert step.note == "128 rows copy existing answers"
     said = run(embedding("second"), str(workspace)).stages()["embed"]
     assert (said["computed"], said["copied"]) == (0, IMAGES)
     step = planned(embedding("second"), workspace)["embed"]
@@ -218,7 +219,7 @@ def test_answers_are_looked_up_where_nobody_knows_yet_who_arrives(workspace: Pat
 
 
 def behind_a_selection(namespace: str, first: float = 0.0, second: float = 0.0) -> Pipeline:
-    """A filter reads a dear column in the pass of that, another one behind a selection."""
+    """One filter reads a costly column in its own pass, another after a selection."""
     made = Pipeline().add("pool", toys.Numbers(namespace=namespace, rows=20, shard_rows=5))
     made.add("dear", toys.Costly(), "pool").add("lit", toys.Light(column="dear", darkest=first), "dear")
     made.add("parity", toys.Parity(reads_column="dear"), "lit").add("even", toys.Even(), "parity")
@@ -234,7 +235,7 @@ def test_later_stages_read_facts_that_no_manifest_lists(workspace: Path) -> None
 
 
 def test_later_stages_read_answers_that_are_not_copied_yet(workspace: Path) -> None:
-    """The tables of a dear stage are gone, the answers are another pool's."""
+    """The tables of a costly stage are removed; its answers come from another pool."""
     run(behind_a_selection("first"), str(workspace))
     run(behind_a_selection("second"), str(workspace))
     records = workspace.glob("pools/second/portions/*.json")

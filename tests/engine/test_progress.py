@@ -1,4 +1,4 @@
-"""What a run says while it goes: lines where nobody watches a terminal, bars where somebody does, and events."""
+"""Progress of a run: bars on a terminal, lines elsewhere, and events."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_terminal_shows_steps_and_lanes_without_breaking_lines(tmp_path: Path)
     label = "inspect + size + text + captioned + prints + embed"
     with made.step(label, 2_300_000_000) as step, made.step("tree", 1000) as tree:
         step.advance(1_000_000, 30_000, "size")
-        tree.tell(0.25, "level 1, round 5 of 20")
+        tree.progress(0.25, "level 1, round 5 of 20")
         events.emit("progress", stage="embed", lane="gpu", rows=4000, rows_per_s=812.3, bytes_per_s=43e6, busy=0.93)
         shown = shown_by(made)
         assert len(shown) == 3 and all(len(line) <= 100 for line in shown)

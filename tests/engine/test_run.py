@@ -1,4 +1,4 @@
-"""A whole pipeline: the same bytes again, nothing computed twice, and only what a change reaches computed anew."""
+"""A whole pipeline: identical bytes, nothing computed twice, and only stages affected by a change recomputed."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from curate.core import facts
 from curate.core.errors import CurateError, RecipeError, RunExistsError
-from curate.core.nouns import Manifest
+from curate.core.nouns import facts
+from curate.core.nouns.manifest import Manifest
 from curate.core.recipe.pipeline import Pipeline
 from curate.core.store.storage import open_storage
-from curate.engine import shuffle
-from curate.engine.context import Options
-from curate.engine.record.runs import Run
+from curate.engine.record.runs import RunRecord
 from curate.engine.run import Result, run
+from curate.engine.state import Options
+from curate.engine.units import shuffle
 from tests.engine import toys, workspaces
 
 GOLDEN = {
@@ -36,7 +36,7 @@ GOLDEN = {
 
 
 def fingerprints(workspace: Path, result: Result) -> dict[str, str]:
-    outputs = Run.load(open_storage(str(workspace)), result.run_id).outputs
+    outputs = RunRecord.load(open_storage(str(workspace)), result.run_id).outputs
     return {name: output["fingerprint"] for name, output in outputs.items()}
 
 
@@ -73,7 +73,7 @@ def test_dataset_holds_what_was_selected(done: tuple[Path, Result]) -> None:
             data = tar.read(row["size"])
             tar.seek(row["text_offset"])
             number = int(tar.read(row["text_size"]).split()[-1])
-        assert data == toys.picture(number)
+        assert data == toys.image(number)
     assert not any(name.startswith(("order", "parts")) for name in storage.list(""))
 
 
@@ -197,7 +197,7 @@ def test_two_stages_alike_are_built_once(workspace: Path) -> None:
 
 
 def test_unknown_engine_is_one_line(workspace: Path) -> None:
-    with pytest.raises(RecipeError, match="--engine dask: no such engine; choose local or ray"):
+    with pytest.raises(RecipeError, match="--engine dask: expected local or ray"):
         run(toys.pipeline(), str(workspace), engine="dask")
 
 
@@ -208,7 +208,7 @@ def test_the_record_says_how_a_run_ended(workspace: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         run(toys.chain(toys.Divided()), str(workspace), run_id="bug")
     storage = open_storage(str(workspace))
-    failed, broken = Run.load(storage, "bad"), Run.load(storage, "bug")
+    failed, broken = RunRecord.load(storage, "bad"), RunRecord.load(storage, "bug")
     assert failed.state == broken.state == "failed"
     assert "each 1" in failed.result["error"] and broken.result["error"].startswith("ZeroDivisionError")
     assert storage.list("leases") == {}

@@ -15,13 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from curate.core import secrets
 from curate.core.contracts import Batch, Map, Runtime, Secret
 from curate.core.errors import PreflightError
 from curate.core.recipe import load as recipe
-from curate.core.recipe import secrets
 from curate.core.recipe.pipeline import Pipeline
-from curate.engine.backends.isolated import run_isolated
 from curate.engine.backends.local import LocalBackend
+from curate.engine.backends.tasks import run_isolated
 from curate.engine.preflight import check_secrets
 from curate.engine.workers.scheduler import Scheduler
 from tests.e2e.commands import Said, curate
@@ -33,8 +33,7 @@ PIECE = 8
 
 
 class Sign(Map):
-    """Signs captions with a secret, but for number 3. `tells`: how it says of that one what holds the secret, `raise`
-    or `fail`."""
+    """Signs captions with a secret, except number 3. `tells`: how it leaks the secret there, `raise` or `fail`."""
 
     op: ClassVar[str] = "toy.sign"
     batch_rows: ClassVar[int] = 4
@@ -87,7 +86,7 @@ def written(tmp_path: Path) -> Path:
 
 
 def traces(where: str, data: bytes) -> list[str]:
-    """Where a piece of the secret, its hex or any of its base64 forms lies in bytes."""
+    """Positions in bytes of a piece of the secret, its hex or one of its base64 forms."""
     whole = VALUE.encode()
     texts = [whole, whole.hex().encode(), whole.hex().upper().encode()]
     for before in range(3):
@@ -122,7 +121,7 @@ def test_the_search_finds_what_is_there(tmp_path: Path) -> None:
 
 
 def said_of_a_run(written: Path, workspace: Path, *words: str) -> list[Said]:
-    """A run, and whatever else the commands say of it."""
+    """A run, and the output of all commands about it."""
     place = ("-w", workspace)
     ran = curate("run", written, *place, *words, "--run-id", "one", "--json", workspace.parent / "one.json")
     again = curate("run", written, *place, *words, "--run-id", "two", "--json", workspace.parent / "two.json")
@@ -201,7 +200,7 @@ def test_a_process_of_its_own_gets_the_environment_unseen(value: str) -> None:
 
 
 def test_what_workers_on_ray_get_of_the_environment() -> None:
-    from curate.engine.backends.ray import passed_on
+    from curate.engine.backends.connection import passed_on
 
     secret = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL", "HF_TOKEN", "FSSPEC_S3", "TOY_KEY")
     hidden = ("CURATE_API_KEY", "CURATE_LOGIN_TOKEN", "CURATE_DB_PASSWORD", "CURATE_client_secret")

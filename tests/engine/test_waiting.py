@@ -1,4 +1,4 @@
-"""Two runs of the same thing, and runs that are told to stop."""
+"""Two runs of the same pipeline, and runs that are stopped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from curate.core.errors import DrainedError
 from curate.core.store import lease
 from curate.core.store.storage import open_storage
-from curate.engine.record.runs import Run, list_runs
+from curate.engine.record.runs import RunRecord, list_runs
 from curate.engine.run import run
 from tests.engine import toys, workspaces
 from tests.engine.forks import Drivers
@@ -52,7 +52,7 @@ def test_a_second_run_waits_for_what_another_builds(
     gate.open()
     assert drivers.end()["error"] is None and second.end()["error"] is None
     storage = open_storage(str(workspace))
-    records = [Run.load(storage, name) for name in list_runs(storage)]
+    records = [RunRecord.load(storage, name) for name in list_runs(storage)]
     assert records[0].ledger() == records[1].ledger()
     assert records[1].result is not None and records[1].result["ledger"] == records[0].result["ledger"]  # type: ignore[index]
     built = [
@@ -84,7 +84,7 @@ def test_sigterm_saves_what_is_computed_and_stops(workspace: Path, gate: Gate, c
     assert drivers.end()["error"] == "stopped with 4 tasks to do; the same command resumes from there"
     assert len(list(workspace.glob("facts/toy.costly/*/*/*/*.parquet"))) == 1
     storage = open_storage(str(workspace))
-    assert Run.load(storage, list_runs(storage)[-1]).state == "stopped" and storage.list("leases") == {}
+    assert RunRecord.load(storage, list_runs(storage)[-1]).state == "stopped" and storage.list("leases") == {}
     assert drivers.run(workspace, changes=changes)["error"] is None
     workspaces.assert_same(clean, workspace)
 
@@ -100,13 +100,13 @@ def test_a_run_that_is_stopped_at_once_starts_nothing(workspace: Path) -> None:
 def test_an_output_is_taken_over_from_a_run_that_was_killed(
     workspace: Path, gate: Gate, clean: Path, drivers: Drivers
 ) -> None:
-    """Its lease still lies there; nobody waits for the dead."""
+    """The lease of the dead run still exists; the next run does not wait for it."""
     driver = drivers.start(workspace, changes={"dear__gate": str(gate.folder)})
     gate.wait()
     os.kill(driver, signal.SIGKILL)
     assert drivers.end()["signal"] == signal.SIGKILL
     storage = open_storage(str(workspace))
-    assert Run.load(storage, list_runs(storage)[-1]).state == "killed"
+    assert RunRecord.load(storage, list_runs(storage)[-1]).state == "killed"
     held = [storage.read_json(f"leases/{name}") for name in storage.list("leases")]
     assert {holder["owner"]["pid"] for holder in held} == {driver}
     assert drivers.run(workspace)["error"] is None
@@ -117,7 +117,7 @@ def test_an_output_is_taken_over_from_a_run_that_was_killed(
 
 
 def test_outputs_of_different_runs_do_not_wait(workspace: Path, gate: Gate, drivers: Drivers) -> None:
-    """While one run stands still in its columns, another over the same pool builds its own."""
+    """While one run is held in its columns, another run over the same pool builds its own."""
     drivers.start(workspace, changes={"dear__gate": str(gate.folder)})
     gate.wait()
     result: Any = run(toys.chain(toys.Shifted(shift=1.0)), str(workspace))

@@ -1,6 +1,6 @@
 """What a workspace holds, so that two ways to the same result can be compared.
 
-Pools, artifacts, selections and datasets have the same bytes whatever happened on the way. Facts and masks have the
+Pools, artifacts, selections and datasets have the same bytes in any case. Facts and masks have the
 same rows: how many tables hold them, and so their names, depends on when they were published.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from curate.core.facts import latest
+from curate.core.nouns.facts import latest
 
 PASSING = ("runs/", "leases/")
 """What tells one run from another, and nothing of what it makes."""
@@ -70,7 +70,7 @@ def facts(workspace: str | Path, op: str = "*") -> dict[str, dict[str, list[dict
 
 
 def rows_of(workspace: str | Path, op: str) -> int:
-    """How many rows all fingerprints of an op have facts of, whatever their status."""
+    """Number of rows with facts over all fingerprints of an op, of any status."""
     return sum(len(rows) for shards in facts(workspace, op).values() for rows in shards.values())
 
 
@@ -88,7 +88,7 @@ def masks(workspace: str | Path) -> dict[str, dict[str, list[dict[str, Any]]]]:
 
 
 def fixed(workspace: str | Path) -> dict[str, list[tuple[str, int, int, int, int, bytes]]]:
-    """<op>/<stage>/<fingerprint> -> what its last manifest says of each shard: rows by status, and which."""
+    """<op>/<stage>/<fingerprint> -> for each shard, the rows by status in its last manifest."""
     root = Path(workspace) / "facts"
     found = {}
     for folder in sorted({path.parent for path in root.glob("*/*/*/versions")}):

@@ -19,7 +19,7 @@ def test_values_of_rows_stand_beside_those_of_items() -> None:
     table = rows([["a", None], None, [], ["b"]], [[1, None], None, [], [None]], [1, 2, 3, 4])
     flat = flattened(table, ["texts", "scores", "number"], "texts")
     assert flat.table.to_pydict() == {"texts": ["a", None, "b"], "scores": [1, None, None], "number": [1, 1, 4]}
-    assert flat.there.tolist() == [True, False, True]
+    assert flat.exists.tolist() == [True, False, True]
     assert flat.nested(pa.array([1, 2, 3])).to_pylist() == [[1, 2], None, [], [3]]
 
 
@@ -34,12 +34,12 @@ def test_a_slice_of_chunks() -> None:
 def test_a_row_that_lacks_a_list_has_nulls() -> None:
     flat = flattened(rows([["a", "b"], ["c"], None], [None, [3], None], [1, 2, 3]), ["scores"], "texts")
     assert flat.table.to_pydict() == {"scores": [None, None, 3]}
-    assert flat.there.tolist() == [False, False, True]
+    assert flat.exists.tolist() == [False, False, True]
 
 
 @pytest.mark.parametrize("scores", [[[1], [2]], [[1, 2, 3], [2, 3]], [[1, 2], []]])
 def test_lists_of_another_length_are_an_error(scores: list) -> None:
     with pytest.raises(
-        CurateError, match=r"items: row \d has \d values of 'scores' and 2 of 'texts', expected as many"
+        CurateError, match=r"items: row \d has \d values of 'scores' and 2 of 'texts', expected equal numbers"
     ):
         flattened(rows([["a", "b"], ["c", "d"]], scores, [1, 2]), ["scores"], "texts")

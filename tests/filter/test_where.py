@@ -14,7 +14,7 @@ from curate.core.contracts import Filter
 from curate.core.errors import CurateError, RecipeError
 from curate.core.items import places_of
 from curate.core.ledger import RESERVED, SET_ASIDE
-from curate.core.masks import ABSENT, NO_ITEMS
+from curate.core.nouns.masks import ABSENT, NO_ITEMS
 from curate.core.recipe.pipeline import build_stage
 from curate.core.recipe.registry import resolve
 from curate.engine.passes.batches import KILLED
@@ -61,7 +61,7 @@ def test_the_engines_own_words_are_no_reason(reason: str) -> None:
         return RecipeError(f"{field}: {text}")
 
     with pytest.raises(
-        RecipeError, match=f"^reason: .*'{reason}' is the engine's own word; expected another, "
+        RecipeError, match=f"^reason: .*'{reason}' is reserved for the engine; choose another reason, "
     ) as error:
         build_stage("filter.where", {"keep": "width > 3", "reason": reason}, fail)
     assert "\n" not in str(error.value)
@@ -189,13 +189,13 @@ def columns(**kinds: pa.DataType) -> pa.Schema:
         ("widht > 3", None, ITEMS, "keep: the column 'widht' is missing; did you mean 'width'?"),
         ("q > 3", None, columns(a=pa.int8()), "keep: the column 'q' is missing; the columns are key, a"),
         ("width = 'x'", None, ITEMS, "keep: cannot compare string with numeric type (i32) (width: Int32); use"),
-        ("width", None, ITEMS, "keep: the result is Int32, not true or false; compare it with something: … > 0"),
+        ("width", None, ITEMS, "keep: the result is Int32, not true or false; compare it with a value: … > 0"),
         ("embedding is null", None, ITEMS, "keep: 'embedding' holds fixed_size_binary[8], a vector; name a column of"),
         ("similarity > 0.5", None, ITEMS, "keep: 'similarity' has a value per item; set `items: sentences` to judge"),
         ("similarity > 0.5", "sentence", ITEMS, "items: the column 'sentence' is missing; did you mean 'sentences'?"),
         ("similarity > 0.5", "width", ITEMS, "items: 'width' has a value per row; name a column such as sentences"),
         ("width > 5", "sentences", ITEMS, "items: the expression names no column with a value per item; leave `items`"),
-        ("similarity > 0.5", "tags", ITEMS, "keep: 'similarity' is about items of 'sentences', and 'tags' of 'tags'"),
+        ("similarity > 0.5", "tags", ITEMS, "keep: 'similarity' describes items of 'sentences', and 'tags' of 'tags'"),
         ("length(similarity) > 5", "sentences", ITEMS, "keep: invalid series dtype: expected `String`, got `f32`"),
     ],
 )
@@ -242,7 +242,10 @@ def test_the_parameter_and_the_method_are_both_called_keep() -> None:
         ({"reason": "a"}, "keep: missing"),
         ({"keep": "x > 3"}, "reason: missing"),
         ({"keep": "x > 3", "reason": "Too small"}, "reason: 'Too small': string should match pattern"),
-        ({"keep": "x > 3", "reason": "a", "keep_nul": True}, "keep_nul: no parameter of filter.where; did you mean"),
+        (
+            {"keep": "x > 3", "reason": "a", "keep_nul": True},
+            "keep_nul: unknown parameter of filter.where; did you mean",
+        ),
     ],
 )
 def test_errors_of_a_recipe_name_their_place(parameters: dict[str, Any], message: str) -> None:

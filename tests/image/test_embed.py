@@ -15,8 +15,8 @@ from curate.core.contracts import Batch, Sample
 from curate.core.vectors import from_binary, vector_type
 from curate.engine.passes.batches import run_batch
 from curate.image.embed import Embed, embedding_columns
-from tests.codec.pictures import encoded
-from tests.encoders.models import TINY, picture, save_timm
+from tests.codec.make_images import encoded
+from tests.encoders.models import TINY, blob_image, save_timm
 
 VIT = f"timm:vit_base_patch16_224?{TINY}&random=0"
 
@@ -24,7 +24,7 @@ VIT = f"timm:vit_base_patch16_224?{TINY}&random=0"
 def _run(stage, count=5):
     """(columns, the images' vectors straight from the encoder)."""
     stage.setup({})
-    samples = [Sample(encoded(picture(seed=seed), "PNG"), decode) for seed in range(count)]
+    samples = [Sample(encoded(blob_image(seed=seed), "PNG"), decode) for seed in range(count)]
     prepared = [stage.prepare(sample) for sample in samples]
     keys = [f"{number:032x}" for number in range(count)]
     batch = Batch(pa.table({"key": pa.array(keys, pa.string())}), prepared)
@@ -63,7 +63,7 @@ def test_schema_says_where_vectors_come_from():
     stage = Embed(encoder=VIT, column="look")
     before = stage.schema()
     assert before.names == ["look", "look_norm"] and before.types == [pa.null(), pa.float32()]
-    assert b"encoder" not in before.field("look").metadata and stage.made() == {}
+    assert b"encoder" not in before.field("look").metadata and stage.provenance() == {}
     columns, _ = _run(stage)
     schema = stage.schema()
     assert schema.names == ["look", "look_norm"]

@@ -6,7 +6,7 @@ from PIL import Image
 from curate.codec.images import decode
 from curate.core.contracts import Batch, Sample
 from curate.image.fingerprint import Fingerprint, pixel_sha256
-from tests.codec import pictures
+from tests.codec import make_images
 
 
 def fingerprints(*data: bytes) -> list[dict[str, object]]:
@@ -16,8 +16,8 @@ def fingerprints(*data: bytes) -> list[dict[str, object]]:
 
 
 def test_another_encoding_of_the_same_pixels_is_the_same_picture() -> None:
-    image = pictures.noise()
-    png, bmp, jpeg = (pictures.encoded(image, kind) for kind in ("PNG", "BMP", "JPEG"))
+    image = make_images.noise()
+    png, bmp, jpeg = (make_images.encoded(image, kind) for kind in ("PNG", "BMP", "JPEG"))
     first, second, third = fingerprints(png, bmp, jpeg)
     assert first == second
     assert first["pixel_sha256"] != third["pixel_sha256"]
@@ -29,5 +29,5 @@ def test_the_shape_enters_the_digest() -> None:
 
 
 def test_a_picture_of_one_colour_is_flat() -> None:
-    flat, busy = fingerprints(*(pictures.encoded(p, "PNG") for p in (Image.new("RGB", (50, 50)), pictures.noise())))
+    flat, busy = fingerprints(*(make_images.encoded(p, "PNG") for p in (Image.new("RGB", (50, 50)), make_images.noise())))
     assert (flat["flat"], busy["flat"]) == (True, False)

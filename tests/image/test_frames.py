@@ -13,11 +13,11 @@ from curate.core.contracts import Child, Sample
 from curate.core.errors import Reject
 from curate.core.recipe.registry import resolve
 from curate.image.frames import Frames
-from tests.codec import pictures
+from tests.codec import make_images
 from tests.codec.test_frames import movie, noises
 
 GIF = movie("GIF", noises(5), duration=100)
-STILL = pictures.encoded(pictures.noise(), "JPEG")
+STILL = make_images.encoded(make_images.noise(), "JPEG")
 
 
 def children(data: bytes, **parameters: Any) -> list[Child]:
@@ -73,7 +73,7 @@ def test_stills_are_kept_or_skipped() -> None:
         (GIF, {"max_pixels": 255}, "too_many_pixels"),
         (STILL, {"max_pixels": 255}, "too_many_pixels"),
         (GIF, {"most_pixels": 1279}, "frame_bomb"),
-        (pictures.png_bomb(), {}, "too_many_pixels"),
+        (make_images.png_bomb(), {}, "too_many_pixels"),
     ],
 )
 def test_a_parent_without_frames_is_rejected(data: bytes, parameters: dict[str, int], reason: str) -> None:

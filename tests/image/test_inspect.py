@@ -10,7 +10,7 @@ from curate.codec.images import decode
 from curate.core.contracts import Batch, Sample
 from curate.core.errors import Reject
 from curate.image.inspect import Inspect
-from tests.codec import pictures
+from tests.codec import make_images
 
 
 def inspected(stage: Inspect, *data: bytes) -> pa.Table:
@@ -19,9 +19,9 @@ def inspected(stage: Inspect, *data: bytes) -> pa.Table:
     return pa.table(stage.process(batch), schema=stage.schema())
 
 
-PNG = pictures.encoded(pictures.gradient(96, 48), "PNG")
-TINY = pictures.encoded(Image.new("RGB", (1, 1)), "PNG")
-GIF = pictures.encoded(
+PNG = make_images.encoded(make_images.gradient(96, 48), "PNG")
+TINY = make_images.encoded(Image.new("RGB", (1, 1)), "PNG")
+GIF = make_images.encoded(
     Image.new("RGB", (40, 40), "red"), "GIF", save_all=True, append_images=[Image.new("RGB", (40, 40), "blue")]
 )
 
@@ -29,8 +29,8 @@ GIF = pictures.encoded(
 def test_facts() -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
-    jpeg = pictures.encoded(pictures.gradient(96, 48), "JPEG", exif=exif)
-    rgba = pictures.encoded(Image.new("RGBA", (64, 64)), "PNG")
+    jpeg = make_images.encoded(make_images.gradient(96, 48), "JPEG", exif=exif)
+    rgba = make_images.encoded(Image.new("RGBA", (64, 64)), "PNG")
     table = inspected(Inspect(), PNG, jpeg, GIF, rgba)
     assert table.drop_columns(["mode"]).to_pylist() == [
         dict(zip(table.drop_columns(["mode"]).column_names, row, strict=True))
@@ -48,9 +48,9 @@ def test_facts() -> None:
     [
         (b"", "empty"),
         (b"text named .jpg", "not_an_image"),
-        (pictures.encoded(pictures.noise(), "JPEG")[:900], "truncated"),
-        (pictures.png_bomb(), "too_many_pixels"),
-        (pictures.text_bomb(), "metadata_bomb"),
+        (make_images.encoded(make_images.noise(), "JPEG")[:900], "truncated"),
+        (make_images.png_bomb(), "too_many_pixels"),
+        (make_images.text_bomb(), "metadata_bomb"),
     ],
 )
 def test_what_cannot_be_decoded_is_unusable(data: bytes, reason: str) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from curate.core.errors import CurateError
-from curate.kernels.entries import Known, entries_of, entries_of_lists, listed
+from curate.kernels.entries import EntryIndex, entries_of, entries_of_lists, lists_of_entries
 
 LISTS = pa.list_(pa.list_(pa.string()))
 WORDS = st.none() | st.sampled_from(["a", "b", "c", "\u00e9", ""])
@@ -25,7 +25,7 @@ def said(found, names) -> list[tuple[int, int, set[str]]]:
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(ROW, max_size=6))
-def test_pairs_say_what_the_lists_say(rows) -> None:
+def test_pairs_equal_the_lists(rows) -> None:
     table = pa.table({name: pa.array([row[i] for row in rows], LISTS) for i, name in enumerate("xy")})
     for columns in ("x", "y", "xy"):
         expected: dict[tuple[int, int], set[str]] = {}
@@ -39,15 +39,15 @@ def test_pairs_say_what_the_lists_say(rows) -> None:
         assert said(found, found.names) == wanted
         assert found.matched.tolist() == [bool(words) for _, _, words in wanted]
         assert np.all(np.diff(found.item) >= 0)
-        known = entries_of(table, columns, Known(["c", "a"]))
-        again = entries_of_lists(pa.chunked_array([listed(known, known.entry + 7)]))
+        known = entries_of(table, columns, EntryIndex(["c", "a"]))
+        again = entries_of_lists(pa.chunked_array([lists_of_entries(known, known.entry + 7)]))
         assert len(again) == len(known)
         assert (again.item.tolist(), again.entry.tolist()) == (known.item.tolist(), (known.entry + 7).tolist())
         numbered = {(i, {"c": 0, "a": 1}.get(word, 2)) for i, (_, _, words) in enumerate(wanted) for word in words}
         assert list(zip(known.item.tolist(), known.entry.tolist(), strict=True)) == sorted(numbered)
 
 
-def test_slices_and_chunks_are_no_other() -> None:
+def test_slices_and_chunks_give_the_same_entries() -> None:
     column = pa.chunked_array([[[["a"], None]], [[["b", "a"]], None, []]], LISTS)
     whole = entries_of(pa.table({"x": column}), ["x"])
     assert said(whole, whole.names) == [(0, 0, {"a"}), (1, 0, {"a", "b"})]
@@ -57,6 +57,6 @@ def test_slices_and_chunks_are_no_other() -> None:
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.list_(pa.string()), pa.list_(LISTS)])
-def test_other_columns_are_named(kind: pa.DataType) -> None:
-    with pytest.raises(CurateError, match=r"column 'text' is .*; name a column of entries"):
+def test_other_columns_are_reported(kind: pa.DataType) -> None:
+    with pytest.raises(CurateError, match=r"column 'text' is .*; give a column of entries"):
         entries_of(pa.table({"text": pa.nulls(2, kind)}), ["text"])

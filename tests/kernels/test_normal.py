@@ -36,6 +36,6 @@ def test_long_texts_of_marks(form: str, signs: list[str]) -> None:
 )
 @pytest.mark.timeout(60)
 def test_a_megabyte_is_linear(piece: str) -> None:
-    """A third of a second; many minutes, so the time-out, for `unicodedata.normalize`."""
+    """Takes a third of a second; `unicodedata.normalize` would take minutes and reach the time-out."""
     text = piece * (1_000_000 // len(piece.encode("utf-8", "surrogatepass")))
     assert len(normal_form("NFC", text)) <= len(text)

@@ -19,9 +19,8 @@ from curate.codec.tars import TarWriter
 from curate.core.contracts import Packed
 from curate.core.errors import Undecodable
 from curate.core.hashing import make_key
-from curate.pack.resize import fitted, resize
-from curate.pack.webdataset import PackWebDataset
-from tests.codec.pictures import encoded, gradient, noise
+from curate.pack.webdataset import PackWebDataset, fitted, resize
+from tests.codec.make_images import encoded, gradient, noise
 
 
 def sample(number: int, data: bytes, **more: Any) -> dict[str, Any]:
@@ -53,7 +52,7 @@ def pack(
 
 
 def ignored(name: str, data: bytes) -> int:
-    """A tar that nobody looks into."""
+    """A tar that is never opened."""
     return 0
 
 
@@ -189,7 +188,7 @@ def test_a_name_that_cannot_name_files_is_refused(name: str) -> None:
         PackWebDataset(name=name)
 
 
-# --- pictures ---
+# --- images ---
 
 
 @pytest.mark.parametrize(

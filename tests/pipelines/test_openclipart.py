@@ -1,4 +1,4 @@
-"""A pair of tiny packages, built here, goes the way of the real ones."""
+"""Builds the corpus from two tiny packages made here."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ SVG = """<?xml version="1.0"?>
 <svg xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#"><metadata><rdf:RDF><cc:Work>
 <dc:title>{title}</dc:title><dc:description>{description}</dc:description>
 <dc:subject><rdf:Bag><rdf:li>night</rdf:li><rdf:li> </rdf:li><rdf:li>étoile</rdf:li></rdf:Bag></dc:subject>
-<dc:creator><cc:Agent><dc:title>somebody else</dc:title></cc:Agent></dc:creator>
+<dc:creator><cc:Agent><dc:title>another title</dc:title></cc:Agent></dc:creator>
 </cc:Work></rdf:RDF></metadata></svg>"""
 
-needs_dpkg = pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="dpkg-deb is not here: no packages to build")
+needs_dpkg = pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="needs dpkg-deb to build packages")
 
 
 def build_deb(folder: Path, name: str, files: Path) -> None:
@@ -30,7 +30,7 @@ def build_deb(folder: Path, name: str, files: Path) -> None:
     shutil.copytree(files, root / "usr/share/openclipart", symlinks=True)
     (root / "DEBIAN").mkdir()
     (root / "DEBIAN/control").write_text(
-        f"Package: {name}\nVersion: 1\nArchitecture: all\nMaintainer: a test <a@b.invalid>\nDescription: pictures\n"
+        f"Package: {name}\nVersion: 1\nArchitecture: all\nMaintainer: a test <a@b.invalid>\nDescription: images\n"
     )
     subprocess.run(["dpkg-deb", "--build", root, folder / f"{name}.deb"], check=True, capture_output=True)
 
@@ -58,7 +58,7 @@ def packages(tmp_path: Path) -> Path:
 
 
 def fake_apt(folder: Path, debs: Path, monkeypatch: pytest.MonkeyPatch, *, knows: bool) -> Path:
-    """An apt-get that copies `debs`, first on PATH; one that knows no package until its lists are updated if asked."""
+    """Put an apt-get that copies `debs` first on PATH. Unless `knows`, it finds no package before `apt-get update`."""
     folder.mkdir(exist_ok=True)
     log, updated = folder / "log", folder / "updated"
     script = f"""#!/bin/sh
@@ -100,12 +100,12 @@ def test_two_packages_become_a_folder_of_images_with_metadata(
         ""
     }
     said = capsys.readouterr().out
-    assert "5 pictures in 2 categories" in said
+    assert "5 images in 2 categories" in said
     assert "1 missing, 1 unreadable (mismatched tag), 2 with a title, 1 without a title" in said
 
 
 @needs_dpkg
-def test_images_are_files_and_nothing_else_stays(
+def test_images_are_files_and_nothing_else_is_left(
     tmp_path: Path, packages: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_apt(tmp_path / "bin", packages, monkeypatch, knows=True)
@@ -116,7 +116,7 @@ def test_images_are_files_and_nothing_else_stays(
 
 
 @needs_dpkg
-def test_unknown_packages_are_looked_up_in_lists_of_our_own(
+def test_unknown_packages_are_looked_up_in_separate_lists(
     tmp_path: Path, packages: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = fake_apt(tmp_path / "bin", packages, monkeypatch, knows=False)
@@ -140,13 +140,13 @@ def test_second_call_fetches_nothing_and_a_killed_build_is_redone(
     assert len(log.read_text().splitlines()) == 1
 
 
-def test_without_apt_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_apt_the_error_names_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(InputError, match=r"^apt-get is not here.*make quickstart IMAGES=dir$"):
+    with pytest.raises(InputError, match=r"^apt-get is not installed.*make quickstart IMAGES=dir$"):
         openclipart(tmp_path / "cache")
 
 
-def test_what_apt_says_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_apt_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for tool in ("apt-get", "dpkg-deb"):
         (tmp_path / tool).write_text("#!/bin/sh\necho 'W: something' >&2; echo 'E: no space left' >&2; exit 100\n")
         (tmp_path / tool).chmod(0o755)

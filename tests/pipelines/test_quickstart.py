@@ -25,17 +25,17 @@ def test_the_verdict_names_both_sides_of_training_and_the_teacher() -> None:
     )
 
 
-def test_without_labels_the_verdict_says_why() -> None:
+def test_without_labels_the_verdict_gives_the_reason() -> None:
     said = quickstart.verdict({"models": {}, "why_none": "no column 'label'"})
-    assert said.startswith("none: no column 'label'; pictures sorted into a folder")
+    assert said.startswith("none: no column 'label'; sort the images into a folder")
 
 
 @pytest.mark.parametrize("files", [1, 50, 3000, 9000])
-def test_sizes_fit_a_folder_of_ones_own(tmp_path: Path, files: int) -> None:
+def test_sizes_fit_the_number_of_your_own_images(tmp_path: Path, files: int) -> None:
     for number in range(files):
         (tmp_path / f"{number}.png").touch()
         (tmp_path / f"{number}.txt").touch()
-    settings = dict(setting.split("=", 1) for setting in quickstart.fitted(tmp_path))
+    settings = dict(setting.split("=", 1) for setting in quickstart.own_images(tmp_path))
     assert settings["images"] == str(tmp_path)
     assert settings["sample.target"] == "null" and 0 < float(settings["sample.share"]) < 1
     levels = json.loads(settings["levels"])

@@ -31,18 +31,18 @@ def test_reads_what_was_written(title: str, description: str, keywords: list[str
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+def test_any_bytes_are_read_or_rejected(data: bytes) -> None:
     with suppress(UnreadableSvgError):
         assert isinstance(read_work(data), Work)
 
 
-def test_titles_of_people_and_of_parts_are_not_the_picture_s() -> None:
+def test_titles_of_people_and_parts_are_ignored() -> None:
     work = "<dc:title>mine</dc:title><dc:creator><cc:Agent><dc:title>a person</dc:title></cc:Agent></dc:creator>"
     assert read_work(svg(work)).title == "mine"
     assert read_work(b"<svg><g><title>a part</title></g></svg>") == Work()
 
 
-def test_what_is_broken_behind_the_metadata_does_not_matter() -> None:
+def test_errors_after_the_metadata_are_ignored() -> None:
     assert read_work(svg("<dc:title>t</dc:title>", tail="<path d='</no>")).title == "t"
 
 
@@ -61,11 +61,11 @@ def test_entities_that_name_a_namespace_are_fine() -> None:
         (f"<!DOCTYPE s [<!ENTITY a '{'x' * 250}'>]>", "metadata too long"),
     ],
 )
-def test_tricks_are_refused(head: str, what: str) -> None:
+def test_unsafe_entities_are_rejected(head: str, what: str) -> None:
     with pytest.raises(UnreadableSvgError, match=what):
         read_work(svg(f"<dc:title>{'&a;' * 5000}</dc:title>", head=head))
 
 
-def test_an_unknown_encoding_is_refused() -> None:
+def test_an_unknown_encoding_is_rejected() -> None:
     with pytest.raises(UnreadableSvgError, match="unknown encoding"):
         read_work(b"<?xml version='1.0' encoding='klingon'?><svg/>")

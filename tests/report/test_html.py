@@ -1,4 +1,4 @@
-"""What the page says. How it looks and behaves is in test_report_browser.py."""
+"""Content of the page. test_browser.py tests how it looks and behaves."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ import pytest
 from curate.core.hashing import make_key
 from curate.core.ledger import Entry
 from curate.core.recipe.registry import resolve
-from curate.report import survey as report_survey
-from curate.report import tree as report_tree
-from curate.report import whole as report_whole
 from curate.report.html import ReportHtml
-from tests.report.report_view import MemoryView, clustered_pool, drawing, manifest, small_pool, stages_of
+from curate.report.survey import scope as report_scope
+from curate.report.survey.scope import scope_of
+from curate.report.survey.survey import survey, with_pool_counts
+from curate.report.survey.tree import choose
+from tests.report.memory_view import MemoryView, clustered_pool, drawing, manifest, small_pool, stages_of
 
 VOID = {"meta", "link", "img", "line", "br", "wbr"}
 
 
 class Page(HTMLParser):
-    """Tags with their attributes, text without scripts and styles, and whatever is not closed."""
+    """Tags with their attributes, text without scripts and styles, and the tags that are still open."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -77,16 +78,16 @@ def test_every_parameter_is_described():
     assert all(field.description for name, field in ReportHtml.model_fields.items())
 
 
-def test_the_counts_add_up_in_sight(page):
-    assert "240 in = 94 left out + 146 selected . Every picture is accounted for." in page.text
+def test_the_counts_add_up(page):
+    assert "240 in = 94 rejected + 146 selected . Every image is accounted for." in page.text
     assert "− 16 = 220" in page.text
     assert "does not add up" not in page.text
 
 
-def test_every_section_is_there_and_linked(page):
+def test_every_section_exists_and_is_linked(page):
     ids = {attributes.get("id") for _, attributes in page.tags}
     links = [link["href"][1:] for link in page.all("a")]
-    assert {"funnel", "balance", "labels", "browse", "kept", "refused", "time", "recipe"} <= ids
+    assert {"funnel", "balance", "labels", "browse", "kept", "rejected", "time", "recipe"} <= ids
     assert set(links) <= ids
     for button in page.all("button"):
         assert button.get("popovertarget") in ids | {None}
@@ -100,11 +101,11 @@ def test_nothing_is_fetched(page):
     assert any("default-src 'none'" in (meta.get("content") or "") for meta in page.all("meta"))
 
 
-def test_every_picture_has_a_text_in_its_place(page):
-    pictures = [image for image in page.all("img") if "data-key" in image]
-    assert len(pictures) > 40
-    assert all(image["alt"] for image in pictures)
-    assert len({image["data-key"] for image in pictures}) == len(pictures)
+def test_every_image_has_an_alternative_text(page):
+    images = [image for image in page.all("img") if "data-key" in image]
+    assert len(images) > 40
+    assert all(image["alt"] for image in images)
+    assert len({image["data-key"] for image in images}) == len(images)
 
 
 def test_clusters_are_named_counted_and_shown(page):
@@ -120,12 +121,12 @@ def test_exemplars_are_the_closest_to_the_centroid():
     assert closest <= {image.get("data-key") for image in page.all("img")}
 
 
-def test_duplicates_stand_beside_their_keeper(page):
+def test_duplicates_are_shown_next_to_their_keeper(page):
     assert "pair" in {division.get("class") for division in page.all("div")}
     assert "Duplicate of" in page.text
 
 
-def test_the_undecodable_and_the_missing_say_why(page):
+def test_undecodable_and_missing_images_have_a_reason(page):
     assert "truncated png" in page.text
     assert "no bytes" in page.text
 
@@ -157,7 +158,7 @@ def test_hostile_text_stays_text():
 
 
 def bare(*absent: str) -> MemoryView:
-    """Rows that are all alive, without clusters, selection and dataset."""
+    """Live rows without clusters, selection and dataset."""
     keys = [make_key("bare", str(number)) for number in range(30)]
     rows = [{"key": key, "source_id": f"{key}.png"} for key in keys]
     stages = {"pool": manifest("pool", "acquire.folder", Entry(30, Counter(), 30))}
@@ -167,10 +168,10 @@ def bare(*absent: str) -> MemoryView:
 CLUSTERS = ("cluster_1", "cluster_2", "cluster_3", "centroid_distance")
 
 
-def test_a_pool_alone_makes_a_page():
+def test_a_pool_alone_has_a_page():
     page = render(bare(*CLUSTERS, "caption", "duplicate_of", "copies", "meta"))
-    assert "30 in = 0 left out + 30 alive . Every picture is accounted for." in page.text
-    assert not {"balance", "browse", "labels", "refused"} & {tag.get("id") for _, tag in page.tags}
+    assert "30 in = 0 rejected + 30 kept . Every image is accounted for." in page.text
+    assert not {"balance", "browse", "labels", "rejected"} & {tag.get("id") for _, tag in page.tags}
     assert len([image for image in page.all("img") if "data-key" in image]) == 24
 
 
@@ -183,13 +184,13 @@ def test_clusters_without_a_selection_show_sizes_now():
     assert "Non-empty clusters 3" in page.text
 
 
-def test_an_empty_pool_makes_a_page():
+def test_an_empty_pool_has_a_page():
     page = render(MemoryView([], {}))
-    assert "0 in = 0 left out + 0 alive" in page.text
+    assert "0 in = 0 rejected + 0 kept" in page.text
     assert "Nothing is kept" in page.text
 
 
-def test_a_pool_that_lost_everything_says_where():
+def test_a_pool_that_lost_everything_shows_where():
     view = bare(*CLUSTERS)
     for row in view.rows:
         row |= {"rejected_by": "pool", "reject_reason": "unreadable", "copies": 0}
@@ -209,12 +210,12 @@ def test_a_ledger_that_does_not_add_up_is_shown():
     assert "1 unaccounted for" in text
 
 
-def test_an_unknown_label_is_said_to_be_unknown():
+def test_an_unknown_label_is_reported():
     assert "No row has such a label" in render(small_pool(60), label="meta.colour").text
     assert "No row has such a label" in render(small_pool(60), label="colour").text
 
 
-def test_times_tell_what_was_computed():
+def test_times_show_what_was_computed():
     view = small_pool()
     view.stages["inspect"].built_rows = 0
     view.stages["duplicates"].built_rows = 36
@@ -223,21 +224,21 @@ def test_times_tell_what_was_computed():
     assert "duplicates 2.0 s 18 236 123 kB partly cached, 36 computed" in text
 
 
-def test_the_page_is_the_same_for_any_shards_and_threads():
+def test_the_page_does_not_depend_on_shards_and_threads():
     first = ReportHtml(threads=1).render(small_pool())
     other = small_pool()
     other.shard_rows = 7
     assert ReportHtml(threads=3).render(other) == first
 
 
-def test_another_seed_shows_other_pictures():
+def test_another_seed_shows_other_images():
     first, other = small_pool(), small_pool()
     ReportHtml(seed=0, rejects_shown=3).render(first)
     ReportHtml(seed=1, rejects_shown=3).render(other)
-    assert set(first.asked) != set(other.asked)
+    assert set(first.requested) != set(other.requested)
 
 
-def test_the_page_is_bounded_whatever_the_pool():
+def test_the_size_of_the_page_is_bounded():
     view = small_pool(3000)
     for number, row in enumerate(view.rows):
         if row["cluster_1"] is not None:
@@ -245,7 +246,7 @@ def test_the_page_is_bounded_whatever_the_pool():
     view.stages = stages_of(view.rows)
     files = ReportHtml(clusters_shown=5, leaves_shown=15, pictures_shown=2, rejects_shown=4).render(view)
     page = Page(files["index.html"].decode())
-    assert len(set(view.asked)) <= 15 * 2 + 4 * 4 + 4 + 24
+    assert len(set(view.requested)) <= 15 * 2 + 4 * 4 + 4 + 24
     assert len([tag for _, tag in page.tags if (tag.get("id") or "").startswith("cluster-1-")]) == 15
     assert "85 more clusters with 2,7" in page.text
     assert "tail" in page.texts
@@ -253,19 +254,18 @@ def test_the_page_is_bounded_whatever_the_pool():
 
 @pytest.fixture
 def six_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (report_survey, report_tree, report_whole):
-        monkeypatch.setattr(module, "READ_SHARDS", 6)
+    monkeypatch.setattr(report_scope, "READ_SHARDS", 6)
 
 
-def test_of_a_pool_of_many_shards_a_few_are_read(six_shards: None) -> None:
-    """Counts of stages are those of all shards, and keepers are found wherever they lie."""
+def test_few_of_many_shards_are_read(six_shards: None) -> None:
+    """Counts of stages cover all shards, and keepers are found in any shard."""
     view = small_pool()
     whole = render(view).text
     view.shard_rows, view.read = 10, []
     page = render(view)
     assert len(view.read) == 2 * 6 and len(set(view.read)) == 6
-    assert "those of 6 of 24 shards, chosen by hash (60 pictures); the other counts are of all" in page.text
-    summary = r"240 in = \d+ left out \+ \d+ selected \. Every picture is accounted for"
+    assert "come from 6 of 24 shards, chosen by hash (60 images); all other counts cover the whole pool" in page.text
+    summary = r"240 in = \d+ rejected \+ \d+ selected \. Every image is accounted for"
     assert re.findall(summary, page.text) == re.findall(summary, whole) != []
     gallery = r"(near duplicate|not sampled|truncated|missing file) (\w+) ([\d,]+)"
     assert set(re.findall(gallery, page.text)) == set(re.findall(gallery, whole)) != set()
@@ -273,18 +273,18 @@ def test_of_a_pool_of_many_shards_a_few_are_read(six_shards: None) -> None:
     assert "sizes of clusters" in page.text
 
 
-def test_a_selection_on_a_tree_has_counted_every_cluster(six_shards: None) -> None:
+def test_a_selection_over_a_tree_counts_every_cluster(six_shards: None) -> None:
     view = clustered_pool()
     view.shard_rows = 10
-    scope = report_survey.scope_of(view, None, None)
-    part = report_survey.survey(view, scope, 0, 12, 24)
-    found = report_whole.whole(view, scope, part)
+    scope = scope_of(view, None, None)
+    part = survey(view, scope, 0, 12, 24)
+    found = with_pool_counts(view, scope, part)
     assert found.read is not None and not found.read.sizes and found.rows == 240 > part.rows
     count = view.filled.column("count").to_numpy()
     assert found.levels[0].before.tolist() == count.tolist()
     assert found.levels[1].before.tolist() == count.reshape(3, 3).sum(axis=1).tolist()
     assert found.levels[0].after.tolist() == view.filled.column("quota").to_pylist()
-    root = report_tree.choose(found.levels, [3, 3], 0)
-    there = part.levels[0].before > 0
-    assert all(there[leaf.id] for leaf in root.leaves())  # only these have pictures to show
+    root = choose(found.levels, [3, 3], 0)
+    known = part.levels[0].before > 0
+    assert all(known[leaf.id] for leaf in root.leaves())  # only these have images to show
     assert root.before == count.sum() and "sizes of clusters" not in render(view).text

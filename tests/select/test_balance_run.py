@@ -16,7 +16,8 @@ from curate.report.html import ReportHtml
 from curate.select.frequency import SelectFrequency
 from curate.select.metaclip import SelectMetaClip
 from curate.text.counts import TextCounts
-from tests.engine.contract import Mixed, Output
+from tests.engine.mixed import Mixed
+from tests.engine.output import Output
 from tests.text.entries import Said
 
 
@@ -50,12 +51,12 @@ def test_from_texts_to_a_balanced_dataset(tmp_path: Path) -> None:
     assert made == +wanted and max(made.values()) > 1
     assert all(row["says"] == said[row["key"]][int(row["item"])] for row in index)
     page = Path(result.outputs["report"], "index.html").read_text("utf-8")
-    assert 'id="entries"' in page and f"made {sum(row['copies'] for row in rows)}" in page
+    assert 'id="entries"' in page and f"{sum(row['copies'] for row in rows)} were drawn" in page
 
 
 @pytest.mark.parametrize("stage", [SelectFrequency(columns=("said",)), SelectMetaClip(columns=("said",))])
 def test_a_pool_in_which_nothing_matches_is_one_line(tmp_path: Path, stage: SelectFrequency | SelectMetaClip) -> None:
     made = Pipeline().add("pool", Mixed(namespace="contract", alive=False)).add("said", Said(), "pool")
     made.add("counts", TextCounts(columns=("said",)), "said").add("sample", stage, "said", counts="counts")
-    with pytest.raises(TargetError, match=f"{stage.op}: no text reaches it that has an entry in said; look at what"):
+    with pytest.raises(TargetError, match=f"{stage.op}: no text with an entry in said; check the stages that write"):
         run(made.check(), str(tmp_path))

@@ -69,7 +69,7 @@ def test_neither_order_nor_buckets_matter(rows: list[Any], buckets: int, number:
     counts = counts_of(TextCounts(), table)
     stage = STAGES[number % len(STAGES)]
     if not counts["summary"]["matches"]:
-        with pytest.raises(TargetError, match=rf"^{stage.op}: .* an entry in concepts; look at what fills them"):
+        with pytest.raises(TargetError, match=rf"^{stage.op}: .* an entry in concepts; check the stages that write them"):
             ran(stage, table, counts)
         return
     order = np.random.default_rng(seed).permutation(len(rows))
@@ -184,7 +184,7 @@ def test_one_way_to_say_how_many(values: dict[str, float], said: str) -> None:
 
 def test_more_than_there_is_names_what_there_is() -> None:
     rows = zipf(30)
-    with pytest.raises(TargetError, match=r"200 samples asked for, but the 30 texts .* give 0 to 150 \(least 0, mult"):
+    with pytest.raises(TargetError, match=r"expected 200 samples, but the 30 texts .* give 0 to 150 \(least 0, mult"):
         ran(SelectFrequency(target=200), rows, counts_of(TextCounts(), rows))
 
 

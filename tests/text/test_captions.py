@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bench.kit.features import shared
-from curate.text.clean.rules import DEFAULT, NAMES, chosen, clean
+from curate.text.clean.rules import DEFAULT, NAMES, clean, rules_named
 
 FILE = Path(__file__).with_name("data") / "captions.jsonl"
 CAPTIONS: list[dict[str, Any]] = [json.loads(line) for line in FILE.read_text(encoding="utf-8").splitlines()]
@@ -24,7 +24,7 @@ CAPTIONS: list[dict[str, Any]] = [json.loads(line) for line in FILE.read_text(en
 
 @pytest.mark.parametrize("row", CAPTIONS, ids=[str(number) for number in range(1, len(CAPTIONS) + 1)])
 def test_captions_become_the_text_that_people_want(row: dict[str, Any]) -> None:
-    text, hits = clean(row["caption"], chosen({*DEFAULT, *row.get("also", ())}))
+    text, hits = clean(row["caption"], rules_named({*DEFAULT, *row.get("also", ())}))
     assert (text, sorted(hits)) == (row["text"], row["changed_by"])
     assert not hits & set(row["left_by"])
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from curate.core.errors import CurateError
 from curate.kernels.entries import entries_of
-from curate.select.book import Book
+from curate.select.items import EntryCounts
 from curate.text import counts
 from curate.text.counts import TextCounts
 from tests.text.entries import counts_of, rows_of
@@ -68,20 +68,20 @@ def test_a_pool_without_texts_has_counts_of_nothing() -> None:
 
 
 def test_groups_are_words() -> None:
-    with pytest.raises(CurateError, match="by: column 'size' is int64; name a column of a word per row"):
+    with pytest.raises(CurateError, match="by: column 'size' is int64; give a column of one word per row"):
         TextCounts(by="size").partial(rows_of([[["a"]]]).append_column("size", pa.array([1])))
 
 
-def test_a_book_finds_each_row_again() -> None:
+def test_entry_counts_map_each_pair_to_its_row() -> None:
     stage = TextCounts(by="language")
     rows = rows_of([[["a", "b"]], [["a"]], [["b", "c"]]], ["en", "en", "de"])
     table = counts_of(stage, rows)["counts"]
-    book = Book.of(table)
+    lookup = EntryCounts.from_table(table)
     by = {(row["entry"], row["by"]): number for number, row in enumerate(table.to_pylist())}
-    assert len(by) == 4 == book.unknown
-    found = entries_of(rows_of([[["a", "b", "zzz"]], [["a", "c"]], [["a"]]]), ["concepts"], book.index)
-    groups = pa.array([book.groups["en"], book.groups["de"], -1]).to_numpy()
+    assert len(by) == 4 == lookup.unknown
+    found = entries_of(rows_of([[["a", "b", "zzz"]], [["a", "c"]], [["a"]]]), ["concepts"], lookup.index)
+    groups = pa.array([lookup.groups["en"], lookup.groups["de"], -1]).to_numpy()
     wanted = [{by["a", "en"], by["b", "en"], 4}, {4, by["c", "de"]}, {4}]
-    seen = book.rows_of(found, groups)
-    assert [set(seen[found.item == item].tolist()) for item in range(3)] == wanted
-    assert book.counts.tolist() == [*table.column("count").to_pylist(), 1]
+    rows_found = lookup.rows_of(found, groups)
+    assert [set(rows_found[found.item == item].tolist()) for item in range(3)] == wanted
+    assert lookup.counts.tolist() == [*table.column("count").to_pylist(), 1]

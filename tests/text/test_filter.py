@@ -69,13 +69,9 @@ def test_slices_and_chunks() -> None:
 
 
 def test_rows_or_items_must_be_said() -> None:
-    with pytest.raises(
-        CurateError, match=r"text.filter.items: 'said' holds list<.*>, a list per row; set `items: true"
-    ):
+    with pytest.raises(CurateError, match=r"text.filter.items: 'said' is list<.*>, a list per row; set `items: true"):
         reasons([["a"]], LISTS)
-    with pytest.raises(
-        CurateError, match=r"text.filter.items: 'said' holds string, one value a row; leave `items` out"
-    ):
+    with pytest.raises(CurateError, match=r"text.filter.items: 'said' is string, one value per row; leave `items` out"):
         reasons(["a"], items=True)
     with pytest.raises(CurateError, match=r"text.filter.column: 'said' holds int64"):
         reasons([1], pa.int64())

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from curate.core.contracts import Batch
 from curate.core.errors import CurateError
 from curate.core.items import family_of, per_item
-from curate.text.sentences import Sentences
-from curate.text.sentences_kernels import POSSIBLE, split_sentences
+from curate.text.sentences import POSSIBLE, Sentences, split_sentences
 
 EXAMPLES = [
     "Mr. Smith went to St. Paul.|He slept.",
@@ -92,7 +91,7 @@ def test_the_column_is_per_item_and_may_be_named() -> None:
     stage = Sentences(column="caption")
     columns = stage.process(Batch(pa.table({"key": ["0"], "caption": ["A. B. See. Me"]})))
     assert (stage.reads(), columns["sentences"].to_pylist()) == (("caption",), [["A. B.", "See.", "Me"]])
-    with pytest.raises(CurateError, match="expected one text a row"):
+    with pytest.raises(CurateError, match="expected one text per row"):
         stage.process(Batch(pa.table({"key": ["0"], "caption": [["a"]]})))
 
 

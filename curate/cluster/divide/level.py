@@ -1,10 +1,10 @@
-"""Divide: a level of very many clusters, fitted by cells of the space that know nothing of each other.
+"""Divide: a level of very many clusters, fitted by cells of the space, independently of each other.
 
 A k-means of k leaves over n rows costs n k products an iteration. Here a coarse k-means cuts the space into about
 sqrt(k) cells, rows are regrouped by cell, and the worker that holds a cell fits the cell's share of the leaves to the
 cell's rows alone: n sqrt(k) products, and no worker, nor the driver, ever holds all leaves or their sums.
 
-How many leaves a cell gets is asked of a pilot: the very same fit, resampling and all, with a few leaves per cell, on a
+A pilot decides how many leaves a cell gets: the same fit, with resampling, with a few leaves per cell, on a
 sample. A row of the sample stands for 1 / m leaves where its pilot leaf has m rows; a cell gets what its rows stand
 for. So leaves lie as densely in each region as a fit in one piece would lay them. Shares in proportion to rows do not:
 on `disc.npy` they cost more than twice the inertia, and resampling inside of a cell cannot flatten what the shares have
@@ -30,13 +30,13 @@ from curate.cluster.divide.shares import shares
 from curate.cluster.kmeans import assigned
 from curate.cluster.tree.level import LevelSettings, LevelState, fit_level, level_state, packed, percentiles
 from curate.core.group import Group, MemoryGroup, Part
-from curate.kernels.nearest import nearest
+from curate.kernels.nearest.search import nearest
 from curate.kernels.vectors import vectors_of
 
 PILOTS = 8
 """Leaves of the pilot per cell, on average."""
 PILOT_ROWS = 32
-"""Rows that the pilot reads per leaf of its own."""
+"""Rows that the pilot reads per pilot leaf."""
 PILOT_ITERATIONS = 10
 CELL_ROWS = 256
 """Rows per leaf that a cell fits on at most, drawn uniformly; more do not make its leaves better. They bound the memory
@@ -44,7 +44,7 @@ of a worker: CELL_ROWS x leaves of the cell x d numbers in float32."""
 SAVES = 64
 """Checkpoints while cells are fitted."""
 HELD_CELLS = 64
-"""Cells whose centroids a worker keeps at hand while it looks for the nearest."""
+"""Cells whose centroids a worker keeps in memory during a search."""
 _PILOT = "pilot_"
 
 
@@ -53,20 +53,20 @@ class Divided:
     """Leaves by cell; their centroids lie with the parts of `group`, stored under the name that was given."""
 
     centroids: NDArray[np.float32]
-    """Of the coarse cells, (C, d)."""
+    """(C, d), one per coarse cell."""
     offsets: NDArray[np.int64]
     """(C + 1,): cell c holds the leaves offsets[c] .. offsets[c + 1] - 1."""
     group: Group
     """The rows by cell."""
     sizes: NDArray[np.int64]
-    """Rows (k,) nearest to each leaf among those of their own cell."""
+    """Rows (k,) nearest to each leaf among the rows of its cell."""
     inertia: float
     """Sum of squared distances to the nearest leaf of the own cell: an upper bound of what more cells find."""
     distances: NDArray[np.float32]
     """(101,): percentiles of those distances."""
     resample: int
     state: State
-    """What `divide` goes on from, all cells done."""
+    """The last checkpoint of `divide`, with all cells done."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class State:
 
 
 def default_cells(leaves: int) -> int:
-    """Cells for so many leaves: as many as a cell then has leaves."""
+    """Number of cells for `leaves`: as many as a cell then has leaves."""
     return max(1, round(leaves**0.5))
 
 
@@ -116,8 +116,8 @@ def divide(
     """`settings.kmeans.clusters` leaves for the rows of `group`, in `cells` coarse cells (`default_cells`).
 
     Steps store the leaves of each cell as `vectors` under `name`: in the precision of the rows where they have unit
-    length, else in float32. Goes on from `begin`; raises ValueError for more leaves than rows, or more cells than
-    leaves. `tell` takes the share done and what is going on.
+    length, else in float32. Resumes from `begin`; raises ValueError for more leaves than rows, or more cells than
+    leaves. `tell` receives the share done and a description of the current step.
     """
     rows, leaves = sum(group.rows), settings.kmeans.clusters
     cells = default_cells(leaves) if cells is None else cells
@@ -137,10 +137,11 @@ def divide(
 
     def tell_cell(done: int) -> None:
         what = f"{int(share[:done].sum()):,} of {leaves:,} leaves, cell {done:,} of {cells:,}"
-        (tell or group.tell)(done / cells, what)
+        (tell or group.progress)(done / cells, what)
 
     state = _fit_cells(parts, settings, share, state, save, tell_cell, name)
     offsets = np.concatenate([[0], np.cumsum(share)])
+    assert state.values is not None and state.counts is not None and state.sizes is not None
     distances = percentiles(state.values, state.counts)
     return Divided(state.centroids, offsets, parts, state.sizes, state.inertia, distances, r, state)
 
@@ -171,7 +172,7 @@ def _fit_cells(
     tell: Callable[[int], None],
     name: str,
 ) -> State:
-    """The cells that are not done yet, one after the other as results come."""
+    """Fit the remaining cells; results arrive one at a time."""
     every = -(-len(share) // SAVES)
     fresh: list[tuple[Any, ...]] = []
     results = parts.each(fit_cell, name=name, settings=settings, shares=share, done=state.done)
@@ -243,7 +244,8 @@ def vote(part: Part, shared: Mapping[str, Any]) -> NDArray[np.float64]:
     x = vectors_of(part.arrays)
     leaf, _ = nearest(x, shared["pilot"], part.threads)
     cell, _ = nearest(x, shared["centroids"], part.threads)
-    return np.bincount(cell, 1 / shared["sizes"][leaf], minlength=len(shared["centroids"]))
+    votes = np.bincount(cell, 1 / shared["sizes"][leaf], minlength=len(shared["centroids"]))
+    return np.asarray(votes, dtype=np.float64)
 
 
 def to_cell(part: Part, shared: Mapping[str, Any]) -> tuple[NDArray[np.int64], Mapping[str, NDArray[Any]]]:
@@ -269,7 +271,7 @@ def count_distinct(part: Part, shared: Mapping[str, Any]) -> int:
 
 
 def fit_cell(part: Part, shared: Mapping[str, Any]) -> tuple[NDArray[np.int64], float, NDArray[np.float32], int] | None:
-    """Store a cell's share of the leaves; returns what `assigned.members` says of all its rows, None if it is done."""
+    """Store a cell's share of the leaves; return `assigned.members` of all its rows, None if the cell is done."""
     if part.index < shared["done"]:
         return None
     settings, leaves = shared["settings"], int(shared["shares"][part.index])

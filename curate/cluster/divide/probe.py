@@ -17,7 +17,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from curate.kernels.nearest import BLOCK_ROWS, distances_to, each_block, exact_distances, nearest, rows_of
+from curate.kernels.nearest.search import BLOCK_ROWS, distances_to, each_block, exact_distances, nearest, rows_of
 from curate.kernels.vectors import Points
 
 T = TypeVar("T")
@@ -147,7 +147,7 @@ def _search_exactly(
 def _least(
     ids: NDArray[np.int64], row: NDArray[np.int64], id: NDArray[np.int64], distance: NDArray[np.float64]
 ) -> None:
-    """Of pairs (row, id), write each row's nearest id into `ids`."""
+    """Write the nearest id of each row, out of pairs (row, id), into `ids`."""
     order = np.lexsort((id, distance, row))
     first = order[np.flatnonzero(np.r_[True, np.diff(row[order]) != 0][: len(order)])]
     ids[row[first]] = id[first]

@@ -13,7 +13,7 @@ def shares(
 
     A cell that has rows gets at least 1, and no cell more than its `distinct` rows, until all have as many; what is
     then left over goes to cells that have more `rows` than that, where it stays without members. Equal remainders go to
-    the lower cell. Raises ValueError where there are more leaves than rows, or fewer than cells that have rows.
+    the lower cell. Raises ValueError for more leaves than rows, or fewer leaves than cells with rows.
     """
     least = (rows > 0).astype(np.int64)
     if not least.sum() <= leaves <= rows.sum():

@@ -1,7 +1,7 @@
 """Steps over a part's vectors: who is assigned where, and what the driver needs to know of it.
 
-What a step has computed it keeps in the part's memo, under a token that names it (a digest of the centroids): the next
-step over the same centroids finds it there, and a worker that has just been born computes it again.
+A step keeps its result in the part's memo, under a token that names it (a digest of the centroids). The next step over
+the same centroids finds it there; a new worker computes it again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from curate.core.group import Part
 from curate.core.hashing import digest_bytes
 from curate.kernels.groups import position_in_group
-from curate.kernels.nearest import nearest
+from curate.kernels.nearest.search import nearest
 from curate.kernels.vectors import Vectors, vectors_of
 
 QUANTILES = 1024
@@ -42,8 +42,8 @@ class Thin:
 class Kept:
     """The r rows nearest to each centroid, over all parts: what a resampling round clusters.
 
-    Of cluster k those are kept whose (distance, part, place) is at most (distance[k], part[k], place[k]); the place is
-    that of a row among those that are looked at: all of its part, or the thin ones.
+    Cluster k keeps the rows whose (distance, part, place) is at most (distance[k], part[k], place[k]). The place counts
+    the rows that take part: all of the part, or the thin ones.
     """
 
     centroids: NDArray[np.float32]
@@ -73,7 +73,7 @@ Some: TypeAlias = "Kept | Thin | None"
 
 
 def token_of(*arrays: NDArray[Any]) -> str:
-    return digest_bytes(memoryview(np.ascontiguousarray(array)).cast("B") for array in arrays)
+    return digest_bytes(np.ascontiguousarray(array).data.cast("B") for array in arrays)
 
 
 def remembered(part: Part, name: str, token: str, compute: Any) -> Any:
@@ -91,12 +91,12 @@ def chosen_rows(part: Part, some: Some) -> NDArray[np.int64] | None:
 
 
 def vectors(part: Part, shared: Mapping[str, Any]) -> Vectors:
-    """Those that `shared` speaks of: all of the part's, or those that are `kept`."""
+    """The vectors that `shared` selects: all of the part, or the `kept` ones."""
     return vectors_of(part.arrays).only(chosen_rows(part, shared.get("kept")))
 
 
 def assigned(part: Part, shared: Mapping[str, Any]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """ids and squared distances (n,) of the rows that `shared` speaks of, under its `centroids`."""
+    """ids and squared distances (n,) of the rows that `shared` selects, under its `centroids`."""
     some: Some = shared.get("kept")
     token = token_of(shared["centroids"]) + (some.token if some else "")
     return remembered(
@@ -113,7 +113,7 @@ def count_rows(part: Part, shared: Mapping[str, Any]) -> int:
 
 
 def draw(part: Part, shared: Mapping[str, Any]) -> NDArray[np.float32]:
-    """`numbers[part]` rows, drawn uniformly under (seed, part), in their order."""
+    """`numbers[part]` rows, drawn uniformly under (seed, part), in row order."""
     x = vectors(part, shared)
     rng = np.random.default_rng([shared["seed"], part.index])
     return x[np.sort(rng.choice(len(x), shared["numbers"][part.index], replace=False))]
@@ -135,7 +135,7 @@ def farthest(part: Part, shared: Mapping[str, Any]) -> tuple[NDArray[np.float32]
 
 
 def taken(part: Part, shared: Mapping[str, Any]) -> NDArray[np.float32]:
-    """The vectors at `places` (m, 2) of (part, place), those of this part, in their order."""
+    """The vectors of this part at `places` (m, 2) of (part, place), in that order."""
     places = shared["places"]
     return vectors(part, shared)[places[places[:, 0] == part.index, 1]]
 
@@ -179,7 +179,7 @@ def cluster_sums(points: NDArray[np.float32] | Vectors, ids: NDArray[np.int64], 
 def means_of(
     total: NDArray[np.float64], counts: NDArray[np.int64], centroids: NDArray[np.float32], unit_norm: bool
 ) -> NDArray[np.float32]:
-    """Means (K, d), of unit length if asked; where there are no rows, or no direction, the centroid there was."""
+    """Means (K, d), of unit length if requested; a cluster without rows or direction keeps its centroid."""
     means = np.where(counts[:, None] > 0, total / np.maximum(counts, 1)[:, None], centroids)
     if unit_norm:
         lengths = np.linalg.norm(means, axis=1, keepdims=True)

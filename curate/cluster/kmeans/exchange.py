@@ -4,44 +4,41 @@ A row x of cluster a (n_a rows) would lower the inertia by moving to b where
     n_a / (n_a - 1) |x - c_a|^2  >  n_b / (n_b + 1) |x - c_b|^2   (Hartigan 1975; Telgarsky & Vattani 2010, 2)
 and on the sphere, where a cluster's inertia is 2 (n - |S|) for the sum S of its rows, where
     |S_b + x| - |S_b|  >  |S_a| - |S_a - x|.
-One row at a time would be a pass of n dependent steps. Here rows are looked at in batches of about half as many rows as
-there are clusters; of a batch's moves those are made that share no cluster with a better one, the rest are looked at
-again with the centroids moved, a few times. The order of rows is fixed by their place, so the result is one.
+One row at a time would be a pass of n dependent steps. Here rows are visited in batches of about half as many rows as
+there are clusters. Moves that share no cluster with a better move are made; the others are evaluated again with the
+new centroids, a few times. The order of rows is fixed by their place, so the result is unique.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from curate.cluster.kmeans.assigned import Some, assigned, cluster_sums, count_rows, means_of, remembered, vectors
 from curate.core.group import Group, Part
-from curate.kernels.nearest import each_block
-
-if TYPE_CHECKING:
-    from curate.cluster.kmeans.lloyd import Settings
+from curate.kernels.nearest.search import each_block
 
 BATCH_PER_CLUSTER = 0.5
 LEAST_BATCH = 256
 BLOCK_ROWS = 256
 """Rows whose distances to all centroids are held at once, per thread."""
 LOOKS = 4
-"""How often the moves of one batch are looked at."""
+"""Times that the moves of one batch are evaluated."""
 LEAST_GAIN = 1e-4
 """Share of a row's own cost that a move must gain: more than float32 can be wrong by."""
 
 
 def exchanged(
-    group: Group, settings: Settings, kept: Some, centroids: NDArray[np.float32], moves: NDArray[np.int64]
+    group: Group, unit_norm: bool, kept: Some, centroids: NDArray[np.float32], moves: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], float]:
     """One pass over all rows, assigned to `centroids` (K, d) with `moves` (m, 3) since -> moves, and the inertia."""
     rows = sum(group.each(count_rows, kept=kept))
-    slices = -(-rows // max(LEAST_BATCH, int(BATCH_PER_CLUSTER * settings.clusters)))
+    slices = -(-rows // max(LEAST_BATCH, int(BATCH_PER_CLUSTER * len(centroids))))
     total, counts, squares = sums_now(group, kept, centroids, moves)
-    table = Clusters(total, counts, centroids, settings.unit_norm)
+    table = Clusters(total, counts, centroids, unit_norm)
     for number in range(slices):
         found = list(
             group.each(
@@ -95,7 +92,7 @@ def _squares(block: NDArray[np.float32]) -> float:
 
 
 def propose(part: Part, shared: Mapping[str, Any]) -> tuple[NDArray[Any], ...]:
-    """Of every `slices`-th row, those that would gain by a move: (row, from, to, vector), in float32."""
+    """Every `slices`-th row that would gain by a move: (row, from, to, vector), in float32."""
     x = vectors(part, shared)
     ids = _ids(part, shared)
     rows = np.arange(shared["slice"], len(x), shared["slices"])
@@ -170,7 +167,7 @@ class Clusters:
         self.centroids = means_of(total, counts, before, unit_norm)
 
     def inertia(self, squares: float) -> float:
-        """Of the rows to their centroids, `squares` being the sum of all rows' squares."""
+        """Inertia of the rows; `squares` is the sum of all rows' squares."""
         length = np.linalg.norm(self.total, axis=1)
         if self.unit_norm:  # |x - c|^2 = |x|^2 - 2 x c + 1
             return max(0.0, squares - 2 * float(length.sum()) + int(self.counts.sum()))

@@ -1,7 +1,7 @@
 """k-means over a group: the same for the same seed and rows, for any number of workers and threads, on any backend.
 
-Every part sums its rows per cluster in float64 and in row order, the driver adds parts in their order, and assignments
-are exact, so nothing depends on who has computed what. Two kinds of iteration:
+Every part sums its rows per cluster in float64 and in row order, the driver adds parts in order, and assignments
+are exact, so nothing depends on which worker computes a part. Two kinds of iteration:
 
 - Lloyd's: all rows to their nearest centroid, centroids to the means of their rows.
 - Exchange (Hartigan 1975; Telgarsky & Vattani 2010, Hartigan's method): a row changes its cluster where the total
@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from curate.cluster.kmeans import assigned, exchange
 from curate.cluster.kmeans.assigned import Some, means_of
-from curate.cluster.kmeans.start import start
 from curate.core.group import Group
+from curate.kernels.nearest.search import nearest
 
 TOLERANCE = 1e-3
 """Lloyd's iterations end when one lowers the inertia by less than this share of it."""
@@ -43,7 +43,7 @@ class Settings:
     """Keep centroids at unit length (spherical k-means), for rows that have it."""
     tolerance: float = TOLERANCE
     exchange: bool | None = None
-    """Whether to exchange; None where clusters have at most EXCHANGE_ROWS rows on average."""
+    """Whether to exchange; None means if clusters have at most EXCHANGE_ROWS rows on average."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def kmeans(
 ) -> State:
     """The state after the last pass, with centroids that are means, for the rows of `group` or those `kept`.
 
-    Resumes from `begin`, or draws a start (`curate.cluster.kmeans.start`); `save` is called between passes. An empty
+    Resumes from `begin`, or draws a start (`curate.cluster.kmeans.lloyd`); `save` is called between passes. An empty
     cluster restarts at the row farthest from its centroid; it stays empty only where there are fewer distinct rows than
     clusters. Raises ValueError for more clusters than rows.
     """
@@ -103,13 +103,13 @@ def _lloyd(group: Group, settings: Settings, kept: Some, state: State, pays: boo
 
 def _exchange(group: Group, settings: Settings, kept: Some, state: State, pays: bool) -> State:
     assert state.moves is not None
-    moves, inertia = exchange.exchanged(group, settings, kept, state.centroids, state.moves)
+    moves, inertia = exchange.exchanged(group, settings.unit_norm, kept, state.centroids, state.moves)
     settled = _gained(state.previous, inertia) <= max(EXCHANGE_TOLERANCE, settings.tolerance)
     return replace(state, iteration=state.iteration + 1, previous=inertia, moves=moves, settled=settled)
 
 
 def _gained(previous: float, inertia: float) -> float:
-    """Share of its inertia that the last pass has taken away; 1 where that cannot be said."""
+    """Share of the inertia that the last pass removed; 1 if unknown."""
     if inertia == 0:
         return 0.0
     return (previous - inertia) / previous if np.isfinite(previous) else 1.0
@@ -137,7 +137,7 @@ def _means(
     total: NDArray[np.float64],
     counts: NDArray[np.int64],
 ) -> tuple[NDArray[np.float32], int]:
-    """New centroids (K, d), and how many empty clusters were started anew."""
+    """New centroids (K, d), and the number of empty clusters that were restarted."""
     means = means_of(total, counts, centroids, settings.unit_norm)
     empty = np.flatnonzero(counts == 0)
     if not len(empty):
@@ -152,3 +152,50 @@ def _means(
     by_part = np.argsort(part[order], kind="stable")
     means[empty[: len(order)][by_part]] = np.concatenate(rows)
     return means, len(order)
+
+
+ROWS_PER_CENTROID, LEAST_ROWS = 4, 1 << 16
+"""Rows of the sample per centroid, and in all at least (all rows of a smaller pool)."""
+GROWTH = 1.0
+"""Centroids drawn at once, as a share of those already there."""
+
+
+def start(group: Group, clusters: int, seed: int, kept: Some = None) -> NDArray[np.float32]:
+    """Centroids (clusters, d), drawn from a uniform sample over all parts."""
+    rows = np.array(list(group.each(assigned.count_rows, kept=kept)))
+    size = min(int(rows.sum()), max(LEAST_ROWS, ROWS_PER_CENTROID * clusters))
+    # each part's share, the rest to the first ones: a function of the parts' sizes
+    numbers = np.diff(np.floor(np.cumsum(np.r_[0, rows]) * (size / max(1, rows.sum()))).astype(np.int64))
+    numbers[: size - int(numbers.sum())] += 1
+    numbers = np.minimum(numbers, rows)
+    drawn = list(group.each(assigned.draw, kept=kept, seed=seed, numbers=numbers))
+    return spread(np.concatenate(drawn), clusters, seed, group.threads)
+
+
+def spread(points: NDArray[np.float32], clusters: int, seed: int, threads: int = 1) -> NDArray[np.float32]:
+    """Start (clusters, d) among points (n, d): drawn in proportion to the squared distance to those drawn before."""
+    rng = np.random.default_rng(seed)
+    chosen = rng.integers(len(points), size=1)
+    distances = np.full(len(points), np.inf, dtype=np.float32)
+    fresh = chosen
+    while len(chosen) < clusters:
+        distances = np.minimum(distances, nearest(points, points[fresh], threads)[1])
+        distances[fresh] = 0
+        batch = min(clusters - len(chosen), max(1, int(GROWTH * len(chosen))))
+        fresh = _draw(distances, chosen, batch, rng)
+        chosen = np.concatenate([chosen, fresh])
+    return points[chosen]
+
+
+def _draw(
+    weights: NDArray[np.float32], taken: NDArray[np.int64], number: int, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Weighted draw without replacement (Efraimidis & Spirakis 2006): the smallest of Exp(1) / weight.
+
+    Points of weight 0 (they coincide with chosen ones) come last, those already taken never.
+    """
+    with np.errstate(divide="ignore"):
+        order = rng.exponential(size=len(weights)) / weights
+    order[taken] = np.nan  # sorts behind infinity
+    best = np.argpartition(order, number - 1)[:number]
+    return best[np.lexsort((best, order[best]))]

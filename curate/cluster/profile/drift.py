@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,10 +11,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import Field, PrivateAttr
 
-from curate.cluster.profile.drift_figures import divergences, far_limit, left_out, shift
 from curate.cluster.profile.profile import leaves_of
 from curate.core.contracts import Artifact, Reduce, Table
-from curate.kernels.sizes import entropy, gini
+from curate.kernels.evenness import evenness, gini
 from curate.kernels.tree import TreeShape
 
 _STATE = pa.schema([(name, pa.int64()) for name in ("leaf", "new", "rows", "far")])
@@ -27,7 +27,7 @@ class Drift(Reduce):
     centroid exceeds the `percentile` of the rows fitted on: 1 % of these with 99, and more of new rows of the same
     kind, since no centroid was fitted to them. How much more is estimated from the old rows, each measured to the mean
     of its leaf without itself; the limit is never below that. Sizes are compared level by level, by the Jensen-Shannon
-    divergence of the new rows' shares from those of the rows fitted on, less what chance would make of it.
+    divergence of the new rows' shares from those of the rows fitted on, less the divergence expected by chance.
 
     The artifact's `drift` holds `due`, the `reasons`, and the figures behind them; its table `clusters` the `shown`
     clusters of each level that changed most. The verdict needs `least_rows` new rows.
@@ -121,7 +121,7 @@ class Drift(Reduce):
         fitted = self._fitted[level - 1]
         told: dict[str, Any] = {"level": level, "clusters": len(rows), "limit_bits": self.shift}
         for name, sizes in (("fitted", fitted), ("now", rows)):
-            told[name] = {"entropy": entropy(sizes), "gini": gini(sizes), "empty": int((sizes == 0).sum())}
+            told[name] = {"entropy": evenness(sizes), "gini": gini(sizes), "empty": int((sizes == 0).sum())}
         if new.any() and fitted.any():
             found = shift(fitted, new, self.seed)
             told |= {
@@ -174,7 +174,7 @@ def _at(leaf: NDArray[np.int64], values: NDArray[np.int64], leaves: int) -> NDAr
 
 
 def _added(leaf: NDArray[np.int64], new: NDArray[np.int64], rows: NDArray[np.int64], far: NDArray[np.int64]) -> Table:
-    """Sums of (leaf, new) pairs, in their order."""
+    """Sums of (leaf, new) pairs, in order."""
     place = leaf * 2 + new
     order = np.argsort(place, kind="stable")
     place = place[order]
@@ -197,3 +197,58 @@ def _together(tables: list[Table]) -> Table:
         mine = [[values[cut[number] : cut[number + 1]] for values in of] for of, cut in zip(held, cuts, strict=True)]
         parts.append(_added(*(np.concatenate(values) for values in zip(*mine, strict=True))))
     return pa.concat_tables(parts)
+
+
+DRAWS = 20
+
+
+def divergences(fitted: NDArray[np.int64], new: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Part (K,) of each cluster in the Jensen-Shannon divergence, in bits, of the two spreads' shares (Lin 1991,
+    eq. 4.1); they add up to it: 0 where the shares are equal, 1 where the two have no cluster in common."""
+    p, q = (sizes / max(1, sizes.sum()) for sizes in (fitted, new))
+    middle = (p + q) / 2
+    with np.errstate(divide="ignore", invalid="ignore"):
+        parts = [np.where(share > 0, share * np.log2(share / middle), 0.0) for share in (p, q)]
+    return (parts[0] + parts[1]) / 2
+
+
+@dataclass(frozen=True)
+class Shift:
+    """Divergence of new rows from those fitted on, at one level. Bits."""
+
+    bits: float
+    chance_bits: float
+    """Mean of DRAWS pairs of samples, as many rows each, from the shares of both together."""
+    most_by_chance_bits: float
+
+    @property
+    def excess_bits(self) -> float:
+        return max(0.0, self.bits - self.chance_bits)
+
+
+def shift(fitted: NDArray[np.int64], new: NDArray[np.int64], seed: int) -> Shift:
+    """Samples of one distribution differ too, and more with fewer rows per cluster: by 0.07 bits and more with 10 rows
+    each. The share of chance is therefore simulated, not assumed."""
+    together = (fitted + new).astype(np.float64)
+    share = together / together.sum()
+    rng = np.random.default_rng(seed)
+    sizes = int(fitted.sum()), int(new.sum())
+    drawn = [float(divergences(*(rng.multinomial(n, share) for n in sizes)).sum()) for _ in range(DRAWS)]
+    return Shift(float(divergences(fitted, new).sum()), float(np.mean(drawn)), max(drawn))
+
+
+def left_out(distance: NDArray[np.floating], fitted: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Squared distance (n,) of each row to the mean of its leaf without it; `fitted` (n,): rows the leaf was fitted on.
+
+    Without x the mean of m rows moves away from it, and x - mean grows by m / (m - 1). A row alone in its leaf would
+    belong to another leaf, and is infinitely far.
+    """
+    with np.errstate(divide="ignore"):
+        grown = np.where(fitted > 0, fitted / (fitted - 1.0), 1.0) ** 2
+    return np.where(fitted == 1, np.inf, distance * np.where(fitted == 1, 1.0, grown))
+
+
+def far_limit(limit: float, expected: float, rows: int) -> float:
+    """Share of far rows from which they are more than chance: `limit`, or three standard errors over `expected` where
+    rows are so few that this is more."""
+    return max(limit, expected + 3 * float(np.sqrt(expected * (1 - expected) / rows)))

@@ -44,7 +44,7 @@ class Sources:
 def sources(source: pa.Array, weight: NDArray[np.float64], cluster: NDArray[np.int64], clusters: int) -> Sources:
     """source (n,) strings or nulls, weight (n,): the rows that a sampled row stands for, cluster (n,).
 
-    Shannon entropy in bits of the sources' shares; of equal shares, the top source is the first by name.
+    Shannon entropy in bits of the sources' shares. Among equal shares, the top source is the first by name.
     """
     told = source.is_valid().to_numpy(zero_copy_only=False)
     encoded = source.filter(pa.array(told)).dictionary_encode()

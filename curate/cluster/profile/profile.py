@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
@@ -14,12 +15,13 @@ from numpy.typing import NDArray
 from pydantic import Field, PrivateAttr
 
 from curate.cluster.profile import state
-from curate.cluster.profile.figures import Limits
-from curate.cluster.profile.table import Counted
+from curate.cluster.profile.figures import Limits, Sources, explained, sources
+from curate.cluster.profile.state import Histogram, Sample
 from curate.core.contracts import Artifact, Reduce, Table
 from curate.core.errors import CurateError
 from curate.core.hashing import ranks
-from curate.kernels.sizes import entropy, gini
+from curate.kernels.cluster_names import Terms, cluster_names
+from curate.kernels.evenness import evenness, gini
 from curate.kernels.tree import TreeShape
 
 CAPTION_CHARACTERS, SOURCE_CHARACTERS = 300, 100
@@ -51,7 +53,7 @@ class Profile(Reduce):
         description="Where rows come from: `url` for the host in it, another column, a field of the pool's meta as "
         "`meta.category`, or null.",
     )
-    sample: int = Field(64, ge=1, description="Rows of each leaf whose captions and sources are looked at.")
+    sample: int = Field(64, ge=1, description="Rows of each leaf whose captions and sources are read.")
     noise: float = Field(0.05, le=1, description="Share of variance explained below which a cluster is noise.")
     single_source: float = Field(
         0.9, gt=0, le=1, description="Share of the largest source from which a cluster is near-single-source."
@@ -128,8 +130,8 @@ class Profile(Reduce):
 def _level_facts(table: Table) -> dict[str, Any]:
     rows = table.column("rows").to_numpy()
     flags = Counter(table.column("flags").combine_chunks().flatten().to_pylist())
-    evenness = {"entropy": entropy(rows), "gini": gini(rows)}
-    return {"level": table.column("level")[0].as_py(), "clusters": len(rows), **evenness, "flags": dict(flags)}
+    spread = {"entropy": evenness(rows), "gini": gini(rows)}
+    return {"level": table.column("level")[0].as_py(), "clusters": len(rows), **spread, "flags": dict(flags)}
 
 
 def leaves_of(op: str, table: Table, leaves: int) -> NDArray[np.int64]:
@@ -153,7 +155,7 @@ def _clipped(value: Any, characters: int) -> str | None:
 
 
 def _host(url: str | None) -> str | None:
-    """The host of a URL without `www.`; None where there is none."""
+    """The host of a URL without `www.`; None without a host."""
     try:
         host = urlsplit(url).hostname if url else None
     except ValueError:
@@ -162,7 +164,7 @@ def _host(url: str | None) -> str | None:
 
 
 def _field(text: str | None, path: list[str]) -> Any:
-    """The field at `path` of a JSON object; None where there is none."""
+    """The field at `path` of a JSON object; None if it is missing."""
     try:
         value = json.loads(text) if text else None
     except ValueError:
@@ -170,3 +172,101 @@ def _field(text: str | None, path: list[str]) -> Any:
     for name in path:
         value = value.get(name) if isinstance(value, dict) else None
     return value
+
+
+RANGE_CLUSTERS = 1 << 20
+"""Clusters whose figures are worked out at once."""
+UNITS = dict.fromkeys(("mean_distance", "median_distance", "p90_distance"), "squared L2") | {"source_entropy": "bits"}
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What all levels are made of."""
+
+    shape: TreeShape
+    variance: float
+    histogram: Histogram
+    sample: Sample
+    leaf_rows: NDArray[np.int64]
+    weight: NDArray[np.float64]
+    """(n,): the rows of its leaf that each sampled row stands for."""
+    terms: Terms
+
+    @classmethod
+    def of(cls, shape: TreeShape, variance: float, histogram: Histogram, sample: Sample) -> Counted:
+        rows = histogram.rows(shape.clusters[0])
+        sampled = np.bincount(sample.leaf, minlength=len(rows))
+        weight = (rows / np.maximum(sampled, 1))[sample.leaf]
+        terms = Terms.of([text or "" for text in sample.told.column("caption").to_pylist()])
+        return cls(shape, variance, histogram, sample, rows, weight, terms)
+
+    def sources(self, path: NDArray[np.int64], clusters: int) -> Sources:
+        return self._sources(path[self.sample.leaf], 0, clusters)
+
+    def _sources(self, cluster: NDArray[np.int64], first: int, stop: int) -> Sources:
+        """Sources of clusters first .. stop - 1, by the cluster of each sampled row."""
+        mine = np.flatnonzero((cluster >= first) & (cluster < stop))
+        told = self.sample.told.column("source").take(pa.array(mine)).combine_chunks()
+        return sources(told, self.weight[mine], cluster[mine] - first, stop - first)
+
+    def level(
+        self, level: int, path: NDArray[np.int64], limits: Limits, mixed: bool, clusters_at_once: int = RANGE_CLUSTERS
+    ) -> pa.Table:
+        """path (K_1,): the cluster of each leaf. `mixed`: whether the pool has sources to tell apart."""
+        clusters = self.shape.clusters[level - 1]
+        counts = self.histogram.of_clusters(path)
+        leaves = np.bincount(path, minlength=clusters)
+        filled = np.bincount(path[self.leaf_rows > 0], minlength=clusters)
+        names = cluster_names(self.terms, path[self.sample.leaf], clusters)
+        parts = []
+        for first in range(0, clusters, clusters_at_once):
+            stop = min(clusters, first + clusters_at_once)
+            at, found = slice(first, stop), self._sources(path[self.sample.leaf], first, stop)
+            columns = self._columns(counts.range(first, stop), leaves[at], filled[at], found, limits, mixed)
+            place = {
+                "level": pa.array(np.full(stop - first, level, np.int32)),
+                "cluster": pa.array(np.arange(first, stop)),
+                "parent": self.shape.parent_column(level).slice(first, stop - first),
+            }
+            flags = columns.pop("flags")
+            whole = {**place, **columns, "name": pa.array(names[at], pa.string()), "flags": flags}
+            parts.append(pa.table(whole, schema=_schema(whole)))
+        return pa.concat_tables(parts)
+
+    def _columns(
+        self,
+        counts: Histogram,
+        leaves: NDArray[np.int64],
+        held: NDArray[np.int64],
+        found: Sources,
+        limits: Limits,
+        mixed: bool,
+    ) -> dict[str, pa.Array]:
+        """Figures of some clusters: `leaves` (n,) of each, and those of them that have rows."""
+        clusters = len(leaves)
+        rows, sums = counts.rows(clusters), counts.sums(clusters)
+        share = explained(sums, rows, held, self.variance)
+        return {
+            "rows": pa.array(rows),
+            "leaves": pa.array(leaves),
+            "mean_distance": _numbers(sums / np.where(rows, rows, np.nan)),
+            "median_distance": _numbers(counts.quantiles(0.5, clusters)),
+            "p90_distance": _numbers(counts.quantiles(0.9, clusters)),
+            "explained": _numbers(share),
+            "sources": pa.array(found.count),
+            "source_entropy": _numbers(found.entropy_bits),
+            "top_source": found.top,
+            "top_source_share": _numbers(found.top_share),
+            "flags": limits.flags(rows, share, found, mixed),
+        }
+
+
+def _schema(columns: Mapping[str, pa.Array]) -> pa.Schema:
+    """Types, and units of what has one."""
+    units = {name: {"unit": unit} for name, unit in UNITS.items()}
+    return pa.schema([pa.field(name, array.type, metadata=units.get(name)) for name, array in columns.items()])
+
+
+def _numbers(values: NDArray[np.float64]) -> pa.Array:
+    """NaN, which means nothing to measure, becomes null."""
+    return pa.array(values, mask=np.isnan(values))

@@ -47,7 +47,7 @@ then the rows, by leaf and rank."""
 
 @dataclass(frozen=True)
 class Grain:
-    """What a tree of so many leaves allows: `kept` rows are sampled of each leaf of `1 / 2**thin` of them; a bin is
+    """Resolution for the size of a tree: `kept` rows are sampled of each of `1 / 2**thin` of the leaves; a bin is
     `2**width` eighths of an octave."""
 
     kept: int
@@ -104,8 +104,9 @@ class Histogram:
         starts = np.flatnonzero(np.r_[True, np.diff(place) > 0][: len(place)])
         if not len(starts):
             return cls(width=width)
-        added = (np.add.reduceat(values[order], starts) for values in (count, low))
-        return cls(*np.divmod(place[starts], _BINS), *added, width=width)
+        at_leaf, at_bin = np.divmod(place[starts], _BINS)
+        counts, lows = (np.add.reduceat(values[order], starts) for values in (count, low))
+        return cls(at_leaf, at_bin, counts, lows, width)
 
     @classmethod
     def together(cls, parts: Sequence[Histogram], width: int = 0, rows: int = RANGE_ROWS) -> Histogram:
@@ -117,8 +118,10 @@ class Histogram:
         summed = []
         for number in range(ranges):
             mine = [part.cut(*cut[number : number + 2].tolist()) for part, cut in zip(parts, cuts, strict=True)]
-            summed.append(cls._summed(*cls._joined(mine), width))
-        return cls(*cls._joined(summed), width=width)
+            leaf, bin_, count, low = cls._joined(mine)
+            summed.append(cls._summed(leaf, bin_, count, low, width))
+        leaf, bin_, count, low = cls._joined(summed)
+        return cls(leaf, bin_, count, low, width)
 
     @staticmethod
     def _joined(parts: Sequence[Histogram]) -> list[NDArray[np.int64]]:
@@ -132,7 +135,7 @@ class Histogram:
         return Histogram(self.leaf[at], self.bin[at], self.count[at], self.low[at], self.width)
 
     def of_clusters(self, path: NDArray[np.int64]) -> Histogram:
-        """The bins of the clusters that the leaves lie in: path (K_1,)."""
+        """The bins of the clusters that contain the leaves: path (K_1,)."""
         return self._summed(path[self.leaf], self.bin, self.count, self.low, self.width)
 
     def range(self, first: int, stop: int) -> Histogram:
@@ -148,7 +151,7 @@ class Histogram:
         """Sum of the distances of each cluster (K,)."""
         low, high = edge(self.bin, self.width), edge(self.bin + 1, self.width)
         value = self.count * low + self.low * ((high - low) / (1 << (LOW_BITS + self.width)))
-        return np.bincount(self.leaf, weights=value, minlength=clusters)
+        return np.asarray(np.bincount(self.leaf, weights=value, minlength=clusters), dtype=np.float64)
 
     def quantiles(self, q: float, clusters: int) -> NDArray[np.float64]:
         """The distance below which the share q of each cluster's rows lies; NaN where it has none."""
@@ -205,8 +208,8 @@ def from_table(table: pa.Table, width: int) -> tuple[Histogram, Sample]:
     bin_ = counted.column("bin").to_numpy().astype(np.int16)  # widened where bins are added up
     if sampled.column("rank").null_count:
         raise ValueError("a state of cluster.profile: bins must come before sampled rows")
-    rows = (sampled.column(name).to_numpy() for name in ("leaf", "rank"))
-    return Histogram(leaf, bin_, count, low, width), Sample(*rows, sampled.select(["caption", "source"]))
+    row_leaf, rank = (sampled.column(name).to_numpy() for name in ("leaf", "rank"))
+    return Histogram(leaf, bin_, count, low, width), Sample(row_leaf, rank, sampled.select(["caption", "source"]))
 
 
 def merge(states: Iterable[pa.Table], grain: Grain) -> pa.Table:

@@ -1,13 +1,13 @@
 """Hierarchical k-means with resampling (Vo et al. 2024, Automatic Data Curation for Self-Supervised Learning, 3.2-3.3).
 
-k-means puts its centroids where the data are dense. Each resampling round clusters anew the few points nearest to each
-centroid, whose density is flatter, so that the centroids come to spread over the support of the data. Level 1 clusters
+k-means puts its centroids where the data are dense. Each resampling round clusters the few points nearest to each
+centroid again; their density is flatter, so the centroids spread over the support of the data. Level 1 clusters
 the points, level t the centroids of level t - 1.
 
 What flattens is the new start of a round: drawn among the kept points, it has fewer centroids where these are crowded.
-A round that went on from the centroids before it would stay where it is, since each of them is the mean of its kept
-points already. So every round starts anew, for a few passes only, and all but the last look at a share of the points
-only, in which THIN_R of them stand for r. But the last start is one draw of many uneven optima, which the levels above
+A round that continued from the previous centroids would not move, since each of them is the mean of its kept points
+already. So every round restarts, for a few passes only, and all but the last use a share of the points only, in which
+THIN_R points stand for r. But the last start is one draw of many uneven optima, which the levels above
 would pass on: there a k-means over all inputs follows, from where the rounds have led to (a warm start); it evens the
 clusters and keeps them where they are. docs/benchmarks.md has the measurements.
 """
@@ -29,7 +29,7 @@ from curate.core.group import Group
 from curate.kernels.groups import position_in_group
 
 ROUND_ITERATIONS = 2
-"""Passes of a k-means that another one from a new start follows, at most; Lloyd's alone."""
+"""Most passes of a k-means that a new start follows; Lloyd's alone."""
 LAST_ITERATIONS = 3
 """Passes of the last round's, at most."""
 THIN_R = 4
@@ -38,7 +38,7 @@ THIN_R = 4
 
 @dataclass(frozen=True)
 class LevelSettings:
-    """Of one level; `r` None is half the mean cluster size, halves rounded up, as in the paper's web run (10, 5 and 3
+    """One level; `r` None means half the mean cluster size, halves rounded up, as in the paper's web run (10, 5 and 3
     for means of 20, 10 and 5); r = 1 means no resampling."""
 
     kmeans: Settings
@@ -137,8 +137,8 @@ class Nearest:
 
 
 def nearest_rows(group: Group, centroids: NDArray[np.float32], r: int, among: Thin | None = None) -> Nearest:
-    """The r rows of each cluster (K) that are nearest to its centroid, over all parts; of equal distances the earlier
-    part and place."""
+    """The r rows of each cluster (K) that are nearest to its centroid, over all parts; on equal distances the
+    earlier part and place."""
     found = list(group.each(assigned.closest, centroids=centroids, kept=among, r=r))
     id, distance, place = (np.concatenate(piece) for piece in zip(*found, strict=True))
     part = np.repeat(np.arange(len(found)), [len(ids) for ids, _, _ in found])
@@ -170,7 +170,7 @@ def summary(group: Group, centroids: NDArray[np.float32]) -> tuple[NDArray[np.in
 
 
 def percentiles(values: NDArray[np.float32], weights: NDArray[np.float64]) -> NDArray[np.float32]:
-    """(101,): the smallest value with at least p % of the weight at or below it. Zeros where there is none."""
+    """(101,): the smallest value with at least p % of the weight at or below it. Zeros without weight."""
     if not len(values):
         return np.zeros(101, np.float32)
     order = np.argsort(values, kind="stable")
@@ -187,7 +187,7 @@ def level_settings(
     iterations: int = 30,
     unit_norm: bool = False,
 ) -> list[LevelSettings]:
-    """Settings per level from lists of clusters and r, finest first; each level has a seed of its own."""
+    """Settings per level from lists of clusters and r, finest first; each level has its own seed."""
     seeds = np.random.SeedSequence(seed).generate_state(len(clusters), np.uint64)
     return [
         LevelSettings(Settings(k, int(own), iterations, unit_norm), rounds, near, polish=number > 0)
@@ -210,7 +210,7 @@ def packed(state: LevelState) -> dict[str, Any]:
 
 
 def level_state(saved: Mapping[str, Any]) -> LevelState | None:
-    """The state that `packed` made, or None where the level has not begun."""
+    """The state that `packed` saved, or None if the level has not begun."""
     if "round" not in saved:
         return None
     run = None

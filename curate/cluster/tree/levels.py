@@ -1,4 +1,4 @@
-"""A tree of centroids, level by level, over a group: what `cluster.fit` does besides reading parameters.
+"""Fit a tree of centroids, level by level, over a group.
 
 Level 1 clusters the rows, level t the centroids of level t - 1. A level of very many clusters is fitted by cells
 (`curate.cluster.divide.level`), and its centroids stay in files by cell, for the level above too. Neither the driver
@@ -21,7 +21,7 @@ from curate.cluster.kmeans import assigned
 from curate.cluster.tree.level import Level, LevelSettings, LevelState, fit_level, level_settings, level_state, packed
 from curate.cluster.tree.spread import variance
 from curate.core.group import Group
-from curate.kernels.sizes import entropy, gini
+from curate.kernels.evenness import evenness, gini
 
 __all__ = ["Tree", "ancestors", "fit_tree", "level_settings"]
 
@@ -32,7 +32,7 @@ _DIVIDE = "divide_"
 
 @dataclass(frozen=True)
 class Tree:
-    """Levels, finest first. `centroids[t]` is (K_t, d), None where they lie in files by cell; `parents[t]` (K_t,) names
+    """Levels, finest first. `centroids[t]` is (K_t, d), None if they are in files by cell; `parents[t]` (K_t,) names
     a cluster of level t + 1; `sizes[t]` (K_t,) counts the points below."""
 
     centroids: tuple[NDArray[np.float32] | None, ...]
@@ -45,14 +45,14 @@ class Tree:
     variance: float
     """Mean squared distance of the points to their mean."""
     divided: Mapping[str, NDArray[Any]]
-    """Of each level t fitted by cells `cells_t` (C, d) and `offsets_t` (C + 1,); those of level 1 have no number."""
+    """`cells_t` (C, d) and `offsets_t` (C + 1,) of each level t fitted by cells; level 1 has no number."""
 
 
 def fit_tree(group: Group, levels: Sequence[LevelSettings], cells: Sequence[int] = (), resume: bool = False) -> Tree:
     """Rows of `group` -> a tree with a level per settings, finest first; level t in `cells[t - 1]` cells if more than
     one.
 
-    Saves its state in the group between passes; with `resume` it goes on from there.
+    Saves its state in the group between passes; with `resume` it continues from there.
     """
     saved = (group.restored() if resume else None) or {}
     done: dict[str, Any] = {name: value for name, value in saved.items() if not _of_level(name)}
@@ -117,7 +117,7 @@ def _divided(
     done: dict[str, Any],
     begun: Mapping[str, Any],
 ) -> Group:
-    """A level by cells -> the group of its centroids; fits it and notes it in `done` unless it is there."""
+    """A level by cells -> the group of its centroids; fits it and records it in `done` unless it is done."""
     name, suffix = (f"centroids_{number + 1}", f"_{number + 1}") if number else (LEAVES, "")
     if done["level"] > number:
         return by_cell(inputs, done[f"cells{suffix}"], name).stored(name)
@@ -128,7 +128,7 @@ def _divided(
         group.save({**done, **{f"{_DIVIDE}{name}": value for name, value in state.packed().items()}})
 
     def tell(part: float, text: str) -> None:
-        group.tell(sum(share[:number]) + share[number] * part, f"level {number + 1} of {len(levels)}, {text}")
+        group.progress(sum(share[:number]) + share[number] * part, f"level {number + 1} of {len(levels)}, {text}")
 
     begin = DivideState.unpacked(fields) if fields else None
     found = divide(inputs, levels[number], cells, begin, save, name, tell)
@@ -177,13 +177,13 @@ def _teller(group: Group, number: int, levels: Sequence[LevelSettings], rows: in
         inside = min(1.0, (state.round + (0.5 if state.run else 0)) / rounds)
         passes = state.iterations + (state.run.iteration if state.run else 0)
         what = f"level {number + 1} of {len(levels)}, round {min(state.round, rounds - 1)} of {rounds - 1}"
-        group.tell(sum(share[:number]) + share[number] * inside, f"{what}, {passes} passes over {rows:,} rows")
+        group.progress(sum(share[:number]) + share[number] * inside, f"{what}, {passes} passes over {rows:,} rows")
 
     return tell
 
 
 def _summary(level: Level, members: NDArray[np.int64]) -> dict[str, Any]:
-    """What is told of a level; `members` (K,) counts the points under each cluster."""
+    """The summary of a level; `members` (K,) counts the points under each cluster."""
     return {
         "clusters": len(members),
         "inertia": level.inertia,
@@ -194,7 +194,7 @@ def _summary(level: Level, members: NDArray[np.int64]) -> dict[str, Any]:
         "median": float(np.median(members)),
         "largest": int(members.max()),
         "empty": int((members == 0).sum()),
-        "entropy": entropy(members),
+        "entropy": evenness(members),
         "gini": gini(members),
     }
 

@@ -15,10 +15,10 @@ BLOCK_ROWS = 4096
 
 
 def variance(group: Group) -> float:
-    """Mean squared distance of all rows to their mean, in one pass; 0 where there are no rows.
+    """Mean squared distance of all rows to their mean, in one pass; 0 without rows.
 
-    E |x|^2 - |E x|^2 in float64: for directions, the only case where the two are close is that of a pool whose rows
-    are all but equal. Parts are added in their order, so that any engine finds the same.
+    E |x|^2 - |E x|^2 in float64: for directions, the two are close only for a pool whose rows are nearly
+    equal. Parts are added in order, so any engine finds the same.
     """
     rows, total, squares = 0, np.zeros(1), 0.0
     for count, part_total, part_squares in group.each(moments):

@@ -1,10 +1,10 @@
-"""The stage contracts: what somebody who adds a stage has to know, and nothing else. A file and a main method each.
+"""The stage contracts: all that the author of a stage has to know. Each has a file and a main method.
 
 Source   plan() -> portions, read(portion) -> samples             a pool
 Map      process(batch) -> as many rows of new columns            facts
 AsyncMap request(row) -> request, answer(request, client)         facts that an endpoint answers
-Filter   keep(table) -> a reason or null per row, or per item     a mask
-Derive   children(sample) -> samples made out of it               a derived pool
+Filter   keep(table) -> a reason or null per row or item          a mask
+Derive   children(sample) -> samples derived from it              a derived pool
 Reduce   partial(table) -> state, merge(states), finish(state)    an artifact
 Fit      load(table) -> arrays, fit(group)                        an artifact
 Select   plan(counts) -> quotas, pick(lines) -> copies            a selection
@@ -33,7 +33,7 @@ from curate.core.contracts.stage import (
     is_semantic,
     kind_of,
 )
-from curate.core.recipe.secrets import Secret
+from curate.core.secrets import Secret
 
 __all__ = [
     "PLAIN_NAME", "Artifact", "AsyncMap", "Batch", "Child", "Client", "Derive", "Filter", "Fit", "Incoming", "Map",

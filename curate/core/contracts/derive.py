@@ -1,4 +1,4 @@
-"""`Derive`: samples made out of samples: frames of an animation, pages, later clips and crops. They form a pool."""
+"""`Derive`: a pool of samples derived from samples: frames of an animation, pages, later clips and crops."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from curate.core.contracts.stage import Stage, plain_name
 
 @dataclass
 class Child:
-    """A sample out of a parent. `span` (JSON-able, such as {"frame": 3} or {"start": 1.0, "stop": 2.5}) says which part
-    of the parent it is; the child's key is a hash of (parent key, op's `child_kind`, span)."""
+    """A sample derived from a parent. `span` (JSON-able, such as {"frame": 3} or {"start": 1.0, "stop": 2.5}) is its
+    part of the parent; its key is a hash of (parent key, the op's `child_kind`, span)."""
 
     span: dict[str, Any]
     data: bytes
@@ -24,16 +24,16 @@ class Child:
 
 
 class Derive(Stage):
-    """A pool whose samples have a `parent`, a `root` and a `span`. Stages behind it see the children."""
+    """A pool whose samples have a `parent`, a `root` and a `span`. Downstream stages see the children."""
 
     child_kind: ClassVar[str] = ""
-    """What the children are: `frame`. Enters their keys."""
+    """Kind of the children, such as `frame`. Enters their keys."""
     namespace: str
     """Names the pool's folder."""
 
     _plain_namespace = field_validator("namespace", check_fields=False)(plain_name)
 
     def children(self, sample: Sample) -> Iterator[Child]:
-        """Children in order of their spans, each span once. Raise Reject: the parent is unusable. `sample.row` has the
-        parent's `key`, `source_id`, `name`, `caption`, `url` and `meta` (JSON)."""
+        """Children in order of their spans, each span once. Raise Reject if the parent is unusable. `sample.row` has
+        the parent's `key`, `source_id`, `name`, `caption`, `url` and `meta` (JSON)."""
         raise NotImplementedError

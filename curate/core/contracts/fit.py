@@ -1,4 +1,4 @@
-"""`Fit`: an artifact out of many passes over the alive rows, which workers hold in parts."""
+"""`Fit`: an artifact from many passes over the live rows, which workers hold in parts."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ if TYPE_CHECKING:
 
 
 class Fit(Stage):
-    """A global fact that takes many passes over the rows, or their regrouping: workers hold them in parts."""
+    """A global fact that takes many passes over the rows or regroups them. Workers hold the rows in parts."""
 
     kind: ClassVar[str] = ""
-    """What other stages' ports call this artifact."""
+    """Kind of the artifact, by which ports name it."""
 
     def reads(self) -> tuple[str, ...]:
         return ()
 
-    def made(self, schema: pa.Schema) -> dict[str, str]:
-        """What the columns say of how they were made, as far as all shards must agree: `fit` finds it in the group."""
+    def provenance(self, schema: pa.Schema) -> dict[str, str]:
+        """Provenance of the columns that must be equal for all shards; `fit` finds it in the group."""
         return {}
 
     def load(self, table: Table) -> dict[str, NDArray[Any]]:
-        """What workers hold of one shard's live rows: arrays of as many rows as should take part, of the same names,
-        types and trailing shapes for every shard, also for one without rows. Raises InputError."""
+        """Arrays for workers to hold of a shard's live rows: n rows each for the rows that take part. Names, types and
+        trailing shapes must be equal for all shards, including empty ones. Raises InputError."""
         raise NotImplementedError
 
     def fit(self, group: Group) -> Artifact:
-        """Runs in the driver: steps see rows, it sees what they return. What steps `store` is part of the artifact."""
+        """Runs in the driver. Only steps see rows; `fit` sees their results. Arrays that steps `store` belong to the
+        artifact."""
         raise NotImplementedError

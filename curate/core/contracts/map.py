@@ -1,4 +1,4 @@
-"""`Map`: facts about samples, a row each."""
+"""`Map`: facts about samples, one row each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Sample:
-    """One encoded image in a decoding thread; decoded once, however many stages look at it."""
+    """An encoded image in a decoding thread; decoded once, and shared by all stages."""
 
     def __init__(self, data: bytes, decode: Callable[..., Image], row: Mapping[str, Any] | None = None) -> None:
         self.data = data
@@ -37,14 +37,14 @@ class Sample:
 
 @dataclass
 class Batch:
-    """Rows that are alive at the stage and lack its facts."""
+    """Rows that are alive at the stage and do not have its facts."""
 
     table: Table
-    """`key`, and what the stage `reads`."""
+    """`key` and the columns that the stage `reads`."""
     prepared: list[Any] = field(default_factory=list)
-    """What `prepare` returned, a value per row (stages with `pixels` only)."""
+    """Results of `prepare`, one per row (only for stages with `pixels`)."""
     counters: Counter[str] = field(default_factory=Counter)
-    """Counts that are not rejects (a cleaning rule's hits); added up into the ledger."""
+    """Counts other than rejects, such as the hits of a cleaning rule; the ledger adds them up."""
     failed: dict[int, str] = field(default_factory=dict)
     unfit: dict[int, str] = field(default_factory=dict)
 
@@ -55,29 +55,29 @@ class Batch:
         return self.table.column(name).to_pylist()
 
     def fail(self, row: int, reason: str) -> None:
-        """Row `row` of this batch could not be computed this time: status `error`, which `curate retry` tries again.
-        The other rows are kept. Its values are ignored."""
+        """Row `row` of the batch could not be computed this time: status `error`, which `curate retry` retries. Its
+        values are ignored; other rows are kept."""
         self.failed[int(row)] = reason
 
     def unusable(self, rows: int | Iterable[int], reason: str) -> None:
-        """Rows that will never have these facts, because of what the sample is: status `unusable`."""
+        """Rows whose samples can never have these facts: status `unusable`."""
         for row in [rows] if isinstance(rows, int) else rows:
             self.unfit[int(row)] = reason
 
 
 class Map(Stage):
-    """Facts about samples, a row each. What a row gets must not depend on the rows beside it."""
+    """Facts about samples, one row each. The result for a row must not depend on other rows."""
 
     pixels: ClassVar[bool] = False
     """Whether `prepare` is called with each image."""
     costly: ClassVar[bool] = False
-    """Whether rows are expensive enough to be looked up by the values they are computed from before they are computed,
-    and to be saved while a shard is under way."""
+    """Whether rows are expensive enough to be looked up by their input values first, and to be saved while a shard is
+    running."""
     batch_rows: ClassVar[int] = 128
     """Rows of a batch."""
     by_shard: ClassVar[bool] = False
-    """Whether the batch's table has a column `shard` too, with the id of each row's shard: for looking up what a Fit
-    has stored by stretch of shards (curate.core.stretches)."""
+    """Whether the batch's table has a column `shard` with the id of each row's shard, to look up results of a Fit
+    (curate.core.row_lookup)."""
 
     def reads(self) -> tuple[str, ...]:
         """Columns of the pool's table or of upstream stages; `key` is always there."""
@@ -85,25 +85,26 @@ class Map(Stage):
 
     def schema(self) -> pa.Schema:  # type: ignore[override]  # pydantic's own is deprecated
         """Names, types, units and provenance (field metadata) of the new columns. Called before and after `setup`; a
-        type that only a loaded model knows is `pa.null()` before. List columns whose places are items say so with
+        type that depends on a loaded model is `pa.null()` before. List columns with a value per item are marked with
         `places` (curate.core.items)."""
         raise NotImplementedError
 
     def padded(self) -> int:
-        """Batches are filled up to a multiple of so many rows, where a row's last bits depend on how many are computed
-        at once (models); 0 where they do not. Called after `setup`."""
+        """Multiple of rows to which batches are padded, for models whose last bits depend on the batch size; otherwise
+        0. Called after `setup`."""
         return 0
 
     def hardware(self) -> str:
-        """Model of the device that computes, where it may change a result's last bits; noted in the tables. Called
+        """Model of the computing device, if it may change the last bits of results; recorded in the tables. Called
         after `setup`."""
         return ""
 
     def prepare(self, sample: Sample) -> Any:
-        """Per image, in decoding threads, ahead of `process`. Raise Reject: the sample is unusable for this stage."""
+        """Called per image in decoding threads, before `process`. Raise Reject if the sample is unusable for the
+        stage."""
         raise NotImplementedError
 
     def process(self, batch: Batch) -> dict[str, Any]:
-        """Columns of the schema by name: lists, numpy or Arrow arrays of len(batch). Bad rows are named with
-        `batch.fail` and `batch.unusable`; if it raises, the engine finds the row by halving the batch."""
+        """Columns of the schema by name: lists, numpy or Arrow arrays of len(batch). Report bad rows with `batch.fail`
+        and `batch.unusable`; after an exception, the engine finds the row by bisecting the batch."""
         raise NotImplementedError

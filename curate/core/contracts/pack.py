@@ -1,4 +1,4 @@
-"""`Pack`: a selection becomes a dataset that training reads."""
+"""`Pack`: turns a selection into a dataset for training."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from curate.core.contracts.stage import Stage
 
 @dataclass(frozen=True)
 class Packed:
-    """One member group as it lies in an output tar: what the dataset's index says of it."""
+    """Location of a sample's members in an output tar, for the dataset's index."""
 
     ext: str
     offset: int
@@ -21,11 +21,11 @@ class Packed:
     width: int | None = None
     height: int | None = None
     carried: dict[str, Any] = field(default_factory=dict)
-    """Further columns of the index, the same names for every sample."""
+    """Further columns of the index, with the same names for every sample."""
 
 
 class Pack(Stage):
-    """Writes the dataset. The engine ranks the selection, hands each output shard its rows and publishes the files."""
+    """Writes the dataset. The engine ranks the selection, assigns rows to output shards and publishes the files."""
 
     name: str
     shard_rows: int = 1000
@@ -36,13 +36,13 @@ class Pack(Stage):
         return ()
 
     def text_columns(self) -> tuple[str, ...]:
-        """Columns that may hold a sample's text, best first: `write` gets those that exist, and it is no error if one
-        does not. Where items are packed, the first that exists must have a value per item."""
+        """Columns that may have a sample's text, best first; `write` gets those that exist. If items are packed, the
+        first that exists must have a value per item."""
         return ()
 
     def write(self, row: Mapping[str, Any], data: bytes, add: Callable[[str, bytes], int]) -> Packed:
-        """Put one sample into the tar; `add(member name, bytes)` returns the offset of the member's bytes. Raise Reject
-        before anything is added, to leave the sample out. Of per-item columns, `row` has the item's element."""
+        """Write one sample into the tar; `add(member name, bytes)` returns the offset of the member's bytes. Raise
+        Reject before adding anything to leave the sample out. `row` has the item's element of per-item columns."""
         raise NotImplementedError
 
     def finish(self, tars: list[tuple[str, int]]) -> dict[str, bytes]:

@@ -1,4 +1,4 @@
-"""`Reduce`: an artifact out of one pass over the alive rows."""
+"""`Reduce`: an artifact from one pass over the live rows."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from curate.core.contracts.stage import Artifact, Stage, Table
 
 
 class Reduce(Stage):
-    """A global fact. States are tables, so that they can lie in files and be looked at.
+    """A global fact. States are tables, so that they can be stored and inspected.
 
-    The engine merges them as a tree, in workers: `merge` gets the states of consecutive shards, or what it has made of
-    consecutive stretches of shards, some dozens at a time. So it must be associative over stretches: what comes out of
-    merging all at once, `finish` must also make of merged parts. A state must not grow with the pool, or stay far below
-    it: one worker holds the last one."""
+    The engine merges states as a tree in workers: `merge` gets the states of some dozens of consecutive shards, or of
+    consecutive ranges of shards that it has merged. It must be associative over consecutive ranges: `finish` must give
+    the same result however they were merged. A state must be far smaller than the pool, because one worker holds the
+    last one."""
 
     kind: ClassVar[str] = ""
-    """What other stages' ports call this artifact."""
+    """Kind of the artifact, by which ports name it."""
 
     def reads(self) -> tuple[str, ...]:
         return ()
 
     def counting(self) -> dict[str, Any]:
-        """What decides `partial`, JSON-able: states are kept under it. Parameters of `merge` and `finish` alone may be
-        left out; another value of them then looks at no row again."""
+        """The values that determine `partial`, JSON-able; states are cached by them. Parameters used only by `merge`
+        and `finish` may be left out, so that changing them reads no rows."""
         return {"parameters": self.parameters(), "identity": self.identity()}
 
     def partial(self, table: Table) -> Table:
-        """State of one shard's live rows (`key` and what it `reads`)."""
+        """State of a shard's live rows (`key` and the columns that the stage `reads`)."""
         raise NotImplementedError
 
     def merge(self, states: Iterator[Table]) -> Table:
-        """States of consecutive shards or stretches, in order -> one state. Keep what adds up apart: sums and counts,
-        never a mean; of what is sampled or cut off, as much as a whole pool's state may hold."""
+        """States of consecutive shards or ranges, in order -> one state. Keep sums and counts, never a mean; keep
+        samples and truncated lists as long as in the state of the whole pool."""
         return pa.concat_tables(list(states))
 
     def finish(self, state: Table) -> Artifact:

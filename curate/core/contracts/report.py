@@ -1,4 +1,4 @@
-"""`Report`: files that people look at."""
+"""`Report`: files for people to read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Report(Stage):
-    """A page about everything upstream. `view` reads any noun; see curate.core.view."""
+    """A page about everything upstream, read through a `View`."""
 
     kind: ClassVar[str] = "report"
 

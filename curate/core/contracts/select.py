@@ -1,4 +1,4 @@
-"""`Select`: which rows go on, and how often."""
+"""`Select`: which rows are selected, and how many copies of each."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from curate.core.contracts.stage import Stage, Table
 
 
 class Select(Stage):
-    """Which rows go on, and how often. A stage that chooses among the items of rows (texts) deals a line per item."""
+    """Which rows are selected, and how many copies of each. To select items of rows (texts), deal a line per item."""
 
     multiplier: int = 1
-    """The most copies of one row, or of one of its items."""
+    """Most copies of a row, or of one of its items."""
 
     def reads(self) -> tuple[str, ...]:
         return ()
 
     def target_rows(self) -> int | None:
-        """Rows asked for, copies counted, so that a run fails before it computes anything; None if it takes what it
-        takes."""
+        """Number of rows requested, copies included, so that an impossible run fails before it computes anything; None
+        if there is no target."""
         return None
 
     def deal(self, table: Table) -> Table:
-        """Live rows of a shard (`key` and what the stage reads) -> lines to choose from, in order of rows; no more
-        columns than `pick` needs. Some columns have a meaning:
+        """Live rows of a shard (`key` and the columns that the stage reads) -> lines to choose from, in row order, with
+        only the columns that `pick` needs. Some columns have a meaning:
 
-        `unit` (int64, >= 0): what quotas are given to, a cluster or a concept. All rows of a unit reach one `pick`.
-        Without it, rows are counted under unit 0 and `pick` sees any of them, so it must judge each alone.
-        `item` (string) and `row` (int64, place in `table`): a line per item, at least one per row; a null `unit` is
-        not counted. All items of a row reach one `pick`, but those of a unit reach many."""
+        `unit` (int64, >= 0): the cluster or concept that has a quota. All rows of a unit reach one `pick`. Without it,
+        rows are counted as unit 0 and any of them reach a `pick`, which must judge each row by itself.
+        `item` (string) and `row` (int64, position in `table`): a line per item, at least one per row; a null `unit` is
+        not counted. All items of a row reach one `pick`, but the items of a unit reach several."""
         return table
 
     def plan(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -39,7 +39,7 @@ class Select(Stage):
         raise NotImplementedError
 
     def pick(self, lines: Table, counts: NDArray[np.int64], quotas: NDArray[np.int64]) -> dict[str, Any]:
-        """lines (m,): a part of what all shards dealt, with `key` and `unit`; the whole pool's counts and quotas (U,)
-        -> `copies` (m,), 0 rejects; `reject` (m,), the reason where 0; and `expected` (m,), if any: the copies that
-        chance was to give, which a report compares with those it gave."""
+        """lines (m,): a part of the lines of all shards, with `key` and `unit`; counts and quotas (U,) of the whole
+        pool -> `copies` (m,), 0 to reject; `reject` (m,), the reason if 0; and optionally `expected` (m,): the expected
+        number of copies of a random choice, which a report compares with the actual one."""
         raise NotImplementedError

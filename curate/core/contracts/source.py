@@ -1,4 +1,4 @@
-"""`Source`: what is outside becomes a pool."""
+"""`Source`: makes a pool of external data."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from curate.core.contracts.stage import Stage, plain_name
 
 @dataclass(frozen=True)
 class Portion:
-    """What goes into one shard. `content` (JSON-able) is all that `read` needs and all that decides the shard."""
+    """The data of one shard. `content` (JSON-able) is all that `read` needs, and determines the shard."""
 
     content: dict[str, Any]
     rows: int | None = None
-    """Rows at most, where that is known without reading; None otherwise."""
+    """Most rows, if known without reading; otherwise None."""
     bytes: int = 0
-    """Bytes that will be copied into the pool, as far as is known without reading."""
+    """Bytes to copy into the pool, as far as known without reading."""
 
 
 @dataclass
 class Incoming:
-    """One sample on its way into a pool: bytes to copy, or the place of its member in a tar that stays where it is."""
+    """A sample to put into a pool: bytes to copy, or the location of its member in a tar that stays in place."""
 
     source_id: str
     name: str = ""
@@ -41,18 +41,18 @@ class Incoming:
 
 class Source(Stage):
     unique_keys: ClassVar[bool] = False
-    """Whether keys cannot repeat across portions; otherwise the engine looks for repeats across shards."""
+    """Whether keys are unique across portions; otherwise the engine searches for repeats across shards."""
     namespace: str
-    """Enters every key: the same source id in another namespace is another sample. Names a folder too."""
+    """Part of every key: the same source id in another namespace is another sample. Also names a folder."""
 
     _plain_namespace = field_validator("namespace", check_fields=False)(plain_name)
 
     def plan(self) -> list[Portion]:
-        """What there is to read, cut into shards. Raises InputError when there is nothing."""
+        """The data to read, divided into shards. Raises InputError if there is none."""
         raise NotImplementedError
 
     def tar(self, portion: Portion) -> str | None:
-        """URL of the tar that already holds the portion's members and stays in place; None when bytes are copied."""
+        """URL of the existing tar of the portion's members, which stays in place; None if bytes are copied."""
         return None
 
     def read(self, portion: Portion) -> Iterator[Incoming]:

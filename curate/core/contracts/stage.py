@@ -1,9 +1,9 @@
-"""What all contracts have in common.
+"""Base of all contracts.
 
-A stage is a frozen pydantic model. Its fields are its parameters; the constructor only stores them. A parameter is
-semantic (it enters the fingerprint), `Runtime` (threads, batch size, paths: never in it) or a `Secret` (a reference to
-a value that only the process which needs it reads). A stage knows nothing of Ray, paths, retries or progress: the
-engine hands it tables and takes tables.
+A stage is a frozen pydantic model. Its fields are its parameters, which the constructor only stores. A parameter is
+semantic (part of the fingerprint), `Runtime` (threads, batch size, paths: never part of it) or a `Secret` (a reference
+to a value that is read only by the process that needs it). A stage does not depend on Ray, paths, retries or progress:
+it gets tables from the engine and returns tables.
 """
 
 from __future__ import annotations
@@ -18,54 +18,54 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from curate.core.recipe.secrets import Secret, holds_secret, is_secret, references
+from curate.core.secrets import Secret, holds_secret, is_secret, references
 
 Table: TypeAlias = pa.Table
 Artifact: TypeAlias = Mapping[str, Any]  # name -> pa.Table | np.ndarray | JSON-able dict or list
 
 PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-"""What may become part of a path in the workspace: namespaces, run ids."""
+"""Names that may be part of a path in the workspace: namespaces, run ids."""
 
 
 def plain_name(value: str) -> str:
-    """The name, if it may name a folder. Raises ValueError."""
+    """The name, if it is valid for a folder. Raises ValueError otherwise."""
     if not PLAIN_NAME.fullmatch(value):
         raise ValueError("expected letters, digits, . - and _, and a letter or digit first; it names a folder")
     return value
 
 
 class Runtime:
-    """Marks a parameter that changes speed or place, never the result: `threads: Annotated[int, Runtime()] = 2`."""
+    """Marks a parameter that affects speed or place, never the result: `threads: Annotated[int, Runtime()] = 2`."""
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What one task of a stage holds while it runs. The engine turns it into its scheduler's terms."""
+    """Resources of a task of the stage while it runs. The engine translates them for its scheduler."""
 
     cpus: float = 1
     gpus: float = 0
     memory_bytes: int = 0
     remote: bool = False
-    """It waits for an endpoint: many of its units fit on one CPU."""
+    """It mostly waits for an endpoint, so that many of its units fit on one CPU."""
 
     @property
     def lane(self) -> str:
-        """The pool of workers that it runs in: `gpu`, `remote` or `cpu`."""
+        """The pool of workers to run in: `gpu`, `remote` or `cpu`."""
         return "gpu" if self.gpus else "remote" if self.remote else "cpu"
 
 
 class Stage(BaseModel):
-    """Common to all contracts. `op` names the stage in recipes; `version` rises when its output changes."""
+    """Base of all contracts. `op` names the stage in recipes; increase `version` when its output changes."""
 
-    # a secret given in place of its reference must not be in pydantic's message
+    # keep a secret given instead of its reference out of pydantic's messages
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, hide_input_in_errors=True)
 
     op: ClassVar[str] = ""
     version: ClassVar[int] = 1
     ports: ClassVar[dict[str, str]] = {}
-    """Named inputs besides `from`: port -> kind of artifact (what a Reduce calls its `kind`)."""
+    """Named inputs in addition to `from`: port -> `kind` of the artifact."""
     optional_ports: ClassVar[tuple[str, ...]] = ()
-    """Ports that a recipe may leave out; `setup` then finds nothing under their names."""
+    """Ports that a recipe may leave out; `setup` then gets no artifact under their names."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -83,33 +83,34 @@ class Stage(BaseModel):
         return value
 
     def parameters(self) -> dict[str, Any]:
-        """The semantic parameters, JSON-able: what enters the fingerprint."""
+        """The semantic parameters, JSON-able, which enter the fingerprint."""
         hidden = {name for name, info in type(self).model_fields.items() if not is_semantic(info)}
         return json.loads(self.model_dump_json(exclude=hidden))
 
     def identity(self) -> dict[str, Any]:
-        """What else decides the output: weight digests, preprocessing, precision. Called on the driver; cheap."""
+        """Other values that determine the output: digests of weights, preprocessing, precision. Called on the driver;
+        must be cheap."""
         return {}
 
     def resources(self) -> Resources:
         return Resources(cpus=getattr(self, "threads", 1))
 
     def placed(self, gpus: bool) -> Self:
-        """The same stage with its device settled, once the engine knows whether its workers have GPUs: one choice for
-        the whole run. What comes out must not depend on it, but for the last bits that `hardware` tells of."""
+        """The same stage with its device chosen for the whole run, once the engine knows whether workers have GPUs.
+        Results must not depend on it, except for the last bits recorded by `hardware`."""
         return self
 
     def scaled(self, fraction: float) -> Self:
-        """The same stage for a canary run on `fraction` of the pool: absolute targets shrink with it."""
+        """The same stage for a canary run on a `fraction` of the pool, with absolute targets scaled down."""
         return self
 
     def preflight(self) -> list[str]:
-        """Problems that would stop this stage later, a line each: missing weights, folders. Runs on the submitting
-        machine, which need not have the secrets: the engine checks those where the stage will run."""
+        """Problems that would stop the stage later, one line each: missing weights or folders. Runs on the submitting
+        machine, which need not have the secrets; the engine checks those on the machines that run the stage."""
         return []
 
     def setup(self, artifacts: Mapping[str, Artifact]) -> None:
-        """Load what the work needs, once per process; `artifacts` by port. Keep it in pydantic private attributes."""
+        """Load models and data, once per process, into pydantic private attributes; `artifacts` by port."""
 
     def secrets(self) -> dict[str, Secret]:
         """Secret parameters by name."""
@@ -118,7 +119,7 @@ class Stage(BaseModel):
 
 
 def kind_of(info: Any) -> str:
-    """`semantic`, `runtime` or `secret`: what a parameter's field says it is."""
+    """The kind of a parameter, by its field: `semantic`, `runtime` or `secret`."""
     if is_secret(info.annotation):
         return "secret"
     return "runtime" if is_runtime(info.metadata) else "semantic"
@@ -129,5 +130,5 @@ def is_semantic(info: Any) -> bool:
 
 
 def is_runtime(metadata: Iterable[Any]) -> bool:
-    """Whether a field's metadata marks it as a runtime parameter."""
+    """Whether the metadata of a field marks a runtime parameter."""
     return any(isinstance(item, Runtime) or item is Runtime for item in metadata)

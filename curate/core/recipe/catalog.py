@@ -1,4 +1,4 @@
-"""The stages there are, described for people: what `curate ops` prints."""
+"""Descriptions of the available stages, as printed by `curate ops`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from curate.core.recipe import registry
 
 @dataclass(frozen=True)
 class Parameter:
-    """`default` is JSON, or `required`; of a secret, its reference. `kind` is semantic, runtime, secret, or input."""
+    """`default` is JSON (for a secret, its reference) or `required`; `kind` is semantic, runtime, secret or input."""
 
     name: str
     type: str
@@ -33,17 +33,17 @@ class Op:
 
     @property
     def summary(self) -> str:
-        """The first line of its doc."""
+        """The first line of the doc."""
         return (self.doc.splitlines() or [""])[0]
 
 
 def ops() -> list[Op]:
-    """Every op of the package and of its plugins."""
+    """All ops of the package and of its plugins."""
     return [describe(name) for name in registry.names()]
 
 
 def describe(name: str) -> Op:
-    """One op, by its name or as `package.module:Class`. Raises RecipeError where there is none."""
+    """An op, by name or as `package.module:Class`. Raises RecipeError if it does not exist."""
     cls = registry.resolve(name)
     parameters = []
     for field, info in cls.model_fields.items():
@@ -58,12 +58,12 @@ def describe(name: str) -> Op:
 
 
 def contract_of(cls: type) -> str:
-    """Name of the contract that a stage's class fulfils."""
+    """Name of the contract that a stage's class implements."""
     return next(base.__name__ for base in cls.__mro__ if base.__module__.startswith("curate.core.contracts."))
 
 
 def type_name(annotation: Any) -> str:
-    """A parameter's type as a recipe's author thinks of it: `int | null`, `list[str]`, `random | closest`."""
+    """A parameter's type in the notation of recipes: `int | null`, `list[str]`, `random | closest`."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return type_name(arguments[0])

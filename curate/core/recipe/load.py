@@ -1,20 +1,19 @@
-"""Recipes: YAML files of `vars` and named `stages`, read with the place of every line, so that errors can name it."""
+"""Recipes of stages: YAML files of `vars` and named `stages`, checked before anything runs."""
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from curate.core.contracts import Stage
-from curate.core.errors import RecipeError
+from curate.core.errors import RecipeError, did_you_mean
 from curate.core.recipe import registry
+from curate.core.recipe.document import Document, parse_override
 from curate.core.recipe.pipeline import RESERVED, Pipeline, build_stage
 
 ENVIRONMENT = re.compile(r"\$\{[^}]*\boc\.env\b")
@@ -24,29 +23,19 @@ NO_ENVIRONMENT = (
     "or the value by --set if it is not a secret"
 )
 TOP = ("vars", "workspace", "stages", "description")
-Places = dict[tuple[str, ...], int]
 
 
 def load(path: str | Path, overrides: Iterable[str] = ()) -> Pipeline:
     """Read, override (`name=value` for a var, `stage.parameter=value` for a parameter), build and check a recipe."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise RecipeError(f"{path}: cannot be read ({error}); give a recipe's YAML file") from None
-    return parse(text, overrides, file=str(path))
+    return _build(Document.read(path), overrides)
 
 
 def parse(text: str, overrides: Iterable[str] = (), file: str = "recipe") -> Pipeline:
-    places: Places = {}
-    try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-        raw = _read(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f":{mark.line + 1}" if mark else ""
-        raise RecipeError(f"{file}{line}: not YAML ({_problem(error)}); mend the line") from None
-    if root is not None:
-        _walk(root, (), places, file)
+    return _build(Document.parse(text, file), overrides)
+
+
+def _build(document: Document, overrides: Iterable[str]) -> Pipeline:
+    raw, file = document.values, document.file
     if isinstance(raw, dict) and not isinstance(raw.setdefault("vars", {}) or {}, dict):
         found = type(raw["vars"]).__name__  # not its value: it may hold a secret
         raise RecipeError(f"{file}: vars: expected a mapping, found {found}; write `name: value` lines below it")
@@ -54,111 +43,78 @@ def parse(text: str, overrides: Iterable[str] = (), file: str = "recipe") -> Pip
         raise RecipeError(f"{file}: a recipe needs `stages:` with at least one named stage")
     for name in raw:
         if name not in TOP:
-            raise RecipeError(f"{file}:{places[(str(name),)]}: {name}: no part of a recipe; it has {', '.join(TOP)}")
-    _check_environment(raw, (), places, file)
+            raise RecipeError(f"{document.line((name,))}: {name}: unknown section; a recipe has {', '.join(TOP)}")
+    _check_environment(document, raw, ())
     for override in overrides:
-        _override(raw, override, file)
-    resolved = _resolve(raw, places, file)
+        _override(document, override)
+    resolved = _resolve(document)
     pipeline = Pipeline()
     pipeline.source = resolved
     for name, values in resolved["stages"].items():
-        _add(pipeline, str(name), values, places, file)
+        _add(pipeline, str(name), values, document)
     return pipeline.check()
 
 
-def _walk(node: yaml.Node, path: tuple[str, ...], places: Places, file: str) -> None:
-    """Line of every key; a key given twice is an error (YAML alone would take the last)."""
-    if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            here = (*path, str(key.value))
-            line = key.start_mark.line + 1
-            if here in places:
-                raise RecipeError(f"{file}:{line}: {'.'.join(here)} is given twice (first in line {places[here]})")
-            places[here] = line
-            _walk(value, here, places, file)
-
-
-def _read(text: str) -> Any:
-    """YAML -> values. Its constructors raise errors of Python for a date 2024-99-99 or a tag that does not fit."""
-    try:
-        return yaml.safe_load(text)
-    except (ValueError, TypeError, KeyError, AttributeError):
-        raise yaml.YAMLError("a value does not fit its type") from None
-
-
-def _problem(error: yaml.YAMLError) -> str:
-    """What YAML says, without the names it repeats: a secret that begins with * or ! reads as one."""
-    return re.sub(r"(alias|tag|handle|anchor)\b.* [\"'].*", r"\1", str(getattr(error, "problem", None) or error))
-
-
-def _check_environment(value: Any, path: tuple[str, ...], places: Places, file: str) -> None:
+def _check_environment(document: Document, value: Any, path: tuple[str, ...]) -> None:
     if isinstance(value, dict):
         for name, item in value.items():
-            _check_environment(item, (*path, str(name)), places, file)
+            _check_environment(document, item, (*path, str(name)))
     elif isinstance(value, list):
-        for item in value:
-            _check_environment(item, path, places, file)
+        for number, item in enumerate(value):
+            _check_environment(document, item, (*path, str(number)))
     elif isinstance(value, str) and ENVIRONMENT.search(value):
-        line = next((f":{places[path[:n]]}" for n in range(len(path), 0, -1) if path[:n] in places), "")
-        raise RecipeError(f"{file}{line}: {'.'.join(path[1:] or path)}: {NO_ENVIRONMENT}")
+        raise RecipeError(f"{document.line(path)}: {'.'.join(path[1:] or path)}: {NO_ENVIRONMENT}")
 
 
-def _override(raw: dict[str, Any], override: str, file: str) -> None:
-    """Put a `--set` into the recipe as it was read. Messages leave the value out: it may be a secret."""
-    name, equals, value = override.partition("=")
-    if not equals or not re.fullmatch(r"[\w.-]+", name):
-        raise RecipeError("--set: expected name=value or stage.parameter=value")
-    try:
-        parsed = _read(value)
-    except yaml.YAMLError as error:
-        raise RecipeError(f"--set {name}: the value is not YAML ({_problem(error)}); quote it") from None
-    if ENVIRONMENT.search(value):
+def _override(document: Document, override: str) -> None:
+    name, text, value = parse_override(override, "name=value or stage.parameter=value")
+    if ENVIRONMENT.search(text):
         raise RecipeError(f"--set {name}: {NO_ENVIRONMENT}")
-    variables, stages = raw["vars"] or {}, raw["stages"]
-    stage, dot, parameter = name.partition(".")
-    if not dot and name in variables:
-        variables[name] = parsed
-    elif dot and isinstance(stages.get(stage), dict):
-        stages[stage][parameter] = parsed
+    if not document.values["vars"]:
+        document.values["vars"] = {}
+    variables, stages = document.values["vars"], document.values["stages"]
+    stage, *parameter = name.split(".")
+    if not parameter and name in variables:
+        variables[name] = value
+    elif parameter and isinstance(stages.get(stage), dict):
+        document.override(name, ("stages", stage, *parameter), value)
     else:
         known = [*variables, *(f"{s}.…" for s in stages)]
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"{file} has {', '.join(known)}"
+        hint = did_you_mean(name, known, f"{document.file} has {', '.join(known)}")
         raise RecipeError(f"--set {name}: no such variable or stage; {hint}")
 
 
-def _resolve(raw: dict[str, Any], places: Places, file: str) -> dict[str, Any]:
-    """The recipe with every `${variable}` put in."""
-    variables, stages = raw["vars"] or {}, raw["stages"]
+def _resolve(document: Document) -> dict[str, Any]:
+    """The recipe with the value of every `${variable}`."""
+    variables, stages = document.values["vars"] or {}, document.values["stages"]
     try:
-        config = OmegaConf.create({**variables, "stages": stages, "workspace": raw.get("workspace")})
+        config = OmegaConf.create({**variables, "stages": stages, "workspace": document.values.get("workspace")})
         resolved = OmegaConf.to_container(config, resolve=True)
     except OmegaConfBaseException as error:
         text = str(error).splitlines()[0]
-        place = str(getattr(error, "full_key", None) or "")
-        steps = tuple(place.replace("[", ".").replace("]", "").split("."))
-        found = [steps[:n] for n in range(len(steps), 0, -1)] + [("vars", steps[0])]
-        line = next((f":{places[step]}" for step in found if step in places), "")
-        raise RecipeError(f"{file}{line}: {place.removeprefix('stages.')}: {text}; define it under `vars`") from None
+        name = str(getattr(error, "full_key", None) or "")
+        place = tuple(name.replace("[", ".").replace("]", "").split("."))
+        line = document.line(place, ("vars", place[0]))
+        raise RecipeError(f"{line}: {name.removeprefix('stages.')}: {text}; define it under `vars`") from None
     assert isinstance(resolved, dict)
     return {"vars": variables, "stages": resolved["stages"], "workspace": resolved["workspace"]}
 
 
-def _add(pipeline: Pipeline, name: str, values: Any, places: Places, file: str) -> None:
-    line = places.get(("stages", name), 0)
+def _add(pipeline: Pipeline, name: str, values: Any, document: Document) -> None:
+    line = document.line(("stages", name))
 
     def fail(field: str, text: str) -> RecipeError:
-        where = places.get(("stages", name, *field.split(".")[:1]), line)
-        return RecipeError(f"{file}:{where}: {'.'.join(filter(None, (name, field)))}: {text}")
+        parts = [part for part in field.split(".") if part]
+        return RecipeError(f"{document.line(('stages', name, *parts))}: {'.'.join((name, *parts))}: {text}")
 
     if not isinstance(values, Mapping) or not isinstance(values.get("op"), str):
-        raise RecipeError(f"{file}:{line}: {name}: a stage needs `op:`; `curate ops` lists them")
+        raise RecipeError(f"{line}: {name}: a stage needs `op:`; `curate ops` lists them")
     if "." in name:
-        raise RecipeError(f"{file}:{line}: {name}: a stage's name has no dot; rename it")
+        raise RecipeError(f"{line}: {name}: a stage's name must not contain a dot; rename it")
     inputs = values.get("from", [])
     inputs = [inputs] if isinstance(inputs, str) else inputs
     if not isinstance(inputs, list) or not all(isinstance(item, str) for item in inputs):
-        raise fail("from", f"{inputs!r} is no stage name or list of names")
+        raise fail("from", f"expected the name of a stage, or a list of names, not {inputs!r}")
     reserved = set(RESERVED) - set(registry.resolve_fields(values["op"]))
     rest = {key: value for key, value in values.items() if key not in reserved}
     try:
@@ -172,11 +128,11 @@ def _add(pipeline: Pipeline, name: str, values: Any, places: Places, file: str) 
         keep_null = False
     if not isinstance(keep_null, bool):
         raise fail("keep_null", f"expected true or false, not {keep_null!r}")
-    pipeline.add(name, stage, inputs, place=f"{file}:{line}", keep_null=keep_null, **ports)
+    pipeline.add(name, stage, inputs, place=line, keep_null=keep_null, **ports)
 
 
 def json_schema() -> dict[str, Any]:
-    """JSON Schema of the recipe format, for editors, from the stages' models."""
+    """JSON Schema of the recipe format, for editors."""
     stages: list[dict[str, Any]] = []
     definitions: dict[str, Any] = {}
     for op in registry.names():
@@ -217,10 +173,10 @@ def json_schema() -> dict[str, Any]:
 
 
 def _own_schema() -> dict[str, Any]:
-    """A stage of one's own, by its class: what its parameters are is known once it is imported."""
+    """Schema of a custom stage, named by its class; its parameters are unknown until the class is imported."""
     return {
         "title": "package.module:Class",
-        "description": "A stage of one's own",
+        "description": "A custom stage",
         "type": "object",
         "properties": {"op": {"type": "string", "pattern": r"^[\w.]+:\w+$"}, "from": _or_variable(_from_schema())},
         "required": ["op"],
@@ -229,11 +185,11 @@ def _own_schema() -> dict[str, Any]:
 
 def _from_schema() -> dict[str, Any]:
     name = {"type": "string"}
-    return {"anyOf": [name, {"type": "array", "items": name}], "description": "stages whose rows it works on"}
+    return {"anyOf": [name, {"type": "array", "items": name}], "description": "stages whose rows the stage works on"}
 
 
 def _or_variable(schema: dict[str, Any]) -> dict[str, Any]:
-    """A value, or `${variable}` in its place."""
+    """A value or a `${variable}`."""
     if "const" in schema:
         return schema
     return {"anyOf": [schema, {"type": "string", "pattern": r"\$\{.+\}"}]}

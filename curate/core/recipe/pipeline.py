@@ -5,17 +5,16 @@
     pipeline.add("inspect", Inspect(), from_="pool")
     pipeline.add("size", ImageFilter(min_side=64), from_="inspect")
 
-`from` names the stages whose rows and columns a stage works on: its own rows are those that nothing upstream along
-`from` has rejected. Named ports bring artifacts: `tree: fit` that of a stage, `tree: pin:NAME` one that the workspace
-keeps. A Map or a Filter whose `from` holds a Select works on selected rows. Behind a Derive, rows are its children.
-`keep_null: true` at a Map lets its unusable rows and its rows in error go on, with nulls.
-A Report's `from` may name artifacts too: it shows them.
+`from` names the stages whose rows and columns a stage reads: the rows that no stage upstream along `from` has rejected.
+Named ports bring artifacts: `tree: fit` the artifact of a stage, `tree: pin:NAME` one pinned in the workspace. With a
+Select in `from`, a Map or Filter works on selected rows. Downstream of a Derive, the rows are its children.
+`keep_null: true` at a Map keeps its unusable rows and its rows in error, with nulls.
+The `from` of a Report may also name artifacts to show.
 """
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
@@ -24,20 +23,21 @@ import pyarrow as pa
 from pydantic import ValidationError
 
 from curate.core.contracts import Derive, Filter, Map, Pack, Report, Select, Source, Stage, kind_of
-from curate.core.errors import CurateError, RecipeError
+from curate.core.errors import CurateError, RecipeError, did_you_mean
 from curate.core.items import family_of, per_item
-from curate.core.nouns import POOL_SCHEMA
+from curate.core.nouns.pools import POOL_SCHEMA
 from curate.core.recipe import registry
+from curate.core.recipe.document import first_problem, message
 from curate.core.rows import POOL_COLUMNS
 
 RESERVED = ("op", "from", "keep_null")
 PIN = "pin:"
-"""How a port begins that names a pinned artifact instead of a stage."""
+"""Prefix of a port that names a pinned artifact instead of a stage."""
 
 
 @dataclass(frozen=True)
 class Node:
-    """A stage with its place in the DAG. `place` says where it was written, for messages."""
+    """A stage in the DAG. `place` is its file and line, for messages."""
 
     name: str
     stage: Stage
@@ -48,7 +48,7 @@ class Node:
 
     @property
     def upstream(self) -> tuple[str, ...]:
-        """Stages that it needs. A pinned artifact needs none."""
+        """The stages that it depends on, which pinned artifacts are not."""
         return (*self.inputs, *(name for name in self.ports.values() if not name.startswith(PIN)))
 
     @property
@@ -59,8 +59,8 @@ class Node:
     def fail(self, text: str) -> RecipeError:
         return RecipeError(f"{self.place or 'pipeline'}: {self.name}: {text}")
 
-    def placed(self, error: CurateError) -> CurateError:
-        """What the stage says of itself, with its place in front."""
+    def located(self, error: CurateError) -> CurateError:
+        """A stage's own error, with the stage's place in front."""
         return type(error)(f"{self.place or 'pipeline'}: {self.name}: {error}")
 
 
@@ -70,7 +70,7 @@ class Pipeline:
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {}
         self.source: dict[str, Any] = {}
-        """The recipe this was read from, for the run's record."""
+        """The recipe that it was read from, for the run's record."""
 
     def add(
         self,
@@ -92,31 +92,31 @@ class Pipeline:
 
     def along(self, name: str) -> list[Node]:
         """The stage's `from` ancestors over its own pool, in topological order, without itself."""
-        wanted: set[str] = set()
+        found: set[str] = set()
         todo = list(self.nodes[name].inputs)
         while todo:
-            step = todo.pop()
-            if step not in wanted:
-                wanted.add(step)
-                if not isinstance(self.nodes[step].stage, Derive):
-                    todo.extend(self.nodes[step].inputs)
-        return [node for node in self.nodes.values() if node.name in wanted]
+            current = todo.pop()
+            if current not in found:
+                found.add(current)
+                if not isinstance(self.nodes[current].stage, Derive):
+                    todo.extend(self.nodes[current].inputs)
+        return [node for node in self.nodes.values() if node.name in found]
 
     def reaches(self, name: str) -> list[Node]:
-        """Everything upstream, through `from` and through ports, in topological order: what a Report looks at. Stages
-        over another pool (a reference set's, a derived pool's parents) stay outside: their rows are others."""
-        wanted: set[str] = set()
+        """Everything upstream, through `from` and ports, in topological order: what a Report covers. Stages over
+        another pool (a reference set, or the parents of a derived pool) are excluded, because their rows differ."""
+        found: set[str] = set()
         pool = self.pool_of(name)
         todo = list(self.nodes[name].upstream)
         while todo:
-            step = todo.pop()
-            if step not in wanted and self.pool_of(step) == pool:
-                wanted.add(step)
-                todo.extend(self.nodes[step].upstream)
-        return [node for node in self.nodes.values() if node.name in wanted]
+            current = todo.pop()
+            if current not in found and self.pool_of(current) == pool:
+                found.add(current)
+                todo.extend(self.nodes[current].upstream)
+        return [node for node in self.nodes.values() if node.name in found]
 
     def pool_of(self, name: str) -> str:
-        """Name of the one Source or Derive that makes the rows of a stage."""
+        """Name of the Source or Derive that makes the rows of a stage."""
         if isinstance(self.nodes[name].stage, (Source, Derive)):
             return name
         return self.pool_upstream(name)
@@ -135,11 +135,11 @@ class Pipeline:
         return list(stage.schema().names) if isinstance(stage, Map) else []
 
     def maker(self, name: str, column: str) -> str | None:
-        """The stage upstream that writes a column which a stage reads; None where it is the pool's."""
+        """The stage upstream that writes a column; None if it is a column of the pool."""
         return next((up.name for up in self.along(name) if column in self.columns_of(up.name)), None)
 
     def fields(self, name: str) -> dict[str, pa.Field]:
-        """Columns that reach a stage: the pool's and those of the Maps upstream."""
+        """Columns that reach a stage: those of the pool and of the Maps upstream."""
         found = {field.name: field for field in POOL_SCHEMA if field.name in POOL_COLUMNS}
         for up in self.along(name):
             if isinstance(up.stage, Map):
@@ -147,20 +147,21 @@ class Pipeline:
         return found
 
     def families(self, name: str) -> dict[str, str]:
-        """Per-item column -> the column that made its items, of all that reach a stage."""
+        """Per-item column -> the column that made its items, for all columns that reach a stage."""
         fields = self.fields(name)
         return {column: family_of(column, fields) for column, field in fields.items() if per_item(field)}
 
     # --- checking ---
 
     def check(self) -> Pipeline:
-        """Refuse what cannot run: a missing input, a cycle, wrong wiring, a column nobody writes. Orders the nodes."""
+        """Reject a missing input, a cycle, wrong wiring or a column that no stage writes. Orders the nodes."""
         if not self.nodes:
             raise RecipeError("pipeline: no stages; add at least a source")
         for node in self.nodes.values():
             for name in node.upstream:
                 if name not in self.nodes:
-                    raise node.fail(f"input {name!r} is no stage of this pipeline; {_nearest(name, self.nodes)}")
+                    hint = did_you_mean(name, self.nodes, f"stages are {', '.join(self.nodes)}")
+                    raise node.fail(f"unknown input {name!r}; {hint}")
         self._order()
         for node in self.nodes.values():
             self._check_inputs(node)
@@ -170,7 +171,7 @@ class Pipeline:
         return self
 
     def _order(self) -> None:
-        """As written, but never before what a stage needs."""
+        """Order the nodes as written, but each after those that it depends on."""
         graph = {node.name: node.upstream for node in self.nodes.values()}
         try:
             TopologicalSorter(graph).prepare()
@@ -195,16 +196,16 @@ class Pipeline:
         stage = node.stage
         if isinstance(stage, Source):
             if node.inputs:
-                raise node.fail(f"`from` given, but {stage.op} is a source and reads no stage; remove it")
+                raise node.fail(f"`from` does not apply to {stage.op}, which is a source; remove it")
             return
         if not node.inputs:
-            raise node.fail("`from` is missing; name the stage (or stages) whose rows it works on")
+            raise node.fail("`from` is missing; give the stage (or stages) whose rows it reads")
         for name in node.inputs:
-            made = self.nodes[name].stage
-            if isinstance(made, Report) or (hasattr(made, "kind") and not isinstance(stage, Report)):
-                raise node.fail(f"from {name!r}: {made.op} makes an artifact; name a stage with rows")
-            if isinstance(self.nodes[name].stage, Pack) and not isinstance(stage, Report):
-                raise node.fail(f"from {name!r}: a dataset is read by reports and by training, not by {stage.op}")
+            source = self.nodes[name].stage
+            if isinstance(source, Report) or (hasattr(source, "kind") and not isinstance(stage, Report)):
+                raise node.fail(f"from {name!r}: {source.op} makes an artifact; give a stage with rows")
+            if isinstance(source, Pack) and not isinstance(stage, Report):
+                raise node.fail(f"from {name!r}: {stage.op} cannot read a dataset; only reports and training can")
         sources = [up.name for up in self.along(node.name) if isinstance(up.stage, (Source, Derive))]
         if len(sources) != 1:
             raise node.fail(f"rows come from {len(sources)} pools ({', '.join(sources)}); they must come from one")
@@ -219,25 +220,23 @@ class Pipeline:
     def _check_ports(self, node: Node) -> None:
         for port, kind in node.stage.ports.items():
             if port not in node.ports and port not in node.stage.optional_ports:
-                raise node.fail(f"port {port!r} is missing; name the stage that makes the {kind}, or pin:NAME")
+                raise node.fail(f"port {port!r} is missing; give the stage that makes the {kind}, or pin:NAME")
         for port, name in node.ports.items():
-            wanted = node.stage.ports.get(port)
-            if wanted is None:
+            expected = node.stage.ports.get(port)
+            if expected is None:
                 raise node.fail(f"{port!r} is neither a parameter nor a port of {node.stage.op}")
-            if name.startswith(PIN):  # whether there is one of this kind, the workspace knows
+            if name.startswith(PIN):  # the run checks whether it exists, and its kind
                 continue
             maker = self.nodes[name].stage
-            if getattr(maker, "kind", "") != wanted:
-                raise node.fail(f"{port}: {name!r} ({maker.op}) makes no {wanted}; name a stage that does")
+            if getattr(maker, "kind", "") != expected:
+                raise node.fail(f"{port}: {name!r} ({maker.op}) does not make a {expected}; give a stage that does")
 
     def _check_columns(self, node: Node) -> None:
         reads = getattr(node.stage, "reads", None)
         if reads is None and not isinstance(node.stage, Report):
             return
         if node.keep_null and not isinstance(node.stage, Map):
-            raise node.fail(
-                f"keep_null is for stages that compute facts, and {node.stage.op} is a filter or later; remove it"
-            )
+            raise node.fail(f"keep_null does not apply to {node.stage.op}, but to stages that compute facts; remove it")
         makers: dict[str, str] = {}
         ways = [*self.along(node.name), node] if reads else self.reaches(node.name)
         for up in ways:
@@ -248,24 +247,23 @@ class Pipeline:
         for column in reads() if reads else ():
             if makers.get(column, node.name) == node.name and column not in POOL_COLUMNS:
                 writer = next((n for n in self.nodes if column in self.columns_of(n) and n != node.name), None)
-                near = difflib.get_close_matches(column, [*makers, *POOL_COLUMNS], n=1)
-                hint = f"did you mean {near[0]!r}?" if near else "add a stage that writes it"
+                hint = did_you_mean(column, [*makers, *POOL_COLUMNS], "add a stage that writes it")
                 hint = f"add {writer!r} to `from`" if writer else hint
                 raise node.fail(f"column {column!r} is missing upstream; {hint}")
         if isinstance(node.stage, Filter):
             self._check_filter(node, node.stage)
 
     def _check_filter(self, node: Node, stage: Filter) -> None:
-        """A filter's own look at the columns; and whether what it judges has items."""
+        """The filter's own check of the columns, and whether the column that it judges has items."""
         fields = self.fields(node.name)
         try:
             stage.check(pa.schema(list(fields.values())))
         except CurateError as error:
-            raise node.placed(error) from None
+            raise node.located(error) from None
         places = stage.places()
         if places is not None and not per_item(fields[places]) and not pa.types.is_list(fields[places].type):
             raise node.fail(
-                f"column {places!r} holds one value a row, not a list with a value for each item; name a list"
+                f"column {places!r} has one value per row, not a list with a value per item; give a list column"
             )
 
     def _check_targets(self) -> None:
@@ -276,40 +274,32 @@ class Pipeline:
                     raise node.fail(f"target {target}: must be at least 1")
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f"did you mean {near[0]!r}?" if near else f"stages are {', '.join(known)}"
-
-
-def build_stage(op: str, values: Mapping[str, Any], fail: Any) -> tuple[Stage, dict[str, str]]:
-    """Class and parameters -> stage and ports; `fail(field, text)` makes the error for a field."""
+def build_stage(
+    op: str, values: Mapping[str, Any], fail: Callable[[str, str], RecipeError]
+) -> tuple[Stage, dict[str, str]]:
+    """The stage of an op with these parameters, and its ports; `fail(field, text)` makes the error for a field."""
     cls = registry.resolve(op)
     fields = cls.model_fields
     ports = {name: value for name, value in values.items() if name in cls.ports}
     parameters = {name: value for name, value in values.items() if name not in ports}
     for name in parameters:
-        if name not in cls.model_fields:
-            raise fail(name, f"no parameter of {op}; {_nearest_parameter(name, cls)}")
+        if name not in fields:
+            known = [*fields, *cls.ports]
+            hint = did_you_mean(name, known, f"it has {', '.join(known)}")
+            raise fail(name, f"unknown parameter of {op}; {hint}")
     for name, value in ports.items():
         if not isinstance(value, str):
-            raise fail(name, f"{value!r} is no stage's name; give the name of the stage that makes it")
+            raise fail(name, f"expected the name of the stage that makes it, not {value!r}")
     try:
         return cls(**parameters), ports
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        if first["type"] == "missing":
-            raise fail(where, f"missing, and {op} cannot do without it; `curate ops {op}` describes it") from None
-        message = first["msg"].removeprefix("Value error, ")
-        if not where:  # a rule about several parameters, which begins with the one to blame
-            blamed, _, text = message.partition(": ")
-            raise fail(*(blamed, text) if blamed in cls.model_fields else ("", message)) from None
-        secret = first["type"] == "secret_reference" or (where in fields and kind_of(fields[where]) == "secret")
-        given = "" if secret else f"{first['input']!r}: "  # what is given for a secret may be the secret itself
-        raise fail(where, f"{given}{message[0].lower()}{message[1:]}") from None
-
-
-def _nearest_parameter(name: str, cls: type[Stage]) -> str:
-    known = [*cls.model_fields, *cls.ports]
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"
+        place, problem = first_problem(error, parameters)
+        if problem["type"] == "missing":
+            raise fail(".".join(map(str, place)), f"missing; `curate ops {op}` describes it") from None
+        text = message(problem)
+        if not place:  # a rule about several parameters, which begins with the one at fault
+            name, _, rest = text.partition(": ")
+            raise fail(*(name, rest) if name in fields else ("", text)) from None
+        secret = problem["type"] == "secret_reference" or kind_of(fields[str(place[0])]) == "secret"
+        given = "" if secret else f"{problem['input']!r}: "  # the value given for a secret may be the secret itself
+        raise fail(".".join(map(str, place)), f"{given}{text}") from None

@@ -1,13 +1,12 @@
-"""Stage names, resolved lazily: `curate plan` imports a stage's module only when a recipe names it."""
+"""Names of stages, resolved lazily: a stage's module is imported only when a recipe names it."""
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from importlib.metadata import entry_points
 
 from curate.core.contracts import Stage
-from curate.core.errors import RecipeError
+from curate.core.errors import RecipeError, did_you_mean
 
 OPS = {
     "acquire.folder": "curate.acquire.folder:AcquireFolder",
@@ -31,8 +30,8 @@ OPS = {
     "text.language": "curate.text.language.language:Language",
     "text.language_filter": "curate.text.language.language:LanguageFilter",
     "text.duplicates": "curate.text.duplicates.find:FindTextDuplicates",
-    "text.copies": "curate.text.duplicates.find:TextCopies",
-    "text.drop_duplicates": "curate.text.duplicates.find:DropTextDuplicates",
+    "text.copies": "curate.text.duplicates.copies:TextCopies",
+    "text.drop_duplicates": "curate.text.duplicates.copies:DropTextDuplicates",
     "text.boilerplate": "curate.text.boilerplate.find:Boilerplate",
     "text.strip": "curate.text.boilerplate.strip:Strip",
     "text.concepts": "curate.text.wordnet.concepts:Concepts",
@@ -67,14 +66,12 @@ def names() -> list[str]:
 
 
 def resolve(op: str) -> type[Stage]:
-    """The class of an op: a registered name, or `package.module:Class` for one's own."""
+    """The class of an op, by its registered name or as `package.module:Class`."""
     target = OPS.get(op) or next((p.value for p in entry_points(group=GROUP) if p.name == op), None)
     if target is None and ":" in op:
         target = op
     if target is None:
-        near = difflib.get_close_matches(op, names(), n=1)
-        hint = f"did you mean {near[0]!r}?" if near else "`curate ops` lists them"
-        raise RecipeError(f"op: {op!r} is no known stage; {hint}")
+        raise RecipeError(f"op: unknown stage {op!r}; {did_you_mean(op, names(), '`curate ops` lists them')}")
     module, _, name = target.partition(":")
     try:
         found = getattr(importlib.import_module(module), name)
@@ -86,7 +83,7 @@ def resolve(op: str) -> type[Stage]:
 
 
 def resolve_fields(op: str) -> list[str]:
-    """Names of an op's parameters; none where there is no such op."""
+    """Names of an op's parameters; empty for an unknown op."""
     try:
         return list(resolve(op).model_fields)
     except RecipeError:

@@ -1,8 +1,8 @@
-"""Arrays in one file: what steps of a fit store, and what they leave for the next step.
+"""Several arrays in one file, for steps of a fit.
 
-An uncompressed `.npz` (any numpy reads it) whose members begin at multiples of 64 bytes, with an index of them in the
-archive's comment: so a local file is mapped, and rows of one array are one ranged read on an object store. The same
-arrays make the same bytes.
+The file is an uncompressed `.npz` (readable by numpy) whose members begin at multiples of 64 bytes, with an index of
+them in the archive's comment. A local file can therefore be memory-mapped, and rows of an array take one ranged read on
+an object store. Equal arrays give equal bytes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from curate.core.store.storage import Storage
 
 ALIGNED_BYTES = 64
 CHUNK_BYTES = 64 << 20
-"""What is copied at a time while rows are put into another order."""
+"""Bytes copied at a time while rows are reordered."""
 _LOCAL_HEADER, _ZIP64_EXTRA, _END, _END_BYTES = 30, 20, b"PK\x05\x06", 22
 _LONGEST_TAIL = _END_BYTES + 0xFFFF
 
@@ -45,14 +45,14 @@ def write_arrays(
     order: NDArray[np.integer] | None = None,
     head: Mapping[str, NDArray[Any]] | None = None,
 ) -> None:
-    """Publish arrays by name; with `order` (m,), each as `array[order]`, put together piece by piece. Those of the
-    `head` are written as they are."""
+    """Publish arrays by name; with `order` (m,), each as `array[order]`, copied in chunks. Arrays of `head` are written
+    first, and not reordered."""
     index: dict[str, list[Any]] = {}
     with storage.publish(path) as aside, zipfile.ZipFile(aside, "w", zipfile.ZIP_STORED) as archive:
         for name, given in {**(head or {}), **arrays}.items():
             array = np.asarray(given)
             if array.dtype.hasobject:
-                raise ValueError(f"{name}: arrays of Python objects cannot be kept in files")
+                raise ValueError(f"{name}: cannot write Python objects; convert the array to numbers or strings")
             info = zipfile.ZipInfo(f"{name}.npy")
             taken = archive.start_dir + _LOCAL_HEADER + len(info.filename.encode()) + _ZIP64_EXTRA + 4
             filling = -taken % ALIGNED_BYTES
@@ -79,7 +79,7 @@ def _pieces(array: NDArray[Any], order: NDArray[np.integer] | None) -> Iterator[
 
 
 def members(storage: Storage, path: str) -> dict[str, Member]:
-    """What a file holds, without reading it."""
+    """Index of the arrays in a file, read without the arrays."""
     tail = storage.read_range(path, -_LONGEST_TAIL, None)
     end = tail.rfind(_END)
     index = json.loads(tail[end + _END_BYTES :])
@@ -87,7 +87,7 @@ def members(storage: Storage, path: str) -> dict[str, Member]:
 
 
 def read_arrays(storage: Storage, path: str) -> dict[str, NDArray[Any]]:
-    """All arrays of a file by name, read-only; mapped on a local disk."""
+    """All arrays of a file by name, read-only; memory-mapped on a local disk."""
     data: Any
     if storage.local:
         data = np.memmap(storage.path(path), dtype=np.uint8, mode="r")
@@ -99,7 +99,7 @@ def read_arrays(storage: Storage, path: str) -> dict[str, NDArray[Any]]:
 def read_rows(
     storage: Storage, path: str, name: str, start: int, stop: int, held: Mapping[str, Member] | None = None
 ) -> NDArray[Any]:
-    """Rows start .. stop - 1 of one array; one ranged read, and another unless it is known what the file `held`."""
+    """Rows start .. stop - 1 of one array. Takes one ranged read, and another for the index unless given as `held`."""
     member = (held or members(storage, path))[name]
     begin = member.offset + start * member.row_bytes
     part = Member(0, member.dtype, (stop - start, *member.shape[1:]))

@@ -1,7 +1,7 @@
-"""Leases save work; they are not what makes outputs right (create-if-absent is).
+"""Leases, which avoid duplicate work. Correctness does not depend on them but on create-if-absent.
 
-A run that builds an output holds a small file with its owner and a heartbeat. A second run that wants the same output
-waits until the manifest appears or the lease goes stale: its process is gone (same host), or its heartbeat stood still.
+A run that builds an output holds a small file with its owner and a heartbeat. A second run that needs the same output
+waits until the manifest appears or the lease is stale: its process has ended (same host), or its heartbeat has stopped.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from curate.core.store.storage import Storage
 BEAT_SECONDS = 5.0
 STALE_SECONDS = 45.0
 SKEW_FACTOR = 4
-"""Clocks of two hosts may differ: by the clock, a heart is still only after this many times STALE_SECONDS."""
+"""By the clock, which may differ between hosts, a lease is stale only after this many times STALE_SECONDS."""
 POLL_SECONDS = 0.25
 LOOK_SECONDS = 3 * BEAT_SECONDS
-"""How long who cannot trust another host's clock watches a heart."""
+"""Time to watch the heartbeat of a host whose clock is not trusted."""
 DAY_SECONDS = 86400.0
-"""No clock is wrong by more."""
+"""Most that clocks of hosts are assumed to differ."""
 
 
 @lru_cache(maxsize=1)
 def owner() -> dict[str, Any]:
-    """Who this process is, told apart from a later process with the same number."""
+    """Identity of this process, distinct from a later process with the same number."""
     return {"host": socket.gethostname(), "boot": psutil.boot_time(), "pid": os.getpid(), "born": _born(os.getpid())}
 
 
@@ -51,7 +51,7 @@ def _born(pid: int) -> float | None:
 
 
 def is_gone(holder: dict[str, Any]) -> bool:
-    """The holder ran on this host and its process has ended."""
+    """Whether the holder ran on this host and its process has ended."""
     mine = owner()
     if holder["host"] != mine["host"]:
         return False
@@ -59,15 +59,15 @@ def is_gone(holder: dict[str, Any]) -> bool:
 
 
 def is_dead(held: dict[str, Any]) -> bool:
-    """What who only looks once can tell of a lease: its process is gone (same host), or it is long silent by the clock
-    (another host)."""
+    """Whether a lease is stale, from a single look: its process has ended (same host), or its last heartbeat is old by
+    the clock (another host)."""
     if held["owner"]["host"] == owner()["host"]:
         return is_gone(held["owner"])
     return bool(time.time() - held.get("time", time.time()) > SKEW_FACTOR * STALE_SECONDS)
 
 
-class Watch:
-    """Watches a holder's heartbeat from anywhere. It compares beats, never the clocks of two hosts."""
+class HeartbeatWatch:
+    """Watches a holder's heartbeat from any host. It compares beats, never the clocks of two hosts."""
 
     def __init__(self, storage: Storage, path: str) -> None:
         self.storage, self.path = storage, path
@@ -75,8 +75,8 @@ class Watch:
         self._since = 0.0
 
     def look(self) -> bool | None:
-        """Whether the holder is alive; None while that cannot be told: its heart has not beaten since the first look,
-        STALE_SECONDS ago at most."""
+        """Whether the holder is alive; None while unknown: no heartbeat since the first look, at most STALE_SECONDS
+        ago."""
         held = read(self.storage, self.path)
         if held is None:
             return False
@@ -92,7 +92,7 @@ class Watch:
 
 
 def is_alive(storage: Storage, path: str) -> bool:
-    """Whether somebody holds a lease. A holder on another host whose clock seems off is watched for LOOK_SECONDS."""
+    """Whether a live process holds the lease. If the clock of its host seems wrong, watch it for LOOK_SECONDS."""
     held = read(storage, path)
     if held is None:
         return False
@@ -101,7 +101,7 @@ def is_alive(storage: Storage, path: str) -> bool:
     behind = time.time() - float(held.get("time", 0.0))
     if 0 <= behind <= SKEW_FACTOR * STALE_SECONDS or behind > DAY_SECONDS:
         return behind <= DAY_SECONDS
-    watch, until = Watch(storage, path), time.monotonic() + LOOK_SECONDS
+    watch, until = HeartbeatWatch(storage, path), time.monotonic() + LOOK_SECONDS
     while (alive := watch.look()) is None and time.monotonic() < until:
         time.sleep(POLL_SECONDS)
     return bool(alive)
@@ -122,7 +122,7 @@ def lease_path(output: str) -> str:
 def hold(
     storage: Storage, output: str, done: Callable[[], bool], on_wait: Callable[[dict[str, Any]], None] | None = None
 ) -> Iterator[bool]:
-    """Hold the lease on an output while building it. Yields False, without it, once `done()` (another built it)."""
+    """Hold the lease on an output while building it. Yields False without the lease once another run is `done()`."""
     path = lease_path(output)
     if not _acquire(storage, path, output, done, on_wait):
         yield False
@@ -146,7 +146,7 @@ def _beat(storage: Storage, path: str, output: str, stop: threading.Event) -> No
     count = 0
     while not stop.wait(BEAT_SECONDS):
         count += 1
-        with contextlib.suppress(Exception):  # each file system has errors of its own, and none may stop the heart
+        with contextlib.suppress(Exception):  # errors differ by file system, and none may stop the heartbeat
             storage.publish_bytes(path, _content(output, count))
 
 

@@ -1,4 +1,4 @@
-"""Files without a name, for what a worker holds and maps: gone with the process, however that ends."""
+"""Unnamed temporary files for memory-mapped rows of a worker. They vanish with the process, however it ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from curate.core.errors import StorageError
 from curate.core.group import Arrays
 
 SPILL = "CURATE_SPILL"
-"""Environment variable: their folder; the system's folder for temporary files without it."""
+"""Environment variable with their folder (default: the system's folder for temporary files)."""
 
 
 def unnamed() -> BinaryIO:
@@ -30,25 +30,25 @@ def unnamed() -> BinaryIO:
 def explained(error: OSError) -> Exception:
     place = os.environ.get(SPILL) or tempfile.gettempdir()
     if error.errno in (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT):
-        return StorageError(f"{place}: no room for a worker's rows ({error.strerror}); name another folder in {SPILL}")
+        return StorageError(f"{place}: no room for a worker's rows ({error.strerror}); set {SPILL} to another folder")
     return error
 
 
 def spilled(shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
-    """An array to be filled, in a file without a name."""
+    """An uninitialised array in an unnamed file."""
     size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
     if not size:
         return np.empty(shape, dtype)
     with unnamed() as file:
         try:
-            os.posix_fallocate(file.fileno(), 0, size)  # or a full disk is a killed process
+            os.posix_fallocate(file.fileno(), 0, size)  # otherwise a full disk kills the process
         except OSError as error:
             raise explained(error) from error
         return np.asarray(np.memmap(file, dtype, "r+", shape=shape))
 
 
 class Spill:
-    """Arrays by name that grow at their end in files, and are mapped when they are complete."""
+    """Arrays by name that are appended to in files and memory-mapped once complete."""
 
     def __init__(self) -> None:
         self._files: dict[str, BinaryIO] = {}
@@ -78,6 +78,6 @@ class Spill:
             dtype, shape = self._kinds[name]
             file.flush()
             whole = (self.rows, *shape)
-            empty = not np.prod(whole)  # which cannot be mapped
+            empty = not np.prod(whole)  # an empty file cannot be mapped
             found[name] = np.empty(whole, dtype) if empty else np.asarray(np.memmap(file, dtype, "r", shape=whole))
         return found

@@ -1,8 +1,9 @@
-"""The workspace: one fsspec URL, and the only two ways in which a file may appear in it.
+"""Storage of a workspace: one fsspec URL, and the only two ways to write files in it.
 
-`publish` makes a complete object appear under its final name (local: written aside, fsync, rename; object store: one
-PUT or a completed multipart, aborted on any exception). `create` does the same for a small object only if the name is
-free, which is what commits a noun. Nothing else writes: `fs.open(..., "wb")` publishes half a file after an exception.
+`publish` makes a complete object appear under its final name (local: temporary file, fsync, rename; object store: one
+PUT or a completed multipart upload, aborted on any exception). `create` does the same for a small object only if the
+name is free, which is what commits a noun. Nothing else writes: after an exception, `fs.open(..., "wb")` would publish
+half a file.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ from curate.core.store import faults
 
 FORMAT = 2
 SMALL_BYTES = 1 << 14
-"""Tables below this lie in files as they are."""
+"""Tables smaller than this are not compressed."""
 TEMPORARY = ".tmp"
 ONE_REQUEST_BYTES = 8 << 20
 """Smaller objects are read by one request."""
 FEW_VALUES = 1 << 17
-"""Of a table that one thread reads."""
+"""Most values of a table that is read with one thread."""
 
 
 class Storage:
-    """Files under a root URL, by relative path. Picklable; cheap to make again in a worker."""
+    """Files under a root URL, by relative path. Picklable, and cheap to unpickle in a worker."""
 
     def __init__(self, url: str) -> None:
         # listings must not be cached: another process may have published a name since
@@ -50,43 +51,43 @@ class Storage:
         return open_storage, (self.url,)
 
     def path(self, relative: str) -> str:
-        return f"{self.root}/{relative}" if relative else self.root
+        return f"{self.root.rstrip('/')}/{relative}" if relative else self.root
 
     def url_of(self, relative: str) -> str:
-        return f"{self.url}/{relative}"
+        return f"{self.url.rstrip('/')}/{relative}"
 
     # --- reading ---
 
     def exists(self, relative: str) -> bool:
-        with _explained(self.url_of(relative)):
+        with _explain_errors(self.url_of(relative)):
             return bool(self.fs.exists(self.path(relative)))
 
     def open(self, relative: str) -> BinaryIO:
-        with _explained(self.url_of(relative)):
+        with _explain_errors(self.url_of(relative)):
             return self.fs.open(self.path(relative), "rb")
 
     def read(self, relative: str) -> bytes:
         path = self.path(relative)
-        with _explained(self.url_of(relative)):
+        with _explain_errors(self.url_of(relative)):
             found = self._small(path)
             return self.fs.cat_file(path) if found is None else found
 
     def _small(self, path: str) -> bytes | None:
-        """An object's bytes by one request, while `cat_file` and `open` ask for its size first; None if it is large."""
+        """Bytes of an object by one request (`cat_file` and `open` request its size first); None if it is large."""
         if self.local:
             return None
         try:
             start: bytes = self.fs.cat_file(path, start=0, end=ONE_REQUEST_BYTES)
         except OSError as error:
-            if error.errno == errno.EINVAL:  # an empty object has no first byte
+            if error.errno == errno.EINVAL:  # the object is empty
                 return None
             raise
         return start if len(start) < ONE_REQUEST_BYTES else None
 
     def read_range(self, relative: str, start: int, stop: int | None) -> bytes:
-        """Bytes start .. stop - 1; a negative start counts from the end, and may lie before the beginning."""
+        """Bytes start .. stop - 1; a negative start counts from the end, and is clipped to the beginning."""
         if not self.local:
-            with _explained(self.url_of(relative)):
+            with _explain_errors(self.url_of(relative)):
                 return self.fs.cat_file(self.path(relative), start=start, end=stop)
         with open(self.path(relative), "rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -98,9 +99,9 @@ class Storage:
         return json.loads(self.read(relative))
 
     def read_table(self, relative: str, columns: list[str] | None = None, **options: Any) -> pa.Table:
-        """A Parquet file, or some columns of it. ArrowInvalid where it is corrupt or a column is missing. `filters` and
-        other `options` are those of pyarrow's datasets, which take several times as long to open a small file."""
-        with _explained(self.url_of(relative)), contextlib.ExitStack() as stack:
+        """A Parquet file, or the named columns. Raises ArrowInvalid if it is corrupt or a column is missing. `filters`
+        and other `options` of `pyarrow.parquet.read_table` take several times as long to open a small file."""
+        with _explain_errors(self.url_of(relative)), contextlib.ExitStack() as stack:
             source: Any = self.path(relative)
             if not self.local:
                 whole = self._small(source)
@@ -108,7 +109,7 @@ class Storage:
             if options:
                 return pq.read_table(source, columns=columns, partitioning=None, **options)
             with pq.ParquetFile(source) as file:
-                # handing a small file to threads takes as long as reading it
+                # for a small file, starting threads takes as long as reading it
                 many = file.metadata.num_rows * file.metadata.num_columns > FEW_VALUES
                 table = file.read(columns=columns, use_threads=many)
         if columns is None:
@@ -119,14 +120,14 @@ class Storage:
         return table.select(columns)
 
     def list(self, prefix: str) -> dict[str, int]:
-        """Files below a prefix, however deep: path relative to the prefix -> bytes. Half-written ones are left out."""
+        """Files below a prefix, recursively: path relative to the prefix -> bytes. Temporary files are left out."""
         base = self.path(prefix)
         if self.local:
             names = dict(sorted(_walk(base, "")))
         else:
             self.fs.invalidate_cache(base)
             try:
-                with _explained(self.url_of(prefix)):
+                with _explain_errors(self.url_of(prefix)):
                     found = self.fs.find(base, detail=True)
             except FileNotFoundError:
                 return {}
@@ -137,10 +138,10 @@ class Storage:
 
     @contextlib.contextmanager
     def publish(self, relative: str) -> Iterator[Path]:
-        """Yield a local path to write to; when the block ends well, the complete file appears under its name."""
+        """Yield a local path to write to; once the block succeeds, the complete file appears under its name."""
         aside = self._aside(relative)
         try:
-            with _explained(self.url_of(relative)):
+            with _explain_errors(self.url_of(relative)):
                 yield aside
                 self._finish(aside, relative, exclusive=False)
         finally:
@@ -148,10 +149,10 @@ class Storage:
 
     @contextlib.contextmanager
     def scratch(self, folder: str) -> Iterator[Path]:
-        """A local path for a file whose final name depends on its content; hand it to `adopt` when it is complete."""
+        """A local path for a file whose final name depends on its content; pass it to `adopt` once complete."""
         aside = self._aside(f"{folder}/scratch")
         try:
-            with _explained(self.url_of(folder)):
+            with _explain_errors(self.url_of(folder)):
                 yield aside
         finally:
             aside.unlink(missing_ok=True)
@@ -161,10 +162,10 @@ class Storage:
         self._finish(aside, relative, exclusive=False)
 
     def create(self, relative: str, data: bytes) -> None:
-        """Publish small bytes only if the name is free; else AlreadyExistsError. At most one of many callers wins."""
+        """Publish small bytes if the name is free, otherwise raise AlreadyExistsError. At most one caller succeeds."""
         aside = self._aside(relative)
         try:
-            with _explained(self.url_of(relative)):
+            with _explain_errors(self.url_of(relative)):
                 aside.write_bytes(data)
                 self._finish(aside, relative, exclusive=True)
         except FileExistsError as error:
@@ -178,14 +179,14 @@ class Storage:
 
     def publish_table(self, relative: str, table: pa.Table, **options: Any) -> None:
         with self.publish(relative) as path:
-            pq.write_table(table, path, **_packed(table, options))
+            pq.write_table(table, path, **_parquet_options(table, options))
 
     def create_table(self, relative: str, table: pa.Table, **options: Any) -> int:
-        """Publish a table only if the name is free; else AlreadyExistsError. Returns its bytes."""
+        """Publish a table if the name is free, otherwise raise AlreadyExistsError. Returns its bytes."""
         aside = self._aside(relative)
         try:
-            with _explained(self.url_of(relative)):
-                pq.write_table(table, aside, **_packed(table, options))
+            with _explain_errors(self.url_of(relative)):
+                pq.write_table(table, aside, **_parquet_options(table, options))
                 size = aside.stat().st_size
                 self._finish(aside, relative, exclusive=True)
                 return size
@@ -198,28 +199,28 @@ class Storage:
         self.create(relative, json.dumps(value, indent=1, sort_keys=True).encode())
 
     def mark(self, relative: str, data: bytes = b"") -> None:
-        """A small file that may be lost or torn in a power cut: a hint, worth no fsync."""
+        """Write a small file without fsync. It is only a hint: a power failure may lose or truncate it."""
         if self.local:
             Path(self.path(relative)).parent.mkdir(parents=True, exist_ok=True)
             Path(self.path(relative)).write_bytes(data)
         else:
-            with _explained(self.url_of(relative)):
+            with _explain_errors(self.url_of(relative)):
                 self.fs.pipe_file(self.path(relative), data)
         faults.point(f"mark:{relative}")
 
     def remove(self, relative: str) -> None:
-        """Remove a file or a folder; fine when it is gone already."""
-        with _explained(self.url_of(relative)), contextlib.suppress(FileNotFoundError):
+        """Remove a file or a folder, if it exists."""
+        with _explain_errors(self.url_of(relative)), contextlib.suppress(FileNotFoundError):
             if not self.local:
                 self.fs.rm(self.path(relative), recursive=True)
             elif os.path.isdir(self.path(relative)):
-                shutil.rmtree(self.path(relative), onerror=_unless_mendable)
+                shutil.rmtree(self.path(relative), onerror=_raise_if_fixable)
             else:
                 os.unlink(self.path(relative))
 
     def remove_file(self, relative: str) -> None:
-        """Remove a file; fine when it is gone already. On an object store one request, while `remove` has to list."""
-        with _explained(self.url_of(relative)), contextlib.suppress(FileNotFoundError):
+        """Remove a file, if it exists. On an object store one request, while `remove` has to list."""
+        with _explain_errors(self.url_of(relative)), contextlib.suppress(FileNotFoundError):
             if self.local:
                 os.unlink(self.path(relative))
             else:
@@ -229,7 +230,7 @@ class Storage:
         if not self.local:
             return Path(tempfile.gettempdir()) / f"curate-{uuid.uuid4().hex}{TEMPORARY}"
         final = Path(self.path(relative))
-        with _explained(str(final.parent)):
+        with _explain_errors(str(final.parent)):
             final.parent.mkdir(parents=True, exist_ok=True)
         return final.parent / f".{final.name}.{uuid.uuid4().hex[:12]}{TEMPORARY}"
 
@@ -249,8 +250,8 @@ class Storage:
         faults.point(f"publish:{relative}:published")
 
     def _put(self, aside: Path, final: str, *, exclusive: bool) -> None:
-        """Upload a file. Where the answer to a creation gets lost, the file system asks again and is told that the name
-        is taken: who took it stands in the object's metadata."""
+        """Upload a file. If the response to a creation is lost, the retry finds the name taken; the object's metadata
+        then shows whether this upload took it."""
         if not exclusive:
             self.fs.put_file(str(aside), final)
             return
@@ -262,8 +263,8 @@ class Storage:
                 raise
 
 
-def _packed(table: pa.Table, options: dict[str, Any]) -> dict[str, Any]:
-    """How a table is written: with zstd, unless it is so small that to begin a frame takes longer than the rest."""
+def _parquet_options(table: pa.Table, options: dict[str, Any]) -> dict[str, Any]:
+    """Parquet options of a table: zstd, unless the table is so small that starting a frame dominates."""
     small = {"compression": "NONE"} if table.nbytes < SMALL_BYTES else {}
     return {"compression": "zstd"} | options | small
 
@@ -274,21 +275,21 @@ def open_storage(url: str) -> Storage:
 
 
 def open_workspace(url: str, *, create: bool = True) -> Storage:
-    """A workspace of this format; a new one is marked, unless `create` is False. Another format is an error."""
+    """A workspace of this format, created unless `create` is False. Raises StorageError for another format."""
     try:
         storage = open_storage(str(url))
-        there = storage.exists("format.json")
-        if not there and create:
+        exists = storage.exists("format.json")
+        if not exists and create:
             with contextlib.suppress(AlreadyExistsError):
                 storage.create_json("format.json", {"format": FORMAT})
-        elif not there:
-            raise StorageError(f"{storage.url}: no workspace; check the path, or make one with `curate run`")
+        elif not exists:
+            raise StorageError(f"{storage.url}: not a workspace; check the path, or create one with `curate run`")
         found = storage.read_json("format.json").get("format")
     except StorageError:
         raise
-    except Exception as error:  # each file system has errors of its own for a wrong URL, no credentials, no access
+    except Exception as error:  # errors differ by file system: wrong URL, credentials, access
         text = " ".join(f"{type(error).__name__}: {error}".split())
-        raise StorageError(f"{url}: cannot be used as a workspace ({text}); check URL and credentials") from error
+        raise StorageError(f"{url}: cannot use this as a workspace ({text}); check URL and credentials") from error
     if found != FORMAT:
         written = "an older" if isinstance(found, int) and found < FORMAT else "another"
         raise StorageError(
@@ -299,8 +300,8 @@ def open_workspace(url: str, *, create: bool = True) -> Storage:
 
 
 def _walk(folder: str, prefix: str) -> Iterator[tuple[str, int]]:
-    """(path, bytes) of files below a local folder, however deep. What is removed meanwhile is left out; fsspec's `find`
-    takes ten times as long."""
+    """(path, bytes) of files below a local folder, recursively; those removed meanwhile are left out. Ten times as fast
+    as fsspec's `find`."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir():
@@ -323,27 +324,27 @@ def _fsync_folder(path: str) -> None:
 
 
 _REMEDIES = {
-    errno.ENOSPC: "no space is left; free some or choose another workspace",
+    errno.ENOSPC: "no space left; free some, or choose another workspace",
     errno.EACCES: "not writable; check its owner and mode",
     errno.EROFS: "read-only file system; choose another workspace",
-    errno.EBUSY: "the object store asks for fewer requests; wait, or use fewer workers, and run the same command again",
+    errno.EBUSY: "the object store limits requests; wait, or use fewer workers, and rerun the same command",
 }
 
 
-def _unless_mendable(_: Any, __: str, raised: tuple[type[BaseException], BaseException, Any]) -> None:
-    """What others remove or add meanwhile is no matter; a folder that may not be changed is."""
+def _raise_if_fixable(_: Any, __: str, raised: tuple[type[BaseException], BaseException, Any]) -> None:
+    """Ignore files that others remove or add meanwhile; raise errors that the user can fix."""
     error = raised[1]
     if isinstance(error, OSError) and error.errno in _REMEDIES:
         raise error
 
 
 _NO_ANSWER = ("aiohttp.", "aiobotocore.", "botocore.")
-"""Modules of the errors that s3fs raises as they are, once it has tried for some seconds."""
+"""Modules of the errors that s3fs passes on after some seconds of retries."""
 
 
 @contextlib.contextmanager
-def _explained(url: str) -> Iterator[None]:
-    """An operating system's or an object store's error that a user can mend, said in words."""
+def _explain_errors(url: str) -> Iterator[None]:
+    """Turns errors that a user can fix, of the operating system or the object store, into one line."""
     try:
         yield
     except OSError as error:
@@ -351,11 +352,11 @@ def _explained(url: str) -> Iterator[None]:
         if remedy is None and not f"{type(error).__module__}.".startswith(_NO_ANSWER):
             raise
         raise StorageError(f"{url}: {remedy or _unanswered(error)}") from error
-    except Exception as error:  # object stores have classes of their own; others go on as they are
+    except Exception as error:  # error classes differ by object store; others are re-raised
         if not f"{type(error).__module__}.".startswith(_NO_ANSWER):
             raise
         raise StorageError(f"{url}: {_unanswered(error)}") from error
 
 
 def _unanswered(error: Exception) -> str:
-    return f"the object store does not answer ({type(error).__name__}); check it, and run the same command again"
+    return f"the object store does not answer ({type(error).__name__}); check it, and rerun the same command"

@@ -1,4 +1,4 @@
-"""Which rows of a pool are the same picture, found bucket by bucket: no worker holds all digests or hashes.
+"""Find rows of a pool that are the same image, bucket by bucket: no worker holds all digests or hashes.
 
 Rows are sent to the bucket of each of their digests, and of the value of each band of their hash (see
 `curate.duplicates.near.hamming`): rows that are equal or near meet in one. A bucket answers with the fewest edges that
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curate.core.group import Arrays, Group, Part
-from curate.core.stretches import starts_of
+from curate.core.row_lookup import starts_of
 from curate.duplicates.near.hamming import BITS, band_edges, band_values, codes_of, spanning
 
 MOST_BUCKETS, BUCKET_ROWS = 4096, 1 << 14
@@ -23,13 +23,13 @@ CELL_ROWS = 1 << 20
 DIGESTS = 2
 Shared = Mapping[str, Any]
 Nodes = NDArray[np.uint64]
-"""(m, 4) words of rows: the complement of the pixels, the key, the number of the row in the group. Of two rows, the one
+"""(m, 4) words of rows: the complement of the pixels, the key, the number of the row in the group. The row
 whose first three words are less is kept."""
 
 
 def found_edges(group: Group, max_distance: int) -> Group:
     """Edges between rows with an equal digest of one sort, or with hashes within max_distance, where `comparable`:
-    their components are the sets. An edge lies in the cells of both ends, as `node` and `other` (m, 4 words each).
+    their components are the sets. An edge is in the cells of both ends, as `node` and `other` (m, 4 words each).
 
     A row that equals another exactly which ranks before it has a loop too. Parts have `key` (n, 2), `pixels` (n,),
     `digests` (n, sorts, 4 words), `known` (n, sorts), `hash` (n, 32 bytes) and `comparable` (n,).
@@ -64,16 +64,22 @@ def _to_buckets(part: Part, shared: Shared) -> tuple[NDArray[np.int64], Arrays]:
     pixels, number = np.asarray(held["pixels"]).astype(np.uint64), np.arange(part.rows, dtype=np.uint64)
     first = np.uint64(shared["starts"][part.index])
     nodes = np.column_stack([~pixels, np.asarray(held["key"]), number + first])
-    rows, sorts, values, cells = [], [], [], []
+    rows: list[NDArray[np.int64]] = []
+    sorts: list[NDArray[np.uint8]] = []
+    values: list[NDArray[np.uint64]] = []
+    cells: list[NDArray[np.uint64]] = []
     for sort in range(DIGESTS):
         row = np.flatnonzero(held["known"][:, sort])
         digest = np.asarray(held["digests"])[row, sort]
-        rows, values, cells = [*rows, row], [*values, digest], [*cells, digest[:, 0] % count]
+        rows.append(row)
+        values.append(digest)
+        cells.append(digest[:, 0] % count)
         sorts.append(np.full(len(row), sort, dtype=np.uint8))
     row = np.flatnonzero(held["comparable"])
     hashes = np.ascontiguousarray(np.asarray(held["hash"])[row])
     for band in range(shared["distance"] + 1):
-        rows, values = [*rows, row], [*values, hashes.view(np.uint64).reshape(-1, BITS // 64)]
+        rows.append(row)
+        values.append(hashes.view(np.uint64).reshape(-1, BITS // 64))
         cells.append(band_values(hashes, band, shared["distance"]) % count)
         sorts.append(np.full(len(row), DIGESTS + band, dtype=np.uint8))
     arrays = {"node": nodes[np.concatenate(rows)], "value": np.concatenate(values), "sort": np.concatenate(sorts)}

@@ -18,11 +18,11 @@ from pydantic import Field
 from curate.core.contracts import Artifact, Fit, Table
 from curate.core.group import Group
 from curate.core.hashing import key_words
-from curate.core.stretches import SHARD, SHARDS, shard_index, shard_words
+from curate.core.row_lookup import SHARD, SHARDS, shard_index, shard_words
 
 KIND = "duplicate_sets"
 MEMBERS = "members"
-"""What each part of the artifact is stored as: its rows that are in sets, by key."""
+"""Name under which each part of the artifact stores its rows that are in sets, by key."""
 KINDS = ("keeper", "exact", "near", "semantic")
 """By their number in `members`."""
 _READS = ("sha256", "pixel_sha256", "perceptual_hash", "flat", "width", "height")
@@ -69,10 +69,10 @@ class FindDuplicates(Fit):
         from curate.duplicates.near.edges import found_edges  # SciPy, which plans do without
         from curate.duplicates.near.sets import settled, store_members
 
-        group.tell(0.0, "digests and hashes go to their buckets")
+        group.progress(0.0, "digests and hashes go to their buckets")
         stars, told = settled(found_edges(group, self.max_distance))
-        group.tell(0.9, "members are stored")
-        store_members(stars, group)
+        group.progress(0.9, "members are stored")
+        store_members(stars, group, MEMBERS)
         return {SHARDS: shard_index(group), "summary": {"rows": sum(group.rows), **told}}
 
 

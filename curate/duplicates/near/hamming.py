@@ -1,9 +1,9 @@
 """Which of many 256-bit hashes lie within a few bits of each other, transitively: exact, and not quadratic.
 
 Multi-index hashing (Norouzi et al. 2012, section 3): cut the bits into d + 1 bands; two hashes at distance d or less
-agree in a whole band, so only hashes that share a band are compared: those with one value of a band can be looked at
-apart from all others. A value that very many share, the heavy head of a web pool, is cut again by the bits outside of
-the band. What is still crowded is searched by growing one component at a time, which is linear where all are
+agree in a whole band, so only hashes that share a band are compared: those with one value of a band are searched
+separately. A value that very many share, the heavy head of a web pool, is divided again by the bits outside
+the band. A group that is still crowded is searched by growing one component at a time, which is linear where all are
 near-duplicates of one another and never lists their pairs.
 """
 
@@ -33,7 +33,7 @@ def components(count: int, edges: Iterator[Edges] | list[Edges]) -> NDArray[np.i
 
 
 def group_edges(groups_N: NDArray[np.int64]) -> Edges:
-    """Edges that join all nodes of a group in a chain; groups below 0 are no groups."""
+    """Edges that join all nodes of a group in a chain; numbers below 0 mean no group."""
     order = np.argsort(groups_N, kind="stable")
     order = order[np.searchsorted(groups_N[order], 0) :]
     same = groups_N[order[1:]] == groups_N[order[:-1]]

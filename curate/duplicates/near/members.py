@@ -13,7 +13,7 @@ from pydantic import Field, PrivateAttr
 from curate.core.contracts import Artifact, Batch, Filter, Map, Table
 from curate.core.errors import CurateError
 from curate.core.hashing import keys_of_words
-from curate.core.stretches import SHARDS, Stretches, as_words, found_in, packed_keys
+from curate.core.row_lookup import SHARDS, RowLookup, as_words, found_in, packed_keys
 from curate.duplicates.near.find import KIND, KINDS, MEMBERS
 
 _REJECTED = ["none", *KINDS[1:]]
@@ -42,14 +42,16 @@ class DuplicateMembers(Map):
     _members: Any = PrivateAttr(None)
     """Stretches of the sets, once they are set up."""
     _sets: str = PrivateAttr(default="")
-    """What made the sets, for `duplicates.drop`: `semantic` or `exact near`; empty before `setup`."""
+    """Kinds of the sets, for `duplicates.drop`: `semantic` or `exact near`; empty before `setup`."""
 
     def setup(self, artifacts: Mapping[str, Artifact]) -> None:
         """Raises CurateError for sets that an older version has made."""
         sets = artifacts["sets"]
         if SHARDS not in sets:
-            raise CurateError(f"{self.op}.sets: an older version of curate made these sets; make them again")
-        self._members = Stretches(sets, MEMBERS)
+            raise CurateError(
+                f"{self.op}.sets: sets of an older version of curate; run the stage that finds them again"
+            )
+        self._members = RowLookup(sets, MEMBERS)
         self._sets = "semantic" if "semantic_duplicates" in sets["summary"] else "exact near"
 
     def schema(self) -> pa.Schema:
@@ -63,7 +65,7 @@ class DuplicateMembers(Map):
     def process(self, batch: Batch) -> dict[str, Any]:
         keys = packed_keys(batch.table.column("key"))
         sets, kinds = keys.copy(), np.zeros(len(keys), dtype=np.int8)
-        for rows, members in self._members.of(batch.table):
+        for rows, members in self._members.files(batch.table):
             at, member = found_in(members["key"], keys[rows])
             sets[rows[member]] = members["keeper"][at[member]]
             kinds[rows[member]] = members["kind"][at[member]]
@@ -95,7 +97,7 @@ class DropDuplicates(Filter):
         return (f"{self.column}_kind",)
 
     def keep(self, table: Table) -> pa.ChunkedArray:
-        """Raises CurateError where `reject` would reject none of the sets' members, whatever they are."""
+        """Raises CurateError if `reject` names no kind that the sets have."""
         (name,) = self.reads()
         made = (table.schema.field(name).metadata or {}).get(b"sets")
         if self.reject in ("exact", "near") and made == b"semantic":

@@ -1,9 +1,9 @@
 """Duplicate sets out of edges: who belongs together, who is kept, and why the others are duplicates.
 
 Components are found by cells of rows, in rounds (Rastogi et al. 2013, "Finding connected components in map-reduce in
-logarithmic rounds", Hash-to-Min, without what a row tells of itself): a row tells all its neighbours of the least of
-them and of it. Since rows are in order of rank, the least row of a component is its keeper, and in the end every other
-row has that as its only neighbour. No process knows of more than the edges of one cell.
+logarithmic rounds", Hash-to-Min, without messages to itself): a row sends all its neighbours the least of them and
+itself. Rows are in order of rank, so the least row of a component is its keeper, and in the end every other row has it
+as its only neighbour. No process holds more than the edges of one cell.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curate.core.group import Arrays, Group, Part
-from curate.core.stretches import as_bytes, part_of, starts_of, store
+from curate.core.row_lookup import as_bytes, part_of, starts_of, store
 from curate.duplicates.near.edges import Nodes, both_ways, cell_of
-from curate.duplicates.near.find import MEMBERS
 
 KEEPER, EXACT, NEAR = 0, 1, 2
 Shared = Mapping[str, Any]
@@ -32,15 +31,15 @@ def settled(edges: Group) -> tuple[Group, dict[str, int]]:
         if not sum(look["restless"] for look in looks):
             return edges, {"largest_set": max(look["largest_set"] for look in looks), **told}
         rounds += 1
-        edges.tell(min(0.9, 0.5 + 0.05 * rounds), f"sets are joined, round {rounds}")
+        edges.progress(min(0.9, 0.5 + 0.05 * rounds), f"sets are joined, round {rounds}")
         edges = edges.partition(f"joined-{rounds}", _join, cells, count=cells)
 
 
-def store_members(stars: Group, group: Group) -> None:
-    """Each part of the group stores as `members` its rows that are in sets, sorted by `key` (n, 16 bytes), with
+def store_members(stars: Group, group: Group, name: str) -> None:
+    """Each part of the group stores under `name` its rows that are in sets, sorted by `key` (n, 16 bytes), with
     `keeper` (n, 16 bytes) and `kind` (n,)."""
     parts = len(group.rows)
-    store(stars.partition("members-by-part", _to_parts, parts, starts=starts_of(group)), MEMBERS)
+    store(stars.partition("members-by-part", _to_parts, parts, starts=starts_of(group)), name)
 
 
 # --- steps, which see the edges of some rows --------------------------------------------------------------------------
@@ -54,9 +53,9 @@ class _Stars(NamedTuple):
     least: Nodes
     """(u, 4): the least of the row and its neighbours, by rank."""
     mine: NDArray[np.int64]
-    """(m,): of each edge that is no loop, once: place of its row in `node`."""
+    """(m,): place in `node` of the row of each edge that is not a loop."""
     other: Nodes
-    """(m, 4): its neighbours; of a row, the least comes first."""
+    """(m, 4): its neighbours; the least neighbour of a row comes first."""
     exact: NDArray[np.bool_]
     """(u,): the row has a loop."""
 

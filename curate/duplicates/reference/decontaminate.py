@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,7 +10,7 @@ from pydantic import Field
 
 from curate.core.contracts import Filter, Table
 from curate.core.errors import CurateError
-from curate.duplicates.reference.match import KINDS
+from curate.duplicates.reference.match import KINDS, Kind
 
 
 class Decontaminate(Filter):
@@ -25,7 +25,7 @@ class Decontaminate(Filter):
     column: str = Field(
         "contamination", pattern=r"^[a-z][a-z0-9_]*$", description="`column` of the `duplicates.match` to decide by."
     )
-    kinds: Annotated[list[Literal["exact", "near", "semantic"]], Field(min_length=1)] = Field(
+    kinds: Annotated[list[Kind], Field(min_length=1)] = Field(
         list(KINDS), description="Kinds of matches that count; an image may match in several ways."
     )
     near: float | None = Field(

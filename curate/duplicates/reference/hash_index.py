@@ -29,7 +29,7 @@ class HashIndex:
 
     def nearest(self, hashes_NB: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """hashes (n, 32) -> place (n,) of the nearest one within `max_distance`, the lowest among equals, or -1; and
-        the bits (n,) in which they differ, 0 where there is none."""
+        the bits (n,) in which they differ, 0 without a match."""
         words, count = _words(hashes_NB), max(1, len(self._words))
         best = np.full(len(words), (BITS + 1) * count, dtype=np.int64)
         for query, place in self._pairs(hashes_NB):

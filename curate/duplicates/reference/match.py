@@ -7,7 +7,7 @@ filter decides exactly as a narrower search would.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,8 @@ from curate.duplicates.reference.reference import KIND, PRINTS
 from curate.duplicates.semantic.kernels import best_within, unit_rows
 from curate.kernels.embeddings import read_embeddings
 
-KINDS = ("exact", "near", "semantic")
+Kind: TypeAlias = Literal["exact", "near", "semantic"]
+KINDS: tuple[Kind, ...] = ("exact", "near", "semantic")
 """How an image matches, in the order in which a match is named."""
 
 _AT_ONCE = 1 << 14
@@ -36,7 +37,7 @@ class MatchReference(Map):
     Compared are bytes and pixels (`exact`), perceptual hashes within `max_distance` (`near`, the nearest; flat images
     match exactly only) and embeddings within `eps` (`semantic`, the nearest). The first of these that matches gives
     `<column>`, `<column>_kind` and `<column>_similarity`; `<column>_near` and `<column>_semantic` are written for
-    every row that has such a match, whatever its kind.
+    every row that has such a match, also if its kind is another.
     """
 
     op: ClassVar[str] = "duplicates.match"
@@ -99,7 +100,7 @@ class MatchReference(Map):
         self._vectors = list(_halves(table.column("embedding"))) if self.embedding else []
 
     def process(self, batch: Batch) -> dict[str, Any]:
-        """Raises CurateError where the embeddings are of another encoder than the reference set's."""
+        """Raises CurateError if another encoder computed the embeddings of the reference set."""
         count = len(batch)
         place, kind = np.full(count, -1, dtype=np.int64), np.full(count, None, dtype=object)
         best = np.full(count, np.nan, dtype=np.float32)

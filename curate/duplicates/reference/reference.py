@@ -1,7 +1,7 @@
 """`duplicates.reference`: the images of an evaluation set, as `duplicates.match` looks for them.
 
-Evaluation images come in as a pool of their own, through the same stages as the images for training: so the same
-image gets the same digests, hash and vector on either side.
+Evaluation images are a separate pool that passes through the same stages as the training images, so the same image
+gets the same digests, hash and vector on both sides.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ReferenceSet(Reduce):
     """Digests, perceptual hashes and, if wanted, embeddings of a pool's images.
 
     The artifact: `reference`, a row (key, name, sha256, pixel_sha256, perceptual_hash, embedding) per image, sorted
-    by key; name is the source id, the hash is null for flat images; and `summary`, with what made the embeddings.
+    by key; name is the source id, the hash is null for flat images; and `summary`, with the encoder of the embeddings.
     """
 
     op: ClassVar[str] = "duplicates.reference"
@@ -38,7 +38,7 @@ class ReferenceSet(Reduce):
         return ("source_id", *PRINTS, *([self.embedding] if self.embedding else []))
 
     def partial(self, table: Table) -> Table:
-        """Raises InputError where `embedding` is no column of vectors."""
+        """Raises InputError if `embedding` is not a column of vectors."""
         if self.embedding:
             identity_of(self.op, table.schema.field(self.embedding))
         return table.select(["key", *self.reads()])

@@ -18,11 +18,11 @@ from curate.core.contracts import Artifact, Fit, Resources, Runtime, Table
 from curate.core.errors import CurateError, InputError
 from curate.core.group import Group, Part
 from curate.core.hashing import key_words
-from curate.core.stretches import SHARD, SHARDS, as_bytes, part_of, shard_index, shard_words, starts_of, store
+from curate.core.row_lookup import SHARD, SHARDS, as_bytes, part_of, shard_index, shard_words, starts_of, store
 from curate.core.vectors import from_binary, same_encoder
 from curate.duplicates.semantic.kernels import unit_rows
 from curate.duplicates.semantic.sets import SemanticSets, semantic_sets
-from curate.kernels.embeddings import finite_rows, made_by, read_embeddings
+from curate.kernels.embeddings import encoder_identity, finite_rows, read_embeddings
 
 KIND, MEMBERS = "duplicate_sets", "members"
 KEEPER, SEMANTIC = 0, 3
@@ -51,7 +51,7 @@ class SemanticDuplicates(Fit):
     )
     keep: Literal["farthest", "closest", "random"] = Field(
         "farthest",
-        description="Who comes first and so is kept: the farthest from its cell's centroid (hard examples, as "
+        description="Row that is kept: the farthest from its cell's centroid (hard examples, as "
         "SemDeDup), the closest, or the lowest hash(seed, key).",
     )
     level: int | None = Field(
@@ -73,7 +73,7 @@ class SemanticDuplicates(Fit):
 
     _tree: Artifact = PrivateAttr()
     _clusters: list[int] = PrivateAttr()
-    """Of each level, finest first."""
+    """Clusters per level, finest first."""
 
     def reads(self) -> tuple[str, ...]:
         return (self.embedding,)
@@ -89,8 +89,8 @@ class SemanticDuplicates(Fit):
         if self.level is not None and self.level > count:
             raise CurateError(f"{self.op}.level: {self.level}, but its `tree` has {count} levels; write 1 to {count}")
 
-    def made(self, schema: pa.Schema) -> dict[str, str]:
-        return made_by(self.op, schema, self.embedding)
+    def provenance(self, schema: pa.Schema) -> dict[str, str]:
+        return encoder_identity(self.op, schema, self.embedding)
 
     def load(self, table: Table) -> dict[str, NDArray[Any]]:
         """`shard` (n,), `key` (n, 2) words, `vector` (n, d) halves. Raises InputError for what has no direction or
@@ -116,7 +116,7 @@ class SemanticDuplicates(Fit):
         if f"centroids_{level}" not in self._tree:
             what = "leaves" if level == 1 else f"clusters of level {level}"
             raise CurateError(
-                f"{self.op}.level: {level}, but the {what} of its `tree` were fitted by cells and lie in many files; "
+                f"{self.op}.level: {level}, but the {what} of its `tree` were fitted by cells and are in many files; "
                 f"write a level from {min(self._in_one_file(), default=1)} to {len(self._clusters)}"
             )
         centroids = unit_rows(self._tree[f"centroids_{level}"])
@@ -136,8 +136,8 @@ class SemanticDuplicates(Fit):
         return {SHARDS: shard_index(group), "summary": summary}
 
     def level_for(self, rows: int) -> int:
-        """The coarsest level whose mean cell has at most `cell_rows` of these rows, or the finest; of those levels
-        whose centroids lie in one file."""
+        """The coarsest level whose mean cell has at most `cell_rows` of these rows, or the finest, among the levels
+        whose centroids are in one file."""
         there = self._in_one_file()
         fitting = [level for level in there if rows <= self.cell_rows * self._clusters[level - 1]]
         return max(fitting, default=min(there, default=1))

@@ -1,6 +1,6 @@
-"""Which unit vectors lie within eps of which, decided as in float64, and who is kept: the arithmetic of duplicates.
+"""Pairs of unit vectors within eps, decided as in float64, and the rows to keep: the arithmetic of duplicates.
 
-A product in float32 of two unit vectors is off by less than (d + 8) 2^-24 whatever the order of its sums (Higham 2002,
+A product in float32 of two unit vectors is off by less than (d + 8) 2^-24 for any order of its sums (Higham 2002,
 section 3.1, with Cauchy-Schwarz). Pairs closer than that to the limit are decided again in float64, so the outcome is
 that of exact arithmetic, for any block size, number of threads and BLAS. All pairs are never listed: rows are compared
 with those kept so far, a block at a time, and widened from halves as they are needed (`Points`).
@@ -52,7 +52,7 @@ def within(first_MD: Floats, second_KD: Floats, eps: float) -> NDArray[np.bool_]
 
 
 def first_within(vectors_ND: Points, others_KD: Points, eps: float) -> Ints:
-    """Of each vector, the place (n,) of the first of the others within eps; -1 where there is none."""
+    """Place (n,) of the first of the others within eps of each vector; -1 if there is no such place."""
     found = np.full(len(vectors_ND), -1, dtype=np.int64)
     for start in range(0, len(vectors_ND), BLOCK_ROWS):
         rest = np.arange(start, min(start + BLOCK_ROWS, len(vectors_ND)))
@@ -71,7 +71,7 @@ def greedy(vectors_ND: Points, eps: float) -> Ints:
 
     A row is kept when no kept row before it lies within eps (SemDeDup, Abbas et al. 2023, section 3, against kept rows
     only): every other row has a kept one within eps, and no two kept rows lie within eps of each other. Copies of one
-    picture cost a row of products with a single keeper each.
+    image cost a row of products with a single keeper each.
     """
     keeper = np.arange(len(vectors_ND))
     places, kept, count = np.empty(len(vectors_ND), dtype=np.int64), np.empty((0, vectors_ND.shape[1]), np.float32), 0
@@ -114,8 +114,8 @@ def pairs_within(first_MD: Points, second_KD: Points, eps: float) -> Iterator[tu
 
 
 def best_within(vectors_ND: Floats, others_KD: Floats, eps: float) -> tuple[Ints, NDArray[np.float32]]:
-    """Of each vector, the nearest of the others if that lies within eps: its place (n,), the lowest among equals or -1,
-    and its cosine (n,), NaN where there is none. Rows of NaN are near nothing."""
+    """The nearest of the others within eps of each vector: its place (n,), the lowest among equals or -1, and its
+    cosine (n,), NaN without a match. Rows of NaN are near nothing."""
     found, cosine = np.full(len(vectors_ND), -1, dtype=np.int64), np.full(len(vectors_ND), -np.inf)
     vectors, others = np.nan_to_num(vectors_ND), np.nan_to_num(others_KD)
     for rows, columns in pairs_within(vectors, others, eps):
@@ -133,7 +133,8 @@ def best_within(vectors_ND: Floats, others_KD: Floats, eps: float) -> tuple[Ints
 def cells_to_visit(
     vectors_ND: Floats, centroids_KD: Floats, home_N: Ints, eps: float, most: int | None
 ) -> Iterator[tuple[Ints, Ints]]:
-    """(rows, cells): where besides home a row must be, for it to meet all rows within eps; at most the `most` nearest.
+    """(rows, cells): cells that a row must visit apart from its own to meet all rows within eps;
+    at most the `most` nearest.
 
     Let a be the nearest centroid of x and b that of y. g(x) = |x - b|^2 - |x - a|^2 is linear with slope 2 (a - b) and
     g(y) <= 0, so that |x - y| <= r gives g(x) <= 2 r |a - b|: x need not visit cells where that does not hold. Unit

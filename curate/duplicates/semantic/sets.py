@@ -1,12 +1,12 @@
-"""Greedy duplicate sets over rows that lie in cells: each cell on its own, then what its borders have split.
+"""Greedy duplicate sets over rows in cells: each cell alone, then the pairs that borders have split.
 
 A round: (1) each cell drops its open rows that lie within eps of a kept row it sees, and thins the others greedily to
-candidates; (2) candidates that lie within eps of each other, or of a kept row, across a border are told to the driver;
-(3) it goes through them by priority and lets the later of two fall; those that stand are kept for good; (4) rows whose
-keeper fell are open again. The first open candidate always stands or falls for good, so rounds end. What the cells are
-is decided by data, so what comes out does not depend on workers or on the order of shards.
+candidates; (2) candidates that lie within eps of each other, or of a kept row, across a border are sent to the driver;
+(3) it goes through them by priority and drops the later of two; the others are kept permanently; (4) rows whose keeper
+was dropped are open again. The first open candidate is always decided permanently, so rounds end. Data decide the
+cells, so the result does not depend on workers or on the order of shards.
 
-The driver holds a byte a row, and the pairs of what it dropped; workers are told of states as bits.
+The driver holds a byte a row, and the pairs that it dropped; it sends states to workers as bits.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from curate.core.group import Arrays, Group, Part
 from curate.core.hashing import ranks_of_words
 from curate.duplicates.semantic.kernels import cells_to_visit, cosines, first_within, greedy, pairs_within, unit_rows
-from curate.kernels.nearest import nearest
+from curate.kernels.nearest.search import nearest
 from curate.kernels.vectors import Vectors
 
 OPEN, CANDIDATE, KEPT, DROPPED = 0, 1, 2, 3
@@ -30,7 +30,7 @@ Ints = NDArray[np.int64]
 
 
 class SemanticSets(NamedTuple):
-    """Who was dropped (m,), for which kept row (m,), at what cosine (m,); rows are numbered as the group holds them."""
+    """Dropped rows (m,), the kept row of each (m,), and their cosine (m,); rows are numbered as in the group."""
 
     row: Ints
     keeper: Ints
@@ -44,7 +44,7 @@ def semantic_sets(
 ) -> SemanticSets:
     """group: parts of `key` (n, 2) words and `vector` (n, d) halves."""
     starts = np.concatenate([[0], np.cumsum(group.rows)]).astype(np.int64)
-    group.tell(0.0, "rows go to the cells that must see them")
+    group.progress(0.0, "rows go to the cells that must see them")
     cells = group.partition(
         "cells", _to_cells, len(centroids_KD),
         starts=starts, centroids=centroids_KD, eps=eps, keep=keep, neighbours=neighbours, seed=seed,
@@ -53,7 +53,9 @@ def semantic_sets(
     found = group.restored() or _begin(count, sum(cells.rows) - count)
     state = found["state"] = np.array(found["state"])
     while (open_rows := int((state == OPEN).sum())) or not found["rounds"]:
-        group.tell(0.3 + 0.7 * (1 - open_rows / max(1, count)), f"round {found['rounds'] + 1}, {open_rows:,} rows open")
+        group.progress(
+            0.3 + 0.7 * (1 - open_rows / max(1, count)), f"round {found['rounds'] + 1}, {open_rows:,} rows open"
+        )
         _round(cells, found, eps)
         group.save(found)
     told = {name: int(found[name]) for name in ("rounds", "visits", "fallen")}
@@ -82,7 +84,7 @@ def _round(cells: Group, found: dict[str, Any], eps: float) -> None:
 
 
 def _dropped(parts: Iterator[dict[str, NDArray[Any]]], state: NDArray[np.uint8]) -> Iterator[dict[str, NDArray[Any]]]:
-    """Of what `_thin` told of each cell, the rows that were dropped; `state` learns of all, a cell at a time."""
+    """The dropped rows among the results of `_thin`; updates `state` with all results, a cell at a time."""
     for part in parts:
         dropped = part["row"] != part["keeper"]
         state[part["row"]] = np.where(dropped, DROPPED, CANDIDATE)

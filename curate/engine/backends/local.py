@@ -1,4 +1,4 @@
-"""The local backend: everything in this process, each lane a thread or a few. No Ray, no surprises, easy to debug."""
+"""The local backend: every lane is a few threads of this process. Needs no Ray and is easy to debug."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ from pathlib import Path
 from typing import Any
 
 from curate.core.contracts import Resources
-from curate.engine.backends import Ended, Job, Looked, Tasks, Tell, Up
+from curate.engine.backends import Job, Notify, Snapshots, TaskEnded, Wish, WorkerUp
+from curate.engine.backends.tasks import Tasks
 from curate.engine.workers.beat import TURNS
 from curate.engine.workers.lanes import Node
 
 MANY = 1 << 20
-_left: list[threading.Thread] = []
+_hung: list[threading.Thread] = []
 
 
 def abandoned() -> int:
-    """Threads of tasks that hung and still do. They are daemons, but what they have started may not be: a process with
-    such threads ends by `os._exit`."""
-    _left[:] = [thread for thread in _left if thread.is_alive()]
-    return len(_left)
+    """Number of threads whose tasks hang. They are daemons, but threads that they started may not be, so a process
+    with such threads must end by `os._exit`."""
+    _hung[:] = [thread for thread in _hung if thread.is_alive()]
+    return len(_hung)
 
 
 class LocalBackend:
     name = "local"
-    apart = False
+    separate = False
     shared = False
     queued = 0
 
@@ -36,27 +37,27 @@ class LocalBackend:
     def has_gpu(self) -> bool:
         return Path("/dev/nvidia0").exists()
 
-    def most(self) -> Mapping[str, int]:
+    def worker_limits(self) -> Mapping[str, int]:
         return {"cpu": 1, "gpu": 1, "remote": 1}
 
     def size(self, resources: Resources) -> Resources:
-        """One worker per lane takes whatever comes."""
+        """One worker per lane runs tasks of any size."""
         return Resources(1, 1 if resources.gpus else 0, 0, resources.remote)
 
-    def start(self, lane: str, resources: Resources, units: int, tell: Tell) -> LocalWorker:
-        return LocalWorker(lane, units, tell)
+    def start(self, lane: str, resources: Resources, units: int, notify: Notify) -> LocalWorker:
+        return LocalWorker(lane, units, notify)
 
     def park(self, lane: str, resources: Resources, worker: Any) -> None:
         worker.kill()
 
-    def parked(self, tell: Tell) -> Sequence[tuple[str, Resources, Any]]:
+    def take_parked(self, notify: Notify) -> Sequence[tuple[str, Resources, Any]]:
         return ()
 
-    def lost(self, worker: Any) -> bool:
+    def node_lost(self, worker: Any) -> bool:
         return False
 
-    def post(self, run: str, said: Mapping[str, float] | None, heard: Callable[[Mapping[str, Any]], None]) -> None:
-        """Nobody shares a process."""
+    def post(self, run: str, wish: Wish | None, receive: Callable[[Mapping[str, Wish]], None]) -> None:
+        """Not needed: no other run shares this process."""
 
     def share(self, value: Any) -> Any:
         return value
@@ -66,19 +67,19 @@ class LocalBackend:
 
 
 class LocalWorker:
-    """Some threads, started when they are needed."""
+    """Up to `units` threads, started when they are needed."""
 
     node = "local"
 
-    def __init__(self, lane: str, units: int, tell: Tell) -> None:
-        self.lane, self.units, self.tell = lane, units, tell
+    def __init__(self, lane: str, units: int, notify: Notify) -> None:
+        self.lane, self.units, self.notify = lane, units, notify
         self.tasks = Tasks()
         self._jobs: queue.SimpleQueue[tuple[int, Job, Any] | None] = queue.SimpleQueue()
         self._threads: dict[threading.Thread, int | None] = {}
         """Thread -> ticket of the task in it."""
         self._open: set[int] = set()
         """Tickets of tasks that have not ended."""
-        tell(Up(self))
+        notify(WorkerUp(self))
 
     def run(self, ticket: int, job: Job, shared: Any) -> None:
         self._open.add(ticket)
@@ -95,15 +96,15 @@ class LocalWorker:
             if me not in self._threads:
                 return
             self._threads[me] = ticket
-            outcome, look = self.tasks.run(ticket, job, shared)
-            if me not in self._threads:  # it hung, and was given up
+            outcome, snapshot = self.tasks.run(ticket, job, shared)
+            if me not in self._threads:  # the task hung and was abandoned
                 return
             self._threads[me] = None
             self._open.discard(ticket)
-            self.tell(Ended(self, ticket, outcome, look))
+            self.notify(TaskEnded(self, ticket, outcome, snapshot))
 
-    def look(self) -> None:
-        self.tell(Looked(self, self.tasks.looks()))
+    def request_snapshots(self) -> None:
+        self.notify(Snapshots(self, self.tasks.snapshots()))
 
     def call(self, function: Callable[[Any], Any], payload: Any) -> None:
         function(payload)
@@ -112,7 +113,7 @@ class LocalWorker:
         self.tasks.wind_down(tickets)
 
     def flush(self) -> None:
-        self.look()
+        self.request_snapshots()
 
     def end(self, ticket: int) -> bool:
         for thread, held in list(self._threads.items()):
@@ -120,13 +121,13 @@ class LocalWorker:
                 self.tasks.abandon(ticket)
                 del self._threads[thread]
                 self._open.discard(ticket)
-                _left.append(thread)
+                _hung.append(thread)
                 if self.lane in TURNS:
                     TURNS[self.lane].free(thread.ident)
         return True
 
     def kill(self) -> None:
-        """Threads without a task end; those with one are left alone."""
+        """End idle threads and abandon the tasks of the others."""
         for held in list(self._threads.values()):
             if held is not None:
                 self.end(held)

@@ -1,4 +1,4 @@
-"""Which curate runs in a process: nodes of a cluster must have the driver's."""
+"""Version and source digest of the package in a process: all nodes of a cluster must have the driver's build."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import curate
+from curate.core.version import __version__
 
-ROOT = Path(curate.__file__).parent
+ROOT = Path(__file__).parents[2]
 
 
 @lru_cache
@@ -24,13 +24,13 @@ def sources() -> str:
 
 
 def about() -> dict[str, Any]:
-    return {"version": curate.__version__, "sources": sources(), "place": str(ROOT), "host": platform.node()}
+    return {"version": __version__, "sources": sources(), "place": str(ROOT), "host": platform.node()}
 
 
-def other(theirs: dict[str, Any]) -> str:
-    """What is wrong with a node that says `theirs` of itself (`about`, or the `error` that kept it from that), in a
-    line; "" where nothing is. The same files on the same machine are not compared: somebody may be editing them."""
-    node, version = f"node {theirs['ip']}", curate.__version__
+def mismatch(theirs: dict[str, Any]) -> str:
+    """Why a node whose build is `theirs` (`about`, or an `error`) cannot work for this driver, in one line; "" if it
+    can. The same files on the same machine are not compared, because they may be edited during the run."""
+    node, version = f"node {theirs['ip']}", __version__
     error = theirs.get("error")
     if error is not None:
         if "No module named 'curate'" in error:

@@ -1,30 +1,26 @@
 """The Ray backend, and the only file that imports Ray.
 
-A worker is an actor with the resources of its lane's stages. It runs a unit or a few, each in a thread, and answers
-beside them how they do. What it says arrives through callbacks: nothing here waits for it. Only shard references and
+A worker is an actor with the resources of its lane's stages. It runs one or more units, each in a thread, and answers
+requests for snapshots beside them. Replies arrive through callbacks, so nothing here blocks. Only shard references and
 small results travel; pixels never enter the object store.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import logging
 import os
 import queue
-import re
-import shutil
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import lru_cache
 from typing import Any
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-# workers inherit it: on busy cores, threads that spin while they wait cost more than they compute
+# workers inherit it: on busy cores, threads that spin while waiting cost more than they compute
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import ray
@@ -34,28 +30,27 @@ from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
 
 from curate.core.contracts import Resources
 from curate.core.errors import CurateError
-from curate.core.recipe.secrets import FORWARDED
-from curate.engine.backends import Down, Ended, Job, Looked, Outcome, Tell, Up, package
-from curate.engine.backends.address import checked
+from curate.engine.backends import Job, Notify, Outcome, Snapshots, TaskEnded, Wish, WorkerDown, WorkerUp, package
+from curate.engine.backends.board import board_class
+from curate.engine.backends.connection import checked, passed_on, sigterm_kept, store_bytes
 from curate.engine.record import logs
 from curate.engine.workers.lanes import Node
 
-PASSED_ON = ("HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "HF_DATASETS_CACHE", "HF_DATASETS_OFFLINE")
-"""Environment variables that workers get from the driver, besides CURATE_… . Ray stores their values."""
 BOARD = "curate-board"
-"""Name, and namespace, of the actor where runs that share a cluster meet."""
+"""Name and namespace of the actor that runs sharing a cluster post to."""
 SILENT_SECONDS = 120.0
-"""How long Ray may take to say why an actor does not answer: it misses a machine that is gone after a minute or so."""
-SECRET_NAME = re.compile("KEY|SECRET|TOKEN|PASSWORD|CREDENTIAL", re.IGNORECASE)
+"""Time limit for Ray to report why an actor does not answer; it notices a lost machine after about a minute."""
+UNTYPED: Any = ray
+"""Ray's stubs lack the options of actors and of `init`."""
 log = logging.getLogger("curate.ray")
 
 
 @lru_cache
 def _actor_class(units: int) -> Any:
-    """Made inside of a function so that Ray ships its code: a node without this package can say that it lacks it."""
+    """Defined inside a function so that Ray ships its code: a node without this package can report that."""
 
     class Worker:
-        """Runs jobs in a process of its own; stages stay set up between them."""
+        """Runs jobs in a separate process; stages stay set up between them."""
 
         def __init__(self, environment: dict[str, str]) -> None:
             import os
@@ -63,19 +58,20 @@ def _actor_class(units: int) -> Any:
             os.environ.update(environment)
 
         def up(self) -> dict[str, Any]:
-            """What runs here."""
+            """Node, host and build of this process."""
             import platform
 
             import ray
 
-            here = {"node": ray.get_runtime_context().get_node_id(), "ip": ray.util.get_node_ip_address()}
+            here = {"node": ray.get_runtime_context().get_node_id(), "ip": ray.util.get_node_ip_address()}  # type: ignore[no-untyped-call]
             try:
-                import curate
+                import importlib
 
-                here["version"] = curate.__version__
-                from curate.engine.backends import Tasks, package
-            except Exception as error:  # noqa: BLE001 - the driver says what is wrong with this node
-                if "version" in here:  # another version may lack what this one has
+                here["version"] = importlib.import_module("curate").__version__
+                from curate.engine.backends import package
+                from curate.engine.backends.tasks import Tasks
+            except Exception as error:  # noqa: BLE001 - the driver reports what is wrong with this node
+                if "version" in here:  # another version may not have these modules
                     return here | {"sources": "", "place": "", "host": platform.node()}
                 return here | {"error": f"{type(error).__name__}: {error}"}
             self.tasks = Tasks()
@@ -84,8 +80,8 @@ def _actor_class(units: int) -> Any:
         def run(self, ticket: int, job: Any, shared: Any = None) -> Any:
             return self.tasks.run(ticket, job, shared)
 
-        def looks(self) -> Any:
-            return self.tasks.looks()
+        def snapshots(self) -> Any:
+            return self.tasks.snapshots()
 
         def wind_down(self, tickets: Any) -> None:
             self.tasks.wind_down(tickets)
@@ -93,65 +89,32 @@ def _actor_class(units: int) -> Any:
         def call(self, function: Any, payload: Any) -> None:
             function(payload)
 
-    return ray.remote(max_restarts=0, concurrency_groups={"run": units, "ask": 1, "log": 1})(Worker)
-
-
-@lru_cache
-def _board_class() -> Any:
-    class Board:
-        """Where the runs of a cluster say what they want. Knows no machine's clock but its own."""
-
-        def __init__(self) -> None:
-            import threading
-            import time
-
-            self.now = time.monotonic
-            self.posts: dict[str, Any] = {}
-            self.last = self.now()
-            threading.Thread(target=self.watch, daemon=True).start()
-
-        def post(self, run: str, said: Any) -> Any:
-            self.last = self.now()
-            self.posts[run] = self.last, said
-            self.posts = {
-                name: (when, what) for name, (when, what) in self.posts.items() if what and self.last - when < 15
-            }
-            return {name: what for name, (_, what) in self.posts.items()}
-
-        def watch(self) -> None:
-            import os
-            import time
-
-            while self.now() - self.last < 600:
-                time.sleep(10)
-            os._exit(0)
-
-    return ray.remote(max_restarts=0)(Board)
+    return UNTYPED.remote(max_restarts=0, concurrency_groups={"run": units, "ask": 1, "log": 1})(Worker)
 
 
 class RayWorker:
     """An actor, from the driver's side."""
 
-    def __init__(self, options: Mapping[str, Any], units: int, tell: Tell) -> None:
-        self.tell = tell
+    def __init__(self, options: Mapping[str, Any], units: int, notify: Notify) -> None:
+        self.notify = notify
         self.node = ""
         self._dead = threading.Event()
         self._once, self._silent = threading.Lock(), False
-        # not as a runtime_env: that would pass by the workers that Ray has started ahead
+        # not as a runtime_env, which the workers that Ray started in advance would not get
         self.actor = _actor_class(units).options(**options).remote(passed_on(os.environ))
-        self._then(self.actor.up.remote(), self._is_up)
+        self._on_result(self.actor.up.remote(), self._is_up)
 
-    def adopted(self, tell: Tell) -> bool:
-        """Tell another scheduler from now on; False where there is nothing more to tell."""
-        self.tell = tell
+    def adopted(self, notify: Notify) -> bool:
+        """Report to another scheduler from now on. Returns False if the worker is dead."""
+        self.notify = notify
         return not self._dead.is_set()
 
-    def _then(self, ref: Any, heard: Callable[[Any], None]) -> None:
-        """Call `heard` with the result, in one of Ray's threads."""
+    def _on_result(self, ref: Any, receive: Callable[[Any], None]) -> None:
+        """Call `receive` with the result, in one of Ray's threads."""
 
         def over(future: Future[Any]) -> None:
             try:
-                heard(future.result())
+                receive(future.result())
             except RayActorError as error:
                 self._down(error)
             except RayTaskError as error:
@@ -167,10 +130,10 @@ class RayWorker:
                     threading.Thread(target=self._find_out, args=(str(error),), daemon=True).start()
         elif not self._dead.is_set():
             self._dead.set()
-            self.tell(Down(self, " ".join(str(error).split())[:300], fatal))
+            self.notify(WorkerDown(self, " ".join(str(error).split())[:300], fatal))
 
     def _find_out(self, error: str) -> None:
-        """It does not answer, since its process is gone, or its node; Ray knows later which. `lost` has to know."""
+        """The actor does not answer: its process or its node is gone. Wait until Ray knows which, for `node_lost`."""
         until, name = time.monotonic() + SILENT_SECONDS, self.actor._actor_id.hex()
         with contextlib.suppress(Exception):  # Ray may be shut down
             while not self._dead.is_set() and time.monotonic() < until:
@@ -181,33 +144,34 @@ class RayWorker:
 
     def _is_up(self, about: dict[str, Any]) -> None:
         self.node = about["node"]
-        wrong = package.other(about)
+        wrong = package.mismatch(about)
         if wrong:
             self._down(CurateError(wrong), CurateError(wrong))
         else:
-            self.tell(Up(self, self.node, about["ip"]))
+            self.notify(WorkerUp(self, self.node, about["ip"]))
 
     def run(self, ticket: int, job: Job, shared: Any) -> None:
         ref = self.actor.run.options(concurrency_group="run").remote(ticket, job, shared)
 
         def over(future: Future[Any]) -> None:
             try:
-                outcome, look = future.result()
+                outcome, snapshot = future.result()
             except RayActorError as error:
                 self._down(error)
-            except Exception as error:  # noqa: BLE001 - what cannot be pickled, either way
+            except Exception as error:  # noqa: BLE001 - a payload or a result that cannot be pickled
                 cause = getattr(error, "cause", None) or error
-                self.tell(Ended(self, ticket, Outcome(job.index, fatal=CurateError(f"{cause!r}")), {}))
+                outcome = Outcome(job.index, fatal=CurateError(f"{cause!r}"))
+                self.notify(TaskEnded(self, ticket, outcome, {}))
             else:
-                self.tell(Ended(self, ticket, outcome, look))
+                self.notify(TaskEnded(self, ticket, outcome, snapshot))
 
         ref.future().add_done_callback(over)
 
-    def _ask(self, method: Any, *arguments: Any, heard: Callable[[Any], None] = lambda _: None) -> None:
-        self._then(method.options(concurrency_group="ask").remote(*arguments), heard)
+    def _ask(self, method: Any, *arguments: Any, receive: Callable[[Any], None] = lambda _: None) -> None:
+        self._on_result(method.options(concurrency_group="ask").remote(*arguments), receive)
 
-    def look(self) -> None:
-        self._ask(self.actor.looks, heard=lambda looks: self.tell(Looked(self, looks)))
+    def request_snapshots(self) -> None:
+        self._ask(self.actor.snapshots, receive=lambda found: self.notify(Snapshots(self, found)))
 
     def call(self, function: Callable[[Any], Any], payload: Any) -> None:
         self._ask(self.actor.call, function, payload)
@@ -216,9 +180,9 @@ class RayWorker:
         self._ask(self.actor.wind_down, tickets)
 
     def flush(self) -> None:
-        # in a thread of its own: publishing may take long, and looks must not wait for it
+        # in a separate thread: publishing may take long, and snapshots must not wait for it
         flushed = self.actor.call.options(concurrency_group="log").remote(logs.flush, None)
-        self._then(flushed, lambda _: self.tell(Looked(self, {})))
+        self._on_result(flushed, lambda _: self.notify(Snapshots(self, {})))
 
     def end(self, ticket: int) -> bool:
         self.kill()
@@ -232,15 +196,15 @@ class RayWorker:
 
 class RayBackend:
     name = "ray"
-    apart = True
+    separate = True
     queued = 1
 
     def __init__(self, address: str | None = None, cpus: int | None = None) -> None:
         self._address, self._cpus = address, cpus
         self._mine: bool | None = None
-        """Whether it was us who connected to Ray; None before that."""
-        self._alone = False
-        """Whether we started it, too."""
+        """Whether this backend connected to Ray; None before that."""
+        self._started = False
+        """Whether it also started Ray."""
         self._lock = threading.Lock()
         self._parked: list[tuple[str, Resources, RayWorker]] = []
         self._board: Any = None
@@ -252,28 +216,28 @@ class RayBackend:
             if self._mine is None:
                 mine = not ray.is_initialized()
                 if mine:
-                    driver_of_ray.print_to_stdstream = _noted
+                    driver_of_ray.print_to_stdstream = _log_lines
                     self._begin()
-                self._mine, self._alone = mine, mine and not (self._address or os.environ.get("RAY_ADDRESS"))
+                self._mine, self._started = mine, mine and not (self._address or os.environ.get("RAY_ADDRESS"))
 
     def _begin(self) -> None:
-        """Start Ray, or connect to it, in a thread that lives until `close`: the processes of a Ray of our own end with
-        the thread that has started them, and steps are threads that end."""
-        said: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+        """Start Ray, or connect to it, in a thread that lives until `close`: a local Ray's processes end with their
+        thread, and a step's thread may end early."""
+        started: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
 
         def stay() -> None:
             try:
-                with _sigterm_kept():
+                with sigterm_kept():
                     _init(self._address, self._cpus)
-            except BaseException as error:  # noqa: BLE001 - raised by whoever waits
-                said.put(error)
+            except BaseException as error:  # noqa: BLE001 - raised again below
+                started.put(error)
                 return
-            said.put(None)
+            started.put(None)
             self._over.wait()
 
         self._over.clear()
         threading.Thread(target=stay, daemon=True, name="ray").start()
-        error = said.get()
+        error = started.get()
         if error is not None:
             raise error
 
@@ -281,47 +245,47 @@ class RayBackend:
         self.connect()
         return [
             Node(node["NodeID"], has.get("CPU", 0), has.get("GPU", 0), has.get("memory", 0))
-            for node in ray.nodes()
+            for node in UNTYPED.nodes()
             if node["Alive"]
             for has in [node["Resources"]]
         ]
 
     @property
     def shared(self) -> bool:
-        """A Ray that we started is ours alone."""
-        return self._mine is not None and not self._alone
+        """A Ray that this backend started runs nothing else."""
+        return self._mine is not None and not self._started
 
     def has_gpu(self) -> bool:
         return any(node.gpus for node in self.nodes())
 
-    def most(self) -> Mapping[str, int]:
-        """A worker of the remote lane waits for many answers at a time; one per node is plenty."""
+    def worker_limits(self) -> Mapping[str, int]:
+        """One remote worker per node is enough, because each waits for many answers at a time."""
         return {"remote": max(1, len(self.nodes()))}
 
     def size(self, resources: Resources) -> Resources:
         return resources
 
-    def start(self, lane: str, resources: Resources, units: int, tell: Tell) -> RayWorker:
+    def start(self, lane: str, resources: Resources, units: int, notify: Notify) -> RayWorker:
         self.connect()
         options: dict[str, Any] = {"num_cpus": resources.cpus, "num_gpus": resources.gpus}
         if resources.memory_bytes:
             options["memory"] = resources.memory_bytes
-        return RayWorker(options, units, tell)
+        return RayWorker(options, units, notify)
 
     def park(self, lane: str, resources: Resources, worker: Any) -> None:
         self._parked.append((lane, resources, worker))
 
-    def parked(self, tell: Tell) -> Sequence[tuple[str, Resources, Any]]:
+    def take_parked(self, notify: Notify) -> Sequence[tuple[str, Resources, Any]]:
         taken, self._parked = self._parked, []
-        return [kept for kept in taken if kept[2].adopted(tell)]
+        return [kept for kept in taken if kept[2].adopted(notify)]
 
     def release(self) -> None:
-        """End the workers that are kept."""
+        """End the parked workers."""
         for _, _, worker in self._parked:
             worker.kill()
         self._parked = []
 
-    def lost(self, worker: Any) -> bool:
+    def node_lost(self, worker: Any) -> bool:
         return bool(worker.node) and all(node.id != worker.node for node in self.nodes())
 
     def share(self, value: Any) -> Any:
@@ -329,18 +293,18 @@ class RayBackend:
 
     # --- runs that share the cluster ---
 
-    def post(self, run: str, said: Mapping[str, float] | None, heard: Callable[[Mapping[str, Any]], None]) -> None:
+    def post(self, run: str, wish: Wish | None, receive: Callable[[Mapping[str, Wish]], None]) -> None:
         def over(future: Future[Any]) -> None:
             if future.exception() is None:
-                heard(future.result())
+                receive(future.result())
             else:
                 self._board = None
 
-        with contextlib.suppress(Exception):  # the board is a courtesy: without it each run takes what it gets
+        with contextlib.suppress(Exception):  # the board is optional: without it each run takes what it gets
             if self._board is None:
                 options: dict[str, Any] = {"name": BOARD, "namespace": BOARD, "lifetime": "detached", "num_cpus": 0}
-                self._board = _board_class().options(get_if_exists=True, **options).remote()
-            self._board.post.remote(run, said).future().add_done_callback(over)
+                self._board = ray.remote(max_restarts=0)(board_class()).options(get_if_exists=True, **options).remote()
+            self._board.post.remote(run, wish).future().add_done_callback(over)
 
     def close(self) -> None:
         self.release()
@@ -350,67 +314,41 @@ class RayBackend:
         self._mine = None
 
 
-def passed_on(environment: Mapping[str, str]) -> dict[str, str]:
-    """What workers get of the driver's environment. Object-store keys and other secrets must be in their own."""
-    wanted = {name: value for name, value in environment.items() if name.startswith(FORWARDED) or name in PASSED_ON}
-    return {name: value for name, value in wanted.items() if not SECRET_NAME.search(name)}
-
-
-def _noted(said: Mapping[str, Any], **_: Any) -> None:
-    """What Ray would print to our standard output, such as that a node has died, goes to the run's log."""
-    for line in said["lines"]:
-        log.warning("Ray says: %s", " ".join(str(line).split()))
-
-
-@contextlib.contextmanager
-def _sigterm_kept() -> Iterator[None]:
-    """`ray.init` takes SIGTERM for itself, in C and in Python, and would end the run where it stands; ours stops it. A
-    step's thread may be the one that starts Ray, where Python's `signal` is not to be used."""
-    libc, held = ctypes.CDLL(None), ctypes.create_string_buffer(1024)
-    main = threading.current_thread() is threading.main_thread()
-    before = signal.getsignal(signal.SIGTERM)
-    libc.sigaction(signal.SIGTERM, None, held)
-    yield
-    if main and callable(before):
-        signal.signal(signal.SIGTERM, before)
-    libc.sigaction(signal.SIGTERM, held, None)
-
-
-def _store_bytes() -> int:
-    """Room for what a fit shares with its workers (centroids); it takes no memory before it is used."""
-    free = shutil.disk_usage("/dev/shm").free if os.path.isdir("/dev/shm") else 0
-    return max(256 << 20, min(2 << 30, free // 4))
+def _log_lines(data: Any, ignore_prefix: bool) -> None:
+    """Send to the run's log what Ray would print, such as the death of a node."""
+    for line in data["lines"]:
+        log.warning("Ray: %s", " ".join(str(line).split()))
 
 
 def _init(address: str | None, cpus: int | None) -> None:
     address = address or os.environ.get("RAY_ADDRESS")
     try:
         if address:
-            ray.init(address=checked(address), log_to_driver=False, logging_level="ERROR")
+            UNTYPED.init(address=checked(address), log_to_driver=False, logging_level="ERROR")
             return
         os.environ.setdefault("RAY_AUTH_MODE", "disabled")
-        ray.init(
-            address="local",  # not a cluster that happens to run here
+        UNTYPED.init(
+            address="local",  # never a cluster that happens to run on this machine
             num_cpus=cpus,
             include_dashboard=False,
             log_to_driver=False,
             logging_level="ERROR",
-            object_store_memory=_store_bytes(),
+            object_store_memory=store_bytes(),
             _system_config={"idle_worker_killing_time_threshold_ms": 600_000},
         )
     except CurateError:
         raise
-    except Exception as error:  # a start that takes Ray over 30 s on a busy machine raises no class of its own
+    except Exception as error:  # Ray raises a plain exception if a start on a busy machine takes over 30 s
         if address:
             what, advice = f"--address {address}: no Ray cluster answers there", "check it with `ray status`"
         else:
-            what, advice = "Ray could not be started", "try again when the machine is less busy, or --engine local"
+            what, advice = "cannot start Ray", "try again when the machine is less busy, or --engine local"
         raise CurateError(f"{what} ({' '.join(str(error).split())[:200]}); {advice}") from error
 
 
 def job_client(address: str) -> Any:
-    """Ray's client for jobs at `auto`, host:port of a GCS or http://… of a dashboard. Ray would let RAY_ADDRESS win
-    over the address that it is given."""
+    """Ray's client for jobs at `auto`, host:port of a GCS or http://… of a dashboard. RAY_ADDRESS is hidden meanwhile,
+    because Ray prefers it to the given address."""
     from ray.dashboard.utils import ray_address_to_api_server_url as url_of
     from ray.job_submission import JobSubmissionClient
 

@@ -1,7 +1,7 @@
-"""An AsyncMap in a pass: requests for the rows that lack an answer, many in flight, and what came of them.
+"""An AsyncMap in a pass: requests for the rows without an answer, many in flight, and their results.
 
-The unit's thread makes requests ahead of those in flight and takes in answers by groups; the requests themselves run in
-the process's event loop (`asking`). Answers go to the worker's log (`answer_log`) until the unit's tables are
+The unit's thread makes requests ahead of those in flight and accepts answers in groups. The process's event loop sends
+the requests (`answers/client.py`). Answers go to the worker's log (`answers/log.py`) until the unit's tables are
 published.
 """
 
@@ -12,7 +12,7 @@ import logging
 import queue
 import sys
 import time
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -24,26 +24,27 @@ from numpy.typing import NDArray
 
 from curate.core.contracts import AsyncMap
 from curate.core.errors import CurateError, Reject, StorageError
-from curate.core.facts import DONE, ERROR, UNUSABLE
-from curate.core.recipe.secrets import redact
-from curate.engine.passes import answer_log
-from curate.engine.passes.ahead import Room
-from curate.engine.passes.answers import Answer
-from curate.engine.passes.asking import Answered, Asker
-from curate.engine.passes.batches import Produced, to_table
+from curate.core.nouns.facts import DONE, ERROR, UNUSABLE
+from curate.core.secrets import redact
+from curate.engine.passes.answers import log as answer_log
+from curate.engine.passes.answers.client import Answered, Requester
+from curate.engine.passes.answers.index import Answer
+from curate.engine.passes.batches import BatchResult, to_table
+from curate.engine.passes.decode import ByteBudget
 from curate.engine.passes.map import MapMember
+from curate.engine.passes.task import Stopped
 from curate.engine.workers import beat
 
 GROUP = 32
-"""Answers that are taken in at once."""
+"""Answers that are accepted at once."""
 GROUP_SECONDS = 1.0
 """How long the first answer of a group waits for the others."""
 LOOK_SECONDS = 0.5
-"""Between two looks at whether the unit is to stop, while no answer comes."""
+"""Time between two checks whether the unit is to stop, while no answer arrives."""
 SMALL = 4096
-"""Bytes up to which a request is kept for the unit's time, so that an equal one is not asked again."""
-ROOM = Room(256 << 20)
-"""Bytes of requests that the units of a process have made and that have no answer yet."""
+"""Bytes up to which a request is kept until the unit ends, so that an equal request is not sent again."""
+BUDGET = ByteBudget(256 << 20)
+"""Bytes of the process's requests without an answer."""
 log = logging.getLogger("curate")
 
 
@@ -53,71 +54,72 @@ class AsyncMember(MapMember):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._unit = self.task.units[0] if self.task.units else answer_log.token(s.id for s in self.unit.shards)
-        self._log = answer_log.log_of(self.task.storage, self.step.path)
-        self._asker: Asker | None = None
+        self._log = answer_log.log_of(self.task.storage, self.spec.path)
+        self._requester: Requester | None = None
         self._flying: dict[Future[Answered], Hashable] = {}
         self._rows: dict[Hashable, list[int]] = {}
-        """Request in flight -> the rows that it is for."""
+        """Request in flight -> its rows."""
         self._making: list[int] = []
-        """Rows whose requests are being made: no longer in the buffer, and not all in flight or through."""
-        self._asked: dict[Hashable, int] = {}
-        """Small request -> the first row that it was made for."""
+        """Rows taken from the buffer whose requests are not all sent or settled yet."""
+        self._sent: dict[Hashable, int] = {}
+        """Small request -> its first row."""
         self._ended: queue.SimpleQueue[Future[Answered]] = queue.SimpleQueue()
-        self._left: answer_log.Left | None = None
-        self._again = {given for inputs in self.task.asked.get(self.name, {}).values() for given in inputs}
+        self._log_before: answer_log.Logged | None = None
+        """Answers that earlier attempts at this unit have logged."""
+        self._interrupted = {given for inputs in self.task.in_flight.get(self.name, {}).values() for given in inputs}
         """Inputs of requests that were in flight when a worker died."""
-        self._logged: set[bytes] = set()
-        """Inputs whose answers were found in a log."""
+        self._from_log: set[bytes] = set()
+        """Inputs whose answers are in a log only."""
 
     # --- going over the rows ---
 
-    def _work(self) -> None:
-        self._ask()
+    def _work(self) -> Iterable[None]:
+        self._send_all()
+        return ()
 
-    def _finish(self) -> None:
-        while self._buffer or self._flying:  # a row whose twin got an error is asked for itself
-            self._ask()
+    def _finish(self) -> Iterable[None]:
+        while self._buffer or self._flying:  # a row is sent after all if the row with the same input got an error
+            self._send_all()
             if self._flying:
                 self._collect()
+        return ()
 
-    def _on_its_way(self) -> int:
-        return min([super()._on_its_way(), *self._making, *self._in_flight()])
+    def _unfinished(self) -> int:
+        return min([super()._unfinished(), *self._making, *self._in_flight()])
 
     def _in_flight(self) -> list[int]:
         return [row for rows in self._rows.values() for row in rows]
 
     def _find(self, wanted: Mapping[bytes, str]) -> dict[bytes, Answer]:
-        """Stored answers, and those that an earlier attempt at this unit has logged."""
+        """Stored answers, and answers that an earlier attempt at this unit has logged."""
         found = super()._find(wanted)
-        if self._left is None and len(found) < len(wanted) and not self.task.dry:
-            with suppress(
-                StorageError, OSError
-            ):  # an attempt in this process may have had answers that it could not log
+        if self._log_before is None and len(found) < len(wanted) and not self.task.dry:
+            with suppress(StorageError, OSError):  # an earlier attempt in this process may hold unlogged answers
                 self._log.leave(self._unit)
-            self._left = answer_log.left_by(self.task.storage, self.step.path, [self._unit, *self.task.units])
-            self._again |= {given for inputs in self._left.asked.values() for given in inputs}
-        if self._left is not None:
-            logged = {given: self._left.places[given] for given in wanted if given in self._left.places}
-            self._logged |= logged.keys() - found.keys()
-            found = {given: (self._left.answers, row) for given, row in logged.items()} | found
+            self._log_before = answer_log.logged_by(self.task.storage, self.spec.path, [self._unit, *self.task.units])
+            self._interrupted |= {given for inputs in self._log_before.in_flight.values() for given in inputs}
+        if self._log_before is not None:
+            logged = {given: self._log_before.places[given] for given in wanted if given in self._log_before.places}
+            self._from_log |= logged.keys() - found.keys()
+            found = {given: (self._log_before.answers, row) for given, row in logged.items()} | found
         return found
 
     def _reuse(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         left = super()._reuse(rows)
-        for row in rows.tolist() if self._logged else ():
-            self.held.own[row] |= self._input(row) in self._logged  # no index leads to a log
+        for row in rows.tolist() if self._from_log else ():
+            self.facts.own[row] |= self._input(row) in self._from_log  # the index does not cover logs
         return left
 
-    # --- asking ---
+    # --- sending ---
 
-    def _ask(self) -> None:
-        """Make requests for the rows that wait, twice as many as may be in flight; take in answers meanwhile."""
+    def _send_all(self) -> None:
+        """Make requests for the queued rows, up to twice as many as may be in flight, and accept answers meanwhile."""
         while self._buffer:
             rows = self._making = self._next()
             if rows:
                 values = self.values(np.array(rows, dtype=np.int64)).to_pylist()
-                said = [([row], self._request(row, of_row)) for row, of_row in zip(rows, values, strict=True)]
-                self._accept_all([(row, answered) for row, answered in said if answered is not None])
+                settled = [([row], self._request(row, of_row)) for row, of_row in zip(rows, values, strict=True)]
+                self._accept_all([(row, answered) for row, answered in settled if answered is not None])
                 self._making = []
             else:
                 self._collect()
@@ -125,19 +127,19 @@ class AsyncMember(MapMember):
 
     def _next(self) -> list[int]:
         """Rows to make requests for, as many as there is room for; a row that may hang is in flight alone."""
-        flying = self._in_flight() if self.careful else []
-        if flying and self.careful.intersection([self._buffer[0], *flying]):
+        flying = self._in_flight() if self.alone else []
+        if flying and self.alone.intersection([self._buffer[0], *flying]):
             return []
         free = 2 * self.stage.max_in_flight - len(self._flying)
         rows: list[int] = []
         while self._buffer and len(rows) < min(free, GROUP):
-            if rows and (self._buffer[0] in self.careful or rows[0] in self.careful):
+            if rows and (self._buffer[0] in self.alone or rows[0] in self.alone):
                 break
             rows.append(self._buffer.popleft())
         return rows
 
     def _request(self, row: int, values: dict[str, Any]) -> Answered | None:
-        """Ask for a row. Returns what came of it if nothing has to be asked."""
+        """Send a row's request. Returns the result if the row needs no request."""
         stage = self.ready()
         assert isinstance(stage, AsyncMap)
         if stage.pixels:
@@ -152,12 +154,12 @@ class AsyncMember(MapMember):
             return Answered(None, ERROR, type(error).__name__, f"{type(error).__name__}: {error}")
         if request is None:
             return Answered(dict.fromkeys(stage.schema().names))
-        first = self._asked.get(request, row)
+        first = self._sent.get(request, row)
         if request in self._rows:
             self._rows[request].append(row)
-        elif first != row and self.held.status[first] in (DONE, UNUSABLE):
-            self.held.follow(row, first, list(stage.schema().names))
-            self._done[row] = self.held.own[row] = True
+        elif first != row and self.facts.status[first] in (DONE, UNUSABLE):
+            self.facts.follow(row, first)
+            self._done[row] = self.facts.own[row] = True
             self._mark([row])
         else:
             self._send(row, request)
@@ -165,46 +167,48 @@ class AsyncMember(MapMember):
 
     def _send(self, row: int, request: Hashable) -> None:
         size = weight(request)
-        while not ROOM.take(size, LOOK_SECONDS):
+        while not BUDGET.take(size, LOOK_SECONDS):
             if self._flying:
                 self._collect()
             else:
-                self._wind_down()
+                self._check_stop()
         if size <= SMALL:
-            self._asked[request] = row
-        if self._asker is None:
-            self._asker = Asker(self.ready())  # type: ignore[arg-type]
+            self._sent[request] = row
+        if self._requester is None:
+            stage = self.ready()
+            assert isinstance(stage, AsyncMap)
+            self._requester = Requester(stage)
         self._rows[request] = [row]
         given = self._input(row)
-        self._log.ask(self._unit, given, *self._place(row))
-        if given in self._again:
-            self._again.remove(given)
-            self.held.count([row], "asked_again")
-        future = self._asker.ask(request)
+        self._log.sent(self._unit, given, *self._place(row))
+        if given in self._interrupted:
+            self._interrupted.remove(given)
+            self.facts.count([row], "asked_again")
+        future = self._requester.send(request)
         self._flying[future] = request
-        future.add_done_callback(partial(self._over, size))
+        future.add_done_callback(partial(self._ended_in_loop, size))
 
-    def _over(self, size: int, future: Future[Answered]) -> None:
-        """A request has ended. Called in the loop's thread."""
-        ROOM.give(size)
+    def _ended_in_loop(self, size: int, future: Future[Answered]) -> None:
+        """Called in the event loop's thread when a request has ended."""
+        BUDGET.give(size)
         self._ended.put(future)
 
     def _input(self, row: int) -> bytes:
-        assert self.held.input is not None
-        return bytes(self.held.input[row])
+        assert self.facts.input is not None
+        return bytes(self.facts.input[row])
 
     def _place(self, row: int) -> tuple[str, int]:
-        """Shard of a row, and its place there."""
-        index = int(np.searchsorted(self.unit.edges, row, side="right")) - 1
+        """A row's shard, and the row's place there."""
+        index = int(self.unit.shard_indices(row))
         return self.unit.shards[index].id, row - int(self.unit.edges[index])
 
-    # --- what comes back ---
+    # --- answers ---
 
     def _collect(self, wait: bool = True) -> None:
-        """Take in a group of answers, after a while if need be, or what is there."""
-        if self._asker is None or not (wait or self._ended.qsize()):
+        """Accept a group of answers: wait for them, or take those that have arrived."""
+        if self._requester is None or not (wait or self._ended.qsize()):
             return
-        pulse, began, seen = beat.current(), time.monotonic(), self._asker.ended
+        pulse, began, seen = beat.current(), time.monotonic(), self._requester.ended
         pulse.doing(self.name, sorted(self._in_flight())[:GROUP])
         wanted = min(GROUP, self.stage.max_in_flight, len(self._flying)) if wait else self._ended.qsize()
         group: list[Future[Answered]] = []
@@ -215,17 +219,17 @@ class AsyncMember(MapMember):
                 self._flush_log()
                 if pulse.stopping:
                     break
-                if self._asker.ended != seen:  # an attempt has failed: slow, but it does not hang
-                    seen = self._asker.ended
+                if self._requester.ended != seen:  # attempts fail, but the unit does not hang
+                    seen = self._requester.ended
                     pulse.doing(self.name, sorted(self._in_flight())[:GROUP])
         if group:
-            self._take_in(group, began)
+            self._accept_group(group, began)
         self._flush_log()
         self._settle()
-        self._wind_down()
+        self._check_stop()
 
-    def _take_in(self, group: Sequence[Future[Answered]], began: float) -> None:
-        """Requests that have ended; they were waited for since `began` (time.monotonic())."""
+    def _accept_group(self, group: Sequence[Future[Answered]], began: float) -> None:
+        """Accept the results of requests that have ended; the wait for them began at `began` (time.monotonic())."""
         ended = [(self._rows.pop(self._flying.pop(future)), future.result()) for future in group]
         sent = sum(answered.sent_bytes for _, answered in ended)
         beat.current().done(self.name, len(group), time.monotonic() - began, sent)
@@ -235,19 +239,19 @@ class AsyncMember(MapMember):
             raise fatal
 
     def _flush_log(self) -> None:
-        """A segment that cannot be written ends no requests: it is tried again with the next one. At the unit's end its
-        tables hold the answers; if these cannot be written either, that is raised."""
+        """Log new answers. If a segment cannot be written, requests continue, and its answers go into the next segment.
+        At the unit's end the tables hold all answers; an error in writing those is raised."""
         try:
             self._log.flush()
         except (StorageError, OSError) as error:
-            log.warning("%s: answers could not be logged (%s); trying again", self.name, redact(str(error)))
+            log.warning("%s: cannot log answers (%s); retrying with the next segment", self.name, redact(str(error)))
 
-    def _wind_down(self) -> None:
-        """End here if the run was told to stop: what is answered is published."""
-        if beat.current().stopping:
-            self.after_batch()
+    def _check_stop(self) -> None:
+        """Raise Stopped if the run is to stop."""
+        if beat.current().stopping and not (self.task.probe or self.task.dry):
+            raise Stopped
 
-    def last_answers(self, until: float) -> bool:
+    def wait_for_answers(self, until: float) -> bool:
         came = False
         while self._flying and (left := until - time.monotonic()) > 0:
             began = time.monotonic()
@@ -255,19 +259,19 @@ class AsyncMember(MapMember):
                 group = [self._ended.get(timeout=left)]
             except queue.Empty:
                 break
-            self._take_in([*group, *(self._ended.get() for _ in range(self._ended.qsize()))], began)
+            self._accept_group([*group, *(self._ended.get() for _ in range(self._ended.qsize()))], began)
             came = True
         return came
 
     def _accept_all(self, ended: Sequence[tuple[list[int], Answered]]) -> None:
-        """What came of some requests, each for one row or several."""
+        """Accept the results of requests, each for one row or several."""
         pairs = [(row, answered) for rows, answered in ended for row in rows if answered.fatal is None]
         if not pairs:
             return
         table = self._table([answered for _, answered in pairs])
         secrets = self.stage.secrets().values()
         reasons = np.array([*(answered.reason and redact(answered.reason) for _, answered in pairs), None], object)
-        made = Produced(table, np.array([answered.status for _, answered in pairs], np.int8), reasons[:-1])
+        made = BatchResult(table, np.array([answered.status for _, answered in pairs], np.int8), reasons[:-1])
         made.messages = {
             redact(str(answered.reason)): redact(answered.message, secrets)
             for _, answered in pairs
@@ -279,7 +283,7 @@ class AsyncMember(MapMember):
         self._note(rows)
 
     def _table(self, several: Sequence[Answered]) -> pa.Table:
-        """Columns of some answers. One that does not fit the schema is in error."""
+        """Columns of some answers. An answer that does not fit the schema gets an error."""
         try:
             return self._columns(several)
         except AssertionError:
@@ -301,16 +305,16 @@ class AsyncMember(MapMember):
         return to_table(self.stage, schema, {name: [row[name] for row in found] for name in schema.names}, len(found))
 
     def _note(self, rows: list[int]) -> None:
-        """Write answers down in the log; an error is none, nor is what was computed from one."""
-        held = self.held
+        """Log final answers: no errors, and nothing computed from one."""
+        facts = self.facts
         order = np.sort(np.array(rows, np.int64))
-        final = order[(held.status[order] != ERROR) & ~held.marked[order]]
+        final = order[(facts.status[order] != ERROR) & ~facts.marked[order]]
         table = None
         if len(final):
             tables = []
-            for index in np.unique(np.searchsorted(self.unit.edges, final, side="right") - 1):
+            for index in np.unique(self.unit.shard_indices(final)):
                 low, high = self.unit.edges[index : index + 2]
-                made = held.table_of(index, final[(final >= low) & (final < high)], self.stage.schema())
+                made = facts.table_of(index, final[(final >= low) & (final < high)])
                 shard = pa.array([self.unit.shards[index].id] * made.num_rows, pa.string())
                 tables.append(made.append_column(answer_log.SHARD_FIELD, shard))
             table = pa.concat_tables(tables)
@@ -327,15 +331,15 @@ class AsyncMember(MapMember):
             future.cancel()
         self._flying.clear()
         self._rows.clear()
-        if self._asker is not None:
-            self._asker.close()
-            self._asker = None
-            with suppress(StorageError, OSError):  # there may be an error already, and this one would hide it
+        if self._requester is not None:
+            self._requester.close()
+            self._requester = None
+            with suppress(StorageError, OSError):  # must not hide an earlier error
                 self._log.leave(self._unit)
 
 
 def weight(request: Any) -> int:
-    """Bytes of a request, about."""
+    """Approximate bytes of a request."""
     if isinstance(request, (str, bytes)):
         return len(request)
     if dataclasses.is_dataclass(request):

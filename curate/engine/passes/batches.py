@@ -1,4 +1,4 @@
-"""A batch through a Map: what each row got, and what became of those that got nothing."""
+"""A batch through a Map: facts of each row, or why it has none."""
 
 from __future__ import annotations
 
@@ -12,35 +12,43 @@ from numpy.typing import NDArray
 
 from curate.core.contracts import Batch, Map
 from curate.core.errors import CurateError, Reject
-from curate.core.facts import DONE, ERROR, UNUSABLE
-from curate.core.recipe.secrets import redact
+from curate.core.nouns.facts import DONE, ERROR, UNUSABLE
+from curate.core.secrets import redact
 
 KILLED = "killed"
-"""Reason of a row that ends the process that computes it."""
+"""Reason of a row that crashes the process that computes it."""
+
+
+class PrepareError(Exception):
+    """An exception of `prepare`: the name of its class, and its message without the stage's secrets."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 @dataclass
-class Produced:
-    """Columns and status of rows, in the order in which they came."""
+class BatchResult:
+    """Facts of a batch's rows, in the order of the batch."""
 
     table: pa.Table
     status: NDArray[np.int8]
     reason: NDArray[Any]
     counters: Counter[str] = field(default_factory=Counter)
     messages: dict[str, str] = field(default_factory=dict)
-    """One example of what was said, per reason that is an error."""
+    """Reason of an error -> one example of its message."""
     computed: int = 0
-    """Rows handed to `process`, those of halved batches counted each time."""
+    """Rows passed to `process`; rows of halved batches count each time."""
 
     @classmethod
-    def without(cls, schema: pa.Schema, status: list[int], reason: list[str | None]) -> Produced:
-        """Rows that never reached `process`."""
+    def without(cls, schema: pa.Schema, status: list[int], reason: list[str | None]) -> BatchResult:
+        """Rows without values, which never reached `process`."""
         columns = [pa.nulls(len(status), item.type) for item in schema]
         table = pa.table(columns, schema=schema)
         return cls(table, np.array(status, np.int8), np.array([*reason, None], object)[:-1])
 
-    def __add__(self, other: Produced) -> Produced:
-        return Produced(
+    def __add__(self, other: BatchResult) -> BatchResult:
+        return BatchResult(
             pa.concat_tables([self.table, other.table]),
             np.concatenate([self.status, other.status]),
             np.concatenate([self.reason, other.reason]),
@@ -50,13 +58,13 @@ class Produced:
         )
 
 
-def run_batch(stage: Map, table: pa.Table, prepared: list[Any], pad: int = 0) -> Produced:
-    """Facts of a batch's rows; filled up to a multiple of `pad`, for stages whose bits depend on the size. A
-    sample that makes `process` raise is found by halving; what succeeded is not computed again."""
+def run_batch(stage: Map, table: pa.Table, prepared: list[Any], pad: int = 0) -> BatchResult:
+    """Facts of a batch's rows. The batch is padded to a multiple of `pad`, for stages whose bits depend on its size. A
+    row that makes `process` raise is found by halving; rows that succeeded are not recomputed."""
     schema = stage.schema()
     rows = table.num_rows
     if rows == 0:
-        return Produced.without(schema, [], [])
+        return BatchResult.without(schema, [], [])
     more = -rows % pad if pad else 0
     if more:
         table = table.take(pa.array([*range(rows), *[rows - 1] * more]))
@@ -68,18 +76,18 @@ def run_batch(stage: Map, table: pa.Table, prepared: list[Any], pad: int = 0) ->
         return _halve(stage, table.slice(0, rows), prepared[:rows], pad, UNUSABLE, redact(reject.reason), "")
     except CurateError:
         raise
-    except Exception as error:  # noqa: BLE001 - the sample boundary: find which row it is
-        said = redact(f"{type(error).__name__}: {error}", stage.secrets().values())
-        return _halve(stage, table.slice(0, rows), prepared[:rows], pad, ERROR, type(error).__name__, said)
-    return _judged(stage, schema, columns, batch, rows)
+    except Exception as error:  # noqa: BLE001 - the sample boundary: find the row that raises
+        message = redact(f"{type(error).__name__}: {error}", stage.secrets().values())
+        return _halve(stage, table.slice(0, rows), prepared[:rows], pad, ERROR, type(error).__name__, message)
+    return _checked(stage, schema, columns, batch, rows)
 
 
 def _halve(
     stage: Map, table: pa.Table, prepared: list[Any], pad: int, status: int, reason: str, message: str
-) -> Produced:
+) -> BatchResult:
     rows = table.num_rows
     if rows == 1:
-        found = Produced.without(stage.schema(), [status], [reason])
+        found = BatchResult.without(stage.schema(), [status], [reason])
         found.messages = {reason: message} if message else {}
     else:
         middle = rows // 2
@@ -89,8 +97,8 @@ def _halve(
     return found
 
 
-def _judged(stage: Map, schema: pa.Schema, columns: dict[str, Any], batch: Batch, rows: int) -> Produced:
-    """What `process` returned, as the stage's schema has it; null where a row was said to be bad."""
+def _checked(stage: Map, schema: pa.Schema, columns: dict[str, Any], batch: Batch, rows: int) -> BatchResult:
+    """The columns that `process` returned, cast to the stage's schema; null for rows that it marked as failed."""
     table = to_table(stage, schema, columns, len(batch)).slice(0, rows)
     status, reason = np.full(rows, DONE, np.int8), np.full(rows, None, object)
     for code, named in ((ERROR, batch.failed), (UNUSABLE, batch.unfit)):
@@ -101,14 +109,14 @@ def _judged(stage: Map, schema: pa.Schema, columns: dict[str, Any], batch: Batch
     if bad.any():
         index = pa.array(np.arange(rows), mask=bad)
         table = table.combine_chunks().take(index)
-    return Produced(table, status, reason, batch.counters, computed=rows)
+    return BatchResult(table, status, reason, batch.counters, computed=rows)
 
 
 def to_table(stage: Map, schema: pa.Schema, columns: dict[str, Any], rows: int) -> pa.Table:
-    """Columns as the stage's schema has them. AssertionError where they are not."""
+    """Columns cast to the stage's schema. Raises AssertionError if they do not fit it."""
     unknown = set(columns) - set(schema.names)
     if unknown:
-        raise AssertionError(f"{stage.op}: process returned columns {sorted(unknown)} that its schema does not name")
+        raise AssertionError(f"{stage.op}: process returned columns {sorted(unknown)} that are not in its schema")
     arrays = []
     for item in schema:
         if item.name not in columns:

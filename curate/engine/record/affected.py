@@ -1,4 +1,4 @@
-"""Datasets that hold buried samples: found through the pools' URLs, digests and indexes of keys."""
+"""Datasets that contain tombstoned samples, found through the pools' URLs, digests and key indexes."""
 
 from __future__ import annotations
 
@@ -9,32 +9,33 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from curate.core.nouns import Manifest, Shard, read_pool, read_shards, reading
+from curate.core.nouns.manifest import Manifest, reading
+from curate.core.nouns.pools import Shard, read_pool, read_shards
+from curate.core.nouns.tombstones import COLUMNS, Tombstones
 from curate.core.store.storage import Storage
-from curate.core.tombstones import COLUMNS, Tombstones
 from curate.engine.units.common import fetched
 from curate.engine.units.keys import places_of
 
 
-def affected_datasets(storage: Storage, buried: Tombstones) -> dict[str, int]:
-    """Base of each committed dataset -> how many buried samples it holds."""
-    keys = _keys(storage, buried)
+def affected_datasets(storage: Storage, tombstones: Tombstones) -> dict[str, int]:
+    """Base of each committed dataset -> number of tombstoned samples in it."""
+    keys = _keys(storage, tombstones)
     if not keys:
         return {}
     found: dict[str, int] = {}
     for file in storage.list("datasets"):
         if file.endswith("/manifest.json"):
             base = f"datasets/{file.removesuffix('/manifest.json')}"
-            hits = _held(storage, base, pa.array(sorted(keys), pa.string()))
+            hits = _count(storage, base, pa.array(sorted(keys), pa.string()))
             if hits:
                 found[base] = hits
     return found
 
 
-def _held(storage: Storage, base: str, wanted: pa.Array) -> int:
-    """How many of these keys a dataset has; reads its index a piece at a time."""
+def _count(storage: Storage, base: str, wanted: pa.Array) -> int:
+    """Number of these keys in a dataset; reads its index batch by batch."""
     path = f"{base}/index.parquet"
-    remedy = f"remove the folder {base} and run the recipe again"
+    remedy = f"remove the folder {base} and rerun the recipe"
     found: set[str] = set()
     with reading(storage, path, "index of a dataset", remedy), storage.open(path) as file:
         for batch in pq.ParquetFile(file).iter_batches(columns=["key"]):
@@ -42,9 +43,9 @@ def _held(storage: Storage, base: str, wanted: pa.Array) -> int:
     return len(found)
 
 
-def _keys(storage: Storage, buried: Tombstones) -> set[str]:
-    """Buried keys, with those of pool rows buried by URL or digest, and of samples made out of a buried one."""
-    keys = set(buried.values.get("key", ()))
+def _keys(storage: Storage, tombstones: Tombstones) -> set[str]:
+    """Tombstoned keys: given as keys, by URL or digest of a pool row, or through a tombstoned ancestor."""
+    keys = set(tombstones.values.get("key", ()))
     pools: list[tuple[Manifest, list[Shard]]] = []
     for file in storage.list("pools"):
         base = f"pools/{file.removesuffix('/manifest.json')}"
@@ -52,21 +53,21 @@ def _keys(storage: Storage, buried: Tombstones) -> set[str]:
         if manifest is not None:
             pools.append((manifest, read_shards(storage, base)))
     tables = {shard.table: shard for _, shards in pools for shard in shards}
-    if buried.values.get("url") or buried.values.get("sha256"):
-        keys |= _hits(storage, tables, buried)
+    if tombstones.values.get("url") or tombstones.values.get("sha256"):
+        keys |= _hits(storage, tables, tombstones)
     derived = [shard for shard in tables.values() if shard.parent]
     found = keys
-    while found and derived:  # samples made out of these, and those made out of them
+    while found and derived:  # children of these samples, then their children
         below = Tombstones({"key": tuple(sorted(found))})
-        found = _hits(storage, _made_of(storage, found, pools, derived), below) - keys
+        found = _hits(storage, _child_tables(storage, found, pools, derived), below) - keys
         keys |= found
     return keys
 
 
-def _made_of(
+def _child_tables(
     storage: Storage, keys: set[str], pools: Sequence[tuple[Manifest, list[Shard]]], derived: Sequence[Shard]
 ) -> list[str]:
-    """Tables of the derived samples whose parents are in one shard with some of these keys."""
+    """Tables of derived samples whose parents share a shard with one of these keys."""
     everything = [shard.table for shard in derived]
     if len(keys) >= len(derived) or not all("keys" in manifest.extra for manifest, _ in pools):
         return everything
@@ -77,11 +78,11 @@ def _made_of(
     return [shard.table for shard in derived if shard.parent_shard().id in homes]
 
 
-def _hits(storage: Storage, tables: Collection[str], buried: Tombstones) -> set[str]:
-    """Keys of the buried rows of some tables of pools."""
+def _hits(storage: Storage, tables: Collection[str], tombstones: Tombstones) -> set[str]:
+    """Keys of the tombstoned rows in some pool tables."""
 
     def hits(path: str) -> list[str]:
         table = read_pool(storage, path, list(COLUMNS))
-        return table["key"].take(pa.array(np.flatnonzero(buried.mask(table)))).to_pylist()  # type: ignore[no-any-return]
+        return table["key"].take(pa.array(np.flatnonzero(tombstones.mask(table)))).to_pylist()
 
     return {key for found in fetched(hits, sorted(tables)) for key in found}

@@ -9,34 +9,34 @@ from typing import Any
 import pyarrow.compute as pc
 
 from curate.core.ledger import Entry
-from curate.core.nouns import Lines, read_selected, selection_places
-from curate.engine.record.runs import Run
+from curate.core.nouns.selections import Lines, read_selected, selection_places
+from curate.engine.record.runs import RunRecord
 
 
 @dataclass
 class StageDiff:
-    """`same`: the same output. Of facts and filters, the same values and judgements, of as many rows."""
+    """Difference at one stage. `same`: the outputs are identical; for facts and filters, values and counts are."""
 
     stage: str
     same: bool
     only_in: str = ""
     other_rows: bool = False
-    """Facts of one fingerprint, or one filter, that other rows have reached."""
+    """The fingerprints are equal but other rows reached the stage."""
     parameters: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     before: Entry | None = None
     after: Entry | None = None
     keys: tuple[int, int, int] | None = None
-    """For selections: keys kept by the first only, by both, by the second only."""
+    """For selections: keys selected only by the first run, by both, only by the second."""
 
     @property
     def state(self) -> str:
-        """In words."""
+        """The difference as text."""
         if self.only_in:
             return f"only in {self.only_in}"
         return "same" if self.same else "other rows" if self.other_rows else "differs"
 
 
-def diff(first: Run, second: Run) -> list[StageDiff]:
+def diff(first: RunRecord, second: RunRecord) -> list[StageDiff]:
     ledgers = first.ledger(), second.ledger()
     names = list(dict.fromkeys([*first.record["stages"], *second.record["stages"]]))
     found = []
@@ -57,7 +57,7 @@ def diff(first: Run, second: Run) -> list[StageDiff]:
 
 
 def _compare(item: StageDiff, one: Mapping[str, Any], two: Mapping[str, Any]) -> None:
-    """Whether two outputs are the same. Folders of facts and masks also depend on what else is stored in them."""
+    """Compare two outputs. The bases of facts and masks also depend on other rows stored there."""
     if not one or not two:
         return
     same = one["fingerprint"] == two["fingerprint"]
@@ -69,8 +69,8 @@ def _compare(item: StageDiff, one: Mapping[str, Any], two: Mapping[str, Any]) ->
     item.other_rows = same and not item.same
 
 
-def _keys(run: Run, one: str, two: str) -> tuple[int, int, int]:
-    """Shard by shard where both have it (the usual case), so that memory stays that of one shard and of the others."""
+def _keys(run: RunRecord, one: str, two: str) -> tuple[int, int, int]:
+    """Shards in both selections are compared one by one, so that memory is bounded by one shard and the rest."""
     left, right = (selection_places(run.storage.url, base) for base in (one, two))
     counts = [0, 0, 0]
 
@@ -89,6 +89,6 @@ def _keys(run: Run, one: str, two: str) -> tuple[int, int, int]:
     return counts[0], counts[1], counts[2]
 
 
-def _kept(run: Run, base: str, place: Lines) -> set[str]:
+def _kept(run: RunRecord, base: str, place: Lines) -> set[str]:
     table = read_selected(run.storage, base, place, ["key", "copies"])
     return set(table.filter(pc.greater(table.column("copies"), 0)).column("key").to_pylist())

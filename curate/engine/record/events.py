@@ -1,8 +1,7 @@
 """The event log of a run: numbered segments of JSON lines, because objects cannot be appended to.
 
-Progress is told every few seconds for as long as a run takes, so it is thinned: of each stage and lane a segment keeps
-the newest, and segments that hold nothing else come the more seldom the longer the run has been going. A run of a day
-writes about 1,500 of them.
+Progress is reported every few seconds, so it is thinned: a segment keeps the newest event of each stage and lane, and
+segments with nothing but progress become rarer the longer a run takes. A run of one day writes about 1,500 segments.
 """
 
 from __future__ import annotations
@@ -18,25 +17,25 @@ from curate.core.store.storage import Storage
 
 FLUSH_SECONDS = 2.0
 MOST_SECONDS = 60.0
-"""Between two segments of progress alone, at most."""
+"""Maximum interval between two segments with nothing but progress."""
 SHARE = 0.01
-"""Of the run's time so far that may pass between them."""
+"""Interval between them as a share of the run's time so far."""
 THINNED = ("progress", "step")
-"""Events of which only the newest counts, by stage and lane."""
+"""Event types of which a segment keeps only the newest by stage and lane."""
 READERS = 16
 FOLLOW_SECONDS = 2.0
 
 
 class Events:
-    """What a run tells, from any of its threads."""
+    """Writes a run's events, from any thread."""
 
     def __init__(self, storage: Storage, run_id: str) -> None:
         self.storage, self.folder = storage, f"runs/{run_id}/events"
-        self.heard: Callable[[str, dict[str, Any]], None] | None = None
-        """Called with each event and what it says: how a terminal shows what the scheduler measures."""
+        self.listener: Callable[[str, dict[str, Any]], None] | None = None
+        """Called with the type and fields of each event; a terminal shows the scheduler's measurements this way."""
         self._lock = threading.Lock()
         self._lines: dict[Any, str] = {}
-        """Number of the event, or event, stage and lane of one that is thinned -> its line."""
+        """Key of an event -> its line: its number, or (event, stage, lane) if it is thinned."""
         self._count = self._number = 0
         self._began = self._flushed = time.monotonic()
 
@@ -53,8 +52,8 @@ class Events:
             wait = FLUSH_SECONDS if urgent else min(MOST_SECONDS, max(FLUSH_SECONDS, SHARE * (now - self._began)))
             if now - self._flushed > wait:
                 self._publish()
-        if self.heard is not None:
-            self.heard(event, fields)
+        if self.listener is not None:
+            self.listener(event, fields)
 
     def flush(self) -> None:
         with self._lock:

@@ -1,4 +1,4 @@
-"""The ledger read backwards: everything known about one sample."""
+"""`curate explain`: everything known about one sample, read backwards from the ledger."""
 
 from __future__ import annotations
 
@@ -11,46 +11,40 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.core import facts
 from curate.core.errors import InputError
 from curate.core.hashing import make_key
-from curate.core.masks import ABSENT, ALIVE
-from curate.core.nouns import (
-    Manifest,
-    Shard,
-    read_index,
-    read_lines,
-    read_pool,
-    read_selected,
-    read_selection,
-    read_shards,
-    selection_places,
-    shards_of,
-)
+from curate.core.nouns import facts
+from curate.core.nouns.manifest import Manifest, read_index, read_lines
+from curate.core.nouns.masks import ABSENT, ALIVE
+from curate.core.nouns.pools import Shard, read_pool, read_shards, shards_of
+from curate.core.nouns.selections import read_selected, read_selection, selection_places
 from curate.core.rows import mask_files, numbers, read_fates
 from curate.core.vectors import from_binary
-from curate.engine.record.runs import Run
+from curate.engine.record.runs import RunRecord
 from curate.engine.units.common import fetched
-from curate.engine.units.derive import COVERS, read_record
+from curate.engine.units.derive.build import COVERS
+from curate.engine.units.derive.record import read_record
 from curate.engine.units.keys import look_up
 
 PREFIX = re.compile("[0-9a-f]{4,32}")
-LOOKED_AT = 64
-"""Samples that a prefix may fit and that are looked at."""
+MOST_HITS = 64
+"""Matches of a prefix that are read."""
 QUICK = 256
-"""Shards that are looked through in no time."""
+"""Number of shards that are scanned without an announcement."""
 Hit = tuple[str, Shard, int, dict[str, Any]]
 Say = Callable[[str], None]
 
 
-def find(run: Run, wanted: str, say: Say = lambda _: None) -> Hit:
-    """(pool stage, shard, row, facts) of the sample with this key, key prefix or source id, as the pools' indexes know
-    it; otherwise of the one with this name, which all tables are read for: `say` tells."""
-    wanted = os.fsencode(wanted).decode("utf-8", "backslashreplace")  # as importers spell names that are not UTF-8
+def find(run: RunRecord, wanted: str, say: Say = lambda _: None) -> Hit:
+    """(pool stage, shard, row, facts) of the sample with this key, key prefix or source id, from the pools' indexes;
+    otherwise of the sample with this name, found by scanning all tables, which `say` announces."""
+    wanted = os.fsencode(wanted).decode(
+        "utf-8", "backslashreplace"
+    )  # the spelling that sources give names that are not UTF-8
     pools = {name: output["base"] for name, output in run.outputs.items() if output["base"].startswith("pools/")}
     places = {name: _places(run, base, wanted) for name, base in pools.items()}
     count = sum(map(len, places.values()))
-    hits = [hit for name in pools for hit in _rows(run, name, pools[name], places[name][:LOOKED_AT])]
+    hits = [hit for name in pools for hit in _rows(run, name, pools[name], places[name][:MOST_HITS])]
     if not hits:
         hits = [hit for name in pools for hit in _scanned(run, name, pools[name], wanted, say)]
         count = len(hits)
@@ -64,8 +58,8 @@ def find(run: Run, wanted: str, say: Say = lambda _: None) -> Hit:
     return hits[0]
 
 
-def _places(run: Run, base: str, wanted: str) -> list[tuple[int, int]]:
-    """(place of the shard, row) of what a pool's index knows: by source id, else by key or its beginning."""
+def _places(run: RunRecord, base: str, wanted: str) -> list[tuple[int, int]]:
+    """(index of the shard, row) of the matches in a pool's index: by source id, else by key or its prefix."""
     manifest = Manifest.load(run.storage, base)
     if manifest is None:
         return []
@@ -73,7 +67,7 @@ def _places(run: Run, base: str, wanted: str) -> list[tuple[int, int]]:
     return named or (look_up(run.storage, manifest, wanted) if PREFIX.fullmatch(wanted) else None) or []
 
 
-def _rows(run: Run, name: str, base: str, places: Sequence[tuple[int, int]]) -> Iterator[Hit]:
+def _rows(run: RunRecord, name: str, base: str, places: Sequence[tuple[int, int]]) -> Iterator[Hit]:
     lines = read_lines(run.storage, base) if places else None
     for place, row in places:
         assert lines is not None
@@ -81,66 +75,67 @@ def _rows(run: Run, name: str, base: str, places: Sequence[tuple[int, int]]) -> 
         yield name, shard, row, read_pool(run.storage, shard.table).slice(row, 1).to_pylist()[0]
 
 
-def _scanned(run: Run, name: str, base: str, wanted: str, say: Say) -> Iterator[Hit]:
-    """Samples whose name, source id or key begins with this, out of all tables of a pool."""
+def _scanned(run: RunRecord, name: str, base: str, wanted: str, say: Say) -> Iterator[Hit]:
+    """Samples with this name or source id, or with this key prefix, from a scan of all tables of a pool."""
     shards = read_shards(run.storage, base)
     if len(shards) > QUICK:
-        say(f"{wanted!r} is no key and no source id; looking for that name in {len(shards):,} shards of {name}")
+        say(f"{wanted!r} is not a key or source id; searching {len(shards):,} shards of {name} for this name")
 
     def hits(shard: Shard) -> list[int]:
         table = read_pool(run.storage, shard.table, ["key", "source_id", "name"])
         hit = pc.or_(pc.equal(table["source_id"], wanted), pc.equal(table["name"], wanted))
         if PREFIX.fullmatch(wanted):
             hit = pc.or_(hit, pc.starts_with(table["key"], wanted))
-        return np.flatnonzero(hit.to_numpy(zero_copy_only=False)).tolist()  # type: ignore[no-any-return]
+        return np.flatnonzero(hit.to_numpy(zero_copy_only=False)).tolist()
 
     for place, rows in enumerate(fetched(hits, shards)):
         yield from _rows(run, name, base, [(place, row) for row in rows])
 
 
-def explain(run: Run, wanted: str, say: Say = lambda _: None) -> list[tuple[str, str, dict[str, Any]]]:
-    """(stage, op, facts) in the order of the DAG. `reject`: why it left there; `not computed`: it left before."""
+def explain(run: RunRecord, wanted: str, say: Say = lambda _: None) -> list[tuple[str, str, dict[str, Any]]]:
+    """(stage, op, facts) in the order of the DAG. `reject`: the reason it was rejected there; `not computed`: it was
+    rejected before."""
     pool, shard, row, found = find(run, wanted, say)
     ops = run.ops()
-    said: list[tuple[str, str, dict[str, Any]]] = [(pool, ops[pool], found | {"shard": shard.id, "row": row})]
-    left, items = _left(run, shard, row, pool)
+    found_at: list[tuple[str, str, dict[str, Any]]] = [(pool, ops[pool], found | {"shard": shard.id, "row": row})]
+    rejects, items = _rejects(run, shard, row, pool)
     if found["reject"]:
-        left[pool] = found["reject"]
-    behind = explain(run, found["parent"], say) if found.get("parent") else []
-    if left.get(pool) == ABSENT:
-        left[pool] = said[0][2]["reject"] = _absence(run, pool, behind)
+        rejects[pool] = found["reject"]
+    parent = explain(run, found["parent"], say) if found.get("parent") else []
+    if rejects.get(pool) == ABSENT:
+        rejects[pool] = found_at[0][2]["reject"] = _absence(run, pool, parent)
     for name in ops:
         base = run.outputs.get(name, {}).get("base", "")
         if name == pool or run.pool_above(name) != pool:
             continue
-        before = next((f"{up}: {left[up]}" for up in run.upstream(name)[:-1] if left.get(up)), None)
+        before = next((f"{up}: {rejects[up]}" for up in run.upstream(name)[:-1] if rejects.get(up)), None)
         if base.startswith("pools/"):
-            said.append((name, ops[name], {"not computed": before} if before else _children(run, name, shard, row)))
+            found_at.append((name, ops[name], {"not computed": before} if before else _children(run, name, shard, row)))
         elif base.startswith("facts/"):
             known = {"not computed": before} if before else _facts(run, name, shard, row)
-            rejected = {"reject": left[name]} if name in left else {}
-            said.append((name, ops[name], known | rejected | items.get(name, {})))
+            rejected = {"reject": rejects[name]} if name in rejects else {}
+            found_at.append((name, ops[name], known | rejected | items.get(name, {})))
         elif base.startswith("masks/"):
-            verdict = {"not judged": before} if before else {"reject": left.get(name)}
-            said.append((name, ops[name], verdict | items.get(name, {})))
+            verdict = {"not judged": before} if before else {"reject": rejects.get(name)}
+            found_at.append((name, ops[name], verdict | items.get(name, {})))
         elif base.startswith("selections/"):
             chosen = _selection(run, base, shard, row)
-            left[name] = chosen.get("reject") or ""
-            said.append((name, ops[name], ({"not reached": before} if before else chosen) | items.get(name, {})))
+            rejects[name] = chosen.get("reject") or ""
+            found_at.append((name, ops[name], ({"not reached": before} if before else chosen) | items.get(name, {})))
         elif base.startswith("datasets/"):
-            said.append((name, ops[name], _dataset(run, base, found["key"])))
-    return [*said, *((f"parent: {name}", op, about) for name, op, about in behind)]
+            found_at.append((name, ops[name], _dataset(run, base, found["key"])))
+    return [*found_at, *((f"parent: {name}", op, about) for name, op, about in parent)]
 
 
-def _absence(run: Run, pool: str, parent: Sequence[tuple[str, str, dict[str, Any]]]) -> str:
-    """Why a child is not there: where its parent left before the children were made."""
+def _absence(run: RunRecord, pool: str, parent: Sequence[tuple[str, str, dict[str, Any]]]) -> str:
+    """Why a child does not exist: the stage that rejected its parent."""
     before = run.upstream(pool)[:-1]
     reasons = (f"{name}: {about['reject']}" for name, _, about in parent if name in before and about.get("reject"))
-    return f"{ABSENT}, as its parent left at {next(reasons, 'another stage')}"
+    return f"{ABSENT}: its parent was rejected at {next(reasons, 'another stage')}"
 
 
-def _children(run: Run, name: str, shard: Shard, row: int) -> dict[str, Any]:
-    """What a Derive made out of a row."""
+def _children(run: RunRecord, name: str, shard: Shard, row: int) -> dict[str, Any]:
+    """Children that a Derive made from a row."""
     manifest = Manifest.load(run.storage, run.outputs[name]["base"])
     assert manifest is not None
     covers = read_lines(run.storage, run.outputs[name]["base"], ["id", "number"], COVERS).to_pylist()
@@ -154,33 +149,33 @@ def _children(run: Run, name: str, shard: Shard, row: int) -> dict[str, Any]:
     return {"status": parent.status, "reason": parent.reason, "message": record.messages.get(str(parent.reason), "")}
 
 
-def _left(run: Run, shard: Shard, row: int, pool: str) -> tuple[dict[str, str], dict[str, dict[str, Any]]]:
-    """Stage -> why the row left there, on whatever way; and stage -> which items have left by then, with reasons by
-    place. A mask does not say at which stage an item left: that is said where it is known, and of no filter."""
+def _rejects(run: RunRecord, shard: Shard, row: int, pool: str) -> tuple[dict[str, str], dict[str, dict[str, Any]]]:
+    """(stage -> reason the row was rejected there, stage -> items rejected up to there, with reasons by place). A mask
+    does not record which stage rejected an item, only the point."""
     order = {name: place for place, name in enumerate(run.record["stages"])}
     names = list(order)
-    left: dict[str, str] = {}
+    rejects: dict[str, str] = {}
     items: dict[str, dict[str, Any]] = {}
     for base in run.masks():
         manifest = Manifest.load(run.storage, base)
         if manifest is None:
             continue
         file = mask_files(run.storage.url, base).get(shard.id)
-        if file is None:  # of another pool
+        if file is None:  # belongs to another pool
             continue
         for point, fate in read_fates(run.storage, file, manifest.extra["points"], order, row).items():
             if fate.stage[0] != ALIVE:
-                left[names[fate.stage[0]] if fate.stage[0] else pool] = fate.reason[0]
+                rejects[names[fate.stage[0]] if fate.stage[0] else pool] = fate.reason[0]
             for family, lists in fate.items.items():
                 if lists[0] is not None:
                     rejected = [f"{place}: {why}" for place, why in enumerate(lists[0]) if why]
                     ways = sorted(point.split("+"), key=lambda name: order[name])
                     where = "up to here" if len(ways) == 1 else f"where {' and '.join(ways)} meet"
                     items.setdefault(ways[-1], {})[f"{family} rejected {where}"] = rejected
-    return left, items
+    return rejects, items
 
 
-def _facts(run: Run, name: str, shard: Shard, row: int) -> dict[str, Any]:
+def _facts(run: RunRecord, name: str, shard: Shard, row: int) -> dict[str, Any]:
     output = run.outputs[name]
     number = numbers(run.storage.url, output["base"]).get(shard.id, 0)
     table = facts.read(run.storage, output["path"], shard.id, number)
@@ -208,7 +203,7 @@ def _short(column: pa.ChunkedArray, kind: pa.DataType) -> Any:
     return value
 
 
-def _selection(run: Run, base: str, shard: Shard, row: int) -> dict[str, Any]:
+def _selection(run: RunRecord, base: str, shard: Shard, row: int) -> dict[str, Any]:
     lines = read_selected(run.storage, base, selection_places(run.storage.url, base).get(shard.id))
     table = lines.filter(pc.equal(lines.column("row"), row))
     if not table.num_rows:
@@ -227,34 +222,10 @@ def _selection(run: Run, base: str, shard: Shard, row: int) -> dict[str, Any]:
     return facts
 
 
-def _dataset(run: Run, base: str, key: str) -> dict[str, Any]:
+def _dataset(run: RunRecord, base: str, key: str) -> dict[str, Any]:
     if not run.storage.exists(f"{base}/index.parquet"):
         return {"members": "dataset not complete"}
     table = read_index(run.storage, base, filters=pc.field("key") == key)
     files = [name for name in sorted(run.storage.list(base)) if name.endswith(".tar")]
     places = [f"{files[r['shard']]}: {r['name']}.{r['ext']} at byte {r['offset']:,}" for r in table.to_pylist()]
     return {"members": places or "none", "dataset": run.storage.url_of(base)}
-
-
-def copies_of(run: Run, key: str) -> list[str]:
-    """Keys of the samples that were found to be copies of this one."""
-    tables = {
-        shard.id: shard.table
-        for output in run.outputs.values()
-        if output["base"].startswith("pools/")
-        for shard in read_shards(run.storage, output["base"])
-    }
-    found: list[str] = []
-    for output in run.outputs.values():
-        path = output.get("path") or ""
-        known = numbers(run.storage.url, output["base"]) if path.startswith("facts/duplicates.members/") else {}
-
-        def copies(line: tuple[str, int], path: str = path) -> pa.ChunkedArray:
-            columns = facts.read(run.storage, path, *line)
-            column = columns[next(name for name in columns.column_names if name.endswith("_of"))]
-            return columns.filter(pc.equal(column, key).fill_null(False)).column(facts.ROW)
-
-        for shard, rows in zip(known, fetched(copies, known.items()), strict=True):
-            if len(rows) and shard in tables:
-                found += read_pool(run.storage, tables[shard], ["key"])["key"].take(rows).to_pylist()
-    return sorted(set(found))

@@ -1,10 +1,11 @@
-"""`curate gc`: remove what no kept run reaches and no pin holds. `curate du`: what there is, and what gc would free.
+"""`curate gc`: remove outputs that no kept run needs and no pin names.
 
-A run writes down each folder that it is about to look into, waits while gc holds its lease, and only then looks. gc
-takes the lease, reads the running runs and keeps everything under what they wrote down; it goes on only while it holds
-the lease. So nothing that a run has found is removed under it.
+A run records each folder that it is about to read, waits while gc holds its lease, and only then reads. gc takes the
+lease, reads the records of running runs, keeps everything under the folders they name, and stops if it loses the lease.
+So gc never removes an output that a run has found.
 
-It holds the names of all files: about 460 bytes each, 3 GB for the 7 million of a pool of 230,000 shards and 10 stages.
+gc holds the names of all files: about 460 bytes each, 3 GB for the 7 million files of a pool of 230,000 shards and 10
+stages.
 """
 
 from __future__ import annotations
@@ -14,40 +15,42 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from curate.core import facts
 from curate.core.errors import StorageError
-from curate.core.nouns import STATES, Manifest, read_lines, read_shards
+from curate.core.nouns import facts
+from curate.core.nouns.artifacts import STATES
+from curate.core.nouns.manifest import Manifest, read_lines
+from curate.core.nouns.pools import read_shards
 from curate.core.store import lease
 from curate.core.store.storage import TEMPORARY, Storage
-from curate.engine.passes.answer_log import FOLDER as LOG
-from curate.engine.passes.answers import FOLDER as INDEX
+from curate.engine.passes.answers.index import FOLDER as INDEX
+from curate.engine.passes.answers.log import FOLDER as LOG
 from curate.engine.record.pins import Pin, pins
-from curate.engine.record.runs import Run, list_runs
+from curate.engine.record.runs import RunRecord, list_runs
 from curate.engine.units.common import fetched
-from curate.engine.units.derive import COVERS
+from curate.engine.units.derive.build import COVERS
 from curate.engine.units.source import ALL, read_all, read_record, read_repeats
 
 ASIDE_SECONDS = 24 * 3600
-"""Half-written files older than this belong to nobody."""
+"""Temporary files older than this are abandoned."""
 STARTING_SECONDS = 60.0
 TOPS = ("facts", "masks", "artifacts", "selections", "datasets", "pools")
 LEASE = "gc"
 BATCH = 1000
-"""Removals between two looks at the lease."""
+"""Removals between two checks of the lease."""
 REMOVED = "removed"
-"""Folder of a costly stage in which each removal of answers leaves a file."""
+"""Folder of a costly stage with one file for each time gc removed its answers."""
 
 
 def wait(storage: Storage, over: Callable[[], bool] = lambda: False) -> None:
-    """Return once no gc is under way, or `over`."""
+    """Wait until no gc is running, or until `over()`."""
     path = lease.lease_path(LEASE)
     while not over() and lease.is_alive(storage, path):
         time.sleep(lease.POLL_SECONDS)
 
 
 @contextmanager
-def alone(storage: Storage) -> Iterator[None]:
-    """Hold the lease of gc."""
+def exclusive(storage: Storage) -> Iterator[None]:
+    """Hold gc's lease."""
     with lease.hold(storage, LEASE, lambda: False):
         yield
 
@@ -55,19 +58,21 @@ def alone(storage: Storage) -> Iterator[None]:
 def unreachable(
     storage: Storage, keep: int | None = None, drop: Iterable[str] = (), costly: bool = False
 ) -> tuple[dict[str, int], list[str]]:
-    """(folder or file -> bytes, runs) to remove when the last `keep` runs are kept (None: all) but those in `drop`. The
-    answers of costly stages stay, the highest table of each shard, unless `costly` is given."""
-    runs = [Run.load(storage, name) for name in list_runs(storage)]
+    """(folder or file -> bytes, runs) to remove if the last `keep` runs are kept (None: all) except those in `drop`.
+    The highest table of each shard of a costly stage stays, unless `costly` is given."""
+    runs = [RunRecord.load(storage, name) for name in list_runs(storage)]
     dropped = set(drop)
     for name in dropped:
-        Run.load(storage, name)
+        RunRecord.load(storage, name)
     candidates = [run for run in runs if run.run_id not in dropped]
     kept = candidates if keep is None else (candidates[-keep:] if keep else [])
-    kept_ids = {run.run_id for run in kept} | {run.run_id for run in runs if run.state == "running" or _starts(run)}
+    kept_ids = {run.run_id for run in kept} | {
+        run.run_id for run in runs if run.state == "running" or _is_starting(run)
+    }
     held = {top: storage.list(top) for top in TOPS}
-    reach = Reach(storage)
-    roots = reach.of([run for run in runs if run.run_id in kept_ids], pins(storage).values()) | _held(storage)
-    roots |= {path for pool in _pools(roots) for path in _memories(pool, held["pools"], storage, roots)}
+    reachable = Reachable(storage)
+    roots = reachable.of([run for run in runs if run.run_id in kept_ids], pins(storage).values()) | _leased(storage)
+    roots |= {path for pool in _pools(roots) for path in _acquisition_records(pool, held["pools"], storage, roots)}
     roots |= _answers(held["facts"], roots, costly)
     above = {parent for root in roots for parent in _parents(root)}
     garbage: dict[str, int] = {}
@@ -81,28 +86,28 @@ def unreachable(
     return garbage, [run.run_id for run in runs if run.run_id not in kept_ids]
 
 
-def _starts(run: Run) -> bool:
-    """Whether a run has written its record and may be about to take its lease; that of a killed run stays."""
+def _is_starting(run: RunRecord) -> bool:
+    """Whether a run has a record and may be about to take its lease. The lease of a killed run stays."""
     held = lease.read(run.storage, lease.lease_path(f"runs/{run.run_id}"))
     return run.result is None and held is None and time.time() - float(run.record["started"]) < STARTING_SECONDS
 
 
 def _parents(path: str) -> list[str]:
-    """The path and every folder above it."""
+    """The path and all its parent folders."""
     parts = path.split("/")
     return ["/".join(parts[:n]) for n in range(1, len(parts) + 1)]
 
 
-class Reach:
-    """Files and folders that runs and pins name. Manifests that several of them name are read once."""
+class Reachable:
+    """Files and folders that runs and pins refer to. Shared manifests are read once."""
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
         self.roots: set[str] = set()
         self._seen: set[str] = set()
 
-    def of(self, runs: Iterable[Run], pinned: Iterable[Pin]) -> set[str]:
-        """What the runs have made or found; of runs under way, all that they look into."""
+    def of(self, runs: Iterable[RunRecord], pinned: Iterable[Pin]) -> set[str]:
+        """Outputs that the runs built or found; for running runs, also the folders they read."""
         for run in runs:
             for output in (*run.outputs.values(), *(run.result or {}).get("pins", {}).values()):
                 self._output(output["base"], output.get("mask") or "")
@@ -118,7 +123,7 @@ class Reach:
         return self.roots
 
     def _output(self, base: str, mask: str = "") -> None:
-        """What one output of a run consists of."""
+        """Add the files and folders of one output."""
         for found in (mask, base if base.startswith("masks/") else ""):
             self._mask(found)
         if base in self._seen or base.startswith("masks/"):
@@ -137,15 +142,15 @@ class Reach:
             self.roots |= {f"{manifest.extra['states']}/{name}" for name in names}
 
     def _tables(self, folder: str, base: str, file: str = "shards.parquet") -> None:
-        """Numbered tables that a list of shards names."""
+        """Add the numbered tables in a list of shards."""
         shards, numbers = (
             column.to_pylist() for column in read_lines(self.storage, base, ["id", "number"], file).columns
         )
         self.roots |= {facts.table_path(folder, *line) for line in zip(shards, numbers, strict=True)}
 
     def _pool(self, base: str, manifest: Manifest) -> None:
-        """Tars, tables and keys of a pool version; of a derived one, also the tables that say what became of its
-        parents, and what the parents lie in."""
+        """Add tars, tables and keys of a pool version; for a derived pool, also the records of its parents and the
+        parents' shards."""
         todo = read_shards(self.storage, base)
         while todo:
             shard = todo.pop()
@@ -172,14 +177,13 @@ class Reach:
 
 
 def _pools(roots: Iterable[str]) -> set[str]:
-    """Folders of the pools that something is kept of."""
+    """Folders of pools with at least one kept output."""
     return {"/".join(root.split("/")[:2]) for root in roots if root.startswith("pools/")}
 
 
 def _answers(files: Iterable[str], roots: set[str], costly: bool) -> set[str]:
-    """Of stages with an index of answers: the highest table of each shard under each fingerprint, the index, and what
-    dead workers have left in logs, which the next run puts into tables. With `costly`, the index alone, of stages of
-    which a table stays."""
+    """For stages with an index of answers: the highest table of each shard under each fingerprint, the index, and the
+    logs of dead workers, which the next run copies into tables. With `costly`: only the index, if a table stays."""
     found = {f"facts/{file}" for file in files if f"/{REMOVED}/" in file}
     if not costly:
         found |= _highest(files) | {f"facts/{file}" for file in files if file.split("/")[2:3] == [LOG]}
@@ -188,7 +192,7 @@ def _answers(files: Iterable[str], roots: set[str], costly: bool) -> set[str]:
 
 
 def _highest(files: Iterable[str]) -> set[str]:
-    """The highest table of each shard under each fingerprint, of stages with an index of answers."""
+    """The highest table of each shard under each fingerprint, for stages with an index of answers."""
     stages = {"/".join(file.split("/")[:2]) for file in files if f"/{INDEX}/" in file}
     by_folder: dict[str, list[str]] = {}
     for file in files:
@@ -202,9 +206,9 @@ def _highest(files: Iterable[str]) -> set[str]:
     }
 
 
-def _memories(pool: str, files: Iterable[str], storage: Storage, roots: set[str]) -> set[str]:
-    """What saves an import from being done again, as far as it speaks of shards that stay: records of portions with the
-    tables they name (a shard that repeats keys goes on under another), and records of repeats."""
+def _acquisition_records(pool: str, files: Iterable[str], storage: Storage, roots: set[str]) -> set[str]:
+    """Records that save a second acquisition, as far as they refer to shards that stay: records of portions with their
+    tables (a shard with repeated keys continues under another name), and records of repeats."""
     name = pool.removeprefix("pools/")
     mine = [f"pools/{file}" for file in files if file.startswith((f"{name}/repeats/", f"{name}/portions/"))]
     found: set[str] = set()
@@ -214,8 +218,8 @@ def _memories(pool: str, files: Iterable[str], storage: Storage, roots: set[str]
             found |= {path} if tables <= roots else set()
     records = {path: None for path in mine if path.startswith(f"{pool}/portions/") and path.endswith(".json")}
     whole = [path for path in mine if path.startswith(f"{pool}/{ALL}/")]
-    told = {path: read_all(storage, path) for path in sorted(whole)}
-    known = {path: record.shard for all_ in told.values() for path, record in all_.items() if path in records}
+    combined = {path: read_all(storage, path) for path in sorted(whole)}
+    known = {path: record.shard for all_ in combined.values() for path, record in all_.items() if path in records}
     rest = [path for path in records if path not in known]
     known |= {
         path: record.shard for path, record in zip(rest, fetched(lambda p: read_record(storage, p), rest), strict=True)
@@ -223,11 +227,11 @@ def _memories(pool: str, files: Iterable[str], storage: Storage, roots: set[str]
     for path, shard in known.items():
         if shard.table in roots or shard.tar in roots:
             found |= {path, shard.table}
-    return found | {path for path, all_ in told.items() if all_.keys() <= found}
+    return found | {path for path, all_ in combined.items() if all_.keys() <= found}
 
 
-def _held(storage: Storage) -> set[str]:
-    """Outputs under a live lease: somebody is building them."""
+def _leased(storage: Storage) -> set[str]:
+    """Outputs under a live lease, which a run is building."""
     held: set[str] = set()
     for file in storage.list("leases"):
         content = lease.read(storage, f"leases/{file}")
@@ -237,14 +241,14 @@ def _held(storage: Storage) -> set[str]:
 
 
 def _states(base: str) -> set[str]:
-    """Where the states of an artifact under way lie: which of the op's they are is known once it is committed."""
+    """Folder of the partial states of an unfinished artifact; which of them it uses is known once it is committed."""
     parts = base.split("/")
     return {f"artifacts/{parts[1]}/partials"} if parts[0] == "artifacts" else set()
 
 
 def _unit(path: str) -> str:
-    """What is removed as one: a table of facts, a mask of a shard, the folder of any other fingerprint or version; in
-    pools, the folder of a version or an index, or a single file."""
+    """The path that is removed as a whole: a table of facts, a shard's mask, the folder of any other fingerprint or
+    version; in pools, the folder of a version or an index, or a single file."""
     parts = path.split("/")
     if parts[0] in ("facts", "masks"):
         return "/".join(parts[: parts.index("versions") + 2]) if "versions" in parts else path
@@ -264,25 +268,25 @@ def _aside(storage: Storage) -> dict[str, int]:
 
 
 def collect(storage: Storage, garbage: Iterable[str], runs: Iterable[str]) -> None:
-    """Remove, under the lease of gc. Raises StorageError where it was lost on the way. Answers of costly stages that go
-    are counted first: other answers may come back, so what is computed from now on has another fingerprint. Manifests
-    go before all else: a kill on the way leaves nothing that is committed and not whole."""
+    """Remove outputs and runs under gc's lease. Raises StorageError if the lease is lost. Removed answers of costly
+    stages are counted first, because recomputed answers may differ and need another fingerprint. Manifests are removed
+    before all else, so that a kill leaves no committed output incomplete."""
     paths = sorted(garbage)
     costly = {"/".join(path.split("/")[:3]) for path in _highest(storage.list("facts")).intersection(paths)}
     for stage in sorted(costly):
         times = len(storage.list(f"{stage}/{REMOVED}"))
         storage.create_json(f"{stage}/{REMOVED}/{times + 1:06d}.json", {"time": time.time()})
     first = [f"{path}/manifest.json" for path in paths if "." not in path.rpartition("/")[2]]
-    first += [path for path in paths if f"/{ALL}/" in path]  # each speaks for records that go too
+    first += [path for path in paths if f"/{ALL}/" in path]  # these combine records that are removed too
     for count, path in enumerate([*first, *paths]):
         if count % BATCH == 0:
-            _still_mine(storage)
+            _check_lease(storage)
         storage.remove(path)
     for run_id in runs:
         storage.remove(f"runs/{run_id}")
 
 
-def _still_mine(storage: Storage) -> None:
+def _check_lease(storage: Storage) -> None:
     held = lease.read(storage, lease.lease_path(LEASE))
     if held is None or held["owner"] != lease.owner():
         raise StorageError(f"{storage.url}: gc lost its lease and stopped; run it again")

@@ -1,9 +1,9 @@
-"""Logs of a run: what its processes say through standard `logging`, as JSON lines in numbered segments.
+"""Logs of a run: standard `logging` records of its processes, as JSON lines in numbered segments.
 
     runs/<id>/logs/<worker>-000001.jsonl     {time, level, unit, stage, lane, worker, node, message, traceback?}
 
-Every process of a run writes segments of its own, when there is something to say. What is logged at DEBUG is kept only
-if `CURATE_LOG_LEVEL` asks for it. Secrets that a process has read never reach a segment.
+Every process of a run writes its own segments. DEBUG records are kept only if `CURATE_LOG_LEVEL` is DEBUG. Secrets that
+a process has read are redacted.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ import time
 import traceback
 from typing import Any
 
-from curate.core.recipe.secrets import redact
+from curate.core.secrets import redact
 from curate.core.store.storage import open_storage
 from curate.engine.workers import beat
 
 FOLDER = "logs"
 FLUSH_SECONDS = 10.0
 SOON_SECONDS = 2.0
-"""Until an error is published."""
+"""Delay until an error is published."""
 MOST_LINES = 20_000
-"""Lines that wait to be published; more are counted, not kept."""
+"""Limit of unpublished lines; further lines are counted and dropped."""
 LOGGER = logging.getLogger("curate")
 _guard = threading.Lock()
 _attached: dict[tuple[str, str], Log] = {}
@@ -36,7 +36,7 @@ _attached: dict[tuple[str, str], Log] = {}
 
 
 class Log(logging.Handler):
-    """Collects what is said for one run, and publishes it now and then."""
+    """Collects the records of one run and publishes them periodically."""
 
     def __init__(self, url: str, run_id: str, worker: str) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class Log(logging.Handler):
         }
         if record.exc_info and record.exc_info[0] is not None:
             line["traceback"] = redact("".join(traceback.format_exception(*record.exc_info)))
-        elif record.exc_text:  # from a process of its own
+        elif record.exc_text:  # relayed from a child process
             line["traceback"] = redact(record.exc_text)
         return line
 
@@ -98,7 +98,7 @@ class Log(logging.Handler):
             self.publish()
 
     def publish(self) -> None:
-        """Publish what there is. A workspace that cannot be written now is tried again at the next time."""
+        """Publish the collected lines. If the workspace cannot be written, the next call tries again."""
         with self._publishing:
             with self._due_changed:
                 lines, self._lines, self._due = self._lines, [], 0.0
@@ -112,7 +112,7 @@ class Log(logging.Handler):
             try:
                 self.storage.publish_bytes(path, ("\n".join(lines) + "\n").encode("utf-8", "replace"))
                 self._number += 1
-            except Exception:  # noqa: BLE001 - whatever a file system raises: logs must not end a task
+            except Exception:  # noqa: BLE001 - a file system raises anything; logs must not end a task
                 with self._due_changed:
                     self._lines = [*lines, *self._lines][:MOST_LINES]
                     self._due = time.monotonic() + FLUSH_SECONDS
@@ -126,7 +126,7 @@ class Log(logging.Handler):
 
 
 def attach(url: str, run_id: str, worker: str) -> None:
-    """Keep what this process says from now on under a run. A second time for the same run is nothing."""
+    """Collect this process's records under a run from now on. Repeating it for the same run has no effect."""
     with _guard:
         if (url, run_id) not in _attached:
             level = os.environ.get("CURATE_LOG_LEVEL", "INFO").upper()
@@ -136,18 +136,18 @@ def attach(url: str, run_id: str, worker: str) -> None:
 
 
 def for_worker(where: tuple[str, str, str]) -> None:
-    """`attach` in a process of its own, which belongs to one run at a time: workspace, run and name of its seat."""
-    url, run_id, seat = where
+    """`attach` in a worker process, which belongs to one run at a time. `where`: workspace, run and worker name."""
+    url, run_id, worker = where
     if (url, run_id) in _attached:
         return
     for other in [key for key in _attached if key != (url, run_id)]:
         detach(*other)
     host = re.sub(r"[^A-Za-z0-9.]+", "_", platform.node())
-    attach(url, run_id, f"{seat}-{host}-{os.getpid()}")
+    attach(url, run_id, f"{worker}-{host}-{os.getpid()}")
 
 
 def detach(url: str, run_id: str) -> None:
-    """Publish what there is and forget the run."""
+    """Publish the collected lines and stop collecting for the run."""
     with _guard:
         log = _attached.pop((url, run_id), None)
     if log is not None:

@@ -1,5 +1,5 @@
-"""Pins: artifacts and datasets by name, kept beyond the run that made them. A port that says `tree: pin:NAME` takes
-that artifact whatever the pool has become, so that a growing pool is assigned to the tree it was assigned to before."""
+"""Pins: named artifacts and datasets that outlive their run. A port `tree: pin:NAME` takes that artifact even if the
+pool has grown, so that new rows are assigned to the same tree."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from dataclasses import asdict, dataclass
 
 from curate.core.contracts import PLAIN_NAME
 from curate.core.errors import AlreadyExistsError, InputError, PinnedError, RecipeError, StorageError
-from curate.core.nouns import Manifest
+from curate.core.nouns.manifest import Manifest
 from curate.core.recipe.pipeline import PIN, Pipeline
 from curate.core.store.storage import Storage
-from curate.engine.context import Built
-from curate.engine.record.runs import Run
+from curate.engine.record.runs import RunRecord
+from curate.engine.state import Built
 
 FOLDER = "pins"
 DATASET = "dataset"
-"""Kind of what a Pack makes. No port takes it: such a pin only keeps the dataset."""
+"""Kind of a Pack's output. No port takes it: such a pin only keeps the dataset."""
 
 
 @dataclass(frozen=True)
@@ -42,23 +42,23 @@ def pins(storage: Storage) -> dict[str, Pin]:
         except (ValueError, TypeError) as error:
             text = " ".join(str(error).split())
             raise StorageError(
-                f"{storage.url_of(FOLDER)}/{file}: is no pin ({text}); remove it and pin again"
+                f"{storage.url_of(FOLDER)}/{file}: not a pin ({text}); remove it and pin again"
             ) from error
         found[pin.name] = pin
     return found
 
 
-def create(storage: Storage, name: str, run: Run, stage: str) -> Pin:
-    """Pin what a stage of a run has made. The same again is fine; another artifact under the name is a PinnedError."""
+def create(storage: Storage, name: str, run: RunRecord, stage: str) -> Pin:
+    """Pin the output of a stage. Repeating it has no effect; raises PinnedError if the name holds another artifact."""
     if not PLAIN_NAME.fullmatch(name):
         raise RecipeError(f"pin {name!r}: expected letters, digits, . - and _, and a letter or digit first")
     ops, outputs = run.ops(), run.outputs
     kinds = {step: kind for step, kind in run.kinds().items() if step in outputs}
     kinds |= {step: DATASET for step, output in outputs.items() if output["base"].startswith("datasets/")}
     if stage not in kinds:
-        why = "has made no artifact or dataset" if stage in ops else "is none of its stages"
+        why = "built no artifact or dataset" if stage in ops else "is not a stage"
         raise InputError(
-            f"pin {name}: {stage!r} {why} in run {run.run_id}; stages that have are {', '.join(kinds) or 'none'}"
+            f"pin {name}: {stage!r} {why} in run {run.run_id}; expected one of {', '.join(kinds) or 'none'}"
         )
     output = outputs[stage]
     made = Pin(
@@ -67,46 +67,49 @@ def create(storage: Storage, name: str, run: Run, stage: str) -> Pin:
     try:
         storage.create(f"{FOLDER}/{name}.json", json.dumps(asdict(made), indent=1, sort_keys=True).encode())
     except AlreadyExistsError:
-        there = pins(storage)[name]
-        if (there.op, there.fingerprint) != (made.op, made.fingerprint):
+        existing = pins(storage)[name]
+        if (existing.op, existing.fingerprint) != (made.op, made.fingerprint):
             raise PinnedError(
-                f"pin {name}: holds {there.op} {there.fingerprint} (run {there.run}), not {made.op} {made.fingerprint} "
+                f"pin {name}: holds {existing.op} {existing.fingerprint} (run {existing.run}), "
+                f"not {made.op} {made.fingerprint} "
                 f"(run {made.run}); choose another name, or `curate unpin {name}` first"
             ) from None
-        return there
+        return existing
     return made
 
 
 def remove(storage: Storage, name: str) -> Pin:
-    """Forget a pin; what it held stays until `curate gc` finds nobody who needs it."""
-    there = pins(storage)
-    if name not in there:
-        raise InputError(f"pin {name!r}: {_those(storage, there)}")
+    """Remove a pin; its output stays until `curate gc` removes it."""
+    existing = pins(storage)
+    if name not in existing:
+        raise InputError(f"pin {name!r}: {_missing(storage, existing)}")
     storage.remove(f"{FOLDER}/{name}.json")
-    return there[name]
+    return existing[name]
 
 
 def resolve(pipeline: Pipeline, storage: Storage) -> dict[str, Built]:
-    """What the ports of a pipeline name as `pin:NAME`, by that. Raises RecipeError at the stage that cannot have it."""
+    """`pin:NAME` -> artifact, for every pin at a port of the pipeline. Raises RecipeError if one does not fit."""
     found: dict[str, Built] = {}
     if not any(node.pinned for node in pipeline.nodes.values()):
         return found
-    there = pins(storage)
+    existing = pins(storage)
     for node in pipeline.nodes.values():
         for port, value in node.pinned.items():
             name, wanted = value.removeprefix(PIN), node.stage.ports[port]
-            if name not in there:
-                raise node.fail(f"{port}: {value}: {_those(storage, there)}")
-            pin = there[name]
+            if name not in existing:
+                raise node.fail(f"{port}: {value}: {_missing(storage, existing)}")
+            pin = existing[name]
             if pin.kind != wanted:
                 raise node.fail(f"{port}: {value} is a {pin.kind} (of {pin.op}), expected a {wanted}; name another pin")
             manifest = Manifest.load(storage, pin.base)
             if manifest is None or manifest.fingerprint != pin.fingerprint:
-                raise node.fail(f"{port}: {value}: its artifact {pin.base} is gone; `curate unpin {name}`, pin another")
+                raise node.fail(
+                    f"{port}: {value}: its artifact {pin.base} is missing; run `curate unpin {name}` and pin another"
+                )
             content = manifest.content or pin.fingerprint
             found[value] = Built(pin.fingerprint, pin.base, manifest=manifest, reused=True, content=content)
     return found
 
 
-def _those(storage: Storage, there: Iterable[str]) -> str:
-    return f"no such pin in {storage.url}; there are {', '.join(there) or 'none'} (see `curate pin --help`)"
+def _missing(storage: Storage, existing: Iterable[str]) -> str:
+    return f"not a pin of {storage.url}; expected one of {', '.join(existing) or 'none'} (see `curate pin --help`)"

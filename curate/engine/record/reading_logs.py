@@ -1,7 +1,6 @@
-"""The logs of a run as people read them: every worker's segments (`runs/<id>/logs/<worker>-000001.jsonl`) as one.
+"""Read the logs of a run: the segments of all workers (`runs/<id>/logs/<worker>-000001.jsonl`) merged by time.
 
-Records are sorted by time, which each worker takes from its own clock: those of a node whose clock is off come early or
-late, whole.
+Each worker's own clock sets its times, so records of a node whose clock is off appear early or late.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from typing import Any
 from curate.core.errors import InputError
 from curate.core.store.storage import Storage
 
-Record = dict[str, Any]
-"""time, level and message; unit, stage, lane, worker, node and traceback where there are any."""
+LogRecord = dict[str, Any]
+"""time, level and message; unit, stage, lane, worker, node and traceback if known."""
 LEVELS = ("debug", "info", "warning", "error", "critical")
 FOLLOW_SECONDS = 2.0
 
 
-def read_logs(storage: Storage, run_id: str, stage: str | None = None, level: str = "debug") -> Iterator[Record]:
-    """All records by time, at and above a level. Holds one segment of each worker at a time."""
+def read_logs(storage: Storage, run_id: str, stage: str | None = None, level: str = "debug") -> Iterator[LogRecord]:
+    """All records by time, from a level upwards. Holds one segment of each worker at a time."""
     wanted = _wanted(stage, level)
     folder = f"runs/{run_id}/logs"
     segments: dict[str, list[str]] = {}
@@ -40,8 +39,8 @@ def follow_logs(
     stage: str | None = None,
     level: str = "debug",
     poll_seconds: float = FOLLOW_SECONDS,
-) -> Iterator[Record]:
-    """Records as they are written, until `ended()`; those of one look are sorted by time."""
+) -> Iterator[LogRecord]:
+    """Records as they are written, until `ended()`; the records of one poll are sorted by time."""
     wanted = _wanted(stage, level)
     folder = f"runs/{run_id}/logs"
     seen: set[str] = set()
@@ -56,19 +55,19 @@ def follow_logs(
         time.sleep(poll_seconds)
 
 
-def _records(storage: Storage, segments: Iterable[str]) -> Iterator[Record]:
+def _records(storage: Storage, segments: Iterable[str]) -> Iterator[LogRecord]:
     for segment in segments:
         for line in storage.read(segment).splitlines():
             yield json.loads(line)
 
 
-def _wanted(stage: str | None, level: str) -> Callable[[Record], bool]:
-    """Raises InputError for a level that is none."""
+def _wanted(stage: str | None, level: str) -> Callable[[LogRecord], bool]:
+    """Filter by stage and level. Raises InputError for an unknown level."""
     if level.lower() not in LEVELS:
         raise InputError(f"--level {level}: expected one of {', '.join(LEVELS)}")
     least = _number(level)
 
-    def wanted(record: Record) -> bool:
+    def wanted(record: LogRecord) -> bool:
         if _number(record.get("level", "info")) < least:
             return False
         return stage is None or stage in str(record.get("stage") or "").split(" + ")

@@ -1,4 +1,4 @@
-"""Runs as they are written down: what `status`, `explain`, `diff` and `gc` read."""
+"""Records of runs, as `status`, `explain`, `diff` and `gc` read them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from curate.core.store.storage import Storage
 from curate.engine.record.events import read_events
 
 STOPPED = ("stopped", "interrupted")
-"""How the errors of runs that were told to stop begin."""
+"""Prefixes of the errors of stopped runs."""
 
 
 @dataclass
-class Run:
-    """One run's record, as it was when it was loaded. `outputs` holds what it had built or found when it ended, or was
-    last heard of."""
+class RunRecord:
+    """One run's record at the time of loading. `outputs`: outputs built or found by its end, or by its last event."""
 
     storage: Storage
     record: dict[str, Any]
@@ -44,8 +43,8 @@ class Run:
 
     @property
     def state(self) -> str:
-        """done, failed, stopped (told to stop), running or killed. Takes seconds where the driver's host has another
-        time: see `lease.is_alive`."""
+        """done, failed, stopped (on request), running or killed. Takes seconds if the driver's host has another time;
+        see `lease.is_alive`."""
         if self.result is not None:
             error = self.result["error"]
             return "stopped" if error and error.startswith(STOPPED) else "failed" if error else "done"
@@ -53,7 +52,7 @@ class Run:
 
     @property
     def error(self) -> str:
-        """Why it failed or stopped, in a line."""
+        """Why it failed or stopped, in one line."""
         return str((self.result or {}).get("error") or "")
 
     @property
@@ -75,13 +74,13 @@ class Run:
         return {e["stage"]: e for e in self.events if e["event"] == "stage"}
 
     def builds(self) -> list[dict[str, Any]]:
-        """Outputs that it has begun to build and not completed: the same command goes on from there."""
+        """Outputs that it began but did not complete; the same command resumes them."""
         done = self.outputs
         return [event for event in self.events if event["event"] == "build" and event["stage"] not in done]
 
     @property
     def seconds(self) -> float:
-        """Until it ended, or was last heard of: by the driver's own clock alone."""
+        """Duration until its end or its last event, by the driver's own clock."""
         if self.result is not None:
             return float(self.result["seconds"])
         held = lease.read(self.storage, self.lease) or {}
@@ -97,39 +96,39 @@ class Run:
         return {name: Entry.from_json(entry) for name, entry in found.items()}
 
     def counts(self) -> dict[str, dict[str, Any]]:
-        """Stage -> what the run did there, in rows (`curate.engine.context.Counts`)."""
+        """Stage -> work of the run there, in rows (`curate.engine.state.Counts`)."""
         if self.result is not None:
             return dict(self.result["counts"])
         return {name: output["counts"] for name, output in self.outputs.items()}
 
     def reused(self) -> dict[str, bool]:
-        """Stage -> whether everything was there already."""
+        """Stage -> whether its whole output existed before."""
         if self.result is not None:
             return dict(self.result["reused"])
         return {name: bool(output["reused"]) for name, output in self.outputs.items()}
 
     def masks(self) -> list[str]:
-        """Manifests of the masks that the run made or found."""
+        """Manifests of the masks that the run built or found."""
         return list(dict.fromkeys(output["mask"] for output in self.outputs.values() if output.get("mask")))
 
     def ops(self) -> dict[str, str]:
         return {name: stage["op"] for name, stage in self.record["stages"].items()}
 
     def kinds(self) -> dict[str, str]:
-        """Stage -> kind of its artifact, for those that make one."""
+        """Stage -> kind of its artifact, for stages that build one."""
         return {name: stage["kind"] for name, stage in self.record["stages"].items() if stage.get("kind")}
 
     def pool_of(self, name: str) -> str:
-        """The stage that makes the rows of a stage."""
+        """The source or Derive that made the rows of a stage."""
         return name if self.record["stages"][name].get("derives") else self.pool_above(name)
 
     def pool_above(self, name: str) -> str:
-        """The stage whose rows reach a stage: for a Derive, its parents'."""
+        """The source or Derive whose rows reach a stage; for a Derive, that of its parents."""
         inputs = self.record["stages"][name]["from"]
         return self.pool_of(inputs[0]) if inputs else name
 
     def upstream(self, name: str) -> list[str]:
-        """The stages that a stage's rows come through, itself last."""
+        """The stages on the path of a stage's rows, itself last."""
         stages = self.record["stages"]
         order: list[str] = []
 
@@ -150,10 +149,10 @@ def list_runs(storage: Storage) -> list[str]:
     return sorted(names, key=lambda name: (started[name], name))
 
 
-def latest(storage: Storage, run_id: str | None) -> Run:
+def latest(storage: Storage, run_id: str | None) -> RunRecord:
     if run_id is None:
         runs = list_runs(storage)
         if not runs:
             raise InputError(f"{storage.url}: no run yet; start one with `curate run`")
         run_id = runs[-1]
-    return Run.load(storage, run_id)
+    return RunRecord.load(storage, run_id)

@@ -1,4 +1,4 @@
-"""How far a run is: its stages with rows, rates by lane and time left, out of its events."""
+"""Progress of a run, from its events: stages with rows, rates by lane and time left."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Any
 
 from curate.core.ledger import Entry
 from curate.engine.record import stop
-from curate.engine.record.runs import Run
+from curate.engine.record.runs import RunRecord
 
 DONE, REUSED, RUNNING, WAITING, UNFINISHED = "done", "reused", "running", "waiting", "unfinished"
 
 
 @dataclass(frozen=True)
 class LaneRate:
-    """What a stage does in a lane; rates are those of the last half minute."""
+    """Progress of a stage in a lane; rates cover the last half minute."""
 
     lane: str
     rows: int
     rows_per_s: float = 0.0
     bytes_per_s: float = 0.0
     busy: float | None = None
-    """Share of the time of the lane's workers."""
+    """Busy share of the lane's workers."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,12 @@ class StageStatus:
     stage: str
     op: str
     state: str
-    """done, reused, running, waiting, or unfinished where the run has ended before it."""
+    """done, reused, running, waiting, or unfinished if the run ended before it."""
     rows: int = 0
     total: int | None = None
     left_seconds: float | None = None
     text: str = ""
-    """Of work that is not counted in rows: what is going on, with the share done in front."""
+    """For work not counted in rows: the share done and the current activity."""
     lanes: tuple[LaneRate, ...] = ()
 
 
@@ -48,7 +48,7 @@ class Status:
     stages: tuple[StageStatus, ...] = ()
     engine: str = ""
     stop: dict[str, Any] | None = None
-    """Who has asked it to stop (see `record.stop.asked`)."""
+    """The request to stop it, if any (see `record.stop.requested`)."""
 
     @property
     def ended(self) -> bool:
@@ -56,22 +56,22 @@ class Status:
 
     @property
     def done(self) -> int:
-        """Stages that are done."""
+        """Number of stages that are done."""
         return sum(stage.state in (DONE, REUSED) for stage in self.stages)
 
 
-def status_of(run: Run, brief: bool = False) -> Status:
-    """`brief`: the events of a run that has ended are not read, and nothing is known of what it left unfinished."""
+def status_of(run: RunRecord, brief: bool = False) -> Status:
+    """Status from a record. `brief`: the events of an ended run are not read; its unfinished stages look untouched."""
     state = run.state
     known = [] if state == "done" or (brief and run.result is not None) else run.events
-    request = stop.asked(run.storage, run.run_id)
+    request = stop.requested(run.storage, run.run_id)
     return Status(run.run_id, state, run.seconds, run.error, _stages(run, state, known), run.record["engine"], request)
 
 
-def _stages(run: Run, state: str, known: list[dict[str, Any]]) -> tuple[StageStatus, ...]:
+def _stages(run: RunRecord, state: str, known: list[dict[str, Any]]) -> tuple[StageStatus, ...]:
     outputs, reused, ledger = run.outputs, run.reused(), run.ledger()
     steps: dict[str, dict[str, Any]] = {}
-    told: dict[str, dict[str, Any]] = {}
+    activity: dict[str, dict[str, Any]] = {}
     lanes: dict[str, dict[str, dict[str, Any]]] = {}
     for event in known:
         if event["event"] == "step":
@@ -79,7 +79,7 @@ def _stages(run: Run, state: str, known: list[dict[str, Any]]) -> tuple[StageSta
         elif event["event"] == "progress" and event.get("lane"):
             lanes.setdefault(event["stage"], {})[event["lane"]] = event
         elif event["event"] == "progress":
-            told[event["stage"]] = event
+            activity[event["stage"]] = event
     built = {event["stage"] for event in known if event["event"] == "build"}
     found = []
     for name, op in run.ops().items():
@@ -87,10 +87,12 @@ def _stages(run: Run, state: str, known: list[dict[str, Any]]) -> tuple[StageSta
             entry = ledger.get(name, Entry())
             found.append(StageStatus(name, op, REUSED if reused.get(name) else DONE, entry.before, entry.before))
             continue
-        begun = any(name in seen for seen in (built, steps, lanes, told))
+        begun = any(name in seen for seen in (built, steps, lanes, activity))
         begun_state = RUNNING if state == "running" else UNFINISHED
         rates = tuple(_rate(lane, event) for lane, event in sorted(lanes.get(name, {}).items()))
-        found.append(_under_way(name, op, begun_state if begun else WAITING, steps.get(name), told.get(name), rates))
+        found.append(
+            _under_way(name, op, begun_state if begun else WAITING, steps.get(name), activity.get(name), rates)
+        )
     return tuple(found)
 
 
@@ -99,13 +101,13 @@ def _under_way(
     op: str,
     state: str,
     step: dict[str, Any] | None,
-    told: dict[str, Any] | None,
+    activity: dict[str, Any] | None,
     lanes: tuple[LaneRate, ...],
 ) -> StageStatus:
     step = step or {}
     total = step.get("total")
     rows = min(sum(lane.rows for lane in lanes), total or 0) or int(step.get("rows", 0))
-    text = f"{told['done']:.0%}, {told['text']}" if told else str(step.get("text", ""))
+    text = f"{activity['done']:.0%}, {activity['text']}" if activity else str(step.get("text", ""))
     left = None if step.get("ended") or state != RUNNING else step.get("left_seconds")
     if lanes and total and left is None and state == RUNNING:
         rate = sum(lane.rows_per_s for lane in lanes)

@@ -1,7 +1,7 @@
-"""`curate stop`: a file beside the run's record asks its driver to stop, from any machine that sees the workspace.
+"""`curate stop`: a file beside the run's record tells its driver to stop, from any machine that sees the workspace.
 
-The driver looks for the file every few seconds, drains as on SIGTERM, and ends. No clock is compared: who asks reads
-from the run's result, or from its heartbeat, that it has ended.
+The driver checks for the file every few seconds, drains as on SIGTERM, and ends. No clocks are compared: the run's
+result, or its heartbeat, shows that it has ended.
 """
 
 from __future__ import annotations
@@ -16,26 +16,23 @@ from typing import Any
 from curate.core.errors import AlreadyExistsError
 from curate.core.store.storage import Storage
 
-POLL_SECONDS = 2.0
-"""How often a driver looks."""
-
 
 def path(run_id: str) -> str:
     return f"runs/{run_id}/stop.json"
 
 
-def ask(storage: Storage, run_id: str) -> dict[str, Any] | None:
-    """Ask a run to stop; None if somebody has asked already (see `asked`)."""
-    request = {"time": time.time(), "user": _user(), "host": socket.gethostname(), "pid": os.getpid()}
+def request(storage: Storage, run_id: str) -> dict[str, Any] | None:
+    """Request a run to stop; None if it was requested before (see `requested`)."""
+    fields = {"time": time.time(), "user": _user(), "host": socket.gethostname(), "pid": os.getpid()}
     try:
-        storage.create(path(run_id), json.dumps(request, indent=1, sort_keys=True).encode())
+        storage.create(path(run_id), json.dumps(fields, indent=1, sort_keys=True).encode())
     except AlreadyExistsError:
         return None
-    return request
+    return fields
 
 
-def asked(storage: Storage, run_id: str) -> dict[str, Any] | None:
-    """Who has asked a run to stop: time (seconds since the epoch, by the asker's clock), user, host, pid; or None."""
+def requested(storage: Storage, run_id: str) -> dict[str, Any] | None:
+    """The request to stop a run: time (seconds since the epoch, by the requester's clock), user, host, pid; or None."""
     try:
         return dict(storage.read_json(path(run_id)))
     except FileNotFoundError:

@@ -1,29 +1,29 @@
-"""What lies in a workspace: `curate du` and `curate datasets`. Listings and records only; no data is read."""
+"""`curate du` and `curate datasets`: contents of a workspace, from listings and records; no data is read."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from curate.core.nouns import Manifest
+from curate.core.nouns.manifest import Manifest
 from curate.core.store.storage import TEMPORARY, Storage
 from curate.engine.record.gc import TOPS, unreachable
 from curate.engine.record.pins import pins
-from curate.engine.record.runs import Run, list_runs
+from curate.engine.record.runs import RunRecord, list_runs
 
 OTHERS = "records"
-"""Runs, leases, pins, tombstones and files that are not complete yet."""
-Place = tuple[str, str]  # noun, and a folder in it that one stage writes to
+"""Runs, leases, pins, tombstones and temporary files."""
+Place = tuple[str, str]  # (noun, folder in it that one stage writes to)
 
 
 @dataclass
 class Usage:
-    """Files and bytes of one op (or namespace, or dataset) of a noun; `garbage` are bytes that gc would free."""
+    """Files and bytes of one op (or namespace, or dataset) of a noun. `garbage`: bytes that gc would free."""
 
     noun: str
     name: str
     stages: tuple[str, ...] = ()
-    """That have used it in some run."""
+    """Stages that used it in some run."""
     files: int = 0
     bytes: int = 0
     garbage: int = 0
@@ -38,14 +38,14 @@ class Dataset:
     tars: int
     bytes: int
     runs: tuple[str, ...] = ()
-    """That made or found it, the oldest first."""
+    """Runs that built or found it, oldest first."""
     pins: tuple[str, ...] = ()
 
 
 def usage(storage: Storage) -> list[Usage]:
     """A line per noun, op and set of stages, by noun and name."""
     garbage, _ = unreachable(storage)
-    stages = _stages(Run.load(storage, name) for name in list_runs(storage))
+    stages = _stages(RunRecord.load(storage, name) for name in list_runs(storage))
     lines: dict[tuple[str, str, tuple[str, ...]], Usage] = {}
 
     def line(path: str) -> Usage:
@@ -63,14 +63,14 @@ def usage(storage: Storage) -> list[Usage]:
     for path, size in garbage.items():
         found = line(path)
         found.garbage += size
-        if path.endswith(TEMPORARY):  # half-written: listed nowhere else
+        if path.endswith(TEMPORARY):  # a temporary file, which `list` omits
             found.files += 1
             found.bytes += size
     return [lines[place] for place in sorted(lines)]
 
 
 def _place(path: str) -> Place:
-    """The folder that tells stages apart: facts/<op>/<stage>, artifacts/<op>/<fingerprint>, pools/<namespace>, …"""
+    """The folder that identifies a stage: facts/<op>/<stage>, artifacts/<op>/<fingerprint>, pools/<namespace>, …"""
     parts = path.split("/")
     if parts[0] not in TOPS or len(parts) < 3:
         return OTHERS, ""
@@ -78,8 +78,8 @@ def _place(path: str) -> Place:
     return parts[0], "/".join(parts[:depth])
 
 
-def _stages(runs: Iterable[Run]) -> dict[Place, set[str]]:
-    """Place -> names of the stages that have used it."""
+def _stages(runs: Iterable[RunRecord]) -> dict[Place, set[str]]:
+    """Place -> names of the stages that used it."""
     found: dict[Place, set[str]] = {}
     for run in runs:
         started = {event["stage"]: event for event in run.builds()}
@@ -91,10 +91,10 @@ def _stages(runs: Iterable[Run]) -> dict[Place, set[str]]:
 
 
 def datasets(storage: Storage) -> list[Dataset]:
-    """Committed datasets, the oldest first."""
+    """Committed datasets, oldest first."""
     runs: dict[str, list[str]] = {}
     for name in list_runs(storage):
-        for output in Run.load(storage, name).outputs.values():
+        for output in RunRecord.load(storage, name).outputs.values():
             runs.setdefault(output["base"], []).append(name)
     pinned: dict[str, list[str]] = {}
     for pin in pins(storage).values():
@@ -106,8 +106,8 @@ def datasets(storage: Storage) -> list[Dataset]:
         base = f"datasets/{file.removesuffix('/manifest.json')}"
         manifest = Manifest.load(storage, base)
         if manifest is not None:
-            about = (manifest.rows, manifest.extra.get("tars", 0), manifest.bytes)
-            said = (tuple(runs.get(base, ())), tuple(pinned.get(base, ())))
-            made = Dataset(base.split("/")[1], manifest.fingerprint, base, *about, *said)
-            found.append((manifest.extra.get("committed", 0.0), made))
+            sizes = (manifest.rows, manifest.extra.get("tars", 0), manifest.bytes)
+            users = (tuple(runs.get(base, ())), tuple(pinned.get(base, ())))
+            dataset = Dataset(base.split("/")[1], manifest.fingerprint, base, *sizes, *users)
+            found.append((manifest.extra.get("committed", 0.0), dataset))
     return [dataset for _, dataset in sorted(found, key=lambda item: (item[0], item[1].base))]

@@ -1,4 +1,4 @@
-"""What builds of global steps share: an output's place, what goes after its commit, small reads in threads."""
+"""Shared by the builds of global steps: places of outputs, cleaning up after a commit, small reads in threads."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -16,24 +15,25 @@ from curate.core.contracts import Pack, Select
 from curate.core.errors import Undecodable
 from curate.core.hashing import digest_bytes
 from curate.core.recipe.pipeline import Node
-from curate.core.store.storage import Storage
-from curate.engine.context import Built, Context
+from curate.engine.context import Context
+from curate.engine.fingerprints import fingerprint as fingerprint_of
+from curate.engine.state import Built
 
 T = TypeVar("T")
 U = TypeVar("U")
 
 READERS = 16
-"""Small objects that one task reads at a time: an object store answers in tens of milliseconds."""
+"""Small objects that a task reads at once: an object store answers in tens of milliseconds."""
 UNIT_SHARDS = 64
-"""Shards of one task at most, however few rows they have."""
+"""Most shards of a task."""
 WORK = {"artifacts": ("work",), "selections": ("work",), "datasets": ("work", "parts")}
-"""Folders of a noun that hold what one step of its build leaves for the next."""
+"""Kind of output -> its folders for intermediate files of a build."""
 
 
 def prepare(ctx: Context, node: Node) -> Built:
-    """Fingerprint and place of a global step's output."""
+    """Fingerprint and base of a global step's output."""
     stage = node.stage
-    fingerprint = ctx.fingerprint(node)
+    fingerprint = fingerprint_of(ctx, node)
     if isinstance(stage, Select):
         return Built(fingerprint, f"selections/{stage.op}/{fingerprint}")
     if isinstance(stage, Pack):
@@ -42,7 +42,7 @@ def prepare(ctx: Context, node: Node) -> Built:
 
 
 def tidy(ctx: Context, built: Built) -> None:
-    """Remove what lies between the steps of a committed global stage; a kill after the commit leaves it behind."""
+    """Remove the intermediate files of a committed global stage; a kill after the commit leaves them."""
     for folder in WORK.get(built.base.split("/")[0], ()):
         ctx.storage.remove(f"{built.base}/{folder}")
 
@@ -51,13 +51,9 @@ def dump(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True).encode()
 
 
-def read_ledger(schema: pa.Schema) -> dict[str, Any]:
-    """What a task wrote into a table's footer."""
-    return json.loads(schema.metadata[b"ledger"])  # type: ignore[no-any-return]
-
-
 def stretches(rows: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
-    """Units (first, stop) of consecutive shards of so many rows, of `most` rows and UNIT_SHARDS shards, or of one."""
+    """Rows of each shard -> units (first, stop) of consecutive shards, with up to `most` rows and UNIT_SHARDS shards; a
+    larger shard is a unit."""
     first = held = 0
     for number, count in enumerate(rows):
         if number > first and (held + count > most or number - first == UNIT_SHARDS):
@@ -69,7 +65,7 @@ def stretches(rows: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
 
 
 def fetched(read: Callable[[U], T], paths: Iterable[U], readers: int = READERS) -> Iterator[T]:
-    """What `read` makes of many small objects, in order, with so many `readers` at work."""
+    """Results of `read` for many small objects, in order, from `readers` threads."""
     with ThreadPoolExecutor(readers) as pool:
         waiting: deque[Future[T]] = deque()
         for path in paths:
@@ -80,23 +76,11 @@ def fetched(read: Callable[[U], T], paths: Iterable[U], readers: int = READERS) 
             yield waiting.popleft().result()
 
 
-@dataclass(frozen=True)
-class DigestTask:
-    storage: Storage
-    path: str
-
-
-def digest_file(task: DigestTask) -> str:
-    """Digest of a file's bytes, read a piece at a time."""
-    with task.storage.open(task.path) as file:
-        return digest_bytes(iter(lambda: file.read(1 << 24), b""))
-
-
-# --- what imports and derived pools share -----------------------------------------------------------------------------
+# --- shards of sources and derived pools ------------------------------------------------------------------------------
 
 
 def probed(data: bytes | None) -> dict[str, Any]:
-    """What an image's headers say, as columns of a pool."""
+    """Columns of a pool that are read from an image's header."""
     try:
         found = probe(data) if data else None
     except Undecodable:
@@ -105,5 +89,5 @@ def probed(data: bytes | None) -> dict[str, Any]:
 
 
 def content_id(table: pa.Table) -> str:
-    """Of a shard: the digest of its table's rows."""
+    """A shard's id: digest of its table's rows."""
     return digest_bytes(json.dumps(row, sort_keys=True).encode() for row in table.to_pylist())

@@ -1,16 +1,15 @@
-"""A pool's index of keys, by range: in which shard, and at which row of it, a key lies; and which keys repeat.
+"""A pool's index of keys, by range: the shard and row of each key, and which keys repeat.
 
     pools/<namespace>/keys/<shards>/<range>.parquet    key (16 bytes), shard (its place in the pool's list), row; sorted
-    pools/<namespace>/keys/<shards>/work               folder of what one step leaves for the next
+    pools/<namespace>/keys/<shards>/work               intermediate files
 
-Keys are hashes, so ranges of equal width hold about as many. Workers deal the rows of a stretch of shards to ranges,
-in one file; then each range is gathered from all files, sorted and published. Repeats go the other way: from ranges
-to stretches of shards. Each shard's table is read once, whatever the size of the pool.
+Keys are hashes, so ranges of equal width have about the same number of keys. Workers write the rows of a stretch of
+shards into one file by range; then each range is read from all files, sorted and published. Repeats go the other way,
+from ranges to stretches of shards. Each shard's table is read once, in a pool of any size.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,32 +20,33 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curate.core.hashing import KEY_HEX, digest, key_words
-from curate.core.nouns import Manifest, Shard, read_pool, reading
+from curate.core.nouns.manifest import Manifest, reading
+from curate.core.nouns.pools import Shard, read_pool
 from curate.core.recipe.pipeline import Node
 from curate.core.store.storage import Storage
-from curate.engine import shuffle
 from curate.engine.context import Context
+from curate.engine.units import shuffle
 from curate.engine.units.common import fetched
 from curate.engine.workers import beat
 
 ROW_GROUP = 1 << 14
-"""Keys that a look-up reads."""
+"""Keys read by a look-up."""
 AHEAD = 4
-"""Tables of shards that are read while others are dealt."""
+"""Tables of shards read ahead."""
 KEY = pa.binary(16)
 REPEATS = pa.schema([("shard", pa.int32()), ("row", pa.int32())])
 
 
 def folder_of(namespace: str, shards: Sequence[Shard]) -> str:
-    """Where the index of these shards lies: rejecting the keys that repeat moves no row, so theirs is the same."""
+    """Folder of the index of these shards. Rejecting repeated keys moves no row, so the index stays valid."""
     return f"pools/{namespace}/keys/{digest([shard.id for shard in shards])}"
 
 
 def build_index(
     ctx: Context, node: Node, folder: str, shards: Sequence[Shard], with_repeats: bool = False
 ) -> dict[str, Any]:
-    """Publish the index of some shards, as far as it is not there; `with_repeats`, also what `repeats` reads. Returns
-    what a pool's manifest says of it."""
+    """Publish the missing parts of the index of some shards and, `with_repeats`, the files that `repeats` reads.
+    Returns the index's entry for the pool's manifest."""
     ranges, stretches = _cut(shards)
     there = ctx.storage.list(folder)
     wanted = {number: [f"{number:06d}.parquet"] for number in range(ranges)}
@@ -72,11 +72,11 @@ def build_index(
 def repeats(
     ctx: Context, folder: str, shards: Sequence[Shard]
 ) -> Iterator[tuple[tuple[int, int], tuple[shuffle.Piece, ...]]]:
-    """Stretches of shards (first, stop) in which keys repeat, and what says where, for `read_repeats`; after
-    `build_index(with_repeats=True)`, before `tidy_index`."""
+    """Stretches of shards (first, stop) in which keys repeat, and the pieces for `read_repeats`. Call it between
+    `build_index(with_repeats=True)` and `tidy_index`."""
     ranges, stretches = _cut(shards)
     paths = [_repeats_path(folder, number) for number in range(ranges)]
-    found = list(fetched(lambda path: shuffle.found(ctx.storage, path), paths))
+    found = list(fetched(lambda path: shuffle.load(ctx.storage, path), paths))
     for number, stretch in enumerate(stretches):
         pieces = shuffle.pieces(found, number)
         if pieces:
@@ -84,7 +84,7 @@ def repeats(
 
 
 def read_repeats(storage: Storage, pieces: Sequence[shuffle.Piece]) -> dict[int, list[int]]:
-    """Shard's place -> its rows, in order, whose key an earlier live row has."""
+    """Place of a shard -> its rows, in order, whose key an earlier live row has."""
     table = shuffle.read(storage, pieces).sort_by([("shard", "ascending"), ("row", "ascending")])
     rows: dict[int, list[int]] = {}
     for shard, row in zip(table.column("shard").to_pylist(), table.column("row").to_pylist(), strict=True):
@@ -123,31 +123,30 @@ class DealTask:
     ranges: int
 
 
-def deal_keys(task: DealTask) -> shuffle.Scattered:
-    """The keys of a stretch of shards into one file, by range."""
+def deal_keys(task: DealTask) -> shuffle.ShuffleFile:
+    """Write the keys of a stretch of shards into one file, by range."""
     name = shuffle.stretch_name(task.number, [shard.id for shard in task.shards], task.ranges)
     path = f"{task.folder}/work/{name}"
     if task.storage.exists(path):
-        return shuffle.found(task.storage, path)
-    return shuffle.write(task.storage, path, _dealt(task), task.ranges)
+        return shuffle.load(task.storage, path)
+    return shuffle.write(task.storage, path, _keys_by_range(task), task.ranges)
 
 
-def _dealt(task: DealTask) -> Iterator[tuple[pa.Table, NDArray[np.int64]]]:
+def _keys_by_range(task: DealTask) -> Iterator[tuple[pa.Table, NDArray[np.int64]]]:
     def read(shard: Shard) -> pa.Table:
         return read_pool(task.storage, shard.table, ["key", "reject"])
 
     for number, table in enumerate(fetched(read, task.shards, AHEAD), task.first):
-        began = time.monotonic()
-        beat.current().doing(task.name)
-        words = key_words(table.column("key").to_pylist())
-        columns = {
-            "key": _keys(words),
-            "shard": pa.array(np.full(table.num_rows, number, dtype=np.int32)),
-            "row": pa.array(np.arange(table.num_rows, dtype=np.int32)),
-            "alive": pc.is_null(table.column("reject")),
-        }
-        yield pa.table(columns), _range_of(words[:, 0], task.ranges)
-        beat.current().done(task.name, table.num_rows, time.monotonic() - began)
+        with beat.working(task.name) as work:
+            words = key_words(table.column("key").to_pylist())
+            columns = {
+                "key": _keys(words),
+                "shard": pa.array(np.full(table.num_rows, number, dtype=np.int32)),
+                "row": pa.array(np.arange(table.num_rows, dtype=np.int32)),
+                "alive": pc.is_null(table.column("reject")),
+            }
+            yield pa.table(columns), _range_of(words[:, 0], task.ranges)
+            work.rows = table.num_rows
 
 
 @dataclass(frozen=True)
@@ -156,16 +155,19 @@ class SortTask:
     name: str
     folder: str
     number: int
-    """Of the range."""
+    """The range."""
     pieces: tuple[shuffle.Piece, ...]
     starts: NDArray[np.int64]
     """(stretches,): first shard of each."""
 
 
 def sort_keys(task: SortTask) -> None:
-    """Publish where the keys of one range lie, and before that, which live rows repeat an earlier one's key."""
-    began = time.monotonic()
-    beat.current().doing(task.name)
+    """Publish the live rows of one range that repeat an earlier row's key, then the index of the range."""
+    with beat.working(task.name) as work:
+        work.rows = _sort_keys(task)
+
+
+def _sort_keys(task: SortTask) -> int:
     words, shard, row = np.zeros((0, 2), np.uint64), np.zeros(0, np.int32), np.zeros(0, np.int32)
     alive = np.zeros(0, dtype=bool)
     if task.pieces:
@@ -182,7 +184,7 @@ def sort_keys(task: SortTask) -> None:
     columns = {"key": _keys(words[order]), "shard": pa.array(shard[order]), "row": pa.array(row[order])}
     path = f"{task.folder}/{task.number:06d}.parquet"
     task.storage.publish_table(path, pa.table(columns), row_group_size=ROW_GROUP, use_dictionary=False)
-    beat.current().done(task.name, len(order), time.monotonic() - began)
+    return len(order)
 
 
 def _repeats_path(folder: str, number: int) -> str:
@@ -205,19 +207,19 @@ def _words(column: pa.ChunkedArray) -> NDArray[np.uint64]:
 
 
 def look_up(storage: Storage, manifest: Manifest, prefix: str) -> list[tuple[int, int]] | None:
-    """(place of the shard, row) of the rows whose key begins with these hex characters; None where the pool has no
-    index. Reads the footer and a row group of a range or two, unless the prefix is shorter than ranges are narrow."""
+    """(place of the shard, row) of the rows whose key begins with these hex characters; None if the pool has no index.
+    Reads the footer and a row group of one or two ranges; more if the prefix spans more ranges."""
     index = manifest.extra.get("keys")
     if index is None:
         return None
     low, high = (bytes.fromhex(prefix.ljust(KEY_HEX, end)) for end in "0f")
     first, last = (_range_of(np.array([int.from_bytes(key[:8])], np.uint64), index["ranges"])[0] for key in (low, high))
     column, (least, most) = pc.field("key"), (pa.scalar(key, KEY) for key in (low, high))
-    found = []
+    found: list[tuple[int, int]] = []
     for number in range(int(first), int(last) + 1):
         path = f"{index['folder']}/{number:06d}.parquet"
         pool = "/".join(index["folder"].split("/")[:2])
-        remedy = f"remove the folders {index['folder']} and {pool}/versions, and run the recipe again"
+        remedy = f"remove the folders {index['folder']} and {pool}/versions, and rerun the recipe"
         with reading(storage, path, "index of keys", remedy):
             table = storage.read_table(path, filters=(column >= least) & (column <= most))
         found += zip(table.column("shard").to_pylist(), table.column("row").to_pylist(), strict=True)

@@ -1,15 +1,16 @@
-"""A Reduce: a state for each shard, kept in files; merged as a tree by workers; finished by one of them.
+"""A Reduce: workers compute a state for each shard, merge the states as a tree of files, and finish the last one.
 
-    artifacts/<op>/partials/<what decides partial>/<shard>-<content>.parquet    states; other artifacts use them too
-    artifacts/<op>/<fingerprint>/work … <digest>.parquet                        of the tree, until the commit
-    artifacts/<op>/<fingerprint>/states.parquet                                 which states it is made of
+    artifacts/<op>/partials/<inputs of partial>/<shard>-<content>.parquet    states, shared by artifacts
+    artifacts/<op>/<fingerprint>/work/<digest>.parquet                       merged states, until the commit
+    artifacts/<op>/<fingerprint>/states.parquet                              states that the artifact was computed from
 
-A state depends on the stage, its shard and who is alive there, not on the pool's version: a pool that grows adds the
-states of its new shards.
+A state depends on the stage, its shard and the shard's alive rows, not on the pool's version: a pool that grows adds
+the states of its new shards.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,19 +22,22 @@ from curate.core.contracts import Reduce
 from curate.core.errors import InputError
 from curate.core.hashing import digest
 from curate.core.ledger import Entry
-from curate.core.nouns import FILES, STATES, Shard, reading, save_artifact
+from curate.core.nouns.artifacts import FILES, STATES, save_artifact
+from curate.core.nouns.manifest import reading
+from curate.core.nouns.pools import Shard
 from curate.core.recipe.pipeline import Node
 from curate.core.rows import Rows
 from curate.core.store.storage import Storage
-from curate.engine.backends import set_up
-from curate.engine.context import Built, Context
-from curate.engine.units.common import dump, fetched, read_ledger, stretches, tidy
+from curate.engine.context import Context
+from curate.engine.fingerprints import column_fingerprint, content_by_shard, fingerprint
+from curate.engine.state import Built
+from curate.engine.units.common import dump, fetched, stretches, tidy
 from curate.engine.workers import beat
 
 FAN_IN = 64
 """States that one task merges."""
 AHEAD = 4
-"""States that are read while others are merged: some are large."""
+"""States read ahead of the merge: some are large."""
 
 
 def build_reduce(ctx: Context, node: Node, built: Built) -> None:
@@ -47,24 +51,20 @@ def build_reduce(ctx: Context, node: Node, built: Built) -> None:
             step.advance(rows)
         made = f"{built.base}/work"
         there = ctx.storage.list(made)
-        level, lowest = [f"{folder}/{name}" for name in names], True
+        level = [f"{folder}/{name}" for name in names]
         while len(level) > FAN_IN:
             tasks = [
-                MergeTask(
-                    ctx.storage, stage, node.name, ports, built.base, tuple(level[first : first + FAN_IN]), lowest
-                )
+                MergeTask(ctx.storage, stage, node.name, ports, built.base, tuple(level[first : first + FAN_IN]))
                 for first in range(0, len(level), FAN_IN)
             ]
             missing = (task for task in tasks if task.name not in there)
             for _ in ctx.each(reduce_merge, missing, stage, node.name):
                 pass
-            level, lowest = [f"{made}/{task.name}" for task in tasks], False
-        last = MergeTask(ctx.storage, stage, node.name, ports, built.base, tuple(level), lowest)
+            level = [f"{made}/{task.name}" for task in tasks]
+        last = MergeTask(ctx.storage, stage, node.name, ports, built.base, tuple(level))
         [result] = ctx.must(reduce_finish, [last], stage, node.name)
-    if ctx.fingerprint(node) != built.fingerprint:  # a file was saved in between, and nobody knows which was read
-        raise InputError(
-            f"{stage.op}: {', '.join(stage.identity())} changed while it was built; nothing of it is kept, run again"
-        )
+    if fingerprint(ctx, node) != built.fingerprint:  # a file changed: either version may have been read
+        raise InputError(f"{stage.op}: {', '.join(stage.identity())} changed during the build; run again")
     ctx.storage.publish_table(f"{built.base}/{STATES}", pa.table({"file": pa.array(names, pa.string())}))
     alive = result["rows"]
     ctx.finish(
@@ -79,16 +79,16 @@ def _states(ctx: Context, node: Node) -> tuple[str, list[str]]:
     """Folder of the states, and the file of each shard."""
     stage = node.stage
     assert isinstance(stage, Reduce)
-    columns = {name: ctx.column_fingerprint(node, name) for name in stage.reads()}
+    columns = {name: column_fingerprint(ctx, node, name) for name in stage.reads()}
     contents = {port: ctx.built[name].content for port, name in node.ports.items()}
     state = digest([stage.op, stage.version, stage.counting(), columns, contents])
-    alive_in = ctx.contents_by_shard(node)
+    alive_in = content_by_shard(ctx, node)
     names = [f"{shard.id}-{alive_in[shard.id][:16]}.parquet" for shard in ctx.pool(node).shards]
     return f"artifacts/{stage.op}/partials/{state}", names
 
 
 def _partials(ctx: Context, node: Node, folder: str, names: Sequence[str]) -> Iterator[PartialTask]:
-    """Tasks for the states that nobody has made yet."""
+    """Tasks for the missing states."""
     stage, rows, ports = node.stage, ctx.rows(node), ctx.ports(node)
     assert isinstance(stage, Reduce)
     there = ctx.storage.list(folder)
@@ -112,23 +112,22 @@ class PartialTask:
     shards: tuple[Shard, ...]
     folder: str
     files: tuple[str, ...]
-    """Where each shard's state goes."""
+    """File of each shard's state."""
 
 
 def reduce_partial(task: PartialTask) -> int:
-    """Make the states of some shards. Returns their rows, alive or not."""
-    stage: Reduce = set_up(task.folder, task.stage, task.ports, task.storage)  # type: ignore[assignment]
+    """Compute the states of some shards; returns the number of their rows, alive or not."""
+    stage = beat.set_up(task.folder, task.stage, task.ports, task.storage)
     for shard, file in zip(task.shards, task.files, strict=True):
-        began = time.monotonic()
-        beat.current().doing(task.name)
-        table = task.rows.live_table(shard, stage.reads())
-        _publish(task.storage, f"{task.folder}/{file}", stage.partial(table), table.num_rows)
-        beat.current().done(task.name, table.num_rows, time.monotonic() - began)
+        with beat.working(task.name) as work:
+            table = task.rows.live_table(shard, stage.reads())
+            _publish(task.storage, f"{task.folder}/{file}", stage.partial(table), table.num_rows)
+            work.rows = table.num_rows
     return sum(shard.rows for shard in task.shards)
 
 
 def _publish(storage: Storage, path: str, state: pa.Table, rows: int) -> None:
-    """A state, with how many live rows it is of."""
+    """Publish a state, with the number of its live rows."""
     metadata = (state.schema.metadata or {}) | {b"ledger": dump({"rows": rows})}
     storage.publish_table(path, state.replace_schema_metadata(metadata))
 
@@ -141,40 +140,35 @@ class MergeTask:
     ports: dict[str, str]
     base: str
     states: tuple[str, ...]
-    """Of consecutive shards, or of consecutive stretches of them."""
-    lowest: bool
-    """Whether they are states of shards, which outlive the artifact's `work` folder."""
+    """Files of states of consecutive shards, or of merged states."""
 
     @property
     def name(self) -> str:
-        """File of the merged state: where to find it again after a kill."""
+        """File of the merged state, the same after a kill."""
         return f"{digest(self.states)}.parquet"
 
 
 def reduce_merge(task: MergeTask) -> None:
-    """Merge some states into one, in a file."""
-    began = time.monotonic()
-    _, state, rows = _merged(task)
-    _publish(task.storage, f"{task.base}/work/{task.name}", state, rows)
-    beat.current().done(task.node, 0, time.monotonic() - began)
+    """Merge some states into one file."""
+    with beat.working(task.node):
+        _, state, rows = _merged(task)
+        _publish(task.storage, f"{task.base}/work/{task.name}", state, rows)
 
 
 def reduce_finish(task: MergeTask) -> dict[str, Any]:
-    """Merge the last states, finish, publish the artifact's parts (its manifest is the driver's)."""
-    began = time.monotonic()
-    stage, state, rows = _merged(task)
-    beat.current().doing(task.node)
-    size, digests = save_artifact(task.storage, task.base, stage.finish(state))
-    beat.current().done(task.node, 0, time.monotonic() - began)
+    """Merge the last states and publish the artifact's parts; the driver publishes its manifest."""
+    with beat.working(task.node):
+        stage, state, rows = _merged(task)
+    with beat.working(task.node):
+        size, digests = save_artifact(task.storage, task.base, stage.finish(state))
     return {"bytes": size, "content": digest(digests), "rows": rows, FILES: sorted(digests)}
 
 
 def _merged(task: MergeTask) -> tuple[Reduce, pa.Table, int]:
-    """The stage, its states as one, and of how many live rows that is."""
-    stage: Reduce = set_up(task.base, task.stage, task.ports, task.storage)  # type: ignore[assignment]
+    """The stage, the merged state, and the number of its live rows."""
+    stage = beat.set_up(task.base, task.stage, task.ports, task.storage)
     folder = task.states[0].rpartition("/")[0] if task.states else task.base
-    remedy = f"remove the folder {folder} and run the recipe again"
-    beat.current().doing(task.node)
+    remedy = f"remove the folder {folder} and rerun the recipe"
     rows = 0
 
     def read(path: str) -> pa.Table:
@@ -184,7 +178,7 @@ def _merged(task: MergeTask) -> tuple[Reduce, pa.Table, int]:
     def states() -> Iterator[pa.Table]:
         nonlocal rows
         for table in fetched(read, task.states, AHEAD):
-            rows += read_ledger(table.schema)["rows"]
+            rows += json.loads(table.schema.metadata[b"ledger"])["rows"]
             yield table
 
     return stage, stage.merge(states()), rows

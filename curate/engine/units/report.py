@@ -1,15 +1,32 @@
-"""A Report: files about everything upstream, rendered in the driver out of bounded reads."""
+"""A Report: files about everything upstream, rendered in the driver from committed nouns, a shard at a time."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
-from curate.core.contracts import Report
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from curate.codec.tars import read_spans
+from curate.core.contracts import Artifact, Map, Pack, Report, Select
+from curate.core.hashing import digest
 from curate.core.ledger import Entry
-from curate.core.nouns import save_artifact
+from curate.core.nouns.artifacts import StoredArtifact, save_artifact
+from curate.core.nouns.manifest import Manifest
+from curate.core.nouns.masks import ABSENT, ALIVE, Fate
+from curate.core.nouns.pools import Shard, locate
+from curate.core.nouns.selections import read_selected, read_selection, selection_places
 from curate.core.recipe.pipeline import Node
-from curate.engine.context import Built, Context
-from curate.engine.record.view import StoredView
+from curate.core.rows import POOL_COLUMNS, MaskRef, Rows
+from curate.core.store.storage import Storage
+from curate.engine.context import Context
+from curate.engine.state import Built
+from curate.engine.units.keys import places_of
 
 
 def build_report(ctx: Context, node: Node, built: Built) -> None:
@@ -25,3 +42,182 @@ def build_report(ctx: Context, node: Node, built: Built) -> None:
         node, built, "artifact", Entry(view.alive, after=view.alive),
         rows=view.alive, bytes=size, seconds=round(time.monotonic() - began, 3), built_rows=rows,
     )  # fmt: skip
+
+
+FATE = ("rejected_by", "reject_reason", "copies", "item_copies", "item_expected")
+
+
+@dataclass
+class StoredView:
+    storage: Storage
+    stages: dict[str, Manifest]
+    shards: list[Shard]
+    rows: Rows
+    points: tuple[MaskRef, ...]
+    """Points of all upstream masks."""
+    selection: tuple[str, str] | None
+    """Stage name and base of the selection."""
+    artifacts: dict[str, str]
+    pack: tuple[str, Manifest] | None
+    source: str
+    alive: int
+    pinned: dict[str, Manifest]
+
+    @classmethod
+    def of(cls, ctx: Context, node: Node) -> Self:
+        upstream = ctx.pipeline.reaches(node.name)
+        refs = tuple(ctx.column_ref(up) for up in upstream if isinstance(up.stage, Map))
+        select = next((up for up in upstream if isinstance(up.stage, Select)), None)
+        pack = next((up for up in upstream if isinstance(up.stage, Pack)), None)
+        manifests = {up.name: ctx.built[up.name].manifest for up in upstream}
+        stages = {name: manifest for name, manifest in manifests.items() if manifest is not None}
+        pins = {name: ctx.built[name] for up in [*upstream, node] for name in up.pinned.values()}
+        made = {up.name: ctx.built[up.name] for up in upstream if getattr(up.stage, "kind", "")}
+        entries = [stages[name].entry for name in node.inputs]
+        last = [entry.after if entry.children is None else entry.children for entry in entries]
+        packed = (ctx.built[pack.name].base, stages[pack.name]) if pack else None
+        return cls(
+            storage=ctx.storage,
+            stages=stages,
+            shards=ctx.pool(node).shards,
+            rows=Rows(ctx.storage, refs, order=ctx.order, parents=ctx.pool(node).parents),
+            points=tuple(
+                MaskRef(mask.chain, point, mask.base)
+                for mask in ctx.masks
+                for point in mask.points
+                if {up.name for up in upstream}.issuperset(point.split("+"))
+            ),
+            selection=(select.name, ctx.built[select.name].base) if select else None,
+            artifacts={name: built.base for name, built in (made | pins).items()},
+            pack=packed,
+            source=ctx.pipeline.pool_of(node.name),
+            alive=min(last),
+            pinned={name: pin.manifest for name, pin in pins.items() if pin.manifest is not None},
+        )
+
+    def columns(self) -> tuple[str, ...]:
+        made = [name for ref in self.rows.columns for name in ref.names]
+        return (*POOL_COLUMNS, *made, *FATE)
+
+    def size(self) -> tuple[int, int]:
+        return len(self.shards), sum(shard.rows for shard in self.shards)
+
+    def tables(self, names: Sequence[str], shards: int = 0) -> Iterator[pa.Table]:
+        return self._tables(names, self._chosen(shards))
+
+    def rows_of(self, keys: Sequence[str], names: Sequence[str]) -> Iterator[pa.Table]:
+        wanted = pa.array(list(keys), pa.string())
+        for table in self._tables(names, self._shards_of(keys)):
+            found = table.filter(pc.is_in(table.column("key"), value_set=wanted))
+            if found.num_rows:
+                yield found
+
+    def _tables(self, names: Sequence[str], shards: Sequence[Shard]) -> Iterator[pa.Table]:
+        known = self.columns()
+        wanted = [name for name in names if name in known and name not in FATE]
+        for shard in shards:
+            table = self.rows.table(shard, tuple(wanted))
+            fate = self._fate_of(shard)
+            if set(FATE) & set(names):
+                for name, column in self._fate(shard, fate).items():
+                    if name in names:
+                        table = table.append_column(name, column)
+            yield table.filter(pa.array(fate.reason != ABSENT)) if self.rows.parents is not None else table
+
+    def _chosen(self, most: int) -> list[Shard]:
+        """Up to `most` shards, chosen by hash, in the pool's order."""
+        if not most or len(self.shards) <= most:
+            return self.shards
+        order = sorted(range(len(self.shards)), key=lambda place: (digest(self.shards[place].id), place))
+        return [self.shards[place] for place in sorted(order[:most])]
+
+    def _fate_of(self, shard: Shard) -> Fate:
+        """First reject of each row over all upstream paths."""
+        found = self.rows.fate(shard)
+        for ref in self.points:
+            found = found.intersect(replace(self.rows, masks=(ref,)).fate(shard))
+        return found
+
+    def _fate(self, shard: Shard, fate: Fate) -> dict[str, pa.Array]:
+        """Columns of FATE: the stage that rejected each row, its reason, and the copies selected."""
+        by = np.full(shard.rows, None, dtype=object)
+        why = np.full(shard.rows, None, dtype=object)
+        copies = np.zeros(shard.rows, dtype=np.int32)
+
+        def note(stage: str, rows: NDArray[np.int64], reasons: NDArray[Any]) -> None:
+            for row, reason in zip(rows, reasons, strict=True):
+                if reason is not None and by[row] is None:
+                    by[row], why[row] = stage, reason
+
+        left = np.flatnonzero(fate.stage != ALIVE)
+        names = list(self.rows.order)
+        by[left] = [names[place] if place else self.source for place in fate.stage[left]]
+        why[left] = fate.reason[left]
+        items = [np.zeros((0, 2), np.int64)]
+        values: dict[str, list[np.ndarray]] = {"copies": [np.zeros(0)], "expected": [np.zeros(0)]}
+        if self.selection is not None:
+            base = self.selection[1]
+            table = read_selected(self.storage, base, selection_places(self.storage.url, base).get(shard.id))
+            rows = table.column("row").to_numpy()
+            np.add.at(copies, rows, table.column("copies").to_numpy())
+            reasons = np.array([*table.column("reject").to_pylist(), None], dtype=object)[:-1]
+            reasons[copies[rows] > 0] = None
+            note(self.selection[0], rows, reasons)
+            items.append(np.stack([rows, pc.cast(table.column("item"), pa.int64()).to_numpy()], axis=1))
+            for name, found in values.items():
+                found.append(table.column(name if name in table.column_names else "copies").to_numpy())
+        of_items = {f"item_{name}": _listed(shard.rows, np.concatenate(items), found) for name, found in values.items()}
+        return {
+            "rejected_by": pa.array(by, pa.string()),
+            "reject_reason": pa.array(why, pa.string()),
+            "copies": pa.array(copies),
+        } | of_items
+
+    def artifact(self, stage: str) -> Artifact:
+        return StoredArtifact(self.storage, self.artifacts[stage])
+
+    def quotas(self) -> pa.Table | None:
+        return None if self.selection is None else read_selection(self.storage, self.selection[1], "quotas.parquet")
+
+    def images(self, keys: Sequence[str]) -> dict[str, bytes]:
+        found: dict[str, bytes] = {}
+        wanted = pa.array(list(keys), pa.string())
+        for shard in self._shards_of(keys):
+            table = self.rows.table(shard, ("offset", "size"))
+            hit = pc.and_(pc.is_in(table.column("key"), value_set=wanted), pc.is_valid(table.column("offset")))
+            table = table.filter(hit)
+            spans = list(zip(table.column("offset").to_pylist(), table.column("size").to_pylist(), strict=True))
+            fs, path = locate(self.storage, shard)
+            data = read_spans(fs, path, spans, shard.tar_bytes)
+            for key, image in zip(table.column("key").to_pylist(), data, strict=True):
+                found.setdefault(key, image)
+        return found
+
+    def _shards_of(self, keys: Sequence[str]) -> list[Shard]:
+        """Shards that contain the keys; all shards if the pool has no index."""
+        known = places_of(self.storage, self.stages[self.source], keys)
+        if known is None:
+            return self.shards
+        return [self.shards[place] for place in sorted({shard for hits in known.values() for shard, _ in hits})]
+
+    def dataset(self) -> dict[str, Any] | None:
+        if self.pack is None:
+            return None
+        base, manifest = self.pack
+        return {
+            "path": self.storage.url_of(base),
+            "fingerprint": manifest.fingerprint,
+            "samples": manifest.rows,
+            "tars": manifest.extra["tars"],
+            "bytes": manifest.bytes,
+        }
+
+
+def _listed(rows: int, items: np.ndarray, values: list[np.ndarray]) -> pa.Array:
+    """(row, item) pairs (m, 2) and a value each -> a list per row, 0 for items outside the selection."""
+    lengths = np.zeros(rows, dtype=np.int64)
+    np.maximum.at(lengths, items[:, 0], items[:, 1] + 1)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    flat = np.zeros(offsets[-1], dtype=np.float32)
+    flat[offsets[items[:, 0]] + items[:, 1]] = np.concatenate(values)
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(flat))

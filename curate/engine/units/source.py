@@ -1,11 +1,11 @@
 """A Source: each portion becomes a shard; repeated keys are rejected; the version lists the shards.
 
-    pools/<namespace>/portions/<portion>.json           which shard a portion became
-    pools/<namespace>/portions/all/<portions>.parquet   the same of all portions of a run, in one file
-    pools/<namespace>/repeats/<shards>.parquet          which shards have keys of earlier ones, and what became of them
+    pools/<namespace>/portions/<portion>.json           record: the shard that a portion became
+    pools/<namespace>/portions/all/<portions>.parquet   records of all portions of a run
+    pools/<namespace>/repeats/<shards>.parquet          amended shards: those with keys of earlier shards
     pools/<namespace>/keys/<shards>/                    the index of keys
 
-A run reads one file of records, and those of portions that are new.
+A run reads one file of many records, and the records of new portions.
 """
 
 from __future__ import annotations
@@ -25,26 +25,27 @@ from curate.core.contracts import Incoming, Portion, Source
 from curate.core.errors import InputError
 from curate.core.hashing import digest, make_key, rank_below, ranks
 from curate.core.ledger import SET_ASIDE, Entry
-from curate.core.nouns import POOL_SCHEMA, Manifest, Shard, in_place, lines_of, pool_base, read_pool, reading, shards_of
+from curate.core.nouns.manifest import Manifest, reading
+from curate.core.nouns.pools import POOL_SCHEMA, Shard, in_place, lines_of, pool_base, read_pool, shards_of
 from curate.core.recipe.pipeline import Node
 from curate.core.store.storage import Storage, open_storage
-from curate.engine import shuffle
-from curate.engine.context import Built, Context, Pool
+from curate.engine.context import Context
 from curate.engine.preflight import record_path
-from curate.engine.units import keys
+from curate.engine.state import Built, Pool
+from curate.engine.units import keys, shuffle
 from curate.engine.units.common import content_id, dump, fetched, probed
 from curate.engine.workers import beat
 
 ALL = "portions/all"
-"""Folder of the files that hold the records of many portions."""
+"""Folder of the files with records of many portions."""
 REPEATED = "duplicate_key"
 BEAT_ROWS = 64
-"""Samples between two signs of life."""
+"""Samples between two reports to the beat."""
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
-    """What became of a portion."""
+class PortionRecord:
+    """The shard that a portion became."""
 
     shard: Shard
     entry: str
@@ -56,39 +57,34 @@ def build_source(ctx: Context, node: Node) -> None:
     assert isinstance(stage, Source)
     began = time.monotonic()
     with ctx.lease(node, f"pools/{stage.namespace}"):
-        shards, entry, built_rows = _import(ctx, node)
+        shards, entry, built_rows = _import(ctx, node, stage)
         if not sum(shard.rows for shard in shards):
             raise InputError(f"{node.name}: {stage.op} found no samples; check its path and patterns")
         folder = keys.folder_of(stage.namespace, shards)
-        shards, entry = _without_repeats(ctx, node, folder, shards, entry)
-        _publish(ctx, node, folder, shards, entry, built_rows, began)
-
-
-def _publish(
-    ctx: Context, node: Node, folder: str, shards: list[Shard], entry: Entry, built_rows: int, began: float
-) -> None:
-    stage = node.stage
-    assert isinstance(stage, Source)
-    version, fingerprint = version_of(stage, shards)
-    ctx.pools[node.name] = pool = Pool(stage.namespace, fingerprint, shards)
-    built = ctx.built[node.name] = Built(digest({"op": stage.op, "pool": "rows"}), pool_base(stage.namespace, version))
-    built.manifest = Manifest.load(ctx.storage, built.base)
-    built.reused = built.manifest is not None
-    if built.manifest is not None:
-        built.content = built.manifest.content or built.fingerprint
-        ctx.progress.reused(node.name, pool.rows)
-        return
-    index = keys.build_index(ctx, node, folder, shards)
-    keys.tidy_index(ctx.storage, folder)
-    ctx.finish(
-        node, built, "pool", entry, lines_of(shards),
-        rows=pool.rows, bytes=sum(shard.tar_bytes for shard in shards),
-        seconds=round(time.monotonic() - began, 3), built_rows=built_rows, extra={"keys": index},
-    )  # fmt: skip
+        shards, entry = _without_repeats(ctx, node, stage, folder, shards, entry)
+        version, fingerprint = version_of(stage, shards)
+        ctx.pools[node.name] = pool = Pool(stage.namespace, fingerprint, shards)
+        built = ctx.built[node.name] = Built(
+            digest({"op": stage.op, "pool": "rows"}), pool_base(stage.namespace, version)
+        )
+        built.manifest = Manifest.load(ctx.storage, built.base)
+        built.reused = built.manifest is not None
+        if built.manifest is not None:
+            built.content = built.manifest.content or built.fingerprint
+            ctx.progress.reused(node.name, pool.rows)
+            return
+        index = keys.build_index(ctx, node, folder, shards)
+        keys.tidy_index(ctx.storage, folder)
+        ctx.finish(
+            node, built, "pool", entry, lines_of(shards),
+            rows=pool.rows, bytes=sum(shard.tar_bytes for shard in shards),
+            seconds=round(time.monotonic() - began, 3), built_rows=built_rows, extra={"keys": index},
+        )  # fmt: skip
 
 
 def version_of(stage: Source, shards: Sequence[Shard]) -> tuple[str, str]:
-    """Version of the pool of some shards, and its fingerprint, which does not say where tars lie that stay in place."""
+    """Version and fingerprint of the pool of some shards; only the version depends on the places of tars outside the
+    workspace."""
     fingerprint = digest({"namespace": stage.namespace, "shards": [shard.id for shard in shards]})
     places = [shard.tar for shard in shards if in_place(shard)]
     return digest({"pool": fingerprint, "places": places}) if places else fingerprint, fingerprint
@@ -97,10 +93,8 @@ def version_of(stage: Source, shards: Sequence[Shard]) -> tuple[str, str]:
 # --- importing --------------------------------------------------------------------------------------------------------
 
 
-def _import(ctx: Context, node: Node) -> tuple[list[Shard], Entry, int]:
-    """Shards of all portions in order (failed ones left out), their ledger, and the rows imported now."""
-    stage = node.stage
-    assert isinstance(stage, Source)
+def _import(ctx: Context, node: Node, stage: Source) -> tuple[list[Shard], Entry, int]:
+    """Shards of all portions in order, except for failed ones; their ledger; and the rows imported by this run."""
     portions, inside = ctx.portions[node.name]
     paths = [record_path(stage, portion, inside) for portion in portions]
     found, whole = read_records(ctx.storage, stage.namespace, paths)
@@ -130,41 +124,41 @@ def _import(ctx: Context, node: Node) -> tuple[list[Shard], Entry, int]:
     entry = Entry()
     for record in records.values():
         entry += Entry.from_json(json.loads(record.entry))
-    entry = sum(_lose(ctx, node, portions, entry.before, len(records), errors), entry)
-    return [_placed(stage, portions[i], records[i].shard) for i in sorted(records)], entry, built
+    entry = sum(_lost_portions(ctx, node, portions, entry.before, len(records), errors), entry)
+    return [_with_place(stage, portions[i], records[i].shard) for i in sorted(records)], entry, built
 
 
-def _placed(stage: Source, portion: Portion, shard: Shard) -> Shard:
-    """A tar that stays in place is where the source is today."""
+def _with_place(stage: Source, portion: Portion, shard: Shard) -> Shard:
+    """The shard; a tar outside the workspace gets the source's present location."""
     place = stage.tar(portion)
     return shard if place is None else replace(shard, tar=open_storage(place).url)
 
 
-def _lose(
+def _lost_portions(
     ctx: Context, node: Node, portions: Sequence[Portion], rows: int, imported: int, errors: Mapping[int, str]
 ) -> Iterator[Entry]:
-    """Ledger entries of the portions that failed, judged against the rows of all of them once the others are there. One
-    whose rows are not known counts as many as the others have on average."""
+    """Ledger entries of failed portions, counted against the failure budget. A portion with unknown rows counts as the
+    average of the others."""
     mean = round(rows / imported) if imported else 1
-    known = {i: portions[i].rows for i in sorted(errors)}
-    gone = {i: max(1, mean if count is None else count) for i, count in known.items()}
+    expected = {i: portions[i].rows for i in sorted(errors)}
+    gone = {i: max(1, mean if count is None else count) for i, count in expected.items()}
     for i, count in gone.items():
         what = f"portion {i + 1} of {node.name}"
         ctx.lose(what, count, f"{what}: {errors[i]}", rows + sum(gone.values()))
         yield Entry(count, Counter({SET_ASIDE: count}), 0)
 
 
-def read_records(storage: Storage, namespace: str, paths: Sequence[str]) -> tuple[dict[str, Recorded], bool]:
-    """Record's path -> what it says, of the portions that are imported; and whether one file has them all. A listing,
-    a file with many of them, and a read for each of the others."""
+def read_records(storage: Storage, namespace: str, paths: Sequence[str]) -> tuple[dict[str, PortionRecord], bool]:
+    """Path -> record, for imported portions; and whether one file has all of them. Takes a listing, a read of one file
+    with many records, and a read for each other record."""
     base = f"pools/{namespace}"
     there = {f"{base}/portions/{file}": size for file, size in storage.list(f"{base}/portions").items()}
     whole, wanted = _all_path(namespace, paths), set(paths)
     files = [path for path in there if path.startswith(f"{base}/{ALL}/")]
-    found: dict[str, Recorded] = {}
+    found: dict[str, PortionRecord] = {}
     for file in [whole] if whole in there else sorted(files, key=lambda path: there[path])[-1:]:
         found = {path: record for path, record in read_all(storage, file).items() if path in wanted}
-        if not all(path in there for path in found):  # one was removed: what is imported instead may be another shard
+        if not all(path in there for path in found):  # a record was removed: the new import may give another shard
             storage.remove(file)
             found, whole = {}, ""
     rest = [path for path in dict.fromkeys(paths) if path in there and path not in found]
@@ -172,18 +166,19 @@ def read_records(storage: Storage, namespace: str, paths: Sequence[str]) -> tupl
     return found, whole in there
 
 
-def read_record(storage: Storage, path: str) -> Recorded:
-    with reading(storage, path, "record of a portion", "remove it and run the recipe again"):
+def read_record(storage: Storage, path: str) -> PortionRecord:
+    with reading(storage, path, "record of a portion", "remove it and rerun the recipe"):
         value = storage.read_json(path)
-        return Recorded(Shard(**value["shard"]), json.dumps(value["entry"], sort_keys=True))
+        return PortionRecord(Shard(**value["shard"]), json.dumps(value["entry"], sort_keys=True))
 
 
-def read_all(storage: Storage, path: str) -> dict[str, Recorded]:
-    """What a file of many records says, by record."""
-    with reading(storage, path, "list of imported portions", "remove it and run the recipe again"):
+def read_all(storage: Storage, path: str) -> dict[str, PortionRecord]:
+    """Path -> record, from a file of many records."""
+    with reading(storage, path, "list of imported portions", "remove it and rerun the recipe"):
         lines = storage.read_table(path)
-        told = zip(lines.column("record"), shards_of(lines), lines.column("entry"), strict=True)
-        return {record.as_py(): Recorded(shard, entry.as_py()) for record, shard, entry in told}
+        paths, entries = lines.column("record").to_pylist(), lines.column("entry").to_pylist()
+        found = zip(paths, shards_of(lines), entries, strict=True)
+        return {record: PortionRecord(shard, entry) for record, shard, entry in found}
 
 
 def _all_path(namespace: str, paths: Sequence[str]) -> str:
@@ -194,19 +189,21 @@ def _all_path(namespace: str, paths: Sequence[str]) -> str:
 
 
 def _without_repeats(
-    ctx: Context, node: Node, folder: str, shards: list[Shard], entry: Entry
+    ctx: Context, node: Node, stage: Source, folder: str, shards: list[Shard], entry: Entry
 ) -> tuple[list[Shard], Entry]:
-    """Shards in which no live key repeats one of an earlier shard, and the ledger with those that did."""
-    stage = node.stage
-    assert isinstance(stage, Source)
+    """The shards, amended so that no live key repeats an earlier one, and the ledger with the repeated keys."""
     if stage.unique_keys or len(shards) < 2:
         return shards, entry
     known = known_repeats(ctx.storage, stage.namespace, shards)
     if known is None:
         keys.build_index(ctx, node, folder, shards, with_repeats=True)
+        tasks = (
+            AmendTask(ctx.storage, node.name, stage.namespace, first, tuple(shards[first:stop]), pieces)
+            for (first, stop), pieces in keys.repeats(ctx, folder, shards)
+        )
         known = {
             number: (identity, rows)
-            for _, found in ctx.each(amend_shards, _amendments(ctx, node, folder, shards), stage, node.name)
+            for _, found in ctx.each(amend_shards, tasks, stage, node.name)
             for number, identity, rows in found
         }
         lines = [{"shard": number, "id": known[number][0], "rows": known[number][1]} for number in sorted(known)]
@@ -218,14 +215,8 @@ def _without_repeats(
 
 
 Repeats = Mapping[int, tuple[str, int]]
-"""A shard's place -> its id without the keys that repeat, and how many these are."""
+"""Place of a shard -> its id once repeated keys are rejected, and their number."""
 _REPEATS = pa.schema([("shard", pa.int32()), ("id", pa.string()), ("rows", pa.int64())])
-
-
-def _amendments(ctx: Context, node: Node, folder: str, shards: Sequence[Shard]) -> Iterator[AmendTask]:
-    namespace = node.stage.namespace  # type: ignore[attr-defined]
-    for (first, stop), pieces in keys.repeats(ctx, folder, shards):
-        yield AmendTask(ctx.storage, node.name, namespace, first, tuple(shards[first:stop]), pieces)
 
 
 def _repeats_path(namespace: str, shards: Sequence[Shard]) -> str:
@@ -233,19 +224,19 @@ def _repeats_path(namespace: str, shards: Sequence[Shard]) -> str:
 
 
 def known_repeats(storage: Storage, namespace: str, shards: Sequence[Shard]) -> Repeats | None:
-    """What became of the shards that repeat keys of earlier ones; None before anybody has looked."""
+    """The shards that repeat keys of earlier shards; None if no run has checked them."""
     path = _repeats_path(namespace, shards)
     return read_repeats(storage, path) if storage.exists(path) else None
 
 
 def read_repeats(storage: Storage, path: str) -> Repeats:
-    with reading(storage, path, "list of repeated keys", "remove it and run the recipe again"):
+    with reading(storage, path, "list of repeated keys", "remove it and rerun the recipe"):
         number, identity, rows = (column.to_pylist() for column in storage.read_table(path).columns)
         return {n: (i, r) for n, i, r in zip(number, identity, rows, strict=True)}
 
 
 def amended(shards: Sequence[Shard], known: Repeats) -> list[Shard]:
-    """The shards with their amended tables; tars are where they are today."""
+    """The shards with their amended tables."""
     return [
         replace(shard, id=known[i][0], table=f"{shard.table.rpartition('/')[0]}/{known[i][0]}.parquet")
         if i in known
@@ -264,9 +255,9 @@ class ImportTask:
     name: str
     portion: Portion
     record: str
-    """Where the portion's shard is written down once it is complete."""
+    """Path of the portion's record."""
     inside: float = 1.0
-    """Share of the portion's rows to take, by rank: below 1 in a canary run."""
+    """Share of the portion's rows to import, chosen by rank; below 1 in a canary run."""
 
     def read(self) -> Iterator[Incoming]:
         began, rows = time.monotonic(), 0
@@ -281,8 +272,8 @@ class ImportTask:
         beat.current().done(self.name, rows, time.monotonic() - began)
 
 
-def import_portion(task: ImportTask) -> Recorded:
-    """Write the shard of one portion: its tar (unless it stays in place), then its table, then the record of it."""
+def import_portion(task: ImportTask) -> PortionRecord:
+    """Publish the shard of one portion: its tar (unless it stays in place), then its table, then its record."""
     beat.current().doing(task.name)
     place = task.stage.tar(task.portion)
     base = f"pools/{task.stage.namespace}/shards"
@@ -294,7 +285,7 @@ def import_portion(task: ImportTask) -> Recorded:
     entry = Entry(shard.rows, rejected, shard.rows - sum(rejected.values()))
     record = {"shard": shard.to_json(), "entry": entry.to_json()}
     task.storage.publish_bytes(task.record, dump(record))
-    return Recorded(shard, json.dumps(record["entry"], sort_keys=True))
+    return PortionRecord(shard, json.dumps(record["entry"], sort_keys=True))
 
 
 def _copy_in(task: ImportTask, base: str) -> tuple[Shard, pa.Table]:
@@ -353,7 +344,7 @@ def _row(stage: Source, item: Incoming, data: bytes | None) -> dict[str, Any]:
 
 
 def _table(rows: list[dict[str, Any]]) -> pa.Table:
-    """The pool table; a key that an alive row before has is rejected, as it is across shards."""
+    """The pool table; a key of an earlier live row is rejected, as across shards."""
     seen: set[str] = set()
     for row in rows:
         if row["reject"] is None and row["key"] in seen:
@@ -372,22 +363,22 @@ class AmendTask:
     """Place of the first shard in the pool's list."""
     shards: tuple[Shard, ...]
     repeats: tuple[shuffle.Piece, ...]
-    """What says where keys repeat in them."""
+    """Pieces with the places of repeated keys."""
 
 
 def amend_shards(task: AmendTask) -> list[tuple[int, str, int]]:
-    """Publish tables in which repeated keys are rejected. Returns place, new id and number of such rows of each."""
+    """Publish tables in which repeated keys are rejected. Returns each shard's place, new id and number of rejects."""
     found = []
     for number, rows in keys.read_repeats(task.storage, task.repeats).items():
-        began = time.monotonic()
-        beat.current().doing(task.name)
-        found.append((number, _amend(task.storage, task.namespace, task.shards[number - task.first], rows), len(rows)))
-        beat.current().done(task.name, len(rows), time.monotonic() - began)
+        with beat.working(task.name) as work:
+            identity = _amend(task.storage, task.namespace, task.shards[number - task.first], rows)
+            found.append((number, identity, len(rows)))
+            work.rows = len(rows)
     return found
 
 
 def _amend(storage: Storage, namespace: str, shard: Shard, rows: Sequence[int]) -> str:
-    """Id of the shard in which some live rows are rejected."""
+    """Publish a shard's table with some live rows rejected; returns the new id."""
     table = read_pool(storage, shard.table)
     reasons = table.column("reject").to_pylist()
     for row in rows:

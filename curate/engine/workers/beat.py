@@ -1,7 +1,7 @@
-"""What a task says of itself while it runs, and what it is told: progress, and whether to wind down.
+"""Progress of a running task, and the signals sent to it.
 
-A task runs in one thread of a worker. Around each batch it says what it is doing; the scheduler asks for it every few
-seconds and tells from it how fast a stage is, whether a unit hangs, and where.
+A task runs in one thread of a worker. It reports the start and end of each batch to its beat. The scheduler requests
+snapshots every few seconds; from them it computes how fast a stage is and whether a unit hangs.
 """
 
 from __future__ import annotations
@@ -11,29 +11,36 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+from curate.core.contracts import Stage
+from curate.core.nouns.artifacts import StoredArtifact
+from curate.core.store.storage import Storage
+
+AnyStage = TypeVar("AnyStage", bound=Stage)
 
 RECENT = 64
-"""Batch times that a task keeps between two looks at it."""
+"""Batch times kept between two snapshots."""
 BATCH, LONG, SET_UP = "batch", "long", "set-up"
-"""What is under way, which decides when it hangs: a batch of rows; one step of a task, such as a merge or a part of a
-fit, of which some take much longer than others; or a stage that loads its model."""
+"""Kind of work in progress, which sets the time limit: a batch of rows; a step of a task such as a merge or a part of a
+fit, whose durations vary widely; or the setup of a stage, such as loading its model."""
 
 
 @dataclass(frozen=True)
-class Doing:
-    """A batch under way."""
+class RunningBatch:
+    """A batch in progress."""
 
     stage: str
     rows: tuple[int, ...]
-    """Places in the unit: in its shards, one after the other."""
+    """Positions in the unit, counted across its shards."""
     since: float
     """time.monotonic() of the worker."""
 
 
 @dataclass
-class Told:
-    """What a stage of a task has done since the last look."""
+class BatchStats:
+    """Batches that one stage finished since the last snapshot."""
 
     batches: int = 0
     rows: int = 0
@@ -42,91 +49,90 @@ class Told:
     recent: list[float] = field(default_factory=list)
     """Seconds of the last RECENT batches."""
 
+    def add(self, more: BatchStats) -> None:
+        self.batches, self.rows = self.batches + more.batches, self.rows + more.rows
+        self.bytes, self.seconds = self.bytes + more.bytes, self.seconds + more.seconds
+        self.recent = [*self.recent, *more.recent][-RECENT:]
+
 
 class Beat:
-    """One task's pulse. Its own thread writes, the scheduler's reads."""
+    """Heartbeat of one task. The task's thread writes it, the scheduler's thread reads it."""
 
     def __init__(self, unit: str = "", lane: str = "") -> None:
         self.unit, self.lane = unit, lane
         self.run = ""
         self.stopping = False
-        """Wind down: publish what there is at the next border between batches, and end."""
+        """Wind down: publish what is done at the next border between batches, then end."""
         self.again = False
-        """It was begun before, by a worker that died or an attempt that failed: some of it may be there."""
+        """The task was started before, by a worker that died or an attempt that failed: some output may exist."""
         self.abandoned = False
-        """Nobody waits for this task any more: it has hung in a thread, which cannot be ended."""
+        """The task hung in a thread, which cannot be ended; its outcome is ignored."""
         self.stage = ""
         """Stage of the last batch."""
         self.pace = LONG
-        """BATCH, LONG or SET_UP: what the last one was."""
+        """BATCH, LONG or SET_UP: kind of the last work."""
         self.batches = 0
-        """Batches ended since the task began, of all stages."""
+        """Batches finished since the task began, over all stages."""
         self.moved = time.monotonic()
         """When a batch last began or ended."""
         self.turn: AbstractContextManager[Any] = nullcontext()
-        """Held while a batch is computed: of the units that share a GPU one computes, the others read and publish."""
+        """Held while a batch is computed: of the units that share a GPU, one computes while the others read and
+        publish."""
         self._lock = threading.Lock()
-        self._doing: Doing | None = None
-        self._told: dict[str, Told] = {}
+        self._running: RunningBatch | None = None
+        self._stats: dict[str, BatchStats] = {}
 
     def doing(self, stage: str, rows: Sequence[int] = ()) -> None:
-        """A batch begins: which stage, and which rows of the unit. One without rows is a step that may take long."""
+        """A batch of a stage begins; `rows` are its rows in the unit. Without rows it is a step that may take long."""
         with self._lock:
             self.moved, self.stage, self.pace = time.monotonic(), stage, BATCH if rows else LONG
-            self._doing = Doing(stage, tuple(rows), self.moved)
+            self._running = RunningBatch(stage, tuple(rows), self.moved)
 
     def done(self, stage: str, rows: int, seconds: float, size: int = 0) -> None:
-        """A batch has ended: its rows, seconds, and bytes read or sent for it."""
+        """A batch has ended. `size`: bytes read or sent for it."""
         with self._lock:
-            self.moved, self._doing = time.monotonic(), None
+            self.moved, self._running = time.monotonic(), None
             self.batches += 1
-            told = self._told.setdefault(stage, Told())
-            told.batches, told.rows = told.batches + 1, told.rows + rows
-            told.bytes, told.seconds = told.bytes + size, told.seconds + seconds
-            told.recent = [*told.recent[1 - RECENT :], seconds]
+            self._stats.setdefault(stage, BatchStats()).add(BatchStats(1, rows, size, seconds, [seconds]))
 
     @contextmanager
     def setting_up(self, stage: str) -> Iterator[None]:
-        """A stage is being set up, or waited for while another task sets one up; then on with what was before."""
+        """Covers the setup of a stage, and the wait while another task sets it up; then restores the previous state."""
         with self._lock:
-            before, self.pace, self.stage = (self.stage, self.pace, self._doing), SET_UP, f"{stage} (setting up)"
-            self.moved, self._doing = time.monotonic(), None
+            before, self.pace, self.stage = (self.stage, self.pace, self._running), SET_UP, f"{stage} (setting up)"
+            self.moved, self._running = time.monotonic(), None
         try:
             yield
         finally:
             with self._lock:
-                self.stage, self.pace, self._doing = before
+                self.stage, self.pace, self._running = before
                 self.moved = time.monotonic()
 
-    def look(self) -> dict[str, Any]:
-        """What has been told since the last look, and what is under way; picklable."""
+    def snapshot(self) -> dict[str, Any]:
+        """Current state, and the stats since the last snapshot; picklable."""
         with self._lock:
-            told, self._told = self._told, {}
-            now = time.monotonic()
+            stats, self._stats = self._stats, {}
             return {
                 "unit": self.unit,
                 "stage": self.stage,
                 "pace": self.pace,
                 "batches": self.batches,
-                "idle": now - self.moved,
-                "doing": self._doing,
-                "told": told,
+                "idle": time.monotonic() - self.moved,
+                "running": self._running,
+                "stats": stats,
             }
 
-    def relay(self, look: Mapping[str, Any]) -> None:
-        """Take over a look at the beat of a child process that carries out this task."""
+    def relay(self, snapshot: Mapping[str, Any]) -> None:
+        """Take over a snapshot from the child process that runs this task."""
         with self._lock:
-            self.stage, self.pace, self._doing = look["stage"], look["pace"], look["doing"]
-            self.moved, self.batches = time.monotonic() - look["idle"], look["batches"]
-            for stage, more in look["told"].items():
-                told = self._told.setdefault(stage, Told())
-                told.batches, told.rows = told.batches + more.batches, told.rows + more.rows
-                told.bytes, told.seconds = told.bytes + more.bytes, told.seconds + more.seconds
-                told.recent = [*told.recent, *more.recent][-RECENT:]
+            self.stage, self.pace, self._running = snapshot["stage"], snapshot["pace"], snapshot["running"]
+            self.moved, self.batches = time.monotonic() - snapshot["idle"], snapshot["batches"]
+            for stage, more in snapshot["stats"].items():
+                self._stats.setdefault(stage, BatchStats()).add(more)
 
 
 class Turn:
-    """What one task at a time holds. Waiting for it is not hanging: whoever holds it is looked at."""
+    """A lock that one task holds at a time. A task waiting for it does not count as hung; its holder may."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -143,7 +149,7 @@ class Turn:
         self.free(threading.get_ident())
 
     def free(self, thread: int | None) -> None:
-        """Give it up for a thread, which may have hung while it held it."""
+        """Release it on behalf of a thread that hung while holding it."""
         with self._changed:
             if self._holder == thread:
                 self._holder = None
@@ -154,7 +160,7 @@ TURNS = {"gpu": Turn()}
 
 
 def turn(lane: str) -> AbstractContextManager[Any]:
-    """What a task of this lane holds while it computes: one at a time in a process that has a GPU."""
+    """Context that a task of this lane computes in: tasks of a GPU lane compute one at a time."""
     return TURNS.get(lane) or nullcontext()
 
 
@@ -162,17 +168,71 @@ _here = threading.local()
 
 
 def current() -> Beat:
-    """The beat of this thread's task; one that nobody looks at outside of a task."""
+    """Beat of this thread's task; outside of a task, a new beat that nothing reads."""
     found: Beat | None = getattr(_here, "beat", None)
     return found if found is not None else Beat()
 
 
+@dataclass
+class Work:
+    """Rows and bytes of one step of a task."""
+
+    rows: int = 0
+    bytes: int = 0
+
+
+@contextmanager
+def working(stage: str) -> Iterator[Work]:
+    """Report the start of a step to this thread's beat, and at its end the rows and bytes set in `Work`."""
+    mine, work, began = current(), Work(), time.monotonic()
+    mine.doing(stage)
+    yield work
+    mine.done(stage, work.rows, time.monotonic() - began, work.bytes)
+
+
 @contextmanager
 def beating(beat: Beat) -> Iterator[Beat]:
-    """Make `beat` that of this thread while a task runs."""
+    """Make `beat` the current beat of this thread."""
     before = getattr(_here, "beat", None)
     _here.beat = beat
     try:
         yield beat
     finally:
         _here.beat = before
+
+
+# --- stages that are set up ------------------------------------------------------------------------------------------
+
+_ready: dict[str, dict[str, tuple[Stage, Stage]]] = {}
+"""Lane -> URL of the output -> the stage as configured, and its copy after `setup`."""
+_locks: dict[str, threading.RLock] = {}
+_keeping: WeakKeyDictionary[Beat, set[str]] = WeakKeyDictionary()
+"""Outputs whose stages the running tasks use."""
+_guard = threading.Lock()
+
+
+def set_up(
+    output: str, stage: AnyStage, ports: Mapping[str, str], storage: Storage, keep: frozenset[str] = frozenset()
+) -> AnyStage:
+    """The stage after its `setup`, which runs once per process, lane and output. Stages whose output is not in `keep`,
+    and that no other task of the lane keeps, are dropped.
+
+    Runtime parameters are not part of a fingerprint, so the configured stage is compared too."""
+    mine = current()
+    place, wanted = storage.url_of(output), {storage.url_of(name) for name in keep}
+    with _guard:
+        lock, ready = _locks.setdefault(mine.lane, threading.RLock()), _ready.setdefault(mine.lane, {})
+        _keeping.setdefault(mine, set()).update(wanted, [place])
+    with mine.setting_up(stage.op), lock:
+        mine.moved = time.monotonic()  # the wait for the lock is over
+        if place not in ready or ready[place][0] != stage:
+            with _guard:
+                kept = set().union(*(places for task, places in _keeping.items() if task.lane == mine.lane))
+            for old in [name for name in ready if name not in kept or name == place]:
+                del ready[old]
+            fresh = stage.model_copy(deep=True)
+            fresh.setup({port: StoredArtifact(storage, base) for port, base in ports.items()})
+            ready[place] = stage, fresh
+        found = ready[place][1]
+        assert isinstance(found, type(stage))
+        return found

@@ -1,4 +1,5 @@
-"""A call: one function over payloads that come and end in any order, opened by a step, worked off by the scheduler."""
+"""A call: one function over payloads. A step opens it, the scheduler runs its payloads, and outcomes come back in any
+order."""
 
 from __future__ import annotations
 
@@ -10,89 +11,89 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from curate.core.contracts import Resources
-from curate.engine.backends import How, Outcome
+from curate.engine.backends import CallOptions, Outcome
 
 END = object()
-"""What the scheduler says to a call after its last outcome."""
+"""Sent to a call after its last outcome."""
 KEPT = 1000
-"""Times that the median is of."""
+"""Durations that the median is taken over."""
 AHEAD = 4
 
 
 def ahead_of(slots: int) -> int:
-    """Payloads of a lazy call that are made before an outcome is read: one per unit that runs, one that waits for it,
-    and a few."""
+    """Payloads that a lazy call makes before an outcome is read: one per running unit, one waiting for each, and a few
+    more."""
     return 2 * slots + AHEAD
 
 
 @dataclass(eq=False)
-class Item:
-    """One payload."""
+class Payload:
+    """One payload and the history of its attempts."""
 
     index: int
-    payload: Any
+    value: Any
     deaths: int = 0
-    """How often a worker's process died while this ran in it, or hung in it."""
+    """Worker processes that died, or hung, while running it."""
     moves: int = 0
-    """How often the node of its worker died."""
+    """Workers that lost their node while running it."""
     given: bool = False
-    """A worker has had it, and may have begun it."""
+    """A worker received it and may have started it."""
     refusals: int = 0
-    """How often it failed for a reason of its worker."""
+    """Failures caused by the worker."""
     avoid: set[Any] = field(default_factory=set)
-    """Workers where it did."""
+    """Workers that caused one."""
 
 
 class Call:
-    """`put` payloads, `close`, and iterate over their outcomes. Only the step that opened it uses it."""
+    """`put` payloads, `close`, and iterate over the outcomes. Only the step that opened it uses it."""
 
     def __init__(
         self,
         post: Callable[..., None],
         function: Callable[..., Any],
         resources: Resources,
-        how: How,
+        options: CallOptions,
         inbox: queue.Queue[Any] | None,
         label: str,
         ahead: int,
     ) -> None:
-        self.function, self.resources, self.how, self.label = function, resources, how, label
+        self.function, self.resources, self.options, self.label = function, resources, options, label
         self.shared: Any = None
-        """What the backend has made of `how.shared`."""
+        """The backend's handle of `options.shared`."""
         self.closed = False
-        self.work = Work(how, ahead)
+        self.queue = CallQueue(options, ahead)
         self.over = False
-        """END was said."""
+        """END was sent."""
         self._post, self._inbox = post, inbox
         self._results: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._count = self._read = 0
 
     def put(self, payload: Any) -> int:
-        """Hand a payload over; returns its index, which its outcome will bear."""
+        """Add a payload; returns the index of its outcome."""
         if self.closed:
             raise ValueError(f"{self.label}: the call is closed")
         index, self._count = self._count, self._count + 1
-        self._post("put", self, Item(index, payload))
+        self._post("put", self, Payload(index, payload))
         return index
 
     def close(self) -> None:
-        """No further payload comes."""
+        """No further payload follows."""
         if not self.closed:
             self.closed = True
             self._post("close", self)
 
     def cancel(self) -> None:
-        """Drop what is waiting, and the outcomes of what is under way."""
+        """Drop waiting payloads and the outcomes of running ones."""
         self.closed = True
         if not self.over:
             self._post("cancel", self)
 
     def room(self) -> int:
-        """How many payloads more are of use now: so many are waiting, under way, or have an outcome nobody has read."""
-        return max(0, self.work.ahead - (self._count - self._read))
+        """How many more payloads are useful now, given those that wait, run, or have an unread outcome."""
+        return max(0, self.queue.ahead - (self._count - self._read))
 
     def next(self) -> Any:
-        """The next outcome, or END. Raises the error that no other attempt could mend."""
+        """The next outcome, or END. Raises an outcome's fatal error."""
         found = self._results.get()
         self._read += 1
         if found is not END and found.fatal is not None:
@@ -105,97 +106,97 @@ class Call:
 
     # --- the scheduler's side ---
 
-    def tell(self, what: Any) -> None:
-        """An Outcome or END to whoever waits. An inbox gets (call, Outcome), and (call, None) in the end."""
+    def deliver(self, result: Any) -> None:
+        """Pass on an Outcome or END. An inbox gets (call, Outcome), and (call, None) for END."""
         if self._inbox is None:
-            self._results.put(what)
+            self._results.put(result)
         else:
             self._read += 1
-            self._inbox.put((self, None if what is END else what))
+            self._inbox.put((self, None if result is END else result))
 
 
-class Work:
-    """The payloads of a call as the scheduler sees them; only its thread changes them."""
+class CallQueue:
+    """Payloads of a call as the scheduler sees them; only its thread changes them."""
 
-    def __init__(self, how: How, ahead: int) -> None:
-        self.how, self.ahead = how, ahead
+    def __init__(self, options: CallOptions, ahead: int) -> None:
+        self.options, self.ahead = options, ahead
         self.running = 0
         self.waiting = 0
         self.times: deque[float] = deque(maxlen=KEPT)
-        """Seconds of the last payloads whose tasks said nothing of batches."""
+        """Seconds of the last payloads whose tasks reported no batches."""
         self.closed = False
-        """All payloads are here."""
+        """All payloads have arrived."""
         self.dropped = False
-        """Cancelled or failed: nobody wants what still comes."""
+        """Cancelled or failed: further outcomes are ignored."""
         self.since = time.monotonic()
-        """When a worker was last there for it."""
+        """When a worker was last available to it."""
         self.homes: list[int] = []
-        """Of a sticky call: seats among which payload i is for seat i modulo their number."""
-        self._queues: list[deque[Item]] = [deque()]
-        self._refused: list[Item] = []
-        """Those that avoid a worker: for any other."""
+        """For a sticky call: worker numbers; payload i belongs to homes[i % len(homes)]."""
+        self._queues: list[deque[Payload]] = [deque()]
+        self._refused: list[Payload] = []
+        """Payloads that avoid some worker; any other may take them."""
         self._settled: set[int] = set()
         self._lowest = 0
 
-    def settle_on(self, seats: list[int]) -> None:
-        """Fix the seats of a sticky call."""
-        items = self.clear()
-        self.homes = seats
-        self._queues = [deque() for _ in seats or [0]]
-        for item in items:
-            self.add(item)
+    def set_homes(self, homes: list[int]) -> None:
+        """Fix the workers of a sticky call."""
+        payloads = self.clear()
+        self.homes = homes
+        self._queues = [deque() for _ in homes or [0]]
+        for payload in payloads:
+            self.add(payload)
 
-    def add(self, item: Item, first: bool = False) -> None:
+    def add(self, payload: Payload, first: bool = False) -> None:
         self.waiting += 1
-        if item.avoid:
-            self._refused.append(item)
+        if payload.avoid:
+            self._refused.append(payload)
             return
-        place = self._queues[item.index % len(self._queues)]
-        place.appendleft(item) if first else place.append(item)
+        place = self._queues[payload.index % len(self._queues)]
+        place.appendleft(payload) if first else place.append(payload)
 
-    def relent(self, workers: Collection[Any]) -> None:
-        """What avoids all workers that there are is tried by them again, rather than wait for ever."""
-        for item in [item for item in self._refused if item.avoid.issuperset(workers)]:
-            self._refused.remove(item)
+    def forgive(self, workers: Collection[Any]) -> None:
+        """Payloads that avoid every existing worker may go to them again, because otherwise they would wait forever."""
+        for payload in [payload for payload in self._refused if payload.avoid.issuperset(workers)]:
+            self._refused.remove(payload)
             self.waiting -= 1
-            item.avoid.clear()
-            self.add(item, first=True)
+            payload.avoid.clear()
+            self.add(payload, first=True)
 
-    def take(self, seat: int, worker: Any, absent: set[int]) -> Item | None:
-        """The next payload for a seat: one that another has failed at, its own, else that of a seat that has been
-        absent for long."""
-        for item in self._refused:
-            if worker not in item.avoid and not self._too_far(item.index):
-                self._refused.remove(item)
+    def take(self, number: int, worker: Any, absent: set[int]) -> Payload | None:
+        """The next payload for a worker: first one that another worker failed at, then one that belongs to it, then
+        one that belongs to a worker absent for long."""
+        for payload in self._refused:
+            if worker not in payload.avoid and not self._too_far(payload.index):
+                self._refused.remove(payload)
                 self.waiting -= 1
-                return item
+                return payload
         if not self.homes:
             places = [0] if self.waiting else []
         else:
-            places = [number for number, home in enumerate(self.homes) if home == seat]
-            places += [number for number, home in enumerate(self.homes) if home in absent]
+            places = [place for place, home in enumerate(self.homes) if home == number]
+            places += [place for place, home in enumerate(self.homes) if home in absent]
         for place in places:
-            items = self._queues[place]
-            if items and not self._too_far(items[0].index):
+            payloads = self._queues[place]
+            if payloads and not self._too_far(payloads[0].index):
                 self.waiting -= 1
-                return items.popleft()
+                return payloads.popleft()
         return None
 
     def _too_far(self, index: int) -> bool:
-        window = self.how.window
+        window = self.options.window
         return window is not None and index >= self._lowest + window * max(1, len(self.homes))
 
     def settle(self, index: int) -> None:
-        if self.how.window is not None:
+        if self.options.window is not None:
             self._settled.add(index)
             while self._lowest in self._settled:
                 self._settled.remove(self._lowest)
                 self._lowest += 1
 
-    def clear(self) -> list[Item]:
-        queued = (item for items in self._queues for item in items)
-        items = sorted((*queued, *self._refused), key=lambda item: item.index)
+    def clear(self) -> list[Payload]:
+        queued = (payload for payloads in self._queues for payload in payloads)
+        payloads = sorted((*queued, *self._refused), key=lambda payload: payload.index)
         self._refused = []
         self._queues = [deque() for _ in self._queues]
         self.waiting = 0
-        return items
+        return payloads

@@ -1,9 +1,8 @@
-"""The scheduler's thread: hands payloads to workers, hears how they end, and ends what hangs."""
+"""The scheduler's thread: assigns payloads to workers, receives their outcomes, and ends tasks that hang."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 import queue
 import threading
@@ -12,41 +11,47 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from curate.core.contracts import Resources
 from curate.core.errors import CurateError
-from curate.engine.backends import ATTEMPTS, Backend, Down, Ended, Job, Looked, Outcome, Up
+from curate.engine.backends import (
+    ATTEMPTS,
+    Backend,
+    Event,
+    Outcome,
+    Snapshots,
+    TaskEnded,
+    Wish,
+    WorkerDown,
+    WorkerUp,
+)
 from curate.engine.record.events import Events
-from curate.engine.workers.beat import Doing
-from curate.engine.workers.calls import END, Call, Item, ahead_of
-from curate.engine.workers.lanes import UNITS, Want, covers
+from curate.engine.workers.assign import Assigner
+from curate.engine.workers.beat import RunningBatch
+from curate.engine.workers.calls import END, Call, Payload
+from curate.engine.workers.lanes import covers
 from curate.engine.workers.meter import Meter
-from curate.engine.workers.staff import NODES_SECONDS, Run, Seat, Staff
+from curate.engine.workers.worker_set import WorkerSet, WorkerSlot
 
-LOOK_SECONDS = 2.0
-"""Between two looks at the beats of a worker."""
+SNAPSHOT_SECONDS = 2.0
+"""Between two requests for a worker's snapshots."""
 START_SECONDS = 600.0
-"""How long to wait for the first worker: an autoscaling cluster takes minutes to add a node."""
-ABSENT_SECONDS = 20.0
-"""After how long others take over what was meant for a worker that is not up."""
+"""Time limit for the first worker: an autoscaling cluster takes minutes to add a node."""
 GRACE_SECONDS = 5.0
-"""How long a task may go on after it was told to stop."""
+"""Time limit for a task to stop."""
 FAREWELL_SECONDS = 3.0
-"""How long workers may take to publish their logs in the end."""
+"""Time limit for workers to publish their logs at the end."""
 STALE_SECONDS = 60.0
-"""A scheduler that did not look for so long was stopped itself, and ends nobody for it."""
-TOLD_SECONDS = 2.0
-"""Between two events of progress of a stage."""
+"""A scheduler that did not run for this long was suspended itself; it ends no task for being silent."""
+PROGRESS_SECONDS = 2.0
+"""Between two progress events of a stage."""
 POST_SECONDS = 5.0
-"""Between two posts to the runs that share the cluster."""
+"""Between two wishes posted to the runs that share the cluster."""
 MOVES = 10
 """How often a payload may lose the node it runs on."""
-TICKETS = itertools.count(1)
-"""Numbers of jobs, in this process: a worker may pass from one scheduler to the next."""
 log = logging.getLogger("curate.scheduler")
 
 
-class Dispatch:
-    """Owns the calls and the staff. Everything it learns comes through `inbox`: what steps ask, what workers tell."""
+class Dispatcher:
+    """Owns the calls and the workers. Messages from steps and events from workers both arrive in `inbox`."""
 
     def __init__(
         self,
@@ -56,107 +61,104 @@ class Dispatch:
         meter: Meter,
         events: Events | None,
         run_id: str,
-        where: tuple[str, str] | None,
+        log: tuple[str, str] | None,
     ) -> None:
         self.backend, self._inbox, self._draining = backend, inbox, draining
-        self.meter, self._events, self._run_id, self._log = meter, events, run_id, where
-        self.staff = Staff(backend, lambda event: inbox.put(("heard", event)), self._welcome)
+        self.meter, self._events = meter, events
+        self.workers = WorkerSet(backend, lambda event: inbox.put(("event", event)), self._on_up)
         self.broken: BaseException | None = None
-        """What has ended the thread, besides `end`."""
+        """Error that ended the thread."""
         self.opening = threading.Lock()
-        """Held while a call is posted, and while the thread ends: no call is posted to a thread that has ended."""
+        """Held while a call is posted and while the thread ends, so that no call is posted to a dead thread."""
         self._me = f"{run_id}-{uuid.uuid4().hex[:8]}"
         self._calls: list[Call] = []
-        self._failed_starts = dict.fromkeys(UNITS, 0)
+        self._assigner = Assigner(backend, self.workers, self._calls, run_id, log, self._deliver)
+        self._failed_starts: dict[str, int] = {}
         self._stop_at: float | None = None
-        """When those that still run are ended."""
-        self._tended = self._told = time.monotonic()
-        self._sized = time.monotonic()
+        """When tasks that still run are ended."""
+        self._checked = self._emitted = time.monotonic()
         self._posted = 0.0
 
     def serve(self) -> None:
         try:
-            self.staff.take_over()
+            self.workers.adopt()
             while self._turn():
                 pass
-        except BaseException as error:  # steps would wait for ever for a thread that has ended
+        except BaseException as error:  # steps would block forever on a dead thread: every call gets the error
             log.exception("the scheduler has failed")
             with self.opening:
-                self.broken = error  # steps must not wait for a thread that has ended
+                self.broken = error
             with contextlib.suppress(queue.Empty):
                 while True:
                     message = self._inbox.get_nowait()
                     if message[0] == "open":
                         self._calls.append(message[1])
             for call in list(self._calls):
-                call.tell(Outcome(-1, fatal=error))
-                self._over(call)
+                call.deliver(Outcome(-1, fatal=error))
+                self._end_call(call)
         finally:
-            self.staff.leave_behind(whole=self.broken is None)
+            self.workers.release(park=self.broken is None)
 
     def _turn(self) -> bool:
-        """Hear what there is to hear, then act on it. False at the end."""
+        """Read all messages, then act on them. Returns False at the end."""
         with contextlib.suppress(queue.Empty):
-            message = self._inbox.get(timeout=self._patience())
+            message = self._inbox.get(timeout=self._timeout())
             while True:
                 if message[0] == "end":
                     self._farewell()
                     return False
                 getattr(self, f"_on_{message[0]}")(*message[1:])
                 message = self._inbox.get_nowait()
-        self._tend()
-        self._say()
+        self._check_tasks()
+        self._emit_progress()
         if self._draining.is_set():
             self._drain()
         else:
-            self.staff.share_out(self._wants())
-            self._relent()
-            self._alone()
-            self._resize()
-            for lane in UNITS:
-                self._hand_out(lane)
+            self.workers.rebalance(self._assigner.demands())
+            self._check_starts()
+            self._assigner.assign()
         for call in list(self._calls):
-            work = call.work
-            if work.dropped or ((work.closed or self._draining.is_set()) and not work.waiting and not work.running):
-                self._over(call)
+            pending = call.queue
+            ended = pending.closed or self._draining.is_set()
+            if pending.dropped or (ended and not pending.waiting and not pending.running):
+                self._end_call(call)
         return True
 
-    def _patience(self) -> float | None:
-        """Seconds until something has to be looked at."""
-        if self._stop_at is not None or (self.staff.dirty and not self._draining.is_set()):
+    def _timeout(self) -> float | None:
+        """Seconds until something must be checked even without a message."""
+        if self._stop_at is not None or (self.workers.dirty and not self._draining.is_set()):
             return 0.1
-        if any(seat.runs for seat in self.staff.seats):
-            return self._look_seconds() / 4
+        if any(slot.tasks for slot in self.workers.all):
+            return self._snapshot_seconds() / 4
         if self._calls:
             return 1.0
-        return POST_SECONDS if self.backend.shared and self.staff.seats else None
+        return POST_SECONDS if self.backend.shared and self.workers.all else None
 
-    def _look_seconds(self) -> float:
-        return LOOK_SECONDS if self.meter.deadline is None else min(LOOK_SECONDS, self.meter.deadline / 2)
+    def _snapshot_seconds(self) -> float:
+        return SNAPSHOT_SECONDS if self.meter.deadline is None else min(SNAPSHOT_SECONDS, self.meter.deadline / 2)
 
     def _farewell(self) -> None:
-        """Let tasks wind down that a failed run has left, have workers publish their logs, and take back what this run
-        wants of the cluster."""
+        """Let the tasks of a failed run wind down, have workers publish their logs, and withdraw this run's wish."""
         for call in list(self._calls):
             self._on_cancel(call)
-        silent = [seat for seat in self.staff.seats if seat.up]
+        silent = [slot for slot in self.workers.all if slot.up]
         with contextlib.suppress(Exception):  # the cluster may be gone
-            for seat in silent:
-                seat.worker.flush()
+            for slot in silent:
+                slot.worker.flush()
             began = time.monotonic()
             while (silent and time.monotonic() - began < FAREWELL_SECONDS) or (
-                any(seat.runs for seat in self.staff.seats) and time.monotonic() - began < GRACE_SECONDS
+                any(slot.tasks for slot in self.workers.all) and time.monotonic() - began < GRACE_SECONDS
             ):
                 with contextlib.suppress(queue.Empty):
                     message = self._inbox.get(timeout=0.1)
-                    if message[0] == "heard":
-                        self._on_heard(message[1])
-                        if isinstance(message[1], (Looked, Down)):
-                            silent = [seat for seat in silent if seat.worker is not message[1].worker]
+                    if message[0] == "event":
+                        self._on_event(message[1])
+                        if isinstance(message[1], (Snapshots, WorkerDown)):
+                            silent = [slot for slot in silent if slot.worker is not message[1].worker]
             if self._posted:
                 self.backend.post(self._me, None, lambda _: None)
 
-    # --- what steps ask ----------------------------------------------------------------------------------------------
+    # --- messages from steps -----------------------------------------------------------------------------------------
 
     def _on_wake(self) -> None:
         pass
@@ -164,298 +166,218 @@ class Dispatch:
     def _on_open(self, call: Call) -> None:
         self._calls.append(call)
 
-    def _on_put(self, call: Call, item: Item) -> None:
-        if not call.over and not call.work.dropped:
-            self.staff.dirty |= call.work.waiting < call.work.ahead
-            call.work.add(item)
+    def _on_put(self, call: Call, payload: Payload) -> None:
+        if not call.over and not call.queue.dropped:
+            self.workers.dirty |= call.queue.waiting < call.queue.ahead
+            call.queue.add(payload)
 
     def _on_close(self, call: Call) -> None:
-        call.work.closed = True
+        call.queue.closed = True
 
     def _on_cancel(self, call: Call) -> None:
-        call.work.dropped = True
-        call.work.clear()
-        for seat in self.staff.seats:
-            tickets = [ticket for ticket, run in seat.runs.items() if run.call is call]
+        call.queue.dropped = True
+        call.queue.clear()
+        for slot in self.workers.all:
+            tickets = [ticket for ticket, task in slot.tasks.items() if task.call is call]
             if tickets:
-                seat.worker.wind_down(tickets)
+                slot.worker.wind_down(tickets)
 
     def _on_broadcast(self, function: Callable[[Any], Any], payload: Any) -> None:
-        for seat in self.staff.seats:
-            if seat.up:
-                seat.worker.call(function, payload)
+        for slot in self.workers.all:
+            if slot.up:
+                slot.worker.call(function, payload)
 
     def _on_release(self) -> None:
-        self.staff.dismiss_idle()
+        self.workers.dismiss_idle()
 
     def _on_stop(self) -> None:
         if self._stop_at is None:
             self._stop_at = time.monotonic() + GRACE_SECONDS
-            for seat in self.staff.seats:
-                seat.leaving = True
-                seat.worker.wind_down(None)
+            for slot in self.workers.all:
+                slot.leaving = True
+                slot.worker.wind_down(None)
 
-    def _on_shares(self, wishes: Mapping[str, Mapping[str, float]]) -> None:
-        self.staff.hear(wishes, self._me)
+    def _on_wishes(self, wishes: Mapping[str, Wish]) -> None:
+        self.workers.set_budget(wishes, self._me)
 
-    # --- what workers tell -------------------------------------------------------------------------------------------
+    # --- events from workers -----------------------------------------------------------------------------------------
 
-    def _on_heard(self, event: Up | Down | Ended | Looked) -> None:
-        seat = self.staff.of(event.worker)
-        if seat is None:  # it was let go
+    def _on_event(self, event: Event) -> None:
+        slot = self.workers.of(event.worker)
+        if slot is None:  # already dismissed
             return
-        if isinstance(event, Up):
-            log.debug("%s is up on %s", seat, event.name or "this machine")
-            seat.up, self._failed_starts[seat.lane] = True, 0
-            self._welcome(seat)
-        elif isinstance(event, Ended):
-            self._ended(seat, event)
-        elif isinstance(event, Looked):
-            self._looked(seat, event)
+        if isinstance(event, WorkerUp):
+            log.debug("%s is up on %s", slot, event.name or "this machine")
+            slot.up, self._failed_starts[slot.lane] = True, 0
+            self._on_up(slot)
+        elif isinstance(event, TaskEnded):
+            self._on_ended(slot, event)
+        elif isinstance(event, Snapshots):
+            self._on_snapshots(slot, event)
         else:
-            self._down(seat, event)
+            self._on_down(slot, event)
 
-    def _welcome(self, seat: Seat) -> None:
-        self.meter.units[seat.lane] = sum(s.units for s in self.staff.seats if s.lane == seat.lane and s.up)
+    def _on_up(self, slot: WorkerSlot) -> None:
+        self.meter.units[slot.lane] = sum(s.units for s in self.workers.all if s.lane == slot.lane and s.up)
 
-    def _ended(self, seat: Seat, event: Ended) -> None:
-        run = seat.runs.pop(event.ticket, None)
-        if run is None:
+    def _on_ended(self, slot: WorkerSlot, event: TaskEnded) -> None:
+        task = slot.tasks.pop(event.ticket, None)
+        if task is None:
             return
-        seat.begin()
-        self.staff.dirty |= seat.leaving
-        call, item, outcome = run.call, run.item, event.outcome
-        call.work.running -= 1
-        self.meter.hear(seat.lane, event.look.get("told", {}))
-        if not event.look.get("batches"):
-            call.work.times.append(time.monotonic() - run.since)
+        slot.begin()
+        self.workers.dirty |= slot.leaving
+        call, payload, outcome = task.call, task.payload, event.outcome
+        call.queue.running -= 1
+        self.meter.add(slot.lane, event.snapshot.get("stats", {}))
+        if not event.snapshot.get("batches"):
+            call.queue.times.append(time.monotonic() - task.since)
         if outcome.elsewhere:
-            item.avoid.add(seat.worker)
-            item.refusals += 1
-            others = (s for s in self.staff.seats if s.ready and s.worker not in item.avoid)
-            if item.refusals < ATTEMPTS and any(covers(other.resources, call.resources) for other in others):
-                log.warning("%s %d goes to another worker: %s", call.label, item.index, outcome.error)
-                self._again(call, item)
+            payload.avoid.add(slot.worker)
+            payload.refusals += 1
+            others = (s for s in self.workers.all if s.ready and s.worker not in payload.avoid)
+            if payload.refusals < ATTEMPTS and any(covers(other.resources, call.resources) for other in others):
+                log.warning("%s %d goes to another worker: %s", call.label, payload.index, outcome.error)
+                self._requeue(call, payload)
                 return
         self._deliver(call, outcome)
 
-    def _looked(self, seat: Seat, event: Looked) -> None:
-        seat.asked = 0.0
-        for ticket, look in event.looks.items():
-            self.meter.hear(seat.lane, look["told"])
-            if ticket in seat.runs:
-                seat.runs[ticket].look, seat.runs[ticket].looked = dict(look), time.monotonic()
+    def _on_snapshots(self, slot: WorkerSlot, event: Snapshots) -> None:
+        slot.asked = 0.0
+        for ticket, snapshot in event.snapshots.items():
+            self.meter.add(slot.lane, snapshot["stats"])
+            if ticket in slot.tasks:
+                slot.tasks[ticket].snapshot, slot.tasks[ticket].snapshot_at = dict(snapshot), time.monotonic()
 
-    def _down(self, seat: Seat, event: Down) -> None:
-        """A worker's process has died: what it ran is tried again, with a bound."""
+    def _on_down(self, slot: WorkerSlot, event: WorkerDown) -> None:
+        """A worker's process died: its payloads are tried again, a bounded number of times."""
         moved = False
-        with contextlib.suppress(Exception):  # nobody says: then it is the process
-            moved = self.backend.lost(seat.worker)
-        units = ", ".join(f"{run.call.label} {run.item.index}" for run in seat.runs.values()) or "nothing"
+        with contextlib.suppress(Exception):  # if the cluster does not answer, the process is assumed to have died
+            moved = self.backend.node_lost(slot.worker)
+        units = ", ".join(f"{task.call.label} {task.payload.index}" for task in slot.tasks.values()) or "nothing"
         what = "its node has died" if moved else event.why
-        log.warning("%s is down, with %s under way: %s", seat, units, what)
-        runs = list(seat.runs.values())
-        self.staff.dismiss(seat)
-        if not seat.up and not moved:
-            self._failed_starts[seat.lane] += 1
-            if event.fatal or self._failed_starts[seat.lane] >= ATTEMPTS:
+        log.warning("%s is down while running %s: %s", slot, units, what)
+        tasks = list(slot.tasks.values())
+        self.workers.dismiss(slot)
+        if not slot.up and not moved:
+            self._failed_starts[slot.lane] = self._failed_starts.get(slot.lane, 0) + 1
+            if event.fatal or self._failed_starts[slot.lane] >= ATTEMPTS:
                 error = CurateError(f"Ray workers cannot start ({event.why}); is this package on every node?")
                 for call in self._calls:
-                    if call.resources.lane == seat.lane:
+                    if call.resources.lane == slot.lane:
                         self._deliver(call, Outcome(-1, fatal=event.fatal or error))
-        for number, run in reversed(list(enumerate(runs))):
-            run.call.work.running -= 1
-            if number >= seat.units:  # it was not begun
-                self._again(run.call, run.item)
+        for number, task in reversed(list(enumerate(tasks))):
+            task.call.queue.running -= 1
+            if number >= slot.units:  # it had not started
+                self._requeue(task.call, task.payload)
             else:
-                self._lost(run.call, run.item, moved)
+                self._retry_lost(task.call, task.payload, moved)
 
-    def _lost(self, call: Call, item: Item, moved: bool) -> None:
+    def _retry_lost(self, call: Call, payload: Payload, moved: bool) -> None:
         if moved:
-            item.moves += 1
-            over, error = item.moves >= MOVES, f"the node of its worker died {MOVES} times"
+            payload.moves += 1
+            over, error = payload.moves >= MOVES, f"the node of its worker died {MOVES} times"
         else:
-            item.deaths += 1
-            over, error = item.deaths >= ATTEMPTS, "the worker process died"
+            payload.deaths += 1
+            over, error = payload.deaths >= ATTEMPTS, "the worker process died"
         if over:
-            self._deliver(call, Outcome(item.index, error=error, crashed=not moved))
+            self._deliver(call, Outcome(payload.index, error=error, crashed=not moved))
         else:
-            self._again(call, item)
+            self._requeue(call, payload)
 
-    def _again(self, call: Call, item: Item) -> None:
-        if not call.work.dropped and not self._draining.is_set():
-            call.work.add(item, first=True)
-            self.staff.dirty = True
+    def _requeue(self, call: Call, payload: Payload) -> None:
+        if not call.queue.dropped and not self._draining.is_set():
+            call.queue.add(payload, first=True)
+            self.workers.dirty = True
 
     def _deliver(self, call: Call, outcome: Outcome) -> None:
-        if not call.work.dropped:
-            call.work.settle(outcome.index)
-            call.tell(outcome)
+        if not call.queue.dropped:
+            call.queue.settle(outcome.index)
+            call.deliver(outcome)
             if outcome.fatal is not None:
                 self._on_cancel(call)
 
-    def _over(self, call: Call) -> None:
+    def _end_call(self, call: Call) -> None:
         call.over, call.shared = True, None
         self._calls.remove(call)
-        call.tell(END)
+        call.deliver(END)
 
-    # --- looking after tasks -----------------------------------------------------------------------------------------
+    # --- supervision -------------------------------------------------------------------------------------------------
 
     def _drain(self) -> None:
-        """Nothing more is started; after the grace, what still runs is ended."""
+        """Start nothing; after the grace period, end the tasks that still run."""
         for call in self._calls:
-            call.work.clear()
+            call.queue.clear()
         if self._stop_at is not None and time.monotonic() > self._stop_at:
-            for seat in [seat for seat in self.staff.seats if seat.runs]:
-                log.warning("%s is ended: it did not stop in %.0f s", seat, GRACE_SECONDS)
-                for run in seat.runs.values():
-                    run.call.work.running -= 1
-                self.staff.dismiss(seat)
+            for slot in [slot for slot in self.workers.all if slot.tasks]:
+                log.warning("%s is ended: it did not stop in %.0f s", slot, GRACE_SECONDS)
+                for task in slot.tasks.values():
+                    task.call.queue.running -= 1
+                self.workers.dismiss(slot)
             self._stop_at = None
 
-    def _tend(self) -> None:
-        """Ask for beats, and end what hangs."""
+    def _check_tasks(self) -> None:
+        """Request snapshots, and end tasks that hang."""
         now = time.monotonic()
-        if now - self._tended < self._look_seconds() / 8:
+        if now - self._checked < self._snapshot_seconds() / 8:
             return
-        slept, self._tended = now - self._tended > STALE_SECONDS, now
-        for seat in [seat for seat in self.staff.seats if seat.runs and seat.up]:
-            if slept:  # what was last heard says nothing
-                for run in seat.runs.values():
-                    run.looked, run.look["idle"] = now, 0.0
-            first = next(iter(seat.runs.values()))
-            if not seat.asked and now - max(first.looked, first.since) > self._look_seconds():
-                seat.asked = now
-                seat.worker.look()
-            for ticket, run in list(seat.runs.items())[: seat.units]:
-                if run.idle(now) <= self.meter.least:
+        suspended, self._checked = now - self._checked > STALE_SECONDS, now
+        for slot in [slot for slot in self.workers.all if slot.tasks and slot.up]:
+            if suspended:  # the last snapshots are out of date
+                for task in slot.tasks.values():
+                    task.snapshot_at, task.snapshot["idle"] = now, 0.0
+            first = next(iter(slot.tasks.values()))
+            if not slot.asked and now - max(first.snapshot_at, first.since) > self._snapshot_seconds():
+                slot.asked = now
+                slot.worker.request_snapshots()
+            for ticket, task in list(slot.tasks.items())[: slot.units]:
+                if task.idle(now) <= self.meter.least:
                     continue
-                stage = run.look.get("stage")
-                limit = self.meter.limit(stage, run.look["pace"]) if stage else None
-                if run.idle(now) > (limit or self.meter.silent_limit(run.call.work.times)):
-                    self._hung(seat, ticket, stage or run.call.label, run.idle(now))
+                stage = task.snapshot.get("stage")
+                limit = self.meter.limit(stage, task.snapshot["pace"]) if stage else None
+                if task.idle(now) > (limit or self.meter.silent_limit(task.call.queue.times)):
+                    self._end_hung(slot, ticket, stage or task.call.label, task.idle(now))
                     break
 
-    def _hung(self, seat: Seat, ticket: int, stage: str, idle: float) -> None:
-        """End a task that hangs. One that said at which rows it was is its step's matter; others are tried again."""
-        run = seat.runs.pop(ticket)
-        call, item, doing = run.call, run.item, run.look.get("doing")
-        rows = f" (rows {min(doing.rows)}-{max(doing.rows)} of its unit)" if doing is not None and doing.rows else ""
+    def _end_hung(self, slot: WorkerSlot, ticket: int, stage: str, idle: float) -> None:
+        """End a task that hangs. If its rows are known, its step handles them; otherwise it is tried again."""
+        task = slot.tasks.pop(ticket)
+        call, payload, batch = task.call, task.payload, task.snapshot.get("running")
+        rows = f" (rows {min(batch.rows)}-{max(batch.rows)} of its unit)" if batch is not None and batch.rows else ""
         error = f"hung: {stage} finished no batch for {idle:,.0f} s{rows}"
-        log.error("%s %d, %s: %s; it is ended", call.label, item.index, seat, error, extra={"stage": stage})
-        call.work.running -= 1
-        if not seat.worker.end(ticket):
-            for other in reversed(seat.runs.values()):
-                other.call.work.running -= 1
-                self._again(other.call, other.item)
-            self.staff.dismiss(seat)
-        item.deaths += 1
-        if (doing is not None and doing.rows) or item.deaths >= ATTEMPTS:
-            hung = doing or Doing(stage, (), time.monotonic() - idle)
-            self._deliver(call, Outcome(item.index, error=error, hung=hung))
+        log.error("%s %d, %s: %s; it is ended", call.label, payload.index, slot, error, extra={"stage": stage})
+        call.queue.running -= 1
+        if not slot.worker.end(ticket):
+            for other in reversed(slot.tasks.values()):
+                other.call.queue.running -= 1
+                self._requeue(other.call, other.payload)
+            self.workers.dismiss(slot)
+        payload.deaths += 1
+        if (batch is not None and batch.rows) or payload.deaths >= ATTEMPTS:
+            hung = batch or RunningBatch(stage, (), time.monotonic() - idle)
+            self._deliver(call, Outcome(payload.index, error=error, hung=hung))
         else:
-            self._again(call, item)
+            self._requeue(call, payload)
 
-    def _say(self) -> None:
-        """Now and then: progress to the record, and what this run wants to those it shares the cluster with."""
+    def _emit_progress(self) -> None:
+        """Periodically record progress, and post this run's wish to the runs that share the cluster."""
         now = time.monotonic()
-        if self._events is not None and now - self._told > TOLD_SECONDS:
-            self._told = now
-            for said in self.meter.moved():
-                self._events.emit("progress", **said)
+        if self._events is not None and now - self._emitted > PROGRESS_SECONDS:
+            self._emitted = now
+            for progress in self.meter.changed():
+                self._events.emit("progress", **progress)
         if self.backend.shared and now - self._posted > POST_SECONDS:
             self._posted = now
-            wish = self.staff.wish(self._wants())
-            self.backend.post(self._me, wish, lambda wishes: self._inbox.put(("shares", wishes)))
+            wish = self.workers.wish(self._assigner.demands())
+            self.backend.post(self._me, wish, lambda wishes: self._inbox.put(("wishes", wishes)))
 
-    # --- handing out -------------------------------------------------------------------------------------------------
-
-    def _wants(self) -> list[Want]:
-        """Workers that would have work, by size, in the order in which calls came."""
-        payloads: dict[Resources, int] = {}
-        for call in self._calls:
-            count = call.work.waiting + call.work.running
-            if count:
-                payloads[call.resources] = payloads.get(call.resources, 0) + count
-        return [Want(size, -(-count // UNITS[size.lane])) for size, count in payloads.items()]
-
-    def _hand_out(self, lane: str) -> None:
-        """Payloads to workers, the oldest call's first: to those that have a unit free, then one more to each if there
-        are enough, so that none waits for its next."""
-        calls = [call for call in self._calls if call.work.waiting and call.resources.lane == lane]
-        if not calls:
-            return
-        seats = [seat for seat in self.staff.seats if seat.lane == lane]
-        for depth in (UNITS[lane], UNITS[lane] + self.backend.queued):
-            ready = sorted((s for s in seats if s.ready and len(s.runs) < depth), key=lambda seat: len(seat.runs))
-            for call in calls if ready else ():
-                if depth == UNITS[lane] or call.work.waiting >= len(seats):
-                    self._feed(call, ready, seats, depth)
-
-    def _feed(self, call: Call, ready: list[Seat], seats: list[Seat], depth: int) -> None:
-        work, absent = call.work, set[int]()
-        if call.how.sticky:
-            if not work.closed:  # only then is it known how many there are
-                return
-            if not work.homes:
-                able = sorted(seat.number for seat in seats if covers(seat.resources, call.resources))
-                work.settle_on(able[: max(1, work.waiting)])
-            up, since = {seat.number for seat in seats if seat.ready}, {seat.number: seat.since for seat in seats}
-            late = time.monotonic() - ABSENT_SECONDS
-            # who is not there and has no successor is not waited for, once it is known who is to be started
-            gone = float("inf") if self.staff.dirty else 0.0
-            absent = {home for home in work.homes if home not in up and since.get(home, gone) < late}
-        for seat in ready:
-            while covers(seat.resources, call.resources) and seat.ready and len(seat.runs) < depth:
-                item = work.take(seat.number, seat.worker, absent)
-                if item is None:
-                    break
-                if item.deaths and seat.runs:  # it may take others along
-                    work.add(item, first=True)
-                    break
-                self._give(seat, call, item)
-
-    def _give(self, seat: Seat, call: Call, item: Item) -> None:
-        ticket, unit = next(TICKETS), f"{call.label} {item.index}"
-        again, item.given = item.given, True
-        where = (*self._log, f"{seat.lane}-{seat.number}") if self._log and self.backend.apart else None
-        isolated = call.how.isolated
-        job = Job(call.function, item.payload, item.index, unit, seat.lane, isolated, self._run_id, again, where)
-        seat.runs[ticket] = Run(call, item)
-        seat.begin()
-        call.work.running += 1
-        try:
-            if call.how.shared is not None and call.shared is None:
-                call.shared = self.backend.share(call.how.shared)
-            seat.worker.run(ticket, job, call.shared)
-        except Exception as error:  # noqa: BLE001 - what cannot travel to a worker is the step's mistake
-            del seat.runs[ticket]
-            call.work.running -= 1
-            self._deliver(call, Outcome(item.index, fatal=error))
-
-    def _relent(self) -> None:
-        """What avoids each worker that is there or on its way goes back to them."""
-        for call in self._calls:
-            if call.work.waiting:
-                able = [s.worker for s in self.staff.seats if not s.leaving and covers(s.resources, call.resources)]
-                if able:
-                    call.work.relent(able)
-
-    def _resize(self) -> None:
-        """Nodes come and go: more payloads may be made ahead, or fewer."""
-        if time.monotonic() - self._sized > NODES_SECONDS:
-            self._sized = time.monotonic()
-            for call in self._calls:
-                call.work.ahead = ahead_of(self.staff.slots(call.resources))
-
-    def _alone(self) -> None:
-        """Say so when no worker comes up for very long: the cluster is full."""
+    def _check_starts(self) -> None:
+        """Fail a call for which no worker came up within START_SECONDS: the cluster is full."""
         now = time.monotonic()
         for call in self._calls:
-            work, wanted = call.work, call.resources
-            if not work.waiting or any(s.up and covers(s.resources, wanted) for s in self.staff.seats):
-                work.since = now
-            elif now - work.since > START_SECONDS:
-                what = f"{wanted.cpus:g} CPUs and {wanted.gpus:g} GPUs"
+            pending, size = call.queue, call.resources
+            if not pending.waiting or any(s.up and covers(s.resources, size) for s in self.workers.all):
+                pending.since = now
+            elif now - pending.since > START_SECONDS:
+                what = f"{size.cpus:g} CPUs and {size.gpus:g} GPUs"
                 error = f"no worker with {what} could be placed in {START_SECONDS:.0f} s"
                 self._deliver(call, Outcome(-1, fatal=CurateError(f"{error}; wait for other jobs, or lower `threads`")))

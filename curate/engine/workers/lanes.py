@@ -1,4 +1,4 @@
-"""Lanes: `cpu`, `gpu` and `remote`, each a pool of workers, alive side by side; and how they share out a cluster.
+"""Lanes: `cpu`, `gpu` and `remote`, each with its own workers, which run side by side and share a cluster.
 
 A worker of the cpu lane runs one unit at a time. One of the gpu lane runs two: one computes while the other reads and
 publishes. One of the remote lane runs several, which all wait for an endpoint.
@@ -18,7 +18,7 @@ UNITS = {"cpu": 1, "gpu": 2, "remote": 4}
 
 @dataclass(frozen=True)
 class Node:
-    """A machine of the cluster, with what it has in all."""
+    """A machine of the cluster, with its total resources."""
 
     id: str
     cpus: float
@@ -27,15 +27,15 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Want:
-    """So many workers of one size would have work."""
+class Demand:
+    """Number of workers of one size that have work to do."""
 
     resources: Resources
     workers: int
 
 
 def fits(nodes: Sequence[Node], resources: Resources) -> int:
-    """How many workers of this size the nodes hold, if they hold nothing else; one that asks for nothing fits once."""
+    """How many workers of this size fit on empty nodes; a worker that needs no resources fits once."""
     if not resources.cpus and not resources.gpus:
         return 1
     return sum(_times(node.cpus, node.gpus, node.memory_bytes, resources) for node in nodes)
@@ -46,33 +46,33 @@ def _times(cpus: float, gpus: float, memory: float, wanted: Resources) -> int:
     return int(min((has / need + 1e-9 for has, need in pairs if need), default=1 << 30))
 
 
-class Room:
-    """What is free on each node while workers are laid out."""
+class FreeResources:
+    """Free resources of each node while workers are placed."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
-        nodes = sorted(nodes, key=lambda node: node.gpus)  # what needs no GPU leaves them to others, as far as it can
-        self._free = [[node.cpus, node.gpus, node.memory_bytes] for node in nodes]
+        nodes = sorted(nodes, key=lambda node: node.gpus)  # workers without a GPU go to nodes without one first
+        self._free = [(node.cpus, node.gpus, node.memory_bytes) for node in nodes]
         self._index = {node.id: index for index, node in enumerate(nodes)}
 
     def put(self, resources: Resources, node: str = "") -> bool:
-        """Lay a worker on its node, or on the first with room; False where there is none."""
+        """Place a worker on its node, or on the first node with room. Returns False if no node has room."""
         if node in self._index:
             self._take(self._index[node], resources)
             return True
-        for index, free in enumerate(self._free):
-            if _times(*free, resources):
+        for index, (cpus, gpus, memory) in enumerate(self._free):
+            if _times(cpus, gpus, memory, resources):
                 self._take(index, resources)
                 return True
         return False
 
     def _take(self, index: int, resources: Resources) -> None:
-        for place, size in enumerate((resources.cpus, resources.gpus, resources.memory_bytes)):
-            self._free[index][place] -= size
+        cpus, gpus, memory = self._free[index]
+        self._free[index] = (cpus - resources.cpus, gpus - resources.gpus, memory - resources.memory_bytes)
 
 
 @dataclass
 class Budget:
-    """What a run may take of a cluster that it shares."""
+    """Resources that a run may take on a shared cluster."""
 
     cpus: float = math.inf
     gpus: float = math.inf
@@ -84,57 +84,58 @@ class Budget:
         return True
 
 
-def fair(total: float, wants: Mapping[str, float], mine: str) -> float:
-    """What one of several may have of a total: all the same, and what some do not want goes to the others."""
+def fair_share(total: float, wishes: Mapping[str, float], mine: str) -> float:
+    """Share of `total` for `mine` by max-min fairness: equal shares; what one does not want is split among the rest."""
     left, share = total, 0.0
-    for place, (name, want) in enumerate(sorted(wants.items(), key=lambda item: (item[1], item[0]))):
-        share = min(want, left / (len(wants) - place))
+    for place, (name, wish) in enumerate(sorted(wishes.items(), key=lambda item: (item[1], item[0]))):
+        share = min(wish, left / (len(wishes) - place))
         if name == mine:
-            return share if want > share else max(share, left / (len(wants) - place))
+            return share if wish > share else max(share, left / (len(wishes) - place))
         left -= share
     return share
 
 
-def divide(
-    nodes: Sequence[Node], wants: Sequence[Want], most: Mapping[str, int] | None = None, budget: Budget | None = None
-) -> list[int]:
-    """Workers for each want. Each lane gets one first, then each want, as far as they fit; then GPUs are given out,
-    which are dearest; then CPUs, to the want that has the fewest. `most`: lane -> workers it may have. The first
-    worker of a lane may go over the budget."""
-    room, got = Room(nodes), [0] * len(wants)
+def allocate(
+    nodes: Sequence[Node], demands: Sequence[Demand], limits: Mapping[str, int] | None = None,
+    budget: Budget | None = None,
+) -> list[int]:  # fmt: skip
+    """Workers for each demand. Each lane gets one first, then each demand, as far as they fit; then GPUs are given out,
+    the scarcest resource; then CPUs, to the demand that holds the fewest. `limits`: lane -> maximum number of workers.
+    The first worker of a lane may exceed the budget."""
+    free, got = FreeResources(nodes), [0] * len(demands)
     held = dict.fromkeys(UNITS, 0)
     left = replace(budget) if budget else Budget()
 
     def give(number: int) -> bool:
-        want = wants[number]
-        lane = want.resources.lane
-        full = got[number] >= want.workers or held[lane] >= (most or {}).get(lane, 1 << 30)
-        if full or (got[number] and not want.resources.cpus and not want.resources.gpus):
+        demand = demands[number]
+        lane = demand.resources.lane
+        full = got[number] >= demand.workers or held[lane] >= (limits or {}).get(lane, 1 << 30)
+        if full or (got[number] and not demand.resources.cpus and not demand.resources.gpus):
             return False
-        if (not left.spend(want.resources) and held[lane]) or not room.put(want.resources):
+        if (not left.spend(demand.resources) and held[lane]) or not free.put(demand.resources):
             return False
         got[number] += 1
         held[lane] += 1
         return True
 
-    for number, want in enumerate(wants):
-        if not held[want.resources.lane]:
+    for number, demand in enumerate(demands):
+        if not held[demand.resources.lane]:
             give(number)
-    for number in range(len(wants)):
+    for number in range(len(demands)):
         if not got[number]:
             give(number)
-    for number, want in enumerate(wants):
-        while want.resources.gpus and give(number):
+    for number, demand in enumerate(demands):
+        while demand.resources.gpus and give(number):
             pass
-    open_ = [number for number, want in enumerate(wants) if not want.resources.gpus]
-    while open_:
-        number = min(open_, key=lambda n: got[n] * wants[n].resources.cpus)
+    unmet = [number for number, demand in enumerate(demands) if not demand.resources.gpus]
+    while unmet:
+        number = min(unmet, key=lambda n: got[n] * demands[n].resources.cpus)
         if not give(number):
-            open_.remove(number)
+            unmet.remove(number)
     return got
 
 
 def covers(has: Resources, wanted: Resources) -> bool:
-    """Whether a worker of one size can do the work of another."""
+    """Whether a worker of one size can run tasks of another."""
     same = has.lane == wanted.lane and has.gpus == wanted.gpus
     return same and has.cpus >= wanted.cpus and has.memory_bytes >= wanted.memory_bytes

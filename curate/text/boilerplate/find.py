@@ -1,7 +1,7 @@
-"""`text.boilerplate`: phrases with which a pool's texts begin or end and that say nothing of the image, learned.
+"""`text.boilerplate`: learns phrases that many texts of a pool begin or end with and that do not describe the image.
 
-`image for …`, `… stock photo`, `… royalty free`: they differ from pool to pool, so that no list of them is built in.
-What was found is a table that people can read; `text.strip` removes it.
+They differ from pool to pool (`image for …`, `… stock photo`, `… royalty free`), so that no built-in list would do.
+The result is a readable table, whose phrases `text.strip` removes.
 """
 
 from __future__ import annotations
@@ -18,46 +18,50 @@ from pydantic import Field
 from curate.core.contracts import Artifact, Reduce, Table
 from curate.core.hashing import ranks
 from curate.text.boilerplate.kernels import Limits, Phrase, Words, boilerplate, words_of
-from curate.text.language.language import plain_texts
+from curate.text.columns import plain_texts
 
 KIND = "boilerplate"
 EXAMPLE_CHARACTERS = 120
 _EDGE_WORDS = 32
-"""Words looked at from either end of a text."""
+"""Words read from each end of a text."""
 
 
 class Boilerplate(Reduce):
-    """Phrases of several words at the beginning or end of many texts that are boilerplate rather than content.
+    """Finds phrases of several words at the beginning or end of many texts that are boilerplate rather than content.
 
-    Three things tell: the phrase is frequent there; the word beside it is hardly ever the same (`image for …`, but not
-    `New York Times`); and it is rarely met elsewhere (`black and white` is). They cannot tell a series from
-    boilerplate (`naval semaphore flag …`): read the table, and name what should stay in `text.strip`'s `keep`.
+    Such a phrase is frequent there; the word next to it varies (`image for …`, but not `New York Times`); and it is
+    rare elsewhere (unlike `black and white`). A series (`naval semaphore flag …`) looks the same: read the table, and
+    list phrases that should stay in `keep` of `text.strip`.
 
-    Learned from the `sample` rows of the smallest hash(seed, key): a share s is known to +- sqrt(s / sample). The
-    artifact: `phrases`, the most frequent first: `phrase` (small letters, numbers as #), `place` (prefix, suffix,
-    whole), `count` and `share` of the sample's texts, `neighbours` (2 ** entropy of the word beside it), `edge` (share
-    of the texts with the phrase that begin or end with it), `example`; and `summary`: `texts` looked at.
+    The phrases come from the `sample` rows with the smallest hash(seed, key); a share s is exact to +- sqrt(s /
+    sample). The artifact: `phrases`, the most frequent first: `phrase` (lower case, numbers as #), `place` (prefix,
+    suffix, whole), `count` and `share` of the sample's texts, `neighbours` (2 ** entropy of the next word), `edge`
+    (share of the texts with the phrase that begin or end with it), `example`; and `summary`: `texts` in the sample.
     """
 
     op: ClassVar[str] = "text.boilerplate"
     kind: ClassVar[str] = KIND
 
-    column: str = Field("text", description="Column of the texts: one text a row.")
-    shortest: int = Field(2, ge=1, le=8, description="Fewest words of a phrase, numbers aside.")
+    column: str = Field("text", description="Column of texts, one per row.")
+    shortest: int = Field(2, ge=1, le=8, description="Fewest words of a phrase, without numbers.")
     longest: int = Field(8, ge=1, le=16, description="Most words of a phrase.")
-    least_count: int = Field(5, ge=2, description="Texts of the sample that a phrase must begin or end.")
-    least_share: float = Field(0.001, ge=0, le=1, description="Share of the sample's texts that it must begin or end.")
+    least_count: int = Field(
+        5, ge=2, description="Least number of texts of the sample that begin or end with a phrase."
+    )
+    least_share: float = Field(
+        0.001, ge=0, le=1, description="Least share of the sample's texts that begin or end with it."
+    )
     least_neighbours: float = Field(
         8,
         ge=1,
-        description="Different words that it must have beside it: 2 ** entropy, so that rare ones hardly count.",
+        description="Least number of different words next to it, as 2 ** entropy, so that rare words hardly count.",
     )
     least_edge: float = Field(
-        0.75, ge=0, le=1, description="Of the texts that hold it, the share that must begin or end with it."
+        0.75, ge=0, le=1, description="Least share of the texts with the phrase that begin or end with it."
     )
-    whole: bool = Field(False, description="Whether to list whole texts of up to `longest` words that are as frequent.")
-    sample: int = Field(200_000, ge=1, description="Texts looked at, at most.")
-    seed: int = Field(0, ge=0, description="Seed of which texts those are.")
+    whole: bool = Field(False, description="Whether to list frequent whole texts of up to `longest` words too.")
+    sample: int = Field(200_000, ge=1, description="Most texts in the sample.")
+    seed: int = Field(0, ge=0, description="Seed of the sample.")
 
     def reads(self) -> tuple[str, ...]:
         return (self.column,)
@@ -68,8 +72,8 @@ class Boilerplate(Reduce):
     def partial(self, table: Table) -> Table:
         texts = plain_texts(self.op, self.column, table.column(self.column))
         rank = ranks(self.seed, table.column("key").to_pylist())
-        there = np.flatnonzero(pc.fill_null(pc.not_equal(texts, ""), False).to_numpy(zero_copy_only=False))
-        chosen = there[np.argsort(rank[there])[: self.sample]]
+        with_text = np.flatnonzero(pc.fill_null(pc.not_equal(texts, ""), False).to_numpy(zero_copy_only=False))
+        chosen = with_text[np.argsort(rank[with_text])[: self.sample]]
         found = texts.take(pa.array(chosen)).to_pylist()
         return pa.table(
             {
@@ -109,15 +113,17 @@ def _edges(words: Words) -> Words:
 
 
 def _examples(phrases: Sequence[Phrase], texts: list[Words], shown: list[str], longest: int) -> list[str]:
-    """The first text that has each phrase at its place."""
+    """The first text with each phrase in its place."""
     found: dict[tuple[str, Words], str] = {}
     wanted = {(phrase.place, phrase.words) for phrase in phrases}
     for words, example in zip(texts, shown, strict=True):
         for length in range(1, min(longest, len(words)) + 1):
             alone = length == len(words)
-            for told in (("whole", words),) if alone else (("prefix", words[:length]), ("suffix", words[-length:])):
-                if told in wanted:
-                    found.setdefault(told, example)
+            for candidate in (
+                (("whole", words),) if alone else (("prefix", words[:length]), ("suffix", words[-length:]))
+            ):
+                if candidate in wanted:
+                    found.setdefault(candidate, example)
     return [found[phrase.place, phrase.words] for phrase in phrases]
 
 
@@ -125,8 +131,8 @@ def _table(phrases: Sequence[Phrase], examples: list[str], texts: int) -> Table:
     columns: dict[str, tuple[list[Any], pa.DataType]] = {
         "phrase": ([" ".join(phrase.words) for phrase in phrases], pa.string()),
         "place": ([phrase.place for phrase in phrases], pa.string()),
-        "count": ([phrase.count for phrase in phrases], pa.int64()),
-        "share": ([phrase.count / texts for phrase in phrases], pa.float64()),
+        "count": ([phrase.texts for phrase in phrases], pa.int64()),
+        "share": ([phrase.texts / texts for phrase in phrases], pa.float64()),
         "neighbours": ([phrase.neighbours for phrase in phrases], pa.float64()),
         "edge": ([phrase.edge for phrase in phrases], pa.float64()),
         "example": (examples, pa.string()),

@@ -1,8 +1,8 @@
-"""Phrases with which very many texts begin or end and that say nothing of any of them: functions of lists of words.
+"""Kernels of boilerplate: phrases that many texts begin or end with. Functions of lists of words.
 
-A phrase is boilerplate at its end of texts if it is frequent there, if what stands beside it (the next word of a
-beginning, the word before an ending) is hardly ever the same, and if it is rarely met elsewhere. The second tells
-`image for …` from `New York Times`, the third from `black and white`, which is anywhere in a text.
+A phrase is boilerplate if it is frequent at that end of texts, if the word next to it (after a beginning, before an
+ending) varies, and if it is rare elsewhere. The second condition separates `image for …` from `New York Times`, the
+third from `black and white`, which occurs anywhere in a text.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ _MARKS = (
     "\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0670\u0900-\u0dff\u0e00-\u0fff"
     "\u1000-\u109f\u1780-\u17ff\u200c\u200d\u3099\u309a"
 )
-"""Signs within words that are no letters to `re`: accents, points, and blocks of scripts with vowel signs."""
+"""Characters within words that `re` does not count as letters: accents, points, and scripts with vowel signs."""
 _WORD = re.compile(rf"\w[\w{_MARKS}]*+(?:['’]\w[\w{_MARKS}]*+)*+")
 _NUMBER = re.compile(r"[\d_]+")
 NUMBER = "#"
-"""Stands for every word of digits: `stock photo #1214233` and `stock photo #28793439` end alike."""
+"""Stands for any word of digits: `stock photo #1214233` and `stock photo #28793439` have the same ending."""
 _OPENING = "\"'“‘«([{¿¡#$£€@"
 _BETWEEN = " \t\n\r\f\v\u00a0|-–—_:;,/\\·•*~=+&#@>([{«<"
-"""What opens a word stays with it; what only stands between words goes with the ending that it led to."""
+"""Opening signs stay with their word; signs between words are removed together with the ending after them."""
 
 
 class Phrase(NamedTuple):
     words: Words
     place: Place
-    count: int
-    """Texts that have it there."""
+    texts: int
+    """Texts with the phrase in that place."""
     neighbours: float
-    """2 ** entropy of the word beside it: as many neighbours, were all of them equally frequent."""
+    """2 ** entropy of the next word: the number of neighbours if all were equally frequent."""
     edge: float
-    """Share of the texts with the phrase that have it there."""
+    """Share of the texts with the phrase that have it in that place."""
 
 
 class Limits(NamedTuple):
@@ -50,7 +50,7 @@ class Limits(NamedTuple):
 
 
 def spans(text: str) -> list[tuple[str, int, int]]:
-    """Words of a text, case-folded, numbers as `#`, with their places: (word, start, stop)."""
+    """(word, start, stop) of each word of a text, case-folded, with numbers as `#`."""
     found = []
     for match in _WORD.finditer(text):
         word = match.group()
@@ -65,15 +65,16 @@ def words_of(text: str) -> Words:
 def boilerplate(texts: Sequence[Words], limits: Limits, *, whole: bool = False) -> list[Phrase]:
     """Phrases of `shortest` to `longest` words that are boilerplate, the most frequent first.
 
-    Numbers do not count as words of the shortest. A text that is there many times counts once, but for `whole` texts.
-    Of phrases within each other only those stay that `least_count` texts have without a longer one that stays.
+    `shortest` does not count numbers. A repeated text counts once, except for `whole` texts. A phrase within a longer
+    one is kept only if `least_count` texts have it without the longer one.
     """
     distinct = list(dict.fromkeys(texts))
     beginnings = _frequent(distinct, limits)
     endings = {words[::-1]: beside for words, beside in _frequent([words[::-1] for words in distinct], limits).items()}
     edges = _edge_shares(distinct, {*beginnings, *endings}, limits)
     found: list[Phrase] = []
-    for place, candidates in (("prefix", beginnings), ("suffix", endings)):
+    sides: tuple[tuple[Place, dict[Words, Counter[str]]], ...] = (("prefix", beginnings), ("suffix", endings))
+    for place, candidates in sides:
         passed: list[Phrase] = []
         for words, beside in candidates.items():
             phrase = Phrase(words, place, beside.total(), perplexity(beside), edges[words])
@@ -83,12 +84,12 @@ def boilerplate(texts: Sequence[Words], limits: Limits, *, whole: bool = False) 
     if whole:
         repeated = Counter(words for words in texts if 0 < len(words) <= limits.longest)
         found += [Phrase(words, "whole", n, 0.0, 1.0) for words, n in repeated.items() if n >= limits.least_count]
-    return sorted(found, key=lambda phrase: (-phrase.count, phrase.place, phrase.words))
+    return sorted(found, key=lambda phrase: (-phrase.texts, phrase.place, phrase.words))
 
 
 def _frequent(texts: Sequence[Words], limits: Limits) -> dict[Words, Counter[str]]:
-    """Beginnings of `shortest` words or more that enough texts go on after -> the words that they go on with. A longer
-    beginning is frequent only if a shorter one is, so each pass looks at what the one before has left."""
+    """Frequent beginnings of at least `shortest` words -> counts of the next word. A longer beginning is frequent only
+    if its shorter one is, so that each pass reads only the texts that remain."""
     found: dict[Words, Counter[str]] = {}
     left = [words for words in texts if len(words) > 1]
     for length in range(1, limits.longest + 1):
@@ -96,17 +97,17 @@ def _frequent(texts: Sequence[Words], limits: Limits) -> dict[Words, Counter[str
         frequent = {words for words, count in counts.items() if count >= limits.least_count}
         left = [words for words in left if len(words) > length and words[:length] in frequent]
         if length >= limits.shortest:
-            told = {words for words in frequent if length - words.count(NUMBER) >= limits.shortest}
+            long_enough = {words for words in frequent if length - words.count(NUMBER) >= limits.shortest}
             beside: defaultdict[Words, Counter[str]] = defaultdict(Counter)
             for words in left:
-                if words[:length] in told:
+                if words[:length] in long_enough:
                     beside[words[:length]][words[length]] += 1
             found |= {words: after for words, after in beside.items() if after.total() >= limits.least_count}
     return found
 
 
 def _edge_shares(texts: Iterable[Words], phrases: Set[Words], limits: Limits) -> dict[Words, float]:
-    """Of the texts that hold a phrase with a word beside it: the share that begin or end with it, numbers aside."""
+    """Share of the texts with more words than the phrase that begin or end with it, ignoring numbers."""
     first = {words[: limits.shortest] for words in phrases}
     anywhere, edges = Counter[Words](), Counter[Words]()
     for words in texts:
@@ -133,15 +134,15 @@ def perplexity(counts: Counter[str]) -> float:
 
 
 def _maximal(phrases: list[Phrase], least_count: int) -> list[Phrase]:
-    """Those of one place that enough texts have without a longer one."""
+    """The phrases of one place that enough texts have without a longer one."""
     within: Counter[Words] = Counter()
     kept = []
     for phrase in sorted(phrases, key=lambda phrase: -len(phrase.words)):
-        alone = phrase.count - within[phrase.words]
+        alone = phrase.texts - within[phrase.words]
         taken = within[phrase.words]
         if alone >= least_count:
             kept.append(phrase)
-            taken = phrase.count
+            taken = phrase.texts
         if len(phrase.words) > 1:
             shorter = phrase.words[:-1] if phrase.place == "prefix" else phrase.words[1:]
             within[shorter] += taken
@@ -149,14 +150,14 @@ def _maximal(phrases: list[Phrase], least_count: int) -> list[Phrase]:
 
 
 class Stripper:
-    """Removes phrases from the ends of texts, again and again, in time that grows with the text alone."""
+    """Removes phrases from the ends of texts repeatedly, in time linear in the text."""
 
     def __init__(self, prefixes: Iterable[Words], suffixes: Iterable[Words], wholes: Iterable[Words] = ()) -> None:
         self.prefixes, self.suffixes, self.wholes = frozenset(prefixes), frozenset(suffixes), frozenset(wholes)
         self._longest = max((len(words) for words in self.prefixes | self.suffixes), default=0)
 
     def strip(self, text: str) -> str:
-        """The text itself where no phrase is at its ends; empty where nothing is left."""
+        """The text without phrases at its ends; empty if nothing else is in it."""
         found = spans(text)
         words = tuple(word for word, _, _ in found)
         if words in self.wholes:

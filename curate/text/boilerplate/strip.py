@@ -1,4 +1,4 @@
-"""`text.strip`: texts without the boilerplate that they begin and end with."""
+"""`text.strip`: removes boilerplate from the beginning and end of texts."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from curate.core.contracts import Artifact, Batch, Map
 from curate.core.errors import CurateError
 from curate.text.boilerplate.find import KIND
 from curate.text.boilerplate.kernels import Stripper, Words, words_of
-from curate.text.language.language import plain_texts
+from curate.text.columns import plain_texts
 
 
 class Strip(Map):
-    """Removes the phrases of `text.boilerplate`, and those of `also`, from both ends of each text, until none is there.
+    """Removes the phrases of `text.boilerplate` and of `also` from both ends of each text, repeatedly.
 
-    Words match whatever their case and what stands between them; numbers match any number. The counter `stripped` says
-    how many texts changed. The output is null where there is no text and where nothing of it is left; `text.filter`
-    rejects such rows.
+    Matching ignores case and the characters between words; a number matches any number. The counter `stripped` has the
+    number of changed texts. The output is null for a null text, and if nothing remains; `text.filter` rejects such
+    rows.
     """
 
     op: ClassVar[str] = "text.strip"
@@ -28,10 +28,10 @@ class Strip(Map):
     optional_ports: ClassVar[tuple[str, ...]] = ("boilerplate",)
     batch_rows: ClassVar[int] = 1024
 
-    column: str = Field("text", description="Column of the texts: one text a row.")
-    output: str = Field("stripped", pattern=r"^[a-z][a-z0-9_]*$", description="Name of the column of what is left.")
-    also: tuple[str, ...] = Field((), description="Further phrases to remove, from either end.")
-    keep: tuple[str, ...] = Field((), description="Phrases of the table that are to stay.")
+    column: str = Field("text", description="Column of texts, one per row.")
+    output: str = Field("stripped", pattern=r"^[a-z][a-z0-9_]*$", description="Name of the column of stripped texts.")
+    also: tuple[str, ...] = Field((), description="More phrases to remove from either end.")
+    keep: tuple[str, ...] = Field((), description="Phrases of the table to keep.")
 
     _stripper: Stripper = PrivateAttr()
 
@@ -44,9 +44,11 @@ class Strip(Map):
         return phrases
 
     def setup(self, artifacts: Mapping[str, Artifact]) -> None:
-        """Raises CurateError where there is nothing to remove: neither a table nor phrases."""
+        """Raises CurateError if there is neither a table nor a phrase to remove."""
         if "boilerplate" not in artifacts and not self.also:
-            raise CurateError(f"{self.op}: no phrases to remove; give it boilerplate: STAGE, or phrases in `also`")
+            raise CurateError(
+                f"{self.op}: no phrases to remove; set `boilerplate` to a stage, or list phrases in `also`"
+            )
         places: dict[str, set[Words]] = {"prefix": set(), "suffix": set(), "whole": set()}
         if "boilerplate" in artifacts:
             table = artifacts["boilerplate"]["phrases"]
@@ -73,5 +75,5 @@ class Strip(Map):
 
 
 def _words(phrase: str) -> Words:
-    """A phrase as people write it, or as the table has it, with # for any number."""
+    """Words of a phrase as people write it or as in the table, with # for any number."""
     return words_of(phrase.replace("#", " 0 "))

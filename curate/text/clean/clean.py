@@ -1,4 +1,4 @@
-"""`text.clean`: captions as they come from the web -> text that says what is in the image."""
+"""`text.clean`: turns captions of the web into text that describes the image."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
 from curate.core.contracts import Batch, Map
-from curate.text.clean.rules import DEFAULT, NAMES, UNSETTLED, Rule, chosen, clean, hint, steps
+from curate.text.clean.rules import DEFAULT, NAMES, UNSETTLED, Rule, clean, hint, rules_named, steps
 
 SCHEMA = pa.schema([pa.field("text", pa.string(), metadata={"of": "caption, cleaned"})])
 
 
 class Clean(Map):
-    """Clean each caption by a table of rules (curate/text/clean/rules.py); a counter per rule says how many it changed.
+    """Clean each caption by a table of rules (curate/text/clean/rules.py); a counter per rule counts the changed
+    captions.
 
-    `text` is null where there is no caption and where nothing of it is left: `text.filter` rejects such rows, and what
-    is too short. Unusable: caption_unsettled (nested so deeply that cleaning has no end).
+    `text` is null for a null caption, and if nothing remains; `text.filter` rejects such rows and texts that are too
+    short. Unusable: caption_unsettled (nested so deeply that cleaning does not settle).
     """
 
     op: ClassVar[str] = "text.clean"
@@ -29,11 +30,11 @@ class Clean(Map):
     batch_rows: ClassVar[int] = 4096
 
     rules: tuple[str, ...] = Field(
-        DEFAULT, description=f"Rules to apply, always in the table's order; by default these: {', '.join(DEFAULT)}."
+        DEFAULT, description=f"Rules to apply, always in the table's order (default: {', '.join(DEFAULT)})."
     )
-    without: tuple[str, ...] = Field((), description="Rules among these to leave out.")
+    without: tuple[str, ...] = Field((), description="Rules to leave out.")
     also: tuple[str, ...] = Field(
-        (), description=f"Rules to apply besides, such as {', '.join(sorted(set(NAMES) - set(DEFAULT)))}."
+        (), description=f"Rules to apply in addition, such as {', '.join(sorted(set(NAMES) - set(DEFAULT)))}."
     )
 
     @field_validator("rules", "without", "also")
@@ -41,12 +42,12 @@ class Clean(Map):
     def _known_rules(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         unknown = [name for name in names if name not in NAMES]
         if unknown:
-            raise ValueError(f"{unknown[0]!r} is no rule; choose from {', '.join(NAMES)}")
+            raise ValueError(f"unknown rule {unknown[0]!r}; choose from {', '.join(NAMES)}")
         return tuple(name for name in NAMES if name in names)
 
     def active(self) -> tuple[Rule, ...]:
-        """The rules that the settings amount to, in order."""
-        return chosen({*self.rules, *self.also} - set(self.without))
+        """The rules in effect, in order."""
+        return rules_named({*self.rules, *self.also} - set(self.without))
 
     def reads(self) -> tuple[str, ...]:
         return ("caption",)
@@ -55,19 +56,21 @@ class Clean(Map):
         return SCHEMA
 
     def steps(self, caption: str) -> list[tuple[str, str, str]]:
-        """(rule, before, after) of everything that cleaning this caption would change, in order."""
+        """(rule, before, after) of each change that cleaning makes to the caption, in order."""
         return steps(caption, self.active())
 
     def process(self, batch: Batch) -> dict[str, Any]:
         captions = batch.table.column("caption").combine_chunks().cast(pa.string())
-        texts, unsettled = cleaned(captions, self.active(), batch.counters)
+        texts, unsettled = clean_column(captions, self.active(), batch.counters)
         batch.unusable(unsettled.tolist(), "caption_unsettled")
         return {"text": pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)}
 
 
-def cleaned(captions: pa.Array, rules: tuple[Rule, ...], counters: Counter[str]) -> tuple[pa.Array, NDArray[np.int64]]:
-    """Captions (n,) -> texts (n,), and the indices of those that were given up. Only captions on which the rules' hint
-    finds anything become Python strings."""
+def clean_column(
+    captions: pa.Array, rules: tuple[Rule, ...], counters: Counter[str]
+) -> tuple[pa.Array, NDArray[np.int64]]:
+    """Captions (n,) -> texts (n,), and the indices of captions that did not settle. Only captions in which the rules'
+    hint finds something become Python strings."""
     if not rules or not len(captions):
         return captions, np.empty(0, dtype=np.int64)
     suspicious = pc.fill_null(pc.match_substring_regex(captions, hint(rules)), False)

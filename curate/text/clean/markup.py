@@ -1,4 +1,4 @@
-"""Cleaning kernels for what wraps a text: quoting, HTML entities and tags, wrong encodings. Text to text."""
+"""Cleaning rules for markup: quoting, HTML entities and tags, wrong encodings. Functions from text to text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CUT_TAG = re.compile(r"<[a-zA-Z][a-zA-Z0-9]*+\s[^<>=]*+=[^<>]*+")
 
 
 def unquote(text: str) -> str:
-    """A field as a CSV file quotes it (whole, its own quotation marks doubled), and quotes behind backslashes."""
+    """Removes CSV quoting (around the whole text, with inner quotation marks doubled) and backslashes before quotes."""
     while '""' in text and text[0] == text[-1] == '"' and len(text) > 2:
         inner = text[1:-1]
         if '""' not in inner or any(len(marks) % 2 for marks in _QUOTES.findall(inner)):
@@ -33,13 +33,13 @@ def unquote(text: str) -> str:
 
 
 def unescape_entities(text: str) -> str:
-    """Only names ending in a semicolon, but for the five that are often cut: `AT&T` and `mix&match` are no entities."""
+    """Names need a semicolon, except for five that often lack it: `AT&T` and `mix&match` are not entities."""
     return _ENTITY.sub(_character, text) if "&" in text else text
 
 
 def _character(match: re.Match[str]) -> str:
     decimal, hexadecimal, name, cut = match.groups()
-    if decimal or hexadecimal:  # html knows what browsers make of numbers that are no character
+    if decimal or hexadecimal:  # html decodes invalid numbers as browsers do
         return html.unescape(f"&#{int(decimal) if decimal else int(hexadecimal, 16)};")
     if name or cut:
         return html.entities.html5.get(f"{name or cut};", f"&{name};")
@@ -47,13 +47,13 @@ def _character(match: re.Match[str]) -> str:
 
 
 def fix_mojibake(text: str) -> str:
-    """ftfy's decision: text is decoded again where that makes it less odd, as often as it was decoded wrongly."""
+    """ftfy decodes text again, repeatedly if necessary, if that makes it more plausible."""
     return text if text.isascii() else _encoding_fixer()(text)
 
 
 @functools.cache
 def _encoding_fixer() -> Callable[[str], str]:
-    import ftfy  # a third of a second, which `curate plan` need not spend
+    import ftfy  # a third of a second, which `curate plan` does not need
     from ftfy.badness import is_bad
 
     config = ftfy.TextFixerConfig(
@@ -67,20 +67,20 @@ def _encoding_fixer() -> Callable[[str], str]:
         normalization=None,
         explain=False,
     )
-    beside = re.compile("[\x80-\x9f\ud800-\udfff]")  # ftfy mends these in text that is not bad, too
+    stray = re.compile("[\x80-\x9f\ud800-\udfff]")  # ftfy also fixes these in plausible text
 
     def fix(text: str) -> str:
-        return ftfy.fix_text(text, config) if is_bad(text) or beside.search(text) else text
+        return ftfy.fix_text(text, config) if is_bad(text) or stray.search(text) else text
 
     return fix
 
 
 def strip_tags(text: str) -> str:
-    """Tags of blocks stand between words and become spaces. `a < b`, `<3` and `<name@host>` are no tags."""
+    """Block tags separate words and become spaces. `a < b`, `<3` and `<name@host>` are not tags."""
     if "<" not in text:
         return text
     text = _TAG.sub(" ", _INLINE_TAG.sub("", _COMMENT.sub(" ", text)))
     start, end = text.rfind("<"), len(text)
-    while start >= 0 and _CUT_TAG.fullmatch(text, start, end):  # text cut in the middle of tags
+    while start >= 0 and _CUT_TAG.fullmatch(text, start, end):  # text truncated within a tag
         start, end = text.rfind("<", 0, start), start
     return text[:end]

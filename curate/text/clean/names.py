@@ -1,7 +1,7 @@
-"""Cleaning kernels for names that say nothing of an image: addresses, users, files, camera codes; and hashtags' signs.
+"""Cleaning rules for names that do not describe an image (addresses, users, files, camera codes) and for hashtags.
 
-All run in linear time: no pattern may start at more than a bounded number of places of a run that another start has
-already read, which is what the look-behinds are for.
+All run in linear time: the look-behinds bound the number of places where a pattern starts within a run of characters
+that it has already read.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ _EXTENSIONS = frozenset(EXTENSIONS.split("|"))
 
 
 def remove_urls(text: str) -> str:
-    """Punctuation that ends a sentence rather than an address stays. A domain without scheme goes only with a path:
-    `Booking.com` and `node.js` are names."""
+    """Keeps punctuation that ends a sentence rather than an address. Removes a domain without a scheme only if it has a
+    path: `Booking.com` and `node.js` are names."""
     if "://" in text or "www." in text.lower():
         text = _URL.sub(_tail, text)
     return _BARE_URL.sub(_tail, text) if _DOMAIN_PATH.search(text) else text
@@ -59,7 +59,7 @@ def remove_urls(text: str) -> str:
 def _tail(match: re.Match[str]) -> str:
     url = match.group()
     tail = url[len(url.rstrip(_URL_TAIL)) :]
-    for opening, closing in ("()", "[]"):  # brackets that the address itself opened
+    for opening, closing in ("()", "[]"):  # brackets that the address opened
         tail = tail.replace(closing, "", url.count(opening))
     return " " + tail
 
@@ -69,12 +69,12 @@ def remove_emails(text: str) -> str:
 
 
 def remove_mentions(text: str) -> str:
-    """`@name`, with a `via` or `by` before it. Handles begin with a letter: `@ 3pm`, `@3pm` and `me@ home` stay."""
+    """Removes `@name`, and `via` or `by` before it. Names begin with a letter: `@ 3pm`, `@3pm` and `me@ home` stay."""
     return _MENTION.sub(" ", _MENTION_LABEL.sub("", text)) if "@" in text else text
 
 
 def unsign_hashtags(text: str) -> str:
-    """`#word` -> `word`. `#1 dad`, `C#` and colours such as `#a0b1c2` have no hashtag."""
+    """`#word` -> `word`. `#1 dad`, `C#` and colours such as `#a0b1c2` stay."""
     return _HASHTAGS.sub(lambda match: _tags(match, _HASHTAG), text) if "#" in text or "＃" in text else text
 
 
@@ -83,8 +83,8 @@ def _tags(match: re.Match[str], tag: re.Pattern[str]) -> str:
 
 
 def split_hashtags(text: str) -> str:
-    """`#MensHealthWeek` -> `Mens Health Week`, `#wood_brain` -> `wood brain`; tags of one word are left to `hashtags`.
-    A tag with parts of one letter (`#iPhone`) or a Mc is a name and stays whole."""
+    """`#MensHealthWeek` -> `Mens Health Week`, `#wood_brain` -> `wood brain`; the rule `hashtags` handles tags
+    of one word. A tag with parts of one letter (`#iPhone`) or with Mc is a name and stays whole."""
     return _HASHTAGS.sub(_split, text) if "#" in text or "＃" in text else text
 
 
@@ -100,8 +100,8 @@ def _split(match: re.Match[str]) -> str:
 
 
 def remove_file_names(text: str) -> str:
-    """A file's name goes, but for one that is a plain word, which loses its extension: it ends a title with spaces
-    (`Osa, the Snow Leopard.jpg`)."""
+    """Removes file names. A plain word only loses its extension, because it ends a title with spaces (`Osa, the Snow
+    Leopard.jpg`)."""
     return _FILE.sub(_file, text) if "." in text and _EXTENSION.search(text) else text
 
 
@@ -117,5 +117,5 @@ def _file(match: re.Match[str]) -> str:
 
 
 def remove_camera_codes(text: str) -> str:
-    """What cameras and phones call their files, where the extension is gone: IMG_2034, DSC00012, P1010023."""
+    """Removes file names of cameras and phones without an extension: IMG_2034, DSC00012, P1010023."""
     return _CAMERA.sub(" ", text) if _DIGITS.search(text) and _NUMBERED.search(text) else text

@@ -1,4 +1,4 @@
-"""When two texts are the same text, and which of its rows stay: functions of strings and arrays."""
+"""Kernels of text duplicates: which texts are equal, and which rows to keep. Functions of strings and arrays."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from curate.kernels.normal import normal_form
 LONG = 100_000
 
 
-class _Folding(dict):
-    """Code point -> what becomes of it, as `str.translate` asks; learned one by one."""
+class _Folding(dict[int, str]):
+    """Code point -> replacement, for `str.translate`; filled on demand."""
 
     def __init__(self, punctuation: bool, digits: bool) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class _Folding(dict):
         kept = sign
         if kind[0] in "ZC" and kind != "Cf":
             kept = " "
-        elif kind == "Cf":  # joiners, marks of direction
+        elif kind == "Cf":  # joiners and marks of direction
             kept = ""
         elif not self.punctuation and kind[0] in "PS":
             kept = "" if sign in "'’`´" else " "
@@ -39,19 +39,21 @@ class _Folding(dict):
         return kept
 
 
-_FOLDINGS = {(punctuation, digits): _Folding(punctuation, digits) for punctuation in (0, 1) for digits in (0, 1)}
+_FOLDINGS = {
+    (punctuation, digits): _Folding(punctuation, digits) for punctuation in (False, True) for digits in (False, True)
+}
 
 
 def normalised(text: str, *, punctuation: bool = False, digits: bool = True) -> str:
-    """What texts that count as one have in common: case folded, NFKC, white space folded, invisible signs gone.
+    """The common form of equal texts: case-folded, NFKC, single spaces, without invisible characters.
 
-    Without `punctuation`, signs and symbols are spaces (apostrophes are nothing), unless there is nothing else; without
-    `digits`, every digit is a 0. Very long texts are NFC, since NFKC can make them 18 times as long.
+    Without `punctuation`, signs and symbols become spaces and apostrophes are removed, unless the text has nothing
+    else. Without `digits`, every digit becomes 0. Very long texts use NFC, because NFKC can make them 18 times longer.
     """
     form: Literal["NFC", "NFKC"] = "NFKC" if len(text) <= LONG else "NFC"
     folded = normal_form(form, normal_form(form, text).casefold())
-    found = " ".join(folded.translate(_FOLDINGS[bool(punctuation), bool(digits)]).split())
-    return found or " ".join(folded.translate(_FOLDINGS[1, bool(digits)]).split())
+    found = " ".join(folded.translate(_FOLDINGS[punctuation, digits]).split())
+    return found or " ".join(folded.translate(_FOLDINGS[True, digits]).split())
 
 
 def digest_words(texts: Sequence[str]) -> NDArray[np.uint64]:
@@ -63,8 +65,8 @@ def digest_words(texts: Sequence[str]) -> NDArray[np.uint64]:
 def repeated(
     digest: NDArray[np.uint64], key: NDArray[np.uint64], seed: int, keepers: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows of digest (n, 2) and key (n, 2) -> of every digest that occurs more than once, in order: how often (m,), and
-    its rows of the smallest hash(seed, key), as (m, keepers) indices, -1 where there are no more."""
+    """Rows of digest (n, 2) and key (n, 2) -> for each repeated digest, in ascending order: its count (m,), and the
+    indices (m, keepers) of its rows with the smallest hash(seed, key), padded with -1."""
     rank = ranks_of_words(seed, key)
     order = np.lexsort((key[:, 1], key[:, 0], rank, digest[:, 1], digest[:, 0]))
     new = np.ones(len(order), dtype=bool)
@@ -79,9 +81,11 @@ def repeated(
     return count, rows
 
 
-def distinct(digest: NDArray[np.uint64], home: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows of digest (n, 2), each in a home (n,) -> one row (m,) of each digest in each home, and how often that digest
-    occurs in all homes (m,)."""
+def distinct_by_home(
+    digest: NDArray[np.uint64], home: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows of digest (n, 2), each in a home (n,) -> one row (m,) per digest and home, and the digest's count over all
+    homes (m,)."""
     order = np.lexsort((home, digest[:, 1], digest[:, 0]))
     new = np.ones(len(order), dtype=bool)
     new[1:] = (digest[order[1:]] != digest[order[:-1]]).any(axis=1)
@@ -90,6 +94,6 @@ def distinct(digest: NDArray[np.uint64], home: NDArray[np.int64]) -> tuple[NDArr
     return order[new], count[new]
 
 
-def most(digest: NDArray[np.uint64], count: NDArray[np.int64], wanted: int) -> NDArray[np.int64]:
-    """Places (m,) of the digests (n, 2) with the highest counts, at most so many; the lower digest of equals first."""
+def most_frequent(digest: NDArray[np.uint64], count: NDArray[np.int64], wanted: int) -> NDArray[np.int64]:
+    """Indices (m,) of the up to `wanted` digests (n, 2) with the highest counts; ties by ascending digest."""
     return np.lexsort((digest[:, 1], digest[:, 0], -count))[:wanted]

@@ -17,10 +17,10 @@ _LISTS = pa.list_(pa.list_(pa.string()))
 
 
 class Hashtags(Map):
-    """Canonical tags of each row, sorted, each once: nouns and actions apart, one list per row, so that selections
-    balance them as they do the concepts of a text. Both columns have one item in every row, also where it has no tags.
+    """Canonical tags of each row, sorted and distinct, with separate columns of nouns and actions, so that selections
+    balance them like the concepts of a text. Both columns have one item in every row, even without tags.
 
-    Counters: tags mapped, unmapped, and unknown (not in the map, as rows that came after it was made have).
+    Counters: tags mapped, unmapped, and unknown (not in the map, for rows added after it).
     """
 
     op: ClassVar[str] = "text.hashtags"
@@ -38,9 +38,12 @@ class Hashtags(Map):
         return ("tags",)
 
     def schema(self) -> pa.Schema:
-        said = {"hashtag_nouns": "canonical tags that name things", "hashtag_actions": "canonical tags of what is done"}
+        meanings = {
+            "hashtag_nouns": "canonical tags that name things",
+            "hashtag_actions": "canonical tags of what is done",
+        }
         places = places_of("hashtag_nouns")
-        return pa.schema([pa.field(name, _LISTS, metadata=places | {"of": of}) for name, of in said.items()])
+        return pa.schema([pa.field(name, _LISTS, metadata=places | {"of": of}) for name, of in meanings.items()])
 
     def process(self, batch: Batch) -> dict[str, Any]:
         rows = [self._of_row(tags or [], batch) for tags in batch.column("tags")]

@@ -1,4 +1,4 @@
-"""A map of hashtags as a file that people read and edit: tab-separated text, or JSON."""
+"""Reads and writes maps of hashtags as files to edit: tab-separated text or JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WHERE = "text.hashtag_map.edits"
 
 
 def to_tsv(table: pa.Table) -> Iterator[str]:
-    """Lines of a map's table, a heading first: what `read_edits` reads when somebody has changed it."""
+    """Lines of a map's table, after a header line, to edit and give to `read_edits`."""
     yield "\t".join(COLUMNS)
     for row in table.select(list(COLUMNS)).to_pylist():
         yield "\t".join("" if row[name] is None else str(row[name]) for name in COLUMNS)
@@ -30,14 +30,14 @@ def read_bytes(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise InputError(
-            f"{_WHERE}: {path} cannot be read ({error.strerror or error}); name a .tsv or .json file that every worker "
-            "sees"
+            f"{_WHERE}: cannot read {path} ({error.strerror or error}); give a .tsv or .json file that all workers can "
+            "read"
         ) from None
 
 
 def read_edits(path: Path | None) -> dict[str, Edit]:
-    """Tag (folded) -> edit, from lines `tag TAB canonical [TAB kind]`, from what `to_tsv` has written, or from JSON: an
-    object with a canonical tag, null, or {"canonical": …, "kind": …} per tag. Raises InputError, in one line."""
+    """Tag (folded) -> edit, from lines `tag TAB canonical [TAB kind]`, from lines of `to_tsv`, or from a JSON object
+    with a canonical tag, null, or {"canonical": …, "kind": …} per tag. Raises InputError (one line)."""
     if path is None:
         return {}
     try:
@@ -49,11 +49,9 @@ def read_edits(path: Path | None) -> dict[str, Edit]:
     for place, tag, edit in pairs:
         key = folded(tag)
         if not key:
-            raise InputError(f"{_WHERE}: {path}, {place}: {tag[:40]!r} is no tag; expected letters or digits in it")
+            raise InputError(f"{_WHERE}: {path}, {place}: {tag[:40]!r} is not a tag; expected letters or digits")
         if edits.setdefault(key, edit) != edit:
-            raise InputError(
-                f"{_WHERE}: {path}, {place}: {key!r} has another canonical tag further up; keep one of them"
-            )
+            raise InputError(f"{_WHERE}: {path}, {place}: {key!r} has another canonical tag above; keep one of them")
     return edits
 
 
@@ -66,7 +64,7 @@ def _from_lines(path: Path, text: str) -> Iterator[tuple[str, str, Edit]]:
         elif line.strip():
             if len(cells) < 2:
                 raise InputError(
-                    f"{_WHERE}: {path}, line {number}: expected tag, TAB, canonical tag; found {line[:40]!r}"
+                    f"{_WHERE}: {path}, line {number}: expected tag, TAB, canonical tag, not {line[:40]!r}"
                 )
             row = dict(zip(names, cells, strict=False))
             yield f"line {number}", row["tag"], _edit(path, f"line {number}", row["canonical"], row.get("kind") or None)
@@ -74,12 +72,10 @@ def _from_lines(path: Path, text: str) -> Iterator[tuple[str, str, Edit]]:
 
 def _from_json(path: Path, value: Any) -> Iterator[tuple[str, str, Edit]]:
     if not isinstance(value, dict):
-        raise InputError(
-            f"{_WHERE}: {path} holds a JSON {type(value).__name__}; expected an object with a tag per name"
-        )
+        raise InputError(f"{_WHERE}: {path} holds a JSON {type(value).__name__}; expected an object with tags as names")
     for tag, found in value.items():
-        told = found if isinstance(found, dict) else {"canonical": found}
-        canonical, kind = told.get("canonical"), told.get("kind")
+        fields = found if isinstance(found, dict) else {"canonical": found}
+        canonical, kind = fields.get("canonical"), fields.get("kind")
         if not isinstance(canonical, str | None) or not isinstance(kind, str | None):
             raise InputError(
                 f"{_WHERE}: {path}, tag {tag[:40]!r}: expected a canonical tag, null, or an object of both"
@@ -89,7 +85,7 @@ def _from_json(path: Path, value: Any) -> Iterator[tuple[str, str, Edit]]:
 
 def _edit(path: Path, place: str, canonical: str | None, kind: str | None) -> Edit:
     if kind is not None and kind not in KINDS:
-        raise InputError(f"{_WHERE}: {path}, {place}: {kind[:40]!r} is no kind; choose from {', '.join(KINDS)}")
+        raise InputError(f"{_WHERE}: {path}, {place}: unknown kind {kind[:40]!r}; choose from {', '.join(KINDS)}")
     if not canonical or kind == UNMAPPED:
         return Edit(None, UNMAPPED)
     return Edit(" ".join(canonical.encode("utf-8", "replace").decode().split()), kind)

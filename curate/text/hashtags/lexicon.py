@@ -1,4 +1,4 @@
-"""What WordNet knows of the words of tags: which are words at all, how common, and what each stands for."""
+"""WordNet's lexicon for the words of tags: known words, their frequencies and their synsets."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ import pyarrow.compute as pc
 
 from curate.text.phrases import normalised_all
 from curate.text.stopwords import STOP_WORDS
-from curate.text.wordnet import database as wordnet
-from curate.text.wordnet import synsets
+from curate.text.wordnet import database, synsets
 from curate.text.wordnet.senses import SUFFIXES
 
 Kind = Literal["noun", "action"]
 _PART = {"noun": "n", "action": "v"}
 _PARTS = ("", "n", "v")
 _LEAST_LETTERS = 3
-"""Shorter words make up anything; stop words (`of`, `in`) are the exception."""
+"""Shorter words would fit into any tag, except stop words (`of`, `in`)."""
 _FUNCTION_WORDS = "the of and in at on to for from with by my"
-"""WordNet does not have them: they are taken to be as common as its commonest."""
+"""Missing from WordNet; we give them the weight of its commonest words."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +38,9 @@ class Lexicon:
     """Form (normalised) -> synset, of single words and phrases."""
     verbs: Mapping[str, str]
     part: Mapping[str, str]
-    """Form -> n, v, or the empty string for an adjective or adverb: things first, `synsets.as_thing`."""
+    """Form -> n, v, or the empty string for an adjective or adverb, by `synsets.as_thing`."""
     weights: Mapping[str, float]
-    """Single words and how common they are."""
+    """Single word -> frequency."""
     lemmas_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Synset -> its lemmas, normalised, in WordNet's order."""
 
@@ -49,8 +48,8 @@ class Lexicon:
         return phrase in self.part
 
     def reading(self, phrase: str) -> Reading | None:
-        """What a word or phrase stands for as a whole; None if that is no noun and no verb, or an adjective first.
-        People tag things: of a noun and a verb it is what `synsets.as_thing` says."""
+        """The reading of a word or phrase as a whole; None if it is neither noun nor verb, or mainly an adjective. If
+        it is both noun and verb, `synsets.as_thing` decides, because people tag things."""
         phrase = self._spelling(phrase)
         part = self.part.get(phrase)
         if part == "n":
@@ -58,33 +57,37 @@ class Lexicon:
         return Reading("action", self.verbs[phrase]) if part == "v" else None
 
     def _spelling(self, phrase: str) -> str:
-        """`color` for `colour` and `colours`: the more frequent of two lemmas of a synset that are a letter apart.
+        """`color` for `colour` and `colours`: the more frequent of two lemmas of a synset that are one letter apart.
 
-        WordNet's tagged texts are American: of how frequent the senses of the other spelling are they say little.
+        WordNet's tagged texts are American, so that its counts for British spellings are too low.
         """
         for base in self.lemmas_of.get(self.nouns.get(phrase, ""), ()):
             if inflects(phrase, base, "noun"):
                 for lemma in self.lemmas_of[self.nouns[phrase]]:
                     more = self.weights.get(lemma, 0) > self.weights.get(base, 0)
-                    if more and one_apart(base, lemma) and base in self.lemmas_of.get(self.nouns.get(lemma, ""), ()):
+                    if (
+                        more
+                        and one_edit_apart(base, lemma)
+                        and base in self.lemmas_of.get(self.nouns.get(lemma, ""), ())
+                    ):
                         return lemma
         return phrase
 
     def names(self, reading: Reading) -> list[str]:
-        """Lemmas of a synset that stand for it when they stand alone; its name (`form.n.03`) where there is none."""
+        """Lemmas of a synset whose own first reading is that synset; its name (`form.n.03`) if there is no such lemma."""
         of = self.nouns if reading.kind == "noun" else self.verbs
         lemmas = [lemma for lemma in self.lemmas_of.get(reading.synset, ()) if of.get(lemma) == reading.synset]
         return lemmas or [reading.synset]
 
 
 def inflects(form: str, lemma: str, kind: Kind) -> bool:
-    """Whether a form is a lemma, or one of its regular inflections."""
+    """Whether a form is the lemma or one of its regular inflections."""
     rules = SUFFIXES[_PART[kind]]
     return form == lemma or any(form.endswith(old) and form[: -len(old)] + new == lemma for old, new in rules)
 
 
-def one_apart(a: str, b: str) -> bool:
-    """Whether one letter added, removed or replaced, or two neighbours swapped, makes b of a."""
+def one_edit_apart(a: str, b: str) -> bool:
+    """Whether a and b differ by one letter (added, removed or replaced) or by two swapped neighbours."""
     if len(a) > len(b):
         a, b = b, a
     if a == b or len(b) - len(a) > 1:
@@ -96,12 +99,12 @@ def one_apart(a: str, b: str) -> bool:
 
 
 def wordnet_lexicon() -> Lexicon:
-    """Of all of WordNet, names of places and people included. Raises InputError where it cannot be had."""
-    return _lexicon(wordnet.identity())
+    """The lexicon of all of WordNet, including names of places and people. Raises InputError if it is not available."""
+    return _lexicon(database.identity())
 
 
 @functools.lru_cache(maxsize=1)
-@wordnet.well_formed()
+@database.well_formed()
 def _lexicon(_: str) -> Lexicon:
     table = synsets.table()
     forms = table.column("form").to_pylist()
@@ -117,21 +120,21 @@ def _lexicon(_: str) -> Lexicon:
 
 
 def _first_senses(forms: list[str], column: pa.ListArray) -> dict[str, list[str]]:
-    """Form -> lexicographer file, synset, ... of its first sense, where it has one."""
-    there = np.flatnonzero(pc.list_value_length(column).to_numpy() > 0)
+    """Form -> (lexicographer file, synset, ...) of its first sense, for forms with a sense."""
+    with_sense = np.flatnonzero(pc.list_value_length(column).to_numpy() > 0)
     labels = [label.split(" ") for label in column.values.dictionary.to_pylist()]
-    codes = column.values.indices.to_numpy()[column.offsets.to_numpy()[there]]
-    return {forms[row]: labels[code] for row, code in zip(there.tolist(), codes.tolist(), strict=True)}
+    codes = column.values.indices.to_numpy()[column.offsets.to_numpy()[with_sense]]
+    return {forms[row]: labels[code] for row, code in zip(with_sense.tolist(), codes.tolist(), strict=True)}
 
 
 def _lemma_counts() -> dict[str, int]:
-    """Lemma -> how often WordNet's tagged texts have it, in whatever sense."""
+    """Lemma -> its count in WordNet's tagged texts, over all senses."""
     counts = {
         line.partition(b" ")[0].decode(): 0
         for part in ("noun", "verb", "adj", "adv")
-        for line in wordnet.read(f"index.{part}").splitlines()
+        for line in database.read(f"index.{part}").splitlines()
     }
-    for line in wordnet.read("cntlist.rev").splitlines():
+    for line in database.read("cntlist.rev").splitlines():
         key, _, count = line.split()
         lemma = key.partition(b"%")[0].decode()
         if lemma in counts:
@@ -140,13 +143,13 @@ def _lemma_counts() -> dict[str, int]:
 
 
 def _lemmas(kind: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """(name, lemmas, normalised) of every synset of a part of speech, wndb(5WN)."""
+    """(name, normalised lemmas) of every synset of a part of speech, wndb(5WN)."""
     places: dict[tuple[bytes, bytes], int] = {}
-    for line in wordnet.read(f"index.{kind}").splitlines():
+    for line in database.read(f"index.{kind}").splitlines():
         fields = line.split()
         places |= {(fields[0], offset): n + 1 for n, offset in enumerate(fields[-int(fields[2]) :])}
     names, lemmas = [], []
-    for line in wordnet.read(f"data.{kind}").splitlines():
+    for line in database.read(f"data.{kind}").splitlines():
         fields = line.partition(b"|")[0].split()
         words = fields[4 : 4 + 2 * int(fields[3], 16) : 2]
         first = words[0].lower()

@@ -1,4 +1,4 @@
-"""`text.hashtag_map`: a pool's hashtags and the canonical tag of each; an artifact that people read and edit."""
+"""`text.hashtag_map`: maps the hashtags of a pool to canonical tags; an artifact that people can edit."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from pydantic import Field
 from curate.core.contracts import Artifact, Reduce, Runtime, Table
 from curate.core.errors import InputError
 from curate.core.hashing import digest_bytes
+from curate.text.columns import plain_texts
 from curate.text.hashtags.edits import read_bytes, read_edits, to_tsv
-from curate.text.hashtags.rules import UNMAPPED, Row, Settings, mapped
-from curate.text.hashtags.segment import folded, humps
+from curate.text.hashtags.rules import UNMAPPED, Row, Settings, map_tags
+from curate.text.hashtags.segment import folded, split_at_case
 from curate.text.hashtags.tags import without_tags
-from curate.text.language.language import plain_texts
-from curate.text.vocabulary import counts as vocabulary_counts
-from curate.text.vocabulary.counts import SCHEMA, SHORT, TEXTS, UNIGRAM
-from curate.text.wordnet import database as wordnet
+from curate.text.vocabulary.terms import SCHEMA, SHORT, TEXTS, UNIGRAM, count_terms, merge_terms
+from curate.text.wordnet import database
 
 KIND = "hashtag_map"
 _TAG, _HINT = "tag", "hint"
@@ -39,17 +38,17 @@ MAP = pa.schema(
 
 
 class HashtagMap(Reduce):
-    """Map the pool's tags to canonical nouns and actions (Xray-Visual, URU), through WordNet's synsets.
+    """Maps the pool's tags to canonical nouns and actions (Xray-Visual, URU), through WordNet's synsets.
 
-    A tag is cut into its words: at separators, where case changes, and else where the words are the likeliest, by how
-    often WordNet's texts and the pool's captions say them. What it stands for as a whole decides: synonyms, plurals and
-    spellings of one synset are one canonical tag, that of its lemmas which the pool uses most. A tag that is a noun and
-    a verb is the noun where that is a thing; what is done (`swimming`) is an action.
+    A tag is split into words at separators and changes of case, otherwise into the most likely words by their
+    frequency in WordNet's texts and the pool's captions. Its reading as a whole decides: synonyms, plurals and
+    spellings of one synset share one canonical tag, the synset's lemma that the pool uses most. A tag that is both noun
+    and verb is the noun if that is a thing; activities (`swimming`) are actions.
 
-    The artifact: `map`, a row per tag, most frequent first, unmapped ones too: `tag`, `words`, `canonical`, `kind`
-    (noun, action, unmapped), `synset`, `count` (rows), `how` (word: it is its own canonical tag; synset; head: by its
-    last words; spelling: by a frequent tag one letter away; edit; of unmapped ones adjective, rare, unknown).
-    `summary` adds it up. `curate text map` prints it as lines that may be changed and given back in `edits`.
+    The artifact: `map`, a row per tag, including unmapped tags, most frequent first: `tag`, `words`, `canonical`,
+    `kind` (noun, action, unmapped), `synset`, `count` (rows), `how` (word: its own canonical tag; synset; head: by its
+    last words; spelling: by a frequent tag one letter away; edit; adjective, rare and unknown for unmapped tags); and a
+    `summary` of totals. `curate text map` prints lines to change and to give to `edits`.
     """
 
     op: ClassVar[str] = "text.hashtag_map"
@@ -57,30 +56,32 @@ class HashtagMap(Reduce):
     kind: ClassVar[str] = KIND
 
     words: str | None = Field(
-        "caption", description="Column of texts whose words help to cut tags; null relies on WordNet alone."
+        "caption", description="Column of texts whose words help to split tags; null uses WordNet alone."
     )
     heads: Literal["none", "separated", "all"] = Field(
         "separated",
-        description="Whether a tag of several words that WordNet does not have counts as its last words (`old-house`: "
-        "house): never, if the writer has separated them, or always (`minecraft` would be a craft).",
+        description="Whether a tag of several words that is not in WordNet counts as its last words (`old-house`: "
+        "house). none: never; separated: if the words have separators; all: always (`minecraft` would be a craft).",
     )
     spelling: float | None = Field(
-        20, gt=1, description="An unknown tag of 5 letters or more counts as the tag one letter away that is so many "
-        "times as frequent; null mends no spelling.",
+        20, gt=1, description="An unknown tag of 5 or more letters counts as a tag one letter away that is this many "
+        "times as frequent; null corrects no spelling.",
     )  # fmt: skip
-    least_count: int = Field(1, ge=1, description="Uses below which a canonical tag is dropped: its tags are rare.")
+    least_count: int = Field(
+        1, ge=1, description="Uses below which a canonical tag is dropped and its tags are `rare`."
+    )
     edits: Annotated[Path | None, Runtime()] = Field(
         None,
-        description="File of canonical tags that win over all rules: lines of tag, TAB, canonical, TAB, kind (none: "
-        "unmapped), as `curate text map` prints them, or .json.",
+        description="File of canonical tags that override all rules: lines of tag, TAB, canonical, TAB, kind (none: "
+        "unmapped), as printed by `curate text map`, or .json.",
     )
 
     def identity(self) -> dict[str, Any]:
         edits = {"edits": digest_bytes([read_bytes(self.edits)])} if self.edits else {}
-        return edits | {"wordnet": wordnet.identity()}
+        return edits | {"wordnet": database.identity()}
 
     def preflight(self) -> list[str]:
-        problems = wordnet.problems()
+        problems = database.problems()
         try:
             read_edits(self.edits)
         except InputError as error:
@@ -94,22 +95,22 @@ class HashtagMap(Reduce):
         return {"words": self.words}
 
     def partial(self, table: Table) -> Table:
-        """Counts of folded tags, once per row; of the words that changes of case tell; of the captions' words."""
+        """Counts folded tags (once per row), splits of tags by case, and words of the captions."""
         tags: Counter[str] = Counter()
         hints: Counter[str] = Counter()
         for row in table.column("tags").to_pylist():
             spelled = {tag: folded(tag) for tag in row or ()}
             tags.update({key for key in spelled.values() if key})
-            hints.update({f"{key}\t{told}" for tag, key in spelled.items() if (told := _hint(tag)) and told != key})
+            hints.update({f"{key}\t{hint}" for tag, key in spelled.items() if (hint := _hint(tag)) and hint != key})
         states = [_state(_TAG, tags), _state(_HINT, hints)]
         if self.words:
             captions = plain_texts(self.op, self.words, table.column(self.words), "words").to_pylist()
             texts = [text and without_tags(text) for text in captions]
-            states.append(vocabulary_counts.count(texts, str.isalpha, bigrams=False))
+            states.append(count_terms(texts, str.isalpha, bigrams=False))
         return pa.concat_tables(states)
 
     def merge(self, states: Iterator[Table]) -> Table:
-        return vocabulary_counts.merge(states)
+        return merge_terms(states)
 
     def finish(self, state: Table) -> Artifact:
         from curate.text.hashtags.lexicon import wordnet_lexicon
@@ -119,10 +120,10 @@ class HashtagMap(Reduce):
         counts = {kind: _dict(frame.filter(pl.col("kind") == kind)) for kind in (_TAG, _HINT, UNIGRAM, TEXTS, SHORT)}
         edits = read_edits(self.edits)
         settings = Settings(self.heads, self.spelling, self.least_count)
-        rows = mapped(counts[_TAG], _told(counts[_HINT]), counts[UNIGRAM], wordnet_lexicon(), settings, edits)
+        rows = map_tags(counts[_TAG], _best_hints(counts[_HINT]), counts[UNIGRAM], wordnet_lexicon(), settings, edits)
         unused = sum(tag not in counts[_TAG] for tag in edits)
-        told = summary(rows) | {"edits": len(edits), "unused_edits": unused, "short": sum(counts[SHORT].values())}
-        return {"map": pa.Table.from_pylist([vars(row) for row in rows], MAP), "summary": told}
+        totals = summary(rows) | {"edits": len(edits), "unused_edits": unused, "short": sum(counts[SHORT].values())}
+        return {"map": pa.Table.from_pylist([vars(row) for row in rows], MAP), "summary": totals}
 
     @staticmethod
     def lines(artifact: Artifact) -> Iterator[str]:
@@ -131,7 +132,7 @@ class HashtagMap(Reduce):
 
 
 def summary(rows: list[Row]) -> dict[str, Any]:
-    """Tags and uses by kind and by how, and the sizes of the two vocabularies."""
+    """Tags and uses by `kind` and `how`, and the sizes of the two vocabularies."""
     tags, uses, how = Counter[str](), Counter[str](), Counter[str]()
     for row in rows:
         tags[row.kind] += 1
@@ -151,14 +152,14 @@ def summary(rows: list[Row]) -> dict[str, Any]:
 
 
 def _hint(tag: str) -> str:
-    """Words of a tag as its changes of case tell them, folded."""
+    """Words of a tag by its changes of case, folded."""
     from curate.text.hashtags.segment import chunks
 
-    return folded(" ".join(piece for chunk in chunks(tag) for piece in humps(chunk)))
+    return folded(" ".join(piece for chunk in chunks(tag) for piece in split_at_case(chunk)))
 
 
-def _told(hints: dict[str, int]) -> dict[str, str]:
-    """Tag -> its most frequent hint, of equals the first by alphabet."""
+def _best_hints(hints: dict[str, int]) -> dict[str, str]:
+    """Tag -> its most frequent hint; ties alphabetically."""
     best: dict[str, str] = {}
     for pair, _ in sorted(hints.items(), key=lambda item: (-item[1], item[0])):
         tag, _, words = pair.partition("\t")

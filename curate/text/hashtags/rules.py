@@ -1,5 +1,5 @@
-"""Tags -> canonical tags (Xray-Visual, URU): by the synset that a tag's words stand for, so that synonyms, plurals and
-spellings count together; what is not found by a head noun, or by a far more frequent tag one letter away."""
+"""Maps tags to canonical tags (Xray-Visual, URU) by the synset of a tag's words, so that synonyms, plurals and spellings
+count together; otherwise by its head noun, or by a far more frequent tag one letter away."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from curate.text.hashtags.lexicon import Lexicon, Reading, inflects, one_apart
+from curate.text.hashtags.lexicon import Lexicon, Reading, inflects, one_edit_apart
 from curate.text.hashtags.segment import Segmenter
 from curate.text.stopwords import STOP_WORDS
 
 UNMAPPED = "unmapped"
-LEAST_SAID = 5
-"""Texts of the pool that say a word which WordNet does not have, for segmentation to take it for one."""
+LEAST_TEXTS = 5
+"""Least number of texts of the pool with a word that is not in WordNet, for segmentation to use it."""
 LEAST_WORD = 3
-"""Letters of a word of the pool, or of a head."""
+"""Least letters of a word of the pool, or of a head."""
 LEAST_LETTERS = 5
-"""Letters of a tag whose spelling may be mended."""
+"""Least letters of a tag whose spelling may be corrected."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Row:
-    """What became of a tag. how: word (it is its own canonical), synset, head, spelling, edit; of unmapped ones
+    """The mapping of a tag. how: word (its own canonical tag), synset, head, spelling, edit; for unmapped tags
     adjective, rare, unknown, edit."""
 
     tag: str
@@ -44,23 +44,23 @@ class Row:
 
 @dataclass(frozen=True)
 class Edit:
-    """What somebody wants a tag to be; canonical None: unmapped. kind None: that of the canonical tag, else noun."""
+    """A user's mapping of a tag. canonical None: unmapped; kind None: the kind of the canonical tag, otherwise noun."""
 
     canonical: str | None
     kind: str | None = None
 
 
-def mapped(
+def map_tags(
     counts: Mapping[str, int],
     hints: Mapping[str, str],
-    said: Mapping[str, int],
+    word_counts: Mapping[str, int],
     lexicon: Lexicon,
     settings: Settings,
     edits: Mapping[str, Edit],
 ) -> list[Row]:
-    """Rows of all tags (folded -> count), most frequent first. hints: tag -> its words, as changes of case tell them;
-    said: word -> how many of the pool's texts say it."""
-    segmenter = Segmenter(_frequencies(said, lexicon))
+    """Rows of all tags (folded -> count), most frequent first. hints: tag -> its words by changes of case; word_counts:
+    word -> number of texts of the pool with it."""
+    segmenter = Segmenter(_frequencies(word_counts, lexicon))
     read = {tag: _read(tag, hints.get(tag), lexicon, segmenter, settings.heads) for tag in counts}
     names = _names(counts, read, lexicon)
     rows = {tag: _row(tag, counts[tag], *found, names) for tag, found in read.items()}
@@ -70,12 +70,12 @@ def mapped(
     return sorted(_without_rare(rows, settings.least_count), key=lambda row: (-row.count, row.tag))
 
 
-def _frequencies(said: Mapping[str, int], lexicon: Lexicon) -> dict[str, float]:
-    """How common words are, for segmentation; the pool's own shortest ones would make up anything."""
+def _frequencies(word_counts: Mapping[str, int], lexicon: Lexicon) -> dict[str, float]:
+    """Frequencies of words for segmentation, without the pool's shortest words, which would fit into any tag."""
     own = {
         word: count
-        for word, count in said.items()
-        if word in lexicon.weights or (count >= LEAST_SAID and len(word) >= LEAST_WORD)
+        for word, count in word_counts.items()
+        if word in lexicon.weights or (count >= LEAST_TEXTS and len(word) >= LEAST_WORD)
     }
     return {word: lexicon.weights.get(word, 0) + own.get(word, 0) for word in {**lexicon.weights, **own}}
 
@@ -83,8 +83,8 @@ def _frequencies(said: Mapping[str, int], lexicon: Lexicon) -> dict[str, float]:
 def _read(
     tag: str, hint: str | None, lexicon: Lexicon, segmenter: Segmenter, heads: str
 ) -> tuple[str, Reading | None, str]:
-    """(words, reading, how) by the tag as it stands, else by its words as a phrase, else by their head: the last chunk
-    or chunks; with `all` also the last word or words of a run of letters."""
+    """(words, reading, how) by the whole tag, otherwise by its words as a phrase, otherwise by the head: the last
+    chunks, or with `all` the last words."""
     whole = lexicon.reading(tag)
     if whole is not None:
         return tag, whole, "synset"
@@ -108,14 +108,14 @@ def _read(
 def _names(
     counts: Mapping[str, int], read: Mapping[str, tuple[str, Reading | None, str]], lexicon: Lexicon
 ) -> dict[Reading, str]:
-    """The canonical tag of each synset: that of its lemmas which the pool's tags have most often, inflected or not; of
-    equals the first in WordNet."""
-    said: defaultdict[Reading, list[tuple[str, int]]] = defaultdict(list)
+    """The canonical tag of each synset: the lemma that the pool's tags use most, inflected or not; ties in WordNet's
+    order."""
+    uses_of: defaultdict[Reading, list[tuple[str, int]]] = defaultdict(list)
     for tag, (words, reading, how) in read.items():
         if reading is not None:
-            said[reading] += [(words, counts[tag])] if how == "synset" else []
+            uses_of[reading] += [(words, counts[tag])] if how == "synset" else []
     names = {}
-    for reading, forms in said.items():
+    for reading, forms in uses_of.items():
         lemmas = lexicon.names(reading)
         uses = [sum(n for form, n in forms if inflects(form, lemma, reading.kind)) for lemma in lemmas]
         names[reading] = lemmas[uses.index(max(uses))]
@@ -131,8 +131,8 @@ def _row(tag: str, count: int, words: str, reading: Reading | None, how: str, na
 
 
 def _respelled(rows: Mapping[str, Row], times: float) -> Iterator[tuple[str, Row]]:
-    """Unknown tags that are one letter (wrong, missing, too many, swapped) away from a mapped one of the same first
-    letter that is `times` as frequent; of several the most frequent, then the first by alphabet."""
+    """Corrects unknown tags that are one letter (wrong, missing, extra, swapped) away from a mapped tag with the same
+    first letter and `times` the frequency: the most frequent one, ties alphabetically."""
     unknown = [row for row in rows.values() if row.how == "unknown" and _spelt(row.tag)]
     least = times * min((row.count for row in unknown), default=1)
     near: defaultdict[str, list[Row]] = defaultdict(list)
@@ -145,7 +145,7 @@ def _respelled(rows: Mapping[str, Row], times: float) -> Iterator[tuple[str, Row
         fitting = [
             other
             for other in found.values()
-            if other.count >= times * row.count and other.tag[0] == row.tag[0] and one_apart(row.tag, other.tag)
+            if other.count >= times * row.count and other.tag[0] == row.tag[0] and one_edit_apart(row.tag, other.tag)
         ]
         if fitting:
             best = min(fitting, key=lambda other: (-other.count, other.tag))
@@ -157,14 +157,16 @@ def _spelt(tag: str) -> bool:
 
 
 def _shortened(word: str) -> set[str]:
-    """The word, and the word without any one of its letters: two words one edit apart share one of these."""
+    """The word and all its versions without one letter; two words one edit apart share one of these."""
     return {word, *(word[:at] + word[at + 1 :] for at in range(len(word)))}
 
 
 def _edited(rows: Mapping[str, Row], edits: Mapping[str, Edit]) -> Iterator[tuple[str, Row]]:
-    """Rows that an edit changes."""
+    """The rows that an edit changes."""
     kinds = {row.canonical: row.kind for row in rows.values() if row.canonical}
-    synset_of = {(row.kind, row.canonical): row.synset for row in rows.values() if row.canonical}
+    synset_of: dict[tuple[str, str | None], str | None] = {
+        (row.kind, row.canonical): row.synset for row in rows.values() if row.canonical
+    }
     for tag, edit in edits.items():
         row = rows.get(tag)
         if row is None:
@@ -176,7 +178,7 @@ def _edited(rows: Mapping[str, Row], edits: Mapping[str, Edit]) -> Iterator[tupl
 
 
 def _without_rare(rows: Mapping[str, Row], least: int) -> Iterator[Row]:
-    """A canonical tag with fewer uses than `least` is none; edited ones stay."""
+    """Unmaps the tags of canonical tags with fewer than `least` uses, except edited ones."""
     uses: defaultdict[tuple[str, str | None], int] = defaultdict(int)
     for row in rows.values():
         uses[row.kind, row.canonical] += row.count

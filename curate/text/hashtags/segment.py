@@ -1,8 +1,8 @@
-"""A tag becomes its words: `#goldenRetriever`, `golden-retriever`, `GOLDEN_RETRIEVER` and `goldenretriever` are one.
+"""Splits tags into words: `#goldenRetriever`, `golden-retriever`, `GOLDEN_RETRIEVER` and `goldenretriever` are equal.
 
-Separators and changes of case are what the writer has said of word boundaries; a run of letters without any is cut
-where the product of its words' frequencies is largest (unigram segmentation, Norvig 2009, Beautiful Data, chapter 14),
-by Viterbi's algorithm: linear in length x longest word.
+Separators and changes of case are word boundaries. A run of letters without them is split so that the product of the
+words' frequencies is largest (unigram segmentation, Norvig 2009, Beautiful Data, chapter 14), by Viterbi's algorithm,
+in time linear in length x longest word.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from collections.abc import Iterable, Mapping
 from curate.kernels.normal import normal_form
 
 LONGEST_WORD = 24
-"""Characters of a word that segmentation may find; longer runs of letters stay in pieces of unknown words."""
+"""Most characters of a word that segmentation finds; longer runs of letters are unknown words."""
 SHORT = 4
-"""Letters of an unknown word below which it is no likelier."""
+"""Letters below which an unknown word does not become more likely."""
 _DIGITS = re.compile(r"\d++|\D++")
 _LEFT_OUT = frozenset("'’\u02bc`´") | {chr(code) for code in range(0xFE00, 0xFE10)}
-"""Apostrophes, as tags cannot hold any (`valentines`), and variation selectors, which are no marks of letters."""
+"""Apostrophes, which tags cannot contain (`valentines`), and variation selectors, which do not belong to letters."""
 
 
 def folded(tag: str) -> str:
-    """The form in which tags are counted and looked up: NFKC, without case and signs, a space for each separator.
+    """The form for counting and looking up tags: NFKC, case-folded, without signs, a space for each separator.
 
-    `#GoldenRetriever` -> `goldenretriever`, `GOLDEN_RETRIEVER` -> `golden retriever`. Empty if there is no letter or
-    digit. HTML entities are resolved; idempotent.
+    `#GoldenRetriever` -> `goldenretriever`, `GOLDEN_RETRIEVER` -> `golden retriever`. Empty if it has no letter or
+    digit. Decodes HTML entities; idempotent.
     """
     if tag.isascii() and tag.isalnum():
         return tag.lower()
@@ -37,7 +37,7 @@ def folded(tag: str) -> str:
 
 
 def chunks(tag: str) -> list[str]:
-    """Runs of letters, digits and marks, in the case they were written in."""
+    """Runs of letters, digits and marks, with their case."""
     if tag.isascii() and tag.isalnum():
         return [tag]
     return _runs(normal_form("NFKC", _unescaped(tag)))
@@ -52,7 +52,8 @@ def _caseless(text: str) -> str:
 
 
 def _runs(text: str) -> list[str]:
-    """Format characters (soft hyphens, joiners, marks of direction) are left out, all else separates."""
+    """Runs of letters, digits and marks. Format characters (soft hyphens, joiners, marks of direction) are removed; all
+    other characters separate."""
     spaced = "".join(" " if (shown := _shown(char)) is None else shown for char in text)
     return [run for run in spaced.split() if any(map(str.isalnum, run))]
 
@@ -63,9 +64,9 @@ def _shown(char: str) -> str | None:
     return "" if kind == "Cf" or char in _LEFT_OUT else char if kind[0] in "LMN" else None
 
 
-def humps(chunk: str) -> list[str]:
-    """A chunk cut where case changes: goldenRetriever -> golden, Retriever; HTMLPage -> HTML, Page; iPhone stays, since
-    a piece of one letter is no word."""
+def split_at_case(chunk: str) -> list[str]:
+    """Splits a chunk where case changes: goldenRetriever -> golden, Retriever; HTMLPage -> HTML, Page. iPhone stays,
+    because a single letter is not a word."""
     cuts = [0]
     for at in range(1, len(chunk)):
         before, here = chunk[at - 1], chunk[at]
@@ -79,10 +80,10 @@ def humps(chunk: str) -> list[str]:
 
 
 class Segmenter:
-    """Cuts runs of letters into words by how often words are said.
+    """Splits runs of letters into words by word frequencies.
 
-    Words that are not known have the share 10 / (N 10^length), with N all that is counted, and none more than one of
-    SHORT letters: an unknown run is rather one word than many, and known words are preferred to it.
+    An unknown word has the share 10 / (N 10^length), with N the sum of all counts and a length of at least SHORT. An
+    unknown run is therefore one word rather than many, and known words are preferred.
     """
 
     def __init__(self, counts: Mapping[str, float]) -> None:
@@ -94,26 +95,26 @@ class Segmenter:
         return word in self._cost
 
     def words(self, tag: str) -> list[str]:
-        """Words of a tag, without case, which join to the tag's letters. A change of case is a boundary unless the
-        whole is a word (YouTube, where `youtube` is known)."""
+        """Case-folded words whose concatenation is the tag's letters. A change of case is a boundary unless the whole is
+        a known word (YouTube, if `youtube` is known)."""
         found: list[str] = []
         for chunk in chunks(tag):
             whole = _caseless(chunk)
             if self.knows(whole):
                 found.append(whole)
                 continue
-            for piece in humps(chunk):
+            for piece in split_at_case(chunk):
                 found += self.split(_caseless(piece))
         return found
 
     def split(self, run: str) -> list[str]:
-        """The likeliest words of a run of letters and digits; digits are never part of an unknown word with letters."""
+        """The most likely words of a run of letters and digits. An unknown word never mixes letters and digits."""
         if self.knows(run):
             return [run]
         return [word for part in _DIGITS.findall(run) for word in _joined(self._cheapest(part), self._cost)]
 
     def _cheapest(self, run: str) -> list[str]:
-        """Viterbi: the best way to each place, by the word that ends there."""
+        """Viterbi: the cheapest split up to each position, by the word that ends there."""
         best, start_of = [0.0], [0]
         for stop in range(1, len(run) + 1):
             starts = range(max(0, stop - self._longest), stop)
@@ -132,13 +133,13 @@ class Segmenter:
 
 
 def _joined(words: Iterable[str], known: Mapping[str, float]) -> list[str]:
-    """Neighbouring unknown pieces are one unknown word, which was only longer than a word may be."""
-    made: list[str] = []
+    """Joins neighbouring unknown pieces: together they are one unknown word longer than LONGEST_WORD."""
+    joined: list[str] = []
     unknown = False
     for word in words:
         if word not in known and unknown:
-            made[-1] += word
+            joined[-1] += word
         else:
-            made.append(word)
+            joined.append(word)
         unknown = word not in known
-    return made
+    return joined

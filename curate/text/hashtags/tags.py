@@ -1,4 +1,4 @@
-"""`text.tags`: the hashtags of a row, as people wrote them, from its caption and from fields of its metadata."""
+"""`text.tags`: the hashtags of a row as written, from its caption and from metadata fields."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pydantic import Field, field_validator
 
 from curate.core.contracts import Batch, Map
 from curate.core.items import texts_of
-from curate.text.language.language import plain_texts
+from curate.text.columns import plain_texts
 
 _META = "meta."
 _MARKS = "\u0300-\u036f\u0591-\u05c7\u0610-\u061a\u064b-\u0670\u0900-\u0963\u0981-\u0e4e\u0eb1-\u1dff\u20d0-\u20f0"
@@ -25,11 +25,11 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]+")
 
 
 class Tags(Map):
-    """The tags of each row, in order, each once: `#tag` in a caption, and what fields of `meta` hold.
+    """The distinct tags of each row, in order: `#tag` in a caption, and values of `meta` fields.
 
-    A field may be a list of tags or a string of them, between commas, semicolons or # signs. What is no tag is counted
-    and left out: `tags_too_long`, `tags_without_letters` (signs, emojis, numbers), `tags_too_many`. Counters also:
-    tags, rows_without_tags.
+    A field may be a list of tags, or a string of tags separated by commas, semicolons or # signs. Counters: tags,
+    rows_without_tags, and dropped tags: `tags_too_long`, `tags_without_letters` (signs, emojis, numbers),
+    `tags_too_many`.
     """
 
     op: ClassVar[str] = "text.tags"
@@ -37,20 +37,20 @@ class Tags(Map):
 
     fields: tuple[str, ...] = Field(
         ("meta.keywords",),
-        description="Where tags are: fields of the pool's meta (`meta.keywords`, a dot leads into nested objects), or "
-        "columns of strings or of lists of strings.",
+        description="Fields of tags in the pool's meta (`meta.keywords`; a dot selects a nested field), or columns of "
+        "strings or of lists of strings.",
     )
     caption: str | None = Field(
-        "caption", description="Column in whose text #tags are looked for, before any cleaning; null for none."
+        "caption", description="Column of texts to search for #tags, before cleaning; null for none."
     )
-    longest: int = Field(100, ge=1, description="Characters above which a tag is left out.")
-    most: int = Field(200, ge=1, description="Tags of a row that are kept.")
+    longest: int = Field(100, ge=1, description="Characters above which a tag is dropped.")
+    most: int = Field(200, ge=1, description="Most tags of a row.")
 
     @field_validator("fields")
     @classmethod
     def _no_field_is_empty(cls, fields: tuple[str, ...]) -> tuple[str, ...]:
         if any(not name.removeprefix(_META) for name in fields):
-            raise ValueError("a field has no name; write meta.<field>, or a column's name")
+            raise ValueError("a field has no name; write meta.<field> or a column name")
         return fields
 
     def reads(self) -> tuple[str, ...]:
@@ -73,7 +73,7 @@ class Tags(Map):
         return {"tags": pa.array(rows, pa.list_(pa.string()))}
 
     def _check(self, table: pa.Table) -> None:
-        """Raises CurateError for columns that hold no texts."""
+        """Raises CurateError for columns without texts."""
         if self.caption:
             plain_texts(self.op, self.caption, table.column(self.caption), "caption")
         for name in self.fields:
@@ -104,8 +104,8 @@ class Tags(Map):
 
 
 def tags_of_text(text: str) -> list[str]:
-    """`#tag`s of a caption: after anything but a letter, `&` or `/` (C#, &#39;, page/#top), alone or in a chain (#a#b);
-    hyphens within stay."""
+    """`#tag`s of a caption, single or in a chain (#a#b), with inner hyphens; not after a letter, `&` or `/` (C#, &#39;,
+    page/#top)."""
     if "#" not in text and "＃" not in text:
         return []
     return [tag for chain in _HASHTAGS.findall(text) for tag in _SIGNS.split(chain) if tag]
@@ -117,7 +117,7 @@ def without_tags(text: str) -> str:
 
 
 def tags_of_value(value: Any) -> Iterator[str]:
-    """Tags of a string, or of a list with strings in it; other values have none."""
+    """Tags of a string or of a list's strings; other values have no tags."""
     for item in value if isinstance(value, list) else [value]:
         if isinstance(item, str):
             for part in _BETWEEN.split(item):
@@ -127,7 +127,7 @@ def tags_of_value(value: Any) -> Iterator[str]:
 
 
 def _object(text: str | None) -> dict[str, Any]:
-    """A JSON object; empty where there is none."""
+    """The JSON object of a text; empty for any other text."""
     try:
         value = json.loads(text) if text else {}
     except ValueError:

@@ -1,4 +1,4 @@
-"""fastText model files (`.ftz` quantised, `.bin` not), read into arrays: what `language_model` computes with.
+"""Reads fastText model files (quantised `.ftz`, plain `.bin`) into the arrays that curate.text.language.model uses.
 
 The layout is that of facebookresearch/fastText 0.9 (`FastText::loadModel`, `Dictionary::load`, `QuantMatrix::load`),
 version 12, little-endian. Quantised rows are expanded.
@@ -24,24 +24,24 @@ CENTROIDS = 256
 
 @dataclass(frozen=True)
 class FastText:
-    """A supervised model that tells labels from words and their character n-grams."""
+    """A supervised model that predicts labels from words and their character n-grams."""
 
     words: dict[bytes, int]
     """Word -> row of `rows`."""
     labels: tuple[str, ...]
     """Without the prefix `__label__`."""
     label_counts: NDArray[np.int64]
-    """(L,), falling: how often training has seen each label."""
+    """(L,), descending: count of each label in training."""
     shortest: int
     longest: int
-    """Characters of an n-gram; no n-grams where `longest` is 0."""
+    """Characters of an n-gram; no n-grams if `longest` is 0."""
     buckets: int
     kept: NDArray[np.int32] | None
-    """(buckets,): row of an n-gram's bucket after the words', -1 where pruning has dropped it; None: all kept."""
+    """(buckets,): row of each n-gram bucket after the rows of words, -1 if pruned; None if nothing was pruned."""
     rows: NDArray[np.float32]
     """(R, D): a vector per word, then per bucket."""
     outputs: NDArray[np.float32]
-    """(L, D): per label, or per inner node of the tree of labels (the last row is none's)."""
+    """(L, D): per label, or per inner node of the tree of labels (the last row is unused)."""
     hierarchical: bool
 
 
@@ -56,54 +56,55 @@ class _Reader:
         try:
             values = struct.unpack_from("<" + layout, self.data, self.at)
         except struct.error:
-            raise _unreadable(self.path, "it ends too early") from None
+            raise _unreadable(self.path, "the file is truncated") from None
         self.at += struct.calcsize("<" + layout)
         return values
 
     def array(self, kind: str, count: int) -> NDArray:
         size = count * np.dtype(kind).itemsize
         if count < 0 or self.at + size > len(self.data):
-            raise _unreadable(self.path, "it ends too early")
+            raise _unreadable(self.path, "the file is truncated")
         self.at += size
         return np.require(np.frombuffer(self.data, kind, count, self.at - size), requirements="A")
 
     def word(self) -> bytes:
         end = self.data.find(b"\0", self.at)
         if end < 0:
-            raise _unreadable(self.path, "it ends too early")
+            raise _unreadable(self.path, "the file is truncated")
         word, self.at = self.data[self.at : end], end + 1
         return word
 
 
 def _unreadable(path: str, why: str) -> InputError:
     return InputError(
-        f"text.language.model: {path!r} is no fastText model for languages ({why}); "
-        "give lid.176.ftz, lid.176.bin or one like them"
+        f"text.language.model: {path!r} is not a fastText model for languages ({why}); "
+        "give lid.176.ftz, lid.176.bin or a similar model"
     )
 
 
 def existing(path: str) -> str:
     if not Path(path).is_file():
         raise InputError(
-            f"text.language.model: no file {path!r}; "
-            "give a fastText model, or leave it out for the one that is built in"
+            f"text.language.model: no file {path!r}; give a fastText model, or leave it out for the built-in model"
         )
     return path
 
 
 def read(path: str) -> FastText:
-    """Raises InputError, in one line, for a missing file and for any that is not such a model."""
+    """Raises InputError (one line) for a missing file, and for any other format."""
     reader = _Reader(existing(path))
     if len(reader.data) < 8 or reader.take("2i") != (MAGIC, VERSION):
-        raise _unreadable(path, "it begins otherwise")
+        raise _unreadable(path, "wrong magic number or version")
     dim, _, _, _, _, word_ngrams, loss, kind, buckets, shortest, longest, _, _ = reader.take("12id")
     if kind != SUPERVISED or loss not in (HIERARCHICAL, SOFTMAX) or word_ngrams > 1:
-        raise _unreadable(path, "its training had no labels, another loss, or n-grams of words")
+        raise _unreadable(
+            path, "expected a supervised model with softmax or hierarchical softmax, without word n-grams"
+        )
     words, labels, counts, pruned = _dictionary(reader)
     rows, outputs = _matrix(reader, _flag(reader)), _matrix(reader, _flag(reader))
     expected = len(words) + (buckets if pruned is None else len(pruned))
     if (len(rows), len(outputs)) != (expected, len(labels)) or {rows.shape[1], outputs.shape[1]} != {dim}:
-        raise _unreadable(path, "its tables do not have the sizes it states")
+        raise _unreadable(path, "its tables have other sizes than its header")
     kept = None
     if pruned is not None:
         kept = np.full(buckets, -1, dtype=np.int32)
@@ -151,7 +152,7 @@ def _matrix(reader: _Reader, quantised: bool) -> NDArray[np.float32]:
 
 
 def _quantiser(reader: _Reader) -> tuple[NDArray[np.float32], list[int]]:
-    """Centroids (parts, 256, width), and the width of each part: the last one may be narrower."""
+    """Centroids (parts, 256, width), and the width of each part; the last may be narrower."""
     dim, parts, width, last = reader.take("4i")
     flat = reader.array("<f4", dim * CENTROIDS)
     spans = [width] * (parts - 1) + [last]

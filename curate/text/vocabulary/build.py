@@ -1,4 +1,4 @@
-"""`text.vocabulary`: the entries that texts are matched with and balanced by, from WordNet, the pool and a file."""
+"""`text.vocabulary`: the entries to match and balance texts by, from WordNet, the pool and a file."""
 
 from __future__ import annotations
 
@@ -16,51 +16,53 @@ from curate.core.errors import CurateError, InputError
 from curate.core.hashing import digest_bytes
 from curate.core.items import texts_of
 from curate.text.stopwords import STOP_WORDS
-from curate.text.vocabulary import counts as vocabulary_counts
-from curate.text.vocabulary.counts import Counts
 from curate.text.vocabulary.entries import Vocabulary
-from curate.text.wordnet import database as wordnet
+from curate.text.vocabulary.terms import TermCounts, count_terms, merge_terms
+from curate.text.wordnet import database
 
 _INDEXES = ("index.noun", "index.verb", "index.adj", "index.adv")
 
 
 class Bigrams(BaseModel):
-    """Which pairs of neighbouring words are entries."""
+    """Limits for pairs of neighbouring words."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    count: int = Field(20, ge=1, description="Texts that say the pair, at least.")
-    pmi: float = Field(3.0, description="log(p12 / (p1 p2)) at least, with p the shares of texts that say them.")
+    count: int = Field(default=20, ge=1, description="Least number of texts with the pair.")
+    pmi: float = Field(
+        default=3.0, description="Least log(p12 / (p1 p2)), with p the shares of texts with the pair or word."
+    )
 
 
 class BuildVocabulary(Reduce):
-    """Entries for `text.match`: WordNet's lemmas, the pool's own words and pairs of words, and what a file gives.
+    """Entries for `text.match`: WordNet's lemmas, words and pairs of words of the pool, and entries of a file.
 
-    MetaCLIP's sources (Xu et al. 2023, section 3.1: WordNet, and uni- and bigrams of Wikipedia by count and PMI), with
-    the pool in Wikipedia's place. The artifact: `entries` (entry, source, count), sorted, no two the same to the
-    matcher, each with the first source that has it: given, wordnet, unigram, bigram; count: texts of the pool that say
-    it, null where that was not counted. `summary` says by source what was read, and what was empty, repeated, the
-    same as another to the matcher, or too long.
+    MetaCLIP's sources (Xu et al. 2023, section 3.1) are WordNet and the uni- and bigrams of Wikipedia, by count and
+    PMI; here the pool replaces Wikipedia. The artifact: `entries` (entry, source, count), sorted and distinct after
+    normalisation. `source` is the first that has the entry: given, wordnet, unigram, bigram. `count` is the number of
+    texts of the pool with it, null if it was not counted. `summary` has, by source, the entries read, empty, repeated,
+    merged with an equal one, and too long.
     """
 
     op: ClassVar[str] = "text.vocabulary"
     kind: ClassVar[str] = "vocabulary"
 
-    column: str = Field("text", description="Column of texts, or of lists of texts, whose words are counted.")
-    wordnet: bool = Field(True, description="Whether all lemmas of WordNet are entries.")
+    column: str = Field("text", description="Column of texts, or of lists of texts, in which to count words.")
+    wordnet: bool = Field(True, description="Whether to include all lemmas of WordNet.")
     unigrams: int | None = Field(
-        20, ge=1, description="Texts that say a word, at least, for it to be an entry; null takes no words of the pool."
+        20, ge=1, description="Least number of texts with a word of the pool; null takes no words of the pool."
     )
     bigrams: Bigrams | None = Field(
-        Bigrams(), description="Pairs of words by `count` and `pmi`; null takes no pairs of the pool."
+        Bigrams(), description="Limits for pairs of words of the pool, `count` and `pmi`; null takes no pairs."
     )
     entries: Annotated[Path | None, Runtime()] = Field(
-        None, description="File of further entries: a JSON list of strings, or .txt with one a line."
+        None, description="File of more entries: a JSON list of strings, or .txt with one per line."
     )
     stop_words: bool = Field(
-        False, description="Whether words such as `the` and `with`, and pairs with one, are entries; a file's always."
+        False,
+        description="Whether to include words such as `the`, and pairs with them; a file's are always included.",
     )
-    digits: bool = Field(False, description="Whether bare numbers are; a file's always are.")
+    digits: bool = Field(False, description="Whether to include numbers; a file's are always included.")
 
     @model_validator(mode="after")
     def _has_a_source(self) -> Self:
@@ -70,10 +72,10 @@ class BuildVocabulary(Reduce):
 
     def identity(self) -> dict[str, Any]:
         given = {"entries": [_is_json(self.entries), digest_bytes([_bytes(self.entries)])]} if self.entries else {}
-        return given | ({"wordnet": wordnet.identity()} if self.wordnet else {})
+        return given | ({"wordnet": database.identity()} if self.wordnet else {})
 
     def preflight(self) -> list[str]:
-        problems = wordnet.problems() if self.wordnet else []
+        problems = database.problems() if self.wordnet else []
         try:
             given(self.entries)
         except InputError as error:
@@ -95,62 +97,65 @@ class BuildVocabulary(Reduce):
     def partial(self, table: Table) -> Table:
         counted = self.unigrams is not None or self.bigrams is not None
         texts = texts_of(self.op, table.column(self.column), self.column).values.to_pylist() if counted else []
-        return vocabulary_counts.count(texts, bound(is_term, self.stop_words, self.digits), self.bigrams is not None)
+        return count_terms(texts, bound(is_term, self.stop_words, self.digits), self.bigrams is not None)
 
     def merge(self, states: Iterator[Table]) -> Table:
-        return vocabulary_counts.merge(states)
+        return merge_terms(states)
 
     def finish(self, state: Table) -> Artifact:
-        """Raises CurateError for a vocabulary without a single entry."""
-        pool = Counts.of(state)
-        made = Vocabulary()
-        made.add("given", given(self.entries))
+        """Raises CurateError for a vocabulary without entries."""
+        pool = TermCounts.of(state)
+        vocabulary = Vocabulary()
+        vocabulary.add("given", given(self.entries))
         if self.wordnet:
-            made.add("wordnet", lemmas(self.stop_words, self.digits))
+            vocabulary.add("wordnet", lemmas(self.stop_words, self.digits))
         if self.unigrams is not None:
-            made.add("unigram", _terms(pool.unigrams.filter(pl.col("count") >= self.unigrams)))
+            vocabulary.add("unigram", _terms(pool.unigrams.filter(pl.col("count") >= self.unigrams)))
         if self.bigrams is not None:
-            made.add("bigram", _terms(frequent_pairs(pool, self.bigrams.count, self.bigrams.pmi)))
-        if not made.source:
+            vocabulary.add("bigram", _terms(frequent_pairs(pool, self.bigrams.count, self.bigrams.pmi)))
+        if not vocabulary.source:
             raise CurateError(
-                f"{self.op}: no entry at all out of {pool.texts:,} texts; lower `unigrams` or `bigrams`, set "
+                f"{self.op}: no entries from {pool.texts:,} texts; lower `unigrams` or `bigrams`, set "
                 "`wordnet: true`, or name a file in `entries`"
             )
         counts = pl.concat([pool.unigrams, pool.bigrams])
-        return {"entries": made.table(counts), "summary": made.summary() | {"texts": pool.texts, "short": pool.short}}
+        return {
+            "entries": vocabulary.table(counts),
+            "summary": vocabulary.summary() | {"texts": pool.texts, "short": pool.short},
+        }
 
 
 def is_term(stop_words: bool, digits: bool, word: str) -> bool:
-    """Whether a word of the matcher may be an entry, or part of a pair: neither a sign nor a single character."""
+    """Whether a normalised word may be an entry or part of a pair: not a sign nor a single character."""
     if len(word) < 2 or (word.isdigit() and not digits):
         return False
     return stop_words or word not in STOP_WORDS
 
 
-def frequent_pairs(pool: Counts, count: int, pmi: float) -> pl.DataFrame:
-    """Bigrams of at least `count` texts and PMI log(n12 n / (n1 n2)); term, count."""
+def frequent_pairs(pool: TermCounts, count: int, pmi: float) -> pl.DataFrame:
+    """Bigrams (term, count) with at least `count` texts and `pmi`, log(n12 n / (n1 n2))."""
     words = pl.col("term").str.split_exact(" ", 1).struct.rename_fields(["first", "second"])
     pairs = pool.bigrams.filter(pl.col("count") >= count).with_columns(words.alias("words")).unnest("words")
     for side in ("first", "second"):
         pairs = pairs.join(pool.unigrams.rename({"term": side, "count": f"n_{side}"}), on=side, how="left")
-    # a word that was dropped as rare is said by its pairs' texts at least
+    # a word that was dropped as rare is at least in its pairs' texts
     at_least = [pl.max_horizontal(pl.col(f"n_{side}").fill_null(0), "count").log() for side in ("first", "second")]
     measured = pl.col("count").log() + pl.lit(float(max(1, pool.texts))).log() - at_least[0] - at_least[1]
     return pairs.filter(measured >= pmi).select("term", "count")
 
 
-@wordnet.well_formed()
+@database.well_formed()
 def lemmas(stop_words: bool, digits: bool) -> list[str]:
-    """Every lemma of WordNet, of all parts of speech."""
+    """All lemmas of WordNet, of every part of speech."""
     found: dict[str, None] = {}
     for name in _INDEXES:
-        for line in wordnet.read(name).splitlines():
+        for line in database.read(name).splitlines():
             found[line.partition(b" ")[0].decode().replace("_", " ")] = None
     return [lemma for lemma in found if " " in lemma or is_term(stop_words, digits, lemma)]
 
 
 def given(path: Path | None) -> list[str]:
-    """Entries of a file. Raises InputError, in one line, for what is none."""
+    """Entries of a file. Raises InputError (one line) for a file of another format."""
     if path is None:
         return []
     content = _bytes(path)
@@ -160,7 +165,7 @@ def given(path: Path | None) -> list[str]:
             return text.splitlines()
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        what = "a JSON list" if _is_json(path) else "a text in UTF-8, an entry a line"
+        what = "a JSON list" if _is_json(path) else "a UTF-8 text with one entry per line"
         raise InputError(f"text.vocabulary.entries: {path} is not {what} ({error})") from None
     if not isinstance(value, list):
         raise InputError(
@@ -175,7 +180,7 @@ def given(path: Path | None) -> list[str]:
 
 
 def _is_json(path: Path) -> bool:
-    """By its name; the same bytes are other entries as lines."""
+    """By the file's suffix: the same bytes have other entries as lines."""
     return path.suffix.lower() == ".json"
 
 
@@ -184,8 +189,8 @@ def _bytes(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise InputError(
-            f"text.vocabulary.entries: {path} cannot be read ({error.strerror or error}); name a JSON list or a .txt "
-            "file that every worker sees"
+            f"text.vocabulary.entries: cannot read {path} ({error.strerror or error}); give a JSON list or a .txt "
+            "file that all workers can read"
         ) from None
 
 

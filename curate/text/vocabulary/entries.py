@@ -1,4 +1,4 @@
-"""Entries of several sources made one vocabulary: no two the same to the matcher, and a count of what is left out."""
+"""Merges entries of several sources into one vocabulary, distinct after normalisation, and counts what it drops."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import polars as pl
 import pyarrow as pa
 
 from curate.text.phrases import normalised_all
-from curate.text.vocabulary.trie import LONGEST_WORDS
 
+LONGEST_WORDS = 20
+"""Words of an entry at most."""
 SCHEMA = pa.schema(
     [
         pa.field(
@@ -24,31 +25,30 @@ SCHEMA = pa.schema(
 
 
 class Vocabulary:
-    """Grows source by source; an entry keeps the first."""
+    """Entries, added source by source; an entry keeps its first source."""
 
     def __init__(self) -> None:
         self.source: dict[str, str] = {}
-        self._told: dict[str, Counter[str]] = {}
+        self._counts: dict[str, Counter[str]] = {}
 
     def add(self, source: str, entries: Sequence[str]) -> None:
-        """Count what is read, empty (no word in it), duplicate (the same string again), merged (another string, the
-        same to the matcher), in_earlier_source, too_long (more words than the matcher's entries may have); add the
-        rest."""
-        told: Counter[str] = Counter(read=len(entries))
+        """Adds entries, except those counted as empty (without words), duplicate (the same string), merged (another
+        string, equal after normalisation), in_earlier_source or too_long (more than LONGEST_WORDS words)."""
+        counted: Counter[str] = Counter(read=len(entries))
         distinct = list(dict.fromkeys(entries))
-        told["duplicate"] = len(entries) - len(distinct)
+        counted["duplicate"] = len(entries) - len(distinct)
         for entry in normalised_all(distinct):
             if not any(map(str.isalnum, entry)):
-                told["empty"] += 1
+                counted["empty"] += 1
             elif entry.count(" ") >= LONGEST_WORDS:
-                told["too_long"] += 1
+                counted["too_long"] += 1
             elif entry in self.source:
-                told["merged" if self.source[entry] == source else "in_earlier_source"] += 1
+                counted["merged" if self.source[entry] == source else "in_earlier_source"] += 1
             else:
                 self.source[entry] = source
-                told["entries"] += 1
+                counted["entries"] += 1
         if entries:
-            self._told[source] = told
+            self._counts[source] = counted
 
     def table(self, counts: pl.DataFrame) -> pa.Table:
         """Sorted by entry, with the pool's counts (term, count)."""
@@ -58,5 +58,5 @@ class Vocabulary:
 
     def summary(self) -> dict[str, Any]:
         whats = ("read", "entries", "empty", "duplicate", "merged", "in_earlier_source", "too_long")
-        by_source = {source: {what: told[what] for what in whats} for source, told in self._told.items()}
+        by_source = {source: {what: counted[what] for what in whats} for source, counted in self._counts.items()}
         return {"entries": len(self.source), "sources": by_source}

@@ -1,7 +1,7 @@
-"""`text.concepts`: WordNet synsets that a text names, nouns (concepts) and verbs (actions) apart.
+"""`text.concepts`: finds WordNet synsets in texts, nouns (concepts) and verbs (actions) separately.
 
-What the balance counts: synonyms are one synset (`sofa`, `couch`: `sofa.n.01`), inflected forms too, names of several
-words are one concept (Xray, ViSE). Which synset a word stands for is said in curate/text/wordnet/synsets.py.
+Synonyms share a synset (`sofa`, `couch`: `sofa.n.01`), and so do inflected forms; a name of several words is one
+concept (Xray, ViSE). curate/text/wordnet/synsets.py defines the synset of a word.
 """
 
 from __future__ import annotations
@@ -16,46 +16,50 @@ from pydantic import Field, PrivateAttr, field_validator
 
 from curate.core.contracts import Artifact, Batch, Map
 from curate.core.items import places_of, texts_of
-from curate.text.wordnet import database as wordnet
+from curate.text.wordnet import database
 
 if TYPE_CHECKING:
     from curate.text.wordnet.synsets import Synsets
 
-NOUNS = tuple(name.removeprefix("noun.") for name in wordnet.LEXNAMES if name.startswith("noun."))
-VERBS = tuple(name.removeprefix("verb.") for name in wordnet.LEXNAMES if name.startswith("verb."))
-_SEEN = "Tops animal artifact body event food group location object person phenomenon plant shape substance"
-VISUAL_NOUNS = tuple(_SEEN.split())
-"""What can be seen; `Tops` has the words that the others begin with (animal, person, plant, food)."""
-_SEEN_DONE = "body competition consumption contact creation motion perception weather"
-VISUAL_VERBS = tuple(_SEEN_DONE.split())
+NOUNS = tuple(name.removeprefix("noun.") for name in database.LEXNAMES if name.startswith("noun."))
+VERBS = tuple(name.removeprefix("verb.") for name in database.LEXNAMES if name.startswith("verb."))
+_VISUAL_NOUNS_TEXT = (
+    "Tops animal artifact body event food group location object person phenomenon plant shape substance"
+)
+VISUAL_NOUNS = tuple(_VISUAL_NOUNS_TEXT.split())
+"""Files of visible things; `Tops` has the roots of the others (animal, person, plant, food)."""
+_VISUAL_VERBS_TEXT = "body competition consumption contact creation motion perception weather"
+VISUAL_VERBS = tuple(_VISUAL_VERBS_TEXT.split())
 LISTS = pa.list_(pa.string())
 
 
 class Concepts(Map):
-    """Find the synsets of each text: `concepts` (`ice_cream.n.01`) and `actions` (`run.v.01`), sorted, each once.
+    """Finds the synsets of each text: `concepts` (`ice_cream.n.01`) and `actions` (`run.v.01`), sorted and distinct.
 
-    Counters: matched and unmatched texts. Texts without any have empty lists.
+    Counters: matched and unmatched texts. Texts without a synset have empty lists.
     """
 
     op: ClassVar[str] = "text.concepts"
     version: ClassVar[int] = 2
     batch_rows: ClassVar[int] = 4096
 
-    column: str = Field("text", description="Column of texts, or of a list of texts per row, to look at.")
+    column: str = Field("text", description="Column of texts, or of lists of texts, to search.")
     nouns: tuple[str, ...] = Field(
-        VISUAL_NOUNS, description=f"WordNet's lexicographer files of nouns that count: {', '.join(NOUNS)}."
+        VISUAL_NOUNS, description=f"WordNet's lexicographer files whose nouns are concepts: {', '.join(NOUNS)}."
     )
-    verbs: tuple[str, ...] = Field(VISUAL_VERBS, description=f"The same of verbs, for actions: {', '.join(VERBS)}.")
+    verbs: tuple[str, ...] = Field(
+        VISUAL_VERBS, description=f"The same for verbs, which are actions: {', '.join(VERBS)}."
+    )
     sense: Literal["first", "first_visual"] = Field(
         "first",
-        description="first: a word's most frequent sense or nothing; first_visual: its most frequent one that counts.",
+        description="first: a word's most frequent sense, if it counts; first_visual: the most frequent that counts.",
     )
     ambiguous: Literal["thing", "frequent", "both", "noun", "verb"] = Field(
         "thing",
-        description="What a word is that can be a noun and a verb: the noun if that is a thing (bear, watch), the more "
-        "frequent in WordNet's texts, both, or always one.",
+        description="Reading of a word that is both noun and verb: the noun if it is a thing (bear, watch), the more "
+        "frequent one in WordNet's texts, both, or always one.",
     )
-    instances: bool = Field(False, description="Whether what has a name (Paris, Stephen Crane) counts as a concept.")
+    instances: bool = Field(False, description="Whether named entities (Paris, Stephen Crane) are concepts.")
 
     _synsets: Synsets = PrivateAttr()
     _names: dict[str, pa.Array] = PrivateAttr()
@@ -71,10 +75,10 @@ class Concepts(Map):
         return _known(names, VERBS)
 
     def identity(self) -> dict[str, Any]:
-        return {"wordnet": wordnet.identity()}
+        return {"wordnet": database.identity()}
 
     def preflight(self) -> list[str]:
-        return wordnet.problems()
+        return database.problems()
 
     def setup(self, artifacts: Mapping[str, Artifact]) -> None:
         from curate.text.wordnet.synsets import Rules, Synsets
@@ -88,11 +92,11 @@ class Concepts(Map):
         return (self.column,)
 
     def schema(self) -> pa.Schema:
-        said = {"concepts": "noun synsets named in", "actions": "verb synsets named in"}
+        meanings = {"concepts": "noun synsets named in", "actions": "verb synsets named in"}
         return pa.schema(
             [
                 pa.field(name, pa.list_(LISTS), metadata=places_of(self.column) | {"of": f"{what} {self.column}"})
-                for name, what in said.items()
+                for name, what in meanings.items()
             ]
         )
 
@@ -111,17 +115,17 @@ class Concepts(Map):
 
 
 def lists_of(texts: NDArray[Any], ids: NDArray[Any], count: int, names: pa.Array) -> pa.ListArray:
-    """(text, id) pairs (m,), ids < 0 left out -> list<string> (count,): names of each text, by id, each once."""
-    there = ids >= 0
+    """(text, id) pairs (m,) -> list<string> (count,): the distinct names of each text, by id; ids < 0 are ignored."""
+    found = ids >= 0
     wide = np.int64(max(1, len(names)))
-    pairs = np.unique(texts[there].astype(np.int64) * wide + ids[there])
+    pairs = np.unique(texts[found].astype(np.int64) * wide + ids[found])
     offsets = np.concatenate([[0], np.cumsum(np.bincount(pairs // wide, minlength=count))]).astype(np.int32)
     return pa.ListArray.from_arrays(offsets, names.take(pa.array(pairs % wide)))
 
 
 def _known(names: tuple[str, ...], allowed: tuple[str, ...]) -> tuple[str, ...]:
-    """Sorted, each once, since their order says nothing."""
+    """Sorted and distinct, because the order does not matter."""
     for name in names:
         if name not in allowed:
-            raise ValueError(f"{name!r} is no lexicographer file of WordNet; choose from {', '.join(allowed)}")
+            raise ValueError(f"{name!r} is not a lexicographer file of WordNet; choose from {', '.join(allowed)}")
     return tuple(sorted(set(names)))

@@ -1,4 +1,4 @@
-"""WordNet's dict files (wndb(5WN), cntlist(5WN)) read into senses: which synsets a lemma stands for, in which order."""
+"""Reads WordNet's dict files (wndb(5WN), cntlist(5WN)) into senses: the synsets of each lemma, in order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 from curate.text.wordnet.database import LEXNAMES
 
 PARTS = {"n": "noun", "v": "verb"}
-"""The parts of speech that concepts are made of, and their files."""
+"""Parts of speech of concepts and actions, and their files."""
 _SENSE_TYPE = {"n": b"1", "v": b"2"}
 
 SUFFIXES = {
@@ -35,7 +35,7 @@ SUFFIXES = {
         ("ing", ""),
     ),
 }
-"""Endings of inflected forms and of their lemmas, morphy(7WN), in nltk's order."""
+"""Endings of inflected forms and of their lemmas, by morphy(7WN), in nltk's order."""
 _BY_LAST_LETTER = {
     part: {letter: [rule for rule in rules if rule[0][-1] == letter] for letter in {old[-1] for old, _ in rules}}
     for part, rules in SUFFIXES.items()
@@ -44,15 +44,15 @@ _BY_LAST_LETTER = {
 
 class Sense(NamedTuple):
     synset: str
-    """The name nltk gives it: first lemma, part of speech, place among that lemma's senses (`ice_cream.n.01`)."""
+    """nltk's name: first lemma, part of speech, number among that lemma's senses (`ice_cream.n.01`)."""
     lexname: str
-    """The lexicographer file it is in, such as noun.artifact."""
-    count: int
-    """How often the lemma has this sense in WordNet's tagged texts."""
+    """Its lexicographer file, such as noun.artifact."""
+    uses: int
+    """Count of the lemma with this sense in WordNet's tagged texts."""
     small: bool
-    """Whether the lemma is spelt without capitals here."""
+    """Whether this sense spells the lemma without capitals."""
     named: bool
-    """Whether it is somebody or something with a name: an instance of its hypernym, spelt with a capital."""
+    """Whether it is a named entity: an instance of its hypernym, spelt with a capital."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Senses:
     """Irregular forms -> their lemmas."""
 
     def lemmas_of(self, form: str) -> list[str]:
-        """Lemmas that a form may be of, itself first: what nltk's `_morphy` answers."""
+        """Possible lemmas of a form, the form itself first, like nltk's `_morphy`."""
         if form in self.irregular:
             found = self.irregular[form]
         else:
@@ -74,23 +74,25 @@ class Senses:
             found = [form[: -len(old)] + new for old, new in rules if form.endswith(old)]
         return [lemma for lemma in dict.fromkeys([form, *found]) if lemma in self.of]
 
-    def cut(self, form: str) -> bool:
-        """Whether a form is an irregular plural's possessive without its apostrophe: `womens`."""
+    def is_bare_possessive(self, form: str) -> bool:
+        """Whether a form is the possessive of an irregular plural without its apostrophe: `womens`."""
         plural = form[:-1]
         if self.part != "n" or form[-1:] != "s" or plural[-1:] == "s":
             return False
         return plural in self.irregular or (plural.endswith("men") and f"{plural[:-3]}man" in self.of)
 
     def forms(self) -> dict[str, list[str]]:
-        """Every form of a lemma, and its lemmas: what `lemmas_of` says, but for two things. `womens` (see `cut`) is a
-        form of `woman`; verbs get no -es that English would not spell (`spines` of spin, `capes` of cap)."""
-        made = {*self.of, *self.irregular}
+        """Every form and its lemmas, by `lemmas_of` with two exceptions: `womens` (`is_bare_possessive`) is a form of
+        `woman`, and verbs do not get an -es that English does not spell (`spines` of spin, `capes` of cap)."""
+        known = {*self.of, *self.irregular}
         for old, new in SUFFIXES[self.part]:
-            made |= {lemma[: len(lemma) - len(new)] + old for lemma in self.of if lemma.endswith(new)}
-        answers = {form: self.lemmas_of(form) for form in made}
-        answers |= {f"{form}s": lemmas for form, lemmas in answers.items() if self.cut(f"{form}s")}
+            known |= {lemma[: len(lemma) - len(new)] + old for lemma in self.of if lemma.endswith(new)}
+        answers = {form: self.lemmas_of(form) for form in known}
+        answers |= {f"{form}s": lemmas for form, lemmas in answers.items() if self.is_bare_possessive(f"{form}s")}
         if self.part == "v":
-            answers = {form: [lemma for lemma in told if not _misspelt(form, lemma)] for form, told in answers.items()}
+            answers = {
+                form: [lemma for lemma in lemmas if not _misspelt(form, lemma)] for form, lemmas in answers.items()
+            }
         return {form: lemmas for form, lemmas in answers.items() if lemmas}
 
 
@@ -106,7 +108,7 @@ class _Synset(NamedTuple):
 
 
 def senses(part: str, read: Callable[[str], bytes]) -> Senses:
-    """All senses of a part of speech ("n", "v"), from files that `read` gives by name."""
+    """All senses of a part of speech ("n", "v"); `read` returns a file by name."""
     synsets = dict(_synsets(read(f"data.{PARTS[part]}")))
     counts = _counts(read("cntlist.rev"), _SENSE_TYPE[part])
     offsets = dict(_index(read(f"index.{PARTS[part]}")))
@@ -126,7 +128,7 @@ def senses(part: str, read: Callable[[str], bytes]) -> Senses:
 
 
 def other_counts(read: Callable[[str], bytes]) -> dict[str, int]:
-    """Lemma -> how often its most frequent sense as an adjective or adverb is tagged, where that is known."""
+    """Lemma -> count of its most frequent sense as an adjective or adverb, if tagged."""
     found: dict[str, int] = {}
     for kind in (b"3", b"4", b"5"):
         for (lemma, _, _), count in _counts(read("cntlist.rev"), kind).items():
@@ -152,13 +154,13 @@ def _synsets(data: bytes) -> list[tuple[bytes, _Synset]]:
 
 
 def _index(data: bytes) -> list[tuple[bytes, list[bytes]]]:
-    """Lemma -> offsets of its synsets, the last fields of a line."""
+    """(lemma, offsets of its synsets, the last fields of a line)."""
     rows = [line.split() for line in data.splitlines()]
     return [(fields[0], fields[-int(fields[2]) :]) for fields in rows]
 
 
 def _counts(data: bytes, kind: bytes) -> dict[tuple[bytes, int, int], int]:
-    """(lemma, lexicographer file, lex_id) -> how often it is tagged; satellites of several heads are added up."""
+    """(lemma, lexicographer file, lex_id) -> count in tagged texts, summed over the heads of satellites."""
     found: dict[tuple[bytes, int, int], int] = {}
     for line in data.splitlines():
         key, _, count = line.split()

@@ -1,35 +1,31 @@
-"""Surface forms -> synsets, compiled once from WordNet and kept as a table, so that texts are matched at memory speed.
+"""Maps surface forms to synsets by a table compiled once from WordNet, so that texts are matched at memory speed.
 
-Every form that nltk's morphy maps to a lemma of a noun or a verb (lemmas themselves, regular and irregular inflections)
-becomes a phrase with at most one noun synset and one verb synset:
+Every form that nltk's morphy maps to a lemma of a noun or a verb (lemmas, regular and irregular inflections) becomes a
+phrase with at most one noun synset and one verb synset:
 
-1. Lemmas of a form in nltk's order, the form itself first; but a form that is itself a lemma (`men`: work force,
-   `eyes`: opinion) gives way to what it is an inflection of (`man`, `eye`) where WordNet's tagged texts have that
-   INFLECTED times as often. `womens` and `mens`, which web texts write for `women's`, are forms of `women` and `men`;
-   `spines` is none of the verb `spin`, as morphy has it.
-2. Senses of each lemma by how often these texts have them, then in WordNet's order; but where that begins with a name
-   (an instance, spelt with a capital: Paris, not the sun) what is spelt without a capital goes before what is as
-   frequent, if names are not the majority: `bikini` is no atoll, but `smith` is more often somebody. The first of the
-   first lemma is nltk's first but for names and 1.
-3. A sense counts if it is in one of the lexicographer files asked for, and if it has no name, unless instances are
-   asked for. `first` looks at the first sense only; with `first_visual` the first sense that counts is taken.
-4. A form that can be several parts of speech is one of them, by `ambiguous`. `thing`: captions and tags name things
-   more than WordNet's tagged novels and news do, so that it is the noun if that is one (`bear`, `building`), though the
-   verb or adjective be more frequent, by up to RARER times; see `as_thing`. `frequent`: the one whose first sense is
-   tagged most often (equal: noun, then verb): `white` is an adjective, and so neither concept nor action. Or it is a
-   noun and a verb, always a noun, or always a verb.
+1. Lemmas of a form are in nltk's order, the form itself first. Exception: a form that is both a lemma (`men`: work
+   force, `eyes`: opinion) and an inflection of another lemma (`man`, `eye`) takes the other lemma first if that is
+   INFLECTED times as frequent in WordNet's tagged texts. `womens` and `mens`, which web texts use for `women's`, are
+   forms of `women` and `men`. `spines` is not a form of the verb `spin`, although morphy maps it there.
+2. Senses of each lemma are ordered by frequency in these texts, then by WordNet's order. If that order begins with a
+   named entity (an instance, spelt with a capital: Paris, not the sun) and most senses are not named, senses without a
+   capital precede equally frequent ones: `bikini` is not an atoll, but `smith` is usually a surname. Apart from names
+   and rule 1, the first sense of the first lemma is nltk's.
+3. A sense counts if its lexicographer file was selected and it is not a named entity (unless `instances` is set).
+   `first` considers the first sense only; `first_visual` takes the first sense that counts.
+4. `ambiguous` chooses among several parts of speech. `thing`: captions and tags name more things than WordNet's tagged
+   novels and news, so that the noun wins if it is a thing (`bear`, `building`), even if the verb or adjective is more
+   frequent, by up to RARER times (see `as_thing`). `frequent`: the part of speech whose first sense is tagged most
+   often (ties: noun, then verb); `white` is an adjective, neither concept nor action. Otherwise noun and verb both
+   count, or always the noun, or always the verb.
 
-Stop words, also several (`has been`), single characters, bare numbers, possessives (`men's` is a room) and what begins
-with an article (`a line` is a skirt) are no forms. Phrases of several words are matched whole even if they then have no
-synset that counts: `black market` is no market.
+Not forms: stop words, also several (`has been`), single characters, numbers, possessives (`men's` is a room) and
+phrases that begin with an article (`a line` is a skirt). Phrases of several words match as a whole even if none of
+their synsets counts: `black market` is not a market.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
-import tempfile
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -42,34 +38,36 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from curate.core.errors import StorageError
 from curate.core.hashing import digest, digest_bytes
-from curate.core.store.cache import cache_folder
+from curate.core.store.cache import cache_folder, locked
+from curate.core.store.storage import Storage
 from curate.text.phrases import Phrases, normalised, normalised_all
 from curate.text.stopwords import STOP_WORDS
-from curate.text.wordnet import database as wordnet
+from curate.text.wordnet import database
 from curate.text.wordnet.senses import Sense, Senses, other_counts, senses
 
 INFLECTED = 5
-"""See 1. above: so much more often than the form's own sense, of which one more is counted than there are. Keeps
-`glasses` spectacles (4 : 22) and `cola` a plant (0 : 2), makes `arms` limbs (11 : 104)."""
+"""Rule 1: least ratio of the other lemma's uses to one plus the form's own uses. `glasses` stays spectacles (4 : 22)
+and `cola` a plant (0 : 2); `arms` become limbs (11 : 104)."""
 
 _DEEDS_TEXT = "noun.act noun.attribute noun.cognition noun.feeling noun.motive noun.process noun.relation noun.state"
 _DEEDS = frozenset(_DEEDS_TEXT.split())
-"""Files of nouns that name no thing: `swimming`, `love`."""
+"""Files of nouns that are not things: `swimming`, `love`."""
 _PLAIN = frozenset({"noun.animal", "noun.food", "noun.location", "noun.plant"})
-"""Files of nouns that are meant even if the word is an adjective elsewhere: `orange`, `home`, `feline`."""
+"""Files of nouns that win over adjectives: `orange`, `home`, `feline`."""
 RARER = {"v": 16, "": 5}
-"""See 4. above: so much more frequent than the thing, of which one more is counted than there are, may the verb or the
-adjective be. Keeps `watch` (9 : 77), `bear` (1 : 23) and `orange` (4 : 7) things; makes `come` (0 : 276) and `stand`
-(4 : 169) verbs, `simple` (0 : 56, a plant) and `nice` (0 : 23, a city) adjectives."""
+"""Rule 4: largest ratio of the verb's or adjective's uses to one plus the noun's uses. `watch` (9 : 77), `bear`
+(1 : 23) and `orange` (4 : 7) stay things; `come` (0 : 276) and `stand` (4 : 169) become verbs, `simple` (0 : 56, a
+plant) and `nice` (0 : 23, a city) adjectives."""
 
 _PART = {"": 0, "n": 1, "v": 2}
 _ARTICLES = ("a", "an", "the")
 _SOURCES = ("synsets.py", "senses.py", "../phrases.py", "../stopwords.py")
 _CODE = digest_bytes((Path(__file__).parent / name).read_bytes() for name in _SOURCES)
-"""Read when the code is, so that a table is never kept under the name of code that did not make it."""
+"""Read on import, so that a table is never stored under the digest of newer code."""
 TABLES = 4
-"""Kept in the cache; 15 MB each."""
+"""Tables that the cache keeps, the newest, one per version of the code or of WordNet; 13 MB each."""
 
 
 Ambiguous = Literal["thing", "frequent", "both", "noun", "verb"]
@@ -77,7 +75,7 @@ Ambiguous = Literal["thing", "frequent", "both", "noun", "verb"]
 
 @dataclass(frozen=True)
 class Rules:
-    """Which of its synsets a form stands for."""
+    """Rules that choose the synset of a form."""
 
     nouns: tuple[str, ...]
     """Lexicographer files, such as noun.animal."""
@@ -88,7 +86,7 @@ class Rules:
 
 
 class Synsets:
-    """Finds synsets in texts by a table of `table`; names are sorted, ids are places in them. Raises InputError."""
+    """Finds synsets in texts. Names are sorted, ids are indices into them. Raises InputError."""
 
     def __init__(self, rules: Rules, known: pa.Table | None = None) -> None:
         known = table() if known is None else known
@@ -102,8 +100,8 @@ class Synsets:
         self._phrases = Phrases([self._forms[index] for index in self._used.tolist()], longest=True)
 
     def find(self, texts: pa.Array | Sequence[str | None]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-        """(m,) each: index of the text, id of the noun synset (-1: none), id of the verb synset, of every greedy
-        longest match."""
+        """(m,) each, per greedy longest match: index of the text, id of the noun synset, id of the verb synset (-1 for
+        none)."""
         rows, found = self._phrases.find(texts)
         return rows, self._noun_of[found], self._verb_of[found]
 
@@ -112,7 +110,7 @@ class Synsets:
         return {form: index for index, form in enumerate(self._forms)}
 
     def lookup(self, word: str) -> tuple[str | None, str | None]:
-        """Noun synset and verb synset that a word or phrase stands for, as a whole, both where it has both."""
+        """Noun synset and verb synset of a word or phrase as a whole; None for a missing one."""
         index = self._place.get(normalised(word))
         if index is None:
             return None, None
@@ -121,26 +119,26 @@ class Synsets:
 
 
 def _chosen(column: pa.ChunkedArray, files: Sequence[str], rules: Rules) -> tuple[list[str], NDArray[np.int32]]:
-    """Sorted names of synsets, and the id (n,) of that which each form stands for; -1 for none (3. above)."""
+    """Sorted names of synsets, and the id (n,) of each form's synset by rule 3; -1 for none."""
     lists = column.combine_chunks()
     labels = [label.split(" ") for label in lists.values.dictionary.to_pylist()]
     counts = np.array([file in files and (rules.instances or not named) for file, _, *named in labels], dtype=bool)
     sense, start, stop = lists.values.indices.to_numpy(), lists.offsets[:-1].to_numpy(), lists.offsets[1:].to_numpy()
     fitting = np.append(np.flatnonzero(counts[sense]), len(sense))
     first = fitting[np.searchsorted(fitting, start)]
-    there = (first == start) & (start < stop) if rules.sense == "first" else first < stop
-    found = sense[first[there]]
+    counted = (first == start) & (start < stop) if rules.sense == "first" else first < stop
+    found = sense[first[counted]]
     names = sorted({labels[index][1] for index in np.unique(found).tolist()})
     ids = {name: index for index, name in enumerate(names)}
     out = np.full(len(lists), -1, dtype=np.int32)
-    out[there] = np.array([ids.get(name, -1) for _, name, *_ in labels], dtype=np.int32)[found]
+    out[counted] = np.array([ids.get(name, -1) for _, name, *_ in labels], dtype=np.int32)[found]
     return names, out
 
 
 def _decided(
     noun: NDArray[np.int32], verb: NDArray[np.int32], known: pa.Table, rules: Rules
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Ids (n,) after the choice between parts of speech (4. above)."""
+    """Ids (n,) after the choice between parts of speech by rule 4."""
     if rules.ambiguous in ("frequent", "thing"):
         part = known.column("part" if rules.ambiguous == "frequent" else "thing").to_numpy()
         return np.where(part == _PART["n"], noun, -1), np.where(part == _PART["v"], verb, -1)
@@ -155,57 +153,45 @@ def _decided(
 
 
 def table() -> pa.Table:
-    """A row per form: `form` (normalised), `noun` and `verb` (its senses in order, as lexicographer file, synset and,
-    if it has a name, `named`), `part` (0: neither, 1: noun, 2: verb is what it is most often), `thing` (the same, but
-    things first). From the cache; compiled there first, which takes seconds."""
-    name = digest([wordnet.identity(), _CODE, unicodedata.unidata_version])
+    """A row per form: `form` (normalised), `noun` and `verb` (its senses in order: lexicographer file, synset and, for
+    a named entity, `named`), `part` (0: neither, 1: noun, 2: verb, by frequency), `thing` (the same with preference
+    for things). Read from the cache, after compiling it there in some seconds."""
+    name = digest([database.identity(), _CODE, unicodedata.unidata_version])
     file = cache_folder("synsets") / f"{name}.arrow"
     kept = _kept(file)
     if kept is not None:
         return kept
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with (file.parent / ".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            kept = _kept(file)
-            if kept is None:  # no other process was quicker
-                kept = compiled(wordnet.read)
+        with locked(file.parent):
+            kept = _kept(file)  # another process may have compiled it in the meantime
+            if kept is None:
+                kept = compiled(database.read)
                 _publish(kept, file)
-            return kept
-    except OSError:  # a cache that cannot be written: compiled for each process
-        return compiled(wordnet.read) if kept is None else kept
-
-
-def _kept(file: Path) -> pa.Table | None:
-    """None where there is no such file, or a broken one (a full disk, a power cut), which is then made again."""
-    try:
-        with pa.memory_map(str(file)) as source:
-            kept = pa.ipc.open_file(source).read_all()
-    except (OSError, pa.ArrowInvalid):
-        return None
-    with contextlib.suppress(OSError):  # of somebody else
-        os.utime(file)
+    except (OSError, StorageError):  # cache not writable: compile in each process
+        kept = compiled(database.read) if kept is None else kept
     return kept
 
 
+def _kept(file: Path) -> pa.Table | None:
+    """None if the file is missing or corrupt (a full disk, a power cut); the caller compiles it."""
+    try:
+        with pa.memory_map(str(file)) as source:
+            return pa.ipc.open_file(source).read_all()
+    except (OSError, pa.ArrowInvalid):
+        return None
+
+
 def _publish(made: pa.Table, file: Path) -> None:
-    """Whole or not at all. Of other tables, those of another code or WordNet, the last used stay."""
-    with tempfile.TemporaryDirectory(dir=file.parent) as aside:
-        with open(f"{aside}/table", "wb") as sink:
-            with pa.ipc.new_file(sink, made.schema) as writer:
-                writer.write_table(made)
-            sink.flush()
-            os.fsync(sink.fileno())
-        os.replace(f"{aside}/table", file)
-    others = sorted(file.parent.glob("*.arrow"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
-    for path in others[TABLES:]:  # a process that has mapped it keeps what it has
-        path.unlink()
+    with Storage(str(file.parent)).publish(file.name) as aside, pa.ipc.new_file(str(aside), made.schema) as writer:
+        writer.write_table(made)
+    for old in sorted(file.parent.glob("*.arrow"), key=lambda path: path.stat().st_mtime_ns)[:-TABLES]:
+        old.unlink()  # processes that have mapped it keep their mapping
 
 
-@wordnet.well_formed()
+@database.well_formed()
 def compiled(read: Callable[[str], bytes]) -> pa.Table:
-    """The table of WordNet's files, which `read` gives by name."""
-    nouns, verbs = ordered(senses("n", read)), ordered(senses("v", read))
+    """The table for WordNet's files; `read` returns a file by name."""
+    nouns, verbs = senses_by_form(senses("n", read)), senses_by_form(senses("v", read))
     adjectives = other_counts(read)
     others = dict(zip(normalised_all(list(adjectives)), adjectives.values(), strict=True))
     forms = [form for form in sorted(nouns.keys() | verbs.keys()) if is_form(form)]
@@ -220,24 +206,24 @@ def compiled(read: Callable[[str], bytes]) -> pa.Table:
 
 
 def most_often(noun: Sense | None, verb: Sense | None, other: int) -> str:
-    """What a form is most often, by its first senses and how often it is tagged as another part of speech: n, v or the
-    empty string."""
-    nouns, verbs = (-1 if sense is None else sense.count for sense in (noun, verb))
+    """Most frequent part of speech of a form (n, v or the empty string), by its first senses and its uses as another
+    part of speech."""
+    nouns, verbs = (-1 if sense is None else sense.uses for sense in (noun, verb))
     return "" if other > max(nouns, verbs) else "n" if nouns >= verbs else "v"
 
 
 def as_thing(form: str, noun: Sense | None, verb: Sense | None, other: int) -> str:
-    """What a form is where things are named: n, v or the empty string, of those that it can be.
+    """Part of speech of a form in captions and tags: n, v or the empty string.
 
-    The noun if it names a thing; if that is somebody (`cook`) or has a name (`Tours`), or if the form is far more
-    frequent as another part of speech, it is what it is most often. If the noun names what is done, the form is the
-    verb where it ends in -ing (`swimming`), and else what is more frequent (`love`). What is an adjective or adverb
-    first is neither, but for animals, food, plants and places (`orange`).
+    The noun if it is a thing. If the noun is a person (`cook`) or a named entity (`Tours`), or if the form is far more
+    frequent as another part of speech, the most frequent part of speech. If the noun is an activity or a state: the
+    verb for forms in -ing (`swimming`), otherwise the more frequent one (`love`). A form that is mainly an adjective or
+    adverb is neither, except for animals, food, plants and places (`orange`).
     """
     part = most_often(noun, verb, other)
     if noun is None or part == "n":
         return "v" if noun and verb and noun.lexname in _DEEDS and form.endswith("ing") else part
-    rarer = (verb.count if part == "v" and verb else other) > RARER[part] * (noun.count + 1)
+    rarer = (verb.uses if part == "v" and verb else other) > RARER[part] * (noun.uses + 1)
     if rarer or (part == "v" and (noun.named or noun.lexname == "noun.person")):
         return part
     kept = noun.lexname in _PLAIN if part == "" else noun.lexname not in _DEEDS
@@ -258,35 +244,35 @@ def _lists(forms: list[str], known: dict[str, list[Sense]]) -> pa.ListArray:
 
 
 def is_form(form: str) -> bool:
-    """Whether a normalised form may stand for anything."""
+    """Whether a normalised form may have a synset."""
     words = form.split(" ")
     if words[0] in _ARTICLES or STOP_WORDS.issuperset(words):
         return False
     return any(len(word) > 1 for word in words) and not all(word.isdigit() for word in words)
 
 
-def ordered(known: Senses) -> dict[str, list[Sense]]:
-    """Normalised form -> its senses (1. and 2. above). Of forms that are the same once normalised (`t-shirt`,
-    `t_shirt`) that with `_` between its words counts, then that of the most frequent sense, then the first by
-    alphabet."""
+def senses_by_form(known: Senses) -> dict[str, list[Sense]]:
+    """Normalised form -> its senses by rules 1 and 2. Among forms with the same normalised form (`t-shirt`, `t_shirt`),
+    the one with `_` between its words counts, then the one with the most frequent sense, then the first
+    alphabetically."""
     found: dict[str, tuple[tuple[bool, int], list[Sense]]] = {}
     forms = known.forms()
     listed = sorted(forms)
     for form, plain in zip(listed, normalised_all(listed), strict=True):
         if plain and not form.endswith("'s"):
-            told = in_order(known, form, forms[form])
-            rank = form.replace("_", " ") == plain, told[0].count
+            ranked = senses_in_order(known, form, forms[form])
+            rank = form.replace("_", " ") == plain, ranked[0].uses
             if plain not in found or rank > found[plain][0]:
-                found[plain] = rank, told
-    return {plain: told for plain, (_, told) in found.items()}
+                found[plain] = rank, ranked
+    return {plain: ranked for plain, (_, ranked) in found.items()}
 
 
-def in_order(known: Senses, form: str, lemmas: list[str]) -> list[Sense]:
-    """The senses of a form of these lemmas (`Senses.lemmas_of`)."""
-    if known.cut(form):
-        return in_order(known, form[:-1], lemmas)
+def senses_in_order(known: Senses, form: str, lemmas: list[str]) -> list[Sense]:
+    """The senses of a form with these lemmas (`Senses.lemmas_of`), in order."""
+    if known.is_bare_possessive(form):
+        return senses_in_order(known, form[:-1], lemmas)
     if lemmas[0] == form and len(lemmas) > 1:
-        own, other = (max(sense.count for sense in known.of[lemma]) for lemma in lemmas[:2])
+        own, other = (max(sense.uses for sense in known.of[lemma]) for lemma in lemmas[:2])
         if other > INFLECTED * (own + 1):
             lemmas = [*lemmas[1:], form]
     return [sense for lemma in lemmas for sense in _by_frequency(known.of[lemma])]
@@ -296,4 +282,4 @@ def _by_frequency(listed: tuple[Sense, ...]) -> Sequence[Sense]:
     if len(listed) == 1:
         return listed
     capitals_last = listed[0].named and 2 * sum(sense.named for sense in listed) <= len(listed)
-    return sorted(listed, key=lambda sense: (-sense.count, capitals_last and not sense.small))
+    return sorted(listed, key=lambda sense: (-sense.uses, capitals_last and not sense.small))

@@ -1,7 +1,7 @@
-"""Which layers and experts of a student have come to resemble which layers of its teachers: linear CKA over tokens.
+"""Similarity of a student's layers and experts to its teachers' layers: linear CKA over tokens.
 
-Features are those of the same patches: a teacher's grid is brought to the student's. An expert is compared on the
-tokens that were routed to it, which is why the estimate has to be unbiased: they may be few.
+Features belong to the same patches: teachers' grids are resampled to the student's. An expert is compared on the
+tokens routed to it. These may be few, which requires an unbiased estimate.
 """
 
 from __future__ import annotations
@@ -18,29 +18,53 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
+from curate.encoders.student.network.moe import Moe
+from curate.encoders.student.network.student import Student
+from distill.evaluation.datasets import EvaluationSet
+from distill.evaluation.extraction import FeatureExtractor, raise_on_all_ranks
+from distill.evaluation.models import StudentModel
+from distill.evaluation.result import Result, not_computed
 from distill.evaluation.tasks.cka import EXPERT, LAYER, OUTPUT, Alignment
-from distill.evaluation.watchers import agreed
-from distill.models.moe import Moe
-from distill.models.student import Student
-from distill.objectives.losses import resample_patches
+from distill.parallel import World
 from distill.samples.batches.loader import collate
-from distill.samples.images.images import Picture, Pictures
+from distill.samples.images.reader import ImageReader, PatchedImage
 from distill.teachers import Teachers
-from distill.training.parallel import World
+from distill.teachers.resample import resample_patches
 
 Floats = NDArray[np.float32]
 _TOKENS = 1024
-"""Of a minibatch, about."""
-_MOST_PREFIX = 8
+"""Approximate size of a minibatch."""
+_MAX_PREFIX = 8
+
+
+def run(extractor: FeatureExtractor, data: EvaluationSet) -> Result:
+    """CKA table of the last student."""
+    settings, teachers = data.settings, extractor.teachers
+    students = [model for model in extractor.models if isinstance(model, StudentModel)]
+    if teachers is None or not teachers.names:
+        return not_computed("no teacher is available to compare layers with")
+    fresh = teachers.with_empty_cache()
+    reader = ImageReader(data.mixture, patch=extractor.reader.patch, teachers=fresh)
+    chosen = data.rows(test=True, most=settings.cka_images)
+    tables = {}
+    for model in students[-1:]:
+        alignment = align(model.student, fresh, reader, chosen.tolist(), extractor.world, layers=settings.cka_layers)
+        rows, columns, values = alignment.table()
+        if values.size:
+            cells = [[None if np.isnan(value) else float(value) for value in line] for line in values]
+            tables[model.name] = {"rows": rows, "columns": columns, "values": cells}
+    if not tables:
+        return not_computed("none of these teachers exposes layers or patch features")
+    return {"models": tables, "pictures": len(chosen)}
 
 
 class Recorder:
-    """What some modules are given and give while it is entered, by name; of modules that ran twice, the last."""
+    """Context that records inputs and outputs of modules, by name; the last ones of modules that run twice."""
 
     def __init__(self, modules: Mapping[str, nn.Module]) -> None:
         self._modules = modules
-        self.given: dict[str, Any] = {}
-        self.found: dict[str, Any] = {}
+        self.inputs: dict[str, Any] = {}
+        self.outputs: dict[str, Any] = {}
         self._handles: list[torch.utils.hooks.RemovableHandle] = []
 
     def __enter__(self) -> Self:
@@ -54,15 +78,15 @@ class Recorder:
 
     def _hook(self, name: str) -> Any:
         def keep(_: nn.Module, inputs: Any, output: Any) -> None:
-            self.given[name] = inputs[0] if inputs else None
-            self.found[name] = output[0] if isinstance(output, tuple) else output
+            self.inputs[name] = inputs[0] if inputs else None
+            self.outputs[name] = output[0] if isinstance(output, tuple) else output
 
         return keep
 
 
 def layers_of(model: nn.Module, most: int | None = None) -> dict[str, nn.Module]:
-    """Blocks of a network's image tower, `layer 1` …: the longest list of modules of one kind. most: evenly spread,
-    the last among them."""
+    """Blocks of a network's image tower, `layer 1` …: the longest list of modules of one type. most: take this many,
+    evenly spaced and including the last."""
     tower = getattr(model, "visual", None) or getattr(model, "vision_model", None) or model
     lists = (part for part in tower.modules() if isinstance(part, nn.ModuleList | nn.Sequential))
     alike = [part for part in lists if len(part) > 1 and len({type(child) for child in part}) == 1]
@@ -74,16 +98,16 @@ def layers_of(model: nn.Module, most: int | None = None) -> dict[str, nn.Module]
 
 
 def on_grid(tokens: Tensor, prefix: int | None, shape: tuple[int, int], grid: tuple[int, int]) -> Tensor | None:
-    """Tokens (1, T, D), or a map (1, D, h, w), of one picture of `shape` -> its patches (rows * columns, D).
+    """Tokens (1, T, D), or a map (1, D, h, w), of one image of `shape` -> its patches (rows * columns, D).
 
-    prefix: class and register tokens in front; None for as many as leave a grid closest to the picture's aspect. None
-    for what is no grid.
+    prefix: number of class and register tokens before the patches; None: the number that leaves the grid closest to
+    the image's aspect ratio. Returns None if the tokens are not a grid.
     """
     if tokens.ndim == 4:
         return resample_patches(tokens[0].permute(1, 2, 0).float(), *grid)
     flat, aspect = tokens.reshape(-1, tokens.shape[-1]).float(), shape[1] / shape[0]
     best: tuple[float, int, int] | None = None
-    for skipped in range(_MOST_PREFIX + 1) if prefix is None else (prefix,):
+    for skipped in range(_MAX_PREFIX + 1) if prefix is None else (prefix,):
         count = len(flat) - skipped
         rows = round((max(count, 0) / aspect) ** 0.5)
         if rows and count % rows == 0:
@@ -96,15 +120,15 @@ def on_grid(tokens: Tensor, prefix: int | None, shape: tuple[int, int], grid: tu
 
 @dataclass
 class _Minibatch:
-    """Features of the same patches, of several pictures."""
+    """Features of the same patches, of several images."""
 
     rows: dict[str, list[Floats]] = field(default_factory=dict)
     experts: dict[str, tuple[list[Floats], list[NDArray[np.int64]]]] = field(default_factory=dict)
-    """Outputs, and which patches of the minibatch they belong to."""
+    """Outputs, and the indices of their patches in the minibatch."""
     columns: dict[str, list[Floats]] = field(default_factory=dict)
     tokens: int = 0
 
-    def into(self, alignment: Alignment) -> None:
+    def add_to(self, alignment: Alignment) -> None:
         columns = {name: np.concatenate(parts) for name, parts in self.columns.items()}
         columns = {name: values for name, values in columns.items() if len(values) == self.tokens}
         for name, parts in self.rows.items():
@@ -116,49 +140,50 @@ class _Minibatch:
 
 @torch.no_grad()
 def align(
-    student: Student, teachers: Teachers, pictures: Pictures, rows: Sequence[int], world: World, *, layers: int
+    student: Student, teachers: Teachers, reader: ImageReader, rows: Sequence[int], world: World, *, layers: int
 ) -> Alignment:
-    """Rows: the student's layers and experts. Columns: `TEACHER: layer I`, at most `layers` of them, and
-    `TEACHER: output`. rows: pictures, the same on every rank; those that cannot be read are left out."""
+    """Rows: the student's layers and experts. Columns: `TEACHER: layer I`, at most `layers` per teacher, and
+    `TEACHER: output`. rows: rows of images, the same on every rank; unreadable images are skipped."""
 
-    def look() -> Alignment:
+    def measure() -> Alignment:
         alignment, batch = Alignment(), _Minibatch()
         for row in rows[world.rank :: world.size]:
-            picture = pictures.get(int(row))
-            if not isinstance(picture, Picture):
+            image = reader.get(int(row))
+            if not isinstance(image, PatchedImage):
                 continue
-            _student_rows(batch, student, picture)
-            _teacher_columns(batch, teachers, picture, layers)
-            batch.tokens += len(picture.patches)
+            _student_rows(batch, student, image)
+            _teacher_columns(batch, teachers, image, layers)
+            batch.tokens += len(image.patches)
             if batch.tokens >= _TOKENS:
-                batch.into(alignment)
+                batch.add_to(alignment)
                 batch = _Minibatch()
-        batch.into(alignment)
+        batch.add_to(alignment)
         return alignment
 
     total = Alignment()
-    for part in world.gather(agreed(world, look)):
+    for part in world.gather(raise_on_all_ranks(world, measure)):
         total.merge(part)
     return total
 
 
-def _student_rows(batch: _Minibatch, student: Student, picture: Picture) -> None:
-    one, count = collate([picture]), len(picture.patches)
+def _student_rows(batch: _Minibatch, student: Student, image: PatchedImage) -> None:
+    one, count = collate([image]), len(image.patches)
     blocks = {f"{LAYER} {place + 1}": block for place, block in enumerate(student.backbone.blocks)}
-    moes = {f"{EXPERT} {place + 1}": block.mlp for place, block in enumerate(blocks.values()) if _is_moe(block)}
-    with Recorder(blocks | moes) as recorder:
+    mlps = {f"{EXPERT} {place + 1}": block.mlp for place, block in enumerate(blocks.values())}
+    moes = {name: mlp for name, mlp in mlps.items() if isinstance(mlp, Moe)}
+    with Recorder({**blocks, **moes}) as recorder:
         student(torch.from_numpy(one.patches).to(student.backbone.prefix.device), one.grids)
     for name in blocks:
-        batch.rows.setdefault(name, []).append(_array(recorder.found[name][-count:]))
+        batch.rows.setdefault(name, []).append(_array(recorder.outputs[name][-count:]))
     for name, moe in moes.items():
-        for expert, (output, which) in enumerate(said_by_experts(moe, recorder.given[name][-count:])):
+        for expert, (output, which) in enumerate(expert_outputs(moe, recorder.inputs[name][-count:])):
             outputs, places = batch.experts.setdefault(f"{name}.{expert}", ([], []))
             outputs.append(output)
             places.append(which + batch.tokens)
 
 
-def said_by_experts(moe: Moe, x_NC: Tensor) -> Iterator[tuple[Floats, NDArray[np.int64]]]:
-    """Of each expert in turn: what it says (n, C), unweighted, of the tokens routed to it, and which these are (n,)."""
+def expert_outputs(moe: Moe, x_NC: Tensor) -> Iterator[tuple[Floats, NDArray[np.int64]]]:
+    """Per expert: its unweighted outputs (n, C) for the tokens routed to it, and the indices of these tokens (n,)."""
     _, experts = moe.route(x_NC)
     for expert, (gate_up, down) in enumerate(zip(moe.gate_up, moe.down, strict=True)):
         which = (experts == expert).any(1).nonzero()[:, 0]
@@ -166,32 +191,29 @@ def said_by_experts(moe: Moe, x_NC: Tensor) -> Iterator[tuple[Floats, NDArray[np
         yield _array((silu(gate) * up) @ down.T), which.cpu().numpy()
 
 
-def _is_moe(block: nn.Module) -> bool:
-    return isinstance(block.mlp, Moe)
-
-
-def _teacher_columns(batch: _Minibatch, teachers: Teachers, picture: Picture, most: int) -> None:
+def _teacher_columns(batch: _Minibatch, teachers: Teachers, image: PatchedImage, most: int) -> None:
     with Recorder(
         {
             f"{name}: {layer}": module
             for name, encoder in teachers.encoders.items()
-            if isinstance(getattr(encoder, "model", None), nn.Module)
-            for layer, module in layers_of(encoder.model, most).items()
+            if isinstance(model := getattr(encoder, "model", None), nn.Module)
+            for layer, module in layers_of(model, most).items()
         }
     ) as recorder:
-        targets = dict(zip(teachers.names, teachers.targets([picture]), strict=True))
-    for name, tokens in recorder.found.items():
+        targets = dict(zip(teachers.names, teachers.targets([image]), strict=True))
+    for name, tokens in recorder.outputs.items():
         teacher = name.rpartition(": ")[0]
-        given = picture.prepared.get(teacher)
-        shape = picture.grid if given is None else tuple(given.shape[-2:])
-        prefix = getattr(teachers.encoders[teacher].model, "num_prefix_tokens", None)
-        found = on_grid(tokens, prefix, shape, picture.grid)
-        if found is not None:
-            batch.columns.setdefault(name, []).append(_array(found))
+        prepared = image.prepared.get(teacher)
+        shape = image.grid if prepared is None else (prepared.shape[-2], prepared.shape[-1])
+        prefix = getattr(getattr(teachers.encoders[teacher], "model", None), "num_prefix_tokens", None)
+        patches = on_grid(tokens, prefix, shape, image.grid)
+        if patches is not None:
+            batch.columns.setdefault(name, []).append(_array(patches))
     for name, target in targets.items():
         if target.patches is not None:
             batch.columns.setdefault(f"{name}: {OUTPUT}", []).append(_array(target.patches))
 
 
 def _array(values: Tensor) -> Floats:
-    return values.float().cpu().numpy()
+    array: Floats = values.float().cpu().numpy()
+    return array

@@ -1,7 +1,7 @@
-"""Linear centred kernel alignment: how alike two representations of the same tokens are, up to rotation and scale.
+"""Linear centred kernel alignment: similarity of two representations of the same tokens, up to rotation and scale.
 
 Kornblith et al. 2019 (Sec. 3), with the unbiased estimate of HSIC (Song et al. 2012, Eq. 5) averaged over minibatches
-(Nguyen et al. 2021, Sec. 3.1): the plain one says that any two wide representations of few tokens are alike.
+(Nguyen et al. 2021, Sec. 3.1): by the biased estimate, any two wide representations of few tokens are similar.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.floating[Any]]
 LAYER, EXPERT, OUTPUT = "layer", "expert", "output"
-"""How rows and columns begin."""
-LEAST_TOKENS = 4
+"""First words of the names of rows and columns."""
+MIN_TOKENS = 4
 """The unbiased estimate divides by n - 3."""
 _CONSTANT = 1e-12
-"""Spread over size of features below which it is rounding."""
+"""Norm of centred features over the norm of the features, below which the rest is rounding."""
 
 
 @dataclass(frozen=True)
 class Centred:
-    """Features (N, D) without their mean, and what `hsic` needs of them. Of constant ones nothing is left."""
+    """Features (N, D) without their mean, and sums for `hsic`. Constant features become zero."""
 
     x: NDArray[np.float64]
     own: NDArray[np.float64]
@@ -43,7 +43,7 @@ class Centred:
 
 
 def hsic(a: Centred, b: Centred) -> float:
-    """Unbiased, of linear kernels, over the same N >= 4 tokens; never makes an N x N matrix."""
+    """Unbiased HSIC of linear kernels over the same N >= 4 tokens, without an N x N matrix."""
     count = len(a.x)
     trace = float(np.square(a.x.T @ b.x).sum() - a.own @ b.own)
     sums = float(a.rows.sum() * b.rows.sum()) / ((count - 1) * (count - 2))
@@ -51,12 +51,12 @@ def hsic(a: Centred, b: Centred) -> float:
 
 
 def cka(a_ND: Floats, b_NP: Floats) -> float:
-    """Of one batch: 1 for equal up to rotation, scale and shift, about 0 for unrelated (may be a little below)."""
+    """CKA of one batch: 1 if equal up to rotation, scale and shift; about 0, or slightly below, if unrelated."""
     return aligned(*(hsic(*pair) for pair in _pairs(Centred.of(a_ND), Centred.of(b_NP))))
 
 
 def aligned(ab: float, aa: float, bb: float) -> float:
-    """hsic(a, b) over the root of hsic(a, a) hsic(b, b), whatever the scale; NaN where one of the two is constant."""
+    """hsic(a, b) over the square root of hsic(a, a) hsic(b, b); NaN if a or b is constant."""
     return ab / np.sqrt(aa) / np.sqrt(bb) if aa > 0 and bb > 0 else float("nan")
 
 
@@ -65,11 +65,11 @@ class Alignment:
     """CKA between every row and every column representation, over minibatches."""
 
     sums: dict[tuple[str, str], NDArray[np.float64]] = field(default_factory=dict)
-    """By (row, column): summed hsic of both, of the row alone, of the column alone, and the number of batches."""
+    """By (row, column): sums of hsic(row, column), hsic(row, row), hsic(column, column); and the number of batches."""
 
     def add(self, row: str, features_ND: Floats, columns: Mapping[str, Floats]) -> None:
-        """One batch of N tokens as the row has them, and as each column has the same tokens. Fewer than 4: nothing."""
-        if len(features_ND) < LEAST_TOKENS:
+        """Add a batch: features of the same N tokens, of the row and of each column. Ignored if N < 4."""
+        if len(features_ND) < MIN_TOKENS:
             return
         own = Centred.of(features_ND)
         for name, other in columns.items():
@@ -81,7 +81,7 @@ class Alignment:
             self.sums[key] = self.sums.get(key, np.zeros(4)) + values
 
     def table(self) -> tuple[list[str], list[str], NDArray[np.float64]]:
-        """Rows, columns (in the order in which they came), CKA (rows, columns); NaN where there were no tokens."""
+        """Rows and columns in the order of their first batch, and CKA (rows, columns); NaN without tokens."""
         rows, columns = (list(dict.fromkeys(key[side] for key in self.sums)) for side in (0, 1))
         empty = np.full(4, np.nan)
         found = [[aligned(*self.sums.get((row, name), empty)[:3]) for name in columns] for row in rows]

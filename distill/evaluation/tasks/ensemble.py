@@ -1,4 +1,4 @@
-"""Several heads answer together: the surer a head is of a picture, the more it counts there (AMoE's ensemble)."""
+"""Ensemble of heads (AMoE): the more certain a head is about an image, the higher its weight."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import log_softmax, softmax, xlogy
+from scipy.special import log_softmax, softmax
+
+from curate.kernels.evenness import entropy
 
 Floats = NDArray[np.floating[Any]]
 
@@ -18,15 +20,10 @@ def probabilities(scores_NC: Floats, temperature: float) -> NDArray[np.float64]:
 
 
 def shares(votes_NC: Floats) -> NDArray[np.float64]:
-    """Votes, none below zero, as probabilities; equal ones where there is no vote."""
+    """Votes >= 0 as probabilities; a uniform distribution without any vote."""
     total = votes_NC.sum(1, keepdims=True)
     even = np.full(votes_NC.shape, 1 / votes_NC.shape[1])
     return np.divide(votes_NC, total, out=even, where=total > 0)
-
-
-def entropy(probabilities_NC: Floats) -> NDArray[np.float64]:
-    """H (N,) in nats."""
-    return -xlogy(probabilities_NC, probabilities_NC).sum(1)
 
 
 def weights(probabilities_of_heads: Sequence[Floats], gamma: float) -> NDArray[np.float64]:
@@ -34,6 +31,6 @@ def weights(probabilities_of_heads: Sequence[Floats], gamma: float) -> NDArray[n
     return np.exp(log_softmax(-gamma * np.stack([entropy(head) for head in probabilities_of_heads]), axis=0))
 
 
-def together(probabilities_of_heads: Sequence[Floats], gamma: float) -> NDArray[np.float64]:
-    """Weighted mean (N, C) of what the heads say."""
+def combined(probabilities_of_heads: Sequence[Floats], gamma: float) -> NDArray[np.float64]:
+    """Weighted mean (N, C) of the heads' probabilities."""
     return np.einsum("hn,hnc->nc", weights(probabilities_of_heads, gamma), np.stack(probabilities_of_heads))

@@ -2,11 +2,44 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.floating]
+from distill.evaluation.extraction import Vectors
+from distill.evaluation.models import StudentModel
+from distill.evaluation.result import Result, not_computed
+from distill.evaluation.tasks import ensemble
+from distill.evaluation.tasks.classification import HEADS_TOGETHER, MIN_HEADS, LabelledFeatures
+
+Floats = NDArray[np.floating[Any]]
 _CHUNK = 1024
+
+
+def run(features: LabelledFeatures) -> Result:
+    """Accuracies of each model's summaries, and of a student's heads together if it has several."""
+    if (why := features.why_not_trainable()) is not None:
+        return not_computed(why)
+    votes: dict[str, Floats] = {}
+    for model in features.models:
+        votes[model.name] = _votes(features, model.name, Vectors.SUMMARY)
+        heads: list[str] = list(model.heads) if isinstance(model, StudentModel) else []
+        if len(heads) >= MIN_HEADS:
+            shares = [ensemble.shares(_votes(features, model.name, head)) for head in heads]
+            votes[f"{model.name}, {HEADS_TOGETHER}"] = ensemble.combined(shares, features.settings.gamma)
+    return features.result(votes, features.test) | features.baselines()
+
+
+def _votes(features: LabelledFeatures, model: str, space: str | None) -> Floats:
+    return knn_votes(
+        features.vectors.stack(model, space, features.train),
+        features.labels(features.train),
+        features.vectors.stack(model, space, features.test),
+        classes=len(features.split.classes),
+        k=features.settings.k,
+        temperature=features.settings.temperature,
+    )
 
 
 def unit(features_ND: Floats) -> NDArray[np.float32]:
@@ -26,7 +59,7 @@ def knn_votes(
 ) -> NDArray[np.float64]:
     """Votes (M, classes): each of the k nearest by cosine votes for its label (0..classes-1) by exp(cos / tau).
 
-    Neighbours at equal distance are taken in the order of the training rows.
+    Neighbours at equal distance keep the order of the training rows.
     """
     train, test = unit(train_ND), unit(test_MD)
     k = min(k, len(train))

@@ -1,7 +1,8 @@
 """Linear probes in closed form: ridge regression onto the classes, its strength chosen by generalised cross-validation.
 
-The sums of a probe are added picture by picture, so that patches of many pictures need no memory, and over ranks. The
-answer depends on no order, seed or learning rate (Golub, Heath and Wahba 1979 for the choice of the strength).
+A probe needs sums over its training rows only. They are added up image by image and over ranks, so patches of many
+images take no memory. The result does not depend on an order, a seed or a learning rate (choice of the strength: Golub,
+Heath and Wahba 1979).
 """
 
 from __future__ import annotations
@@ -13,15 +14,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curate.core.errors import InputError
+from distill.evaluation.extraction import Vectors
+from distill.evaluation.result import Result, not_computed
+from distill.evaluation.tasks.classification import LabelledFeatures
 
 Floats = NDArray[np.floating[Any]]
 STRENGTHS = np.logspace(-6, 2, 17)
-"""Of the penalty, over the mean variance of a feature."""
+"""Candidates for the penalty over the mean variance of a feature."""
+
+
+def run(features: LabelledFeatures) -> Result:
+    """Accuracies of ridge regression on each model's summaries."""
+    if (why := features.why_not_trainable()) is not None:
+        return not_computed(why)
+    targets = one_hot(features.labels(features.train), len(features.split.classes))
+    scores = {}
+    for model in features.models:
+        x = features.vectors.stack(model.name, Vectors.SUMMARY, features.train)
+        sums = Sums.empty(x.shape[1], targets.shape[1])
+        sums.add(x, targets)
+        scores[model.name] = fit(sums)(features.vectors.stack(model.name, Vectors.SUMMARY, features.test))
+    return features.result(scores, features.test) | features.baselines()
 
 
 @dataclass
 class Sums:
-    """What a probe of D features and C classes needs to know of its training rows, in float64."""
+    """Sums over the training rows of a probe of D features and C classes, in float64."""
 
     count: float
     x: NDArray[np.float64]
@@ -41,9 +59,9 @@ class Sums:
             np.zeros((features, classes)), 0.0,
         )  # fmt: skip
 
-    def add(self, features_ND: Floats, wanted_NC: Floats) -> None:
-        """wanted: one for the class of a row and zeros, or shares of the classes."""
-        x, y = features_ND.astype(np.float64), wanted_NC.astype(np.float64)
+    def add(self, features_ND: Floats, targets_NC: Floats) -> None:
+        """targets: one-hot labels, or shares of the classes."""
+        x, y = features_ND.astype(np.float64), targets_NC.astype(np.float64)
         self += Sums(len(x), x.sum(0), y.sum(0), x.T @ x, x.T @ y, float(np.square(y).sum()))
 
     def __iadd__(self, other: Sums) -> Sums:
@@ -61,7 +79,7 @@ class Linear:
     bias: NDArray[np.float64]
     """(C,)."""
     strength: float
-    """Of STRENGTHS, the one chosen."""
+    """The chosen element of STRENGTHS."""
 
     def __call__(self, features_ND: Floats) -> NDArray[np.float64]:
         """Scores (N, C)."""
@@ -69,10 +87,10 @@ class Linear:
 
 
 def fit(sums: Sums) -> Linear:
-    """Raises InputError where there is nothing to tell apart: fewer than 2 classes or rows."""
+    """Raises InputError if there are fewer than 2 classes or rows."""
     classes = int((sums.y > 0).sum())
     if classes < 2 or sums.count < 2:
-        raise InputError(f"a linear probe needs 2 classes and 2 rows; it was given {classes} and {int(sums.count)}")
+        raise InputError(f"a linear probe needs 2 classes and 2 rows, not {classes} and {int(sums.count)}")
     count, mean_x, mean_y = sums.count, sums.x / sums.count, sums.y / sums.count
     xx = sums.xx / count - np.outer(mean_x, mean_x)
     xy = sums.xy / count - np.outer(mean_x, mean_y)
@@ -97,18 +115,3 @@ def _cross_validated(
 
 def one_hot(labels_N: NDArray[np.int64], classes: int) -> NDArray[np.float64]:
     return np.eye(classes)[labels_N]
-
-
-def confusion(said: NDArray[np.int64], true: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
-    """Pixels (true, said) (C, C); true labels outside of 0..C-1 are not counted."""
-    known = (true >= 0) & (true < classes)
-    return np.bincount(true[known] * classes + said[known], minlength=classes**2).reshape(classes, classes)
-
-
-def mean_iou(confusion_CC: NDArray[np.int64]) -> tuple[float, NDArray[np.float64]]:
-    """Mean over the classes that occur, and of each class (NaN where it does not): intersection over union."""
-    both = np.diag(confusion_CC).astype(np.float64)
-    union = confusion_CC.sum(0) + confusion_CC.sum(1) - both
-    each = np.divide(both, union, out=np.full(len(both), np.nan), where=union > 0)
-    occurs = confusion_CC.sum(1) > 0
-    return float(each[occurs].mean()) if occurs.any() else float("nan"), each

@@ -1,8 +1,8 @@
-"""Finding a picture's texts among all texts, and a text's pictures among all pictures.
+"""Retrieval of an image's texts among all texts, and of a text's images among all images.
 
-A picture may have several texts and a text several pictures: any of its own counts. Where own and other candidates are
-equally near, what is counted is the chance that an order drawn at random brings an own one among the first k, so that
-vectors that are all the same do no better than chance.
+An image may have several texts and a text several images; each of them counts as a hit. If hits and other candidates
+are equally near, the recall is the probability that a random order puts a hit among the first k. Constant vectors
+therefore score no better than chance.
 """
 
 from __future__ import annotations
@@ -14,71 +14,109 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln, logsumexp
 
+from distill.evaluation.datasets import EvaluationSet
+from distill.evaluation.extraction import Vectors
+from distill.evaluation.models import EvaluatedModel, space_name
+from distill.evaluation.result import Result, not_computed
 from distill.evaluation.tasks.knn import unit
 
 Floats = NDArray[np.floating[Any]]
 _CHUNK = 1024
+_TEXT_BATCH = 512
+NO_TEXT_ENCODER = (
+    "no model here encodes texts; train with student.text and contrastive, use a teacher with a text tower, or name "
+    "one in evaluate.text_encoders"
+)
+
+
+def run(data: EvaluationSet, vectors: Vectors, models: Sequence[EvaluatedModel], rows: Sequence[int]) -> Result:
+    """Recalls between the images of the rows that could be read and all of their texts."""
+    readers = [model for model in models if model.texts]
+    names = data.text_names()
+    if not readers:
+        return not_computed(NO_TEXT_ENCODER)
+    if not names:
+        return not_computed("no texts given; set evaluate.texts to members (txt) or JSON fields (json.title)")
+    rows = [row for row in rows if row in vectors.rows]
+    texts = data.texts(names, rows)
+    having = [place for place, own in enumerate(texts) if own]
+    if len(having) < 2:
+        return not_computed(f"{len(having)} of {len(rows)} images have a text ({', '.join(names)}); retrieval needs 2")
+    rows, texts = [rows[place] for place in having], [texts[place] for place in having]
+    unique, pairs = unique_texts(texts)
+    if len(unique) < 2:
+        return not_computed(f"all {len(rows)} images have the same text ({', '.join(names)}); retrieval needs 2 texts")
+    found: dict[str, Any] = {}
+    for model in readers:
+        for space, encode_text in model.texts.items():
+            encoded = [encode_text(unique[at : at + _TEXT_BATCH]) for at in range(0, len(unique), _TEXT_BATCH)]
+            both = vectors.stack(model.name, space, rows), np.concatenate(encoded)
+            own: dict[str, Any] = {**recalls(*both, pairs)}
+            if data.settings.retrieval_temperature is not None:
+                own["reweighted"] = recalls(*both, pairs, temperature=data.settings.retrieval_temperature)
+            found[space_name(model, space)] = own
+    return {"models": found, "pictures": len(rows), "texts": len(unique), "pairs": len(pairs), "from": names}
 
 
 def unique_texts(texts: Sequence[Sequence[str]]) -> tuple[list[str], NDArray[np.int64]]:
-    """Texts of each picture -> the different ones (T), and pairs (P, 2) of picture and text."""
+    """Texts of each image -> the distinct texts (T), and pairs (P, 2) of image and text."""
     place = {text: number for number, text in enumerate(dict.fromkeys(text for own in texts for text in own))}
-    pairs = [(picture, place[text]) for picture, own in enumerate(texts) for text in dict.fromkeys(own)]
+    pairs = [(image, place[text]) for image, own in enumerate(texts) for text in dict.fromkeys(own)]
     return list(place), np.array(pairs, dtype=np.int64).reshape(-1, 2)
 
 
 def recalls(
-    pictures_ND: Floats,
+    images_ND: Floats,
     texts_TD: Floats,
     pairs_P2: NDArray[np.int64],
     *,
     ks: Sequence[int] = (1, 5, 10),
     temperature: float | None = None,
 ) -> dict[str, dict[str, float]]:
-    """`image_to_text` and `text_to_image`: share of the pictures (texts) with an own text (picture) among the first k.
+    """`image_to_text`, `text_to_image`: share of the images (texts) with one of their texts (images) among the first k.
 
-    pairs: rows of picture and text that belong together; who has none is a candidate but asks nothing. temperature:
-    re-weight (Bolya et al. 2025, "PE, retrieval with re-weighting"): a similarity is multiplied
-    by its softmax over those who ask, so that a candidate that is near to everyone comes later. It looks at all
-    questions at once, so compare such figures only with one another.
+    pairs: rows of image and text that belong together; rows without a pair are candidates, but not queries.
+    temperature: re-weighting (Bolya et al. 2025, "PE, retrieval with re-weighting"), which multiplies a similarity by
+    its softmax over the queries, so that a candidate near to all queries ranks lower. It uses all queries at once, so
+    compare such figures only with one another.
     """
-    pictures, texts = unit(pictures_ND), unit(texts_TD)
+    images, texts = unit(images_ND), unit(texts_TD)
     return {
-        "image_to_text": _recall(pictures, texts, pairs_P2, ks, temperature),
-        "text_to_image": _recall(texts, pictures, pairs_P2[:, ::-1], ks, temperature),
+        "image_to_text": _recall(images, texts, pairs_P2, ks, temperature),
+        "text_to_image": _recall(texts, images, pairs_P2[:, ::-1], ks, temperature),
     }
 
 
 def _recall(
-    asking: Floats, found: Floats, pairs: NDArray[np.int64], ks: Sequence[int], temperature: float | None
+    queries: Floats, candidates: Floats, pairs: NDArray[np.int64], ks: Sequence[int], temperature: float | None
 ) -> dict[str, float]:
     pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
     hits = np.zeros(len(ks))
-    over = None if temperature is None else _log_normalisers(asking, found, temperature)
-    for start in range(0, len(asking), _CHUNK):
-        similarity = asking[start : start + _CHUNK] @ found.T
+    over = None if temperature is None else _log_normalisers(queries, candidates, temperature)
+    for start in range(0, len(queries), _CHUNK):
+        similarity = queries[start : start + _CHUNK] @ candidates.T
         if over is not None and temperature is not None:
             similarity = similarity * np.exp(similarity / temperature - over)
         first, last = np.searchsorted(pairs[:, 0], [start, start + len(similarity)])
         own = np.zeros(similarity.shape, dtype=bool)
         own[pairs[first:last, 0] - start, pairs[first:last, 1]] = True
-        asked = own.any(1)
-        hits += _hits(similarity[asked], own[asked], ks)
+        paired = own.any(1)
+        hits += _hits(similarity[paired], own[paired], ks)
     count = len(np.unique(pairs[:, 0]))
     return {f"R@{k}": float(hit / count) for k, hit in zip(ks, hits, strict=True)}
 
 
-def _log_normalisers(asking: Floats, found: Floats, temperature: float) -> NDArray[np.float64]:
-    """log of the sum over all who ask of exp(similarity / temperature), of each candidate (F,)."""
-    total = np.full(len(found), -np.inf)
-    for start in range(0, len(asking), _CHUNK):
-        scaled = (asking[start : start + _CHUNK] @ found.T).astype(np.float64) / temperature
+def _log_normalisers(queries: Floats, candidates: Floats, temperature: float) -> NDArray[np.float64]:
+    """Log of the sum over the queries of exp(similarity / temperature), per candidate (F,)."""
+    total = np.full(len(candidates), -np.inf)
+    for start in range(0, len(queries), _CHUNK):
+        scaled = (queries[start : start + _CHUNK] @ candidates.T).astype(np.float64) / temperature
         total = np.logaddexp(total, logsumexp(scaled, axis=0))
     return total
 
 
 def _hits(similarity: Floats, own: NDArray[np.bool_], ks: Sequence[int]) -> NDArray[np.float64]:
-    """Expected number of rows (of M) with an own candidate among the first k, for each k."""
+    """Expected number of the M queries with a hit among the first k candidates, for each k."""
     best = np.where(own, similarity, -np.inf).max(1, keepdims=True, initial=-np.inf)
     before = (similarity > best).sum(1)
     level = similarity == best
@@ -87,7 +125,9 @@ def _hits(similarity: Floats, own: NDArray[np.bool_], ks: Sequence[int]) -> NDAr
 
 
 def _chance(drawn: NDArray[Any], others: NDArray[Any], own: NDArray[Any]) -> NDArray[np.float64]:
-    """That `drawn` of (others + own), without putting back, hold one of `own`: 1 - C(others, drawn) / C(all, drawn)."""
+    """Probability that `drawn` of (others + own), without replacement, include one of `own`: 1 - C(others, drawn) /
+    C(all, drawn)."""
     total, missed = others + own, np.minimum(drawn, others)
     log = gammaln(others + 1) - gammaln(others - missed + 1) - gammaln(total + 1) + gammaln(total - missed + 1)
-    return np.where(drawn > others, 1.0, 1.0 - np.exp(log))
+    chance: NDArray[np.float64] = np.where(drawn > others, 1.0, 1.0 - np.exp(log))
+    return chance

@@ -1,7 +1,7 @@
-"""A linear layer on frozen patch features, judged by mean intersection over union.
+"""Segmentation by a linear layer on frozen patch features, measured by mean intersection over union.
 
-It is fitted to the share of each class in a patch's pixels; scores are brought to the student's pixels bilinearly, as
-usual for linear probes of patch features, and the highest one is the pixel's class.
+The layer is fitted to the share of each class in the pixels of a patch. Its scores are interpolated bilinearly to the
+pixels that the student sees, as usual for linear probes of patch features; a pixel gets the class of the highest score.
 """
 
 from __future__ import annotations
@@ -14,28 +14,30 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from curate.core.errors import InputError, Reject
-from distill.evaluation.judged import ALPHA, Judged
+from distill.evaluation.datasets import EvaluationSet
+from distill.evaluation.extraction import FeatureBatch, summed
+from distill.evaluation.masks import ALPHA
+from distill.evaluation.result import Result, not_computed
 from distill.evaluation.tasks import probe
-from distill.evaluation.watchers import Seen, added
-from distill.training.parallel import World
+from distill.parallel import World
 
 Floats = NDArray[np.floating[Any]]
-MOST_CLASSES = 255
+MAX_CLASSES = 255
 
 
 class _Masks:
-    """Of the pictures of one side, at the size that the student sees them."""
+    """Masks of the training or test images, at the size that the student sees."""
 
-    def __init__(self, judged: Judged, patch: int) -> None:
-        self._judged, self._patch = judged, patch
+    def __init__(self, data: EvaluationSet, patch: int) -> None:
+        self._data, self._patch = data, patch
         self.left_out: Counter[str] = Counter()
-        """Pictures without a mask, by reason."""
+        """Images without a mask, by reason."""
         self.rows: set[int] = set()
 
-    def of(self, row: int, grid: tuple[int, int]) -> NDArray[np.int64] | None:
+    def mask(self, row: int, grid: tuple[int, int]) -> NDArray[np.int64] | None:
         height, width = grid[0] * self._patch, grid[1] * self._patch
         try:
-            mask = self._judged.mask(row, width, height)
+            mask = self._data.mask(row, width, height)
         except Reject as error:
             self.left_out[error.reason] += 1
             return None
@@ -51,99 +53,143 @@ class _Masks:
         self.rows = set().union(*(part[1] for part in parts))
 
 
-class Learner(_Masks):
-    """Sums of each model's probe over the pictures that are learnt from."""
+class ProbeTrainer(_Masks):
+    """Evaluator of the training images: sums of each model's probe."""
 
-    def __init__(self, judged: Judged, patch: int) -> None:
-        super().__init__(judged, patch)
+    def __init__(self, data: EvaluationSet, patch: int) -> None:
+        super().__init__(data, patch)
         self.sums: dict[str, probe.Sums] = {}
 
-    def see(self, seen: Seen) -> None:
-        wanted = {}
-        for row, grid in zip(seen.rows, seen.batch.grids, strict=True):
-            mask = self.of(row, grid)
+    def update(self, features: FeatureBatch) -> None:
+        targets = {}
+        for row, grid in zip(features.rows, features.batch.grids, strict=True):
+            mask = self.mask(row, grid)
             if mask is not None:
-                wanted[row] = shares(mask, self._patch)
-        for name, answer in seen.answers.items():
-            if answer.patches is None:
+                targets[row] = class_shares(mask, self._patch)
+        for name, output in features.outputs.items():
+            if output.patches is None:
                 continue
-            for row, features in seen.of_each(answer.patches):
-                if row in wanted:
-                    self._add(name, features.reshape(-1, features.shape[-1]), wanted[row])
+            for row, patches in features.per_image(output.patches):
+                if row in targets:
+                    self._add(name, patches.reshape(-1, patches.shape[-1]), targets[row])
 
-    def _add(self, name: str, features_NP: Floats, wanted_NC: Floats) -> None:
-        sums = self.sums.setdefault(name, probe.Sums.empty(features_NP.shape[1], MOST_CLASSES))
-        known = wanted_NC.sum(1) > 0
-        sums.add(features_NP[known], wanted_NC[known])
+    def _add(self, name: str, features_NP: Floats, targets_NC: Floats) -> None:
+        sums = self.sums.setdefault(name, probe.Sums.empty(features_NP.shape[1], MAX_CLASSES))
+        known = targets_NC.sum(1) > 0
+        sums.add(features_NP[known], targets_NC[known])
 
     def merge(self, world: World) -> None:
         self.merge_masks(world)
-        self.sums = added(world.gather(self.sums))
+        self.sums = summed(world.gather(self.sums))
 
     def probes(self) -> dict[str, probe.Linear]:
-        """Raises InputError where the masks have fewer than 2 classes."""
-        return {name: _only_learnt(probe.fit(sums), sums.y > 0) for name, sums in self.sums.items()}
+        """Raises InputError if the masks have fewer than 2 classes."""
+        return {name: _trained_classes(probe.fit(sums), sums.y > 0) for name, sums in self.sums.items()}
 
 
-def _only_learnt(linear: probe.Linear, learnt: NDArray[np.bool_]) -> probe.Linear:
-    """As many classes as the last one that was there; a class that was not there is never said."""
-    classes = int(np.flatnonzero(learnt)[-1]) + 1
-    bias = np.where(learnt[:classes], linear.bias[:classes], -np.inf)
+def _trained_classes(linear: probe.Linear, trained: NDArray[np.bool_]) -> probe.Linear:
+    """Drops the classes above the last trained one. Classes without training pixels get -inf: never predicted."""
+    classes = int(np.flatnonzero(trained)[-1]) + 1
+    bias = np.where(trained[:classes], linear.bias[:classes], -np.inf)
     return probe.Linear(linear.weight[:, :classes], bias, linear.strength)
 
 
-class Examiner(_Masks):
-    """Pixels (true, said) of each model's probe over the pictures that are asked about; a class that no training
-    picture has is not asked about."""
+class MaskEvaluator(_Masks):
+    """Evaluator of the test images: pixels (true, predicted) of each model's probe. Pixels of classes that no training
+    image has are not counted."""
 
-    def __init__(self, judged: Judged, patch: int, probes: dict[str, probe.Linear]) -> None:
-        super().__init__(judged, patch)
+    def __init__(self, data: EvaluationSet, patch: int, probes: dict[str, probe.Linear]) -> None:
+        super().__init__(data, patch)
         self._probes = probes
         self.pixels = {name: np.zeros((len(one.bias), len(one.bias)), dtype=np.int64) for name, one in probes.items()}
 
-    def see(self, seen: Seen) -> None:
-        true = {row: self.of(row, grid) for row, grid in zip(seen.rows, seen.batch.grids, strict=True)}
+    def update(self, features: FeatureBatch) -> None:
+        true = {row: self.mask(row, grid) for row, grid in zip(features.rows, features.batch.grids, strict=True)}
         for name, linear in self._probes.items():
-            patches = seen.answers[name].patches
-            assert patches is not None
-            for row, features in seen.of_each(patches):
+            all_patches = features.outputs[name].patches
+            assert all_patches is not None
+            for row, patches in features.per_image(all_patches):
                 mask = true[row]
                 if mask is not None:
-                    scores = linear(features.reshape(-1, features.shape[-1])).reshape(*features.shape[:2], -1)
-                    said = upsampled(scores, mask.shape)
-                    self.pixels[name] += probe.confusion(said.ravel(), mask.ravel(), len(linear.bias))
+                    scores = linear(patches.reshape(-1, patches.shape[-1])).reshape(*patches.shape[:2], -1)
+                    predicted = upsampled(scores, mask.shape)
+                    self.pixels[name] += confusion(predicted.ravel(), mask.ravel(), len(linear.bias))
 
     def merge(self, world: World) -> None:
         self.merge_masks(world)
-        self.pixels = added(world.gather(self.pixels))
+        self.pixels = summed(world.gather(self.pixels))
 
 
-def shares(mask_HW: NDArray[np.int64], patch: int) -> NDArray[np.float64]:
-    """Share (patches, MOST_CLASSES) of each class in a patch's labelled pixels; zeros where none is labelled.
+def result(masks: str | None, trainer: ProbeTrainer | None, evaluator: MaskEvaluator | None) -> Result:
+    """`masks`: the setting evaluate.masks."""
+    if masks is None:
+        return not_computed("no masks given; set evaluate.masks to a member (seg.png), or to alpha")
+    if trainer is None or not trainer.rows or evaluator is None or not evaluator.rows:
+        sides = [(trainer, "training"), (evaluator, "test")]
+        left = [(side, one.left_out.most_common()) for one, side in sides if one is not None]
+        text = "; ".join(f"{side}: {', '.join(f'{why} {count}' for why, count in own) or 'all'}" for side, own in left)
+        return not_computed(f"no image has a mask ({masks}) in both the training and the test images ({text})")
+    if not any(pixels.any() for pixels in evaluator.pixels.values()):
+        return not_computed(f"no pixel of the test masks ({masks}) has a class that a training image has")
+    models, classes = {}, 0
+    for name, pixels in evaluator.pixels.items():
+        mean, each = mean_iou(pixels)
+        classes = len(each)
+        labels = class_names(masks, classes)
+        own = {label: float(value) for label, value in zip(labels, each, strict=True) if np.isfinite(value)}
+        models[name] = {"mean_iou": mean, "pixel_accuracy": float(np.trace(pixels) / pixels.sum()), "each": own}
+    pixels = next(iter(evaluator.pixels.values()))
+    return {
+        "models": models,
+        "train_images": len(trainer.rows),
+        "test_images": len(evaluator.rows),
+        "without_mask": sum(trainer.left_out.values()) + sum(evaluator.left_out.values()),
+        "classes": classes,
+        "largest_class": float(pixels.sum(1).max() / pixels.sum()),
+    }
 
-    Raises InputError for a class beyond what a mask can hold.
+
+def class_shares(mask_HW: NDArray[np.int64], patch: int) -> NDArray[np.float64]:
+    """Share (patches, MAX_CLASSES) of each class in a patch's labelled pixels; zeros for patches without any.
+
+    Raises InputError for a class of MAX_CLASSES or more.
     """
-    if mask_HW.max(initial=0) >= MOST_CLASSES:
-        raise InputError(f"evaluate.masks: a class {mask_HW.max()}; masks hold classes 0..{MOST_CLASSES - 1}")
+    if mask_HW.max(initial=0) >= MAX_CLASSES:
+        raise InputError(f"evaluate.masks: class {mask_HW.max()}; masks have classes 0..{MAX_CLASSES - 1}")
     height, width = mask_HW.shape
     cut = mask_HW.reshape(height // patch, patch, width // patch, patch).transpose(0, 2, 1, 3).reshape(-1, patch**2)
-    place = np.arange(len(cut))[:, None] * MOST_CLASSES + cut
-    counts = np.bincount(place[cut >= 0], minlength=len(cut) * MOST_CLASSES).reshape(-1, MOST_CLASSES)
+    place = np.arange(len(cut))[:, None] * MAX_CLASSES + cut
+    counts = np.bincount(place[cut >= 0], minlength=len(cut) * MAX_CLASSES).reshape(-1, MAX_CLASSES)
     total = counts.sum(1, keepdims=True)
     return np.divide(counts, total, out=np.zeros(counts.shape), where=total > 0)
 
 
 def upsampled(scores_HWC: Floats, size: tuple[int, ...]) -> NDArray[np.int64]:
-    """Class (height, width) of the highest score, scores of patches interpolated bilinearly; -inf is never said."""
+    """Class (height, width) of the highest score, with patch scores interpolated bilinearly; never a class of -inf."""
     best = np.full(size, -np.inf, dtype=np.float32)
-    said = np.zeros(size, dtype=np.int64)
+    predicted = np.zeros(size, dtype=np.int64)
     for label in np.flatnonzero(np.isfinite(scores_HWC).all((0, 1))):
         plane = Image.fromarray(np.ascontiguousarray(scores_HWC[:, :, label], dtype=np.float32))
         values = np.asarray(plane.resize((size[1], size[0]), Image.Resampling.BILINEAR))
         higher = values > best
-        best[higher], said[higher] = values[higher], label
-    return said
+        best[higher], predicted[higher] = values[higher], label
+    return predicted
 
 
-def names_of(masks: str, classes: int) -> list[str]:
+def confusion(predicted: NDArray[np.int64], true: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
+    """Pixels (C, C) by true and predicted class; true classes outside 0..C-1 are not counted."""
+    known = (true >= 0) & (true < classes)
+    return np.bincount(true[known] * classes + predicted[known], minlength=classes**2).reshape(classes, classes)
+
+
+def mean_iou(confusion_CC: NDArray[np.int64]) -> tuple[float, NDArray[np.float64]]:
+    """Intersection over union: the mean over the classes that occur, and of each class (NaN if it does not occur)."""
+    both = np.diag(confusion_CC).astype(np.float64)
+    union = confusion_CC.sum(0) + confusion_CC.sum(1) - both
+    each = np.divide(both, union, out=np.full(len(both), np.nan), where=union > 0)
+    occurs = confusion_CC.sum(1) > 0
+    return float(each[occurs].mean()) if occurs.any() else float("nan"), each
+
+
+def class_names(masks: str, classes: int) -> list[str]:
     return ["ground", "figure"][:classes] if masks == ALPHA else [str(label) for label in range(classes)]

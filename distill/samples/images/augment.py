@@ -1,6 +1,6 @@
-"""A picture as it might have been: cut, mirrored, in other colours. A pure function of the picture and random numbers.
+"""Random crop, flip and colour change of an image: a pure function of the image and random numbers.
 
-Transparent pictures are white behind by the time they come here (curate.codec), as they are for every encoder.
+Transparent images already have a white background (curate.codec), as for every encoder.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _COLOUR = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
 
 def augment(image: Image.Image, recipe: AugmentRecipe, random: np.random.Generator) -> Image.Image:
     """Random resized crop without the resize (Szegedy et al. 2015), flip, brightness, contrast and saturation, each by
-    a factor in 1 ± colour. As many numbers are drawn whatever the recipe says, so that settings do not shift them."""
+    a factor in 1 ± colour. Always draws the same number of random numbers, so that settings do not shift them."""
     area, aspect, left, top, flip, *colours = random.random(5 + len(_COLOUR))
     box = crop_box(image.size, recipe, area, aspect, left, top)
     if box != (0, 0, *image.size):

@@ -1,54 +1,59 @@
-"""One row of the index -> a picture as the student and its teachers are given it; the sample boundary of training.
+"""Reads the image of an index row as patches for the student and inputs for its teachers.
 
-A picture is decoded once and kept (as 8-bit patches) while there is room. The cache never evicts: epochs visit every
-sample once, so replacing entries would only lose hits. Of pictures that are changed at random, what is kept is the
-picture before the change.
+Errors of a single sample end here: the sample is skipped with a reason. An image is decoded once and cached (as 8-bit
+patches) while there is room. The cache never evicts: an epoch visits every sample once, so replacing entries would only
+lose hits. If images are augmented, the cache holds the original image.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
 from curate.codec.images import MAX_PIXELS, decode
 from curate.core.errors import Reject
-from distill.samples.batches.draws import AUGMENT, Draws
-from distill.samples.batches.packing import grid
-from distill.samples.images.patches import patchify, resize_to_grid
-from distill.samples.images.pixels import decode_to, resize
+from curate.encoders.student.patches import grid, grids, patchify
+from curate.encoders.student.pixels import decode_to, resize, resize_to_grid
+from distill.samples.batches.draws import AUGMENT, SIZE, Draws, choose
 from distill.samples.sources.dataset import Dataset
-from distill.samples.sources.members import OPEN_TARS, Members
-from distill.samples.sources.mixture import Blend, as_blend
-from distill.samples.sources.sizes import Sizes
+from distill.samples.sources.members import OPEN_TARS, MemberReader
+from distill.samples.sources.mixture import Mixture, as_mixture
 from distill.samples.texts import Candidates, Texts
+
+_ENLARGE = 1 << 16
+"""Factor that scales any image above its limit, since `grid` never enlarges."""
+_PIXEL_BYTES = 4
+"""Pillow's RGB takes four bytes per pixel."""
+_SPARE = 2.0
+"""Pixels kept of an image that is going to be cropped, as a multiple of the student's maximum."""
 
 
 class Augment(Protocol):
-    """A picture changed at random, as the generator says."""
+    """Random augmentation of an image."""
 
     def __call__(self, image: Image.Image, *, random: np.random.Generator) -> Image.Image: ...
 
 
 @dataclass
-class Picture:
+class PatchedImage:
     row: int
     grid: tuple[int, int]
     """(rows, columns) of patches."""
     patches: NDArray[np.uint8]
     """(rows * columns, patch * patch * 3)."""
     prepared: dict[str, Any] = field(default_factory=dict)
-    """Inputs of the teachers that have not yet seen this picture, by teacher."""
+    """Inputs of the teachers that have no features of this image yet, by teacher."""
     text: str | None = None
-    """The text drawn for it; None where its source names no texts, or it has none of them."""
-    changed: bool = False
-    """At random: what teachers say of it holds for this once."""
+    """The text drawn for it; None if its source names no texts, or if the sample has none of them."""
+    augmented: bool = False
+    """Augmented at random, so that the teachers' features for it must not be reused."""
 
 
 @dataclass(frozen=True)
@@ -59,15 +64,18 @@ class Skipped:
 
 
 class Preparer(Protocol):
-    """What wants to see decoded pictures: the teachers."""
+    """Prepares inputs of teachers from decoded images."""
+
+    @property
+    def prepares(self) -> bool: ...
 
     def missing(self, row: int) -> bool: ...
 
-    def prepare(self, row: int, image: Image.Image, *, changed: bool = False) -> dict[str, Any]: ...
+    def prepare(self, row: int, image: Image.Image, *, augmented: bool = False) -> dict[str, Any]: ...
 
 
 class Allowance:
-    """Bytes that caches may hold together."""
+    """Shared byte limit of several caches."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._left = limit_bytes
@@ -81,12 +89,12 @@ class Allowance:
             return True
 
 
-class Pictures:
-    """`get(row, epoch)`; safe to call from many threads."""
+class ImageReader:
+    """`get(row, epoch)` reads an image of a mixture. Thread-safe."""
 
     def __init__(
         self,
-        dataset: Dataset | Blend,
+        dataset: Dataset | Mixture,
         *,
         patch: int,
         max_tokens: int | None = None,
@@ -102,99 +110,100 @@ class Pictures:
         needs_text: bool = False,
         whole: bool = False,
     ) -> None:
-        """max_tokens: instead of what each source says; share, open_tars: see Members; read: where the bytes come from,
-        if not from the dataset's own tars; reads_text: where a source names texts; needs_text: a picture without one is
-        skipped, as `no_text`; whole: JPEGs are never decoded at a reduced size, as where teachers look at pictures."""
-        blend = as_blend(dataset)
+        """max_tokens: overrides the sources' limits; share, open_tars: see MemberReader; read: returns the bytes of a
+        row, instead of the dataset's tars; reads_text: read texts if a source names them; needs_text: skip an image
+        without text as `no_text`; whole: never decode JPEGs at a reduced size, which is the default with teachers."""
+        mixture = as_mixture(dataset)
         self.patch, self._max_pixels = patch, max_pixels
         self._reads_text, self._needs_text = reads_text, needs_text
-        self._blend, draws = blend, Draws(blend, seed)
-        self.members = Members(blend, share=share, open_tars=open_tars)
+        self._mixture, draws = mixture, Draws(mixture, seed)
+        self.members = MemberReader(mixture, share=share, open_tars=open_tars)
         self._read, self._draws = read or self.members.read, draws
-        self.texts = Texts(blend, self.members, draws)
-        limits = [recipe.sizes if max_tokens is None else {max_tokens: 1.0} for recipe in blend.recipes]
-        self._sizes = Sizes(blend, draws, patch=patch, limits=limits)
+        self.texts = Texts(mixture, self.members, draws)
+        limits = [recipe.sizes if max_tokens is None else {max_tokens: 1.0} for recipe in mixture.recipes]
+        self._patch_counts = PatchCounts(mixture, draws, patch=patch, limits=limits)
         self._teachers = teachers if teachers is not None and teachers.prepares else None
         self._whole = whole or self._teachers is not None
         self._allowance, self._augment = allowance or Allowance(0), augment
-        self._kept: dict[tuple[int, int], Picture] = {}
+        self._kept: dict[tuple[int, int], PatchedImage] = {}
         self._kept_images: dict[int, Image.Image] = {}
         self._kept_texts: dict[int, Candidates] = {}
 
     def tokens(self, rows: NDArray[np.int64], epochs: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
-        """Patches (n,) planned for rows (n,) in epochs (n,) of their source; without them, at their largest."""
-        return self._sizes.tokens(rows, epochs)
+        """Patches (n,) planned for rows (n,) in epochs (n,) of their source; without epochs, at the largest limits."""
+        return self._patch_counts.tokens(rows, epochs)
 
-    def get(self, row: int, epoch: int | None = None) -> Picture | Skipped:
-        """A picture as it is drawn in an epoch of its source; without one, at its largest and unchanged."""
+    def get(self, row: int, epoch: int | None = None) -> PatchedImage | Skipped:
+        """An image as drawn in an epoch of its source; without an epoch, at the largest limit and not augmented."""
         try:
             text = self._text(row, epoch or 0)
             if self._augment is None or epoch is None:
-                picture = self._plain(row, self._sizes.limit_of(row, epoch))
+                image = self._plain(row, self._patch_counts.limit_of(row, epoch))
             else:
-                picture = self._changed(row, epoch, self._augment)
+                image = self._augmented(row, epoch, self._augment)
         except Reject as error:
             return Skipped(row, error.reason, str(error))
         except MemoryError:
             raise
-        except Exception as error:  # noqa: BLE001 - one sample never ends a run; the budget of skipped ones does
+        except Exception as error:  # noqa: BLE001 - one sample never ends a run; the limit of skipped samples does
             return Skipped(row, "preparation_failed", f"{type(error).__name__}: {error}")
-        picture.text = text
-        return picture
+        image.text = text
+        return image
 
-    def _plain(self, row: int, limit: int) -> Picture:
+    def _plain(self, row: int, limit: int) -> PatchedImage:
         kept = self._kept.get((row, limit))
         if kept is not None and (self._teachers is None or not self._teachers.missing(row)):
-            return Picture(row, kept.grid, kept.patches)
+            return PatchedImage(row, kept.grid, kept.patches)
         data = self._read(row)
-        if not self._whole:  # what the student's pixels are depends on the recipe, never on what was kept
+        if not self._whole:  # so that the student's pixels depend on the recipe, never on the cache
             fit = partial(self._pixels, row, limit)
-            return self._keep(self._picture(row, decode_to(data, fit, self._max_pixels)), limit)
+            return self._keep(self._patches(row, decode_to(data, fit, self._max_pixels)), limit)
         image = decode(data, max_pixels=self._max_pixels)
         if kept is None:
-            kept = self._picture(row, resize(image, self._pixels(row, limit, *image.size)))
+            kept = self._patches(row, resize(image, self._pixels(row, limit, *image.size)))
             self._keep(kept, limit)
         prepared = {} if self._teachers is None else self._teachers.prepare(row, image)
-        return Picture(row, kept.grid, kept.patches, prepared)
+        return PatchedImage(row, kept.grid, kept.patches, prepared)
 
-    def _picture(self, row: int, pixels_HWC: NDArray[np.uint8]) -> Picture:
+    def _patches(self, row: int, pixels_HWC: NDArray[np.uint8]) -> PatchedImage:
         height, width, _ = pixels_HWC.shape
-        return Picture(row, (height // self.patch, width // self.patch), patchify(pixels_HWC, self.patch))
+        return PatchedImage(row, (height // self.patch, width // self.patch), patchify(pixels_HWC, self.patch))
 
-    def _keep(self, picture: Picture, limit: int) -> Picture:
-        """Another picture of the same patches, to be given away."""
-        if self._allowance.take(picture.patches.nbytes):
-            self._kept[picture.row, limit] = picture
-        return Picture(picture.row, picture.grid, picture.patches)
+    def _keep(self, image: PatchedImage, limit: int) -> PatchedImage:
+        """Cache an image if there is room; returns a copy, which the caller may change."""
+        if self._allowance.take(image.patches.nbytes):
+            self._kept[image.row, limit] = image
+        return PatchedImage(image.row, image.grid, image.patches)
 
     def _pixels(self, row: int, limit: int, width: int, height: int) -> tuple[int, int]:
-        """Of the grid, which follows the picture itself, and fits its place in the plan if the index was wrong."""
-        place = self._sizes.planned(row, limit)
+        """(width, height) of the grid for the actual size of the image, at most the planned number of patches even if
+        the size in the index is wrong."""
+        planned = self._patch_counts.planned(row, limit)
         columns, rows = grid(width, height, patch=self.patch, max_tokens=limit)
-        if columns * rows > place:
-            columns, rows = grid(width, height, patch=self.patch, max_tokens=place)
+        if columns * rows > planned:
+            columns, rows = grid(width, height, patch=self.patch, max_tokens=planned)
         return columns * self.patch, rows * self.patch
 
-    def _changed(self, row: int, epoch: int, augment: Augment) -> Picture:
-        """Whatever part of the picture is left fills the place that was planned for the whole."""
+    def _augmented(self, row: int, epoch: int, augment: Augment) -> PatchedImage:
+        """The augmented image, enlarged to the number of patches planned for the whole image."""
         rank = self._draws.ranks(AUGMENT, row, epoch)[0]
-        image = augment(self._unchanged(row), random=np.random.default_rng(int(rank)))
-        place = int(self._sizes.tokens(row, epoch)[0])
-        columns, rows = grid(image.width * _MUCH, image.height * _MUCH, patch=self.patch, max_tokens=place)
-        picture = self._picture(row, resize_to_grid(image, columns, rows, self.patch))
-        picture.prepared = {} if self._teachers is None else self._teachers.prepare(row, image, changed=True)
-        picture.changed = True
-        return picture
+        image = augment(self._original(row), random=np.random.default_rng(int(rank)))
+        planned = int(self._patch_counts.tokens(row, epoch)[0])
+        columns, rows = grid(image.width * _ENLARGE, image.height * _ENLARGE, patch=self.patch, max_tokens=planned)
+        result = self._patches(row, resize_to_grid(image, columns, rows, self.patch))
+        result.prepared = {} if self._teachers is None else self._teachers.prepare(row, image, augmented=True)
+        result.augmented = True
+        return result
 
-    def _unchanged(self, row: int) -> Image.Image:
-        """The picture to be changed: as it is where teachers look at it, else no larger than the student can use."""
+    def _original(self, row: int) -> Image.Image:
+        """The image to augment: at full size if teachers need it, otherwise no larger than the student can use."""
         kept = self._kept_images.get(row)
         if kept is not None:
             return kept
         image = decode(self._read(row), max_pixels=self._max_pixels)
         if self._teachers is not None:
             return image
-        pixels = self._sizes.limit_of(row, None) * self.patch**2
+        pixels = self._patch_counts.limit_of(row, None) * self.patch**2
         scale = (_SPARE * pixels / (image.width * image.height)) ** 0.5
         if scale < 1:
             size = max(1, round(image.width * scale)), max(1, round(image.height * scale))
@@ -204,7 +213,7 @@ class Pictures:
         return image
 
     def _text(self, row: int, epoch: int) -> str | None:
-        if not self._reads_text or not self.texts.wanted(row):
+        if not self._reads_text or not self.texts.has_choices(row):
             return None
         candidates = self._kept_texts.get(row)
         if candidates is None:
@@ -213,13 +222,56 @@ class Pictures:
                 self._kept_texts[row] = candidates
         text = self.texts.draw(row, epoch, candidates)
         if text is None and self._needs_text:
-            raise Reject("no_text", f"row {row}: no text of those that its source names")
+            raise Reject("no_text", f"row {row}: the sample has none of the texts that its source names")
         return text
 
 
-_MUCH = 1 << 16
-"""Scales any picture above its limit, which `grids` never enlarges to."""
-_PIXEL_BYTES = 4
-"""Of Pillow's RGB."""
-_SPARE = 2.0
-"""Pixels kept of a picture that is to be cropped, over those that the student sees of the whole."""
+class PatchCounts:
+    """Steps are planned with these numbers, so an image is later resized to fit its planned number of patches."""
+
+    def __init__(self, mixture: Mixture, draws: Draws, *, patch: int, limits: Sequence[dict[int, float]]) -> None:
+        """limits: per source, weights by maximum number of patches."""
+        self.patch, self._mixture, self._draws = patch, mixture, draws
+        self._limits = [np.array(list(item), dtype=np.int64) for item in limits]
+        self._weights = [list(item.values()) for item in limits]
+        self._largest = np.array([item.max() for item in self._limits])
+        self._single = np.array([len(item) == 1 for item in self._limits])
+
+    def limit(self, rows: ArrayLike, epochs: ArrayLike | None) -> NDArray[np.int64]:
+        """Limits (n,) of rows (n,) in epochs (n,); without epochs, the largest limit of each row's source."""
+        rows = np.atleast_1d(np.asarray(rows, dtype=np.int64))
+        source = self._mixture.source_of(rows)
+        limits = self._largest[source]
+        if epochs is None or self._single.all():
+            return limits
+        epochs = np.broadcast_to(np.asarray(epochs, dtype=np.int64), rows.shape)
+        for number in np.flatnonzero(~self._single):
+            mine = np.flatnonzero(source == number)
+            ranks = self._draws.ranks(SIZE, rows[mine], epochs[mine])
+            limits[mine] = self._limits[number][choose(ranks, self._weights[number])]
+        return limits
+
+    def limit_of(self, row: int, epoch: int | None) -> int:
+        """Limit of one row in an epoch; without an epoch, the largest limit of its source."""
+        source = self._mixture.locate(row)[0]
+        if epoch is None or self._single[source]:
+            return int(self._largest[source])
+        return int(self.limit(row, epoch)[0])
+
+    def tokens(self, rows: ArrayLike, epochs: ArrayLike | None = None) -> NDArray[np.int64]:
+        """Patches (n,) planned for rows (n,) in epochs (n,) of their source; without epochs, at the largest limits."""
+        rows = np.atleast_1d(np.asarray(rows, dtype=np.int64))
+        limits = self.limit(rows, epochs)
+        width, height = self._mixture.take("width", rows), self._mixture.take("height", rows)
+        out = np.zeros(len(rows), dtype=np.int64)
+        for limit in np.unique(limits).tolist():
+            mine = limits == limit
+            columns, high = grids(width[mine], height[mine], patch=self.patch, max_tokens=limit)
+            out[mine] = columns * high
+        return out
+
+    def planned(self, row: int, limit: int) -> int:
+        """Patches of one row under one of its source's limits."""
+        width, height = self._mixture.number("width", row), self._mixture.number("height", row)
+        columns, rows = grid(width, height, patch=self.patch, max_tokens=limit)
+        return columns * rows

@@ -1,4 +1,4 @@
-"""Opens a dataset folder: `index.parquet` (a row per sample), `sizes.json` (tars), `manifest.json` (it is complete)."""
+"""Opens a packed dataset: `index.parquet` (a row per sample), `sizes.json` (tars), `manifest.json` (written last)."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from numpy.typing import NDArray
 from curate.core.errors import InputError
 from curate.core.hashing import digest, digest_bytes, keys_of_words
 from curate.core.store.storage import Storage, open_storage
-from distill.samples.sources.index import ITEM, KEY, SETS, VERSION, Index, Table, made_index
+from distill.samples.sources.index import ITEM, KEY, SETS, VERSION, Index, IndexSource, load_index
 
 REQUIRED = ("shard", "row", "key", "copy", "ext", "offset", "size", "width", "height")
 _MAPPED = (*REQUIRED, ITEM, SETS, "text_offset", "text_size")
-"""Whatever else there is, a user has carried it in: of any name and type."""
+"""All other columns were carried in by the user, with any name and type."""
 _BATCH, _BLOCK = 1 << 17, 8 << 20
 
 
-def _said(part: pa.Array) -> NDArray[np.bool_]:
-    there = part.is_valid()
+def _has_value(part: pa.Array) -> NDArray[np.bool_]:
+    valid = part.is_valid()
     if pa.types.is_string(part.type) or pa.types.is_large_string(part.type):
-        there = pc.and_(there, pc.greater(pc.binary_length(part), 0)).fill_null(False)
-    return there.to_numpy(zero_copy_only=False)
+        valid = pc.and_(valid, pc.greater(pc.binary_length(part), 0)).fill_null(False)
+    return valid.to_numpy(zero_copy_only=False)
 
 
-class NoDataset(InputError):
-    """The folder is there, but holds no finished dataset."""
+class NoDatasetError(InputError):
+    """The folder exists, but has no finished dataset."""
 
 
 @dataclass(frozen=True)
@@ -42,17 +42,17 @@ class Dataset:
     storage: Storage
     """Rooted at the folder."""
     index: Index
-    """Numbers of the samples, in the order in which they were written."""
+    """Integer columns, in the order in which the samples were written."""
     columns: list[str]
-    """All that the table has."""
+    """All columns of the table."""
     read: Callable[[str], Iterator[pa.Array]]
-    """One of these out of the table, some rows at a time: what is no number is read when it is asked for."""
+    """Reads a column of the table, batch by batch; columns that are not integers are only read on request."""
     tars: list[str]
     """File names by shard."""
 
     @property
     def fingerprint(self) -> str:
-        """The same content has the same value wherever it lies."""
+        """Digest of the content, independent of its place."""
         return self.index.fingerprint
 
     @property
@@ -66,7 +66,7 @@ class Dataset:
         return name in self.columns
 
     def integers(self, name: str) -> NDArray[Any]:
-        """A column (n,) as integers; nulls are -1."""
+        """A column (n,) as integers, -1 for nulls."""
         if self.index.has(name):
             return self.index.numbers(name)
         return np.concatenate(
@@ -74,13 +74,13 @@ class Dataset:
         )
 
     def strings(self, name: str) -> list[str | None]:
-        """A whole column as Python's strings, 100 bytes each: for few rows take `values`."""
+        """A whole column as Python strings of about 100 bytes each; for few rows, use `values`."""
         if name == KEY:
             return list(keys_of_words(self.index.words))
         return [value for part in self.read(name) for value in part.cast(pa.string()).to_pylist()]
 
     def values(self, name: str, rows: NDArray[np.int64]) -> list[Any]:
-        """A column's values at some rows, in one pass that ends at the last of them."""
+        """Values of a column at the given rows, in one pass that ends at the last of them."""
         order = np.argsort(rows, kind="stable")
         ordered, found, done, start = rows[order], list[Any](), 0, 0
         for part in self.read(name) if len(rows) else ():
@@ -90,16 +90,16 @@ class Dataset:
             if done == len(rows):
                 break
         if done < len(rows):
-            raise InputError(f"{self.url}: shorter than when it was opened; start again with what is there now")
+            raise InputError(f"{self.url}: the dataset shrank after it was opened; run again to use its current files")
         return [found[place] for place in np.argsort(order, kind="stable").tolist()]
 
-    def said(self, name: str) -> NDArray[np.bool_]:
-        """(n,): whether a row has a value that is not an empty string."""
-        return np.concatenate([_said(part) for part in self.read(name)])
+    def has_value(self, name: str) -> NDArray[np.bool_]:
+        """(n,): whether a row's value is neither null nor an empty string."""
+        return np.concatenate([_has_value(part) for part in self.read(name)])
 
 
 def open_dataset(url: str) -> Dataset:
-    """Raises InputError when the folder is no dataset, is unfinished, has no samples, or cannot be read."""
+    """Raises InputError if the folder is not a finished dataset, has no samples, or cannot be read."""
     storage = _locate(url)
     manifest, sizes = (_object(storage, name) for name in ("manifest.json", "sizes.json"))
     place = f"{storage.url}/index.parquet"
@@ -110,10 +110,10 @@ def open_dataset(url: str) -> Dataset:
     if missing:
         raise InputError(f"{place}: no column {', '.join(missing)}; write the dataset again with pack")
     if not rows:
-        raise InputError(f"{url}: the dataset has no samples; look at its funnel with `curate status`")
+        raise InputError(f"{url}: the dataset has no samples; see its funnel with `curate status`")
     chosen = [name for name in _MAPPED if name in names and name != "ext"]
-    index = made_index(
-        Table(
+    index = load_index(
+        IndexSource(
             place, storage.url, _stamp(storage, manifest), rows, chosen, lambda: _batches(storage, place, chosen),
             lambda _: _fingerprint(storage, place, manifest),
         )
@@ -121,7 +121,7 @@ def open_dataset(url: str) -> Dataset:
     tars, named = sorted(sizes), int(index.numbers("shard")[-1]) + 1
     if named > len(tars):
         raise InputError(
-            f"{storage.url}/sizes.json: {len(tars)} tars, but the index names {named}; write the dataset again"
+            f"{storage.url}/sizes.json: {len(tars)} tars, but {named} in the index; write the dataset again with pack"
         )
 
     def read(name: str) -> Iterator[pa.Array]:
@@ -131,21 +131,19 @@ def open_dataset(url: str) -> Dataset:
 
 
 def _locate(url: str) -> Storage:
-    """The folder itself, or the one finished dataset below it: datasets/NAME for datasets/NAME/FINGERPRINT."""
+    """The folder itself, or the only finished dataset in it: datasets/NAME/FINGERPRINT for datasets/NAME."""
     storage = open_storage(url)
     if storage.exists("manifest.json"):
         return storage
     if not storage.fs.isdir(storage.root):
-        what = "a file" if storage.exists("") else "no folder"
-        raise InputError(
-            f"data.sources: {url!r} is {what}; give the dataset folder that a pipeline wrote, or .tar files"
-        )
+        what = "is a file" if storage.exists("") else "does not exist"
+        raise InputError(f"data.sources: {url!r} {what}; give a dataset folder that a pipeline wrote, or .tar files")
     below = sorted(path.rstrip("/").rsplit("/", 1)[-1] for path in storage.fs.ls(storage.root, detail=False))
     finished = [name for name in below if storage.exists(f"{name}/manifest.json")]
     if len(finished) != 1:
         found = ", ".join(finished) or "none"
-        raise (InputError if finished else NoDataset)(
-            f"data.sources: {url!r} has no manifest.json; finished datasets below it: {found}; give one"
+        raise (InputError if finished else NoDatasetError)(
+            f"data.sources: {url!r} has no manifest.json; give one of the finished datasets in it: {found}"
         )
     return open_storage(storage.url_of(finished[0]))
 
@@ -154,9 +152,9 @@ def _object(storage: Storage, name: str) -> dict[str, Any]:
     try:
         found = storage.read_json(name)
         if not isinstance(found, dict):
-            raise ValueError(f"a JSON object was expected, found {type(found).__name__}")
+            raise ValueError(f"expected a JSON object, not {type(found).__name__}")
     except (OSError, ValueError) as error:
-        raise InputError(f"{storage.url_of(name)}: cannot be read ({_why(error)}); {_REMEDY}") from error
+        raise InputError(f"{storage.url_of(name)}: cannot read it ({_why(error)}); {_REMEDY}") from error
     return found
 
 
@@ -165,14 +163,14 @@ def _readable(place: str) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise InputError(f"{place}: cannot be read ({_why(error)}); {_REMEDY}") from error
+        raise InputError(f"{place}: cannot read it ({_why(error)}); {_REMEDY}") from error
 
 
-_REMEDY = "copy it again from where it was written, or write the dataset again with pack"
+_REMEDY = "copy it again from the original, or write the dataset again with pack"
 
 
 def _why(error: BaseException) -> str:
-    return "it is not there" if isinstance(error, FileNotFoundError) else " ".join(str(error).split())[:200]
+    return "it is missing" if isinstance(error, FileNotFoundError) else " ".join(str(error).split())[:200]
 
 
 def _batches(storage: Storage, place: str, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -181,7 +179,7 @@ def _batches(storage: Storage, place: str, names: Sequence[str]) -> Iterator[pa.
 
 
 def _stamp(storage: Storage, manifest: dict[str, Any]) -> str:
-    """Of where the index lies and when it was written: its arrays are kept under it."""
+    """Digest of the index file's place and time: the key of its arrays in the cache."""
     info = storage.fs.info(storage.path("index.parquet"))
     written = [str(info.get(name, "")) for name in ("size", "mtime", "ino", "ETag", "LastModified")]
     return digest({"version": VERSION, "place": storage.url, "written": written, "manifest": manifest})

@@ -1,8 +1,8 @@
-"""The numbers of an index: where each sample's bytes lie, how large its picture is, what its draws are made of.
+"""The integer columns of a dataset's index: offsets of each sample's bytes, image sizes, keys and duplicate sets.
 
-Of a large dataset they lie in `$CURATE_CACHE/index` (or ~/.cache/curate/index), an array per column, which every
-process of a machine maps: they are in memory once, and only where they are looked at. Strings are not among them. A key
-is held as two words of 64 bits, and so is the name of a duplicate set.
+For a large dataset the columns are arrays in `$CURATE_CACHE/index` (or ~/.cache/curate/index), which all processes of a
+machine map into memory: they share one copy and load only the pages that they read. A key and the name of a duplicate
+set are two 64-bit words each; other strings are not included.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from numpy.typing import NDArray
 from curate.core.errors import InputError, StorageError
 from curate.core.hashing import digest, hashed_words, key_words
 from curate.core.store.cache import cache_folder
-from distill.samples.cache import explained, locked, published, remove_older, used
+from distill.samples.cache import explain_errors, lock_folder, mark_used, publish_folder, remove_older
 
 VERSION = 2
-"""Rises when the arrays would be others."""
+"""To increase when the same table would get different arrays."""
 KEY, ITEM, SETS = "key", "item", "duplicate_set"
 _NUMBERS: dict[str, type[np.generic]] = {
     "shard": np.int32, "row": np.int32, "copy": np.int32, "offset": np.int64, "size": np.int64,
     "width": np.int32, "height": np.int32, ITEM: np.int32, "members": np.int64,
 }  # fmt: skip
 _IN_MEMORY = 1 << 20
-"""Samples; of fewer, each process holds its own arrays: at most 100 MB."""
+"""Up to this many samples, each process has its own arrays in memory: at most 100 MB."""
 _META = "meta.json"
 _PIECES, _PIECE = 32, 1 << 20
 _LOG = logging.getLogger("distill")
@@ -46,7 +46,7 @@ class Index:
     def __init__(self, arrays: Mapping[str, NDArray[Any]], fingerprint: str) -> None:
         self._arrays, self.fingerprint = dict(arrays), fingerprint
         self.words, self.sets = arrays[KEY], arrays[SETS]
-        """(n, 2) uint64: keys, and `hashed_words` of duplicate sets (of a sample without one, of its key)."""
+        """(n, 2) uint64: keys, and `hashed_words` of duplicate sets (or of the key of a sample without a set)."""
 
     def __len__(self) -> int:
         return len(self.words)
@@ -60,45 +60,45 @@ class Index:
 
 
 @dataclass(frozen=True)
-class Table:
-    """What an Index is made of."""
+class IndexSource:
+    """Source of an Index."""
 
     place: str
-    """For people."""
+    """Path or URL for messages."""
     origin: str
-    """What the dataset has in common with what it was before."""
+    """Identifies the dataset across its versions."""
     digest: str
-    """Of what decides it."""
+    """Identifies this version of the dataset."""
     rows: int
     names: list[str]
-    """Columns of integers, KEY, and SETS if there are duplicate sets."""
+    """Integer columns, KEY, and SETS if the dataset has duplicate sets."""
     batches: Callable[[], Iterable[pa.RecordBatch]]
-    """All samples in order, of these columns; may be called again."""
+    """Reads these columns of all samples in order; may be called repeatedly."""
     fingerprint: Callable[[Index], str]
-    """Of the whole, given its arrays."""
+    """Digest of the dataset's content, given the arrays."""
 
 
-def made_index(table: Table) -> Index:
-    """Out of the cache, or made, and kept there if it is large. Raises InputError for a table that cannot be one."""
+def load_index(table: IndexSource) -> Index:
+    """Load the index from the cache, or build it; only a large one is cached. InputError if the table is invalid."""
     if table.rows <= _IN_MEMORY:
         parts = list(_parts(table))
         arrays = _completed({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
         return Index(arrays, table.fingerprint(Index(arrays, "")))
     folder = cache_folder("index") / f"{digest(table.origin)[:16]}-{table.digest}"
-    with locked(folder.parent):
-        found = _mapped(folder, table.rows)
+    with lock_folder(folder.parent):
+        found = _map(folder, table.rows)
         if found is None:
-            with explained(folder):
+            with explain_errors(folder):
                 _write(folder, table)
                 remove_older(folder)
-            found = _mapped(folder, table.rows)
+            found = _map(folder, table.rows)
     if found is None:
-        raise StorageError(f"{folder}: does not stay as it is written; set CURATE_CACHE to a folder elsewhere")
+        raise StorageError(f"{folder}: corrupt right after it was written; set CURATE_CACHE to another folder")
     return found
 
 
-def _parts(table: Table) -> Iterator[dict[str, NDArray[Any]]]:
-    """Arrays of one batch after another. At least one."""
+def _parts(table: IndexSource) -> Iterator[dict[str, NDArray[Any]]]:
+    """Arrays of each batch; at least one batch."""
     last = 0
     for batch in table.batches():
         try:
@@ -107,7 +107,7 @@ def _parts(table: Table) -> Iterator[dict[str, NDArray[Any]]]:
             raise InputError(f"{table.place}: {error}; write the dataset again with pack") from error
         shards = part["shard"]
         if len(shards) and (shards[0] < last or (np.diff(shards) < 0).any()):
-            raise InputError(f"{table.place}: not in the order of the tars; write the dataset again with pack")
+            raise InputError(f"{table.place}: rows are not in tar order; write the dataset again with pack")
         last = shards[-1] if len(shards) else last
         yield part
 
@@ -132,7 +132,7 @@ def _completed(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
 
 
 def copies(words: NDArray[np.uint64]) -> NDArray[np.int32]:
-    """How often each key (n, 2) came before."""
+    """Earlier occurrences (n,) of each key (n, 2)."""
     order = np.lexsort((words[:, 1], words[:, 0]))
     ordered = words[order]
     new = np.ones(len(order), dtype=bool)
@@ -146,20 +146,20 @@ def copies(words: NDArray[np.uint64]) -> NDArray[np.int32]:
 # --- on disk ---
 
 
-def _write(folder: Path, table: Table) -> None:
-    """Written in order and never through a mapping: a full disk is then an error, not the end of the process."""
-    with published(folder) as aside:
+def _write(folder: Path, table: IndexSource) -> None:
+    """Write sequentially, not through a memory map: a full disk then raises OSError instead of killing the process."""
+    with publish_folder(folder) as aside:
         _write_arrays(aside, _parts(table))
         arrays = _arrays(aside)
         if "copy" not in arrays:
             _write_arrays(aside, [{"copy": copies(arrays[KEY])}])
             arrays = _arrays(aside)
-        files = {path.name: _checked(path) for path in aside.iterdir()}
+        files = {path.name: _check(path) for path in aside.iterdir()}
         (aside / _META).write_text(json.dumps({"files": files, "fingerprint": table.fingerprint(Index(arrays, ""))}))
 
 
-def _checked(path: Path) -> list[int]:
-    """Bytes of a file, and a CRC-32 of them; of a large one, of 32 MiB spread over it, its ends among them."""
+def _check(path: Path) -> list[int]:
+    """[size, CRC-32] of a file; the CRC of a large file covers 32 MiB spread over it, including both ends."""
     size, found = path.stat().st_size, 0
     whole = size <= _PIECES * _PIECE
     with path.open("rb", buffering=0) as file:
@@ -170,7 +170,7 @@ def _checked(path: Path) -> list[int]:
 
 
 def _write_arrays(folder: Path, parts: Iterable[dict[str, NDArray[Any]]]) -> None:
-    """Raw numbers, NAME.DTYPE."""
+    """Write each column as raw numbers to NAME.DTYPE."""
     files: dict[str, IO[bytes]] = {}
     try:
         for part in parts:
@@ -187,7 +187,7 @@ def _write_arrays(folder: Path, parts: Iterable[dict[str, NDArray[Any]]]) -> Non
 
 
 def _arrays(folder: Path) -> dict[str, NDArray[Any]]:
-    """Mapped, by column."""
+    """Memory-mapped arrays by column."""
     found = {}
     for path in folder.iterdir():
         if path.name != _META:
@@ -197,21 +197,21 @@ def _arrays(folder: Path) -> dict[str, NDArray[Any]]:
     return found
 
 
-def _mapped(folder: Path, rows: int) -> Index | None:
-    """None where it is not there, or not as it was written; that is said, and the rest of it removed."""
+def _map(folder: Path, rows: int) -> Index | None:
+    """The mapped index; None if it is missing, or corrupt: then it is logged and removed."""
     if not folder.is_dir():
         return None
     try:
         meta = json.loads((folder / _META).read_text())
-        wrong = [name for name, check in meta["files"].items() if _checked(folder / name) != check]
+        wrong = [name for name, check in meta["files"].items() if _check(folder / name) != check]
         if wrong:
-            raise ValueError(f"{wrong[0]} is not as it was written")
+            raise ValueError(f"checksum mismatch of {wrong[0]}")
         arrays = _arrays(folder)
         if {len(values) for values in arrays.values()} != {rows}:
-            raise ValueError(f"it is not of {rows} samples")
-        used(folder)
+            raise ValueError(f"expected {rows} samples")
+        mark_used(folder)
         return Index(arrays, str(meta["fingerprint"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        _LOG.warning("%s: cannot be read (%s); it is made again", folder, error)
+        _LOG.warning("%s: corrupt (%s); rebuilding it", folder, error)
         shutil.rmtree(folder, ignore_errors=True)
         return None

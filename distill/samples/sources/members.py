@@ -1,7 +1,6 @@
-"""Bytes of samples out of a dataset's tars: local tars in place, remote ones streamed once into temporary files.
+"""Reads members of samples from a dataset's tars: local tars in place, remote tars downloaded once to temporary files.
 
-Where this process takes less than a tenth of a tar (one of many ranks, or a pass over few samples), ranges are fetched
-instead of the whole.
+If this process needs less than a tenth of a remote tar (one of many ranks, or few samples), it fetches ranges instead.
 """
 
 from __future__ import annotations
@@ -21,55 +20,55 @@ from curate.core.errors import Reject
 from curate.core.store.storage import Storage
 from distill.samples.sources.dataset import Dataset
 from distill.samples.sources.index import ITEM
-from distill.samples.sources.mixture import Blend, as_blend
+from distill.samples.sources.mixture import Mixture, as_mixture
 
 STREAM_SHARE = 0.1
 OPEN_TARS = 64
 _BLOCK = tarfile.BLOCKSIZE
 _FOLLOWING = 2
-"""Members behind the picture of a sample: its text, if it has one, and its JSON."""
+"""Members after the image of a sample: its text, if it has one, and its JSON."""
 
 
-class Members:
-    """`read(row)` gives a sample's encoded picture; safe to call from many threads."""
+class MemberReader:
+    """`read(row)` returns a sample's encoded image. Thread-safe."""
 
-    def __init__(self, dataset: Dataset | Blend, *, share: float = 1.0, open_tars: int = OPEN_TARS) -> None:
-        """share: of each tar's samples that this process reads; open_tars: of each source kept open, and on disk."""
-        self._blend = as_blend(dataset)
-        self._where = [
-            (int(first), *(source.index.numbers(name) for name in ("shard", "offset", "size")))
-            for source, first in zip(self._blend.sources, self._blend.shards, strict=False)
+    def __init__(self, dataset: Dataset | Mixture, *, share: float = 1.0, open_tars: int = OPEN_TARS) -> None:
+        """share: fraction of each tar's samples that this process reads; open_tars: tars per source kept open."""
+        self._mixture = as_mixture(dataset)
+        self._columns = [
+            (int(first), source.index.numbers("shard"), source.index.numbers("offset"), source.index.numbers("size"))
+            for source, first in zip(self._mixture.sources, self._mixture.shards, strict=False)
         ]
-        """Of each source: its first shard, then columns."""
+        """(first shard, shards, offsets, sizes) of each source."""
         self._share = share
         self._shares: dict[int, float] = {}
-        """Of shards of which less is read than of others, for as long as a pass takes."""
+        """Fraction read of each shard during `reading`."""
         self._open: dict[int, _Tar] = {}
-        self._open_tars = open_tars * len(self._blend.sources)
+        self._open_tars = open_tars * len(self._mixture.sources)
         self._clock = 0
         self._lock = threading.Lock()
 
     def read(self, row: int) -> bytes:
         """Raises Reject shard_missing or truncated_member."""
-        source, place = self._blend.place(row)
-        first, shard, offset, size = self._where[source]
+        source, place = self._mixture.locate(row)
+        first, shard, offset, size = self._columns[source]
         return self._read(first + shard.item(place), offset.item(place), size.item(place))
 
     def member(self, row: int, name: str) -> bytes | None:
-        """Another member of a sample by its extension (`txt`, `json`); None when it has none. Raises as `read`."""
-        number, prefix = self._blend.number, "text" if name == "txt" else name
-        source = self._blend.sources[self._blend.place(row)[0]]
+        """Another member of a sample by its extension (`txt`, `json`), or None. Raises Reject as `read` does."""
+        number, prefix = self._mixture.number, "text" if name == "txt" else name
+        source = self._mixture.sources[self._mixture.locate(row)[0]]
         if source.index.has(f"{prefix}_offset"):
             offset = number(f"{prefix}_offset", row)
             return None if offset < 0 else self._read(number("shard", row), offset, number(f"{prefix}_size", row))
         return self._following(row, name) if source.has(ITEM) else None
 
     @contextmanager
-    def passing(self, rows: NDArray[np.int64]) -> Iterator[None]:
-        """While only these rows are read: of a tar with few of them, ranges are fetched."""
-        shards, counts = np.unique(self._blend.take("shard", rows), return_counts=True)
+    def reading(self, rows: NDArray[np.int64]) -> Iterator[None]:
+        """Declare that only these rows are read in the block, so that tars with few of them are read by ranges."""
+        shards, counts = np.unique(self._mixture.take("shard", rows), return_counts=True)
         for shard, count in zip(shards.tolist(), counts.tolist(), strict=True):
-            self._shares[shard] = min(self._share, count / self._blend.shard_samples(shard))
+            self._shares[shard] = min(self._share, count / self._mixture.shard_samples(shard))
         try:
             yield
         finally:
@@ -78,9 +77,9 @@ class Members:
                 self._open = {shard: tar for shard, tar in self._open.items() if not isinstance(tar, _Remote)}
 
     def _following(self, row: int, name: str) -> bytes | None:
-        """A member that the index does not place: in datasets of `curate` it comes right behind the picture."""
-        number = self._blend.number
-        sought = f"{self._blend.key(row)}-{number(ITEM, row)}-{number('copy', row)}.{name}"
+        """A member that is not in the index. Datasets of `curate` have it right after the image."""
+        number = self._mixture.number
+        sought = f"{self._mixture.key(row)}-{number(ITEM, row)}-{number('copy', row)}.{name}"
         shard, at = number("shard", row), number("offset", row) + number("size", row)
         for _ in range(_FOLLOWING):
             at += -at % _BLOCK
@@ -94,7 +93,7 @@ class Members:
         return None
 
     def _read(self, shard: int, offset: int, size: int) -> bytes:
-        tar = self._open.get(shard) or self._opened(shard)
+        tar = self._open.get(shard) or self._open_tar(shard)
         tar.used = self._clock = self._clock + 1
         try:
             data = tar.read(offset, size)
@@ -104,11 +103,11 @@ class Members:
             raise Reject("truncated_member", f"{tar.name} at {offset}: {len(data)} of {size} bytes")
         return data
 
-    def _opened(self, shard: int) -> _Tar:
-        """A tar that was not open, in the place of the one that was read longest ago."""
+    def _open_tar(self, shard: int) -> _Tar:
+        """Open a tar, and close the least recently used one if too many are open."""
         with self._lock:
             if shard not in self._open:
-                storage, name = self._blend.tar(shard)
+                storage, name = self._mixture.tar(shard)
                 whole = storage.local or self._shares.get(shard, self._share) >= STREAM_SHARE
                 self._open[shard] = _Tar(storage, name) if whole else _Remote(storage, name)
             opened = self._open[shard]
@@ -119,9 +118,9 @@ class Members:
 
 
 class _Tar:
-    """One tar, opened by its first reader while others of the same tar wait; closed with its last reference.
+    """One tar, opened by its first reader while other readers of it wait, and closed with its last reference.
 
-    `read` raises FileNotFoundError, each time, when it is not there.
+    `read` raises FileNotFoundError if the tar is missing.
     """
 
     def __init__(self, storage: Storage, name: str) -> None:
@@ -138,7 +137,7 @@ class _Tar:
         return os.pread(self._descriptor, size, offset)
 
     def _fetch(self) -> int:
-        """A descriptor of the whole tar; a remote one's copy loses its name at once and goes with the descriptor."""
+        """File descriptor of the whole tar; a remote tar is copied to a file that is unlinked at once."""
         path = self._storage.path(self.name)
         if self._storage.local:
             return os.open(path, os.O_RDONLY)
@@ -153,7 +152,7 @@ class _Tar:
 
 
 class _Remote(_Tar):
-    """Ranges of a remote tar."""
+    """A remote tar, read by ranges."""
 
     def read(self, offset: int, size: int) -> bytes:
         return self._storage.fs.cat_file(self._storage.path(self.name), start=offset, end=offset + size)

@@ -1,4 +1,4 @@
-"""Several datasets behind the interface of one: rows of all sources, one source after another."""
+"""A mixture of datasets with the interface of one: the rows of all sources, source by source."""
 
 from __future__ import annotations
 
@@ -9,20 +9,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from curate.codec.listing import extension
+from curate.codec.patterns import NoFilesError
+from curate.core.errors import InputError
 from curate.core.hashing import digest, keys_of_words
 from curate.core.store.storage import Storage
 from distill.recipe.data import DataRecipe, SourceRecipe
-from distill.samples.sources.dataset import Dataset, NoDataset, open_dataset
-from distill.samples.sources.find_tars import find_tars, is_tar
+from distill.samples.sources.dataset import Dataset, NoDatasetError, open_dataset
 from distill.samples.sources.index import KEY
 from distill.samples.sources.webdataset import open_webdataset
 
+_PLACE = "data.sources"
 
-class Blend:
-    """Sources with what the recipe says of each; a row's shard is unique over all of them.
 
-    Columns of a single source are as it maps them. Of several, `take`, `number`, `words_of` and `sets_of` look at the
-    rows that are asked for; `integers`, `strings` and `words` copy the whole column.
+class Mixture:
+    """Sources with their recipes. Shard numbers are unique over all sources.
+
+    The columns of a single source are memory-mapped. With several sources, `take`, `number`, `words_of` and `sets_of`
+    read only the given rows; `integers`, `strings` and `words` copy the whole column.
     """
 
     def __init__(self, sources: Sequence[Dataset], recipes: Sequence[SourceRecipe]) -> None:
@@ -32,14 +36,14 @@ class Blend:
         """(sources + 1,): first row of each source, then n."""
         self._bounds = self.starts.tolist()
         self.shards = np.cumsum([0, *(len(item.tars) for item in self.sources)])
-        """(sources + 1,): first shard of each source, then all."""
+        """(sources + 1,): first shard of each source, then the number of shards."""
 
     def __len__(self) -> int:
         return int(self.starts[-1])
 
     @property
     def fingerprint(self) -> str:
-        """Of the content; a blend of one source has that source's."""
+        """Digest of the content; equal to the source's fingerprint if there is only one."""
         own = [item.fingerprint for item in self.sources]
         return own[0] if len(own) == 1 else digest({"blend": own})
 
@@ -49,7 +53,7 @@ class Blend:
 
     @property
     def url(self) -> str:
-        """For people."""
+        """For messages."""
         return ", ".join(self.urls)
 
     # --- some rows ---
@@ -58,36 +62,36 @@ class Blend:
         """The source (…) of rows (…)."""
         return np.searchsorted(self.starts, rows, side="right") - 1
 
-    def place(self, row: int) -> tuple[int, int]:
-        """Source of a row, and the row in it."""
+    def locate(self, row: int) -> tuple[int, int]:
+        """(source, row in the source) of a row."""
         for number in range(len(self.sources) - 1):
             if row < self._bounds[number + 1]:
                 return number, row - self._bounds[number]
         return len(self.sources) - 1, row - self._bounds[-2]
 
     def number(self, name: str, row: int) -> int:
-        """An integer of one row; -1 where its source has no such column."""
-        source, place = self.place(row)
+        """An integer of one row; -1 if its source has no such column."""
+        source, place = self.locate(row)
         own = self.sources[source]
         value = own.index.numbers(name).item(place) if own.index.has(name) else -1
         return value + int(self.shards[source]) if name == "shard" else value
 
     def take(self, name: str, rows: ArrayLike) -> NDArray[np.int64]:
-        """Integers (n,) of rows (n,); nulls and what a source does not have are -1."""
+        """Integers (n,) of rows (n,); -1 for nulls and for sources without the column."""
         rows = np.asarray(rows, dtype=np.int64)
         found = np.full(rows.shape, -1, dtype=np.int64)
-        for source, mine, places in self._divided(rows):
+        for source, mine, places in self._by_source(rows):
             own = self.sources[source]
             if own.has(name):
                 found[mine] = own.integers(name)[places] + (self.shards[source] if name == "shard" else 0)
         return found
 
     def words_of(self, rows: ArrayLike) -> NDArray[np.uint64]:
-        """Keys (n, 2) of rows (n,), as words of 64 bits."""
+        """Keys (n, 2) of rows (n,), as 64-bit words."""
         return self._pairs(rows, [item.index.words for item in self.sources])
 
     def sets_of(self, rows: ArrayLike) -> NDArray[np.uint64]:
-        """What tells duplicate sets apart, (n, 2) of rows (n,)."""
+        """Hashes (n, 2) of the duplicate sets of rows (n,), as 64-bit words."""
         return self._pairs(rows, [item.index.sets for item in self.sources])
 
     def key(self, row: int) -> str:
@@ -97,21 +101,21 @@ class Blend:
         return self.key(row) if name == KEY else self.values(name, [row])[0]
 
     def values(self, name: str, rows: ArrayLike) -> list[Any]:
-        """Of a column, at rows (n,); None where a source does not have it."""
+        """Values of a column at rows (n,); None for sources without the column."""
         rows = np.asarray(rows, dtype=np.int64)
         found: list[Any] = [None] * len(rows)
-        for source, mine, places in self._divided(rows):
+        for source, mine, places in self._by_source(rows):
             if self.sources[source].has(name):
                 for at, value in zip(mine.tolist(), self.sources[source].values(name, places), strict=True):
                     found[at] = value
         return found
 
-    def said(self, name: str) -> NDArray[np.bool_]:
-        """(n,): whether a row has a value of a column that is not an empty string."""
-        return _joined([item.said(name) if item.has(name) else np.zeros(len(item), bool) for item in self.sources])
+    def has_value(self, name: str) -> NDArray[np.bool_]:
+        """(n,): whether a row's value of a column is neither null nor an empty string."""
+        return _joined([item.has_value(name) if item.has(name) else np.zeros(len(item), bool) for item in self.sources])
 
-    def _divided(self, rows: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
-        """Of each source among rows (n,): its number, where they are, and which rows of its own they are."""
+    def _by_source(self, rows: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
+        """Split rows (n,) by source: (source, indices into `rows`, rows of the source)."""
         if len(self.sources) == 1:
             yield 0, np.arange(len(rows)), rows
             return
@@ -125,7 +129,7 @@ class Blend:
         if len(arrays) == 1:
             return arrays[0][rows]
         found = np.empty((len(rows), 2), dtype=np.uint64)
-        for source, mine, places in self._divided(rows):
+        for source, mine, places in self._by_source(rows):
             found[mine] = arrays[source][places]
         return found
 
@@ -145,15 +149,15 @@ class Blend:
 
     @property
     def words(self) -> NDArray[np.uint64]:
-        """Keys (n, 2) as words of 64 bits."""
+        """Keys (n, 2) as 64-bit words."""
         return _joined([item.index.words for item in self.sources])
 
     def has(self, name: str) -> bool:
-        """Whether any source has the column; rows of the others are -1 or None."""
+        """Whether any source has the column; rows of other sources are -1 or None."""
         return any(item.has(name) for item in self.sources)
 
     def integers(self, name: str) -> NDArray[Any]:
-        """A column (n,); nulls and what a source does not have are -1."""
+        """A column (n,); -1 for nulls and for sources without the column."""
         parts = [item.integers(name) if item.has(name) else np.full(len(item), -1) for item in self.sources]
         if name == "shard" and len(parts) > 1:
             parts = [part + first for part, first in zip(parts, self.shards[:-1], strict=True)]
@@ -164,7 +168,7 @@ class Blend:
         return [value for part in parts for value in part]
 
     def tar(self, shard: int) -> tuple[Storage, str]:
-        """Where a shard lies: storage and name."""
+        """(storage, file name) of a shard."""
         source = int(np.searchsorted(self.shards, shard, side="right")) - 1
         return self.sources[source].storage, self.sources[source].tars[shard - int(self.shards[source])]
 
@@ -173,35 +177,38 @@ def _joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def open_blend(data: DataRecipe) -> Blend:
-    """Raises InputError as `open_source` does, for the first source that cannot be read."""
-    return open_blends([data])[0]
+def open_mixture(data: DataRecipe) -> Mixture:
+    """Raises InputError for the first source that cannot be read."""
+    return open_mixtures([data])[0]
 
 
-def open_blends(stages: Iterable[DataRecipe]) -> list[Blend]:
-    """Of each stage; a dataset that several name is opened once. Raises InputError as `open_blend` does."""
+def open_mixtures(stages: Iterable[DataRecipe]) -> list[Mixture]:
+    """The mixture of each stage. A dataset in several stages is opened once. Raises InputError as `open_mixture`."""
     opened: dict[str, Dataset] = {}
-    blends = []
+    mixtures = []
     for data in stages:
         for source in data.sources:
             if source.dataset not in opened:
                 opened[source.dataset] = open_source(source.dataset)
-        blends.append(Blend([opened[source.dataset] for source in data.sources], data.sources))
-    return blends
+        mixtures.append(Mixture([opened[source.dataset] for source in data.sources], data.sources))
+    return mixtures
 
 
 def open_source(url: str) -> Dataset:
-    """A dataset of ours, or any WebDataset: a folder of tars without a manifest, or a pattern of tars."""
-    if is_tar(url) or "{" in url:
-        return open_webdataset(*find_tars(url))
+    """A packed dataset, or any WebDataset: a folder of tars without a manifest, a tar, a glob or a brace pattern."""
+    if extension(url) == "tar" or "{" in url:
+        return open_webdataset(url, _PLACE)
     try:
         return open_dataset(url)
-    except NoDataset:
-        return open_webdataset(*find_tars(url))
+    except NoDatasetError:
+        try:
+            return open_webdataset(url, _PLACE)
+        except NoFilesError as error:
+            raise InputError(f"{error}; a packed dataset has a manifest.json") from None
 
 
-def as_blend(dataset: Dataset | Blend, recipes: Sequence[SourceRecipe] = ()) -> Blend:
-    """A blend as it is; a dataset as one of a single source, which `recipes` may describe."""
-    if isinstance(dataset, Blend):
+def as_mixture(dataset: Dataset | Mixture, recipes: Sequence[SourceRecipe] = ()) -> Mixture:
+    """A mixture unchanged, or a mixture of one dataset; recipes: its recipe, if it has one."""
+    if isinstance(dataset, Mixture):
         return dataset
-    return Blend([dataset], list(recipes[:1]) or [SourceRecipe(dataset=dataset.url)])
+    return Mixture([dataset], list(recipes[:1]) or [SourceRecipe(dataset=dataset.url)])

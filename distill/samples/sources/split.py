@@ -1,4 +1,4 @@
-"""Which samples are held out: whole duplicate sets, by hash, so that no near-duplicate straddles the line."""
+"""Splits off the test samples: whole duplicate sets, by hash, so that no near-duplicates are on both sides."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from curate.core.hashing import hashed_words, rank_below, ranks_of_words
 from distill.samples.sources.index import SETS
-from distill.samples.sources.mixture import Blend
+from distill.samples.sources.mixture import Mixture
 
 _SALT = 0x7E57
 _BLOCK = 1 << 20
@@ -18,17 +18,17 @@ _BLOCK = 1 << 20
 def held_out(
     keys: Sequence[str], duplicate_sets: Sequence[str | None] | None, *, seed: int, fraction: float
 ) -> NDArray[np.bool_]:
-    """True (n,) for test samples. A sample without a duplicate set stands alone; copies of a key stay together."""
+    """True (n,) for test samples. Copies of a key stay together; a sample without a duplicate set is its own set."""
     sets = keys if duplicate_sets is None else [name or key for name, key in zip(duplicate_sets, keys, strict=True)]
     return _lowest(hashed_words(SETS, sets), seed, fraction)
 
 
-def held_out_rows(blend: Blend, *, seed: int, fraction: float) -> NDArray[np.bool_]:
-    """`held_out` of a blend, by what its index holds: True (n,)."""
-    test = np.zeros(len(blend), dtype=bool)
-    for start in range(0, len(blend) if fraction > 0 else 0, _BLOCK):
-        rows = np.arange(start, min(start + _BLOCK, len(blend)))
-        test[rows] = _lowest(blend.sets_of(rows), seed, fraction)
+def held_out_rows(mixture: Mixture, *, seed: int, fraction: float) -> NDArray[np.bool_]:
+    """`held_out` of a mixture, from its index: True (n,) for test samples."""
+    test = np.zeros(len(mixture), dtype=bool)
+    for start in range(0, len(mixture) if fraction > 0 else 0, _BLOCK):
+        rows = np.arange(start, min(start + _BLOCK, len(mixture)))
+        test[rows] = _lowest(mixture.sets_of(rows), seed, fraction)
     return test
 
 

@@ -1,129 +1,110 @@
-"""What is in one tar of a WebDataset that others wrote: a row per sample, as an index of ours has it.
+"""Indexes one tar of any WebDataset: a row per sample, with the columns of a packed dataset's index.
 
-Members that follow each other with the same stem (the path up to the first dot of its last part) are a sample. One pass
-over the headers; of pictures, the first bytes are read too, for width and height, and of other members for a digest. A
-key is made of the picture's stem, size and first bytes, so it is the same wherever the tars lie and however they are
-called.
+One pass reads the headers, the first bytes of images (for width and height) and a digest of the other members. A key is
+derived from the image's stem, size and first bytes, so it does not depend on the name or place of the tar.
 """
 
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import IO, Any
 
+from curate.codec.groups import MemberGroup, group_members, split_name
 from curate.codec.images import probe
+from curate.codec.listing import open_file
 from curate.codec.tars import Member, members
 from curate.core.errors import Undecodable
 from curate.core.hashing import make_key
 from curate.core.store.storage import Storage
 
-PICTURES = ("jpg", "jpeg", "png", "webp", "gif", "avif", "bmp", "tif", "tiff", "jp2", "jpe", "jfif", "j2k", "img")
-"""Extensions of the picture of a sample; of several, the first in this order."""
+IMAGES = ("jpg", "jpeg", "png", "webp", "gif", "avif", "bmp", "tif", "tiff", "jp2", "jpe", "jfif", "j2k", "img")
+"""Extensions of a sample's image, in order of preference. The choice of a sample's image enters its key."""
 CLASS = "cls"
-"""Extension of a member that holds the sample's class: its text becomes a column of this name."""
+"""Extension of a member with the sample's class; its text becomes a column of this name."""
 
-_HEAD = 32 << 10
+_HEAD_BYTES = 32 << 10
 _KEY_BYTES = 4 << 10
-_LONGEST_CLASS = 1 << 10
-_MEMBER_BYTES = 64 << 10
-_BLOCK = 8 << 20
-_PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip"}
-_SKIPPED = re.compile(r"__[^/]*__($|/)")
+_CLASS_BYTES = 1 << 10
+_DIGEST_BYTES = 64 << 10
+_COMPRESSION = {
+    b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip",
+}  # fmt: skip
 
 
 @dataclass
 class TarIndex:
     rows: list[dict[str, Any]] = field(default_factory=list)
-    without_picture: int = 0
-    """Samples that have no member with an extension of PICTURES."""
-    broken: str = ""
-    """What is wrong with the tar, "" for nothing; what lies before that place is in `rows`."""
+    without_image: int = 0
+    """Samples without a member of an extension in IMAGES."""
+    error: str = ""
+    """Why the rest of the tar cannot be read, or ""; `rows` are the samples before that place."""
 
 
-@dataclass
-class _Sample:
-    stem: str
-    members: dict[str, Member] = field(default_factory=dict)
-    facts: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """By extension: what the bytes of a member say."""
+@dataclass(frozen=True)
+class _Facts:
+    """Properties of a member's bytes."""
+
+    digest: bytes
+    text: str | None = None
+    """Content of a CLASS member."""
+    start: str = ""
+    """Digest of an image's first bytes; it enters the key."""
+    size: tuple[int, int] | None = None
+    """(width, height) of an image; None if they cannot be read."""
 
 
 def index_tar(storage: Storage, name: str) -> TarIndex:
-    """Raises OSError where the tar cannot be read at all."""
+    """Raises OSError if the tar cannot be read at all."""
     found = TarIndex()
-    with _opened(storage, name) as file:
-        found.broken = _packed(file)
-        for sample in _samples(file, found) if not found.broken else ():
-            row = _row(sample)
+    with open_file(storage, name) as file:
+        found.error = _compression(file)
+        facts: dict[int, _Facts] = {}
+        for group in group_members(_members(file, found, facts)) if not found.error else ():
+            row = _row(group, {suffix: facts.pop(member.offset) for suffix, member in group.members.items()})
             if row is None:
-                found.without_picture += 1
+                found.without_image += 1
             else:
                 found.rows.append({"row": len(found.rows), **row})
     return found
 
 
-def _opened(storage: Storage, name: str) -> IO[bytes]:
-    path = storage.path(name)
-    if storage.local:
-        return open(path, "rb")
-    return storage.fs.open(path, "rb", block_size=_BLOCK, cache_type="readahead")
-
-
-def _packed(file: IO[bytes]) -> str:
+def _compression(file: IO[bytes]) -> str:
     start = file.read(8)
-    kind = next((name for magic, name in _PACKED.items() if start.startswith(magic)), "")
-    return f"it is packed by {kind}, and samples are read out of the middle: unpack it" if kind else ""
+    kind = next((name for magic, name in _COMPRESSION.items() if start.startswith(magic)), "")
+    return f"it is compressed with {kind}, but samples are read at random positions: decompress it" if kind else ""
 
 
-def _samples(file: IO[bytes], found: TarIndex) -> Iterator[_Sample]:
-    """Samples in order; the one in which a tar breaks is dropped unless its picture is whole."""
-    current = _Sample("")
+def _members(file: IO[bytes], found: TarIndex, facts: dict[int, _Facts]) -> Iterator[Member]:
+    """Intact members that belong to a sample. Adds their facts by offset before it goes to the next header, so that a
+    remote tar is read forward only."""
     for member in members(file):
         if member.reject in ("truncated_tar", "corrupt_tar"):
-            found.broken = f"{member.detail or member.reject}"
-        split = _split(member.name)
-        if member.reject or split is None:
-            continue
-        stem, extension = split
-        if stem != current.stem or extension in current.members:
-            if current.members:
-                yield current
-            current = _Sample(stem)
-        current.members[extension] = member
-        current.facts[extension] = _facts(file, extension, member)
-    if current.members:
-        yield current
+            found.error = member.detail or member.reject
+        split = split_name(member.name)
+        if member.reject is None and split is not None:
+            facts[member.offset] = _facts(file, split[1], member)
+            yield member
 
 
-def _split(path: str) -> tuple[str, str] | None:
-    """(stem, extension) of a member; None for those that belong to no sample."""
-    folder, slash, name = path.rpartition("/")
-    base, dot, extension = name.partition(".")
-    if not base or not dot or _SKIPPED.match(path):
-        return None
-    return folder + slash + base, extension.lower()
+def _facts(file: IO[bytes], suffix: str, member: Member) -> _Facts:
+    if _extension(suffix) not in IMAGES:
+        data = _read(file, member.offset, min(member.size, _DIGEST_BYTES))
+        is_class = suffix == CLASS and member.size <= _CLASS_BYTES
+        text = data.decode("utf-8", "replace").strip() if is_class else None
+        return _Facts(hashlib.blake2b(data, digest_size=8).digest(), text)
+    head = _read(file, member.offset, min(member.size, _HEAD_BYTES))
+    size = _size(head) or _size(head + _read(file, member.offset + len(head), member.size - len(head)))
+    start = hashlib.blake2b(head[:_KEY_BYTES], digest_size=16)
+    return _Facts(start.digest(), None, start.hexdigest(), size)
 
 
-def _facts(file: IO[bytes], extension: str, member: Member) -> dict[str, Any]:
-    """Read while the file stands there, so that a remote tar is read forward only."""
-    if extension.rpartition(".")[2] not in PICTURES:
-        data = _span(file, member.offset, min(member.size, _MEMBER_BYTES))
-        facts: dict[str, Any] = {"digest": hashlib.blake2b(data, digest_size=8).digest()}
-        if extension == CLASS and member.size <= _LONGEST_CLASS:
-            facts[CLASS] = data.decode("utf-8", "replace").strip()
-        return facts
-    head = _span(file, member.offset, min(member.size, _HEAD))
-    width, height = _size(head) or _size(head + _span(file, member.offset + len(head), member.size - len(head))) or (
-        None, None,
-    )  # fmt: skip
-    start = hashlib.blake2b(head[:_KEY_BYTES], digest_size=16).hexdigest()
-    return {"width": width, "height": height, "start": start, "digest": bytes.fromhex(start)}
+def _extension(suffix: str) -> str:
+    return suffix.rpartition(".")[2]
 
 
-def _span(file: IO[bytes], offset: int, size: int) -> bytes:
+def _read(file: IO[bytes], offset: int, size: int) -> bytes:
     file.seek(offset)
     return file.read(size)
 
@@ -136,32 +117,32 @@ def _size(data: bytes) -> tuple[int, int] | None:
     return found.width, found.height
 
 
-def _row(sample: _Sample) -> dict[str, Any] | None:
-    """A row of the index without its shard; None for a sample without a picture."""
-    extension = _picture(sample)
-    if extension is None:
+def _row(group: MemberGroup, facts: dict[str, _Facts]) -> dict[str, Any] | None:
+    """A row of the index without its shard; None for a sample without an image."""
+    suffix = _image_suffix(group)
+    if suffix is None:
         return None
-    member, facts = sample.members[extension], sample.facts[extension]
+    member, start = group.members[suffix], facts[suffix].start
+    width, height = facts[suffix].size or (None, None)
     row = {
-        "name": sample.stem, "key": make_key("webdataset", f"{sample.stem}/{member.size}/{facts['start']}"),
-        "ext": extension, "offset": member.offset, "size": member.size,
-        "width": facts["width"], "height": facts["height"],
+        "name": group.stem, "key": make_key("webdataset", f"{group.stem}/{member.size}/{start}"),
+        "ext": suffix, "offset": member.offset, "size": member.size, "width": width, "height": height,
     }  # fmt: skip
     rest = hashlib.blake2b(digest_size=8)
-    for other, place in sample.members.items():
-        if other != extension:
+    for other, place in group.members.items():
+        if other != suffix:
             prefix = "text" if other == "txt" else other
             row |= {f"{prefix}_offset": place.offset, f"{prefix}_size": place.size}
-            rest.update(f"{other}/{place.size}/".encode() + sample.facts[other]["digest"])
+            rest.update(f"{other}/{place.size}/".encode() + facts[other].digest)
     row["members"] = int.from_bytes(rest.digest(), "little", signed=True)
-    named = sample.facts.get(CLASS, {})
-    return row | ({CLASS: named[CLASS]} if CLASS in named else {})
+    label = facts[CLASS].text if CLASS in facts else None
+    return row if label is None else row | {CLASS: label}
 
 
-def _picture(sample: _Sample) -> str | None:
-    """Extension of the picture; `left.jpg` and the like count where there is no plain one."""
+def _image_suffix(group: MemberGroup) -> str | None:
+    """Suffix of the image; one such as `left.jpg` only if there is no plain one."""
     for plain in (True, False):
-        known = [item for item in sample.members if item.rpartition(".")[2] in PICTURES and plain == ("." not in item)]
+        known = [suffix for suffix in group.members if _extension(suffix) in IMAGES and plain == ("." not in suffix)]
         if known:
-            return min(known, key=lambda item: PICTURES.index(item.rpartition(".")[2]))
+            return min(known, key=lambda suffix: IMAGES.index(_extension(suffix)))
     return None

@@ -13,7 +13,7 @@ from curate.cluster.divide.shares import shares
 from curate.cluster.kmeans.lloyd import Settings
 from curate.cluster.tree.level import LevelSettings, fit_level
 from curate.core.group import MemoryGroup
-from curate.kernels.nearest import nearest
+from curate.kernels.nearest.search import nearest
 
 COUNTS = st.integers(1, 12).flatmap(
     lambda cells: st.tuples(
@@ -96,7 +96,7 @@ def test_a_probe_of_all_cells_is_brute_force(n: int, k: int, cells: int, d: int,
         return (rng.integers(-2, 3, (rows, d)) if whole else rng.normal(size=(rows, d))).astype(np.float32)
 
     points, leaves = some(n), some(k)
-    edges = np.sort(rng.integers(0, k + 1, cells - 1))  # some cells are empty, and leaves lie in any of them
+    edges = np.sort(rng.integers(0, k + 1, cells - 1))  # some cells are empty, and any of them may have leaves
     ids, distances = nearest_leaf(points, cells_of(some(cells), np.split(leaves, edges)), cells)
     exact = ((points[:, None].astype(np.float64) - leaves[None]) ** 2).sum(-1)
     np.testing.assert_array_equal(ids, exact.argmin(axis=1))

@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 
 from curate.cluster.kmeans import assigned
 from curate.cluster.kmeans.assigned import cluster_sums, means_of
-from curate.cluster.kmeans.lloyd import Settings, State, kmeans
-from curate.cluster.kmeans.start import spread, start
+from curate.cluster.kmeans.lloyd import Settings, State, kmeans, spread, start
 from curate.core.group import MemoryGroup
-from curate.kernels.nearest import nearest
+from curate.kernels.nearest.search import nearest
 
 
 def blobs(number: int, each: int, dim: int = 8, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -49,7 +48,7 @@ def test_groups_far_apart_are_found() -> None:
 def test_settled_centroids_are_means_of_their_members(
     n: int, k: int, d: int, parts: int, exchange: bool, seed: int
 ) -> None:
-    """At a fixed point of exchange every row is nearest to the mean of its own cluster, as at one of Lloyd's."""
+    """At a fixed point of exchange every row is nearest to the mean of its cluster, as at one of Lloyd's."""
     points = np.random.default_rng(seed).normal(size=(n, d)).astype(np.float32)
     wanted = Settings(min(k, n), seed, 300, tolerance=0, exchange=exchange)
     found = kmeans(held(points, parts), wanted)

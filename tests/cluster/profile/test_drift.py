@@ -11,11 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from curate.cluster.profile import drift as module
-from curate.cluster.profile.drift import Drift
-from curate.cluster.profile.drift_figures import divergences, far_limit, left_out, shift
+from curate.cluster.profile.drift import Drift, divergences, far_limit, left_out, shift
 from curate.core.contracts import Artifact
 from curate.core.errors import CurateError
-from curate.kernels.nearest import nearest
+from curate.kernels.nearest.search import nearest
 
 LEAVES, TOP, MODES = 60, 6, 12
 CENTRES = np.random.default_rng(3).normal(size=(MODES + 1, 8))

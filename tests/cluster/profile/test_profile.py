@@ -15,12 +15,11 @@ from hypothesis import strategies as st
 
 from curate.cluster.profile import state
 from curate.cluster.profile.figures import explained, sources
-from curate.cluster.profile.names import Said, names
-from curate.cluster.profile.profile import Profile
-from curate.cluster.profile.table import Counted
+from curate.cluster.profile.profile import Counted, Profile
 from curate.core.contracts import Artifact
 from curate.core.errors import CurateError
 from curate.core.hashing import make_key
+from curate.kernels.cluster_names import Terms, cluster_names
 
 LEVELS = {"variance": 1.0, "levels": [{"clusters": 6}, {"clusters": 2}]}
 TREE: Artifact = {"levels": LEVELS, "parents_1": np.array([0, 0, 0, 1, 1, 1])}
@@ -268,6 +267,6 @@ def test_of_equal_sources_the_first_by_name_is_on_top() -> None:
 def test_names_do_not_depend_on_the_order_of_captions(rows: list[tuple[str, int]]) -> None:
     texts = [{"a": "golden gate bridge", "b": "a bridge of steel", "c": ""}[kind] for kind, _ in rows]
     cluster = np.array([number for _, number in rows], dtype=np.int64)
-    one = names(Said.of(texts), cluster, 3)
-    assert one == names(Said.of(texts[::-1]), cluster[::-1], 3)
+    one = cluster_names(Terms.of(texts), cluster, 3)
+    assert one == cluster_names(Terms.of(texts[::-1]), cluster[::-1], 3)
     assert len(one) == 3

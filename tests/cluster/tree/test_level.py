@@ -20,7 +20,7 @@ from curate.cluster.tree.level import (
 )
 from curate.cluster.tree.levels import Tree, ancestors, fit_tree
 from curate.core.group import MemoryGroup
-from curate.kernels.nearest import nearest
+from curate.kernels.nearest.search import nearest
 
 
 def held(points: np.ndarray, parts: int = 1, threads: int = 1) -> MemoryGroup:

@@ -1,4 +1,4 @@
-"""Recipes: whatever is wrong in one is a line that names the file, the line, what was found and what to do."""
+"""Recipes: every mistake gives one line with the file, the line, what was found and what to do."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ stages:
 ROOT = Path(__file__).parents[3]
 
 
-def refuses(text: str, message: str, *overrides: str) -> None:
+def rejects(text: str, message: str, *overrides: str) -> None:
     with pytest.raises(RecipeError) as caught:
         recipe.parse(text, overrides, file="r.yaml")
     assert str(caught.value) == message
@@ -75,111 +75,116 @@ def test_the_same_dag_in_python_has_the_same_parameters() -> None:
 
 def test_an_unknown_op() -> None:
     text = changed(f"op: {TOYS}:Numbers", "op: import.foldr")
-    refuses(text, "r.yaml:8: pool.op: 'import.foldr' is no known stage; did you mean 'acquire.folder'?")
+    rejects(text, "r.yaml:8: pool.op: unknown stage 'import.foldr'; did you mean 'acquire.folder'?")
     text = changed(f"op: {TOYS}:Numbers", "op: zzzzzz")
-    refuses(text, "r.yaml:8: pool.op: 'zzzzzz' is no known stage; `curate ops` lists them")
+    rejects(text, "r.yaml:8: pool.op: unknown stage 'zzzzzz'; `curate ops` lists them")
 
 
-def test_an_op_of_ones_own_that_is_not_there() -> None:
+def test_a_custom_op_that_cannot_be_imported() -> None:
     message = "cannot be imported (No module named 'nowhere'); check the name or install its package"
-    refuses(changed(f"{TOYS}:Numbers", "nowhere:Stage"), f"r.yaml:8: pool.op: 'nowhere:Stage' {message}")
+    rejects(changed(f"{TOYS}:Numbers", "nowhere:Stage"), f"r.yaml:8: pool.op: 'nowhere:Stage' {message}")
     message = "is not a Stage; give a class derived from curate.core.contracts.Stage"
-    refuses(changed(f"{TOYS}:Numbers", "pathlib:Path"), f"r.yaml:8: pool.op: 'pathlib:Path' {message}")
+    rejects(changed(f"{TOYS}:Numbers", "pathlib:Path"), f"r.yaml:8: pool.op: 'pathlib:Path' {message}")
 
 
 def test_a_misspelt_parameter() -> None:
-    message = f"bright.shft: no parameter of {TOYS}:Shifted; did you mean 'shift'?"
-    refuses(changed("shift: ${dark}", "shft: 1"), f"r.yaml:13: {message}")
-    message = f"bright.zz: no parameter of {TOYS}:Shifted; it has column, threads, shift"
-    refuses(changed("shift: ${dark}", "zz: 1"), f"r.yaml:13: {message}")
-    message = f"brighter.totl: no parameter of {TOYS}:Brighter; did you mean 'total'?"
-    refuses(changed("total: total", "totl: total"), f"r.yaml:20: {message}")
+    message = f"bright.shft: unknown parameter of {TOYS}:Shifted; did you mean 'shift'?"
+    rejects(changed("shift: ${dark}", "shft: 1"), f"r.yaml:13: {message}")
+    message = f"bright.zz: unknown parameter of {TOYS}:Shifted; it has column, threads, shift"
+    rejects(changed("shift: ${dark}", "zz: 1"), f"r.yaml:13: {message}")
+    message = f"brighter.totl: unknown parameter of {TOYS}:Brighter; did you mean 'total'?"
+    rejects(changed("total: total", "totl: total"), f"r.yaml:20: {message}")
 
 
 def test_a_wrong_type() -> None:
     message = "bright.shift: 'very': input should be a valid number, unable to parse string as a number"
-    refuses(changed("shift: ${dark}", "shift: very"), f"r.yaml:13: {message}")
-    refuses(
+    rejects(changed("shift: ${dark}", "shift: very"), f"r.yaml:13: {message}")
+    rejects(
         changed("total: total", "total: 3"),
-        "r.yaml:20: brighter.total: 3 is no stage's name; give the name of the stage that makes it",
+        "r.yaml:20: brighter.total: expected the name of the stage that makes it, not 3",
     )
 
 
 def test_a_missing_parameter() -> None:
-    message = f"missing, and {TOYS}:Numbers cannot do without it; `curate ops {TOYS}:Numbers` describes it"
-    refuses(changed("    namespace: toys\n", ""), f"r.yaml:7: pool.namespace: {message}")
+    message = f"missing; `curate ops {TOYS}:Numbers` describes it"
+    rejects(changed("    namespace: toys\n", ""), f"r.yaml:7: pool.namespace: {message}")
 
 
 def test_a_missing_input_a_cycle_and_a_wrong_port() -> None:
-    message = "brighter: input 'brigt' is no stage of this pipeline; did you mean 'bright'?"
-    refuses(changed("from: [bright]", "from: [brigt]"), f"r.yaml:17: {message}")
+    message = "brighter: unknown input 'brigt'; did you mean 'bright'?"
+    rejects(changed("from: [bright]", "from: [brigt]"), f"r.yaml:17: {message}")
     text = changed("from: pool", "from: brighter")
     with pytest.raises(RecipeError, match=r"^r.yaml:\d+: \w+: cycle .*; a stage cannot be its own input$"):
         recipe.parse(text, file="r.yaml")
-    message = "brighter: total: 'bright' (toy.shifted) makes no toy_total; name a stage that does"
-    refuses(changed("total: total", "total: bright"), f"r.yaml:17: {message}")
+    message = "brighter: total: 'bright' (toy.shifted) does not make a toy_total; give a stage that does"
+    rejects(changed("total: total", "total: bright"), f"r.yaml:17: {message}")
 
 
 def test_an_unknown_column() -> None:
     text = changed("from: [bright]", "from: [pool]")
     message = "brighter: column 'brightness' is missing upstream; add 'bright' to `from`"
-    refuses(text, f"r.yaml:17: {message}")
+    rejects(text, f"r.yaml:17: {message}")
 
 
-def test_a_key_given_twice() -> None:
-    refuses(
+def test_a_key_set_twice() -> None:
+    rejects(
         changed("    from: pool\n", "    from: pool\n    op: x\n"),
-        "r.yaml:13: stages.bright.op is given twice (first in line 11)",
+        "r.yaml:13: stages.bright.op is set twice (first in line 11)",
     )
-    refuses(GOOD + "stages: {}\n", "r.yaml:21: stages is given twice (first in line 6)")
+    rejects(GOOD + "stages: {}\n", "r.yaml:21: stages is set twice (first in line 6)")
 
 
-def test_a_set_of_an_unknown_name() -> None:
-    refuses(GOOD, "--set drk: no such variable or stage; did you mean 'dark'?", "drk=1")
-    refuses(
+def test_invalid_sets() -> None:
+    rejects(GOOD, "--set drk: no such variable or stage; did you mean 'dark'?", "drk=1")
+    rejects(
         GOOD,
         "--set qqqq: no such variable or stage; r.yaml has dark, seed, pool.…, bright.…, total.…, brighter.…",
         "qqqq=1",
     )
-    refuses(GOOD, "--set: expected name=value or stage.parameter=value", "dark")
-    refuses(
+    rejects(GOOD, "--set: expected name=value or stage.parameter=value", "dark")
+    rejects(
         GOOD, "--set dark: the value is not YAML (expected ',' or ']', but got '<stream end>'); quote it", "dark=[1"
     )
-    refuses(GOOD, f"r.yaml:10: bright.shft: no parameter of {TOYS}:Shifted; did you mean 'shift'?", "bright.shft=1")
+    rejects(
+        GOOD, f"r.yaml:10: bright.shft: unknown parameter of {TOYS}:Shifted; did you mean 'shift'?", "bright.shft=1"
+    )
 
 
-def test_a_variable_that_is_not_there() -> None:
-    refuses(
+def test_an_unknown_variable() -> None:
+    rejects(
         changed("${dark}", "${drak}"),
         "r.yaml:13: bright.shift: Interpolation key 'drak' not found; define it under `vars`",
     )
-    refuses(
+    rejects(
         changed("seed: 1", "seed: ${none}"),
         "r.yaml:4: seed: Interpolation key 'none' not found; define it under `vars`",
     )
 
 
-def test_what_is_no_recipe() -> None:
-    refuses("", "r.yaml: a recipe needs `stages:` with at least one named stage")
-    refuses("- a\n- b", "r.yaml: a recipe needs `stages:` with at least one named stage")
-    refuses("stages: {}", "r.yaml: a recipe needs `stages:` with at least one named stage")
-    refuses(
+def test_files_that_are_not_recipes_of_stages() -> None:
+    rejects("", "r.yaml: a recipe needs `stages:` with at least one named stage")
+    rejects("- a\n- b", "r.yaml: a recipe needs `stages:` with at least one named stage")
+    rejects("stages: {}", "r.yaml: a recipe needs `stages:` with at least one named stage")
+    rejects(
         "vars: 3\nstages: {a: {op: x}}",
         "r.yaml: vars: expected a mapping, found int; write `name: value` lines below it",
     )
-    refuses(
-        "a: 1\nstages: {a: {op: x}}", "r.yaml:1: a: no part of a recipe; it has vars, workspace, stages, description"
+    rejects(
+        "a: 1\nstages: {a: {op: x}}", "r.yaml:1: a: unknown section; a recipe has vars, workspace, stages, description"
     )
-    refuses("stages:\n  a: 3", "r.yaml:2: a: a stage needs `op:`; `curate ops` lists them")
-    refuses("stages:\n  a.b: {op: x}", "r.yaml:2: a.b: a stage's name has no dot; rename it")
-    refuses(changed("from: pool", "from: 3"), "r.yaml:12: bright.from: 3 is no stage name or list of names")
-    with pytest.raises(RecipeError, match=r"^r.yaml:3: not YAML \(.*\); mend the line$"):
+    rejects("stages:\n  a: 3", "r.yaml:2: a: a stage needs `op:`; `curate ops` lists them")
+    rejects("stages:\n  a.b: {op: x}", "r.yaml:2: a.b: a stage's name must not contain a dot; rename it")
+    rejects(
+        changed("from: pool", "from: 3"),
+        "r.yaml:12: bright.from: expected the name of a stage, or a list of names, not 3",
+    )
+    with pytest.raises(RecipeError, match=r"^r.yaml:3: not YAML \(.*\); fix the line$"):
         recipe.parse("stages:\n  a: {op: x\nb: ]", file="r.yaml")
 
 
 def test_values_that_do_not_fit_their_type() -> None:
-    refuses(changed("seed: 1", "seed: 2024-99-99"), "r.yaml: not YAML (a value does not fit its type); mend the line")
-    refuses(GOOD, "--set dark: the value is not YAML (a value does not fit its type); quote it", "dark=!!int sk-123")
+    rejects(changed("seed: 1", "seed: 2024-99-99"), "r.yaml: not YAML (a value does not fit its type); fix the line")
+    rejects(GOOD, "--set dark: the value is not YAML (a value does not fit its type); quote it", "dark=!!int sk-123")
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
@@ -194,7 +199,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     assert len(recipe.load(tmp_path / "good.yaml", ["seed=2"]).nodes) == 4
 
 
-def refusal(text: str, *overrides: str) -> str | None:
+def error_of(text: str, *overrides: str) -> str | None:
     try:
         recipe.parse(text, overrides, file="r.yaml")
     except CurateError as error:
@@ -203,8 +208,8 @@ def refusal(text: str, *overrides: str) -> str | None:
 
 
 @given(st.data())
-def test_whatever_is_wrong_is_one_line(data: st.DataObject) -> None:
-    """Lines of a good recipe, dropped, doubled and swapped: it is read, or refused in one line."""
+def test_every_error_is_one_line(data: st.DataObject) -> None:
+    """Lines of a good recipe are dropped, doubled, swapped: it is read, or rejected with one line."""
     lines = GOOD.splitlines()
     for _ in range(data.draw(st.integers(1, 3))):
         i, j = (data.draw(st.integers(0, len(lines) - 1)) for _ in range(2))
@@ -219,8 +224,8 @@ def test_whatever_is_wrong_is_one_line(data: st.DataObject) -> None:
             lines[i] = lines[i][: data.draw(st.integers(0, len(lines[i])))]
         else:
             lines[i] = "  " + lines[i]
-    said = refusal("\n".join(lines))
-    assert said is None or (said.startswith(("r.yaml:", "pipeline:")) and "\n" not in said)
+    text = error_of("\n".join(lines))
+    assert text is None or (text.startswith(("r.yaml:", "pipeline:")) and "\n" not in text)
 
 
 # --- the schema for editors -------------------------------------------------------------------------------------------
@@ -243,7 +248,7 @@ def test_the_schema_accepts_our_recipes(validator: Any, path: Path) -> None:
     assert [error.message for error in validator.iter_errors(yaml.safe_load(path.read_text()))] == []
 
 
-def test_the_schema_refuses_what_the_recipe_refuses(validator: Any) -> None:
+def test_the_schema_rejects_what_the_recipe_rejects(validator: Any) -> None:
     good = {"stages": {"pool": {"op": "acquire.folder", "namespace": "n", "path": "p"}}}
     assert validator.is_valid(good)
     assert validator.is_valid({"vars": {"x": 1}, "stages": {"pool": good["stages"]["pool"] | {"path": "${x}"}}})
@@ -253,7 +258,7 @@ def test_the_schema_refuses_what_the_recipe_refuses(validator: Any) -> None:
     assert not validator.is_valid(good | {"stags": {}})
 
 
-def test_the_schema_accepts_a_stage_of_ones_own(validator: Any) -> None:
+def test_the_schema_accepts_a_custom_stage(validator: Any) -> None:
     assert [error.message for error in validator.iter_errors(yaml.safe_load(GOOD))] == []
     for wrong in ({"op": "toys"}, {"op": ":Stage"}, {"op": "toys:Stage", "from": 3}):
         assert not validator.is_valid({"stages": {"mine": wrong}})

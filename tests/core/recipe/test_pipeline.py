@@ -1,4 +1,4 @@
-"""A pipeline that cannot run is refused before anything is computed, in one line: its place and the remedy."""
+"""A pipeline that cannot run is rejected before anything is computed, with one line: the place and the remedy."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def base(**source: Any) -> Pipeline:
     return Pipeline().add("pool", toys.Numbers(namespace="n", **source), place="r.yaml:1")
 
 
-def refuses(pipeline: Pipeline, message: str) -> None:
+def rejects(pipeline: Pipeline, message: str) -> None:
     with pytest.raises(RecipeError) as caught:
         pipeline.check()
     assert str(caught.value) == message
     assert "\n" not in str(caught.value)
 
 
-def test_the_order_is_that_of_needs() -> None:
+def test_stages_come_after_those_they_depend_on() -> None:
     pipeline = Pipeline()
     for name, (cls, inputs, ports) in reversed(toys.STAGES.items()):
         pipeline.add(name, cls(**({"namespace": "n"} if name == "pool" else {})), inputs, **ports)
@@ -39,19 +39,19 @@ def test_the_order_is_that_of_needs() -> None:
 
 
 def test_an_empty_pipeline() -> None:
-    refuses(Pipeline(), "pipeline: no stages; add at least a source")
+    rejects(Pipeline(), "pipeline: no stages; add at least a source")
 
 
-def test_a_name_given_twice() -> None:
+def test_two_stages_with_the_same_name() -> None:
     with pytest.raises(RecipeError, match=r"^r.yaml:9: pool: a stage of this name exists; choose another name$"):
         base().add("pool", toys.Numbers(namespace="m"), place="r.yaml:9")
 
 
-def test_an_input_that_is_no_stage() -> None:
+def test_an_unknown_input() -> None:
     pipeline = base().add("bright", toys.Brightness(), "pol", place="r.yaml:5")
-    refuses(pipeline, "r.yaml:5: bright: input 'pol' is no stage of this pipeline; did you mean 'pool'?")
+    rejects(pipeline, "r.yaml:5: bright: unknown input 'pol'; did you mean 'pool'?")
     pipeline = base().add("bright", toys.Brightness(), "zzz")
-    refuses(pipeline, "pipeline: bright: input 'zzz' is no stage of this pipeline; stages are pool, bright")
+    rejects(pipeline, "pipeline: bright: unknown input 'zzz'; stages are pool, bright")
 
 
 def test_a_cycle() -> None:
@@ -66,21 +66,21 @@ def test_a_cycle() -> None:
 
 def test_a_source_with_an_input() -> None:
     pipeline = base().add("more", toys.Numbers(namespace="m"), "pool")
-    refuses(pipeline, "pipeline: more: `from` given, but toy.numbers is a source and reads no stage; remove it")
+    rejects(pipeline, "pipeline: more: `from` does not apply to toy.numbers, which is a source; remove it")
 
 
 def test_a_stage_without_an_input() -> None:
-    message = "pipeline: bright: `from` is missing; name the stage (or stages) whose rows it works on"
-    refuses(base().add("bright", toys.Brightness()), message)
+    message = "pipeline: bright: `from` is missing; give the stage (or stages) whose rows it reads"
+    rejects(base().add("bright", toys.Brightness()), message)
 
 
 def test_rows_from_an_artifact_or_a_dataset() -> None:
     pipeline = base().add("bright", toys.Brightness(), "pool").add("total", toys.Total(), "bright")
     pipeline.add("next", toys.Costly(), "total")
-    refuses(pipeline, "pipeline: next: from 'total': toy.total makes an artifact; name a stage with rows")
+    rejects(pipeline, "pipeline: next: from 'total': toy.total makes an artifact; give a stage with rows")
     pipeline = toys.pipeline().add("next", toys.Costly(column="x"), "dataset")
-    message = "a dataset is read by reports and by training, not by toy.costly"
-    refuses(pipeline, f"pipeline: next: from 'dataset': {message}")
+    message = "toy.costly cannot read a dataset; only reports and training can"
+    rejects(pipeline, f"pipeline: next: from 'dataset': {message}")
 
 
 def test_a_report_shows_artifacts_too() -> None:
@@ -91,56 +91,59 @@ def test_a_report_shows_artifacts_too() -> None:
 
 def test_rows_of_two_pools() -> None:
     pipeline = base().add("other", toys.Numbers(namespace="m")).add("bright", toys.Brightness(), ["pool", "other"])
-    refuses(pipeline, "pipeline: bright: rows come from 2 pools (pool, other); they must come from one")
+    rejects(pipeline, "pipeline: bright: rows come from 2 pools (pool, other); they must come from one")
 
 
-def test_selections_there_must_be_one() -> None:
+def test_exactly_one_selection() -> None:
     pipeline = base().add("dataset", toys.PlainPack(), "pool")
-    refuses(pipeline, "pipeline: dataset: toy.pack needs exactly one selection upstream, found 0; add `select.all`")
+    rejects(pipeline, "pipeline: dataset: toy.pack needs exactly one selection upstream, found 0; add `select.all`")
     pipeline = toys.pipeline().add("more", toys.Even(seed=1), "brighter").add("next", toys.Shifted(), ["more", "even"])
     message = "rows come from 2 selections (even, more); they must come from one"
-    refuses(pipeline, f"pipeline: next: {message}")
+    rejects(pipeline, f"pipeline: next: {message}")
 
 
 def test_ports_missing_unknown_and_of_the_wrong_kind() -> None:
     pipeline = base().add("bright", toys.Brightness(), "pool").add("brighter", toys.Brighter(), "bright")
-    message = "port 'total' is missing; name the stage that makes the toy_total, or pin:NAME"
-    refuses(pipeline, f"pipeline: brighter: {message}")
+    message = "port 'total' is missing; give the stage that makes the toy_total, or pin:NAME"
+    rejects(pipeline, f"pipeline: brighter: {message}")
     pipeline = (
         base().add("bright", toys.Brightness(), "pool").add("brighter", toys.Brighter(), "bright", total="bright")
     )
-    refuses(pipeline, "pipeline: brighter: total: 'bright' (toy.brightness) makes no toy_total; name a stage that does")
+    rejects(
+        pipeline,
+        "pipeline: brighter: total: 'bright' (toy.brightness) does not make a toy_total; give a stage that does",
+    )
     pipeline = base().add("bright", toys.Brightness(), "pool", tree="pool")
-    refuses(pipeline, "pipeline: bright: 'tree' is neither a parameter nor a port of toy.brightness")
+    rejects(pipeline, "pipeline: bright: 'tree' is neither a parameter nor a port of toy.brightness")
 
 
-def test_columns_that_nobody_upstream_writes() -> None:
+def test_columns_that_are_missing_upstream() -> None:
     pipeline = base().add("parity", toys.Parity(), "pool")
-    refuses(pipeline, "pipeline: parity: column 'brightness' is missing upstream; add a stage that writes it")
+    rejects(pipeline, "pipeline: parity: column 'brightness' is missing upstream; add a stage that writes it")
     pipeline = base().add("bright", toys.Brightness(), "pool").add("parity", toys.Parity(), "pool")
-    refuses(pipeline, "pipeline: parity: column 'brightness' is missing upstream; add 'bright' to `from`")
+    rejects(pipeline, "pipeline: parity: column 'brightness' is missing upstream; add 'bright' to `from`")
 
 
-def test_a_column_that_two_write() -> None:
+def test_a_column_written_by_two_stages() -> None:
     pipeline = base().add("one", toys.Brightness(), "pool").add("two", toys.Shifted(), "pool")
     pipeline.add("parity", toys.Parity(), ["one", "two"])
-    refuses(pipeline, "pipeline: parity: column 'brightness' is written by 'one' and 'two'; rename one")
+    rejects(pipeline, "pipeline: parity: column 'brightness' is written by 'one' and 'two'; rename one")
 
 
-def test_a_report_looks_at_each_column_once() -> None:
-    """Along `from` and behind ports: it reads everything upstream."""
+def test_a_report_reads_each_column_from_one_stage() -> None:
+    """A report reads everything upstream, along `from` and ports."""
     two = base().add("one", toys.Brightness(), "pool").add("two", toys.Shifted(), "pool")
     message = "column 'brightness' is written by 'one' and 'two'; rename one"
-    refuses(two.add("page", toys.Page(), ["one", "two"]), f"pipeline: page: {message}")
+    rejects(two.add("page", toys.Page(), ["one", "two"]), f"pipeline: page: {message}")
     behind = base().add("one", toys.Brightness(), "pool").add("two", toys.Shifted(), "pool")
     behind.add("total", toys.Total(), "two").add("brighter", toys.Brighter(), "one", total="total").check()
-    refuses(behind.add("page", toys.Page(), "brighter"), f"pipeline: page: {message}")
+    rejects(behind.add("page", toys.Page(), "brighter"), f"pipeline: page: {message}")
     renamed = base().add("one", toys.Brightness(), "pool").add("two", toys.Brightness(column="other"), "pool")
     assert len(renamed.add("page", toys.Page(), ["one", "two"]).check().nodes) == 4
 
 
-def test_a_report_looks_at_one_pool() -> None:
-    """What a port brings from another pool may have been made of columns of the same names."""
+def test_a_report_reads_one_pool() -> None:
+    """An artifact from another pool may have been computed from columns with the same names."""
     two = base().add("other", toys.Numbers(namespace="m"))
     two.add("theirs", toys.Brightness(), "other").add("total", toys.Total(), "theirs")
     two.add("ours", toys.Brightness(), "pool").add("brighter", toys.Brighter(), "ours", total="total")
@@ -148,17 +151,17 @@ def test_a_report_looks_at_one_pool() -> None:
     assert [node.name for node in two.reaches("page")] == ["pool", "ours", "brighter"]
 
 
-def test_a_report_looks_at_one_selection() -> None:
+def test_a_report_reads_one_selection() -> None:
     pipeline = toys.pipeline().add("more", toys.Even(seed=1), "brighter")
     message = "rows come from 2 selections (even, more); they must come from one"
-    refuses(pipeline.add("both", toys.Page(), ["dataset", "more"]), f"pipeline: both: {message}")
+    rejects(pipeline.add("both", toys.Page(), ["dataset", "more"]), f"pipeline: both: {message}")
 
 
 @pytest.mark.parametrize("each", [0, -3])
 def test_a_target_below_one(each: int) -> None:
     pipeline = toys.pipeline()
     pipeline.nodes["even"] = type(pipeline.nodes["even"])("even", toys.Even(each=each), ("brighter",))
-    refuses(pipeline, f"pipeline: even: target {each}: must be at least 1")
+    rejects(pipeline, f"pipeline: even: target {each}: must be at least 1")
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", ".hidden", "-x", "ä", "a b", "a\n"])
@@ -168,7 +171,7 @@ def test_a_namespace_names_a_folder(name: str) -> None:
 
 
 class Words(Map):
-    """Makes items, counts them, and says something of each."""
+    """Makes items, counts them, and writes a value for each."""
 
     op: ClassVar[str] = "tests.words"
 
@@ -184,7 +187,7 @@ class Words(Map):
 
 
 class Judged(Filter):
-    """Judges rows by a column, or items."""
+    """Judges rows or items by a column."""
 
     op: ClassVar[str] = "tests.judged"
     column: str = "words"
@@ -212,26 +215,26 @@ def test_a_filter_judges_columns_that_reach_it() -> None:
     judged().check()
     judged(column="words_count", items=False).check()
     missing = "column 'brightness' is missing upstream; add a stage that writes it"
-    refuses(judged(column="brightness", items=False), f"r.yaml:7: judged: {missing}")
+    rejects(judged(column="brightness", items=False), f"r.yaml:7: judged: {missing}")
 
 
-def test_a_filter_says_itself_what_it_cannot_judge() -> None:
+def test_a_filter_checks_its_columns_itself() -> None:
     with pytest.raises(CurateError, match=r"^r.yaml:7: judged: column: cannot be judged; name another$"):
         judged(wrong=True).check()
 
 
-def test_items_of_a_column_that_has_none() -> None:
-    rule = "holds one value a row, not a list with a value for each item; name a list"
+def test_a_column_without_items() -> None:
+    rule = "has one value per row, not a list with a value per item; give a list column"
     for column in ("words_count", "caption"):
-        refuses(judged(column=column), f"r.yaml:7: judged: column '{column}' {rule}")
+        rejects(judged(column=column), f"r.yaml:7: judged: column '{column}' {rule}")
 
 
 def test_columns_of_one_family_follow_the_column_that_made_the_items() -> None:
     assert judged().check().families("judged") == {"words": "words", "score": "words"}
 
 
-def test_nulls_go_on_behind_maps_only() -> None:
+def test_keep_null_applies_to_maps_only() -> None:
     pipeline = base().add("bright", toys.Brightness(), "pool", keep_null=True).check()
     pipeline.add("light", toys.Light(), "bright", keep_null=True)
-    message = "keep_null is for stages that compute facts, and toy.light is a filter or later; remove it"
-    refuses(pipeline, f"pipeline: light: {message}")
+    message = "keep_null does not apply to toy.light, but to stages that compute facts; remove it"
+    rejects(pipeline, f"pipeline: light: {message}")

@@ -23,13 +23,13 @@ CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AW
 
 @contextmanager
 def started() -> Iterator[str]:
-    """URL of a server that is there for as long as the block."""
+    """URL of a server that runs during the block."""
     modules = tuple(backends.list_of_moto_modules())
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
     with pytest.MonkeyPatch.context() as patch:
-        # it looks at some hundred folders of its own for each request
+        # it searches some hundred folders for each request
         patch.setattr(backends, "list_of_moto_modules", lambda: iter(modules))
         patch.setattr(S3Response, "_key_response", _one_at_a_time(S3Response._key_response))
         yield f"http://{host}:{port}"
@@ -38,7 +38,8 @@ def started() -> Iterator[str]:
 
 @contextmanager
 def used(server: str) -> Iterator[Any]:
-    """A boto3 client of the server. In the block the environment leads everybody there; after it, no bucket is left."""
+    """A boto3 client of the server. In the block, the environment directs all clients to it; afterwards, all buckets
+    are deleted."""
     forget_connections()
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {**CREDENTIALS, "AWS_ENDPOINT_URL": server}.items():
@@ -56,7 +57,7 @@ def forget_connections() -> None:
 
 
 def _one_at_a_time(answer: Any) -> Any:
-    """`If-None-Match: *` is atomic on S3; moto looks first and writes then, and another thread may come between."""
+    """`If-None-Match: *` is atomic on S3, but moto checks before it writes, and another thread may write in between."""
     lock = threading.Lock()
 
     def wait(*arguments: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The hook by which tests kill: off unless asked for, by name, and once where that is asked for."""
+"""The hook by which tests kill a process: off by default, by name, and optionally once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from curate.core.store import faults
 
 
 def ends(*names: str) -> int:
-    """Number of the signal by which a process ends that passes these points, 0 if none."""
+    """Signal that ends a process when it passes these points; 0 if none."""
     if not (child := os.fork()):
         for name in names:
             faults.point(name)
@@ -33,7 +33,7 @@ def test_points_are_logged_in_order(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert (tmp_path / "log").read_text() == "a\nb\na\n"
 
 
-def test_kills_where_a_pattern_matches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kills_if_a_pattern_matches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CURATE_FAULT_KILL", "publish:*/x.tar:written|other:*")
     assert ends("publish:a/x.tar:published", "publish:a/y.tar:written") == 0
     assert ends("publish:a/x.tar:written") == ends("other:") == signal.SIGKILL

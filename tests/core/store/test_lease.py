@@ -1,4 +1,4 @@
-"""Leases: one holder, told apart from the dead by process and by heartbeat; those who wait learn when it is done."""
+"""Leases: one holder, found dead by its process or its heartbeat; others wait until the output exists."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def never() -> bool:
 
 
 def leave(storage: Storage, **changes: Any) -> None:
-    """A lease as another process has left it."""
+    """The lease of another process."""
     owner = lease.owner() | changes
     content = {"output": OUTPUT, "owner": owner, "beat": 0}
     storage.create(lease.lease_path(OUTPUT), json.dumps(content).encode())
 
 
-def test_held_while_building_and_gone_after(storage: Storage) -> None:
+def test_held_while_building_and_removed_after(storage: Storage) -> None:
     with lease.hold(storage, OUTPUT, never) as mine:
         held = lease.read(storage, lease.lease_path(OUTPUT))
         assert mine and held is not None
@@ -55,7 +55,7 @@ def test_held_while_building_and_gone_after(storage: Storage) -> None:
     assert storage.list("leases") == {}
 
 
-def test_not_taken_when_the_output_is_there(place: Storage) -> None:
+def test_not_acquired_if_the_output_exists(place: Storage) -> None:
     with lease.hold(place, OUTPUT, lambda: True) as mine:
         assert not mine and place.list("leases") == {}
 
@@ -68,8 +68,8 @@ def test_the_heart_beats(place: Storage) -> None:
     assert place.list("leases") == {}
 
 
-def test_no_error_of_the_storage_stops_the_heart(place: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An object store's client has errors of its own, which are neither OSError nor StorageError."""
+def test_storage_errors_do_not_stop_the_heartbeat(place: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Errors of an object store's client may be neither OSError nor StorageError."""
     publish, calls = place.publish_bytes, []
 
     def now_and_then(relative: str, data: bytes) -> None:
@@ -86,7 +86,7 @@ def test_no_error_of_the_storage_stops_the_heart(place: Storage, monkeypatch: py
     assert len(calls) >= 3
 
 
-def test_who_looks_once_tells_the_dead_by_process_or_by_clock(dead: int) -> None:
+def test_a_single_look_finds_stale_leases_by_process_or_clock(dead: int) -> None:
     held = {"owner": lease.owner(), "beat": 0, "time": time.time()}
     far = held | {"owner": lease.owner() | {"host": "far-away", "pid": dead}}
     assert not lease.is_dead(held) and not lease.is_dead(held | {"time": 0.0})
@@ -95,7 +95,7 @@ def test_who_looks_once_tells_the_dead_by_process_or_by_clock(dead: int) -> None
     assert not lease.is_dead(far | {"time": time.time() + 3600})
 
 
-def test_a_second_waits_until_it_is_done(place: Storage) -> None:
+def test_a_second_run_waits_until_the_output_exists(place: Storage) -> None:
     done, waiting = threading.Event(), threading.Event()
     told: list[dict[str, Any]] = []
     yielded: list[bool] = []
@@ -117,7 +117,7 @@ def test_a_second_waits_until_it_is_done(place: Storage) -> None:
     assert yielded == [False] and [holder["pid"] for holder in told] == [os.getpid()]
 
 
-def test_a_second_builds_what_the_first_gave_up(place: Storage) -> None:
+def test_a_second_run_builds_what_the_first_abandoned(place: Storage) -> None:
     waiting = threading.Event()
     yielded: list[bool] = []
 
@@ -136,7 +136,7 @@ def test_a_second_builds_what_the_first_gave_up(place: Storage) -> None:
 
 @pytest.fixture
 def dead() -> Iterator[int]:
-    """Number of a process that was killed, buried only at the end: its number is not given to another meanwhile."""
+    """Number of a killed process that is reaped only at the end, so that its number is not reused meanwhile."""
     if not (child := os.fork()):
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
@@ -144,7 +144,7 @@ def dead() -> Iterator[int]:
     os.waitpid(child, 0)
 
 
-def test_nobody_waits_for_the_dead(place: Storage, dead: int) -> None:
+def test_a_dead_holder_is_not_waited_for(place: Storage, dead: int) -> None:
     leave(place, pid=dead)
     told: list[Any] = []
     with lease.hold(place, OUTPUT, never, told.append) as mine:
@@ -152,13 +152,13 @@ def test_nobody_waits_for_the_dead(place: Storage, dead: int) -> None:
 
 
 @pytest.mark.parametrize("changes", [{"born": 1.0}, {"boot": 1.0}, {"pid": 2**22 + 1}])
-def test_a_number_used_again_is_another_process(place: Storage, changes: dict[str, Any]) -> None:
+def test_a_reused_process_number_is_another_process(place: Storage, changes: dict[str, Any]) -> None:
     leave(place, **changes)
     with lease.hold(place, OUTPUT, never) as mine:
         assert mine
 
 
-def test_another_host_is_waited_for_until_its_heart_stands_still(place: Storage) -> None:
+def test_another_host_is_waited_for_until_its_heartbeat_stops(place: Storage) -> None:
     leave(place, host="far-away", pid=1)
     told: list[dict[str, Any]] = []
     with lease.hold(place, OUTPUT, never, told.append) as mine:
@@ -166,7 +166,7 @@ def test_another_host_is_waited_for_until_its_heart_stands_still(place: Storage)
     assert [holder["host"] for holder in told] == ["far-away"]
 
 
-def test_another_host_whose_heart_beats_is_waited_for(place: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_host_with_a_heartbeat_is_waited_for(place: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease, "STALE_SECONDS", 0.05)
     leave(place, host="far-away", pid=1)
     beats = 0
@@ -184,7 +184,7 @@ def test_another_host_whose_heart_beats_is_waited_for(place: Storage, monkeypatc
     assert beats == 60 and len(place.list("leases")) == 1
 
 
-def test_waiting_ends_when_done_says_so_by_raising(place: Storage) -> None:
+def test_waiting_ends_if_done_raises(place: Storage) -> None:
     leave(place)
 
     def drained() -> bool:
@@ -194,7 +194,7 @@ def test_waiting_ends_when_done_says_so_by_raising(place: Storage) -> None:
         raise AssertionError("not reached")
 
 
-def test_a_fork_is_somebody_else() -> None:
+def test_a_fork_is_another_owner() -> None:
     mine = lease.owner()
     reader, writer = os.pipe()
     if not (child := os.fork()):

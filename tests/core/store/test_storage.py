@@ -1,4 +1,4 @@
-"""A file appears complete under its name, or not at all; at most one of many creates it."""
+"""A file appears complete under its name or not at all; at most one of many writers creates it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from curate.core.store.storage import FORMAT, Storage, open_storage, open_worksp
 MIB = 1 << 20
 
 
-def test_what_is_published_is_read_back(storage: Storage) -> None:
+def test_published_files_are_read_back(storage: Storage) -> None:
     storage.publish_bytes("a/b/one.bin", b"one")
     storage.publish_bytes("a/b/one.bin", b"two")
     storage.create_json("a/two.json", {"z": [1, None]})
@@ -53,7 +53,7 @@ def test_an_exception_leaves_nothing(storage: Storage) -> None:
         assert [p for p in Path(storage.root).rglob("*") if p.is_file()] == []
 
 
-def test_an_exception_leaves_what_was_there(storage: Storage) -> None:
+def test_an_exception_keeps_the_existing_file(storage: Storage) -> None:
     storage.publish_bytes("file", b"old")
     with pytest.raises(ZeroDivisionError), storage.publish("file") as path:
         path.write_bytes(b"new"[: 1 // 0])
@@ -108,7 +108,7 @@ def test_a_scratch_file_is_named_by_its_content(storage: Storage) -> None:
     assert sorted(storage.list("pools")) == ["shards/hash.tar"]
 
 
-def test_removing_is_for_files_and_folders_and_for_nothing(storage: Storage) -> None:
+def test_removing_files_folders_and_missing_names(storage: Storage) -> None:
     for name in ("a/one", "a/b/two", "ab/three"):
         storage.publish_bytes(name, b"x")
     storage.remove("a")
@@ -119,8 +119,8 @@ def test_removing_is_for_files_and_folders_and_for_nothing(storage: Storage) -> 
     assert storage.list("") == {} and storage.list("ab") == {}
 
 
-def test_a_listing_is_never_old(storage: Storage) -> None:
-    """What another process has published or removed since is seen, though the folder was listed before."""
+def test_listings_are_not_cached(storage: Storage) -> None:
+    """A listing shows what other processes have published or removed since the previous one."""
     storage.publish_bytes("folder/one", b"1")
     assert sorted(storage.list("folder")) == ["one"] and not storage.exists("folder/two")
     other(storage, "folder/two", b"22")
@@ -131,7 +131,7 @@ def test_a_listing_is_never_old(storage: Storage) -> None:
 
 
 def other(storage: Storage, name: str, data: bytes) -> None:
-    """Write as another process does: past this one's caches."""
+    """Write like another process, bypassing the caches of this one."""
     if storage.local:
         Path(storage.path(name)).write_bytes(data)
     else:
@@ -141,7 +141,7 @@ def other(storage: Storage, name: str, data: bytes) -> None:
         boto3.client("s3").put_object(Bucket=bucket, Key=key, Body=data)
 
 
-def test_a_storage_travels(storage: Storage) -> None:
+def test_a_storage_is_picklable(storage: Storage) -> None:
     storage.publish_bytes("file", b"data")
     again = pickle.loads(pickle.dumps(storage))
     assert again.url == storage.url and again.read("file") == b"data"
@@ -149,7 +149,7 @@ def test_a_storage_travels(storage: Storage) -> None:
 
 
 def test_a_workspace_is_marked_with_its_format(storage: Storage) -> None:
-    with pytest.raises(StorageError, match="no workspace; check the path, or make one with `curate run`"):
+    with pytest.raises(StorageError, match="not a workspace; check the path, or create one with `curate run`"):
         open_workspace(storage.url, create=False)
     assert open_workspace(storage.url).url == open_workspace(storage.url, create=False).url
 
@@ -188,28 +188,28 @@ def test_a_relative_path_does_not_follow_the_process(tmp_path: Path, monkeypatch
     assert storage.read("file") == b"x" and storage.url == str(tmp_path / "here")
 
 
-def test_what_a_user_can_mend_is_said_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_that_a_user_can_fix_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     storage = Storage(str(tmp_path))
 
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(StorageError, match=r"/file: no space is left; free some or choose another workspace$"):
+    with pytest.raises(StorageError, match=r"/file: no space left; free some, or choose another workspace$"):
         storage.publish_bytes("file", b"x")
-    with pytest.raises(StorageError, match="no space is left"):
+    with pytest.raises(StorageError, match="no space left"):
         storage.create("file", b"x")
     assert storage.list("") == {}
 
 
-def test_a_place_that_is_no_folder_is_one_line(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_folder_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(StorageError, match=r"cannot be used as a workspace \(.*Error.*check URL and credentials$"):
+    with pytest.raises(StorageError, match=r"cannot use this as a workspace \(.*Error.*check URL and credentials$"):
         open_workspace(str(tmp_path / "file"))
 
 
 def test_published_files_obey_the_umask(tmp_path: Path) -> None:
-    """Others of the group read what a run has made; temporary files of Python's would be private."""
+    """Other users of the group can read a run's files; Python's temporary files would be private."""
     storage = Storage(str(tmp_path))
     before = os.umask(0o022)
     try:
@@ -223,8 +223,8 @@ def test_published_files_obey_the_umask(tmp_path: Path) -> None:
 # --- the object store -------------------------------------------------------------------------------------------------
 
 
-def test_an_upload_in_parts_that_fails_is_taken_back(object_store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts of an upload that never ends would be paid for and seen by nobody."""
+def test_a_failed_multipart_upload_is_aborted(object_store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of an unfinished upload would cost storage without being visible."""
     import s3fs
 
     object_store.create_bucket(Bucket="parts")
@@ -235,12 +235,12 @@ def test_an_upload_in_parts_that_fails_is_taken_back(object_store: Any, monkeypa
         if method == "upload_part":
             sent.append(kwargs["PartNumber"])
             if len(sent) == 2:
-                raise OSError("the line is cut")
+                raise OSError("connection lost")
         return await whole(self, method, *args, **kwargs)
 
     whole = s3fs.S3FileSystem._call_s3
     monkeypatch.setattr(s3fs.S3FileSystem, "_call_s3", failing)
-    with pytest.raises(OSError, match="the line is cut"), storage.publish("big") as path, path.open("wb") as file:
+    with pytest.raises(OSError, match="connection lost"), storage.publish("big") as path, path.open("wb") as file:
         file.truncate(110 * MIB)
     assert len(sent) >= 2
     assert object_store.list_multipart_uploads(Bucket="parts").get("Uploads", []) == []
@@ -251,6 +251,6 @@ def test_an_upload_in_parts_that_fails_is_taken_back(object_store: Any, monkeypa
     assert storage.list("") == {"big": 110 * MIB}
 
 
-def test_a_bucket_that_is_not_there_is_one_line(object_store: Any) -> None:
-    with pytest.raises(StorageError, match="s3://nowhere/x: cannot be used as a workspace"):
+def test_a_missing_bucket_is_one_line(object_store: Any) -> None:
+    with pytest.raises(StorageError, match="s3://nowhere/x: cannot use this as a workspace"):
         open_workspace("s3://nowhere/x")

@@ -5,7 +5,7 @@ import torch
 from pydantic import ValidationError
 from torch.nn.functional import normalize
 
-from distill.models.text import MAX_SCALE, limit_scale, scale_at
+from curate.encoders.student.network.text import MAX_SCALE, limit_scale, scale_at
 from distill.objectives.contrastive import contrastive_loss, same, sigmoid_loss, softmax_loss
 from distill.recipe import ContrastiveRecipe
 
@@ -38,15 +38,15 @@ def test_sigmoid_by_hand():
     assert loss.item() == pytest.approx(total / N, abs=1e-12)
 
 
-def test_smoothing_is_torchs_where_nothing_is_left_out():
+def test_smoothing_equals_torchs_if_no_pair_is_left_out():
     logits = 5.0 * cosines()
-    answer = torch.arange(N)
-    expected = sum(torch.nn.functional.cross_entropy(x, answer, label_smoothing=0.2) for x in (logits, logits.T)) / 2
+    labels = torch.arange(N)
+    expected = sum(torch.nn.functional.cross_entropy(x, labels, label_smoothing=0.2) for x in (logits, logits.T)) / 2
     assert softmax_loss(logits, NONE, 0.2).item() == pytest.approx(expected.item(), abs=1e-12)
 
 
 @pytest.mark.parametrize(("loss", "smoothing"), [("softmax", 0.0), ("softmax", 0.1), ("sigmoid", 0.0)])
-def test_samples_that_say_or_show_the_same_are_no_negatives(loss, smoothing):
+def test_samples_with_equal_texts_or_images_are_not_negatives(loss, smoothing):
     recipe = ContrastiveRecipe(loss=loss, smoothing=smoothing)
     groups = torch.tensor([[0, 7], [0, -1], [1, -1], [2, 7], [3, -1], [4, -1]])
     images = IMAGES.clone().requires_grad_()
@@ -54,14 +54,14 @@ def test_samples_that_say_or_show_the_same_are_no_negatives(loss, smoothing):
     contrastive_loss(images, texts, SCALE, BIAS, recipe, groups).backward()
 
     def gradient_of(i: int, j: int) -> torch.Tensor:
-        """Of picture i when text j moves."""
+        """Gradient of image i when text j changes."""
         moved = TEXTS.clone()
         moved[j] += torch.randn(D, dtype=torch.float64)
         other = IMAGES.clone().requires_grad_()
         return torch.autograd.grad(contrastive_loss(other, moved, SCALE, BIAS, recipe, groups), other)[0][i]
 
     assert torch.isfinite(images.grad).all() and torch.isfinite(texts.grad).all()
-    if loss == "sigmoid":  # rows are independent: a pair that is left out cannot be seen at all
+    if loss == "sigmoid":  # rows are independent: a pair that is left out has no influence
         assert torch.equal(gradient_of(0, 1), images.grad[0]) and torch.equal(gradient_of(0, 3), images.grad[0])
         assert not torch.equal(gradient_of(0, 2), images.grad[0])
     elif not smoothing:
@@ -69,19 +69,21 @@ def test_samples_that_say_or_show_the_same_are_no_negatives(loss, smoothing):
         assert contrastive_loss(IMAGES, TEXTS, SCALE, BIAS, recipe, groups) < whole
 
 
-def test_who_is_the_same():
+def test_same():
     alike = same(torch.tensor([[0, 5], [0, 6], [-1, 5], [-1, -1], [-1, -1]]))
     assert alike.nonzero().tolist() == [[0, 1], [0, 2], [1, 0], [2, 0]]
 
 
-def test_perfect_pairs_lose_little():
+def test_perfect_pairs_have_almost_no_loss():
     assert softmax_loss(100.0 * torch.eye(N, dtype=torch.float64), NONE) < 1e-30
 
 
 @pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
-def test_a_scale_at_its_bound_can_come_down(loss):
-    """Texts that have nothing to do with pictures: similarities want to count less."""
-    scale = torch.nn.Parameter(torch.tensor(math.log(MAX_SCALE) + 3.0, dtype=torch.float64))  # an update too far
+def test_a_scale_at_its_bound_can_decrease(loss):
+    """With texts unrelated to the images, the loss falls with the scale."""
+    scale = torch.nn.Parameter(
+        torch.tensor(math.log(MAX_SCALE) + 3.0, dtype=torch.float64)
+    )  # beyond the bound after an update
     limit_scale(scale.detach())
     for _ in range(2):
         before = scale.item()
@@ -93,14 +95,14 @@ def test_a_scale_at_its_bound_can_come_down(loss):
     assert scale_at(1e-3).item() == pytest.approx(math.log(MAX_SCALE))
 
 
-def test_smoothing_of_the_sigmoid_is_refused():
-    with pytest.raises(ValidationError, match=r"smoothing 0\.1 is of softmax, and loss is sigmoid; leave one"):
+def test_the_sigmoid_loss_has_no_smoothing():
+    with pytest.raises(ValidationError, match=r"smoothing 0\.1 requires loss: softmax, not sigmoid; remove one"):
         ContrastiveRecipe(loss="sigmoid", smoothing=0.1)
 
 
 @pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
 @pytest.mark.parametrize("count", [0, 1])
-def test_few_pairs_are_no_error(loss, count):
+def test_zero_or_one_pair_is_not_an_error(loss, count):
     images = IMAGES[:count].clone().requires_grad_()
     value = contrastive_loss(images, TEXTS[:count], SCALE, BIAS, ContrastiveRecipe(loss=loss), APART[:count])
     value.backward()
@@ -108,17 +110,17 @@ def test_few_pairs_are_no_error(loss, count):
 
 
 @pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
-def test_the_gradient_is_the_slope(loss):
+def test_the_gradient_equals_the_finite_difference(loss):
     recipe = ContrastiveRecipe(loss=loss, smoothing=0.1 if loss == "softmax" else 0.0)
     groups = torch.tensor([[0], [0], [1], [2], [3], [4]])
     images, direction = IMAGES.clone().requires_grad_(), torch.randn(N, D, dtype=torch.float64)
     contrastive_loss(images, TEXTS, SCALE, BIAS, recipe, groups).backward()
     step = 1e-6 * direction
-    there, back = (contrastive_loss(IMAGES + sign * step, TEXTS, SCALE, BIAS, recipe, groups) for sign in (1, -1))
-    assert ((there - back) / 2e-6).item() == pytest.approx((images.grad * direction).sum().item(), rel=1e-6)
+    above, below = (contrastive_loss(IMAGES + sign * step, TEXTS, SCALE, BIAS, recipe, groups) for sign in (1, -1))
+    assert ((above - below) / 2e-6).item() == pytest.approx((images.grad * direction).sum().item(), rel=1e-6)
 
 
-def test_sigmoid_left_out_pairs_add_nothing():
+def test_pairs_left_out_of_the_sigmoid_loss_add_nothing():
     alike = torch.zeros(2, 2, dtype=torch.bool)
     alike[0, 1] = True
     logits = torch.zeros(2, 2, dtype=torch.float64)

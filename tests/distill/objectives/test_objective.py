@@ -1,18 +1,18 @@
-"""Terms of a share, against what the recipe says; the teacher is a tiny random DINOv3 on the student's own pixels."""
+"""Terms of a batch share; the teacher is a tiny random DINOv3 on the student's patches."""
 
 import pytest
 import torch
 from torch import nn
 
-from distill.models.vit import VitOutput
+from curate.encoders.student.network.vit import VitOutput
+from distill.context import StageContext
 from distill.objectives.objective import CONTRASTIVE, pair_names, part_names, relational, student_terms
 from distill.objectives.relations import arkd, rkd
+from distill.parallel import World
 from distill.recipe import parse_recipe
 from distill.samples.batches.loader import collate
 from distill.samples.sources.dataset import open_dataset
-from distill.teachers import Standard, Standards, Target
-from distill.training.parallel import World
-from distill.workbench import Workbench
+from distill.teachers import Standardiser, Target, TargetStandardiser
 from tests.distill.conftest import recipe_values
 
 DINO = "timm:vit_small_patch16_dinov3?depth=1&embed_dim=16&num_heads=2&patch_size=8&img_size=32&random=7"
@@ -29,20 +29,20 @@ def values_of(folder, **teacher):
 
 @pytest.fixture(scope="module")
 def stage(folder):
-    """A workbench, its student, standards, and ten pictures with the teacher's targets."""
-    bench = Workbench.of(parse_recipe(values_of(folder), "test"), open_dataset(str(folder)), ALONE)
-    pictures = [bench.pictures.get(row) for row in range(10)]
-    student = bench.new_student()
+    """A context, its student, its standardisers, and ten images."""
+    context = StageContext.of(parse_recipe(values_of(folder), "test"), open_dataset(str(folder)), ALONE)
+    images = [context.reader.get(row) for row in range(10)]
+    student = context.new_student()
     for item in student.parameters():
         nn.init.normal_(item, std=0.2)
-    return bench, student, bench.standards(), pictures
+    return context, student, context.fit_standardisers(), images
 
 
-def terms_of(stage, pictures=None, **teacher):
-    bench, student, standards, every = stage
-    batch = collate(every if pictures is None else pictures)
+def terms_of(stage, images=None, **teacher):
+    context, student, standardisers, all_images = stage
+    batch = collate(all_images if images is None else images)
     recipe = parse_recipe(values_of("/none", **teacher), "test")
-    return student_terms(student, batch, bench.teachers.targets(batch), standards, recipe)
+    return student_terms(student, batch, context.teachers.targets(batch), standardisers, recipe)
 
 
 def test_the_total_is_the_weighted_sum_of_its_parts(stage):
@@ -67,30 +67,30 @@ def test_terms_add_up_over_shares(stage):
 
 def test_losses_by_hand(stage):
     """Per image: the mean over its tokens, over channels and over registers; then the sum over images."""
-    bench, student, standards, pictures = stage
-    batch = collate(pictures)
+    context, student, standardisers, images = stage
+    batch = collate(images)
     output = student(torch.from_numpy(batch.patches), batch.grids)
-    wanted = standards[0](bench.teachers.targets(batch)[0].to(torch.device("cpu"), torch.float64))
-    said = student.heads[0]
+    target = standardisers[0](context.teachers.targets(batch)[0].to(torch.device("cpu"), torch.float64))
+    head = student.heads[0]
     lengths = [rows * columns for rows, columns in batch.grids]
-    squared = (said.patches(output.patches) - wanted.patches).square().split(lengths)
+    squared = (head.patches(output.patches) - target.patches).square().split(lengths)
     parts = terms_of(stage).parts
     assert parts["dino/patches"].item() == pytest.approx(sum(part.mean().item() for part in squared), rel=1e-10)
-    squared = (said.registers(output.registers) - wanted.registers).square()
+    squared = (head.registers(output.registers) - target.registers).square()
     assert parts["dino/registers"].item() == pytest.approx(squared.mean((1, 2)).sum().item(), rel=1e-10)
-    cosine = torch.cosine_similarity(said.summary(output.summary), wanted.summary)
+    cosine = torch.cosine_similarity(head.summary(output.summary), target.summary)
     assert parts["dino/summary"].item() == pytest.approx((1 - cosine).sum().item(), rel=1e-10)
     summed = terms_of(stage, patches={"error": "sum"}).parts["dino/patches"]
     assert summed.item() == pytest.approx(16 * parts["dino/patches"].item(), rel=1e-10)
 
 
-def test_what_has_no_weight_is_not_computed(stage):
+def test_terms_without_weight_are_not_computed(stage):
     terms = terms_of(stage, patches={"weight": 0}, registers={"weight": 0})
     assert list(terms.parts) == ["dino/summary"]
 
 
 @pytest.mark.parametrize("teacher", [{}, {"patches": {"weight": 0}}, {"relations": {"kind": "arkd"}}])
-def test_names_are_known_before(stage, teacher):
+def test_part_and_pair_names_are_the_keys_of_the_terms(stage, teacher):
     terms = terms_of(stage, **teacher)
     recipe = parse_recipe(values_of("/none", **teacher), "test")
     assert part_names(recipe, stage[2]) == list(terms.parts)
@@ -98,35 +98,35 @@ def test_names_are_known_before(stage, teacher):
 
 
 @pytest.mark.parametrize(("kind", "loss"), [("arkd", arkd), ("rkd", rkd)])
-def test_relations_are_of_the_standardised_summaries(stage, kind, loss):
+def test_relations_use_the_standardised_summaries(stage, kind, loss):
     relations = {"relations": {"kind": kind, "weight": 3.0}}
     terms = terms_of(stage, **relations)
     recipe = parse_recipe(values_of("/none", **relations), "test")
-    own, wanted = terms.pairs["dino"]
-    assert own.requires_grad and not wanted.requires_grad
+    own, target = terms.pairs["dino"]
+    assert own.requires_grad and not target.requires_grad
     total, parts = relational(recipe, terms.pairs)
-    assert parts["dino/relations"].item() == pytest.approx(loss(own, wanted).item())
+    assert parts["dino/relations"].item() == pytest.approx(loss(own, target).item())
     assert total.item() == pytest.approx(3.0 * parts["dino/relations"].item())
     total.backward()
     assert relational(parse_recipe(values_of("/none"), "test"), {})[0] == 0
 
 
 class Head(nn.Module):
-    """Has learned the teacher's patches."""
+    """Returns the teacher's patches."""
 
     def __init__(self, patches):
         super().__init__()
-        self.known = nn.Parameter(patches)
+        self.predicted = nn.Parameter(patches)
 
     def patches(self, x):
-        return self.known
+        return self.predicted
 
     def summary(self, x):
-        raise AssertionError("the pooler makes the summary")
+        raise AssertionError("the pooler computes the summary")
 
 
-def test_a_pooler_makes_the_summary_of_raw_patches(stage):
-    """It is given patches out of PHI-S space, so what has learned them all has learned the summary, too."""
+def test_a_pooler_computes_the_summary_from_raw_patches(stage):
+    """Its input is not standardised, so perfect predictions of all patches give a perfect summary."""
     batch = collate(stage[3])
     lengths = [rows * columns for rows, columns in batch.grids]
     raw = torch.randn(sum(lengths), 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -136,35 +136,35 @@ def test_a_pooler_makes_the_summary_of_raw_patches(stage):
 
     one, zero = torch.tensor(3.0, dtype=torch.float64), torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
     rotation = torch.linalg.qr(raw[:4]).Q
-    standards = Standards(Standard(zero, one), Standard(zero, one, rotation))
+    standardisers = TargetStandardiser(Standardiser(zero, one), Standardiser(zero, one, rotation))
     student = nn.Module()
     student.backbone = nn.Module()
     student.backbone.prefix = nn.Parameter(torch.zeros(1, 4, dtype=torch.float64))
-    student.heads = nn.ModuleList([Head(standards.patches(raw))])
+    student.heads = nn.ModuleList([Head(standardisers.patches(raw))])
     empty = torch.zeros(10, 4, dtype=torch.float64)
     student.forward = lambda patches, grids: VitOutput(empty, empty[:, None], raw)
     recipe = parse_recipe(values_of("/none", pooler=True, patches={"weight": 0}), "test")
     target = Target(pooler(raw, lengths), raw)
-    terms = student_terms(student, batch, [target], [standards], recipe, poolers={"dino": pooler})
+    terms = student_terms(student, batch, [target], [standardisers], recipe, poolers={"dino": pooler})
     assert terms.additive.item() == pytest.approx(0.0, abs=1e-12)
     with torch.autocast("cpu", torch.bfloat16):
-        terms = student_terms(student, batch, [target], [standards], recipe, poolers={"dino": pooler})
+        terms = student_terms(student, batch, [target], [standardisers], recipe, poolers={"dino": pooler})
     assert terms.additive.item() == pytest.approx(0.0, abs=1e-12)
     worse = Target(target.summary.flip(0), raw)
-    student_terms(student, batch, [worse], [standards], recipe, poolers={"dino": pooler}).additive.backward()
-    assert student.heads[0].known.grad.abs().max() > 1e-6
+    student_terms(student, batch, [worse], [standardisers], recipe, poolers={"dino": pooler}).additive.backward()
+    assert student.heads[0].predicted.grad.abs().max() > 1e-6
 
 
-def test_pictures_and_texts(folder):
+def test_images_and_texts(folder):
     values = values_of(folder)
     values["teachers"] = []
     values["data"]["sources"][0]["texts"] = {"txt": 1}
     values["student"] |= {"text": {"vocabulary": 300, "context": 8, "width": 16, "depth": 1, "heads": 2}, "embed": 8}
     values["contrastive"] = {"weight": 2.0}
     recipe = parse_recipe(values, "test")
-    bench = Workbench.of(recipe, open_dataset(str(folder)), ALONE)
-    student = bench.new_student()
-    plain = Workbench.of(parse_recipe(values_of(folder), "test"), open_dataset(str(folder)), bench.world).pictures
+    context = StageContext.of(recipe, open_dataset(str(folder)), ALONE)
+    student = context.new_student()
+    plain = StageContext.of(parse_recipe(values_of(folder), "test"), open_dataset(str(folder)), context.world).reader
     batch = collate([plain.get(row) for row in range(5)])
     tokens = torch.randint(1, 300, (5, 8), generator=torch.Generator().manual_seed(0))
     terms = student_terms(student, batch, [], [], recipe, tokens, torch.arange(5)[:, None])

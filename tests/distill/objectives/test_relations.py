@@ -54,7 +54,7 @@ def test_values_and_gradients_are_those_of_the_papers(loss):
 
 
 def test_arkd_is_one_sided():
-    """Three on a line: a, b near, c far. The near pair may be nearer, the far ones further apart."""
+    """Three points on a line: a and b close, c far. The close pair may be closer, the far pairs further apart."""
     teacher = torch.tensor([[0.0], [1.0], [10.0]], dtype=torch.float64)
     assert arkd(teacher, teacher) == 0
     assert arkd(torch.tensor([[0.0], [0.1], [20.0]], dtype=torch.float64), teacher) == 0
@@ -62,11 +62,11 @@ def test_arkd_is_one_sided():
     assert arkd(torch.tensor([[0.0], [0.5], [5.0]], dtype=torch.float64), teacher) > 0
     student = torch.tensor([[0.0], [2.0], [20.0]], dtype=torch.float64, requires_grad=True)
     arkd(student, teacher).backward()
-    assert student.grad[0] < 0 < student.grad[1]  # the descent goes the other way: together
+    assert student.grad[0] < 0 < student.grad[1]  # gradient descent moves them together
     assert student.grad[2] == 0
 
 
-def test_rkd_is_blind_to_scale():
+def test_rkd_is_invariant_under_scale():
     student, teacher = randn(7, 4), randn(7, 4, seed=1)
     assert rkd(5.0 * student, teacher).item() == pytest.approx(rkd(student, teacher).item(), rel=1e-9)
     assert rkd(3.0 * teacher, teacher).item() == pytest.approx(0.0, abs=1e-12)
@@ -74,7 +74,7 @@ def test_rkd_is_blind_to_scale():
 
 @pytest.mark.parametrize("loss", [arkd, rkd])
 @pytest.mark.parametrize("count", [0, 1])
-def test_without_pairs_there_is_nothing_to_learn(loss, count):
+def test_without_pairs_the_loss_and_its_gradient_are_zero(loss, count):
     student = randn(count, 3).requires_grad_()
     value = loss(student, randn(count, 3))
     value.backward()

@@ -25,36 +25,36 @@ def test_recipes_of_the_package_are_valid_by_name_and_by_path(name):
         ("train.stepz", 5, r"r: train\.stepz: unknown; did you mean 'steps'\?"),
         ("colour", 5, r"r: colour: unknown; known: name, seed, run"),
         ("teachers.0.waight", 5, r"r: teachers\.0\.waight: unknown; known: encoder"),
-        ("train.steps", "many", r"r: train\.steps: 'many': Input should be a valid integer"),
-        ("train.steps", 0, r"r: train\.steps: 0: Input should be greater than or equal to 1"),
+        ("train.steps", "many", r"r: train\.steps: 'many': input should be a valid integer"),
+        ("train.steps", 0, r"r: train\.steps: 0: input should be greater than or equal to 1"),
         ("student.heads", 5, r"r: student: width 16 is not a multiple of 2 x heads \(5\)"),
-        ("data.sequence_tokens", 18, "18 is shorter than the longest picture, 19"),
-        ("teachers", [], "nothing to learn from; give teachers, or contrastive with student.text"),
-        ("teachers", [{"encoder": "descriptor"}] * 2, "a name is given twice"),
+        ("data.sequence_tokens", 18, "18 is less than the tokens of the largest image, 19"),
+        ("teachers", [], "no training objective; set teachers, or contrastive with student.text"),
+        ("teachers", [{"encoder": "descriptor"}] * 2, "teachers: two have the same name"),
         (
             "teachers",
             [{"encoder": "descriptor"} | {kind: {"weight": 0} for kind in ("summary", "patches", "registers")}],
-            "nothing to learn from: every loss of every teacher has weight 0; give one a weight",
+            "no training objective: every loss of every teacher has weight 0; set a weight above 0",
         ),
-        ("train", 3, r"r: train: 3: Input should be"),
-        ("train.steps", True, r"r: train\.steps: true: not true or false; expected a number, a name or a mapping here"),
-        ("student.moe", True, r"r: student\.moe: true: not true or false; expected a number, a name or a mapping here"),
-        ("train.steps", 10**20, r"r: train\.steps: 10+: Input should be less than or equal to"),
-        ("student.patch", 5000, r"r: student\.patch: 5000: Input should be less than or equal to"),
+        ("train", 3, r"r: train: 3: input should be"),
+        ("train.steps", True, r"r: train\.steps: expected a number, a name or a mapping, not true"),
+        ("student.moe", True, r"r: student\.moe: expected a number, a name or a mapping, not true"),
+        ("train.steps", 10**20, r"r: train\.steps: 10+: input should be less than or equal to"),
+        ("student.patch", 5000, r"r: student\.patch: 5000: input should be less than or equal to"),
         (
             "teachers.0.encoder",
             {"timm": None},
-            r"r: teachers\.0\.encoder: YAML reads timm: as a mapping; put it into quo",
+            r"r: teachers\.0\.encoder: YAML reads timm: as a mapping; quote",
         ),
-        ("data.sources.0.texts", {"json": 1}, r"texts: 'json' names no text; name a member of the tar \(txt\) or a"),
-        ("train.warmup_steps", 4, r"r: train: warmup_steps 4 is not below steps 4.*set it lower"),
+        ("data.sources.0.texts", {"json": 1}, r"texts: 'json' is not a text; give a member of the tar \(txt\) or a"),
+        ("train.warmup_steps", 4, r"r: train: warmup_steps 4 must be less than steps 4; lower it"),
         ("train.betas", [0.9], r"r: train\.betas: \[0\.9\]: expected more values than 1"),
-        ("train.betas", [0.9, 2], r"r: train\.betas\.1: 2: Input should be less than 1"),
-        ("train.learning_rate", 1e38, r"r: train\.learning_rate: 1e\+38: Input should be less than or equal to"),
-        ("train.clip_norm", float("inf"), r"r: train\.clip_norm: inf: Input should be a finite number"),
-        ("evaluate.gamma", float("nan"), r"r: evaluate\.gamma: nan: Input should be a finite number"),
-        ("teachers.0.summary", {"weight": 1e308}, r"r: teachers\.0\.summary\.weight: 1e\+308: Input should be less"),
-        ("seed", 2**63, r"r: seed: 9223372036854775808: Input should be less than"),
+        ("train.betas", [0.9, 2], r"r: train\.betas\.1: 2: input should be less than 1"),
+        ("train.learning_rate", 1e38, r"r: train\.learning_rate: 1e\+38: input should be less than or equal to"),
+        ("train.clip_norm", float("inf"), r"r: train\.clip_norm: inf: input should be a finite number"),
+        ("evaluate.gamma", float("nan"), r"r: evaluate\.gamma: nan: input should be a finite number"),
+        ("teachers.0.summary", {"weight": 1e308}, r"r: teachers\.0\.summary\.weight: 1e\+308: input should be less"),
+        ("seed", 2**63, r"r: seed: 9223372036854775808: input should be less than"),
     ],
 )
 def test_mistakes_are_one_line_with_their_place(values, place, value, message):
@@ -63,9 +63,18 @@ def test_mistakes_are_one_line_with_their_place(values, place, value, message):
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_missing_is_named(values):
+def test_a_mistake_in_a_file_names_its_line(tmp_path, values):
+    values["train"]["steps"] = 0
+    path = tmp_path / "r.yaml"
+    path.write_text(text := yaml.safe_dump(values))
+    line = text.splitlines().index("  steps: 0") + 1
+    with pytest.raises(RecipeError, match=rf"r\.yaml:{line}: train\.steps: 0: input should be"):
+        load_recipe(str(path))
+
+
+def test_a_missing_value_is_reported(values):
     del values["train"]["steps"]
-    with pytest.raises(RecipeError, match=r"train\.steps: missing; put it into the recipe or give --set train\.steps="):
+    with pytest.raises(RecipeError, match=r"train\.steps: missing; set it in the recipe or by --set train\.steps="):
         parse_recipe(values, "r")
 
 
@@ -89,11 +98,12 @@ def test_overrides_from_the_command_line(tmp_path, values):
     ("override", "message"),
     [
         ("train.steps", "expected name=value"),
-        ("name.x=3", "no place name.x"),
-        ("teachers.4.encoder=x", "no place teachers.4.encoder"),
-        ("train.steps=[", "the value is no YAML"),
-        ("data.sources.-1.dataset=x", "no place data.sources.-1.dataset; data.sources has the entries 0 to 0"),
-        ("train..steps=3", "no place train..steps"),
+        ("name.x=3", r"--set name\.x: cannot set 'x' in a single value; set the whole value"),
+        ("teachers.4.encoder=x", r"--set teachers\.4\.encoder: teachers has the entries 0 to 0"),
+        ("train.steps=[", "the value is not YAML"),
+        ("data.sources.-1.dataset=x", "data.sources has the entries 0 to 0"),
+        ("train..steps=3", r"--set train\.\.steps: a part of the name is empty"),
+        ("train={steps: 3, steps: 4}", "--set train:1: steps is set twice"),
         ("train.step=4", r"train\.step: unknown; did you mean 'steps'"),
     ],
 )
@@ -102,7 +112,7 @@ def test_wrong_overrides(recipe, override, message):
         apply_overrides(recipe, [override], "r")
 
 
-def test_files_that_are_no_recipe(tmp_path):
+def test_files_that_are_not_recipes(tmp_path):
     with pytest.raises(RecipeError, match=r"no such recipe file; give a path, or one of: .*quickstart"):
         load_recipe(str(tmp_path / "nothing.yaml"))
     for text, message in (("- a", "a recipe is a mapping"), ("a: [", "not YAML"), ("", "a recipe is a mapping")):
@@ -149,19 +159,23 @@ def test_stages_change_data_and_schedule_and_nothing_else(values):
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
-        ("contrastive", {}, "contrastive and student.text go together"),
-        ("contrastive", {"temperature": 0.001}, r"contrastive\.temperature: 0\.001: Input should be greater than or"),
-        ("data.sources.0.max_tokens", {}, "no size in it"),
-        ("data.sources.0.max_tokens", 0, r"^r: data\.sources\.0\.max_tokens: 0: Input should be greater"),
-        ("data.sources.0.max_tokens", {16: -1}, r"^r: data\.sources\.0\.max_tokens\.16: -1: Input should be greater"),
-        ("data.augment", {"crop": [0.9, 0.1]}, r"^r: data\.augment\.crop: \[0\.9, 0\.1\]: the least share comes first"),
+        ("contrastive", {}, "contrastive requires student.text and the reverse"),
+        ("contrastive", {"temperature": 0.001}, r"contrastive\.temperature: 0\.001: input should be greater than or"),
+        ("data.sources.0.max_tokens", {}, r"max_tokens: empty; give a number of patches"),
+        ("data.sources.0.max_tokens", 0, r"^r: data\.sources\.0\.max_tokens: 0: input should be greater"),
+        ("data.sources.0.max_tokens", {16: -1}, r"^r: data\.sources\.0\.max_tokens\.16: -1: input should be greater"),
+        (
+            "data.augment",
+            {"crop": [0.9, 0.1]},
+            r"data\.augment\.crop: \[0\.9, 0\.1\]: expected the smaller share first",
+        ),
         ("stages", [{}, {"train": {"stepz": 3}}], r"^r: stages\.1\.train\.stepz: unknown; did you mean 'steps'\?"),
         ("stages", [{"data": {"sources": [{}]}}], r"^r: stages\.0\.data\.sources\.0\.dataset: missing"),
-        ("stages", [{"data": {"sequence_tokens": 9}}], r"^r: stages\.0: data\.sequence_tokens 9 is shorter"),
+        ("stages", [{"data": {"sequence_tokens": 9}}], r"^r: stages\.0: data\.sequence_tokens 9 is less"),
         ("student.moe", {"experts": 4, "active": 5}, "active 5 is more than the 4 experts"),
         ("student.head_dim", 3, "head_dim 3 is odd"),
         ("teachers.0.relations", {"kin": "arkd"}, r"unknown; did you mean 'kind'\?"),
-        ("data.sources", [{"dataset": "a", "weight": 1}, {"dataset": "b"}], "some have a weight and some have none"),
+        ("data.sources", [{"dataset": "a", "weight": 1}, {"dataset": "b"}], "only some have a weight"),
     ],
 )
 def test_mistakes_of_sections_that_nest(values, place, value, message):

@@ -1,4 +1,4 @@
-"""Checkpoints are whole or not there, are what was written, and belong to the student that reads them."""
+"""Checkpoints are complete or absent, are checked for corruption, and are loaded only into the same student."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from rich.console import Console
 from torch import nn
 
 from curate.core.errors import InputError, StorageError
-from distill import commands
+from distill.commands.train import train
+from distill.parallel import World
 from distill.recipe import apply_overrides
-from distill.teachers import Standard, Standards
+from distill.teachers import Standardiser, TargetStandardiser
 from distill.training.checkpoint import (
     last_checkpoint,
-    last_whole_checkpoint,
-    load_standards,
+    last_valid_checkpoint,
+    load_standardisers,
     save_checkpoint,
-    save_standards,
+    save_standardisers,
 )
-from distill.training.parallel import World
 from distill.training.run_folder import RunFolder
 from tests.distill.full_disk import files_of_at_most
 
@@ -33,9 +33,9 @@ ALONE = World(0, 1, torch.device("cpu"))
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunFolder:
-    found = RunFolder(tmp_path / "run")
-    found.checkpoints.mkdir(parents=True)
-    return found
+    folder = RunFolder(tmp_path / "run")
+    folder.checkpoints.mkdir(parents=True)
+    return folder
 
 
 def saved(run: RunFolder, step: int, keep: int = 2, rows: int = 3) -> Path:
@@ -49,7 +49,7 @@ def names(run: RunFolder) -> list[str]:
 
 def test_only_the_last_checkpoints_are_kept(run):
     assert last_checkpoint(run, "f") is None
-    (run.checkpoints / ".step-00000002.tmp").mkdir()  # of a process that was killed while it wrote
+    (run.checkpoints / ".step-00000002.tmp").mkdir()  # left by a process that was killed while it wrote
     (run.checkpoints / "step-1abc").mkdir()
     for step in range(1, 5):
         saved(run, step)
@@ -60,24 +60,24 @@ def test_only_the_last_checkpoints_are_kept(run):
     assert torch.equal(found.weights()["weight"], torch.full((3, 2), 4.0))
 
 
-def test_the_same_step_again_is_never_without_a_checkpoint(run, monkeypatch):
+def test_repeating_a_step_never_loses_its_checkpoint(run, monkeypatch):
     saved(run, 1, keep=1)
     saved(run, 1, keep=1, rows=5)
     assert names(run) == ["step-00000001"]
     assert last_checkpoint(run, "f").weights()["weight"].shape == (5, 2)
-    monkeypatch.setattr(RunFolder, "tidy", lambda _: None)  # killed between taking one away and naming the other
+    monkeypatch.setattr(RunFolder, "clean_up", lambda _: None)  # killed between the two renames
     path = run.checkpoint(1)
     path.rename(path.with_name(f".{path.name}.old"))
     monkeypatch.undo()
-    run.tidy()
+    run.clean_up()
     assert last_checkpoint(run, "f").weights()["weight"].shape == (5, 2)
 
 
-def damage(path: Path, how: str) -> None:
+def corrupt(path: Path, how: str) -> None:
     data, state = next(path.glob("*.distcp")), path / "state.json"
-    if how == "cut":
+    if how == "truncated":
         data.write_bytes(data.read_bytes()[:50])
-    elif how == "gone":
+    elif how == "missing":
         data.unlink()
     elif how == "no state":
         state.write_text('{"fingerprint": "f"')
@@ -91,29 +91,33 @@ def damage(path: Path, how: str) -> None:
         data.write_bytes(flipped)
 
 
-@pytest.mark.parametrize("how", ["cut", "gone", "no state", "other types", "another step", "a flipped bit"])
-def test_a_damaged_checkpoint_is_named_and_training_goes_on_from_the_one_before(run, how):
+@pytest.mark.parametrize("how", ["truncated", "missing", "no state", "other types", "another step", "a flipped bit"])
+def test_a_corrupt_checkpoint_is_renamed_and_training_resumes_from_the_one_before(run, how):
     saved(run, 1)
-    damage(saved(run, 2), how)
-    with pytest.raises(InputError, match=r"step-00000002 cannot be read \(.*\); remove it to go on before it") as told:
+    corrupt(saved(run, 2), how)
+    with pytest.raises(
+        InputError, match=r"cannot read .*step-00000002 \(.*\); remove it to resume from the checkpoint before"
+    ) as error:
         last_checkpoint(run, "f")
-    assert "\n" not in str(told.value)
-    found, lines = last_whole_checkpoint(run, "f")
+    assert "\n" not in str(error.value)
+    found, lines = last_valid_checkpoint(run, "f")
     assert found.values["step"] == 1
     [line] = lines
-    assert line.endswith("); it is now called damaged-step-00000002, going on from step 1")
+    assert line.endswith("); renamed it damaged-step-00000002, resuming from step 1")
     assert names(run) == ["damaged-step-00000002", "step-00000001"]
     assert last_checkpoint(run, "f").weights()["weight"][0, 0] == 1
-    damage(run.checkpoint(1), how)
-    with pytest.raises(InputError, match=r"there is none before it that is whole: remove .*checkpoints to begin anew"):
-        last_whole_checkpoint(run, "f")
+    corrupt(run.checkpoint(1), how)
+    with pytest.raises(
+        InputError, match=r"no valid checkpoint before it: remove .*checkpoints to train from the start"
+    ):
+        last_valid_checkpoint(run, "f")
     assert run.steps() == [1]
 
 
-def test_what_was_damaged_is_removed_with_the_checkpoints_of_its_time(run):
+def test_a_corrupt_checkpoint_is_removed_once_only_later_ones_are_left(run):
     saved(run, 1)
-    damage(saved(run, 2), "cut")
-    last_whole_checkpoint(run, "f")
+    corrupt(saved(run, 2), "truncated")
+    last_valid_checkpoint(run, "f")
     saved(run, 2)
     assert names(run) == ["damaged-step-00000002", "step-00000001", "step-00000002"]
     saved(run, 3)
@@ -121,13 +125,13 @@ def test_what_was_damaged_is_removed_with_the_checkpoints_of_its_time(run):
     assert names(run) == ["step-00000003", "step-00000004"]
 
 
-def test_a_full_disk_leaves_nothing_half_written(run):
+def test_a_full_disk_leaves_no_partial_checkpoint(run):
     saved(run, 1)
     with (
         files_of_at_most(2000),
         pytest.raises(
             StorageError,
-            match=r"step-00000002 could not be written \(.*File too large.*goes on from the checkpoint of step 1",
+            match=r"cannot write .*step-00000002 \(.*File too large.*resume from the checkpoint of step 1",
         ),
     ):
         saved(run, 2, rows=1000)
@@ -136,75 +140,79 @@ def test_a_full_disk_leaves_nothing_half_written(run):
     assert run.steps() == [1, 2]
 
 
-def test_training_on_a_full_disk_ends_with_a_line_and_goes_on_when_there_is_room(recipe):
+def test_training_on_a_full_disk_ends_with_one_line_and_resumes_when_there_is_space(recipe):
     sets = ["run.checkpoint_every=2", "evaluate.tasks=[]", "teachers.0.standardise=scale"]
     one = apply_overrides(recipe, sets, "test")
     run = RunFolder(Path(recipe.run.folder))
-    with files_of_at_most(5_000), pytest.raises(StorageError, match=r"run: .*File too large; make room"):
-        commands.train(one, Console(quiet=True))  # the teachers' statistics come first
-    with files_of_at_most(60_000), pytest.raises(StorageError, match=r"step-00000002 could not be written .*make room"):
-        commands.train(one, Console(quiet=True))
+    with files_of_at_most(5_000), pytest.raises(StorageError, match=r"run: .*File too large; free disk"):
+        train(one, Console(quiet=True))  # fails while it writes standards.pt
+    with files_of_at_most(60_000), pytest.raises(StorageError, match=r"cannot write .*step-00000002 .*free disk"):
+        train(one, Console(quiet=True))
     assert names(run) == []
     run.metrics.write_bytes(b"\xff\n[3]\n3\nnull\n" + run.metrics.read_bytes())
-    commands.train(one, Console(quiet=True))
+    train(one, Console(quiet=True))
     assert run.steps() == [2, 4]
     assert [json.loads(line)["step"] for line in run.metrics.read_text().splitlines()] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(
-    ("number", "mend"), [(errno.ENOSPC, "make room"), (errno.EDQUOT, "make room"), (errno.EACCES, "see to it")]
+    ("number", "fix"),
+    [(errno.ENOSPC, "free disk space"), (errno.EDQUOT, "free disk space"), (errno.EACCES, "fix the cause")],
 )
-def test_a_systems_error_is_told_with_what_mends_it(recipe, monkeypatch, number, mend):
+def test_an_oserror_is_one_line_with_its_remedy(recipe, monkeypatch, number, fix):
     def fails(*_: object, **__: object) -> None:
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr("distill.training.progress.Metrics.add", fails)
     with pytest.raises(
-        StorageError, match=rf"run: .*{os.strerror(number)}; {mend}, and run again: it .* the beginning"
+        StorageError, match=rf"run: .*{os.strerror(number)}; {fix}, and run again to resume from the beginning"
     ):
-        commands.train(recipe, Console(quiet=True))
+        train(recipe, Console(quiet=True))
 
 
-def test_a_checkpoint_of_another_student_is_told_by_name_and_shapes(run):
+def test_the_error_for_another_students_checkpoint_names_the_weight_and_both_shapes(run):
     saved(run, 1)
     found = last_checkpoint(run, "f")
     model = nn.Linear(2, 3, bias=False)
     found.fill(model)
     assert model.weight[0, 0] == 1
     for other, message in (
-        (nn.Linear(4, 3, bias=False), r"weight is of shape \(3, 2\), and in the recipe's student of shape \(3, 4\)"),
-        (nn.Linear(2, 3), r"bias is absent, and in the recipe's student of shape \(3,\)"),
+        (
+            nn.Linear(4, 3, bias=False),
+            r"weight has shape \(3, 2\) there and has shape \(3, 4\) in the recipe's student",
+        ),
+        (nn.Linear(2, 3), r"bias is missing there and has shape \(3,\) in the recipe's student"),
     ):
-        with pytest.raises(InputError, match=f"step-00000001 is of another model: {message}"):
+        with pytest.raises(InputError, match=f"step-00000001 is a checkpoint of another model: {message}"):
             found.fill(other)
 
 
 @pytest.mark.parametrize("content", [b"", b"nothing", "list", "other keys", "flipped"])
-def test_damaged_statistics_of_teachers_are_named_with_the_remedy(run, content):
+def test_a_corrupt_standards_pt_is_named_with_the_remedy(run, content):
     path = run.path / "standards.pt"
     if isinstance(content, bytes):
         path.write_bytes(content)
     elif content == "flipped":
         mean = torch.arange(512.0)
-        save_standards(run, [Standards(Standard(mean, torch.tensor(2.0)))])
-        assert torch.equal(load_standards(run)[0].summary.mean, mean)
+        save_standardisers(run, [TargetStandardiser(Standardiser(mean, torch.tensor(2.0)))])
+        assert torch.equal(load_standardisers(run)[0].summary.mean, mean)
         whole, value = bytearray(path.read_bytes()), mean[300:304].numpy().tobytes()
         whole[whole.index(value)] ^= 1
         path.write_bytes(whole)
     else:
         torch.save([3] if content == "list" else [{"mean": torch.ones(3)}], path)
-    with pytest.raises(InputError, match=r"standards.pt cannot be read \(\w+\); remove it: it is fitted anew"):
-        load_standards(run)
+    with pytest.raises(InputError, match=r"cannot read .*standards.pt \(\w+\); remove it to refit"):
+        load_standardisers(run)
 
 
-def test_training_goes_back_before_damage_and_says_so(recipe, capsys):
+def test_training_resumes_before_a_corrupt_checkpoint_with_a_warning(recipe, capsys):
     recipe = apply_overrides(recipe, ["evaluate.tasks=[]"], "test")
-    run = commands.train(recipe, Console(quiet=True))
+    run = train(recipe, Console(quiet=True))
     weights = last_checkpoint(run, run.fingerprint()).weights()
-    damage(run.checkpoint(4), "a flipped bit")
+    corrupt(run.checkpoint(4), "a flipped bit")
     shutil.copyfile(run.path / "metrics.jsonl", run.path / "before")
     (run.path / "finished.json").unlink()
-    commands.train(recipe, Console(width=400))
-    assert "step-00000004 cannot be read (__0_0.distcp is not as it was written)" in capsys.readouterr().out
+    train(recipe, Console(width=400))
+    assert "step-00000004 (__0_0.distcp is corrupt (checksum mismatch))" in capsys.readouterr().out
     again = last_checkpoint(run, run.fingerprint()).weights()
     assert all(torch.equal(value, again[name]) for name, value in weights.items())

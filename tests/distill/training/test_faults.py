@@ -1,4 +1,4 @@
-"""Samples that cannot be used, losses that are no numbers, and devices that are not there."""
+"""Unusable samples, losses that are not finite, and missing devices."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 
 from curate.core.errors import BudgetError, CurateError, PreflightError
-from distill import commands
+from distill.commands.train import train
+from distill.parallel import join_world
 from distill.recipe import Recipe, apply_overrides, parse_recipe
-from distill.training.parallel import join_world
 from tests.distill.conftest import recipe_values
 from tests.distill.datasets import drawn_items, write_dataset
 
@@ -23,91 +23,91 @@ def with_sets(recipe: Recipe, *overrides: str) -> Recipe:
 
 
 @pytest.fixture
-def damaged(tmp_path) -> Recipe:
-    """A third of the pictures are cut, and one tar is gone."""
+def faulty(tmp_path) -> Recipe:
+    """A recipe for a dataset with a third of the images truncated and one tar missing."""
     items = drawn_items(60)
     for item in items[::3]:
         item.data = item.data[:70]
-    folder = write_dataset(tmp_path / "damaged", items)
+    folder = write_dataset(tmp_path / "faulty", items)
     (folder / "toy-000001.tar").unlink()
     return parse_recipe(recipe_values(str(folder), str(tmp_path / "run")), "test")
 
 
 @pytest.mark.parametrize("steps", [40, 2])
-def test_too_many_bad_samples_end_the_run_however_short_it_is(damaged, steps):
+def test_too_many_bad_samples_end_the_run_however_short_it_is(faulty, steps):
     with pytest.raises(
         BudgetError, match=r"samples could not be used \((truncated|shard_missing) \d+, .* \d+; such as"
     ):
-        commands.train(with_sets(damaged, f"train.steps={steps}"), QUIET)
+        train(with_sets(faulty, f"train.steps={steps}"), QUIET)
 
 
-def test_bad_samples_are_judged_when_an_epoch_ends(damaged, monkeypatch):
-    """Though it is shorter than what a share of them otherwise needs to mean something, and the run goes on."""
+def test_bad_samples_are_checked_at_the_end_of_an_epoch(faulty, monkeypatch):
+    """Also in an epoch with fewer samples than the check within an epoch needs."""
     monkeypatch.setattr("distill.training.trainer._BUDGET_AFTER", 10**9)
-    run = damaged.run.folder
-    for _ in range(2):  # the second goes on from the epoch's last step
+    run = faulty.run.folder
+    for _ in range(2):  # the second resumes from the epoch's last step
         with pytest.raises(BudgetError, match="samples could not be used"):
-            commands.train(with_sets(damaged, "train.steps=40", "run.checkpoint_every=1"), QUIET)
+            train(with_sets(faulty, "train.steps=40", "run.checkpoint_every=1"), QUIET)
     lines = [json.loads(line) for line in (Path(run) / "metrics.jsonl").read_text().splitlines()]
     assert 0 < len(lines) < 20
     assert {line["epoch"] for line in lines} == {0}
 
 
-def test_allowed_bad_samples_are_counted_and_told_at_the_end(damaged, capsys):
-    run = commands.train(with_sets(damaged, "data.max_bad_fraction=1", "train.steps=8"), Console(width=300))
+def test_allowed_bad_samples_are_counted_and_printed_at_the_end(faulty, capsys):
+    run = train(with_sets(faulty, "data.max_bad_fraction=1", "train.steps=8"), Console(width=300))
     lines = [json.loads(line) for line in run.metrics.read_text().splitlines()]
     skipped, images = (sum(line[name] for line in lines) for name in ("skipped", "images"))
     assert skipped > 0
     assert all(0 < line["fill"] <= 1 for line in lines)
-    said = capsys.readouterr().out
-    assert f"skipped {skipped} of {skipped + images} samples: " in said
-    assert "truncated" in said and "shard_missing" in said
+    output = capsys.readouterr().out
+    assert f"skipped {skipped} of {skipped + images} samples: " in output
+    assert "truncated" in output and "shard_missing" in output
 
 
 @pytest.mark.parametrize("limit", [0.05, 1.0])
-def test_a_run_that_saw_no_picture_is_an_error(recipe, folder, tmp_path, limit):
-    trained = commands.train(with_sets(recipe, "train.steps=2"), QUIET)  # leaves statistics of teachers behind
+def test_a_run_without_a_readable_image_is_an_error(recipe, folder, tmp_path, limit):
+    trained = train(with_sets(recipe, "train.steps=2"), QUIET)  # writes standards.pt
     moved = with_sets(recipe, f"data.max_bad_fraction={limit}", "run.folder=" + str(tmp_path / "gone"))
     gone = write_dataset(tmp_path / "gone-tars", drawn_items(60))
     for tar in gone.glob("*.tar"):
         tar.unlink()
     (tmp_path / "gone").mkdir()
     (trained.path / "standards.pt").rename(tmp_path / "gone" / "standards.pt")
-    with pytest.raises(BudgetError, match=r"of \d+ samples could (not )?be used \(shard_missing \d+; such as .*mend"):
-        commands.train(with_sets(moved, f"data.sources.0.dataset={gone}"), QUIET)
+    with pytest.raises(BudgetError, match=r"of \d+ samples could (not )?be used \(shard_missing \d+; such as .*fix"):
+        train(with_sets(moved, f"data.sources.0.dataset={gone}"), QUIET)
 
 
-def test_a_step_without_a_readable_picture_is_survived(tmp_path):
+def test_a_step_without_a_readable_image_is_skipped(tmp_path):
     folder = write_dataset(tmp_path / "d", drawn_items(60), shard_rows=30)
     (folder / "toy-000001.tar").unlink()
     values = recipe_values(str(folder), str(tmp_path / "run"))
     values["data"] |= {"lanes": 1, "window_shards": 1, "max_bad_fraction": 1.0}
     values["train"] |= {"sequences": 1, "steps": 20}
-    run = commands.train(with_sets(parse_recipe(values, "test")), QUIET)
+    run = train(with_sets(parse_recipe(values, "test")), QUIET)
     lines = [json.loads(line) for line in run.metrics.read_text().splitlines()]
     assert len(lines) == 20
     assert None in [line.get("loss") for line in lines]
     assert any(line.get("loss") for line in lines)
 
 
-def test_a_loss_that_is_no_number_ends_the_run_with_what_can_be_done(recipe):
+def test_a_loss_that_is_not_finite_ends_the_run_with_a_remedy(recipe):
     wild = ["train.learning_rate=1e9", "train.warmup_steps=0", "train.optimizer=lion", "train.weight_decay=1e6"]
     with pytest.raises(
         CurateError,
-        match=r"^step \d: .* is -?(nan|inf); (the checkpoint of step \d stays as it is|no checkpoint was written), but "
-        r"the same settings lead here again: begin another run .* a train.learning_rate below 1e\+09, more",
+        match=r"^step \d: .* is -?(nan|inf); (the checkpoint of step \d is unchanged|no checkpoint was written), but "
+        r"the same settings would fail again: start a new run .* a train.learning_rate below 1e\+09, more",
     ):
-        commands.train(with_sets(recipe, *wild), QUIET)
+        train(with_sets(recipe, *wild), QUIET)
 
 
 @pytest.mark.parametrize(
     ("device", "message"),
     [
-        ("tpu", "run.device: 'tpu' is none of auto, cpu, cuda"),
-        ("mps", "run.device: 'mps' is none of auto, cpu, cuda"),
+        ("tpu", "run.device: expected auto, cpu, cuda or cuda:0 …, not 'tpu'"),
+        ("mps", "run.device: expected auto, cpu, cuda or cuda:0 …, not 'mps'"),
         ("cuda:9999", "run.device: 'cuda:9999'"),
     ],
 )
-def test_devices_that_are_not_there(device, message):
+def test_missing_devices(device, message):
     with pytest.raises(PreflightError, match=message), join_world(device):
         pass

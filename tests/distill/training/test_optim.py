@@ -5,8 +5,7 @@ import torch
 from torch import nn
 
 from distill.recipe import Recipe, apply_overrides
-from distill.training.ema import Ema
-from distill.training.optim import build_optimizer, learning_rate, parameter_groups, set_up
+from distill.training.optim import Ema, build_optimizer, configure_optimizer, learning_rate, parameter_groups
 
 
 def with_sets(recipe: Recipe, *overrides: str) -> Recipe:
@@ -38,7 +37,7 @@ class Model(nn.Module):
         self.register_buffer("bias", torch.zeros(4))
 
 
-def test_only_matrices_decay_and_frozen_weights_are_left_alone():
+def test_only_matrices_decay_and_frozen_weights_are_in_no_group():
     model = Model()
     groups = parameter_groups(model, 0.1)
     assert [group["weight_decay"] for group in groups] == [0.1, 0.0, 0.0]
@@ -48,7 +47,7 @@ def test_only_matrices_decay_and_frozen_weights_are_left_alone():
 
 
 @pytest.mark.parametrize("name", ["adamw", "lion", "lamb"])
-def test_each_optimiser_goes_downhill_and_takes_a_stage_s_settings(recipe, name):
+def test_each_optimiser_lowers_the_loss_and_takes_a_stages_settings(recipe, name):
     recipe = with_sets(recipe, f"train.optimizer={name}", "train.learning_rate=0.05")
     torch.manual_seed(0)
     model, x = nn.Linear(4, 1), torch.randn(32, 4)
@@ -61,12 +60,12 @@ def test_each_optimiser_goes_downhill_and_takes_a_stage_s_settings(recipe, name)
         optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < 0.7 * losses[0]
-    set_up(optimizer, with_sets(recipe, "train.weight_decay=0.5", "train.betas=[0.5, 0.6]").train)
+    configure_optimizer(optimizer, with_sets(recipe, "train.weight_decay=0.5", "train.betas=[0.5, 0.6]").train)
     assert [group["weight_decay"] for group in optimizer.param_groups] == [0.5, 0.0]
     assert optimizer.param_groups[0]["betas"] == (0.5, 0.6)
 
 
-def test_the_moving_average_is_one_and_counts_shared_weights_once():
+def test_the_moving_average_updates_shared_weights_once():
     model = Model().double()
     ema = Ema(model)
     start = copy.deepcopy(model.state_dict())

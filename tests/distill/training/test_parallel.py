@@ -1,4 +1,4 @@
-"""Two processes do what one does: losses and gradients in float64, by torchrun's agent with gloo."""
+"""Two processes give the losses and gradients of one, in float64, with torchrun's agent and gloo."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ import torch
 import yaml
 
 from distill.cli import main
+from distill.context import StageContext
+from distill.parallel import World
 from distill.recipe import parse_recipe
-from distill.samples.sources.mixture import open_blend
+from distill.samples.sources.mixture import open_mixture
 from distill.training.checkpoint import last_checkpoint
-from distill.training.parallel import World
 from distill.training.run_folder import RunFolder
 from distill.training.trainer import Trainer
-from distill.workbench import Workbench
 from tests.distill.conftest import recipe_values
 from tests.distill.datasets import drawn_items, write_dataset
 from tests.distill.ranks import KILLED, SAVED, take_steps
@@ -34,7 +34,7 @@ PATCHES = "timm:vit_tiny_patch16_224?depth=1&embed_dim=24&num_heads=2&img_size=3
 
 
 def everything(dataset: str, run: str) -> dict[str, Any]:
-    """Experts, relations of both kinds, pairs of image and text, a moving average, gradients clipped."""
+    """Recipe with experts, relations of both kinds, contrastive loss, moving average and gradient clipping."""
     values = recipe_values(dataset, run)
     values["data"]["sources"][0]["texts"] = {"txt": 1}
     moe = {"experts": 4, "active": 2, "hidden": 8, "balance_rate": 0.01}
@@ -51,19 +51,19 @@ def everything(dataset: str, run: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Ended:
-    """What two ranks have left: of steps taken by hand, and of the command line."""
+class Finished:
+    """Results of two ranks: of the jobs' steps, and of the commands."""
 
     place: Path
     jobs: dict[str, dict[str, Any]]
     codes: dict[str, list[int]]
-    """Of commands: exit codes of the ranks that failed."""
+    """Exit codes of the failed ranks, by command."""
 
     def ranks(self, name: str) -> list[dict[str, Any]]:
         return [torch.load(self.place / f"{name}-{rank}.pt") for rank in range(2)]
 
-    def said(self, name: str) -> list[str]:
-        """The lines of both ranks of a command."""
+    def lines(self, name: str) -> list[str]:
+        """Output lines of both ranks of a command."""
         texts = [(self.place / f"{name}-{rank}.txt").read_text() for rank in range(2)]
         return [line for text in texts for line in text.splitlines()]
 
@@ -73,21 +73,21 @@ class Ended:
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """40 pictures, each with a text of its own."""
+    """40 images, each with a different text."""
     items = drawn_items(40)
-    said = [f"{item.columns['label']} number {number}".encode() for number, item in enumerate(items)]
-    return write_dataset(tmp_path_factory.mktemp("texts") / "toy", items, texts=said)
+    captions = [f"{item.columns['label']} number {number}".encode() for number, item in enumerate(items)]
+    return write_dataset(tmp_path_factory.mktemp("texts") / "toy", items, texts=captions)
 
 
 @pytest.fixture(scope="module")
 def alone(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What one process does with everything at once; its routing is what others replay."""
+    """Steps of one process with one batch; other jobs replay its routing."""
     return take_steps(everything(str(texts), str(tmp_path_factory.mktemp("alone"))), ALONE)
 
 
 @pytest.fixture(scope="module")
-def ended(folder: Path, texts: Path, alone: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Ended:
-    """One process for all, since each that imports torch takes seconds to do so."""
+def finished(folder: Path, texts: Path, alone: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """All jobs run in one process, because importing torch takes seconds."""
     place = tmp_path_factory.mktemp("ranks")
     plain = recipe_values(str(folder), str(place / "plain"))
     plain["train"] |= {"precision": "float64", "steps": 9}
@@ -110,7 +110,7 @@ def ended(folder: Path, texts: Path, alone: dict[str, Any], tmp_path_factory: py
     commands[KILLED] = ["run.folder={place}/lost", "run.checkpoint_every=1", "evaluate.tasks=[]"]
     commands["again"] = commands[KILLED]
     commands["unshared"] = ["run.folder={place}/unshared-{rank}"]
-    commands["refused"] = ["run.folder={place}/two", "seed=9"]
+    commands["other seed"] = ["run.folder={place}/two", "seed=9"]
     commands["mistaken"] = ["train.stepz=3"]
     commands = {
         name: ["train", str(place / "recipe.yaml"), *(f"--set={item.replace('{place}', str(place))}" for item in sets)]
@@ -121,7 +121,7 @@ def ended(folder: Path, texts: Path, alone: dict[str, Any], tmp_path_factory: py
     command = [sys.executable, "-m", "tests.distill.ranks", str(place)]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
-    return Ended(place, jobs, yaml.safe_load((place / "codes.yaml").read_text()))
+    return Finished(place, jobs, yaml.safe_load((place / "codes.yaml").read_text()))
 
 
 def assert_same(one: dict[str, Any], ranks: list[dict[str, Any]], rtol: float = 1e-8) -> None:
@@ -138,9 +138,9 @@ def assert_same(one: dict[str, Any], ranks: list[dict[str, Any]], rtol: float = 
             assert torch.allclose(ranks[0][kind][name], weight, atol=1e-6)
 
 
-def test_two_ranks_equal_one(ended):
-    """With three sequences a step, ranks have two and one; the epoch's last step may leave one rank with none."""
-    one, ranks = take_steps(ended.jobs["plain"], ALONE), ended.ranks("plain")
+def test_two_ranks_equal_one(finished):
+    """With three sequences per step, the ranks have two and one; in an epoch's last step, one rank may have none."""
+    one, ranks = take_steps(finished.jobs["plain"], ALONE), finished.ranks("plain")
     assert len(one["steps"]) == 9
     assert_same(one, ranks)
     for name, value in one["standards"][0].items():
@@ -160,67 +160,69 @@ def test_micro_batches_equal_the_whole_batch(texts, alone, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["micro", "sharded", "sharded-micro"])
-def test_two_ranks_equal_one_with_all_that_images_have_to_do_with_each_other(ended, alone, name):
-    """However weights and batches are cut: losses between images, experts, clipping and the moving average."""
-    assert_same(alone, ended.ranks(name))
+def test_two_ranks_equal_one_with_losses_between_images(finished, alone, name):
+    """Also with experts, clipping and the moving average, however weights and batches are divided."""
+    assert_same(alone, finished.ranks(name))
 
 
 @pytest.mark.parametrize("name", ["micro", "sharded"])
-def test_one_process_goes_on_from_two_ranks(ended, alone, name):
-    """Their checkpoint, sharded or not, is read by another number of processes."""
-    recipe = parse_recipe(ended.jobs[name] | {"run": ended.jobs[name]["run"] | {"parallel": "replicated"}}, "test")
-    saved = last_checkpoint(RunFolder(ended.place / f"{name}-run"), "fingerprint")
-    bench = Workbench.of(recipe, open_blend(recipe.data), ALONE)
-    bench.tokenizer = bench.fitted_tokenizer()
-    trainer = Trainer(bench, "fingerprint")
+def test_one_process_resumes_from_two_ranks(finished, alone, name):
+    """From a checkpoint that is sharded or not."""
+    recipe = parse_recipe(
+        finished.jobs[name] | {"run": finished.jobs[name]["run"] | {"parallel": "replicated"}}, "test"
+    )
+    saved = last_checkpoint(RunFolder(finished.place / f"{name}-run"), "fingerprint")
+    context = StageContext.of(recipe, open_mixture(recipe.data), ALONE)
+    context.tokenizer = context.fit_tokenizer()
+    trainer = Trainer(context, "fingerprint")
     trainer.load(saved)
     assert trainer.step == SAVED
     for share, step in zip(trainer.loader, alone["steps"][SAVED:], strict=False):
-        sums, _ = trainer.take(share)
+        sums, _ = trainer.update(share)
         assert sums["loss"] == pytest.approx(step["sums"]["loss"], rel=1e-6)
     for name, weight in alone["averaged"].items():
-        assert torch.allclose(trainer.trained().state_dict()[name], weight, atol=1e-6)
+        assert torch.allclose(trainer.final_student().state_dict()[name], weight, atol=1e-6)
 
 
-def test_a_rank_that_is_killed_ends_the_others_and_the_run_goes_on(ended):
-    said = [line for line in ended.said(KILLED) if line.startswith("distill: ")]
-    # torchrun's agent names the rank that it first finds ended: under load that is the other one, which has noticed
-    assert -signal.SIGKILL in ended.codes[KILLED] or (said and ended.codes[KILLED] == [1])
-    assert len(said) <= 1  # none where torchrun's agent ends the other rank before it notices
-    for line in said:
-        assert line.startswith("distill: rank 0 of 2: another rank has ended or has not answered for 600 s")
-        assert line.endswith("run again: it goes on from the last checkpoint")
-    assert ended.codes["again"] == []
-    assert any(f"going on after {SAVED}" in line for line in ended.said("again"))
-    assert ended.losses("lost") == ended.losses("two")
+def test_a_killed_rank_ends_the_others_and_the_run_resumes(finished):
+    errors = [line for line in finished.lines(KILLED) if line.startswith("distill: ")]
+    # torchrun's agent names the rank that it finds ended first: under load this may be the other rank
+    assert -signal.SIGKILL in finished.codes[KILLED] or (errors and finished.codes[KILLED] == [1])
+    assert len(errors) <= 1  # none if torchrun's agent ends the other rank before it prints its error
+    for line in errors:
+        assert line.startswith("distill: rank 0 of 2: another rank ended or did not answer for 600 s")
+        assert line.endswith("run again to resume from the last checkpoint")
+    assert finished.codes["again"] == []
+    assert any(f"resuming after step {SAVED}" in line for line in finished.lines("again"))
+    assert finished.losses("lost") == finished.losses("two")
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
         ("unshared", "distill: run.folder: .*/unshared-[01] is not the same folder for all processes: rank 1 does not"),
-        ("refused", "distill: .*/two holds a run of fingerprint .* set run.folder to another folder"),
-        ("mistaken", "distill: .*recipe.yaml: train.stepz: unknown; did you mean 'steps'"),
+        ("other seed", "distill: .*/two holds a run with fingerprint .* set run.folder to another folder"),
+        ("mistaken", "distill: .*recipe.yaml.*train.stepz: unknown; did you mean 'steps'"),
     ],
 )
-def test_what_is_wrong_is_said_by_one_rank_alone(ended, name, message):
-    assert 1 in ended.codes[name]
-    [line] = ended.said(name)
+def test_only_one_rank_prints_an_error(finished, name, message):
+    assert 1 in finished.codes[name]
+    [line] = finished.lines(name)
     assert re.match(message, line)
 
 
-def test_the_command_line_under_torchrun(ended, monkeypatch, capsys):
-    """One sequence a step leaves the second rank without images throughout: it still takes every step."""
-    assert ended.codes["two"] == []
-    assert sum("trained 4 steps" in line for line in ended.said("two")) == 1
-    monkeypatch.setattr(sys, "argv", ["distill", "train", str(ended.place / "recipe.yaml")])
+def test_the_command_line_under_torchrun(finished, monkeypatch, capsys):
+    """With one sequence per step the second rank has no images; it still takes part in every step."""
+    assert finished.codes["two"] == []
+    assert sum("trained 4 steps" in line for line in finished.lines("two")) == 1
+    monkeypatch.setattr(sys, "argv", ["distill", "train", str(finished.place / "recipe.yaml")])
     with pytest.raises(SystemExit) as exit:
         main()
     assert not exit.value.code
     assert "trained 4 steps" in capsys.readouterr().out
-    one, two = ended.losses("one"), ended.losses("two")
+    one, two = finished.losses("one"), finished.losses("two")
     assert len(one) == 4
     assert two == pytest.approx(one, rel=1e-9)
-    scores = [json.loads((ended.place / name / "evaluation.json").read_text())["sets"][0] for name in ("one", "two")]
+    scores = [json.loads((finished.place / name / "evaluation.json").read_text())["sets"][0] for name in ("one", "two")]
     assert scores[0]["knn"]["models"] == scores[1]["knn"]["models"]
     assert scores[0]["counts"] == scores[1]["counts"]

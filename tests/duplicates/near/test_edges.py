@@ -47,7 +47,7 @@ def found(
     """Row -> (its keeper's row, kind), of all members; and the counts."""
     group = MemoryGroup(parts(count, **arrays))
     stars, told = settled(found_edges(group, distance))
-    store_members(stars, group)
+    store_members(stars, group, "members")
     place = {key.tobytes(): row for row, key in enumerate(arrays["key"].astype(">u8"))}
     held, rows = Stored({}, group), {}
     for index in held.parts("members"):
@@ -96,7 +96,7 @@ def test_near_in_parts_and_buckets(rows: int, count: int, distance: int, flips: 
 
 @given(st.lists(st.integers(-1, 4), max_size=30), st.integers(1, 4), st.integers(0, 2), st.integers(0, 5))
 def test_equal_in_parts_and_buckets(codes: list[int], count: int, sort: int, seed: int) -> None:
-    """The same digest as another's of the other sort is no match; equal bytes are equal pixels."""
+    """The same digest as another's of the other sort does not match; equal bytes are equal pixels."""
     values = np.array(codes, dtype=np.int64)
     both = np.stack([np.where(values == sort, -1, values), values], axis=1)
     digests = np.repeat((both.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15))[..., None], 4, axis=2)

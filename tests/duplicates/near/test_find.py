@@ -16,7 +16,7 @@ from curate.core.group import MemoryGroup
 from curate.duplicates.near.find import FindDuplicates
 from curate.duplicates.near.members import DuplicateMembers
 from curate.image.fingerprint import Fingerprint
-from tests.codec import pictures
+from tests.codec import make_images
 from tests.core.stored import Stored, members
 from tests.image.test_perceptual import blobs
 
@@ -68,17 +68,17 @@ def named(rows: pa.Table, shard: str) -> pa.Table:
 @pytest.fixture(scope="module")
 def rows() -> pa.Table:
     small, large = blobs(1, (150, 100)), blobs(1, (150, 100)).resize((300, 200), Image.Resampling.LANCZOS)
-    png = pictures.encoded(small, "PNG")
+    png = make_images.encoded(small, "PNG")
     return table(
         png,  # 0
-        pictures.encoded(large, "PNG"),  # 1: the keeper of the set, for it has the most pixels
-        pictures.encoded(small, "BMP"),  # 2: the same pixels as 0
-        pictures.encoded(blobs(2), "PNG"),  # 3: alone
+        make_images.encoded(large, "PNG"),  # 1: the keeper of the set, for it has the most pixels
+        make_images.encoded(small, "BMP"),  # 2: the same pixels as 0
+        make_images.encoded(blobs(2), "PNG"),  # 3: alone
         png,  # 4: the same bytes as 0
         jpeg(large, 85),  # 5
-        pictures.encoded(Image.new("RGB", (64, 64), "red"), "PNG"),  # 6: flat
-        pictures.encoded(Image.new("RGB", (64, 65), "red"), "PNG"),  # 7: flat, other pixels
-        pictures.encoded(Image.new("RGB", (64, 64), "red"), "BMP"),  # 8: the pixels of 6
+        make_images.encoded(Image.new("RGB", (64, 64), "red"), "PNG"),  # 6: flat
+        make_images.encoded(Image.new("RGB", (64, 65), "red"), "PNG"),  # 7: flat, other pixels
+        make_images.encoded(Image.new("RGB", (64, 64), "red"), "BMP"),  # 8: the pixels of 6
     )
 
 

@@ -12,7 +12,7 @@ from curate.duplicates.near.hamming import Edges, band_edges, band_values, compo
 
 
 def near_edges(hashes: np.ndarray, max_distance: int) -> Iterator[Edges]:
-    """All bands, one after the other."""
+    """All bands in turn."""
     for band in range(max_distance + 1):
         yield from band_edges(hashes, band, max_distance)
 

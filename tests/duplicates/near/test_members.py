@@ -1,4 +1,4 @@
-"""Rows looked up in sets of either kind, and what `duplicates.drop` makes of them, as the engine calls both."""
+"""Rows looked up in sets of either kind, and the verdicts of `duplicates.drop`, as the engine calls both."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from curate.core.contracts import Batch
 from curate.core.errors import CurateError
 from curate.core.group import MemoryGroup
 from curate.core.hashing import key_words
-from curate.core.stretches import as_bytes, shard_index, shard_word
+from curate.core.row_lookup import as_bytes, shard_index, shard_word
 from curate.duplicates.near.find import KINDS
 from curate.duplicates.near.members import DropDuplicates, DuplicateMembers
 from tests.core.stored import Stored
@@ -106,8 +106,8 @@ def test_what_would_reject_nothing_is_an_error(reject: str) -> None:
         dropped(members(SEMANTIC), reject=reject)
 
 
-def test_sets_of_an_older_version_are_refused() -> None:
-    with pytest.raises(CurateError, match=r"duplicates.members.sets: an older version .*; make them again"):
+def test_sets_of_an_older_version_are_rejected() -> None:
+    with pytest.raises(CurateError, match=r"duplicates.members.sets: sets of an older version .*; run the stage"):
         DuplicateMembers().setup({"sets": {"duplicates": None, "summary": {}}})
 
 

@@ -1,4 +1,4 @@
-"""Components of graphs that lie in cells, against SciPy's; long chains take few rounds."""
+"""Components of graphs divided into cells, against SciPy's; long chains take few rounds."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def group(node: np.ndarray, a: np.ndarray, b: np.ndarray, loops: np.ndarray) -> 
 def keepers(stars: MemoryGroup, rows: int) -> dict[int, int]:
     whole = MemoryGroup([{"key": np.empty((rows, 2))}])
     whole._stored = stars._stored
-    store_members(stars, whole)
+    store_members(stars, whole, "members")
     return {int(line["key"], 16): int(line["keeper"], 16) for line in members(Stored({}, stars))}
 
 
@@ -63,7 +63,7 @@ def test_a_long_chain_takes_few_rounds(order: str, monkeypatch: pytest.MonkeyPat
     node = nodes(4096)
     chain = by_rank(node) if order == "by rank" else np.random.default_rng(0).permutation(4096)
     rounds: list[int] = []
-    monkeypatch.setattr(MemoryGroup, "tell", lambda self, done, text: rounds.append(1))
+    monkeypatch.setattr(MemoryGroup, "progress", lambda self, done, text: rounds.append(1))
     stars, told = settled(group(node, chain[:-1], chain[1:], chain[:0]))
     assert told == {"sets": 1, "largest_set": 4096, "exact_duplicates": 0, "near_duplicates": 4095}
     assert len(rounds) <= 16, "12 halvings of the chain"

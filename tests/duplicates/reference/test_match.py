@@ -125,7 +125,7 @@ def test_radii_of_the_search() -> None:
         None,
     ]
     wide = matched(POOL, reference(), eps=0.3)[5]
-    assert wide[:2] == ("val/b.jpg", "semantic"), "of two as near, the first"
+    assert wide[:2] == ("val/b.jpg", "semantic"), "the first of two equally near"
 
 
 def test_digests_and_hashes_alone() -> None:
@@ -148,7 +148,7 @@ def test_another_encoder_is_one_line() -> None:
     wider = pool(["1"], ["x"], hash_of(7)[None], np.eye(DIM + 1)[:1])
     with pytest.raises(CurateError, match=r"9 dimensions, but its `against` has 8"):
         matched(wider, reference())
-    with pytest.raises(InputError, match=r"embedding: column 'sha256': string is no vector column"):
+    with pytest.raises(InputError, match=r"embedding: column 'sha256': expected fixed_size_binary .* not string"):
         reference(embedding="sha256")
 
 

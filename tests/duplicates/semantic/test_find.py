@@ -19,7 +19,7 @@ from curate.core.vectors import from_binary, to_binary
 from curate.duplicates.semantic import sets as semantic_sets
 from curate.duplicates.semantic.find import SemanticDuplicates
 from curate.duplicates.semantic.kernels import cells_to_visit, cosines, greedy, unit_rows
-from curate.kernels.nearest import nearest
+from curate.kernels.nearest.search import nearest
 from tests.core.stored import Stored, members
 from tests.duplicates.semantic.test_kernels import clumps, exact
 

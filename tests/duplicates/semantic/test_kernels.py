@@ -17,7 +17,7 @@ from curate.duplicates.semantic.kernels import (
     unit_rows,
     within,
 )
-from curate.kernels.nearest import nearest
+from curate.kernels.nearest.search import nearest
 
 
 def clumps(seed: int, rows: int, dim: int = 6, around: int = 5, spread: float = 0.15) -> np.ndarray:
@@ -47,7 +47,7 @@ def test_within_is_decided_as_in_float64(seed: int, rows: int, eps: float) -> No
 def test_pairs_at_the_limit_are_decided_as_in_float64() -> None:
     vectors = clumps(1, 300, dim=96)
     products = vectors.astype(np.float64) @ vectors.T
-    for value in products[0, 1:40]:  # a limit that lies on a pair's own cosine
+    for value in products[0, 1:40]:  # a limit equal to a pair's cosine
         eps = 1 - float(value)
         assert (within(vectors[:1], vectors, eps)[0] == exact(vectors[:1], vectors, eps)[0]).all()
 

@@ -34,12 +34,12 @@ class Fault:
     """What happens to requests.
 
     `slow_down`: 503. `stall`: no answer. `cut_upload`: the connection is reset while the body is sent. `cut_reply`: it
-    is reset once the store has done what was asked. `cut_download`: it is reset in the middle of the answer's body.
-    `lag`: a listing leaves out what is younger than `seconds`."""
+    is reset after the store has carried out the request. `cut_download`: it is reset within the response body. `lag`: a
+    listing omits files younger than `seconds`."""
 
     do: str
     method: str = ""
-    """Of which requests; of all if left out."""
+    """Requests that it applies to (default: all)."""
     path: str = ""
     """Part of their paths."""
     times: int = 1 << 30

@@ -1,4 +1,4 @@
-"""Runs in a workspace on an object store that fails now and then: what they make is what they make without faults."""
+"""Runs in a workspace on an unreliable object store: their outputs equal those without faults."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Passes of several lanes follow each other shard by shard; units that hang are ended and named; runs that are told to
-stop end within seconds and go on later."""
+"""Passes of several lanes follow each other shard by shard; hung units are ended and named; stopped runs
+end within seconds and can be resumed."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from curate.core.contracts import Batch, Map, Resources, Runtime
 from curate.core.errors import DrainedError
 from curate.core.recipe.pipeline import Pipeline
 from curate.core.store.storage import open_storage
-from curate.engine.backends.isolated import run_isolated
-from curate.engine.context import Options
+from curate.engine.backends.tasks import run_isolated
 from curate.engine.record.events import read_events
 from curate.engine.run import Result, run
+from curate.engine.state import Options
 from curate.engine.units import reduce
 from curate.engine.workers import beat
 from tests.engine import toys, workspaces
@@ -94,8 +94,8 @@ SAID: set[tuple[str, str, str]] = set()
 
 
 def say(method: str) -> None:
-    look = beat.current().look()
-    SAID.add((method, look["stage"], look["pace"]))
+    now = beat.current().snapshot()
+    SAID.add((method, now["stage"], now["pace"]))
 
 
 class Said(toys.Light):
@@ -154,7 +154,7 @@ def test_a_lane_begins_with_a_shard_while_the_lane_before_it_is_at_others(worksp
 def test_what_filters_reduces_and_fits_do_is_named_as_in_the_recipe(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So a hang is theirs; and none of their steps is held against the short batches of another."""
+    """So a hang is attributed to them, and their steps are not compared with another stage's short batches."""
     made = Pipeline()
     made.add("pool", toys.Numbers(namespace="pool", rows=40, shard_rows=5))
     made.add("bright", toys.Brightness(), ["pool"])

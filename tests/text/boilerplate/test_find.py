@@ -175,7 +175,7 @@ def test_the_stage() -> None:
 
 
 def test_what_cannot_be_stripped_is_told() -> None:
-    with pytest.raises(CurateError, match=r"text.strip: no phrases to remove; give it boilerplate: STAGE"):
+    with pytest.raises(CurateError, match=r"text.strip: no phrases to remove; set `boilerplate` to a stage"):
         stripped(["a"])
     with pytest.raises(ValidationError, match="'--' has no word; write phrases such as 'stock photo'"):
         Strip(also=["--"])

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from curate.core.contracts import Batch
 from curate.text.clean.clean import Clean
-from curate.text.clean.rules import DEFAULT, NAMES, chosen, clean
+from curate.text.clean.rules import DEFAULT, NAMES, clean, rules_named
 from tests.text.clean.test_rules import TEXTS
 
 
@@ -35,7 +35,7 @@ def test_rules_can_be_chosen() -> None:
     assert cleaned("A &amp;  http://a.org", rules=["spaces", "entities"])[0] == ["A & http://a.org"]
     assert Clean(rules=["spaces", "entities"]) == Clean(rules=["entities", "spaces"])
     assert Clean().rules == DEFAULT
-    with pytest.raises(ValidationError, match="'spelling' is no rule; choose from quoting, entities, mojibake"):
+    with pytest.raises(ValidationError, match="unknown rule 'spelling'; choose from quoting, entities, mojibake"):
         Clean(rules=["spelling"])
 
 
@@ -58,7 +58,7 @@ def test_captions_without_an_end_to_their_nesting_are_unusable() -> None:
 def test_columns_are_cleaned_as_texts_are(captions: list[str | None]) -> None:
     """Captions that the column-wise search passes over are those that no rule changes."""
     texts, _, counters = cleaned(*captions, also=NAMES)
-    alone = [None if caption is None else clean(caption, chosen(NAMES)) for caption in captions]
+    alone = [None if caption is None else clean(caption, rules_named(NAMES)) for caption in captions]
     assert texts == [(text and text[0]) or None for text in alone]
     assert counters == dict(Counter(name for text in alone if text for name in text[1]))
 

@@ -33,7 +33,7 @@ def test_rules_by_name() -> None:
     ).words
     assert "hidden" in words and "\\x00" in words and "text a & b!!" in words
     assert (
-        "--also: 'spelling' is no rule; choose from quoting" in curate("text", "try", "x", "--also", "spelling").error
+        "--also: unknown rule 'spelling'; choose from quoting" in curate("text", "try", "x", "--also", "spelling").error
     )
 
 

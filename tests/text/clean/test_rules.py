@@ -10,10 +10,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from curate.text.clean.rules import DEFAULT, NAMES, NOT_ASCII, RULES, UNSETTLED, chosen, clean, rounds, steps
+from curate.text.clean.rules import DEFAULT, NAMES, NOT_ASCII, RULES, UNSETTLED, clean, rounds, rules_named, steps
 
 BY_NAME = {rule.name: rule for rule in RULES}
-ALL = chosen(NAMES)
+ALL = rules_named(NAMES)
 EXAMPLES = [
     # (made up, since the real captions at hand have none; cleaned; rules that changed it)
     ("front &amp;amp;amp; back &#38;lt;3 &#x41;&#66", "front & back <3 AB", {"entities"}),
@@ -84,14 +84,14 @@ def test_hashtags_of_several_words(caption: str, text: str) -> None:
 @example("&#38;" + "#38;" * 50)
 @example('"' * 999)
 def test_clean_text_stays_as_it_is(caption: str) -> None:
-    for rules in (chosen(DEFAULT), ALL):
+    for rules in (rules_named(DEFAULT), ALL):
         text, _ = clean(caption, rules)
         assert clean(text, rules) == (text, set())
 
 
 @given(st.text(max_size=60), st.sets(st.sampled_from(NAMES)))
 def test_only_the_chosen_rules_act(caption: str, names: set[str]) -> None:
-    text, hits = clean(caption, chosen(names))
+    text, hits = clean(caption, rules_named(names))
     assert hits <= names
     assert bool(hits) or text == caption
 

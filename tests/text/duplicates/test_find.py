@@ -15,7 +15,8 @@ from curate.core.errors import CurateError
 from curate.core.group import MemoryGroup
 from curate.core.hashing import make_key, ranks
 from curate.text.duplicates import find as duplicates
-from curate.text.duplicates.find import DropTextDuplicates, FindTextDuplicates, TextCopies
+from curate.text.duplicates.copies import DropTextDuplicates, TextCopies
+from curate.text.duplicates.find import FindTextDuplicates
 from curate.text.duplicates.kernels import normalised
 from tests.core.stored import Stored
 
@@ -133,7 +134,7 @@ def test_sets_and_what_stays() -> None:
     kept = Counter(normalised(text) for text, reason in zip(TEXTS, reasons, strict=True) if text and not reason)
     assert kept == {"stock photo": 1, "a dog": 1, "a cat": 1, "😀": 1}
     assert Counter(dropped(TEXTS, artifact, copies=2)) == {None: 8, "text_duplicate": 1}
-    with pytest.raises(CurateError, match=r"text.drop_duplicates.copies: 3, but the sets name 2 .* keepers: 3"):
+    with pytest.raises(CurateError, match=r"text.drop_duplicates.copies: 3, but the sets list 2 .* `keepers: 3`"):
         dropped(TEXTS, artifact, copies=3)
     with pytest.raises(CurateError, match=r"text.drop_duplicates: 'text_copy' does not say .*; use `text.copies`"):
         DropTextDuplicates().keep(pa.table({"text_copy": [1]}))

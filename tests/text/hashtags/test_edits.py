@@ -65,16 +65,16 @@ def test_json(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.tsv", b"dog cat\n", "line 1: expected tag, TAB, canonical tag; found 'dog cat'"),
-        ("a.tsv", b"dog\tdog\tverb\n", "line 1: 'verb' is no kind; choose from noun, action, unmapped"),
-        ("a.tsv", b"dog\tdog\n#Dog\tcat\n", "line 2: 'dog' has another canonical tag further up"),
-        ("a.tsv", b"!!\tdog\n", "line 1: '!!' is no tag; expected letters or digits"),
+        ("a.tsv", b"dog cat\n", "line 1: expected tag, TAB, canonical tag, not 'dog cat'"),
+        ("a.tsv", b"dog\tdog\tverb\n", "line 1: unknown kind 'verb'; choose from noun, action, unmapped"),
+        ("a.tsv", b"dog\tdog\n#Dog\tcat\n", "line 2: 'dog' has another canonical tag above"),
+        ("a.tsv", b"!!\tdog\n", "line 1: '!!' is not a tag; expected letters or digits"),
         ("a.tsv", b"\xff\xfe", "is not UTF-8"),
-        ("a.tsv", None, "cannot be read .*; name a .tsv or .json file"),
+        ("a.tsv", None, "cannot read .*; give a .tsv or .json file"),
         ("a.json", b"{", "is not JSON"),
         ("a.json", b"[1]", "holds a JSON list; expected an object"),
         ("a.json", b'{"dog": 7}', "tag 'dog': expected a canonical tag, null"),
-        ("a.json", b'{"dog": {"canonical": "dog", "kind": "verb"}}', "tag 'dog': 'verb' is no kind"),
+        ("a.json", b'{"dog": {"canonical": "dog", "kind": "verb"}}', "tag 'dog': unknown kind 'verb'"),
     ],
 )
 def test_files_that_are_no_edits(tmp_path: Path, name: str, content: bytes | None, message: str) -> None:

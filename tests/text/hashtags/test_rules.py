@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.text.hashtags.lexicon import Lexicon, inflects, one_apart
-from curate.text.hashtags.rules import Edit, Row, Settings, mapped
+from curate.text.hashtags.lexicon import Lexicon, inflects, one_edit_apart
+from curate.text.hashtags.rules import Edit, Row, Settings, map_tags
 
 NOUNS = {
     "dog": "dog.n.01", "dogs": "dog.n.01", "hound": "dog.n.01", "golden retriever": "golden_retriever.n.01",
@@ -37,7 +37,7 @@ LEXICON = Lexicon(NOUNS, VERBS, PART, WEIGHTS, LEMMAS)
 def rows_of(
     counts: dict[str, int], hints: dict[str, str] | None = None, edits: dict[str, Edit] | None = None, **settings: Any
 ) -> dict[str, Row]:
-    rows = mapped(counts, hints or {}, {}, LEXICON, Settings(**settings), edits or {})
+    rows = map_tags(counts, hints or {}, {}, LEXICON, Settings(**settings), edits or {})
     assert [row.tag for row in rows] == sorted(counts, key=lambda tag: (-counts[tag], tag))
     assert all(row.count == counts[row.tag] for row in rows)
     return {row.tag: row for row in rows}
@@ -156,7 +156,7 @@ def test_no_tags() -> None:
     ],
 )
 def test_one_letter_apart(a: str, b: str, answer: bool) -> None:
-    assert one_apart(a, b) is answer and one_apart(b, a) is answer
+    assert one_edit_apart(a, b) is answer and one_edit_apart(b, a) is answer
 
 
 @given(st.text("ab", max_size=5), st.text("ab", max_size=5))
@@ -166,7 +166,7 @@ def test_one_apart_is_one_edit(a: str, b: str) -> None:
     edited |= {a[:i] + c + a[i + 1 :] for i in range(len(a)) for c in letters}
     edited |= {a[:i] + c + a[i:] for i in range(len(a) + 1) for c in letters}
     edited |= {a[:i] + a[i + 1] + a[i] + a[i + 2 :] for i in range(len(a) - 1)}
-    assert one_apart(a, b) is (b in edited and a != b)
+    assert one_edit_apart(a, b) is (b in edited and a != b)
 
 
 def test_inflections() -> None:

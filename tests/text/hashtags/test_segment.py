@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from curate.text.hashtags.segment import LONGEST_WORD, Segmenter, chunks, folded, humps
+from curate.text.hashtags.segment import LONGEST_WORD, Segmenter, chunks, folded, split_at_case
 
 KNOWN = "golden retriever dog dogs i love in the park new york youtube ice cream"
 COUNTS = dict.fromkeys(KNOWN.split(), 100.0)
@@ -62,7 +62,7 @@ def test_folding_twice_changes_nothing(tag: str) -> None:
 
 @given(st.text("abcABC", max_size=12))
 def test_humps_join_to_the_chunk(chunk: str) -> None:
-    assert "".join(humps(chunk)) == chunk
+    assert "".join(split_at_case(chunk)) == chunk
 
 
 @given(st.text("abc", min_size=1, max_size=9), st.dictionaries(st.text("abc", min_size=1, max_size=4), st.just(5.0)))
@@ -83,7 +83,9 @@ def test_the_likeliest_words(run: str, counts: dict[str, float]) -> None:
 
 
 def test_changes_of_case() -> None:
-    told = {chunk: humps(chunk) for chunk in ("goldenRetriever", "HTMLPage", "iPhone", "McDonald", "USA", "aB", "")}
+    told = {
+        chunk: split_at_case(chunk) for chunk in ("goldenRetriever", "HTMLPage", "iPhone", "McDonald", "USA", "aB", "")
+    }
     assert told == {
         "goldenRetriever": ["golden", "Retriever"],
         "HTMLPage": ["HTML", "Page"],

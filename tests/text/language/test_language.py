@@ -15,7 +15,7 @@ from curate.engine.run import run
 from curate.text.clean.clean import Clean
 from curate.text.language import language
 from curate.text.language.language import Language, LanguageFilter, built_in
-from tests.engine.contract import Mixed
+from tests.engine.mixed import Mixed
 from tests.text.phrases import phrases
 
 FLOORS = {
@@ -77,7 +77,7 @@ def test_capitals_are_small_letters() -> None:
 
 
 def test_a_list_of_texts_is_no_text() -> None:
-    with pytest.raises(CurateError, match=r"text.language.column: 'sentences' holds list<.*>, expected one text a row"):
+    with pytest.raises(CurateError, match=r"text.language.column: 'sentences' holds .*, expected one text per row"):
         stage(column="sentences").process(batch(sentences=[["a", "b"]]))
 
 

@@ -18,8 +18,8 @@ from curate.core.errors import CurateError, InputError
 from curate.text.phrases import normalised
 from curate.text.vocabulary.build import BuildVocabulary, frequent_pairs, is_term
 from curate.text.vocabulary.build import given as read_given
-from curate.text.vocabulary.counts import Counts, count, merge
 from curate.text.vocabulary.entries import Vocabulary
+from curate.text.vocabulary.terms import TermCounts, count_terms, merge_terms
 from tests.text.wordnet.wordnets import tiny  # noqa: F401  (a fixture)
 
 POOL = {"wordnet": False, "unigrams": None, "bigrams": None}
@@ -53,7 +53,7 @@ def by_hand(texts: list[str | None]) -> tuple[Counter[str], Counter[str]]:
 @settings(max_examples=40)
 @given(TEXTS, st.integers(0, 5))
 def test_counts_of_texts(texts: list[str | None], cut: int) -> None:
-    counts = Counts.of(merge([count(part, str.isalpha, True) for part in (texts[:cut], texts[cut:])]))
+    counts = TermCounts.of(merge_terms([count_terms(part, str.isalpha, True) for part in (texts[:cut], texts[cut:])]))
     unigrams, bigrams = by_hand(texts)
     assert dict(counts.unigrams.iter_rows()) == unigrams
     assert dict(counts.bigrams.iter_rows()) == bigrams
@@ -63,15 +63,15 @@ def test_counts_of_texts(texts: list[str | None], cut: int) -> None:
 @settings(max_examples=30)
 @given(st.lists(st.lists(st.sampled_from("abcdefgh")).map(" ".join), min_size=1, max_size=6), st.integers(1, 4))
 def test_pools_that_say_too_much_are_counted_up_to_a_bound(texts: list[str], most: int) -> None:
-    state = merge((count([text], str.isalpha, False) for text in texts), most)
-    counts, true = Counts.of(state), by_hand(texts)[0]
+    state = merge_terms((count_terms([text], str.isalpha, False) for text in texts), most)
+    counts, true = TermCounts.of(state), by_hand(texts)[0]
     kept = dict(counts.unigrams.iter_rows())
     assert len(kept) <= most
     assert all(kept.get(word, 0) <= n <= kept.get(word, 0) + counts.short for word, n in true.items())
 
 
 def test_a_text_counts_once() -> None:
-    counts = Counts.of(count(["dog dog dog", "dog, dog"], str.isalpha, True))
+    counts = TermCounts.of(count_terms(["dog dog dog", "dog, dog"], str.isalpha, True))
     assert dict(counts.unigrams.iter_rows()) == {"dog": 2}
     assert dict(counts.bigrams.iter_rows()) == {"dog dog": 1}
 
@@ -80,14 +80,14 @@ def test_words_that_are_no_terms() -> None:
     assert not any(is_term(False, False, word) for word in ("the", "7", "2019", "x", "&"))
     assert all(is_term(False, False, word) for word in ("dog", "犬犬"))
     assert is_term(True, False, "the") and is_term(False, True, "2019")
-    counts = Counts.of(count(["x" * 200 + " dog"], str.isalpha, False))
+    counts = TermCounts.of(count_terms(["x" * 200 + " dog"], str.isalpha, False))
     assert dict(counts.unigrams.iter_rows()) == {"dog": 1}
 
 
 def test_pmi() -> None:
     """ice in 4 texts of 8, cream in 2, both side by side in 2: log(2 8 / (4 2)) = log 2."""
     texts = ["ice cream", "ice cream", "ice", "ice", "x", "x", "x", "x"]
-    counts = Counts.of(count(texts, str.isalpha, True))
+    counts = TermCounts.of(count_terms(texts, str.isalpha, True))
     for pmi, pairs in ((math.log(2) - 1e-9, ["ice cream"]), (math.log(2) + 1e-9, [])):
         assert frequent_pairs(counts, 2, pmi)["term"].to_list() == pairs
     assert frequent_pairs(counts, 3, 0.0).is_empty()
@@ -153,7 +153,7 @@ def test_lines_and_json_of_the_same_bytes_are_two_vocabularies(tmp_path: Path) -
         ("a.json", b'{"dog": 1}', "holds a JSON dict; expected a list of strings"),
         ("a.json", b'["dog", 7]', "holds 7 at place 1; expected strings"),
         ("a.json", b"[dog", "is not a JSON list"),
-        ("a.txt", b"\xff\xfe", "is not a text in UTF-8, an entry a line"),
+        ("a.txt", b"\xff\xfe", "is not a UTF-8 text with one entry per line"),
         ("a.txt", None, "cannot be read .*; name a JSON list or a .txt file"),
     ],
 )
@@ -169,7 +169,7 @@ def test_files_that_are_no_vocabulary(tmp_path: Path, name: str, content: bytes 
 
 def test_a_vocabulary_without_entries() -> None:
     for texts in ([], [None], ["😀 !!"], ["rare words"]):
-        with pytest.raises(CurateError, match=r"no entry at all out of . texts; lower `unigrams`"):
+        with pytest.raises(CurateError, match=r"no entries from . texts; lower `unigrams`"):
             built(texts, wordnet=False, unigrams=5)
     with pytest.raises(ValidationError, match="no source of entries"):
         BuildVocabulary(**POOL)

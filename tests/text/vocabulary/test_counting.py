@@ -18,7 +18,8 @@ from curate.text.hashtags.map import HashtagMap
 from curate.text.hashtags.tags import Tags
 from curate.text.vocabulary.build import BuildVocabulary
 from tests.engine import workspaces
-from tests.engine.contract import Mixed, Output
+from tests.engine.mixed import Mixed
+from tests.engine.output import Output
 from tests.text.wordnet.wordnets import tiny  # noqa: F401  (a fixture)
 
 POOL = {"column": "caption", "wordnet": False, "unigrams": 1}
@@ -79,7 +80,7 @@ def test_a_file_that_is_saved_while_it_is_read(tmp_path: Path, monkeypatch: pyte
 
     with monkeypatch.context() as patched:
         patched.setattr(BuildVocabulary, "finish", saved)
-        with pytest.raises(InputError, match=r"text.vocabulary: entries changed while it was built; .* run again$"):
+        with pytest.raises(InputError, match=r"text.vocabulary: entries changed during the build; run again$"):
             built(workspace, stage)
     assert not [name for name in workspaces.times(workspace) if re.match(r"artifacts/.*/manifest.json", name)]
     for line in ("old", "new"):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from curate.core.errors import InputError
-from curate.text.wordnet import database as wordnet
+from curate.text.wordnet import database
 from curate.text.wordnet.senses import PARTS
 
 LICENCE = "  1 This software and database is being provided to you, the LICENSEE, by  \n  2 Princeton University.  \n"
@@ -72,7 +73,7 @@ def write_wordnet(folder: Path) -> Path:
     for part, synsets in SYNSETS.items():
         data, offsets, number = LICENCE, {}, {"n": 1, "v": 2}[part]
         for file, words, instance in synsets:
-            code = wordnet.LEXNAMES.index(f"{PARTS[part]}.{file}")
+            code = database.LEXNAMES.index(f"{PARTS[part]}.{file}")
             place = f"{len(data):08d}"
             lex_ids = [len(offsets.get(word.lower(), [])) for word in words]
             told = " ".join(f"{word} {lex_id:x}" for word, lex_id in zip(words, lex_ids, strict=True))
@@ -93,6 +94,17 @@ def write_wordnet(folder: Path) -> Path:
     return folder
 
 
+def for_nltk(place: Path, root: Path) -> Path:
+    """A copy below `root`, a folder for `nltk.data.path`, with what nltk's reader wants besides the dict files."""
+    folder = root / "corpora/wordnet"
+    shutil.copytree(place, folder)
+    numbers = {"noun": 1, "verb": 2, "adj": 3, "adv": 4}
+    lines = [f"{n:02d}\t{name}\t{numbers[name.partition('.')[0]]}\n" for n, name in enumerate(database.LEXNAMES)]
+    (folder / "lexnames").write_text("".join(lines))
+    (folder / "index.sense").touch()  # nltk takes it for version 3.0
+    return folder
+
+
 @pytest.fixture
 def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The tiny WordNet, in place of the real one; with a cache of its own."""
@@ -104,12 +116,12 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="session")
 def real() -> Path:
-    """The real WordNet (fetched into the cache if need be), laid out as nltk reads it."""
+    """The real WordNet (fetched into the cache if need be)."""
     try:
-        place = wordnet.place()
+        place = database.place()
     except InputError as error:
         pytest.skip(str(error))
-    if wordnet.identity() != WORDNET_30:
+    if database.identity() != WORDNET_30:
         pytest.skip(f"{place} is not WordNet 3.0")
     return place
 

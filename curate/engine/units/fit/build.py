@@ -1,19 +1,22 @@
-"""Building the artifact of a Fit: its rows with workers in parts, its steps run there, its state kept on the way."""
+"""Builds the artifact of a Fit: workers hold its rows in parts and run its steps; checkpoints keep its state."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
 from curate.core.contracts import Fit
-from curate.core.hashing import digest
+from curate.core.hashing import digest, digest_bytes
 from curate.core.ledger import Entry
-from curate.core.nouns import FILES, save_artifact
+from curate.core.nouns.artifacts import FILES, save_artifact
 from curate.core.recipe.pipeline import Node
-from curate.engine.backends import set_up
-from curate.engine.context import Built, Context
-from curate.engine.units.common import DigestTask, digest_file, tidy
+from curate.core.store.storage import Storage
+from curate.engine.context import Context
+from curate.engine.state import Built
+from curate.engine.units.common import tidy
 from curate.engine.units.fit.group import Build
-from curate.engine.units.fit.parts import let_go
+from curate.engine.units.fit.parts import drop
+from curate.engine.workers import beat
 
 
 def build_fit(ctx: Context, node: Node, built: Built) -> None:
@@ -24,11 +27,11 @@ def build_fit(ctx: Context, node: Node, built: Built) -> None:
         build = Build(ctx, node, stage, built, bar)
         try:
             group, alive = build.load()
-            ready: Fit = set_up(built.base, stage, ctx.ports(node), ctx.storage)  # type: ignore[assignment]
+            ready = beat.set_up(built.base, stage, ctx.ports(node), ctx.storage)
             _, digests = save_artifact(ctx.storage, built.base, ready.fit(group))
         finally:
-            ctx.backend.broadcast(let_go, ctx.storage.url_of(built.base))
-        bar.tell(1.0, "done")
+            ctx.backend.broadcast(drop, ctx.storage.url_of(built.base))
+        bar.progress(1.0, "done")
     files = ctx.storage.list(built.base)
     parts = [name for name in sorted(files) if name.endswith(".npz") and not name.startswith("work/")]
     tasks = (DigestTask(ctx.storage, f"{built.base}/{name}") for name in parts)
@@ -40,3 +43,15 @@ def build_fit(ctx: Context, node: Node, built: Built) -> None:
         extra={FILES: sorted(digests)},
     )  # fmt: skip
     tidy(ctx, built)
+
+
+@dataclass(frozen=True)
+class DigestTask:
+    storage: Storage
+    path: str
+
+
+def digest_file(task: DigestTask) -> str:
+    """Digest of a file's bytes, read in pieces."""
+    with task.storage.open(task.path) as file:
+        return digest_bytes(iter(lambda: file.read(1 << 24), b""))

@@ -1,4 +1,4 @@
-"""The engine's groups: parts held by workers, steps sent to them, results in part order, checkpoints on the way."""
+"""The engine's groups: workers hold the parts and run steps on them; results come in part order; with checkpoints."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from curate.core.contracts import Fit
 from curate.core.errors import CurateError, DrainedError, StageError
-from curate.core.group import LEAST_PART_ROWS, PARTS, Arrays, Step, cut, frozen, joined, part_rows_for
+from curate.core.group import LEAST_PART_ROWS, PARTS, Arrays, Step, cut, frozen, part_rows_for, shard_ranges
 from curate.core.recipe.pipeline import Node
 from curate.core.store.arrays import read_arrays, write_arrays
-from curate.engine.backends import How
-from curate.engine.context import Built, Context
-from curate.engine.progress import Step as Bar
+from curate.engine.backends import CallOptions
+from curate.engine.context import Context
+from curate.engine.progress import StepProgress
+from curate.engine.state import Built
 from curate.engine.units.fit.parts import (
     BlockTask,
     FromCells,
@@ -39,15 +40,15 @@ from curate.engine.units.fit.parts import (
 WINDOW = 4
 """Blocks per worker whose results may wait for those before them."""
 _JSON = "json"
-TOLD_SECONDS = 5.0
-"""Between two events of a fit's progress."""
+REPORT_SECONDS = 5.0
+"""Time between two events of a fit's progress."""
 CHECKPOINTS = 2
-"""How many of the last are kept."""
+"""Number of checkpoints kept."""
 
 
 class _Results:
-    """Results of a call as they are asked for. Before another call starts, the rest is fetched: workers do one call
-    at a time."""
+    """Results of a call, as they are consumed. Before another call starts, the rest is fetched: workers run one call at
+    a time."""
 
     def __init__(self, source: Iterator[Any]) -> None:
         self.wanted = True
@@ -67,20 +68,20 @@ class _Results:
 
 @dataclass
 class Build:
-    """What the groups of one fit share."""
+    """State shared by the groups of one fit."""
 
     ctx: Context
     node: Node
     stage: Fit
     built: Built
-    bar: Bar
+    bar: StepProgress
     made: Mapping[str, str] = field(default_factory=dict)
     calls: int = 0
     saved: int = 0
     names: dict[str, int] = field(default_factory=dict)
-    """Names that are taken -> the call that stored under it, 0 for groups."""
+    """Name in use -> the call that stored under it, 0 for groups."""
     results: _Results | None = None
-    told: float = 0.0
+    reported: float = 0.0
     groups: weakref.WeakSet[EngineGroup] = field(default_factory=weakref.WeakSet)
 
     @property
@@ -92,12 +93,12 @@ class Build:
         return max(1, int(self.stage.resources().cpus))
 
     def load(self) -> tuple[EngineGroup, int]:
-        """The group of the pool's rows, in the hands of workers, and how many live rows there are."""
+        """The group of the pool's rows, loaded by workers, and the number of live rows."""
         ctx, shards = self.ctx, self.ctx.pool(self.node).shards
         rows, ports = ctx.rows(self.node), ctx.ports(self.node)
         if not shards:
-            raise CurateError(f"{self.stage.op}: no shard is left to fit on; see why with `curate status RUN`")
-        parts = joined([shard.rows for shard in shards], part_rows_for(sum(shard.rows for shard in shards)))
+            raise CurateError(f"{self.stage.op}: no shards to fit; `curate status RUN` shows why")
+        parts = shard_ranges([shard.rows for shard in shards], part_rows_for(sum(shard.rows for shard in shards)))
         origins = [
             FromShards(ctx.storage, self.stage, ctx.placed(rows, shards[a:b]), ports, self.base, tuple(shards[a:b]))
             for a, b in parts
@@ -112,12 +113,12 @@ class Build:
     def take(self, name: str, call: int = 0) -> str:
         """Claim a name; the parts of one call may share it."""
         if plain(name) in self.names and not (call and self.names[name] == call):
-            raise ValueError(f"{self.stage.op}: {name!r} names something of this fit already")
+            raise ValueError(f"{self.stage.op}: {name!r} is already a name of this fit")
         self.names[name] = call
         return name
 
     def run(self, function: Callable[..., Any], tasks: Sequence[BlockTask], shared: Any = None) -> Iterator[Any]:
-        """What the tasks return, in their order. Raises StageError, DrainedError."""
+        """Results in order of the tasks. Raises StageError, DrainedError."""
         if self.results is not None:
             self.results.fetch()
         results = self.results = _Results(self._in_order(function, tasks, shared))
@@ -129,10 +130,10 @@ class Build:
     def _in_order(self, function: Callable[..., Any], tasks: Sequence[BlockTask], shared: Any) -> Iterator[Any]:
         early: dict[int, Any] = {}
         number = 0
-        how = How(sticky=True, window=WINDOW, shared=frozen(shared))
-        for outcome in self.ctx.run(function, tasks, self.stage, how, self.node.name):
+        options = CallOptions(sticky=True, window=WINDOW, shared=frozen(shared))
+        for outcome in self.ctx.run(function, tasks, self.stage, options, self.node.name):
             if outcome.error:
-                raise StageError(f"{self.node.name}: {outcome.error}; fix the cause and run the same command again")
+                raise StageError(f"{self.node.name}: {outcome.error}; fix the cause and rerun the same command")
             early[outcome.index] = outcome.value
             while number in early:
                 yield early.pop(number)
@@ -141,24 +142,23 @@ class Build:
 
 @dataclass(eq=False)
 class EngineGroup:
-    """A group whose parts lie with workers; see curate.core.group.Group."""
+    """A group whose parts are in workers; see curate.core.group.Group."""
 
     build: Build
     name: str
     blocks: list[tuple[int, Origin]]
-    """(first part, where its parts come from), in order."""
+    """(first part, origin of its parts), in order."""
     known: list[int] | None = None
-    """Rows of each part, once somebody has looked."""
+    """Rows of each part, once known."""
+
+    threads: int = field(init=False)
 
     def __post_init__(self) -> None:
+        self.threads = self.build.threads
         self.build.groups.add(self)
 
     @property
-    def threads(self) -> int:
-        return self.build.threads
-
-    @property
-    def made(self) -> Mapping[str, str]:
+    def provenance(self) -> Mapping[str, str]:
         return self.build.made
 
     @property
@@ -194,10 +194,10 @@ class EngineGroup:
         build = self.build
         build.calls += 1
         folder, files = f"{build.base}/work/{build.take(name)}", len(self.rows)
-        there = _numbers(build.ctx.storage.list(folder))
+        existing = _numbers(build.ctx.storage.list(folder))
         edges = [first for first, _ in self.blocks[1:]] + [files]
         tasks = [
-            replace(task, there=frozenset(range(task.first, stop)) & there)
+            replace(task, done=frozenset(range(task.first, stop)) & existing)
             for task, stop in zip(
                 self.tasks(step=step, call=build.calls, folder=folder, cells=cells), edges, strict=True
             )
@@ -207,7 +207,7 @@ class EngineGroup:
             for counts in block:
                 total += counts
         rows = total.tolist()
-        stretches = joined(rows, max(1, min(LEAST_PART_ROWS, sum(rows) // PARTS)))
+        stretches = shard_ranges(rows, max(1, min(LEAST_PART_ROWS, sum(rows) // PARTS)))
         origins = [(a, FromCells(build.ctx.storage, folder, files, a, b)) for a, b in stretches]
         return EngineGroup(build, name, [*origins], rows)
 
@@ -241,7 +241,7 @@ class EngineGroup:
         storage.remove(self._checkpoint(build.saved - CHECKPOINTS))
         build.ctx.events.emit("checkpoint", stage=build.node.name, number=build.saved)
         if build.ctx.backend.draining.is_set():
-            raise DrainedError(f"stopped inside of {build.node.name}; the same command resumes from there")
+            raise DrainedError(f"stopped during {build.node.name}; the same command resumes from there")
 
     def restored(self) -> dict[str, Any] | None:
         build = self.build
@@ -251,7 +251,7 @@ class EngineGroup:
         arrays = read_arrays(build.ctx.storage, self._checkpoint(build.saved))
         text = arrays.pop(_JSON).tobytes()
         build.ctx.events.emit("resumed", stage=build.node.name, number=build.saved)
-        build.ctx.progress.say(f"{build.node.name}: goes on from checkpoint {build.saved}")
+        build.ctx.progress.say(f"{build.node.name}: resumes from checkpoint {build.saved}")
         return {**json.loads(text), **{name: np.array(array) for name, array in arrays.items()}}
 
     def _last_saved(self) -> int:
@@ -263,11 +263,11 @@ class EngineGroup:
     def _checkpoint(self, number: int) -> str:
         return cell_file(f"{self.build.base}/work/checkpoints", number)
 
-    def tell(self, done: float, text: str) -> None:
+    def progress(self, done: float, text: str) -> None:
         build, now = self.build, time.monotonic()
-        build.bar.tell(done, text)
-        if now - build.told > TOLD_SECONDS:
-            build.told = now
+        build.bar.progress(done, text)
+        if now - build.reported > REPORT_SECONDS:
+            build.reported = now
             build.ctx.events.emit("progress", stage=build.node.name, done=round(done, 4), text=text)
             build.ctx.events.flush()
 

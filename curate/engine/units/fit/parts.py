@@ -1,8 +1,8 @@
-"""What a worker holds of a Fit's groups, and the steps it runs over that.
+"""Parts of a Fit's groups in a worker, and the steps that run on them.
 
-Parts come in blocks of neighbours, each loaded at once by the worker that first needs it and kept until another build
-needs the place: from shards of the pool, from the files that a regrouping has left, or from files by part. What does
-not lie in a file that can be mapped is spilled to a file without a name, which cannot outlive the process.
+Parts come in blocks of neighbours. The worker that first needs a block loads it and keeps it until another build needs
+the memory: from shards of the pool, from the files of a regrouping, or from a file per part. Arrays that no file can be
+mapped for are spilled to an unnamed file, which cannot outlive the process.
 """
 
 from __future__ import annotations
@@ -20,28 +20,27 @@ from numpy.typing import NDArray
 from curate.core.contracts import PLAIN_NAME, Fit
 from curate.core.errors import InputError
 from curate.core.group import Arrays, Part, Step, frozen
-from curate.core.nouns import Shard
+from curate.core.nouns.pools import Shard
 from curate.core.rows import Rows
 from curate.core.store import faults
 from curate.core.store.arrays import CHUNK_BYTES, Member, members, read_arrays, read_rows, write_arrays
 from curate.core.store.spill import Spill, spilled
 from curate.core.store.storage import Storage
-from curate.engine.backends import set_up
 from curate.engine.workers import beat
 
 Kinds = Mapping[str, tuple[str, tuple[int, ...], str]]
-"""Name -> dtype and shape of a row, and the shard that was found to have them."""
+"""Name -> dtype and shape of a row, and a shard that has them."""
 Made = tuple[str, Mapping[str, str]]
-"""A shard with rows ("" where there is none), and what `Fit.made` says of it."""
+"""A shard with rows ("" if no shard has any), and its `Fit.provenance`."""
 _ONE_KIND = (
-    "all rows must come from one encoder with one setting; refuse the others upstream or import them as a pool of "
-    "their own"
+    "all rows must come from one encoder with the same settings; reject the others upstream, or import them as a "
+    "separate pool"
 )
 EDGES = "edges"
 
 
 class Origin(Protocol):
-    """Where a block's parts come from."""
+    """The source of a block's parts."""
 
     def load(self, block: Block) -> list[Arrays]: ...
 
@@ -52,16 +51,16 @@ class Block:
 
     parts: list[Part] = field(default_factory=list)
     alive: int = 0
-    """Live rows that `load` was shown."""
+    """Live rows passed to `Fit.load`."""
     kinds: Kinds = field(default_factory=dict)
     made: Made = ("", {})
     stored: dict[str, int] = field(default_factory=dict)
-    """Name -> rows, of what the part at work has stored."""
+    """Name -> rows stored by the part in progress."""
 
 
 @dataclass(frozen=True)
 class FromShards:
-    """One part: the rows of some shards, as the stage wants them."""
+    """One part: the rows of some shards, loaded by the stage."""
 
     storage: Storage
     stage: Fit
@@ -71,12 +70,12 @@ class FromShards:
     shards: tuple[Shard, ...]
 
     def load(self, block: Block) -> list[Arrays]:
-        stage: Fit = set_up(self.base, self.stage, dict(self.ports), self.storage)  # type: ignore[assignment]
+        stage = beat.set_up(self.base, self.stage, self.ports, self.storage)
         with Spill() as spill:
             return [self._append(stage, spill, block) or spill.mapped()]
 
     def _append(self, stage: Fit, spill: Spill, block: Block) -> Arrays:
-        """The shards' rows onto the spill, one shard at a time; arrays of no rows where there are none."""
+        """Append the shards' rows to the spill, one shard at a time; returns arrays of no rows if there are none."""
         empty: Arrays = {}
         for shard in self.shards:
             table = self.rows.live_table(shard, stage.reads())
@@ -87,7 +86,7 @@ class FromShards:
             kinds = {name: (value.dtype.str, value.shape[1:], shard.id) for name, value in arrays.items()}
             if len(next(iter(arrays.values()))):
                 block.kinds = agreed(stage.op, [block.kinds, kinds])
-                block.made = alike(stage.op, [block.made, (shard.id, stage.made(table.schema))])
+                block.made = alike(stage.op, [block.made, (shard.id, stage.provenance(table.schema))])
                 spill.append(arrays)
             else:
                 empty = arrays
@@ -95,7 +94,7 @@ class FromShards:
 
 
 def agreed(op: str, found: Sequence[Kinds]) -> Kinds:
-    """What all shards with rows have in common. Raises InputError naming two that differ."""
+    """Kinds of arrays of all shards with rows. Raises InputError with two shards that differ."""
     first: Kinds = {}
     for kinds in found:
         for name in {**first, **kinds} if first and kinds else ():
@@ -107,14 +106,14 @@ def agreed(op: str, found: Sequence[Kinds]) -> Kinds:
 
 
 def alike(op: str, found: Sequence[Made]) -> Made:
-    """What all shards with rows say of how they were made. Raises InputError naming two that differ."""
+    """Provenance of all shards with rows. Raises InputError with two shards that differ."""
     known = [made for made in found if made[0]]
     for shard, made in known[1:]:
         first, before = known[0]
         for name in sorted({**before, **made}):
             if before.get(name) != made.get(name):
-                told = [repr(of[name]) if name in of else "unknown" for of in (before, made)]
-                raise InputError(f"{op}: {name} of shard {first} is {told[0]}, but of {shard} {told[1]}: {_ONE_KIND}")
+                a, b = (repr(of[name]) if name in of else "unknown" for of in (before, made))
+                raise InputError(f"{op}: {name} of shard {first} is {a}, but of {shard} {b}: {_ONE_KIND}")
     return known[0] if known else ("", {})
 
 
@@ -127,8 +126,8 @@ def _kind(name: str, kinds: Kinds) -> str:
 
 @dataclass(frozen=True)
 class FromCells:
-    """Parts first .. stop - 1 of a group that `partition` has made: cells, out of a file per old part. The cells of a
-    block lie side by side in every file, so a file is read once per array, however many cells there are."""
+    """Parts first .. stop - 1 of a group by `partition`: cells, from a file per old part. The cells of a block are
+    adjacent in every file, so a file is read once per array for any number of cells."""
 
     storage: Storage
     folder: str
@@ -154,7 +153,7 @@ class FromCells:
         counts: NDArray[Any],
         start: NDArray[Any],
     ) -> NDArray[Any]:
-        """One array of the block, cell by cell, within a cell in the order of the files."""
+        """One array of the block, by cell, and within a cell in file order."""
         kind = next(iter(held.values()))[name]
         out = spilled((int(counts.sum()), *kind.shape[1:]), kind.dtype)
         place = start.copy()  # of the next row of each cell
@@ -170,7 +169,7 @@ class FromCells:
 
 @dataclass(frozen=True)
 class FromFile:
-    """One part, out of its own file."""
+    """One part, from a separate file."""
 
     storage: Storage
     path: str
@@ -199,9 +198,9 @@ def cell_file(folder: str, part: int) -> str:
 class BlockTask:
     storage: Storage
     name: str
-    """Of the fit in its recipe."""
+    """Name of the fit in its recipe."""
     base: str
-    """Of the artifact that is being built."""
+    """Base of the artifact under construction."""
     group: str
     first: int
     """Index of the block's first part."""
@@ -210,26 +209,26 @@ class BlockTask:
     call: int = 0
     step: Step | None = None
     folder: str = ""
-    """Of a regrouping's files."""
+    """Folder of a regrouping's files."""
     cells: int = 0
-    there: frozenset[int] = frozenset()
-    """Parts whose file is there already."""
+    done: frozenset[int] = frozenset()
+    """Parts with an existing file."""
     groups: frozenset[str] = frozenset()
-    """The fit's groups that are still in use; parts of others are let go."""
+    """Groups of the fit that are in use; parts of others are dropped."""
 
 
-_held: dict[str, dict[tuple[str, int], Block]] = {}
+_blocks: dict[str, dict[tuple[str, int], Block]] = {}
 """URL of the build -> its blocks by group and first part."""
 
 
-def hold(task: BlockTask) -> Block:
-    """The block of a task, loaded unless this process has it. Blocks that nobody will ask for are let go."""
+def block_of(task: BlockTask) -> Block:
+    """The block of a task, loaded unless this process has it. Blocks that are no longer needed are dropped."""
     build, key = task.storage.url_of(task.base), (task.group, task.first)
-    for other in [url for url in _held if url != build]:
-        _held.pop(other, None)
-    blocks = _held.setdefault(build, {})
-    for other in [key for key in blocks if key[0] not in task.groups]:
-        del blocks[other]
+    for url in [url for url in _blocks if url != build]:
+        _blocks.pop(url, None)
+    blocks = _blocks.setdefault(build, {})
+    for unused in [key for key in blocks if key[0] not in task.groups]:
+        del blocks[unused]
     if key not in blocks:
         pulse, began = beat.current(), time.monotonic()
         pulse.doing(task.name)
@@ -257,15 +256,15 @@ def _stored(storage: Storage, base: str, name: str, index: int) -> Arrays:
 
 
 def plain(name: str) -> str:
-    """A name as part of a path. Raises ValueError."""
+    """The name, as part of a path. Raises ValueError if it is not valid."""
     if not PLAIN_NAME.fullmatch(name) or name == "work":
-        raise ValueError(f"{name!r} cannot name a group: letters, digits, . - and _, and a letter or digit first")
+        raise ValueError(f"{name!r} is not a valid name: use letters, digits, . - and _, with a letter or digit first")
     return name
 
 
-def let_go(build: str) -> None:
-    """Forget the parts of a build that is over."""
-    _held.pop(build, None)
+def drop(build: str) -> None:
+    """Drop the parts of a build that has ended."""
+    _blocks.pop(build, None)
 
 
 @dataclass(frozen=True)
@@ -277,22 +276,22 @@ class Loaded:
 
 
 def load_block(task: BlockTask) -> Loaded:
-    block = hold(task)
+    block = block_of(task)
     return Loaded(block.alive, [part.rows for part in block.parts], block.kinds, block.made)
 
 
 def run_step(task: BlockTask, shared: Mapping[str, Any]) -> list[tuple[Any, dict[str, int]]]:
-    """What the step returns for each part of a block, and what it stored there."""
+    """The step's result for each part of a block, and name -> rows that it stored."""
     return [(value, stored) for _, value, stored in _stepped(task, shared)]
 
 
 def _stepped(task: BlockTask, shared: Mapping[str, Any]) -> Iterator[tuple[Part, Any, dict[str, int]]]:
     assert task.step is not None
-    block, pulse = hold(task), beat.current()
+    block, pulse = block_of(task), beat.current()
     for part in block.parts:
         began = time.monotonic()
         pulse.doing(task.name)
-        if part.index in task.there:
+        if part.index in task.done:
             yield part, None, {}
             continue
         place = f"step:{task.call}:{task.group}:{part.index}"
@@ -301,11 +300,11 @@ def _stepped(task: BlockTask, shared: Mapping[str, Any]) -> Iterator[tuple[Part,
         value = task.step(part, shared)
         faults.point(f"{place}:done")
         yield part, value, dict(block.stored)
-        pulse.done(task.name, 0, time.monotonic() - began)  # a fit tells itself how far it is: no rows
+        pulse.done(task.name, 0, time.monotonic() - began)  # no rows: a fit reports its own progress
 
 
 def run_partition(task: BlockTask, shared: Mapping[str, Any]) -> list[NDArray[np.int64]]:
-    """Rows of each cell (cells,) for each part of a block, once they lie in the part's file, sorted by cell."""
+    """Write each part of a block into its file, sorted by cell; returns the rows of each cell (cells,) by part."""
     counts = []
     for part, value, _ in _stepped(task, shared):
         path = cell_file(task.folder, part.index)
@@ -321,7 +320,7 @@ def _write_cells(task: BlockTask, path: str, cell: NDArray[Any], arrays: Arrays)
     if len(cell) and not 0 <= int(cell.min()) <= int(cell.max()) < task.cells:
         raise ValueError(f"{task.folder}: cells {cell.min()} .. {cell.max()}, expected 0 .. {task.cells - 1}")
     if EDGES in arrays or any(len(array) != len(cell) for array in arrays.values()):
-        raise ValueError(f"{task.folder}: arrays of {len(cell)} rows each are expected, none of them called {EDGES!r}")
+        raise ValueError(f"{task.folder}: expected arrays of {len(cell)} rows, none of them named {EDGES!r}")
     order = np.argsort(cell, kind="stable")
     edges = np.searchsorted(cell[order], np.arange(task.cells + 1)).astype(np.int64)
     write_arrays(task.storage, path, arrays, order, head={EDGES: edges})

@@ -7,20 +7,22 @@ from hypothesis import strategies as st
 
 from curate.core.hashing import key_words, make_key, ranks, ranks_of_words
 from distill.samples.batches import track
-from distill.samples.batches.order import EpochOrder, LastTwo
+from distill.samples.batches.order import EpochOrder
 from distill.samples.sources.index import Index
 
 counts = st.lists(st.integers(0, 7), min_size=1, max_size=9).filter(any)
 
 
 def samples(sizes: list[int]):
-    """Keys as words, shard and row of each sample."""
+    """(keys as words, shard, row) of each sample."""
     shards = np.repeat(np.arange(len(sizes)), sizes)
     rows = np.concatenate([np.arange(size) for size in sizes])
     return key_words([make_key("t", f"{shard}/{row}") for shard, row in zip(shards, rows, strict=True)]), shards, rows
 
 
-def made(sizes: list[int], *, seed: int = 0, epoch: int = 0, lanes: int = 3, window_shards: int = 2) -> EpochOrder:
+def make_order(
+    sizes: list[int], *, seed: int = 0, epoch: int = 0, lanes: int = 3, window_shards: int = 2
+) -> EpochOrder:
     words, shards, rows = samples(sizes)
 
     def shuffled(window, number):
@@ -32,11 +34,11 @@ def made(sizes: list[int], *, seed: int = 0, epoch: int = 0, lanes: int = 3, win
 
 
 def order_of(sizes: list[int], **more):
-    return made(sizes, **more).take(np.arange(sum(sizes))), samples(sizes)[1]
+    return make_order(sizes, **more).take(np.arange(sum(sizes))), samples(sizes)[1]
 
 
-def defined(sizes: list[int], *, seed: int, epoch: int, lanes: int, window_shards: int):
-    """The whole order at once, as the module's text says."""
+def by_definition(sizes: list[int], *, seed: int, epoch: int, lanes: int, window_shards: int):
+    """The complete order, computed directly from the definition in the module's docstring."""
     words, shards, rows = samples(sizes)
     present, shard_of = np.unique(shards, return_inverse=True)
     lanes = min(lanes, len(present))
@@ -50,13 +52,13 @@ def defined(sizes: list[int], *, seed: int, epoch: int, lanes: int, window_shard
 
 
 @given(counts, st.integers(0, 3), st.integers(0, 3), st.integers(1, 12), st.integers(1, 4), st.randoms())
-def test_any_part_of_it_is_that_of_the_whole(sizes, seed, epoch, lanes, window_shards, random):
+def test_any_part_equals_that_part_of_the_complete_order(sizes, seed, epoch, lanes, window_shards, random):
     how = {"seed": seed, "epoch": epoch, "lanes": lanes, "window_shards": window_shards}
-    whole, order = defined(sizes, **how), made(sizes, **how)
+    whole, order = by_definition(sizes, **how), make_order(sizes, **how)
     assert len(order) == sum(sizes)
     assert np.array_equal(order.take(np.arange(len(order))), whole)
     some = np.array(random.sample(range(len(order)), random.randint(1, len(order))))
-    assert np.array_equal(made(sizes, **how).take(some), whole[some])
+    assert np.array_equal(make_order(sizes, **how).take(some), whole[some])
 
 
 @given(counts, st.integers(0, 3), st.integers(0, 3), st.integers(1, 12), st.integers(1, 4))
@@ -89,14 +91,7 @@ def test_lanes_take_turns(lanes):
         assert len(set(shards[order[start : start + lanes]])) == lanes
 
 
-def test_the_two_asked_for_last_are_kept():
-    made = []
-    kept = LastTwo(lambda number: made.append(number) or number)
-    assert [kept[number] for number in (0, 1, 0, 2, 0, 1)] == [0, 1, 0, 2, 0, 1]
-    assert made == [0, 1, 2, 1]
-
-
-def test_a_small_source_that_begins_again_leaves_the_large_one_its_order(monkeypatch):
+def test_new_epochs_of_a_small_source_keep_the_order_of_a_large_one(monkeypatch):
     made = []
 
     def order(counts, *given, **more):

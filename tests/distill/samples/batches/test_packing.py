@@ -3,14 +3,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distill.samples.batches.packing import first_fit_decreasing, grids
+from curate.encoders.student.patches import grids
+from distill.samples.batches.packing import first_fit_decreasing
 
 equal = st.builds(lambda length, count: [length] * count, st.integers(1, 40), st.integers(0, 60))
 tokens = st.lists(st.integers(1, 40), max_size=60) | equal
 
 
 @given(tokens, st.integers(40, 90), st.integers(1, 8))
-def test_bins_hold_every_image_once_within_bounds(lengths, capacity, images):
+def test_bins_have_every_image_once_within_bounds(lengths, capacity, images):
     bins = first_fit_decreasing(lengths, capacity, images)
     assert sorted(place for bin in bins for place in bin) == list(range(len(lengths)))
     assert all(sum(lengths[place] for place in bin) <= capacity and len(bin) <= images for bin in bins)
@@ -29,8 +30,8 @@ def test_worked_example():
 
 
 @given(tokens, st.integers(40, 90), st.integers(1, 8))
-def test_each_image_is_in_the_first_bin_that_had_room_for_it(lengths, capacity, images):
-    """Against the definition, bin by bin."""
+def test_each_image_is_in_the_first_bin_with_room(lengths, capacity, images):
+    """Compares with the definition, bin by bin."""
     bins: list[list[int]] = []
     for place in sorted(range(len(lengths)), key=lambda place: (-lengths[place], place)):
         for bin in bins:
@@ -63,36 +64,6 @@ def test_equal_lengths_keep_their_order():
     assert first_fit_decreasing([5] * 5, 10, 16) == [[0, 1], [2, 3], [4]]
 
 
-def test_too_long_an_image_is_refused():
+def test_an_image_that_is_too_long_is_an_error():
     with pytest.raises(ValueError, match="41 tokens does not fit"):
         first_fit_decreasing([3, 41], 40, 4)
-
-
-sides = st.integers(1, 20_000)
-
-
-@given(st.lists(st.tuples(sides, sides), min_size=1, max_size=20), st.sampled_from([8, 14, 16]), st.integers(1, 1024))
-def test_grids_fit_and_turn_with_the_picture(sizes, patch, max_tokens):
-    width, height = np.array(sizes).T
-    columns, rows = grids(width, height, patch=patch, max_tokens=max_tokens)
-    assert (columns >= 1).all()
-    assert (rows >= 1).all()
-    assert (columns * rows <= max_tokens).all()
-    turned_columns, turned_rows = grids(height, width, patch=patch, max_tokens=max_tokens)
-    square = width == height
-    assert np.array_equal(turned_rows[~square], columns[~square])
-    assert np.array_equal(turned_columns[~square], rows[~square])
-
-
-@given(sides, sides)
-def test_aspect_is_kept_to_the_rounding_of_the_shorter_side(width, height):
-    columns, rows = (int(x[0]) for x in grids(np.array([width]), np.array([height]), patch=16, max_tokens=256))
-    scale = min(1.0, (256 * 16**2 / (width * height)) ** 0.5) / 16
-    (short, exact_short), (long, exact_long) = sorted([(columns, width * scale), (rows, height * scale)], key=max)
-    assert short == 1 or abs(short - exact_short) <= 0.5
-    assert exact_long * min(1, exact_short / short) - 1 <= long <= max(1, exact_long + 0.5)
-
-
-def test_small_pictures_are_not_enlarged_and_unknown_sizes_get_room():
-    columns, rows = grids(np.array([40, 0, -1]), np.array([8, 10, -1]), patch=16, max_tokens=64)
-    assert (columns.tolist(), rows.tolist()) == ([2, 8, 8], [1, 8, 8])

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from curate.core.errors import InputError
-from distill.samples.batches.stream import Packing, Place, Position, Stream
+from distill.samples.batches.stream import Packing, Position, Stream, TrackPosition
 from distill.samples.sources.dataset import Dataset
 
 PACKING = Packing(capacity=30, images=4, lookahead=16, lanes=2, window_shards=2)
@@ -22,7 +22,7 @@ def flat(steps) -> list[tuple[int, tuple[tuple[int, ...], ...]]]:
     return [(step.epoch, tuple(tuple(item.tolist()) for item in step.sequences)) for step in steps]
 
 
-def test_an_epoch_holds_every_sample_once_and_the_tail_is_a_short_step(dataset):
+def test_an_epoch_has_every_sample_once_and_ends_with_a_short_step(dataset):
     stream = make(dataset)
     first = [step for step in islice(stream.steps(), 20) if step.epoch == 0]
     assert sorted(row for step in first for item in step.sequences for row in item) == sorted(stream.rows)
@@ -32,7 +32,7 @@ def test_an_epoch_holds_every_sample_once_and_the_tail_is_a_short_step(dataset):
 
 @settings(deadline=None, max_examples=25)
 @given(st.integers(0, 30), st.integers(1, 5), st.integers(0, 2))
-def test_going_on_from_any_step_gives_the_remaining_ones(dataset, taken, sequences, seed):
+def test_resuming_at_any_step_gives_the_remaining_steps(dataset, taken, sequences, seed):
     undisturbed = flat(islice(make(dataset, seed=seed, sequences=sequences).steps(), taken + 8))
     stream = make(dataset, seed=seed, sequences=sequences)
     position = Position()
@@ -43,12 +43,12 @@ def test_going_on_from_any_step_gives_the_remaining_ones(dataset, taken, sequenc
     assert resumed == undisturbed[taken:]
 
 
-def test_the_state_of_another_plan_is_refused(dataset):
-    position = Position(4, (Place((16,), 1),))
+def test_the_state_of_another_plan_is_rejected(dataset):
+    position = Position(4, (TrackPosition((16,), 1),))
     state = json.loads(json.dumps(make(dataset, seed=0).state(position)))
     assert make(dataset, seed=0).position(state) == position
     for other in (make(dataset, seed=1), make(dataset, sequences=2), make(dataset, packing=Packing(30, 5))):
-        with pytest.raises(InputError, match="start anew"):
+        with pytest.raises(InputError, match="start a new run"):
             other.position(state)
 
 

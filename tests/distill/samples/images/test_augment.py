@@ -10,30 +10,30 @@ from distill.samples.images.augment import augment, crop_box
 NUMBER = st.floats(0, 1, exclude_max=True)
 
 
-def picture(width: int = 40, height: int = 24) -> Image.Image:
+def make_image(width: int = 40, height: int = 24) -> Image.Image:
     return Image.fromarray(np.random.default_rng(5).integers(0, 256, (height, width, 3), dtype=np.uint8))
 
 
-def changed(recipe: AugmentRecipe, seed: int = 0) -> np.ndarray:
-    return np.asarray(augment(picture(), recipe, np.random.default_rng(seed)))
+def augmented(recipe: AugmentRecipe, seed: int = 0) -> np.ndarray:
+    return np.asarray(augment(make_image(), recipe, np.random.default_rng(seed)))
 
 
-def test_nothing_asked_is_nothing_done():
-    assert (changed(AugmentRecipe()) == np.asarray(picture())).all()
+def test_the_default_changes_nothing():
+    assert (augmented(AugmentRecipe()) == np.asarray(make_image())).all()
 
 
-def test_the_same_numbers_give_the_same_picture():
+def test_the_same_numbers_give_the_same_image():
     recipe = AugmentRecipe(crop=(0.3, 1.0), aspect=1.5, flip=True, colour=0.4)
-    first, again, other = changed(recipe, 1), changed(recipe, 1), changed(recipe, 2)
+    first, again, other = augmented(recipe, 1), augmented(recipe, 1), augmented(recipe, 2)
     assert first.shape == again.shape and (first == again).all()
     assert first.shape != other.shape or (first != other).any()
 
 
-def test_half_of_the_pictures_are_mirrored():
-    mirrored = [(changed(AugmentRecipe(flip=True), seed) != np.asarray(picture())).any() for seed in range(40)]
+def test_half_of_the_images_are_mirrored():
+    mirrored = [(augmented(AugmentRecipe(flip=True), seed) != np.asarray(make_image())).any() for seed in range(40)]
     assert 10 < sum(mirrored) < 30
     flipped = next(seed for seed, value in enumerate(mirrored) if value)
-    assert (changed(AugmentRecipe(flip=True), flipped) == np.asarray(picture())[:, ::-1]).all()
+    assert (augmented(AugmentRecipe(flip=True), flipped) == np.asarray(make_image())[:, ::-1]).all()
 
 
 def test_colours_change_and_stay_within_their_share():
@@ -41,17 +41,17 @@ def test_colours_change_and_stay_within_their_share():
     for seed in range(20):
         value = np.asarray(augment(grey, AugmentRecipe(colour=0.2), np.random.default_rng(seed))).astype(int)
         assert (abs(value - 100) <= 21).all() and value.std() == 0
-    assert (changed(AugmentRecipe(colour=0.5)) != np.asarray(picture())).any()
+    assert (augmented(AugmentRecipe(colour=0.5)) != np.asarray(make_image())).any()
 
 
-def test_settings_do_not_shift_each_others_numbers():
+def test_settings_do_not_shift_random_numbers():
     cut = AugmentRecipe(crop=(0.3, 0.9))
     both = AugmentRecipe(crop=(0.3, 0.9), colour=0.3)
-    assert changed(cut, 3).shape == changed(both, 3).shape
+    assert augmented(cut, 3).shape == augmented(both, 3).shape
 
 
 @given(st.integers(1, 300), st.integers(1, 300), NUMBER, NUMBER, NUMBER, NUMBER, st.floats(0.05, 1), st.floats(1, 3))
-def test_a_crop_lies_inside_and_keeps_its_share(width, height, area, aspect, left, top, low, most):
+def test_a_crop_is_inside_and_keeps_its_share(width, height, area, aspect, left, top, low, most):
     recipe = AugmentRecipe(crop=(low, 1.0), aspect=most)
     x, y, right, bottom = crop_box((width, height), recipe, area, aspect, left, top)
     assert 0 <= x < right <= width and 0 <= y < bottom <= height

@@ -16,14 +16,14 @@ def test_a_duplicate_set_is_on_one_side(sets, seed):
         assert len({bool(side) for side, other in zip(test, sets, strict=True) if other == number}) == 1
 
 
-def test_a_sample_without_a_set_is_its_own():
+def test_a_sample_without_a_set_is_its_own_set():
     alone = held_out(KEYS, None, seed=3, fraction=0.3)
     assert np.array_equal(alone, held_out(KEYS, KEYS, seed=3, fraction=0.3))
     assert np.array_equal(alone, held_out(KEYS, [None] * len(KEYS), seed=3, fraction=0.3))
     assert 0.25 < alone.mean() < 0.35
 
 
-def test_a_set_stays_where_it_is_when_others_come_and_go():
+def test_the_side_of_a_set_does_not_depend_on_other_sets():
     test = held_out(KEYS, None, seed=3, fraction=0.3)
     assert np.array_equal(test[::2], held_out(KEYS[::2], None, seed=3, fraction=0.3))
     assert not held_out(KEYS, None, seed=3, fraction=0.0).any()

@@ -1,0 +1,153 @@
+"""Files of a source, given as a folder, a file, a glob, a brace pattern (`{000..127}`) or a list of these.
+
+The root folder follows from the text alone, so that planning and reading agree on it without listing files twice.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from pathlib import PurePosixPath
+from typing import Any
+
+from braceexpand import braceexpand
+from fsspec.core import has_magic
+
+from curate.codec.listing import (
+    FileInfo,
+    cannot_read,
+    extension,
+    file_info,
+    is_hidden,
+    list_files,
+    open_root,
+    read_errors,
+)
+from curate.core.errors import InputError
+from curate.core.store.storage import Storage, open_storage
+
+THREADS = 16
+"""Concurrent requests for the info of single files on an object store."""
+_COMPRESSED = (".tar.gz", ".tgz", ".tar.zst", ".tar.xz", ".tar.bz2")
+
+
+class NoFilesError(InputError):
+    """A folder or glob without a file of the expected extension."""
+
+
+def expand(paths: str | Iterable[str], place: str = "path") -> list[str]:
+    """Every path with its braces expanded, in order."""
+    given = [paths] if isinstance(paths, str) else list(paths)
+    try:
+        return [path for text in given for path in braceexpand(text)]
+    except ValueError as error:
+        raise InputError(f"{place}: {paths!r}: {error}; close each brace or remove it") from None
+
+
+def root_of(paths: str | Iterable[str], suffix: str, place: str) -> Storage:
+    """The deepest folder that is certain to contain all files named: the path before any wildcard or brace."""
+    given = [paths] if isinstance(paths, str) else list(paths)
+    if not given:
+        raise InputError(f"{place}: an empty list; give a folder, a URL or a pattern")
+    fixed = [path for text in given for path in (expand(text, place) if text.startswith("{") else [text])]
+    roots = [open_root(_folder(path, suffix), place) for path in fixed]
+    if any(root.fs is not roots[0].fs for root in roots):
+        raise InputError(f"{place}: {paths!r} spans several file systems; import each as a separate pool")
+    return open_storage(str(roots[0].fs.unstrip_protocol(_common([root.root for root in roots]))))
+
+
+def find_files(
+    root: Storage, paths: str | Iterable[str], suffix: str, place: str, *, follow_links: bool = False
+) -> list[FileInfo]:
+    """Files of the given extension, relative to the root, each once, sorted by path; `list_files` says which of a
+    folder.
+
+    Raises InputError if a path names no file, and NoFilesError if a folder or glob has none of the extension.
+    """
+    expanded = expand(paths, place)
+    find = partial(_find, root, suffix=suffix, place=place, follow_links=follow_links)
+    if len(expanded) > 1 and not root.local:
+        with ThreadPoolExecutor(THREADS) as threads:
+            parts = list(threads.map(find, expanded))
+    else:
+        parts = [find(path) for path in expanded]
+    found = {file.path: file for part in parts for file in part}
+    return [found[path] for path in sorted(found)]
+
+
+def _folder(path: str, suffix: str) -> str:
+    """The path before any wildcard or brace, without the file name."""
+    if not _is_pattern(path):
+        is_file = extension(path) == suffix
+        return path.rpartition("/")[0] or ("/" if path.startswith("/") else ".") if is_file else path
+    parts = path.split("/")
+    fixed = next(i for i, part in enumerate(parts) if _is_pattern(part))
+    return "/".join(parts[:fixed]) or ("/" if path.startswith("/") else ".")
+
+
+def _is_pattern(path: str) -> bool:
+    return "{" in path or bool(has_magic(path))
+
+
+def _common(paths: list[str]) -> str:
+    split = [path.split("/") for path in paths]
+    shared = 0
+    while all(len(parts) > shared for parts in split) and len({parts[shared] for parts in split}) == 1:
+        shared += 1
+    return "/".join(split[0][:shared]) or "/"
+
+
+def _find(root: Storage, path: str, *, suffix: str, place: str, follow_links: bool) -> list[FileInfo]:
+    inside = str(root.fs._strip_protocol(path))
+    if has_magic(path):
+        found = [file for file in _glob(root, inside, path, place) if extension(file.path) == suffix]
+        if not found:
+            raise NoFilesError(f"{place}: {path!r} matches no .{suffix} file; {_expected(suffix)}")
+        return found
+    if extension(path) == suffix:
+        return [_one(root, path, inside, place, suffix)]
+    below = open_storage(str(root.fs.unstrip_protocol(inside)))
+    listed = list_files(below, place, follow_links=follow_links, remedy=_expected(suffix))
+    found = [file for file in listed if file.folder or extension(file.path) == suffix]
+    if not found:
+        raise NoFilesError(f"{place}: {path!r} has no .{suffix} file ({_contents(listed, suffix)}")
+    prefix = below.root[len(root.root.rstrip("/")) + 1 :]
+    return [replace(file, path=f"{prefix}/{file.path}" if prefix else file.path) for file in found]
+
+
+def _one(root: Storage, path: str, inside: str, place: str, suffix: str) -> FileInfo:
+    try:
+        info = root.fs.info(inside)
+        if info["type"] == "directory":
+            raise InputError(f"{place}: {path!r} is a folder; {_expected(suffix)}")
+        return file_info(root, inside, info)
+    except FileNotFoundError:
+        raise InputError(f"{place}: {path!r} does not exist; check the path or the pattern's range") from None
+    except read_errors(root) as error:
+        raise cannot_read(place, path, error) from None
+
+
+def _glob(root: Storage, inside: str, path: str, place: str) -> list[FileInfo]:
+    try:
+        root.fs.invalidate_cache()
+        matches: dict[str, dict[str, Any]] = root.fs.glob(inside, detail=True)
+        found = [file_info(root, match, info) for match, info in matches.items() if info["type"] == "file"]
+    except read_errors(root) as error:
+        raise cannot_read(place, path, error) from None
+    return [file for file in found if not is_hidden(file.path)]
+
+
+def _contents(files: Sequence[FileInfo], suffix: str) -> str:
+    """The end of a message about a folder without the expected files."""
+    kinds = Counter("".join(PurePosixPath(file.path).suffixes[-2:]) or file.path for file in files)
+    held = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(3)) or "nothing"
+    compressed = suffix == "tar" and any(kind.lower().endswith(_COMPRESSED) for kind in kinds)
+    remedy = "decompress them: samples are read at random positions" if compressed else _expected(suffix)
+    return f"found {held}); {remedy}"
+
+
+def _expected(suffix: str) -> str:
+    return f"give a folder of .{suffix} files, a glob or a pattern such as part-{{000..127}}.{suffix}"

@@ -1,0 +1,105 @@
+"""Pools: immutable shards of samples, each a Parquet table and the tar of its members."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from curate.core.nouns.manifest import read_lines, reading
+from curate.core.store.storage import Storage, open_storage
+
+POOL_SCHEMA = pa.schema(
+    [
+        pa.field("key", pa.string(), nullable=False),
+        pa.field("source_id", pa.string()),
+        pa.field("name", pa.string()),
+        pa.field("offset", pa.int64(), metadata={"unit": "bytes"}),
+        pa.field("size", pa.int64(), metadata={"unit": "bytes"}),
+        pa.field("ext", pa.string()),
+        pa.field("caption", pa.string()),
+        pa.field("url", pa.string()),
+        pa.field("width", pa.int32(), metadata={"unit": "pixels"}),
+        pa.field("height", pa.int32(), metadata={"unit": "pixels"}),
+        pa.field("format", pa.string()),
+        pa.field("sha256", pa.string()),
+        pa.field("meta", pa.string(), metadata={"content": "JSON object of the source's other fields"}),
+        pa.field("parent", pa.string(), metadata={"of": "key of the sample that this one was made out of"}),
+        pa.field(
+            "root", pa.string(), metadata={"of": "key of the first sample on the way: the parent's root, or parent"}
+        ),
+        pa.field("span", pa.string(), metadata={"content": "JSON object: which part of the parent it is"}),
+        pa.field("parent_row", pa.int32(), metadata={"of": "row of the parent in its shard"}),
+        pa.field("reject", pa.string()),
+    ]
+)
+
+
+FORMAT_OF_POOL = 2
+"""Increased when the meaning of a pool column changes, so that facts computed from it are recomputed."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """An immutable shard: a table, and the tar of its members (an absolute URL if the tar stays in place)."""
+
+    id: str
+    rows: int
+    tar: str
+    tar_bytes: int
+    table: str
+    parent: str = ""
+    """For a shard of a derived pool: the parents' shard, as JSON."""
+
+    def parent_shard(self) -> Shard:
+        return Shard(**json.loads(self.parent))
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def in_place(shard: Shard) -> bool:
+    """Whether the tar is outside the workspace, where it was acquired."""
+    return "://" in shard.tar or shard.tar.startswith("/")
+
+
+def locate(storage: Storage, shard: Shard) -> tuple[Any, str]:
+    """File system and path of the shard's tar: in the workspace, or in place."""
+    if in_place(shard):
+        other = open_storage(shard.tar)
+        return other.fs, other.root
+    return storage.fs, storage.path(shard.tar)
+
+
+def pool_base(namespace: str, fingerprint: str) -> str:
+    return f"pools/{namespace}/versions/{fingerprint}"
+
+
+def read_pool(storage: Storage, path: str, columns: list[str] | None = None) -> pa.Table:
+    """The table of a pool's shard, or the named columns."""
+    parts = path.split("/")
+    remedy = f"restore it, or remove the folder {'/'.join(parts[:-1])} and rerun the recipe"
+    if parts[2:3] == ["shards"]:
+        records = " and ".join(f"{'/'.join(parts[:2])}/{name}" for name in ("portions", "repeats"))
+        remedy = f"restore it, or remove it and the folders {records} and rerun the recipe"
+    with reading(storage, path, "table of a pool", remedy):
+        return storage.read_table(path, columns=columns)
+
+
+def read_shards(storage: Storage, base: str) -> list[Shard]:
+    return shards_of(read_lines(storage, base))
+
+
+def shards_of(lines: pa.Table) -> list[Shard]:
+    """Shards from a table with their fields as columns; other columns are ignored."""
+    names = [name for name in Shard.__dataclass_fields__ if name in lines.column_names]
+    columns = [lines.column(name).to_pylist() for name in names]
+    return [Shard(**dict(zip(names, values, strict=True))) for values in zip(*columns, strict=True)]
+
+
+def lines_of(shards: Sequence[Shard]) -> pa.Table:
+    """Shards as a table with their fields as columns."""
+    return pa.table({name: [getattr(shard, name) for shard in shards] for name in Shard.__dataclass_fields__})

@@ -1,0 +1,78 @@
+"""A teacher's attention pooler on the student's patches predicts the teacher's summary (AMoE, for SigLIP2).
+
+Gradients flow through it to the patches; its weights belong to the teacher, never change, and are not in the student's
+checkpoints.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from curate.encoders.student.network.attention import runs
+
+
+class FrozenPooler(nn.Module):
+    """pooler(patches (N, P) of packed images, patches per image) -> (images, D), in the pooler's dtype."""
+
+    def __init__(self, module: nn.Module) -> None:
+        """module: timm's `attn_pool`, (images, tokens, P) and a mask -> (images, D). It is copied, so that the teacher
+        can have another dtype."""
+        super().__init__()
+        self.module = copy.deepcopy(module).eval().requires_grad_(False)
+
+    def train(self, mode: bool = True) -> Self:
+        """Stays in evaluation mode."""
+        return super().train(False)
+
+    def forward(self, patches_NP: Tensor, lengths: Sequence[int]) -> Tensor:
+        example = next(self.module.parameters())
+        x = patches_NP.to(example.device, example.dtype)
+        if not lengths:
+            return self._padded(x.new_zeros(1, 1, x.shape[-1]) + x.sum(), [1])[:0]
+        if x.device.type == "cpu":
+            return self._by_length(x, lengths)
+        images = torch.nn.utils.rnn.pad_sequence(list(x.split(list(lengths))), batch_first=True)
+        return self._padded(images, lengths)
+
+    def _by_length(self, x: Tensor, lengths: Sequence[int]) -> Tensor:
+        """One call per run of neighbouring images of equal length: nothing is computed on padding."""
+        grouped = runs(lengths)
+        parts = x.split([images * length for images, length in grouped])
+        return torch.cat([self.module(part.unflatten(0, run)) for part, run in zip(parts, grouped, strict=True)])
+
+    def _padded(self, images_BLP: Tensor, lengths: Sequence[int]) -> Tensor:
+        """One call, because on a GPU many small ones would wait for each other."""
+        counts = torch.tensor(lengths, device=images_BLP.device)
+        present = torch.arange(images_BLP.shape[1], device=counts.device) < counts[:, None]
+        pooled: Tensor = self.module(images_BLP, attn_mask=present[:, None, None, :])
+        return pooled
+
+
+def new_pooler(values: dict[str, Any]) -> FrozenPooler:
+    """timm's attention pooler of the sizes in `values` (see `distill.export`), with random weights."""
+    from timm.layers.attention_pool import AttentionPoolLatent
+
+    out, eps = values["out"], values.get("eps")
+    layers: dict[str, Any] = {  # timm takes any callable, but declares types
+        "norm_layer": None if eps is None else partial(nn.LayerNorm, eps=eps),
+        "act_layer": partial(nn.GELU, approximate="tanh") if values.get("tanh") else nn.GELU,
+    }
+    return FrozenPooler(
+        AttentionPoolLatent(
+            values["width"],
+            out_features=out,
+            num_heads=values["heads"],
+            mlp_ratio=(values["hidden"] + 0.5) / out if out else 4.0,  # timm rounds the product down
+            qkv_bias=values["bias"],
+            q_proj=values["project_query"],
+            latent_len=values["latents"],
+            pool_type=values["pool"],
+            **layers,
+        )
+    )

@@ -1,0 +1,83 @@
+"""The student and its heads: the module that is trained, checkpointed, evaluated and exported."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from curate.encoders.student.config import HeadConfig, StudentConfig
+from curate.encoders.student.network.rope import Grid
+from curate.encoders.student.network.text import TextTower, scale_at
+from curate.encoders.student.network.vit import VisionTransformer, VitOutput
+
+
+class Head(nn.Module):
+    """fc -> LayerNorm -> GELU -> fc, shared by summary and patches; two final fc if the teacher's widths differ."""
+
+    def __init__(self, width: int, config: HeadConfig) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(width, config.hidden), nn.LayerNorm(config.hidden), nn.GELU())
+        self.out = nn.Linear(config.hidden, config.summary)
+        own = config.patches is not None and config.patches != config.summary
+        self.patch_out = nn.Linear(config.hidden, config.patches) if own and config.patches else self.out
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Summaries (images, width) -> the teacher's space (images, config.summary)."""
+        prediction: Tensor = self.out(self.body(x))
+        return prediction
+
+    def summary(self, x: Tensor) -> Tensor:
+        return self.forward(x)
+
+    def patches(self, x: Tensor) -> Tensor:
+        prediction: Tensor = self.patch_out(self.body(x))
+        return prediction
+
+    def registers(self, x: Tensor) -> Tensor:
+        """(images, registers, width) -> (images, registers, config.summary)."""
+        return self.forward(x)
+
+
+class Student(nn.Module):
+    """forward(patches, grids) -> VitOutput; `heads[i]` belongs to the i-th teacher.
+
+    With a text tower, `text(tokens)` and `project(summary)` are vectors of one space, compared by cosine.
+    """
+
+    text: TextTower | None
+    logit_scale: nn.Parameter
+    logit_bias: nn.Parameter
+
+    def __init__(self, config: StudentConfig, heads: Sequence[HeadConfig], temperature: float = 0.07) -> None:
+        """temperature: initial temperature of the contrastive loss."""
+        super().__init__()
+        width = config.width
+        self.backbone = VisionTransformer(config)
+        self.heads = cast(Sequence[Head], nn.ModuleList(Head(width, head) for head in heads))
+        self.text = None if config.text is None else TextTower(config.text, config.embed)
+        if config.text is not None:
+            self.project = nn.Linear(width, config.embed, bias=False)
+            nn.init.trunc_normal_(self.project.weight, std=width**-0.5)
+            self.logit_scale = nn.Parameter(scale_at(temperature))
+            self.logit_bias = nn.Parameter(torch.tensor(-10.0))  # SigLIP, Sec. 3.2
+
+    def forward(self, patches: Tensor, grids: Sequence[Grid]) -> VitOutput:
+        output: VitOutput = self.backbone(patches, grids)
+        return output
+
+
+def build_student(config: StudentConfig, heads: Sequence[HeadConfig], seed: int, temperature: float = 0.07) -> Student:
+    """Random weights that depend on the seed only: drawn on the CPU, leaving the global generator's state unchanged."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Student(config, heads, temperature)
+
+
+def compile_blocks(student: Student, backend: str = "inductor") -> None:
+    """torch.compile the code between attentions, for any number of tokens. The names of weights do not change."""
+    for block in student.backbone.blocks:
+        block.before = torch.compile(block.before, dynamic=True, backend=backend)  # type: ignore[method-assign]
+        block.after = torch.compile(block.after, dynamic=True, backend=backend)  # type: ignore[method-assign]

@@ -1,0 +1,94 @@
+"""The text tower: a small bidirectional transformer; the vector of a text is the mean of its tokens.
+
+Only attention computes on padding; everything else runs on the packed tokens.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention, silu
+
+from curate.encoders.student.config import TextConfig
+
+PAD = 0
+MAX_SCALE = 100.0
+"""Maximum scale of similarities, as in CLIP: beyond it, single pairs dominate the loss."""
+
+
+class TextAttention(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.q_norm, self.k_norm = nn.RMSNorm(width // heads), nn.RMSNorm(width // heads)
+        self.out = nn.Linear(width, width, bias=False)
+
+    def forward(self, x_NC: Tensor, present_BL: Tensor) -> Tensor:
+        """x: the packed tokens of all texts; present: their places in the padded batch."""
+        qkv = self.qkv(x_NC)
+        padded = qkv.new_zeros(*present_BL.shape, qkv.shape[-1])
+        padded[present_BL] = qkv
+        q, k, v = padded.view(*present_BL.shape, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        q, k = self.q_norm(q).to(v.dtype), self.k_norm(k).to(v.dtype)
+        mixed = scaled_dot_product_attention(q, k, v, attn_mask=present_BL[:, None, None, :])
+        return self.out(mixed.transpose(1, 2)[present_BL].flatten(1))
+
+
+class TextBlock(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        hidden = max(8, round(width * 8 / 3 / 8) * 8)
+        self.attention_norm, self.attention = nn.RMSNorm(width), TextAttention(width, heads)
+        self.mlp_norm = nn.RMSNorm(width)
+        self.gate_up = nn.Linear(width, 2 * hidden, bias=False)
+        self.down = nn.Linear(hidden, width, bias=False)
+
+    def forward(self, x_NC: Tensor, present_BL: Tensor) -> Tensor:
+        x_NC = x_NC + self.attention(self.attention_norm(x_NC), present_BL)
+        gate, up = self.gate_up(self.mlp_norm(x_NC)).chunk(2, dim=-1)
+        return x_NC + self.down(silu(gate) * up)
+
+
+class TextTower(nn.Module):
+    """forward(tokens (B, L) with L <= context) -> (B, embed), not normalised."""
+
+    def __init__(self, config: TextConfig, embed: int) -> None:
+        super().__init__()
+        self.config = config
+        self.tokens = nn.Embedding(config.vocabulary, config.width, padding_idx=PAD)
+        self.positions = nn.Parameter(torch.empty(config.context, config.width))
+        self.blocks = nn.ModuleList(TextBlock(config.width, config.heads) for _ in range(config.depth))
+        self.norm = nn.RMSNorm(config.width)
+        self.project = nn.Linear(config.width, embed, bias=False)
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.trunc_normal_(module.weight, std=module.in_features**-0.5)
+        nn.init.normal_(self.tokens.weight, std=0.5)
+        nn.init.normal_(self.positions, std=0.1)
+        with torch.no_grad():
+            self.tokens.weight[PAD] = 0.0
+
+    def forward(self, tokens_BL: Tensor) -> Tensor:
+        present = tokens_BL != PAD
+        text, place = present.nonzero(as_tuple=True)
+        x = self.tokens(tokens_BL[present]) + self.positions[place]
+        for block in self.blocks:
+            x = block(x, present)
+        x = self.norm(x)
+        total = x.new_zeros(len(tokens_BL), x.shape[-1]).index_add(0, text, x)
+        vectors: Tensor = self.project(total / present.sum(1, keepdim=True).clamp(min=1).to(x.dtype))
+        return vectors
+
+
+def scale_at(temperature: float) -> Tensor:
+    """Logarithm of the factor of similarities: the initial value of `logit_scale`."""
+    return torch.tensor(min(-math.log(temperature), math.log(MAX_SCALE)))
+
+
+def limit_scale(logit_scale: Tensor) -> None:
+    """Clamp in place after an update. A sharded parameter is clamped on each rank."""
+    with torch.no_grad():
+        logit_scale.clamp_(max=math.log(MAX_SCALE))

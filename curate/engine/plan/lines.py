@@ -1,0 +1,72 @@
+"""Lines of a plan, and the table that shows them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rich.table import Table
+
+EXACT, ESTIMATED, UNKNOWN = "exact", "estimated", "unknown"
+
+
+@dataclass
+class PlanLine:
+    """One line of the plan. Numbers are rows; None if still unknown. Seconds are for one worker."""
+
+    stage: str
+    op: str
+    kind: str
+    """acquire, pass, derive or global."""
+    done: int | None = None
+    needed: int | None = None
+    compute: int | None = None
+    after: int | None = None
+    """Rows that pass."""
+    certainty: str = UNKNOWN
+    note: str = ""
+    gains: int | None = None
+    losses: int | None = None
+    """For a changed filter: rows that it additionally passes and rejects, compared with the last run."""
+    seconds: float | None = None
+    bytes: int | None = None
+    gpus: float = 0
+
+
+def table(lines: list[PlanLine]) -> Table:
+    shown = Table(title="Plan", title_justify="left", header_style="bold")
+    for name in ("stage", "op", "kind"):
+        shown.add_column(name)
+    for name in ("done", "needed", "to compute"):
+        shown.add_column(name, justify="right")
+    shown.add_column("certainty")
+    for name in ("seconds", "GPU-hours", "new bytes"):
+        shown.add_column(name, justify="right")
+    shown.add_column("notes")
+    for line in lines:
+        hours = line.seconds * line.gpus / 3600 if line.seconds is not None and line.gpus else None
+        cells = [line.stage, line.op, line.kind, _number(line.done), _number(line.needed), _compute(line)]
+        cells += [line.certainty, _number(line.seconds, ",.1f"), _number(hours, ".2f", ""), _number(line.bytes)]
+        shown.add_row(*cells, _notes(line))
+    seconds = sum(line.seconds or 0 for line in lines)
+    unknown = [line.stage for line in lines if line.seconds is None]
+    shown.caption = f"{seconds:,.0f} s of work at measured rates" + (
+        f"; unknown: {', '.join(unknown)}" if unknown else ""
+    )
+    return shown
+
+
+def _notes(line: PlanLine) -> str:
+    changed = []
+    if line.gains is not None and line.losses is not None:
+        about = "" if line.certainty == EXACT else "about "
+        changed = [f"changed: passes {about}{line.gains:,} more rows, rejects {about}{line.losses:,} more"]
+    return "; ".join([*changed, *([line.note] if line.note else [])])
+
+
+def _compute(line: PlanLine) -> str:
+    """Rows to compute; an estimated 0 may turn out to be more."""
+    return "about 0" if line.compute == 0 and line.certainty != EXACT else _number(line.compute)
+
+
+def _number(value: float | None, form: str = ",", missing: str = "?") -> str:
+    return missing if value is None else format(value, form)

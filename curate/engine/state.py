@@ -1,0 +1,88 @@
+"""State of a run: its options, pools and masks, and the outputs built so far."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from curate.core.nouns.manifest import Manifest
+from curate.core.nouns.pools import Shard
+from curate.core.rows import Rows
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a run is executed. Except for `sample`, options never change its results."""
+
+    failure_budget: float = 0.01
+    """Share of the pool's rows, rounded up, that may be lost to errors, killed processes and shards set aside."""
+    sample: float = 1.0
+    """Share of the pool for a canary run through the whole DAG."""
+    segment_seconds: float = 60.0
+    deadline: float | None = None
+    """Seconds without a finished batch after which a unit counts as hung; None: a multiple of the median batch."""
+    task_rows: int = 1000
+    """Small shards are joined into tasks of up to this many rows."""
+    retry: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Stage -> reasons whose rows in error are computed again (an empty tuple: all reasons)."""
+
+
+@dataclass
+class Pool:
+    namespace: str
+    fingerprint: str
+    shards: list[Shard]
+    parents: Rows | None = None
+    """For a derived pool: the rows that its samples were made from."""
+    alive: dict[str, str] = field(default_factory=dict)
+    """For a derived pool: shard -> digest of the children whose parent is alive; "" if no parent is."""
+
+    @property
+    def rows(self) -> int:
+        return sum(shard.rows for shard in self.shards)
+
+
+@dataclass
+class Counts:
+    """Work of a run at a stage, in rows. `requests` are rows handed to the stage, repeats included."""
+
+    computed: int = 0
+    copied: int = 0
+    requests: int = 0
+    repeated: int = 0
+    asked_again: int = 0
+    """Requests to an endpoint that were in flight when a worker died."""
+    rebuilt: bool = False
+
+
+@dataclass
+class Built:
+    """Output of a stage. Stages that read it depend on `content`; `path` is the folder of a Map's facts."""
+
+    fingerprint: str
+    base: str
+    path: str = ""
+    manifest: Manifest | None = None
+    reused: bool = False
+    content: str = ""
+    mask: str = ""
+    """For a Map or a Filter: manifest of the mask of its pass."""
+    counts: Counts = field(default_factory=Counts)
+    numbers: dict[str, int] = field(default_factory=dict)
+    """For a Map: shard -> number of its current table, as far as the pass has got."""
+
+
+@dataclass
+class Mask:
+    """Mask of a pass: its folder, its manifest once it is complete, and for each point the digests of the rows that
+    pass, overall and by shard, as far as the pass has got."""
+
+    chain: str
+    names: frozenset[str]
+    points: tuple[str, ...]
+    base: str = ""
+    contents: dict[str, str] = field(default_factory=dict)
+    by_shard: dict[str, dict[str, str]] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+    """Point -> digest of all rejects and their reasons, which a report depends on."""

@@ -1,0 +1,282 @@
+"""A Derive in the driver: which parents need children, recovery from failures, and the version that lists everything.
+
+    pools/<namespace>/versions/<version>/    manifest, shards.parquet, covers.parquet
+
+A version is named by what decides it: the highest table and the alive rows of every shard of the parents. Its content,
+on which later stages depend, is the children's shards and their alive rows; a child whose parent is rejected is absent.
+A stricter filter upstream therefore computes nothing, and a looser one only the children of parents that it adds.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from curate.core.contracts import Derive
+from curate.core.errors import InputError
+from curate.core.hashing import digest
+from curate.core.ledger import SET_ASIDE, Entry
+from curate.core.nouns import facts
+from curate.core.nouns.manifest import Manifest, read_lines
+from curate.core.nouns.pools import Shard, lines_of, pool_base
+from curate.core.recipe.pipeline import Node
+from curate.engine.backends import CallOptions, Outcome
+from curate.engine.context import Context
+from curate.engine.fingerprints import content_by_shard, fingerprint
+from curate.engine.passes.batches import KILLED
+from curate.engine.passes.recovery import HANG_RETRIES, HUNG, RowRange, bisect_crashes
+from curate.engine.passes.task import ATTEMPTS
+from curate.engine.state import Built, Pool
+from curate.engine.units import keys
+from curate.engine.units.common import dump, stretches
+from curate.engine.units.derive.children import DeriveTask, derive_shards
+from curate.engine.units.derive.record import ParentsResult, read_record, result_of
+
+COVERS = "covers.parquet"
+"""File of a version: each parents' shard, the number of its highest table, and its result."""
+
+
+class DeriveBuild:
+    def __init__(self, ctx: Context, node: Node) -> None:
+        assert isinstance(node.stage, Derive)
+        self.ctx, self.node, self.stage = ctx, node, node.stage
+        self.built = ctx.built[node.name] = Built(fingerprint(ctx, node), "")
+        self.folder = f"pools/{self.stage.namespace}/derived/{self.built.fingerprint}"
+        self.parents = ctx.pool_upstream(node).shards
+        self.whole_rows = ctx.whole_pool_rows(ctx.pipeline.nodes[ctx.pipeline.pool_upstream(node.name)])
+        self.rows, self.alive = ctx.rows(node), content_by_shard(ctx, node)
+        self.retry = ctx.options.retry.get(node.name)
+        self.numbers: dict[str, int] = {}
+        """Parents' shard -> number of its highest table."""
+        self.suspects: set[str] = set()
+        """Shards that were under way when an earlier run died."""
+        self.results: dict[str, bytes] = {}
+        """Parents' shard -> its result as JSON, about 700 bytes."""
+
+    def make(self) -> None:
+        self.survey()
+        if not self.reuse():
+            with self.ctx.lease(self.node, self.folder):
+                self.survey()
+                if not self.reuse():
+                    self.build()
+
+    def survey(self) -> None:
+        files = self.ctx.storage.list(self.folder)
+        self.numbers = facts.latest(files)
+        self.suspects = {file.removeprefix(f"{ATTEMPTS}/") for file in files if file.startswith(f"{ATTEMPTS}/")}
+
+    def version(self) -> str:
+        known = [[shard.id, self.numbers.get(shard.id, 0), self.alive[shard.id]] for shard in self.parents]
+        return pool_base(self.stage.namespace, digest({"stage": self.built.fingerprint, "parents": known}))
+
+    def reuse(self) -> bool:
+        """Use the version of these tables and parents if it exists; returns whether it does."""
+        base = self.version()
+        manifest = None if self.retry is not None else Manifest.load(self.ctx.storage, base)
+        if manifest is None:
+            return False
+        covers = read_lines(self.ctx.storage, base, ["id", "said"], COVERS)
+        for shard, result in zip(covers.column("id").to_pylist(), covers.column("said").to_pylist(), strict=True):
+            self.results[shard] = result.encode()
+        for result in self._results():
+            self._count_lost(result)
+        self._finish(base, manifest)
+        self.ctx.progress.reused(self.node.name, manifest.rows)
+        return True
+
+    def look(self, shard: Shard) -> tuple[int, int]:
+        """(alive parents of a shard, alive parents without a status); computes no children."""
+        number, alive = self.numbers.get(shard.id, 0), self.rows.alive(shard)
+        record = read_record(self.ctx.storage, self.folder, shard.id, number)
+        missing = len(record.missing(np.flatnonzero(alive).tolist(), self.retry))
+        if not missing:
+            self.results[shard.id] = dump(result_of(shard, alive, number, record))
+        return int(alive.sum()), missing
+
+    def build(self) -> None:
+        began = time.monotonic()
+        with self.ctx.progress.step(self.node.name, sum(shard.rows for shard in self.parents)) as self._bar:
+            self._run_units([shard for shard in self.parents if shard.id not in self.suspects])
+            for shard in (shard for shard in self.parents if shard.id in self.suspects):
+                self._recover_crashed(shard)
+        self._commit(time.monotonic() - began)
+
+    # --- work and failure ---
+
+    def _task(self, *shards: Shard, **changes: Any) -> DeriveTask:
+        ctx, numbers = self.ctx, tuple(self.numbers.get(shard.id, 0) for shard in shards)
+        values = {"retry": self.retry, "mark": ctx.backend.name == "local"} | changes
+        rows, ports = ctx.placed(self.rows, shards), ctx.ports(self.node)
+        return DeriveTask(ctx.storage, self.stage, self.node.name, rows, ports, shards, self.folder, numbers, **values)
+
+    def _run_units(self, shards: Sequence[Shard], isolated: bool = False) -> None:
+        """Run units of several shards; if a unit fails, run each of its shards separately."""
+        cut = list(stretches([shard.rows for shard in shards], self.ctx.options.task_rows))
+        units = [shards[first:stop] for first, stop in cut] if not isolated else [[shard] for shard in shards]
+        failed = []
+        tasks = (self._task(*unit) for unit in units)
+        for outcome in self.ctx.run(derive_shards, tasks, self.stage, CallOptions(isolated=isolated), self.node.name):
+            if outcome.error is None:
+                for shard, result in zip(units[outcome.index], outcome.value, strict=True):
+                    self._accept(shard, result)
+            else:
+                failed.append((units[outcome.index], outcome))
+        for unit, outcome in failed:
+            for shard in unit:
+                files = self.ctx.storage.list(f"{self.folder}/{shard.id}")
+                self.numbers |= facts.latest(f"{shard.id}/{name}" for name in files)
+            if len(unit) > 1:
+                for shard in unit:
+                    self._run_units([shard], isolated=outcome.crashed)
+            elif outcome.hung is not None:
+                self._recover_hung(unit[0], outcome)
+            elif outcome.crashed:
+                self._recover_crashed(unit[0])
+            else:
+                self._set_aside(unit[0], str(outcome.error))
+
+    def _accept(self, shard: Shard, result: ParentsResult) -> None:
+        counts = self.built.counts
+        counts.computed += result.pop("computed")
+        counts.repeated += result.pop("repeated")
+        counts.requests = counts.computed + counts.repeated
+        self.results[shard.id], self.numbers[shard.id] = dump(result), result["number"]
+        self._bar.advance(shard.rows, Entry.from_json(result["entry"]).lost.total())
+        self._count_lost(result)
+
+    def _count_lost(self, result: ParentsResult) -> None:
+        """Count a shard's parents in error, computed now or by an earlier run."""
+        error = Entry.from_json(result["entry"]).error
+        if error:
+            reason = next(iter(error))
+            why = f"{self.node.name}: {result['messages'].get(reason, reason)}"
+            lost = self.ctx.lost.get(self.node.name, 0) + error.total()
+            self.ctx.lose(self.node.name, lost, why, self.whole_rows)
+
+    def _recover_crashed(self, shard: Shard) -> None:
+        """Retry a shard whose task crashed its process: find the parents that crash it, and retry without them."""
+        outcome = self._run_isolated(self._task(shard))
+        if outcome is not None and outcome.crashed:
+
+            def crashing(ranges: list[RowRange]) -> list[RowRange]:
+                probes = [self._task(shard, probe=rows, mark=False) for rows in ranges]
+                found = self.ctx.run(derive_shards, probes, self.stage, CallOptions(isolated=True), self.node.name)
+                return [ranges[outcome.index] for outcome in found if outcome.crashed]
+
+            rows = bisect_crashes(shard.rows, crashing)
+            self.ctx.events.emit("poison", shard=shard.id, rows={self.node.name: rows})
+            outcome = self._run_isolated(self._task(shard, poison=dict.fromkeys(rows, KILLED)))
+        if outcome is not None:
+            self._set_aside(shard, str(outcome.error))
+
+    def _recover_hung(self, shard: Shard, outcome: Outcome) -> None:
+        """Retry a shard whose task hung at a parent, without that parent."""
+        poison: dict[int, str] = {}
+        for _ in range(HANG_RETRIES):
+            rows = outcome.hung.rows if outcome.hung is not None else ()
+            self.ctx.events.emit("hung", stage=self.node.name, rows={shard.id: list(rows)}, error=outcome.error)
+            self.ctx.progress.say(f"  {outcome.error}; retrying")
+            poison |= dict.fromkeys(rows, HUNG)
+            failed = self._run_isolated(self._task(shard, poison=poison))
+            if failed is None:
+                return
+            outcome = failed
+            if outcome.hung is None:
+                break
+        self._set_aside(shard, str(outcome.error))
+
+    def _run_isolated(self, task: DeriveTask) -> Outcome | None:
+        """Run one task in a separate process; returns its outcome if it failed."""
+        [outcome] = self.ctx.run(derive_shards, [task], self.stage, CallOptions(isolated=True), self.node.name)
+        if outcome.error is not None:
+            return outcome
+        self._accept(task.shards[0], outcome.value[0])
+        return None
+
+    def _set_aside(self, shard: Shard, error: str) -> None:
+        """Give up on a shard: its parents without a status get an error, and `curate retry` retries them."""
+        self.ctx.events.emit(SET_ASIDE, shard=shard.id, tar=shard.tar, error=error)
+        self.ctx.progress.say(f"  shard {shard.id} ({shard.tar}) is set aside: {error}")
+        task = self._task(shard, aside=error, mark=False)
+        [[result]] = self.ctx.must(derive_shards, [task], self.stage, f"shard {shard.id}")
+        self._accept(shard, result)
+
+    # --- committing ---
+
+    def _commit(self, wall: float) -> None:
+        """Commit the version of the present tables."""
+        ctx, base = self.ctx, self.version()
+        self.built.base = base
+        entry, shards = self.entry(), self._shards()
+        if not shards:
+            raise InputError(
+                f"{self.node.name}: {self.stage.op} made no samples from {entry.before:,} parents; {_remedy(entry)}"
+            )
+        folder = keys.folder_of(self.stage.namespace, shards)
+        index = keys.build_index(ctx, self.node, folder, shards)
+        keys.tidy_index(ctx.storage, folder)
+        ids = [parent.id for parent in self.parents]
+        covers = {
+            "id": pa.array(ids, pa.string()),
+            "number": pa.array([self.numbers[parent] for parent in ids], pa.int64()),
+            "said": pa.array([self.results[parent].decode() for parent in ids], pa.string()),
+        }
+        ctx.storage.publish_table(f"{base}/{COVERS}", pa.table(covers))
+        manifest = ctx.finish(
+            self.node, self.built, "pool", entry, lines_of(shards),
+            rows=entry.children or 0, bytes=sum(shard.tar_bytes for shard in shards), seconds=round(wall, 3),
+            built_rows=self.built.counts.computed, content=self._content(),
+            extra={"derived": self.folder, "keys": index},
+        ).manifest  # fmt: skip
+        for shard in self.suspects:
+            ctx.storage.remove_file(f"{self.folder}/{ATTEMPTS}/{shard}")
+        assert manifest is not None
+        self._finish(base, manifest)
+
+    def entry(self) -> Entry:
+        entry = Entry()
+        for result in self._results():
+            entry += Entry.from_json(result["entry"])
+        return entry
+
+    def pool(self) -> Pool:
+        alive = {shard: found for result in self._results() for shard, found in result["alive"].items()}
+        return Pool(self.stage.namespace, self._content(), self._shards(), self.rows, alive)
+
+    def _results(self) -> Iterator[ParentsResult]:
+        """Results of the parents' shards, in order of the pool."""
+        return (json.loads(self.results[parent.id]) for parent in self.parents)
+
+    def _shards(self) -> list[Shard]:
+        return [
+            Shard(**shard | {"parent": dump(parent.to_json()).decode()})
+            for parent, result in zip(self.parents, self._results(), strict=True)
+            for shard in result["shards"]
+        ]
+
+    def _content(self) -> str:
+        """Digest of the shards with alive children, and of these children."""
+        alive = [pair for result in self._results() for pair in result["alive"].items() if pair[1]]
+        return digest({"namespace": self.stage.namespace, "alive": alive})
+
+    def _finish(self, base: str, manifest: Manifest) -> None:
+        """Record the pool for the rest of the run."""
+        ctx, built, counts = self.ctx, self.built, self.built.counts
+        built.base, built.manifest, built.content = base, manifest, manifest.content
+        built.reused, counts.rebuilt = not counts.computed, bool(counts.computed)
+        ctx.pools[self.node.name] = self.pool()
+
+
+def _remedy(entry: Entry) -> str:
+    if not entry.before:
+        return "loosen the filters upstream"
+    reasons = ", ".join(f"{reason} {count:,}" for reason, count in entry.lost.most_common(3))
+    return (
+        f"they are {reasons}; give it other parents" if reasons else "give it other parents, or change its parameters"
+    )

@@ -1,0 +1,218 @@
+"""The children of one shard's parents: computed by workers, and published as a tar and a table."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+
+from curate.codec.images import decode
+from curate.codec.tars import TarWriter, read_spans
+from curate.core.contracts import Child, Derive, Sample
+from curate.core.errors import AlreadyExistsError, CurateError, Reject
+from curate.core.hashing import canonical, make_child_key
+from curate.core.ledger import SET_ASIDE
+from curate.core.nouns import facts
+from curate.core.nouns.pools import POOL_SCHEMA, Shard, locate, read_pool
+from curate.core.rows import Rows
+from curate.core.secrets import redact
+from curate.core.store.storage import Storage
+from curate.engine.passes.task import ATTEMPTS
+from curate.engine.units.common import content_id, probed
+from curate.engine.units.derive.record import (
+    DONE,
+    ERROR,
+    RECORD,
+    UNUSABLE,
+    Parent,
+    ParentsResult,
+    Record,
+    read_record,
+    result_of,
+)
+from curate.engine.workers import beat
+
+INHERITED = ("source_id", "name", "caption", "url")
+READ = ("key", *INHERITED, "meta", "root", "offset", "size")
+"""Columns of a parent that its children need."""
+
+
+@dataclass(frozen=True)
+class DeriveTask:
+    storage: Storage
+    stage: Derive
+    name: str
+    rows: Rows
+    """The parents."""
+    ports: Mapping[str, str]
+    shards: tuple[Shard, ...]
+    folder: str
+    numbers: tuple[int, ...]
+    """Number of each shard's highest table."""
+    retry: tuple[str, ...] | None = None
+    """Reasons whose parents in error are retried (empty: all); None: no retries."""
+    poison: Mapping[int, str] = field(default_factory=dict)
+    """Row that crashes or hangs the process -> the reason to record. With `poison`, `probe` or `aside`, the task has
+    one shard."""
+    mark: bool = False
+    """Leave a mark in ATTEMPTS while the shard is under way."""
+    probe: tuple[int, int] | None = None
+    """Compute only these rows (first, stop) and publish nothing."""
+    aside: str = ""
+    """Why the shard was set aside: every parent without a status gets an error."""
+
+
+def derive_shards(task: DeriveTask) -> list[ParentsResult]:
+    """Compute missing children; returns a result for each shard."""
+    starts = np.cumsum([0, *(shard.rows for shard in task.shards)]).tolist()
+    return [_derive(task, *about) for about in zip(task.shards, task.numbers, starts[:-1], strict=True)]
+
+
+def _derive(task: DeriveTask, shard: Shard, number: int, start: int) -> ParentsResult:
+    """`start`: the shard's first row in the unit."""
+    storage, attempt = task.storage, f"{task.folder}/{ATTEMPTS}/{shard.id}"
+    if task.mark:
+        storage.mark(attempt)
+    alive = task.rows.alive(shard)
+    record = read_record(storage, task.folder, shard.id, number)
+    wanted = record.missing(np.flatnonzero(alive).tolist(), task.retry)
+    if task.probe is not None:
+        wanted = [row for row in wanted if task.probe[0] <= row < task.probe[1]]
+    computed = repeated = 0
+    while wanted:
+        made = _make(task, shard, number + 1, record, wanted, start)
+        if task.probe is not None:
+            return {}
+        computed += len(wanted)
+        try:
+            number, record, wanted = number + made.create(task, record), record.merged(made.record), []
+        except AlreadyExistsError:  # another run published this number first
+            number += 1
+            record = read_record(storage, task.folder, shard.id, number)
+            left = record.missing(wanted, task.retry)
+            repeated, wanted = repeated + len(wanted) - len(left), left
+    if task.mark:
+        storage.remove_file(attempt)
+    return result_of(shard, alive, number, record) | {"computed": computed, "repeated": repeated}
+
+
+@dataclass
+class _Made:
+    record: Record
+    table: pa.Table
+    path: str
+
+    def create(self, task: DeriveTask, before: Record) -> int:
+        """Create the table and return 1; return 0 without a table if every retry failed as before."""
+        if all(before.parents.get(row) == parent for row, parent in self.record.parents.items()):
+            return 0
+        table = self.table.replace_schema_metadata({RECORD: before.merged(self.record).dump()})
+        task.storage.create_table(self.path, table)
+        return 1
+
+
+def _make(task: DeriveTask, shard: Shard, number: int, before: Record, rows: list[int], start: int) -> _Made:
+    """The children of some parents; publishes their tar but not their table."""
+    folder = f"{task.folder}/{shard.id}"
+    path = facts.table_path(task.folder, shard.id, number)
+    with task.storage.scratch(folder) as aside:
+        with open(aside, "w+b") as file:
+            children = _Children(task, shard, number, file, start)
+            children.add(rows)
+            children.tar.close()
+        record, table = children.record, pa.Table.from_pylist(children.lines, schema=POOL_SCHEMA)
+        if children.lines and task.probe is None:
+            name = content_id(table)
+            tar = f"{folder}/{number:06d}-{name[:16]}.tar"
+            record.shards[number] = Shard(name, table.num_rows, tar, aside.stat().st_size, path)
+            task.storage.adopt(aside, tar)
+    for row, parent in record.parents.items():  # a retry with the same error changes nothing
+        known = before.parents.get(row)
+        if known is not None and (known.status, known.reason) == (parent.status, parent.reason):
+            record.parents[row] = known
+    return _Made(record, table, path)
+
+
+class _Children:
+    """Computes children and writes them into a tar."""
+
+    def __init__(self, task: DeriveTask, shard: Shard, number: int, file: BinaryIO, start: int) -> None:
+        self.task, self.shard, self.start = task, shard, start
+        self.number, self.file, self.tar = number, file, TarWriter(file)
+        self.record = Record()
+        self.lines: list[dict[str, Any]] = []
+
+    def add(self, rows: list[int]) -> None:
+        if self.task.aside:
+            for row in rows:
+                self._fail(row, ERROR, SET_ASIDE)
+            return
+        stage = beat.set_up(self.task.folder, self.task.stage, self.task.ports, self.task.storage)
+        for row, parent, data in self._parents(rows):
+            began = time.monotonic()
+            beat.current().doing(self.task.name, [self.start + row])
+            if row in self.task.poison:
+                self._fail(row, ERROR, self.task.poison[row])
+            elif data is None:
+                self._fail(row, UNUSABLE, "no_data")
+            else:
+                self._derive(stage, row, parent, data)
+            beat.current().done(self.task.name, 1, time.monotonic() - began, len(data or b""))
+
+    def _parents(self, rows: list[int]) -> Iterator[tuple[int, dict[str, Any], bytes | None]]:
+        task, shard = self.task, self.shard
+        table = read_pool(task.storage, shard.table, list(READ)).take(pa.array(rows, pa.int64()))
+        parents = table.to_pylist()
+        fs, path = locate(task.storage, shard)
+        spans = [(parent["offset"], parent["size"]) for parent in parents if parent["offset"] is not None]
+        data = read_spans(fs, path, spans, shard.tar_bytes)
+        for row, parent in zip(rows, parents, strict=True):
+            yield row, parent, None if parent["offset"] is None else next(data)
+
+    def _derive(self, stage: Derive, row: int, parent: dict[str, Any], data: bytes) -> None:
+        """Add all children of a parent, or none of them."""
+        start, lines = self.tar.offset, list[dict[str, Any]]()
+        try:
+            sample = Sample(data, decode, {name: parent[name] for name in ("key", *INHERITED, "meta")})
+            for child in stage.children(sample):
+                lines.append(self._child(stage, row, parent, child))
+            keys = [line["key"] for line in lines]
+            if len(set(keys)) < len(keys):
+                raise ValueError(f"{stage.op}: two children have the same span; give each child a different one")
+        except Reject as reject:
+            self._truncate(start)
+            self._fail(row, UNUSABLE, reject.reason)
+        except CurateError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the sample boundary: one bad sample is one parent's status
+            self._truncate(start)
+            name = type(error).__name__
+            self._fail(row, ERROR, name)
+            self.record.messages.setdefault(name, redact(f"{name}: {error}", stage.secrets().values()))
+        else:
+            self.lines += lines
+            self.record.parents[row] = Parent(DONE, None, len(lines), self.number)
+
+    def _child(self, stage: Derive, row: int, parent: dict[str, Any], child: Child) -> dict[str, Any]:
+        key = make_child_key(parent["key"], stage.child_kind, child.span)
+        part = ",".join(f"{name}={value}" for name, value in sorted(child.span.items()))
+        line = {name: parent[name] for name in INHERITED} | {"key": key, "ext": child.ext, "reject": None}
+        line |= {name: f"{parent[name]}#{part}" for name in ("source_id", "name")}
+        line |= {"parent": parent["key"], "root": parent["root"] or parent["key"], "parent_row": row}
+        line |= {"span": canonical(child.span), "meta": json.dumps(child.meta, sort_keys=True, ensure_ascii=False)}
+        line |= {"sha256": hashlib.sha256(child.data).hexdigest(), "size": len(child.data), **probed(child.data)}
+        return line | {"offset": self.tar.add(f"{key}.{child.ext or 'bin'}", child.data)}
+
+    def _truncate(self, start: int) -> None:
+        self.file.seek(start)
+        self.file.truncate()
+        self.tar.offset = start
+
+    def _fail(self, row: int, status: str, reason: str) -> None:
+        self.record.parents[row] = Parent(status, reason, 0, self.number)

@@ -1,0 +1,148 @@
+"""A Pack: rank every copy, sort by rank, cut the order into near-equal output shards, and write each shard's members.
+
+    work/ranks/<stretch>            copies of a stretch of pool shards, with the columns that `write` needs, by range
+    work/order/<range>              a range of ranks, sorted, by output shard
+    parts/<shard>.parquet           lines of the index for one output shard
+    work/index/<stretch>.parquet    lines of the index for a stretch of output shards
+
+Each pool shard's tables are read once. Members are read by byte range, for each output shard: only these reads grow
+with the number of samples. Sorting the pool's bytes into the dataset's order first would double the bytes written.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from collections import Counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curate.core.contracts import Pack, Select
+from curate.core.errors import TargetError
+from curate.core.ledger import Entry
+from curate.core.nouns.selections import selection_places
+from curate.core.recipe.pipeline import Node
+from curate.engine.context import Context
+from curate.engine.state import Built
+from curate.engine.units import shuffle
+from curate.engine.units.common import tidy
+from curate.engine.units.pack.tasks import (
+    Common,
+    FinishTask,
+    IndexTask,
+    OrderTask,
+    ScatterTask,
+    ShardTask,
+    pack_finish,
+    pack_index,
+    pack_order,
+    pack_scatter,
+    pack_shard,
+)
+from curate.engine.units.shuffle import Piece, ShuffleFile
+
+RANGE_ROWS = 1 << 18
+"""Approximate most copies in a range of ranks: each has captions and URLs, about a kilobyte."""
+INDEX_ROWS = 1 << 17
+"""Least rows of a row group of the index."""
+
+
+def build_pack(ctx: Context, node: Node, built: Built) -> None:
+    stage = node.stage
+    assert isinstance(stage, Pack)
+    began = time.monotonic()
+    chosen = next(up for up in ctx.pipeline.along(node.name) if isinstance(up.stage, Select))
+    selection = ctx.built[chosen.name]
+    assert selection.manifest is not None
+    copies = selection.manifest.entry.copies or 0
+    if not copies:
+        raise TargetError(f"the selection {chosen.name!r} keeps no rows; loosen the filters upstream")
+    there = ctx.storage.list(built.base)
+    common: Common = (ctx.storage, stage, node.name, built.base)
+    with ctx.progress.step(node.name, copies) as step:
+        ranked = _scatter(ctx, node, selection.base, copies, common, there)
+        sizes = np.sum([file.rows for file in ranked], axis=0)
+        copies, rows = int(sizes.sum()), sum(file.note["rows"] for file in ranked)
+        if not copies:
+            raise TargetError(f"no row that {chosen.name!r} selects reaches it; loosen the filters between them")
+        count = -(-copies // stage.shard_rows)
+        edges = np.arange(count + 1) * copies // max(1, count)
+        order = _order(ctx, node, ranked, sizes, edges, common, there)
+        missing = [i for i in range(count) if f"parts/{i:06d}.parquet" not in there]
+        shards = (ShardTask(*common, i, _pieces_of(order, i)) for i in missing)
+        for _, result in ctx.each(pack_shard, shards, stage, node.name):
+            step.advance(result)
+        each = max(1, -(-INDEX_ROWS // stage.shard_rows))
+        stretches = [(first, min(count, first + each)) for first in range(0, count, each)]
+        parts = ctx.must(pack_index, (IndexTask(*common, *stretch) for stretch in stretches), stage, node.name)
+        counts = tuple(number for part in parts for number in part)
+        [done] = ctx.must(pack_finish, [FinishTask(*common, tuple(stretches), counts)], stage, node.name)
+    rejected = Counter(done["rejected"])
+    ctx.finish(
+        node, built, "dataset", Entry(rows, rejected, rows - rejected.total(), copies=done["rows"]),
+        [{"file": name, "bytes": size} for name, size in done["tars"].items()],
+        rows=done["rows"], bytes=sum(done["tars"].values()), seconds=round(time.monotonic() - began, 3),
+        built_rows=int(np.diff(edges)[missing].sum()), extra={"tars": count},
+    )  # fmt: skip
+    tidy(ctx, built)
+
+
+def _scatter(
+    ctx: Context, node: Node, selection: str, copies: int, common: Common, there: dict[str, int]
+) -> list[ShuffleFile]:
+    """Copies of the pool's shards by range of rank, a file for each stretch of the shards with copies."""
+    rows, places = ctx.rows(node), selection_places(ctx.storage.url, selection)
+    shards = [shard for shard in ctx.pool(node).shards if shard.id in places and places[shard.id].copies]
+    ranges = shuffle.buckets_for(copies, RANGE_ROWS)
+    tasks = []
+    for i, (first, stop) in enumerate(shuffle.stretches([places[s.id].copies for s in shards], ranges)):
+        some = tuple(shards[first:stop])
+        name = shuffle.stretch_name(i, [s.id for s in some], ranges, shuffle.HELD_BYTES)
+        tasks.append((f"work/ranks/{name}" in there, name, some))
+
+    payloads = (
+        ScatterTask(
+            *common, found, name, some, ctx.placed(rows, some), selection, {s.id: places[s.id] for s in some}, ranges
+        )
+        for found, name, some in tasks
+    )
+    return ctx.must(pack_scatter, payloads, node.stage, node.name)
+
+
+def _order(
+    ctx: Context,
+    node: Node,
+    ranked: list[ShuffleFile],
+    sizes: NDArray[np.int64],
+    edges: NDArray[np.int64],
+    common: Common,
+    there: dict[str, int],
+) -> list[tuple[int, ShuffleFile]]:
+    """(its first output shard, file) of each range of ranks that is not empty."""
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    full = np.flatnonzero(sizes)
+    first = np.searchsorted(edges, starts[full], side="right") - 1
+    after = np.searchsorted(edges, starts[full + 1], side="left")
+    identity = [file.path for file in ranked]
+    names = [shuffle.stretch_name(int(number), identity, int(edges[-1]), len(edges)) for number in full]
+    payloads = (
+        OrderTask(
+            *common, f"work/order/{name}" in there, name, shuffle.pieces(ranked, int(number)),
+            tuple((edges[low : high + 1] - starts[number]).tolist()),
+        )
+        for name, number, low, high in zip(names, full, first, after, strict=True)
+    )  # fmt: skip
+    files = ctx.must(pack_order, payloads, node.stage, node.name)
+    return list(zip(first.tolist(), files, strict=True))
+
+
+def _pieces_of(order: list[tuple[int, ShuffleFile]], shard: int) -> tuple[Piece, ...]:
+    """Places of the rows of an output shard. Ranges are in order, and few of them have rows of one shard."""
+    found: list[Piece] = []
+    place = bisect_right(order, shard, key=lambda pair: pair[0]) - 1
+    while place >= 0 and shard - order[place][0] < len(order[place][1].rows):
+        first, file = order[place]
+        found += shuffle.pieces([file], shard - first)
+        place -= 1
+    return tuple(reversed(found))

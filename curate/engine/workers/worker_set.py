@@ -1,0 +1,239 @@
+"""The workers of all lanes: started, replaced and ended, so that every lane that has work has a worker."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from curate.core.contracts import Resources
+from curate.engine.backends import Backend, Notify, Wish, Worker
+from curate.engine.workers.calls import Call, Payload
+from curate.engine.workers.lanes import UNITS, Budget, Demand, FreeResources, Node, allocate, covers, fair_share, fits
+
+NODES_SECONDS = 5.0
+"""Between two queries of the cluster's nodes."""
+log = logging.getLogger("curate.scheduler")
+
+
+@dataclass
+class Assignment:
+    """A payload assigned to a worker."""
+
+    call: Call
+    payload: Payload
+    since: float = 0.0
+    """When it started; 0 while it waits behind others."""
+    snapshot: dict[str, Any] = field(default_factory=dict)
+    snapshot_at: float = 0.0
+    """When the last snapshot arrived; 0 before the first."""
+
+    def idle(self, now: float) -> float:
+        """Seconds since it finished a batch."""
+        return self.snapshot["idle"] + now - self.snapshot_at if self.snapshot_at else now - (self.since or now)
+
+
+@dataclass(eq=False)
+class WorkerSlot:
+    """A worker, its number in its lane, and the payloads assigned to it."""
+
+    number: int
+    lane: str
+    resources: Resources
+    worker: Worker
+    since: float = field(default_factory=time.monotonic)
+    up: bool = False
+    leaving: bool = False
+    """It gets no further payloads and is ended when it is idle."""
+    tasks: dict[int, Assignment] = field(default_factory=dict)
+    """Ticket -> payload, oldest first."""
+    asked: float = 0.0
+    """When snapshots were requested; 0 once they have arrived."""
+
+    def __str__(self) -> str:
+        return f"{self.lane} worker {self.number}"
+
+    @property
+    def units(self) -> int:
+        return UNITS[self.lane]
+
+    @property
+    def ready(self) -> bool:
+        """Whether it accepts payloads. It accepts none while it runs one that killed a worker before."""
+        return self.up and not self.leaving and not any(task.payload.deaths for task in self.tasks.values())
+
+    def begin(self) -> None:
+        """The first `units` payloads run, the rest wait."""
+        for task in itertools.islice(self.tasks.values(), self.units):
+            task.since = task.since or time.monotonic()
+
+
+class WorkerSet:
+    """Workers of all lanes. Used by the scheduler's thread; only `cluster` and `slots` may be called by others."""
+
+    def __init__(self, backend: Backend, notify: Notify, on_up: Callable[[WorkerSlot], None]) -> None:
+        self.backend, self._notify, self._on_up = backend, notify, on_up
+        self.all: list[WorkerSlot] = []
+        self._of: dict[Worker, WorkerSlot] = {}
+        self.dirty = False
+        """Whether workers may be missing or superfluous."""
+        self.budget: Budget | None = None
+        """This run's share of a cluster, while other runs compete for it."""
+        self._balanced, self._took = 0.0, 0.0
+        """When workers were last rebalanced, and how many seconds that took."""
+        self._nodes: tuple[float, list[Node], dict[str, int]] = (0.0, [], {})
+
+    def cluster(self) -> tuple[list[Node], dict[str, int]]:
+        """(nodes, lane -> maximum number of workers), queried every NODES_SECONDS."""
+        then, nodes, limits = self._nodes
+        if not nodes or time.monotonic() - then > NODES_SECONDS:
+            try:
+                nodes, limits = list(self.backend.nodes()), dict(self.backend.worker_limits())
+            except Exception:  # Ray may raise anything for a moment; its last answer still holds
+                if not nodes:
+                    raise
+                log.warning("cannot list the cluster's nodes; the last list is used", exc_info=True)
+            self._nodes = time.monotonic(), nodes, limits
+        return nodes, limits
+
+    def slots(self, resources: Resources) -> int:
+        """How many tasks with these resources can run at a time."""
+        nodes, limits = self.cluster()
+        size = self.backend.size(resources)
+        return min(fits(nodes, size), limits.get(size.lane, 1 << 30)) * UNITS[size.lane]
+
+    def of(self, worker: Worker) -> WorkerSlot | None:
+        """The slot of a worker; None if it was dismissed."""
+        return self._of.get(worker)
+
+    # --- start and end ---
+
+    def adopt(self) -> None:
+        """Take over the workers that the previous scheduler parked."""
+        for lane, resources, worker in self.backend.take_parked(self._notify):
+            self._on_up(self._add(lane, resources, worker, up=True))
+
+    def release(self, park: bool) -> None:
+        """Give up all workers: idle ones are parked if `park`, the rest are killed."""
+        for slot in self.all:
+            if park and slot.ready and not slot.tasks:
+                self.backend.park(slot.lane, slot.resources, slot.worker)
+            else:
+                slot.worker.kill()
+        self.all, self._of = [], {}
+
+    def start(self, resources: Resources) -> None:
+        lane = resources.lane
+        self._add(lane, resources, self.backend.start(lane, resources, UNITS[lane], self._notify))
+
+    def _add(self, lane: str, resources: Resources, worker: Worker, up: bool = False) -> WorkerSlot:
+        """A slot with the lowest free number of its lane."""
+        taken = {slot.number for slot in self.all if slot.lane == lane}
+        number = next(number for number in itertools.count() if number not in taken)
+        self._of[worker] = slot = WorkerSlot(number, lane, resources, worker, up=up)
+        self.all.append(slot)
+        return slot
+
+    def dismiss(self, slot: WorkerSlot) -> None:
+        slot.worker.kill()
+        self.all.remove(slot)
+        del self._of[slot.worker]
+        self.dirty = True
+
+    def dismiss_idle(self) -> None:
+        for slot in [slot for slot in self.all if not slot.tasks]:
+            self.dismiss(slot)
+
+    # --- rebalancing ---
+
+    def rebalance(self, demands: Sequence[Demand]) -> None:
+        """Start missing workers and end superfluous ones. Runs after a change, and every NODES_SECONDS because nodes
+        come and go; less often on a large cluster, where it takes long."""
+        now = time.monotonic()
+        if now - self._balanced < (5 * self._took if self.dirty else NODES_SECONDS):
+            return
+        self.dirty = False
+        if demands:
+            nodes, limits = self.cluster()
+            self._fill(nodes, demands, allocate(nodes, demands, limits, self.budget))
+        self._balanced, self._took = time.monotonic(), time.monotonic() - now
+
+    def _fill(self, nodes: list[Node], demands: Sequence[Demand], target: list[int]) -> None:
+        gpus = {node.id: node.gpus for node in nodes}
+        # workers on nodes with GPUs are kept last if others will do, because a GPU worker needs that node
+        spare = sorted((slot for slot in self.all if not slot.leaving), key=lambda slot: gpus.get(slot.worker.node, 0))
+        missing: list[Resources] = []
+        for demand, count in zip(demands, target, strict=True):
+            same = [slot for slot in spare if slot.resources == demand.resources][:count]
+            rest = [slot for slot in spare if slot not in same and covers(slot.resources, demand.resources)]
+            # larger workers will do if there are enough of them, because each start costs seconds
+            kept = same + rest[: count - len(same)] if len(same) + len(rest) >= count else same
+            spare = [slot for slot in spare if slot not in kept]
+            missing += [demand.resources] * (count - len(kept))
+        now, later = self._free(nodes, leaving=True), self._free(nodes)
+        for size in missing:
+            if now.put(size):
+                later.put(size)
+                self.start(size)
+                continue
+            while not later.put(size) and spare:  # spare workers make room, idle ones first
+                spare.sort(key=lambda slot: bool(slot.tasks))
+                self._retire(spare.pop(0))
+                now, later = self._free(nodes, leaving=True), self._free(nodes)
+                if now.put(size):
+                    later.put(size)
+                    self.start(size)
+                    break
+        if self.budget is not None:
+            self._keep_to_budget(spare)
+        for slot in [slot for slot in self.all if slot.leaving and not slot.tasks]:
+            self.dismiss(slot)
+
+    def _retire(self, slot: WorkerSlot) -> None:
+        """End a worker now if it is idle, otherwise once it is."""
+        if slot.tasks:
+            slot.leaving = True
+        else:
+            self.dismiss(slot)
+
+    def _keep_to_budget(self, spare: list[WorkerSlot]) -> None:
+        """Retire spare workers as far as the run exceeds its share."""
+        left = replace(self.budget or Budget())
+        for slot in self.all:
+            if slot not in spare and not slot.leaving:
+                left.spend(slot.resources)
+        for slot in sorted(spare, key=lambda slot: not slot.tasks):
+            if not left.spend(slot.resources):
+                slot.leaving = True
+
+    def _free(self, nodes: list[Node], leaving: bool = False) -> FreeResources:
+        """Resources that the workers leave free; with `leaving`, workers about to end still count."""
+        free = FreeResources(nodes)
+        for slot in self.all:
+            if leaving or not slot.leaving:
+                free.put(slot.resources, slot.worker.node)
+        return free
+
+    # --- runs that share the cluster ---
+
+    def wish(self, demands: Sequence[Demand]) -> Wish:
+        """CPUs and GPUs that this run could use."""
+        nodes = self._nodes[1]
+        cpus = sum(demand.workers * demand.resources.cpus for demand in demands)
+        gpus = sum(demand.workers * demand.resources.gpus for demand in demands)
+        return {"cpus": min(sum(n.cpus for n in nodes), cpus), "gpus": min(sum(n.gpus for n in nodes), gpus)}
+
+    def set_budget(self, wishes: Mapping[str, Wish], mine: str) -> None:
+        """Compute this run's fair share from the wishes of all runs of the cluster."""
+        before, self.budget = self.budget, None
+        if any(wish["cpus"] or wish["gpus"] for run, wish in wishes.items() if run != mine):
+            nodes = self._nodes[1]
+            cpus = fair_share(sum(n.cpus for n in nodes), {run: wish["cpus"] for run, wish in wishes.items()}, mine)
+            gpus = fair_share(sum(n.gpus for n in nodes), {run: wish["gpus"] for run, wish in wishes.items()}, mine)
+            self.budget = Budget(cpus, gpus)
+            if not any(wishes.get(mine, {}).values()):
+                self.dismiss_idle()
+        self.dirty |= self.budget != before

@@ -1,0 +1,69 @@
+"""Renders a page into one HTML file that loads nothing from other files or the network.
+
+A page is a folder of templates: NAME.html, which extends the kit's base.html, with NAME.css and NAME.js if it needs
+them. Its macros come from its own templates and from the kit's kit.html.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from curate.html import numbers
+
+KIT = Path(__file__).parent / "templates"
+_CONTROLS = dict.fromkeys([*range(9), 11, 12, *range(14, 32), *range(127, 160)], "\ufffd")
+
+
+def render(folder: Path, name: str, **values: Any) -> bytes:
+    """The page NAME.html of `folder`, filled in with `values`, which need a `title`.
+
+    Every value is escaped; only the styles and scripts of the templates are inserted as they are. The page's content
+    security policy forbids the network and any other script.
+    """
+    style, script = _files(folder, name, ".css"), _files(folder, name, ".js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    text = _template(folder, name).render({"terms": {}} | values, style=style, script=script, policy=policy)
+    return text.encode("utf-8", "replace")
+
+
+@lru_cache
+def _template(folder: Path, name: str) -> jinja2.Template:
+    """Compiled once per process: compiling takes longer than rendering."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader([folder, KIT]), autoescape=True, undefined=jinja2.StrictUndefined,
+        finalize=printable, trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    environment.filters |= {
+        "number": numbers.number, "percent": numbers.percent, "score": numbers.score, "size": numbers.size,
+        "duration": numbers.duration, "sentence": sentence, "data_uri": data_uri,
+    }  # fmt: skip
+    return environment.get_template(f"{name}.html")
+
+
+def _files(folder: Path, name: str, suffix: str) -> Markup:
+    """The kit's style or script, then the page's if it has one."""
+    places = (KIT / f"base{suffix}", folder / f"{name}{suffix}")
+    return Markup("\n".join(place.read_text("utf-8") for place in places if place.exists()))
+
+
+def data_uri(data: bytes, kind: str) -> str:
+    """`kind`: the media type, such as image/png."""
+    return f"data:{kind};base64,{base64.b64encode(data).decode()}"
+
+
+def sentence(text: str) -> str:
+    """The text with a capital first letter, otherwise unchanged (unlike str.capitalize)."""
+    return text[:1].upper() + text[1:]
+
+
+def printable(value: Any) -> Any:
+    """Text without control characters, which HTML forbids even as references; other values and markup unchanged."""
+    return value.translate(_CONTROLS) if type(value) is str else value

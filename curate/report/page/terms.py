@@ -1,0 +1,156 @@
+"""Explanations of the report's terms and of the reject reasons."""
+
+from __future__ import annotations
+
+from curate.codec.images import REASONS
+from curate.core.ledger import SET_ASIDE
+
+TERMS = {
+    "funnel": (
+        "Funnel",
+        "Every stage takes the remaining images, rejects some with a reason (a filter's rule, or facts that could not "
+        "be computed), and passes the rest. Before − rejected = after, in every line.",
+    ),
+    "copies": (
+        "Copies",
+        "Number of samples in the dataset, repetitions included. The selection may repeat an image of a rare cluster "
+        "if the recipe's multiplier allows it.",
+    ),
+    "cluster": (
+        "Cluster",
+        "A group of images whose embeddings are close together: they look alike to the encoder. "
+        "Fine clusters are grouped into coarser ones; these are the levels.",
+    ),
+    "centroid": (
+        "Centroid",
+        "The mean of a cluster in the space of embeddings. The images nearest to it are the most typical ones.",
+    ),
+    "entropy": (
+        "Entropy",
+        "How evenly images are distributed over clusters, or texts over entries, in bits. Its maximum is log2 of the "
+        "number of clusters, reached when every cluster has the same number of images.",
+    ),
+    "effective": (
+        "Effective number",
+        "2 to the power of the entropy: this many clusters of equal size would have the same entropy. "
+        "Higher is more diverse.",
+    ),
+    "gini": (
+        "Gini coefficient",
+        "How unequal the clusters' sizes are: 0 if all are equal, close to 1 if a few clusters have almost everything. "
+        "Lower is more balanced.",
+    ),
+    "ranksize": (
+        "Curve of sizes",
+        "Sizes of the clusters, largest first, on axes where each step multiplies by ten. "
+        "A flat line means that clusters are equally large; a steep one, that a few dominate.",
+    ),
+    "explained": (
+        "Variance explained",
+        "How much more alike the images of a cluster are than images of the whole pool, measured from the centroids of "
+        "the finest clusters: 100 % if they are identical, near 0 if the cluster is noise.",
+    ),
+    "fill": (
+        "Fill rate",
+        "A cluster's quota over what it could give: its images, times the copies that the recipe allows. Small "
+        "clusters give everything and large ones a share, which makes the selection even.",
+    ),
+    "drift": (
+        "Growth",
+        "New images of the pool are assigned to the existing clusters. A refit is due if too many of them are far "
+        "from every centroid, or if they are distributed over the clusters differently from the images that the tree "
+        "was fitted to. Two samples of one distribution differ as well; the difference by chance is subtracted.",
+    ),
+    "fingerprint": (
+        "Fingerprint",
+        "A digest of everything that determines a result: operation, version, parameters and inputs. "
+        "The same fingerprint means the same result, which is then reused from the workspace.",
+    ),
+    "built": (
+        "Computed",
+        "The time that it took to build the result. Rows that an earlier, interrupted build finished are reused and "
+        "take no time. Stages that read the same images share one pass, and its time is divided among them.",
+    ),
+    "recipe": (
+        "Recipe",
+        "The pipeline's stages with the parameters that determine their results. Settings that only change speed, "
+        "such as threads, are omitted.",
+    ),
+    "entry": (
+        "Entries",
+        "Concepts of WordNet, words of a vocabulary or hashtags that a text contains. A text may have several "
+        "entries; each of them is a match.",
+    ),
+    "expected": (
+        "Expected",
+        "Each text is drawn independently, with a probability that depends on how common its entries are. Expected is "
+        "the sum of these probabilities. The number drawn differs from it by chance, by about its square root.",
+    ),
+    "tail": (
+        "Head and tail",
+        "The head is the most common entries. The tail is the rarest ones: those below the recipe's threshold, or "
+        "those that have the recipe's share of all matches (6 % by default), as closely as the counts allow. "
+        "Balancing gives less to the head and loses no entry of the tail.",
+    ),
+    "counter": (
+        "Counts",
+        "Counts of a stage other than rejects. A cleaning stage counts how many texts each of its rules changed; "
+        "several rules may change one text.",
+    ),
+    "keeper": (
+        "Keeper",
+        "Images that are equal or almost equal form a duplicate set. One of them, the keeper, passes.",
+    ),
+}
+"""Term -> (title, explanation)."""
+
+MEANINGS = REASONS | {
+    "animated": "several frames, which the recipe does not allow",
+    "aspect": "longer and thinner than the recipe allows",
+    "bad_embedding": "its embedding has no direction: all zeros, or not a number",
+    "caption_too_long": "more text than the recipe allows",
+    "caption_too_short": "less text than the recipe requires",
+    "contaminated": "an evaluation image, or too close to one, which training must not see",
+    "duplicate_key": "another row of the pool has the same key; the first row counts",
+    "caption_too_few_words": "fewer words than the recipe requires",
+    "caption_unsettled": "a caption nested so deeply that cleaning does not settle",
+    "dissimilar": "image and text are less similar than the recipe requires",
+    "exact_duplicate": "the same image as its keeper, shown next to it",
+    "format": "an image format that the recipe does not list",
+    "head_cut": "its text is about something common, and it was not drawn",
+    "language": "a language that the recipe does not list",
+    "language_uncertain": "the language is not certain enough",
+    "killed": "it crashed the process that read it",
+    "missing_caption": "no caption, or none left after cleaning; the recipe requires one",
+    "no_embedding": "it has no embedding to compare texts with",
+    "no_items": "all of its texts were rejected",
+    "missing_file": "the source names a file that does not exist",
+    "near_duplicate": "almost the same image as its keeper, shown next to it",
+    "no_concept": "its text contains no concept",
+    "no_entry": "its text contains no counted entry: no concept, word or tag",
+    "no_hashtag": "none of its tags is in the vocabularies",
+    "no_image": "the source has a row for it but no image",
+    "no_language": "its text is too short to detect the language",
+    "no_text": "no text that the selection could choose",
+    "not_sampled": "not drawn by the selection: the quota of its cluster was filled",
+    "other_extension": "a file extension that is not an image's",
+    "semantic_duplicate": "almost the same as its keeper to the encoder, shown next to it",
+    "text_duplicate": "as many rows as the recipe allows already have exactly this text",
+    "too_large": "larger than the recipe allows",
+    "too_small": "fewer pixels on its shorter side than the recipe requires",
+    "unreadable": "the file could not be read",
+    "unsafe_path": "a path that leaves its folder",
+    "zero_embedding": "its embedding is all zeros",
+    "nan_embedding": "its embedding is not a number",
+    SET_ASIDE: "its shard failed permanently and was set aside",
+}
+"""Reject reason -> explanation. Other packages add reasons, which have none."""
+
+
+def meaning(reason: str) -> str:
+    return MEANINGS.get(reason, "")
+
+
+def human(reason: str) -> str:
+    """`too_small` as `too small`."""
+    return reason.replace("_", " ")

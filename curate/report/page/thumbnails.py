@@ -1,0 +1,77 @@
+"""Encoded images -> small WebP data URIs, or the reason why there is none. Threads decode, in bounded memory."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+
+from PIL import Image
+
+from curate.codec.images import decode
+from curate.core.errors import Undecodable
+from curate.core.view import View
+from curate.html.page import data_uri
+
+CHUNK = 128
+"""Images whose encoded bytes are in memory at a time."""
+QUALITY = 60
+MAX_RATIO = 4
+"""Longer strips are cropped to their middle; otherwise nothing would be visible."""
+
+
+@dataclass(frozen=True)
+class Thumbnail:
+    """`uri`, or why there is none: `reason` in a word or two, `detail` in one line."""
+
+    uri: str = ""
+    width: int = 0
+    height: int = 0
+    reason: str = ""
+    detail: str = ""
+
+
+MISSING = Thumbnail(reason="no bytes", detail="The pool has no image for this row: its download or import failed.")
+
+
+def thumbnail(data: bytes, pixels: int) -> Thumbnail:
+    """At most `pixels` on the longer side; never enlarged."""
+    try:
+        image = decode(data)
+    except Undecodable as error:
+        return Thumbnail(reason=error.reason.replace("_", " "), detail=_separated(error.detail))
+    width, height = image.size
+    crop_x, crop_y = max(0, width - MAX_RATIO * height) / 2, max(0, height - MAX_RATIO * width) / 2
+    box = (crop_x, crop_y, width - crop_x, height - crop_y)
+    scale = min(1.0, pixels / max(box[2] - box[0], box[3] - box[1]))
+    size = (max(1, round((box[2] - box[0]) * scale)), max(1, round((box[3] - box[1]) * scale)))
+    small = image.resize(size, Image.Resampling.LANCZOS, box=box, reducing_gap=2.0)
+    sink = io.BytesIO()
+    small.save(sink, "WEBP", quality=QUALITY, method=4)
+    return Thumbnail(data_uri(sink.getvalue(), "image/webp"), *size)
+
+
+def _separated(text: str) -> str:
+    """`at most 100000000 pixels` with thousands separators."""
+    return re.sub(r"\b\d{5,}\b", lambda found: f"{int(found[0]):,}", text)
+
+
+def thumbnails(view: View, keys: Iterable[str], pixels: int, threads: int) -> dict[str, Thumbnail]:
+    """A thumbnail per key; images without bytes get MISSING."""
+    found: dict[str, Thumbnail] = {}
+    with ThreadPoolExecutor(threads) as pool:
+        for chunk in _chunks(dict.fromkeys(keys), CHUNK):
+            images = view.images(chunk)
+            present = [key for key in chunk if key in images]
+            small = pool.map(lambda data: thumbnail(data, pixels), [images[key] for key in present])
+            found |= dict.fromkeys(chunk, MISSING) | dict(zip(present, small, strict=True))
+    return found
+
+
+def _chunks(keys: Iterable[str], size: int) -> Iterator[list[str]]:
+    rest = iter(keys)
+    while chunk := list(islice(rest, size)):
+        yield chunk

@@ -1,0 +1,166 @@
+"""State of a pass over the pool: a bounded sample of rows, bounded counts of labels; and columns as arrays."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+MAX_LABELS = 100_000
+"""Distinct labels that are counted separately; a column with more has texts, not labels."""
+LABEL_CHARACTERS = 80
+
+
+class Reservoir:
+    """Keeps the `size` rows of lowest order of each group."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._groups: NDArray[np.int64] = np.empty(0, np.int64)
+        self._order: NDArray[Any] | None = None
+        self._table: pa.Table | None = None
+
+    def add(self, table: pa.Table, groups: NDArray[np.int64], order: NDArray[Any]) -> None:
+        """`groups`, `order`: (n,), one per row of `table`."""
+        best = first_per_group(groups, order, self.size)
+        if len(best) == 0:
+            return
+        table, groups, order = table.take(best), groups[best], order[best]
+        if self._table is not None and self._order is not None:
+            table = pa.concat_tables([self._table, table], promote_options="permissive")
+            groups, order = np.r_[self._groups, groups], np.r_[self._order, order]
+            best = first_per_group(groups, order, self.size)
+            table, groups, order = table.take(best), groups[best], order[best]
+        self._table, self._groups, self._order = table, groups, order
+
+    def rows(self) -> dict[int, list[dict[str, Any]]]:
+        """Rows by group, lowest order first."""
+        found: dict[int, list[dict[str, Any]]] = {}
+        if self._table is not None:
+            for group, row in zip(self._groups.tolist(), self._table.to_pylist(), strict=True):
+                found.setdefault(group, []).append(row)
+        return found
+
+
+class LabelCounts:
+    """Rows per label before and after the selection; labels beyond MAX_LABELS are counted together."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self._ids: dict[str, int] = {}
+        self.before: NDArray[np.int64] = np.zeros(0, np.int64)
+        self.after: NDArray[np.int64] = np.zeros(0, np.int64)
+        self.unlabelled = [0, 0]
+        self.others = [0, 0]
+
+    def add(self, labels: pa.Array, copies: NDArray[np.int64]) -> None:
+        """`labels`: strings or nulls (n,); `copies`: (n,), of the same rows."""
+        encoded = labels.dictionary_encode()
+        known = np.array([self._id(value) for value in encoded.dictionary.to_pylist()] + [-2], dtype=np.int64)
+        ids = known[pc.fill_null(encoded.indices, len(known) - 1).to_numpy(zero_copy_only=False)]
+        named = ids >= 0
+        self.before = add_at(self.before, ids[named])
+        self.after = add_at(self.after, ids[named], copies[named])
+        for total, mark in ((self.unlabelled, -2), (self.others, -1)):
+            total[0] += int((ids == mark).sum())
+            total[1] += int(copies[ids == mark].sum())
+
+    def _id(self, name: str) -> int:
+        found = self._ids.get(name)
+        if found is None:
+            if len(self.names) >= MAX_LABELS:
+                return -1
+            found = self._ids[name] = len(self.names)
+            self.names.append(name)
+        return found
+
+    def counts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(before, after), in the order of `names`."""
+        size = len(self.names)
+        return grown(self.before, size, 0)[:size], grown(self.after, size, 0)[:size]
+
+
+def label_column(label: str) -> str:
+    """Column to read for `label`, which is a column's name or `meta.<field>`."""
+    return "meta" if label.startswith("meta.") else label
+
+
+def label_values(table: pa.Table, label: str) -> pa.Array:
+    """Labels (n,) as strings; null if a row has none, or if its meta is not a JSON object."""
+    column = table.column(label_column(label)).combine_chunks()
+    if label.startswith("meta."):
+        path = label.split(".")[1:]
+        return pa.array([label_of(text, path) for text in column.to_pylist()], type=pa.string())
+    return pa.array([_text(value) for value in column.to_pylist()], type=pa.string())
+
+
+def label_of(text: str | None, path: Sequence[str]) -> str | None:
+    """The field at `path` of a JSON object, as text; None if it does not exist."""
+    try:
+        value = json.loads(text) if text else None
+    except ValueError:
+        return None
+    for name in path:
+        value = value.get(name) if isinstance(value, dict) else None
+    return _text(value)
+
+
+def _text(value: Any) -> str | None:
+    if value is None or value == "":
+        return None
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return text.encode("utf-8", "replace").decode()[:LABEL_CHARACTERS]
+
+
+def integers(table: pa.Table, name: str, default: int = 0) -> NDArray[np.int64]:
+    """An integer column (n,) with `default` for nulls; only `default` if the table has no such column."""
+    if name not in table.column_names:
+        return np.full(table.num_rows, default, dtype=np.int64)
+    column = pc.fill_null(table.column(name).cast(pa.int64()), default)
+    return column.combine_chunks().to_numpy(zero_copy_only=False)
+
+
+def texts(table: pa.Table, name: str) -> pa.Array:
+    """A column as strings, decoded from a dictionary if needed; all null if the table has no such column."""
+    if name not in table.column_names:
+        return pa.nulls(table.num_rows, pa.string())
+    column = table.column(name).combine_chunks()
+    return column if pa.types.is_string(column.type) else column.cast(pa.string())
+
+
+def first_per_group(groups: NDArray[np.int64], order: NDArray[np.generic], count: int) -> NDArray[np.int64]:
+    """Indices of the `count` rows of lowest `order` in each group, by group, then order; ties keep their order."""
+    if len(groups) == 0:
+        return np.empty(0, np.int64)
+    index = np.lexsort((order, groups))
+    ordered = groups[index]
+    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    lengths = np.diff(np.r_[starts, len(ordered)])
+    within = np.arange(len(ordered)) - np.repeat(starts, lengths)
+    return index[within < count]
+
+
+def add_at(
+    totals: NDArray[np.int64], ids: NDArray[np.int64], amounts: NDArray[np.int64] | None = None
+) -> NDArray[np.int64]:
+    """`totals` (K,) with `amounts` (or 1 each) added at `ids` (n,) >= 0, grown by doubling to include the largest id.
+    The cost is O(n), not O(K): K may be millions, n is a shard."""
+    if len(ids) == 0:
+        return totals
+    totals = grown(totals, int(ids.max()) + 1, 0)
+    np.add.at(totals, ids, 1 if amounts is None else amounts)
+    return totals
+
+
+def grown(values: NDArray[np.int64], size: int, fill: int) -> NDArray[np.int64]:
+    """`values`, or a copy of at least `size` elements with `fill` for the new ones."""
+    if size <= len(values):
+        return values
+    larger = np.full(max(size, 2 * len(values)), fill, dtype=np.int64)
+    larger[: len(values)] = values
+    return larger

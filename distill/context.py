@@ -1,0 +1,171 @@
+"""The data, teachers and student of a stage, for training and evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from curate.core.errors import InputError
+from curate.core.hashing import key_words, make_key
+from curate.encoders.student.network.attention import attention_backend
+from curate.encoders.student.network.pooler import FrozenPooler
+from curate.encoders.student.network.student import Student, build_student
+from curate.encoders.student.tokenizer import PAD, Tokenizer
+from distill.parallel import World
+from distill.recipe import Recipe
+from distill.samples.batches.draws import lowest
+from distill.samples.batches.loader import Batch, read_in_order
+from distill.samples.batches.stream import Stream
+from distill.samples.batches.track import Packing
+from distill.samples.images.augment import augment
+from distill.samples.images.reader import Allowance, ImageReader
+from distill.samples.sources import split
+from distill.samples.sources.dataset import Dataset
+from distill.samples.sources.members import OPEN_TARS
+from distill.samples.sources.mixture import Mixture, as_mixture
+from distill.teachers import TargetStandardiser, Teachers, fit_standardisers
+from distill.teachers.feature_cache import open_caches
+
+_STANDARDISE_SALT, _TOKENIZER_SALT = 0x57A4, 0x70C3
+_TOKENIZER_SAMPLES = 200_000
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}
+
+
+def held_out_rows(recipe: Recipe, dataset: Dataset | Mixture) -> np.ndarray:
+    """Mask (n,) of the index rows that are held out."""
+    return split.held_out_rows(as_mixture(dataset), seed=recipe.seed, fraction=recipe.data.test_fraction)
+
+
+@dataclass
+class StageContext:
+    """Data, teachers and settings of a stage (`Recipe.staged`), in one process."""
+
+    recipe: Recipe
+    dataset: Mixture
+    world: World
+    teachers: Teachers
+    reader: ImageReader
+    test: np.ndarray
+    """Mask (n,) of the rows that are never trained on."""
+    tokenizer: Tokenizer | None = None
+    """The text tower's tokenizer; fitted, or read from the run's folder."""
+
+    @classmethod
+    def of(
+        cls,
+        recipe: Recipe,
+        dataset: Dataset | Mixture,
+        world: World,
+        *,
+        tokenizer: Tokenizer | None = None,
+        models: Teachers | None = None,
+    ) -> StageContext:
+        """models: teachers of an earlier stage; their models are reused, their cached features are not."""
+        if recipe.run.threads:
+            torch.set_num_threads(recipe.run.threads)
+        mixture = as_mixture(dataset, recipe.data.sources)
+        allowance, settings = Allowance(recipe.run.cache_bytes), recipe.data.augment
+        name, caches = (lambda row: f"image {mixture.value('key', row)}"), open_caches(recipe, mixture)
+        if models is None:
+            teachers = Teachers.of(recipe, world.device, allowance=allowance, name=name, caches=caches)
+        else:
+            teachers = models.with_empty_cache(allowance=allowance, name=name, caches=caches)
+        reader = ImageReader(
+            mixture,
+            patch=recipe.student.patch,
+            teachers=teachers if recipe.teachers else None,
+            allowance=allowance,
+            share=1 / world.size,
+            open_tars=max(OPEN_TARS, 2 * recipe.data.lanes * recipe.data.window_shards),
+            seed=recipe.seed,
+            augment=None if settings is None else lambda image, random: augment(image, settings, random),
+            reads_text=recipe.contrastive is not None,
+            needs_text=recipe.contrastive is not None,
+        )
+        return cls(recipe, mixture, world, teachers, reader, held_out_rows(recipe, mixture), tokenizer)
+
+    def new_student(self) -> Student:
+        """The student before training; a recipe gives the same weights everywhere."""
+        recipe = self.recipe
+        temperature = {} if recipe.contrastive is None else {"temperature": recipe.contrastive.temperature}
+        student = build_student(recipe.student, self.teachers.heads(recipe), recipe.seed, **temperature)
+        student.backbone.attention = attention_backend(recipe.run.attention, self.world.device, recipe.train.precision)
+        return student.to(self.world.device, _DTYPES[recipe.train.precision])
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """The autocast context of training; a no-op unless the precision is bfloat16."""
+        if self.recipe.train.precision == "bfloat16":
+            return torch.autocast(self.world.device.type, torch.bfloat16)
+        return nullcontext()
+
+    def poolers(self) -> Mapping[str, FrozenPooler]:
+        """Poolers of the teachers with `pooler: true`, by label; they compute the student's summary."""
+        labels = [teacher.label for teacher in self.recipe.teachers if teacher.pooler]
+        return {label: self.teachers.poolers()[label] for label in labels}
+
+    def stream(self) -> Stream:
+        data, prefix = self.recipe.data, 1 + self.recipe.student.registers
+        packing = Packing(data.sequence_tokens, data.sequence_images, data.lookahead, data.lanes, data.window_shards)
+        return Stream(
+            self.dataset,
+            ~self.test,
+            seed=self.recipe.seed,
+            sequences=self.recipe.train.sequences,
+            tokens=lambda rows, epochs: self.reader.tokens(rows, epochs) + prefix,
+            packing=packing,
+        )
+
+    def fit_tokenizer(self) -> Tokenizer:
+        """Fitted on the texts of the training samples of lowest hash(seed, key).
+
+        A collective: each rank reads a share of the texts, and all get the same tokenizer.
+        """
+        size = self.recipe.student.text
+        assert size is not None
+        rows = self._share(_TOKENIZER_SAMPLES, _TOKENIZER_SALT)
+        own = self.reader.texts.read_all(rows, workers=self.recipe.run.workers)
+        texts = [text for part in self.world.gather(own) for text in part]
+        if not texts:
+            raise InputError(
+                "data.sources: no training sample has any of the `texts`; name members or JSON fields of the samples"
+            )
+        return Tokenizer.train(texts, size.vocabulary)
+
+    def _share(self, count: int, salt: int) -> np.ndarray:
+        """This rank's part of the `count` training rows of lowest hash(seed, key), in file order to read few tars."""
+        chosen = np.sort(lowest(self.dataset, ~self.test, count, seed=self.recipe.seed, salt=salt))
+        return np.array_split(chosen, self.world.size)[self.world.rank]
+
+    def fit_standardisers(self) -> list[TargetStandardiser]:
+        """Fitted on the training images of lowest hash(seed, key). A collective: each rank reads a share of them."""
+        if not self.recipe.teachers:
+            return []
+        rows = self._share(self.recipe.train.standardise_samples, _STANDARDISE_SALT)
+        batches = read_in_order(self.reader, rows, batch=64, workers=self.recipe.run.workers)
+        return fit_standardisers(self.teachers, self.recipe.teachers, batches, self.world)
+
+    def text_tokens(self, batch: Batch) -> Tensor | None:
+        """Tokens (B, L) of the texts of a batch; None without a text tower."""
+        text = self.recipe.student.text
+        if text is None or self.recipe.contrastive is None:
+            return None
+        if self.tokenizer is None:
+            raise InputError("the run's folder has no tokenizer.json; train the recipe's student first")
+        tokens = self.tokenizer.encode([item or "" for item in batch.texts], text.context)
+        return torch.from_numpy(tokens).to(self.world.device)
+
+    def groups(self, batch: Batch, tokens: Tensor) -> Tensor:
+        """Numbers (B, 2) of each sample's text, as the text tower reads it, and of its duplicate set.
+
+        Samples that share a number are not negatives of each other. tokens: (B, L) of the texts.
+        """
+        texts = [make_key("text", str([token for token in row if token != PAD])) for row in tokens.tolist()]
+        sets = self.dataset.sets_of([image.row for image in batch.images])
+        words = np.stack([pairs[:, 0] >> np.uint64(1) for pairs in (key_words(texts), sets)], axis=1)
+        return torch.from_numpy(words.astype(np.int64)).to(self.world.device)

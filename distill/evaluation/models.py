@@ -1,0 +1,127 @@
+"""The evaluated models: a student or a teacher as a function from a batch of images to features."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from curate.encoders.student.network.student import Student
+from distill.samples.batches.loader import Batch
+from distill.teachers import Target, TargetStandardiser
+
+Floats = NDArray[np.float32]
+TextEncoder = Callable[[list[str]], NDArray[np.floating[Any]]]
+"""Texts -> vectors (T, D)."""
+OWN = ""
+"""Name of the space that a model shares with its own text tower. A head's space has the name of its teacher."""
+
+
+@dataclass
+class ModelOutput:
+    """Output of one model for the B images of a batch, in the order of the batch."""
+
+    summary: Floats
+    """(B, D)."""
+    patches: Floats | None = None
+    """(N, P), the patches of all images end to end; None for a model without patch features."""
+    spaces: dict[str, Floats] = field(default_factory=dict)
+    """Vectors (B, E) of the images in the spaces shared with texts or teachers, by name."""
+    predictions: dict[str, Target] = field(default_factory=dict)
+    """A student's predictions of its teachers' features, in each teacher's own (raw) space."""
+
+
+class EvaluatedModel(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def texts(self) -> Mapping[str, TextEncoder]:
+        """Text encoder of each space."""
+        ...
+
+    def __call__(self, batch: Batch, targets: Mapping[str, Target]) -> ModelOutput:
+        """targets: each teacher's features of the batch."""
+        ...
+
+
+class StudentModel:
+    """A student. Its features are the CLS token; its heads give predictions, and spaces shared with texts."""
+
+    def __init__(
+        self,
+        name: str,
+        student: Student,
+        *,
+        teachers: Sequence[str] = (),
+        standardisers: Sequence[TargetStandardiser] = (),
+        poolers: Mapping[str, Any] | None = None,
+        texts: Mapping[str, TextEncoder] | None = None,
+    ) -> None:
+        """teachers, standardisers: one per head; none for an untrained student. poolers: poolers of the teachers whose
+        pooler computes the student's summary, by teacher. texts: text encoder of each space: OWN for the student's
+        text tower, the teacher's name for a teacher's."""
+        self.name, self.student, self.texts = name, student, dict(texts or {})
+        self.heads = (
+            dict(zip(teachers, zip(student.heads, standardisers, strict=True), strict=True)) if teachers else {}
+        )
+        self.poolers = dict(poolers or {})
+
+    @torch.no_grad()
+    def __call__(self, batch: Batch, targets: Mapping[str, Target]) -> ModelOutput:
+        features = self.student(batch.tensor(self.student.backbone.prefix.device), batch.grids)
+        lengths = [rows * columns for rows, columns in batch.grids]
+        output = ModelOutput(_array(features.summary), _array(features.patches))
+        for name, (head, standardiser) in self.heads.items():
+            patches = (
+                None if standardiser.patches is None else standardiser.invert_patches(head.patches(features.patches))
+            )
+            if name in self.poolers and patches is not None:
+                summary = self.poolers[name](patches, lengths)
+            else:
+                summary = standardiser.invert_summary(head.summary(features.summary))
+            patches = None if patches is None else patches.float().cpu()
+            output.predictions[name] = Target(summary.float().cpu(), patches)
+            output.spaces[name] = _array(summary)
+        if OWN in self.texts:
+            output.spaces[OWN] = _array(self.student.project(features.summary))
+        return output
+
+
+class TeacherModel:
+    """A teacher. Its summaries are the space of its texts, too."""
+
+    def __init__(self, label: str, texts: TextEncoder | None = None) -> None:
+        self.label, self.name = label, f"teacher {label}"
+        self.texts = {} if texts is None else {OWN: texts}
+
+    def __call__(self, batch: Batch, targets: Mapping[str, Target]) -> ModelOutput:
+        target = targets[self.label]
+        summary = _array(target.summary)
+        return ModelOutput(summary, None if target.patches is None else _array(target.patches), {OWN: summary})
+
+
+def text_encoder(student: Student, tokenizer: Any, context: int) -> TextEncoder:
+    """The student's text tower as a function from texts to vectors."""
+
+    @torch.no_grad()
+    def encode(texts: list[str]) -> Floats:
+        tokens = torch.from_numpy(np.asarray(tokenizer.encode(texts, context)))
+        assert student.text is not None
+        return _array(student.text(tokens.to(student.backbone.prefix.device)))
+
+    return encode
+
+
+def space_name(model: EvaluatedModel, space: str) -> str:
+    """Name of a model in one of its spaces, for people."""
+    return model.name if space == OWN else f"{model.name}, as {space}"
+
+
+def _array(values: torch.Tensor) -> Floats:
+    array: Floats = values.float().cpu().numpy()
+    return array

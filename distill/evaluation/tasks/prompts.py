@@ -1,0 +1,54 @@
+"""Prompts and class names of zero-shot classification, from text files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from curate.core.errors import InputError
+
+TEMPLATES = Path(__file__).with_name("prompts.txt")
+
+
+def read_templates(path: Path | str = TEMPLATES) -> list[str]:
+    """One template per line, with one `{}`; blank lines and lines that begin with # are ignored."""
+    lines = _lines(path, "evaluate.prompts")
+    bad = next((line for line in lines if line.count("{}") != 1), None)
+    if bad is not None or not lines:
+        what = f"{bad!r} does not have exactly one {{}}" if bad else "no templates"
+        raise InputError(f"evaluate.prompts: {path}: {what}; write one sentence per line, such as: a photo of a {{}}.")
+    return lines
+
+
+def read_names(path: Path | str) -> dict[str, list[str]]:
+    """Names by label, from lines `label<TAB>name, another name`. Raises InputError for any other line."""
+    names: dict[str, list[str]] = {}
+    for line in _lines(path, "evaluate.class_names"):
+        label, tab, rest = line.partition("\t")
+        if not tab or not rest.strip():
+            raise InputError(
+                f"evaluate.class_names: {path}: {line!r} is not 'label<TAB>name, another name'; put a tab between them"
+            )
+        names[label.strip()] = [name.strip() for name in rest.split(",") if name.strip()]
+    return names
+
+
+def names_of(labels: Sequence[str], given: Mapping[str, Sequence[str]] | None = None) -> list[list[str]]:
+    """Names of each label: those given, or else its words (`bell_pepper` -> bell pepper, `animals/birds` -> animals
+    birds, `tench, Tinca tinca` -> two names)."""
+    given = given or {}
+    return [list(given.get(label) or _words(label)) for label in labels]
+
+
+def _words(label: str) -> list[str]:
+    names = [" ".join(re.sub(r"[_/\\-]+", " ", part).split()) for part in label.split(",")]
+    return [name for name in names if name] or [label]
+
+
+def _lines(path: Path | str, what: str) -> list[str]:
+    try:
+        text = Path(path).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{what}: cannot read {path} ({type(error).__name__}); give a text file in UTF-8") from error
+    return [line.rstrip() for line in text.splitlines() if line.strip() and not line.startswith("#")]

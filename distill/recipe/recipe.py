@@ -1,0 +1,134 @@
+"""The complete, typed configuration of a training run.
+
+Fields marked `Runtime` change speed or place, never the result, and are not part of the run's fingerprint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, ValidationError, model_validator
+
+from curate.core.contracts import Runtime, is_runtime
+from curate.core.recipe.section import Section
+from curate.encoders.student.config import StudentConfig
+from distill.recipe.data import DataRecipe
+from distill.recipe.evaluate import EvaluateRecipe
+from distill.recipe.objective import ContrastiveRecipe, TeacherRecipe
+from distill.recipe.run import RunRecipe
+from distill.recipe.train import TrainRecipe
+
+
+class InvalidStage(ValueError):
+    """A stage whose changes do not give a valid recipe; `values` are those of the complete recipe."""
+
+    def __init__(self, number: int, values: dict[str, Any], error: ValidationError) -> None:
+        super().__init__(f"stages.{number}: {error}")
+        self.number, self.values, self.error = number, values, error
+
+
+class StageRecipe(Section):
+    """The values of `data` and `train` that a stage of training changes. It continues from the weights before it."""
+
+    data: dict[str, Any] = {}
+    train: dict[str, Any] = {}
+
+
+class Recipe(Section):
+    name: Annotated[str, Runtime(), Field(pattern=r"^[\w.-]+$")]
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    run: RunRecipe = RunRecipe()
+    data: DataRecipe
+    student: StudentConfig = StudentConfig()
+    teachers: list[TeacherRecipe] = []
+    contrastive: ContrastiveRecipe | None = None
+    train: TrainRecipe
+    stages: list[StageRecipe] = []
+    """Stages run in turn, each with its own steps, schedule and data; empty: a single stage with `data` and `train`."""
+    evaluate: Annotated[EvaluateRecipe, Runtime()] = EvaluateRecipe()
+
+    def staged(self) -> list[Recipe]:
+        """The complete recipe of each stage. Raises InvalidStage."""
+        if not self.stages:
+            return [self]
+        base = self.model_dump(mode="json") | {"stages": []}
+        made = []
+        for number, stage in enumerate(self.stages):
+            values = _merged(base, {"data": stage.data, "train": stage.train})
+            try:
+                made.append(Recipe.model_validate(values))
+            except ValidationError as error:
+                raise InvalidStage(number, values, error) from error
+        return made
+
+    @property
+    def steps(self) -> int:
+        """Steps of all stages."""
+        return sum(stage.train.steps for stage in self.staged())
+
+    @model_validator(mode="after")
+    def _check_sizes(self) -> Recipe:
+        longest = self.data.max_tokens + 1 + self.student.registers
+        if self.data.sequence_tokens < longest:
+            raise ValueError(
+                f"data.sequence_tokens {self.data.sequence_tokens} is less than the tokens of the largest image, "
+                f"{longest} (max_tokens + CLS + registers); raise it or lower data.sources' max_tokens"
+            )
+        names = [teacher.label for teacher in self.teachers]
+        if len(set(names)) < len(names):
+            raise ValueError("teachers: two have the same name; give each its own `name`")
+        return self
+
+    @model_validator(mode="after")
+    def _check_objectives(self) -> Recipe:
+        if not self.teachers and self.contrastive is None:
+            raise ValueError("no training objective; set teachers, or contrastive with student.text")
+        if (self.contrastive is None) != (self.student.text is None):
+            raise ValueError("contrastive requires student.text and the reverse; set both or neither")
+        if self.contrastive is None and not any(map(_teaches, self.teachers)):
+            raise ValueError("no training objective: every loss of every teacher has weight 0; set a weight above 0")
+        if self.contrastive is not None and not all(source.texts for source in self.data.sources):
+            raise ValueError("contrastive requires texts; set `texts` of every one of data.sources, as in {txt: 1}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_stages(self) -> Recipe:
+        self.staged()
+        return self
+
+    def semantic(self) -> dict[str, Any]:
+        """The values that determine the trained student, JSON-able: what the fingerprint covers."""
+        values: dict[str, Any] = semantic(self)
+        values["stages"] = [
+            {"data": semantic(stage.data), "train": semantic(stage.train)}
+            for stage in self.staged()[: len(self.stages)]
+        ]
+        return values
+
+
+def _teaches(teacher: TeacherRecipe) -> bool:
+    related = teacher.relations.weight > 0 and teacher.relations.kind != "none"
+    return related or any(term.weight > 0 for term in (teacher.summary, teacher.patches, teacher.registers))
+
+
+def semantic(value: Any) -> Any:
+    """The value without fields marked Runtime."""
+    if isinstance(value, BaseModel):
+        fields = type(value).model_fields.items()
+        kept = [name for name, info in fields if not is_runtime(info.metadata)]
+        return {name: semantic(getattr(value, name)) for name in kept}
+    if isinstance(value, Mapping):
+        return {str(key): semantic(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [semantic(item) for item in value]
+    return value
+
+
+def _merged(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` updated with `changes`, recursively in mappings; lists and plain values are replaced."""
+    out = dict(base)
+    for name, value in changes.items():
+        old = out.get(name)
+        out[name] = _merged(old, value) if isinstance(value, Mapping) and isinstance(old, dict) else value
+    return out

@@ -1,0 +1,91 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from curate.encoders.student.config import MoeConfig
+from curate.encoders.student.network.moe import Moe
+from distill.context import StageContext
+from distill.evaluation.tasks.alignment import Recorder, align, expert_outputs, layers_of, on_grid
+from distill.evaluation.tasks.cka import cka
+from distill.parallel import World
+from distill.recipe import parse_recipe
+from distill.samples.batches.loader import collate
+from distill.samples.images.reader import ImageReader
+from distill.samples.sources.mixture import open_mixture
+
+ALONE = World(0, 1, torch.device("cpu"))
+VIT = "timm:vit_tiny_patch16_224?depth=3&embed_dim=32&num_heads=2&random=7"
+
+
+def test_layers_of_the_image_tower_include_the_last():
+    tower = nn.Sequential(nn.Linear(4, 4), nn.ModuleList(nn.Linear(4, 4) for _ in range(10)))
+    model = nn.Module()
+    model.visual, model.text = tower, nn.ModuleList(nn.Linear(4, 4) for _ in range(20))
+    assert len(layers_of(model)) == 10
+    chosen = layers_of(model, 3)
+    assert list(chosen) == ["layer 4", "layer 7", "layer 10"]
+    assert chosen["layer 10"] is tower[1][9]
+    assert layers_of(nn.Linear(2, 2)) == {}
+
+
+def test_tokens_are_resampled_to_the_students_grid_without_their_prefix():
+    patches = torch.arange(24.0).view(2, 3, 4)
+    tokens = torch.cat([torch.full((5, 4), -1.0), patches.flatten(0, 1)])[None]
+    for prefix in (5, None):
+        assert torch.equal(on_grid(tokens, prefix, (32, 48), (2, 3)), patches.flatten(0, 1))
+    assert on_grid(tokens, 5, (32, 48), (1, 3)).shape == (3, 4)
+    assert on_grid(tokens[:, :7], 0, (32, 32), (2, 3)) is None
+    maps = patches.permute(2, 0, 1)[None]
+    assert torch.equal(on_grid(maps, None, (32, 48), (2, 3)), patches.flatten(0, 1))
+
+
+def test_a_recorder_leaves_no_hook_behind():
+    layer = nn.Linear(2, 2)
+    with Recorder({"a": layer}) as recorder:
+        layer(torch.ones(1, 2))
+    layer(torch.zeros(1, 2))
+    assert torch.equal(recorder.inputs["a"], torch.ones(1, 2))
+    assert not layer._forward_hooks
+
+
+def test_expert_outputs_add_up_to_the_output_of_the_layer():
+    torch.manual_seed(0)
+    moe = Moe(8, MoeConfig(experts=5, active=2, hidden=8)).double()
+    moe.initialise()
+    x = torch.randn(30, 8, dtype=torch.float64)
+    with torch.no_grad():
+        scores, _ = moe.route(x)
+        total = torch.zeros_like(x)
+        for expert, (output, which) in enumerate(expert_outputs(moe, x)):
+            total[which] += torch.from_numpy(output) * scores[which, expert, None]
+        assert torch.allclose(total, moe(x), atol=1e-5)
+
+
+@pytest.fixture
+def context(values) -> StageContext:
+    values["student"]["moe"] = {"experts": 4, "active": 2, "hidden": 16}
+    values["teachers"] = [{"encoder": f"{VIT}&img_size=32", "name": "vit"}]
+    recipe = parse_recipe(values, "test")
+    return StageContext.of(recipe, open_mixture(recipe.data), ALONE)
+
+
+def test_layers_and_experts_are_compared_with_a_teachers_layers(context):
+    student, teachers = context.new_student().eval(), context.teachers.with_empty_cache()
+    images = ImageReader(context.dataset, patch=8, teachers=teachers)
+    rows, columns, values = align(student, teachers, images, list(range(12)), ALONE, layers=2).table()
+    assert columns == ["vit: layer 2", "vit: layer 3", "vit: output"]
+    assert rows[:2] == ["layer 1", "layer 2"]
+    assert set(rows[2:]) <= {f"expert {layer}.{expert}" for layer in (1, 2) for expert in range(4)}
+    assert len(rows) > 6
+    own, teachers_own = [], []
+    for row in range(12):
+        batch = collate([images.get(row)])
+        with torch.no_grad(), Recorder({"last": student.backbone.blocks[-1]}) as recorder:
+            output = student(torch.from_numpy(batch.patches), batch.grids)
+        own.append(recorder.outputs["last"][-len(batch.patches) :])
+        assert torch.allclose(student.backbone.norm(own[-1]), output.patches, atol=1e-5)
+        teachers_own.append(teachers.targets(batch.images)[0].patches)
+    direct = cka(torch.cat(own).numpy(), torch.cat(teachers_own).numpy())
+    assert values[rows.index("layer 2"), 2] == pytest.approx(direct, abs=1e-5)
+    assert np.isfinite(values[:2]).all()

@@ -1,0 +1,144 @@
+"""Workers on Ray: processes that die, hang and log, stopping, and runs that share a cluster."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from curate.core.store.storage import open_storage
+from curate.engine import backends
+from curate.engine.backends import CallOptions, Outcome
+from curate.engine.workers import beat, dispatch
+from curate.engine.workers.calls import END
+from curate.engine.workers.scheduler import Scheduler
+from tests.engine.workers.tasks import CPU, REMOTE, SECONDS, log_lines
+
+
+@pytest.fixture
+def over_ray(on_ray: Any) -> Iterator[Scheduler]:
+    made = Scheduler(on_ray)
+    yield made
+    made.close()
+
+
+def dies(value: int) -> int:
+    if value == 3:
+        os._exit(1)
+    return os.getpid() if value < 0 else value
+
+
+def sleeps(seconds: float) -> int:
+    time.sleep(seconds)
+    return os.getpid()
+
+
+def test_a_worker_that_dies_takes_one_payload_along(over_ray: Scheduler) -> None:
+    outcomes = {outcome.index: outcome for outcome in over_ray.map(dies, range(6), CPU)}
+    assert outcomes[3] == Outcome(3, error="the worker process died", crashed=True)
+    assert [outcomes[n].value for n in (0, 1, 2, 4, 5)] == [0, 1, 2, 4, 5]
+
+
+def pid_or_death(value: tuple[int, str]) -> int:
+    number, mark = value
+    if mark and not os.path.exists(mark):
+        Path(mark).touch()
+        os._exit(1)
+    return number
+
+
+def test_whoever_is_left_takes_over_what_was_meant_for_the_dead(over_ray: Scheduler, tmp_path: Path) -> None:
+    """The last payload of a sticky call has lost its worker, and one worker is enough for one payload."""
+    began = time.monotonic()
+    for call in range(3):
+        payloads = [(number, str(tmp_path / str(call)) if number == 3 else "") for number in range(4)]
+        outcomes = over_ray.map(pid_or_death, payloads, CPU, CallOptions(sticky=True, window=4))
+        assert sorted(outcome.value for outcome in outcomes) == [0, 1, 2, 3]
+    assert time.monotonic() - began < 2 * SECONDS
+
+
+def test_lanes_of_ray_are_processes_of_their_own(over_ray: Scheduler) -> None:
+    calls = [over_ray.open(sleeps, lane) for lane in (CPU, REMOTE)]
+    for call in calls:
+        for _ in range(4):
+            call.put(0.1)
+        call.close()
+    here, there = ({outcome.value for outcome in call} for call in calls)
+    assert here and there and not here & there
+
+
+def test_a_hang_on_ray_costs_its_worker(on_ray: Any) -> None:
+    made = Scheduler(on_ray)
+    [before] = [outcome.value for outcome in made.map(sleeps, [0.0], CPU)]
+    made.meter.deadline = 1.0
+    outcomes = {outcome.index: outcome for outcome in made.map(hangs, [0, 1, 0], CPU)}
+    made.close()
+    assert outcomes[1].hung is not None and str(outcomes[1].error).startswith("hung: crawl finished no batch for ")
+    assert outcomes[0].value == outcomes[2].value == 0 and before
+
+
+def hangs(value: int) -> int:
+    beat.current().doing("crawl", [1])
+    time.sleep(SECONDS * value)
+    return value
+
+
+def raises(value: int) -> None:
+    raise ValueError(f"no {value}")
+
+
+def test_what_workers_on_ray_say_is_in_the_log(on_ray: Any, tmp_path: Path) -> None:
+    made = Scheduler(on_ray, storage=open_storage(str(tmp_path)), run_id="one")
+    assert [outcome.error for outcome in made.map(raises, [5], CPU, label="merge")] == ["ValueError: no 5"]
+    made.close()
+    lines = log_lines(tmp_path / "runs/one/logs", "cpu-")
+    assert [line["unit"] for line in lines] == ["merge 0"] * backends.ATTEMPTS
+    assert all("in raises" in line["traceback"] and line["worker"].startswith("cpu-") for line in lines)
+
+
+def test_stop_on_ray_is_quick(on_ray: Any) -> None:
+    made = Scheduler(on_ray)
+    list(made.map(sleeps, [0.0], CPU))
+    call = made.open(sleeps, CPU)
+    for _ in range(4):
+        call.put(10.0 * SECONDS)
+    call.close()
+    began = time.monotonic()
+    made.stop()
+    assert [outcome for outcome in call if outcome.error is None] == []
+    made.close()
+    assert time.monotonic() - began < 8
+
+
+def test_two_runs_share_a_cluster(on_ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two equal runs: the second has a third of the workers, here one of two, within a minute."""
+    monkeypatch.setattr(dispatch, "POST_SECONDS", 1.0)
+    one, two = Scheduler(on_ray), Scheduler(on_ray)
+    busy = one.open(sleeps, CPU)
+    for _ in range(4):
+        busy.put(0.2)
+    assert next(iter(busy)).value
+    stop = threading.Event()
+
+    def feed() -> None:
+        for outcome in busy:
+            if stop.is_set():
+                busy.close()
+            elif outcome is not END:
+                busy.put(0.2)
+
+    feeding = threading.Thread(target=feed)
+    feeding.start()
+    began = time.monotonic()
+    assert [outcome.error for outcome in two.map(sleeps, [0.1] * 4, CPU)] == [None] * 4
+    seconds = time.monotonic() - began
+    stop.set()
+    feeding.join(SECONDS)
+    one.close()
+    two.close()
+    assert seconds < 60

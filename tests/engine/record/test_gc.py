@@ -1,0 +1,335 @@
+"""gc removes only outputs that no kept run needs, and the rest suffices to continue."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from curate.core.errors import BudgetError, InputError, StageError, StorageError
+from curate.core.store import lease
+from curate.core.store.storage import Storage, open_storage
+from curate.engine.record import gc
+from curate.engine.record.explain import explain
+from curate.engine.record.runs import RunRecord
+from curate.engine.run import run
+from curate.engine.state import Options
+from tests.engine import toys, workspaces
+from tests.engine.forks import Drivers
+from tests.engine.gates import Gate
+
+
+def collect(
+    workspace: Path, keep: int | None = None, drop: tuple[str, ...] = (), costly: bool = False
+) -> dict[str, int]:
+    """Remove; what went."""
+    storage = open_storage(str(workspace))
+    with gc.exclusive(storage):
+        garbage, runs = gc.unreachable(storage, keep, drop, costly)
+        gc.collect(storage, garbage, runs)
+    assert gc.unreachable(storage)[0] == {}
+    return garbage
+
+
+def tops(garbage: dict[str, int]) -> set[str]:
+    return {path.split("/")[0] for path in garbage}
+
+
+def test_nothing_goes_while_all_runs_are_kept(workspace: Path) -> None:
+    run(toys.pipeline(), str(workspace))
+    run(toys.pipeline(even__each=4), str(workspace))
+    before = workspaces.times(workspace)
+    assert collect(workspace) == {}
+    assert workspaces.times(workspace) == before
+
+
+def test_a_dropped_run_takes_along_what_was_its_own(workspace: Path) -> None:
+    run(toys.pipeline(), str(workspace), run_id="one")
+    before = workspaces.files(workspace)
+    run(toys.pipeline(even__each=4, light__darkest=126.0), str(workspace), run_id="two")
+    gone = collect(workspace, drop=("two",))
+    assert tops(gone) == {"facts", "masks", "artifacts", "selections", "datasets"}
+    assert {path.split("/")[1] for path in gone if path.startswith("facts/")} == {"toy.brighter"}
+    assert workspaces.files(workspace) == before
+    assert all(run(toys.pipeline(), str(workspace)).reused.values())
+
+
+def test_a_stricter_run_shares_the_facts_of_a_looser_one(workspace: Path) -> None:
+    """Dropping either leaves what the other reads; what it alone has computed goes."""
+    strict, loose = toys.pipeline(light__darkest=126.0), toys.pipeline()
+    run(strict, str(workspace), run_id="strict")
+    few = workspaces.facts(workspace, "toy.parity")
+    run(loose, str(workspace), run_id="loose")
+    many = workspaces.facts(workspace, "toy.parity")
+    assert 0 < rows(few) < rows(many) == 40
+    gone = collect(workspace, drop=("strict",))
+    assert any(path.startswith("facts/toy.parity") and path.endswith("000001.parquet") for path in gone)
+    assert workspaces.facts(workspace, "toy.parity") == many
+    assert all(run(loose, str(workspace), run_id="again").reused.values())
+    assert not run(strict, str(workspace), run_id="back").counts["parity"].computed
+    collect(workspace, drop=("loose", "again"))
+    assert all(run(strict, str(workspace)).reused.values())
+
+
+def rows(facts: dict[str, Any]) -> int:
+    return sum(len(shard) for shards in facts.values() for shard in shards.values())
+
+
+def test_the_last_runs_are_kept(workspace: Path) -> None:
+    for each in (2, 3, 4):
+        run(toys.pipeline(even__each=each), str(workspace), run_id=f"each-{each}")
+    collect(workspace, keep=1)
+    assert len(list(workspace.glob("datasets/toys/*"))) == 1
+    assert all(run(toys.pipeline(even__each=4), str(workspace)).reused.values())
+
+
+@pytest.mark.parametrize("repeat", [0, 15])
+def test_a_pool_can_grow_after_its_first_version_is_gone(workspace: Path, memory: Path, repeat: int) -> None:
+    """With keys that repeat, shards were amended; what they were amended from is needed when the pool grows."""
+    changes = {"pool__repeat": repeat}
+    run(toys.pipeline(**changes, pool__rows=30), str(workspace), run_id="small")
+    run(toys.pipeline(**changes, pool__rows=40), str(workspace), run_id="large")
+    collect(workspace, drop=("small",))
+    assert all(run(toys.pipeline(**changes, pool__rows=40), str(workspace)).reused.values())
+    run(toys.pipeline(**changes, pool__rows=60), str(workspace))
+    clean = memory / f"grown-{repeat}"
+    run(toys.pipeline(**changes, pool__rows=60), str(clean))
+    by_shard = ("/partials/", "/states.parquet", "selections/")  # they also name shards without a live row
+    ours, theirs = (
+        {name: digest for name, digest in workspaces.nouns(place).items() if not any(part in name for part in by_shard)}
+        for place in (workspace, clean)
+    )
+    assert {name: ours.get(name) for name in theirs} == theirs
+    for held in (workspaces.facts, workspaces.fixed, workspaces.masks):
+        known, wanted = held(workspace), held(clean)
+        assert {name: known.get(name) for name in wanted} == wanted
+
+
+@pytest.mark.parametrize("repeat", [0, 15])
+def test_a_pool_that_is_gone_is_imported_again(workspace: Path, repeat: int) -> None:
+    """The record of a portion whose shard was removed goes with it."""
+    half = toys.chain(toys.Brightness(), rows=40, repeat=repeat, gaps=(0, 1))
+    other = toys.chain(toys.Brightness(), rows=20, repeat=repeat)
+    first = run(half, str(workspace), run_id="half")
+    run(other, str(workspace), run_id="other")
+    assert "pools" in tops(collect(workspace, drop=("half",)))
+    again = run(half, str(workspace))
+    assert again.ledger == first.ledger and not again.reused["pool"]
+    whole = run(toys.chain(toys.Brightness(), toys.Costly(), rows=40, repeat=repeat), str(workspace))
+    assert whole.ledger["stage_2"].after == (15 if repeat else 40)
+
+
+def test_all_may_go(workspace: Path) -> None:
+    run(toys.pipeline(), str(workspace))
+    collect(workspace, keep=0, costly=True)
+    left = {name.split("/")[3] for name in workspaces.files(workspace) if name != "format.json"}
+    assert left == {gc.REMOVED}  # that answers were removed is never forgotten
+    assert run(toys.pipeline(), str(workspace)).ledger["dataset"].copies == 9
+
+
+def test_answers_stay_unless_they_are_named(workspace: Path, tmp_path: Path) -> None:
+    """Costly answers are found after their run was removed; if they were removed too, they are recomputed under another
+    fingerprint."""
+    log = tmp_path / "computed.log"
+    made = toys.pipeline(dear__log=str(log))
+    first = run(made, str(workspace))
+    assert len(log.read_text().split()) == 40
+    gone = collect(workspace, keep=0)
+    assert not [path for path in gone if "/index/" in path] and workspaces.rows_of(workspace, "toy.costly") == 40
+    assert workspaces.rows_of(workspace, "toy.parity") == 0
+    second = run(made, str(workspace))
+    assert len(log.read_text().split()) == 40 and second.outputs["dataset"] == first.outputs["dataset"]
+    assert second.counts["dear"].computed == 0 and second.counts["parity"].computed == 40
+    collect(workspace, keep=0, costly=True)
+    assert workspaces.rows_of(workspace, "toy.costly") == 0
+    third = run(made, str(workspace))
+    assert len(log.read_text().split()) == 80
+    path = {result.outputs["dear"].split("/versions/")[0] for result in (first, second, third)}
+    assert len(path) == 2
+
+
+def test_what_a_failed_run_has_built_stays_for_the_next(workspace: Path) -> None:
+    pipeline = toys.chain(toys.Bad(numbers=(25,)), shard_rows=5)
+    with pytest.raises(BudgetError):
+        run(pipeline, str(workspace), options=Options(failure_budget=0.0, task_rows=5), run_id="failed")
+    held = sorted(workspace.glob("facts/toy.bad/*/*/*/*.parquet"))
+    assert len(held) >= 6  # and what was under way when the budget was spent
+    assert collect(workspace) == {}
+    assert sorted(workspace.glob("facts/toy.bad/*/*/*/*.parquet")) == held
+
+
+def test_what_a_killed_import_has_done_stays_for_the_next(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CURATE_FAULT_KILL", "publish:pools/*/repeats/*")
+    if not (child := os.fork()):
+        run(toys.pipeline(), str(workspace), run_id="killed")
+        os._exit(0)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+    monkeypatch.delenv("CURATE_FAULT_KILL")
+    shards = sorted(workspace.glob("pools/toys/shards/*"))
+    assert len(shards) == 8 and collect(workspace) == {}
+    assert sorted(workspace.glob("pools/toys/shards/*")) == shards
+    with pytest.raises(InputError, match="no sample of run killed"):
+        explain(RunRecord.load(open_storage(str(workspace)), "killed"), "000001")
+    assert "pools" in tops(collect(workspace, drop=("killed",)))
+
+
+def test_what_somebody_builds_now_stays(workspace: Path) -> None:
+    run(toys.pipeline(), str(workspace), run_id="one")
+    storage = Storage(str(workspace))
+    held = sorted({path.split("/versions/")[0] for path in storage.list("") if path.startswith("facts/toy.parity/")})
+    folder = "/".join(held[0].split("/")[:4])
+    before = workspaces.files(workspace, folder)
+    with lease.hold(storage, folder, lambda: False), gc.exclusive(storage):
+        gc.collect(storage, *gc.unreachable(storage, keep=0, costly=True))
+    assert workspaces.files(workspace, folder) == before
+    left = workspaces.files(workspace, "facts")
+    assert all(name.startswith(folder) or f"/{gc.REMOVED}/" in name for name in left)
+
+
+def test_a_run_under_way_keeps_what_it_looks_into(workspace: Path, gate: Gate) -> None:
+    """A run held in its costly stage continues while gc removes everything else: it keeps the masks and facts that it
+    has found, and the answers that it may find."""
+    run(toys.pipeline(), str(workspace), run_id="one")
+    before = workspaces.facts(workspace)
+    with Drivers() as drivers:
+        drivers.start(workspace, changes={"pool__rows": 60, "dear__gate": str(gate.folder)})
+        gate.wait()
+        storage = open_storage(str(workspace))
+        with gc.exclusive(storage):
+            garbage, runs = gc.unreachable(storage, keep=0, costly=True)
+            gate.open()
+            gc.collect(storage, garbage, runs)
+        assert runs == ["one"] and {"datasets", "selections"} <= tops(garbage)
+        needed = ("facts/toy.brightness", "facts/toy.costly", "facts/toy.parity", "pools/toys/shards")
+        assert not [path for path in garbage if path.startswith(needed)]
+        assert drivers.end()["error"] is None
+    after = workspaces.facts(workspace)
+    for op in ("toy.brightness", "toy.costly", "toy.parity"):
+        [name] = [name for name in before if name.startswith(op)]
+        assert len(after[name]) == 6 and all(after[name][shard] == rows for shard, rows in before[name].items())
+    assert all(run(toys.pipeline(pool__rows=60), str(workspace)).reused.values())
+
+
+def test_a_run_waits_until_gc_has_ended(workspace: Path) -> None:
+    """It has said what it will look into, and looks only then."""
+    run(toys.pipeline(), str(workspace), run_id="one")
+    storage = open_storage(str(workspace))
+    with Drivers() as drivers:
+        with gc.exclusive(storage):
+            drivers.start(workspace)
+            while not (said := [text for text in events_but(workspace, "one") if '"event": "build"' in text]):
+                time.sleep(0.02)
+            garbage, runs = gc.unreachable(storage, keep=0, costly=True)
+            gc.collect(storage, garbage, runs)
+            assert runs == ["one"] and {"datasets", "facts", "masks"} <= tops(garbage)
+            assert events_but(workspace, "one") == said
+        assert drivers.end()["error"] is None
+    assert len(list(workspace.glob("datasets/toys/*"))) == 1 and workspaces.rows_of(workspace, "toy.parity") == 40
+
+
+def events_but(workspace: Path, run_id: str) -> list[str]:
+    """Events that runs but one have written down, a text for each time."""
+    return [path.read_text() for path in sorted(workspace.glob("runs/*/events/*.jsonl")) if run_id not in path.parts]
+
+
+def test_gc_stops_where_its_lease_is_gone(workspace: Path) -> None:
+    run(toys.pipeline(), str(workspace), run_id="one")
+    storage = open_storage(str(workspace))
+    before = workspaces.files(workspace)
+    with pytest.raises(StorageError, match="gc lost its lease and stopped; run it again"):
+        gc.collect(storage, gc.unreachable(storage, keep=0)[0], [])
+    assert workspaces.files(workspace) == before
+
+
+@pytest.mark.usefixtures("at_once")
+def test_states_of_an_artifact_under_way_stay(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Partial states stay if a run builds the output now or a kept run failed to; a dropped run's are removed."""
+    seen = []
+
+    def broken(*_: Any) -> None:
+        storage = open_storage(str(workspace))
+        seen.append(gc.unreachable(storage)[0] | gc.unreachable(storage, drop=("one",))[0])
+        raise OSError("no memory")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(toys.Total, "finish", broken)
+        with pytest.raises(StageError, match="no memory"):
+            run(toys.pipeline(), str(workspace), run_id="one")
+    states = sorted(workspace.glob("artifacts/toy.total/partials/*/*"))
+    assert len(states) == 4 and not any(seen) and collect(workspace) == {}
+    assert sorted(workspace.glob("artifacts/toy.total/partials/*/*")) == states
+    assert "artifacts" in tops(collect(workspace, drop=("one",)))
+
+
+@pytest.mark.parametrize(("silent", "state"), [(0, "running"), (3600, "killed")])
+def test_a_run_of_another_host_is_told_by_the_clock(
+    workspace: Path, silent: float, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "LOOK_SECONDS", 0.5)  # seconds that the heart of a clock so far off is watched
+    run(toys.pipeline(), str(workspace), run_id="far")
+    storage = Storage(str(workspace))
+    storage.remove("runs/far/result.json")
+    held = {"owner": lease.owner() | {"host": "far-away"}, "beat": 9, "time": time.time() - silent}
+    for output in ("runs/far", "artifacts/toy.total/0"):
+        storage.create_json(lease.lease_path(output), held | {"output": output})
+    assert RunRecord.load(storage, "far").state == state
+    garbage, runs = gc.unreachable(storage, keep=0)
+    assert runs == ([] if state == "running" else ["far"]) and bool(garbage) == (state == "killed")
+
+
+def removals(workspace: Path, last: int) -> tuple[int, bool]:
+    """gc of all, in a process that is killed at one of its removals of a file: how many there were, whether it was."""
+    reader, writer = os.pipe()
+    if not (child := os.fork()):
+        unlink, count = os.unlink, 0
+
+        def counted(*words: Any, **named: Any) -> None:
+            nonlocal count
+            count += 1
+            if count == last:
+                os.kill(os.getpid(), signal.SIGKILL)
+            unlink(*words, **named)
+
+        storage = open_storage(str(workspace))
+        with gc.exclusive(storage):
+            garbage, runs = gc.unreachable(storage, keep=0)
+            os.unlink = counted
+            gc.collect(storage, garbage, runs)
+        os.write(writer, str(count).encode())
+        os._exit(0)
+    os.close(writer)
+    killed = os.WIFSIGNALED(os.waitpid(child, 0)[1])
+    with open(reader) as said:
+        return int(said.read() or 0), killed
+
+
+@pytest.mark.long
+def test_gc_killed_anywhere_leaves_nothing_half(workspace: Path, memory: Path) -> None:
+    """What has a manifest is whole, and the runs that follow make what they made before."""
+    strict, loose = toys.pipeline(pool__rows=20, light__darkest=126.0), toys.pipeline(pool__rows=20)
+    before = [run(made, str(workspace)).ledger for made in (loose, strict)]
+    copy = memory / "killed-gc"
+    shutil.copytree(workspace, copy)
+    count, killed = removals(copy, 0)
+    assert count > 60 and not killed
+    for last in range(1, count, 6):
+        shutil.rmtree(copy)
+        shutil.copytree(workspace, copy)
+        assert removals(copy, last)[1]
+        again = [run(made, str(copy)).ledger for made in (strict, loose)]
+        assert again[::-1] == before, last
+        theirs, ours = workspaces.nouns(workspace), workspaces.nouns(copy)
+        assert {name: ours.get(name) for name in theirs} == theirs, last
+        assert workspaces.facts(copy) == workspaces.facts(workspace), last
+    shutil.rmtree(copy)
+
+
+def test_a_run_that_is_not_there(workspace: Path) -> None:
+    run(toys.chain(), str(workspace), run_id="one")
+    with pytest.raises(InputError, match=r"run 'two': not in .*; the latest runs are one$"):
+        gc.unreachable(open_storage(str(workspace)), drop=("two",))
