@@ -5,7 +5,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 RECIPES := vise vise_similarity uru metaclip datacomp_basic
-.PHONY: help setup quickstart tiny $(RECIPES) test test-long lint format bench docs lock clean
+.PHONY: help setup quickstart tiny $(RECIPES) test test-fast test-long lint prose format bench docs lock clean
 
 PYTHON_VERSION := 3.11
 PYTHON ?= python$(PYTHON_VERSION)
@@ -31,7 +31,7 @@ help:  ## what there is to call
 	@echo
 	@echo "quickstart and the recipes take IMAGES=folder (your images instead of OpenClipart), WORKSPACE=path or URL,"
 	@echo "ENGINE=ray|local; recipes also SET='variable=value stage.parameter=value';"
-	@echo "test and test-long take PYTEST='arguments', for instance PYTEST='tests/text -x', and JOBS (processes, 2); lock UPGRADE=--upgrade."
+	@echo "test, test-fast and test-long take PYTEST='arguments', for instance PYTEST='tests/text -x', and JOBS (processes, 2); lock UPGRADE=--upgrade."
 
 setup: $(STAMP)  ## uv (with pip when missing), .venv, the locked packages, this project
 	@:
@@ -66,14 +66,21 @@ $(RECIPES): $(STAMP)
 test: lint  ## setup, linters, types, architecture, all tests but the long ones
 	@$(BIN)/python -m pytest -n $(JOBS) -m "not long" $(PYTEST)
 
+test-fast: $(STAMP)  ## the tests without Ray, servers and training; under two minutes
+	@$(BIN)/python -m pytest -n $(JOBS) -m "not long and not heavy" $(PYTEST)
+
 test-long: $(STAMP)  ## the long tests: kills at every point, damaged inputs, browsers, load
 	@$(BIN)/python -m pytest -n $(JOBS) -m long $(PYTEST)
 
-lint: $(STAMP)  ## ruff, mypy, import-linter
+lint: $(STAMP)  ## ruff, mypy, import-linter, prose
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache --no-logo
+	@$(BIN)/python docs/tools/prose.py
+
+prose: $(STAMP)  ## idioms that read like a translation, and the plain words for them
+	@$(BIN)/python docs/tools/prose.py
 
 format: $(STAMP)  ## format the code and apply the fixes of ruff
 	@$(BIN)/ruff check --fix .

@@ -23,7 +23,7 @@ os.environ.update(
 
 from hypothesis import settings
 
-from tests.scopes import ROOT, scope_of
+from tests.scopes import ROOT, is_heavy, scope_of
 
 settings.register_profile("shared cores", deadline=None)
 settings.load_profile("shared cores")
@@ -114,6 +114,13 @@ def object_store(object_store_server: str) -> Iterator[Any]:
 
     with used(object_store_server) as client:
         yield client
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the tests that `make test-fast` leaves out."""
+    for item in items:
+        if is_heavy(item.nodeid.split("::")[0]):
+            item.add_marker("heavy")
 
 
 @pytest.hookimpl(optionalhook=True)

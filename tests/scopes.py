@@ -21,6 +21,23 @@ SERVERS = {
 """Session fixtures, each of which starts a server, and what they start."""
 
 
+HEAVY = (
+    "tests/api",
+    "tests/bench",
+    "tests/distill/commands",
+    "tests/distill/evaluation",
+    "tests/distill/training",
+    "tests/e2e",
+    "tests/engine",
+)
+"""Folders whose tests run whole pipelines, trainings or command lines."""
+
+
+def is_heavy(file: str) -> bool:
+    """Whether `make test-fast` leaves out the tests of `file` (a path in the checkout)."""
+    return file.startswith(HEAVY) or bool(servers(ROOT / file))
+
+
 def scope_of(file: str) -> str:
     """What the scheduler keeps together with the tests of `file` (a path in the checkout): its server, or itself."""
     needed = servers(ROOT / file)

@@ -63,12 +63,13 @@ def test_the_python_of_the_readme_runs(photos: Path, monkeypatch: pytest.MonkeyP
 @pytest.fixture
 def ops(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], type[Stage]]:
     """The stages of the docs by `module:Class`, each module under the name that its first line gives it."""
+    monkeypatch.setitem(sys.modules, "mypackage", types.ModuleType("mypackage"))
     for code in blocks("docs/how-to/add-a-stage.md", "python"):
         [name] = re.findall(r"\A# mypackage/(\w+)\.py\n", code)
-        module = types.ModuleType(f"{name}_of_the_docs")
+        module = types.ModuleType(f"mypackage.{name}")
         monkeypatch.setitem(sys.modules, module.__name__, module)
         exec(compile(code, f"add-a-stage.md, {name}", "exec"), module.__dict__)
-    return lambda op: resolve(op.replace(":", "_of_the_docs:"))
+    return lambda op: resolve(f"mypackage.{op}")
 
 
 @pytest.fixture
@@ -107,6 +108,14 @@ def test_the_stages_of_the_docs_are_stages(ops: Ops, listing: Path, tmp_path: Pa
     assert packed["sharpness"] in sharp
     assert "<li>sharp: 2" in Path(result.outputs["counts"], "index.html").read_text()
     assert go(0.0, most=3).stages()["sharpness"]["computed"] == 0
+
+
+def test_the_tests_of_the_docs_pass(ops: Ops) -> None:
+    module = vars(sys.modules["mypackage.test_sharpness"])
+    tests = [function for name, function in module.items() if name.startswith("test_")]
+    for test in tests:
+        test()
+    assert len(tests) == 2
 
 
 def test_the_secret_of_the_docs_stays_one(

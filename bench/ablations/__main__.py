@@ -2,8 +2,8 @@
 
 python -m bench.ablations.__main__ [NAME …] [--seeds 0 1 2]      all of them by default
 
-Takes hours the first time: up to 6 CPU-minutes a run, one run at a time. Results are kept in .cache/ablations (or where
-CURATE_ABLATIONS says), so that it may be interrupted at any time.
+Takes hours the first time: up to 6 CPU-minutes per run, one run at a time. Results are stored in .cache/ablations (or
+in CURATE_ABLATIONS), so it may be interrupted at any time.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ SEEDS = (0, 1, 2)
 
 
 def carry_out(ablation: Ablation, seeds: Sequence[int], ready: list[float]) -> list[Done]:
-    """Every arm under every seed. ready: seconds that new runs have taken, for what is left."""
+    """Run every arm with every seed. ready: seconds of new runs so far, to estimate the remaining time."""
     done: list[Done] = []
     todo = [(seed, arm) for seed in seeds for arm in ablation.arms]
     for number, (seed, arm) in enumerate(todo, 1):
         began = time.monotonic()
         done.append(run(ablation, arm, seed))
-        minutes = sum(done[-1].told["cpu_seconds"].values()) / 60
-        said = f"{ablation.name} {number}/{len(todo)}: {arm.name}, seed {seed}, {minutes:.1f} CPU-minutes"
+        minutes = sum(done[-1].record["cpu_seconds"].values()) / 60
+        line = f"{ablation.name} {number}/{len(todo)}: {arm.name}, seed {seed}, {minutes:.1f} CPU-minutes"
         if time.monotonic() - began > 10:
             ready.append(time.monotonic() - began)
         if ready:
-            said += f"; {(len(todo) - number) * sum(ready) / len(ready) / 60:.0f} min left of {ablation.name}"
-        print(said, flush=True)
+            line += f"; {(len(todo) - number) * sum(ready) / len(ready) / 60:.0f} min left of {ablation.name}"
+        print(line, flush=True)
     return done
 
 
@@ -48,7 +48,7 @@ def main() -> None:
     arguments = parser.parse_args()
     unknown = [name for name in arguments.names if name not in ABLATIONS]
     if unknown:
-        parser.error(f"no ablation {unknown[0]!r}; there are {', '.join(ABLATIONS)}")
+        parser.error(f"unknown ablation {unknown[0]!r}; choose from {', '.join(ABLATIONS)}")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     ready: list[float] = []
     try:
@@ -56,10 +56,10 @@ def main() -> None:
             ablation = ABLATIONS[name].ablation()
             print(table(ablation, carry_out(ablation, arguments.seeds, ready)), flush=True)
     except (KeyboardInterrupt, InterruptedCommandError):
-        print("bench_ablations: interrupted; the same command goes on", file=sys.stderr)
+        print("bench.ablations: interrupted; run the same command to resume", file=sys.stderr)
         sys.exit(130)
     except (CurateError, CommandError) as error:
-        sys.exit(f"bench_ablations: {error}")
+        sys.exit(f"bench.ablations: {error}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Pairs balanced by WordNet concepts (ViSE) against as many random pairs, for an image-text model.
 
-Both are drawn from the sentences in which a concept was found. Held-out clip-arts ask for their own words among those
-of all held-out ones, and for the name of their folder among all folders.
+Both are drawn from the sentences in which a concept was found. The student retrieves the text of each held-out clip-art
+among all held-out texts, and the name of its folder among all folders.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from distill.evaluation.tasks.prompts import names_of, read_templates
 from distill.evaluation.tasks.zero_shot import class_scores, class_vectors
 
 SHARE = 0.7
-"""Pairs, of the sentences that have a concept."""
+"""Fraction of the sentences with a concept that become pairs."""
 SHARED = 5
-"""Clip-arts that have the words which one asks for, at most: the commonest line names a collection of 1,364."""
+"""Maximum number of clip-arts that share a text in the test: the most frequent text names a collection of 1,364."""
 RARE = 5
-"""Pictures that have a concept of the tail, at most."""
+"""Maximum number of images of a rare concept."""
 
 
 def _pairs(least: float, seed: int) -> Curated:
@@ -37,20 +37,20 @@ def _pairs(least: float, seed: int) -> Curated:
 
 def _judge(folder: Path, arm: Arm, seed: int) -> Scores:
     arts, model = clip_arts(), judge.model_of(folder)
-    found = judge.seen(model, arts.images)
+    found = judge.outputs(model, arts.images)
     assert found.embedding is not None
     held = arts.held(seed)
-    said = Counter(arts.texts)
-    spoken = np.flatnonzero(held & np.array([bool(text) and said[text] <= SHARED for text in arts.texts]))
+    counts = Counter(arts.texts)
+    rows = np.flatnonzero(held & np.array([bool(text) and counts[text] <= SHARED for text in arts.texts]))
 
     def vectors(texts: Sequence[str]) -> judge.Floats:
-        return judge.texts(model, texts)
+        return judge.embed_texts(model, texts)
 
-    own, place = np.unique(np.array([arts.texts[row] for row in spoken]), return_inverse=True)
-    rank = ranks_of_truth(class_scores(found.embedding[spoken], vectors(own.tolist())), place.astype(np.int64))
+    own, place = np.unique(np.array([arts.texts[row] for row in rows]), return_inverse=True)
+    rank = ranks_of_truth(class_scores(found.embedding[rows], vectors(own.tolist())), place.astype(np.int64))
     folders = class_vectors(vectors, names_of(arts.classes), read_templates())
     label = ranks_of_truth(class_scores(found.embedding, folders), arts.labels)
-    scores = {f"text among all, first {k}": _at(spoken, rank < k, len(held)) for k in (1, 10)}
+    scores = {f"text among all, first {k}": _at(rows, rank < k, len(held)) for k in (1, 10)}
     scores |= {f"folder, first {k}": judge.only((label < k).astype(np.float32), held) for k in (1, 5)}
     scores["kNN"] = arts.knn(found.summary, seed)
     tail = (arts.rarest > 0) & (arts.rarest <= RARE)
@@ -61,7 +61,7 @@ def _judge(folder: Path, arm: Arm, seed: int) -> Scores:
 
 
 def _at(rows: NDArray[np.int64], right: NDArray[np.bool_], count: int) -> judge.Floats:
-    """Scores of some rows among `count`, not a number elsewhere."""
+    """Scores (count,) of the given rows, NaN elsewhere."""
     values = np.full(count, np.nan, np.float32)
     values[rows] = right
     return values

@@ -1,4 +1,4 @@
-"""What the three ablations on CIFAR-10 share: the frozen teacher, and how a student is judged on the test set."""
+"""The frozen teacher and the evaluation on the test set, shared by the three ablations on CIFAR-10."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from pathlib import Path
 import numpy as np
 
 from bench.ablations import judge
-from bench.ablations.cifar import Pictures, balanced, cifar, parts, write_parquet
+from bench.ablations.cifar import Images, balanced, cifar, parts, write_parquet
 from bench.ablations.folders import HOME, Curated, call, curate
 from bench.ablations.runs import Scores
 
 BANK = 500
-"""Labelled pictures of each class that neighbours and probe are taken from: of those that the teacher learned from."""
+"""Labelled images per class for neighbours and probe, from the teacher's training images."""
 TEST = 500
-"""Pictures of each class of the test set."""
+"""Test images per class."""
 NAME = "cifar"
-"""Of the teacher, in recipes."""
+"""The teacher's name in recipes."""
 
 
 def teacher() -> str:
-    """The encoder's name; taught first where it is not there."""
+    """The encoder's name; trains the teacher if it is missing."""
     folder = HOME / "teacher"
     if not folder.exists():
-        print("the teacher: some 6 CPU-minutes, once", flush=True)
+        print("training the teacher: about 6 CPU-minutes, once", flush=True)
         call("bench.ablations.teacher", [str(folder)], HOME / "logs" / "teacher.log")
     return f"timm:{folder}"
 
 
 @lru_cache
-def bank_and_test() -> tuple[Pictures, Pictures]:
+def bank_and_test() -> tuple[Images, Images]:
     taught, _ = parts()
     return balanced(taught, BANK), balanced(cifar("test"), TEST)
 
 
 def plain(seed: int) -> Curated:
-    """All pictures outside of the teacher's part as a dataset, the same for every seed."""
+    """All images outside the teacher's part as a dataset, the same for every seed."""
     path = HOME / "pools" / "cifar.parquet"
     if not path.exists():
         write_parquet(parts()[1], path)
@@ -44,14 +44,14 @@ def plain(seed: int) -> Curated:
 
 
 def scores(folder: Path, others: tuple[str, ...] = ()) -> Scores:
-    """kNN and linear probe of the class, and agreement with the teachers; others: encoders taught besides."""
+    """kNN and linear probe of the class, and agreement with the teachers; others: encoders of additional teachers."""
     bank, test = bank_and_test()
     model = judge.model_of(folder)
-    known, own = judge.seen(model, bank.images).summary, judge.seen(model, test.images)
+    known, own = judge.outputs(model, bank.images).summary, judge.outputs(model, test.images)
     asked = (known, bank.labels, own.summary, test.labels, len(test.classes))
     found = {"kNN": judge.knn_right(*asked), "linear probe": judge.probe_right(*asked)}
     for name, spec in {NAME: teacher(), **{other: other for other in others}}.items():
-        wanted = judge.teacher_summaries(spec, test.images, "cifar-test")
-        found[f"cosine to {name}"] = judge.cosines(own.said[name], wanted)
-        found[f"rank correlation with {name}"] = judge.rank_correlations(own.summary, wanted)
+        target = judge.teacher_summaries(spec, test.images, "cifar-test")
+        found[f"cosine to {name}"] = judge.cosines(own.predictions[name], target)
+        found[f"rank correlation with {name}"] = judge.rank_correlations(own.summary, target)
     return {name: np.asarray(values, np.float32) for name, values in found.items()}

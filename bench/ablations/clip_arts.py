@@ -1,4 +1,4 @@
-"""The clip-arts that students on OpenClipart are judged by: held out by duplicate set, as training holds them out."""
+"""Test set of students on OpenClipart: clip-arts held out by duplicate set, as in training."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.ablations.folders import Curated, curate
+from bench.ablations.folders import ROOT, Curated, curate
 from bench.ablations.judge import Floats, knn_right, only
 from distill.samples.sources.dataset import Dataset, open_dataset
 from distill.samples.sources.members import MemberReader
 from distill.samples.sources.split import held_out
 from pipelines.openclipart import openclipart
-from tests.conftest import ROOT
 
 TEST_FRACTION = 0.2
-"""As in the training recipes."""
+"""The same as in the training recipes."""
 LEAST = 2
-"""Training pictures of a folder whose held-out pictures are asked about."""
+"""Minimum number of training images in a folder whose held-out images are tested."""
 
 
 @dataclass(frozen=True)
@@ -30,28 +29,28 @@ class ClipArts:
     sets: list[str]
     images: list[bytes]
     texts: list[str]
-    """The first line of each picture's words."""
+    """The first line of each image's text."""
     labels: NDArray[np.int64]
-    """Places in `classes`: the folder of a picture."""
+    """Indices into `classes`, the images' folders."""
     classes: list[str]
     sides: NDArray[np.int64]
     """(n, 2): width and height."""
     rarest: NDArray[np.int64]
-    """Pictures that have the rarest of a picture's concepts; 0 where it has none."""
+    """Number of images with the rarest concept of an image; 0 if it has no concept."""
 
     def held(self, seed: int) -> NDArray[np.bool_]:
-        """(n,): those that a recipe of this seed never trains on."""
+        """Mask (n,) of the images that a recipe with this seed never trains on."""
         return held_out(self.keys, self.sets, seed=seed, fraction=TEST_FRACTION)
 
     def knn(self, summaries_ND: Floats, seed: int) -> Floats:
-        """1 where the folder of a held-out picture is right; not a number where it is not asked about."""
+        """1 if the predicted folder of a held-out image is right, 0 if not; NaN for images that are not tested."""
         test = self.held(seed)
         known = np.bincount(self.labels[~test], minlength=len(self.classes))
-        asked = test & (known[self.labels] >= LEAST)
+        tested = test & (known[self.labels] >= LEAST)
         right = np.zeros(len(test), np.float32)
         bank = (summaries_ND[~test], self.labels[~test])
-        right[asked] = knn_right(*bank, summaries_ND[asked], self.labels[asked], len(self.classes))
-        return only(right, asked)
+        right[tested] = knn_right(*bank, summaries_ND[tested], self.labels[tested], len(self.classes))
+        return only(right, tested)
 
 
 def images() -> Path:
@@ -59,7 +58,7 @@ def images() -> Path:
 
 
 def native(seed: int) -> Curated:
-    """The dataset of all of them, the same for every seed."""
+    """The dataset of all clip-arts, the same for every seed."""
     return curate("clip-arts", [f"images={images()}"])
 
 

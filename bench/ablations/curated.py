@@ -1,8 +1,8 @@
 """Hierarchically curated against a random subset of equal size, of the same deduplicated pool.
 
 The pool is CIFAR-10 with a tail of 100:1 and a quarter of copies; each seed makes other classes rare and is the seed of
-tree, selection and student. What is tested is one stage: `select.hierarchical` over a tree of three levels, against the
-same over a tree of one cluster, which draws at random.
+tree, selection and student. The test is of one stage: `select.hierarchical` over a tree of three levels, against the
+same stage over a tree of one cluster, which draws at random.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from bench.ablations.runs import Ablation, Arm, Scores
 
 TARGET = 3000
 HEAD, TAIL = 3, 3
-"""Of the ten classes, the most frequent and the rarest."""
+"""Number of most frequent and of rarest classes, out of ten."""
 
 
 def _dataset(tree: list[str], seed: int) -> Curated:
     path = HOME / "pools" / f"cifar-tail-{seed}.parquet"
     if not path.exists():
         write_parquet(long_tail(parts()[1], seed), path)
-    made = [f"pool=cifar-tail-{seed}", f"parquet={path}", f"encoder={teacher()}", f"seed={seed}", f"target={TARGET}"]
-    return curate("cifar-tail", [*made, *tree])
+    built = [f"pool=cifar-tail-{seed}", f"parquet={path}", f"encoder={teacher()}", f"seed={seed}", f"target={TARGET}"]
+    return curate("cifar-tail", [*built, *tree])
 
 
 def _judge(folder: Path, arm: Arm, seed: int) -> Scores:

@@ -1,4 +1,4 @@
-"""Where everything of the ablations lies, and commands as a user would give them, their CPU time counted."""
+"""Folders of the ablations, and commands as a user would run them, with their CPU time."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.conftest import ROOT
-
+ROOT = Path(__file__).parents[2]
 HOME = Path(os.environ.get("CURATE_ABLATIONS", ROOT / ".cache" / "ablations"))
 RECIPES = Path(__file__).parent / "recipes"
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS"), "1")
 
 
 class CommandError(RuntimeError):
-    """A command that ended with an error; `cpu_seconds` were spent on it."""
+    """A command that ended with an error after `cpu_seconds`."""
 
     def __init__(self, message: str, cpu_seconds: float) -> None:
         super().__init__(message)
@@ -27,13 +26,13 @@ class CommandError(RuntimeError):
 
 
 class InterruptedCommandError(CommandError):
-    """One that was asked to stop, and has stopped where it can go on."""
+    """A command that was stopped and can be resumed."""
 
 
 def call(module: str, arguments: Sequence[str], log: Path) -> float:
-    """Run `python -m MODULE ARGUMENTS` with one thread, its output added to `log`; returns its CPU seconds.
+    """Run `python -m MODULE ARGUMENTS` with one thread, append its output to `log`, and return its CPU seconds.
 
-    Interrupted, it lets the command finish its step and write its checkpoint. Raises CommandError.
+    On an interrupt, the command finishes its step and writes its checkpoint. Raises CommandError.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", module, *arguments]
@@ -57,7 +56,7 @@ def call(module: str, arguments: Sequence[str], log: Path) -> float:
     process.returncode = os.waitstatus_to_exitcode(status)
     seconds = usage.ru_utime + usage.ru_stime
     if interrupted is not None:
-        raise InterruptedCommandError("interrupted; the same command goes on", seconds) from interrupted
+        raise InterruptedCommandError("interrupted; run the same command to resume", seconds) from interrupted
     if process.returncode:
         lines = log.read_text(errors="replace").strip().splitlines() or [""]
         raise CommandError(f"{module} ended with {process.returncode}: {lines[-1]} (see {log})", seconds)
@@ -66,14 +65,14 @@ def call(module: str, arguments: Sequence[str], log: Path) -> float:
 
 @dataclass(frozen=True)
 class Curated:
-    """A dataset, and what it cost now (next to nothing where it was there)."""
+    """A dataset, and the CPU time of this call (almost none if it existed)."""
 
     dataset: str
     cpu_seconds: float
 
 
 def curate(recipe: str, settings: Sequence[str], stage: str = "dataset") -> Curated:
-    """Run a pipeline of this folder on the local engine; the output of `stage`."""
+    """Run a pipeline of this folder on the local engine; returns the output of `stage`."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
         arguments = [

@@ -1,7 +1,7 @@
-"""Pictures of their own aspect, packed, against squares of one size: the same tokens of a step, the same steps.
+"""Images at native aspect ratio, packed, against squares of one size: the same tokens per step, the same steps.
 
-A square is the whole picture, stretched to 128 x 128 pixels. Each student is judged on pictures as it was trained on,
-and so is what it is asked to agree with: the teacher sees the same.
+A square is the whole image, stretched to 128 x 128 pixels. Each student is evaluated on images of the shape it was
+trained on, and the teacher gets the same images.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from curate.codec.images import decode
 
 SIDE = 128
 LONG = 1.25
-"""Aspect above which a picture counts as long."""
+"""Minimum aspect ratio of a long image."""
 TEACHER = "descriptor"
 
 
 @lru_cache
 def squares() -> list[bytes]:
-    made = []
+    built = []
     for data in clip_arts().images:
         stream = io.BytesIO()
         decode(data).resize((SIDE, SIDE), Image.Resampling.BICUBIC).save(stream, "PNG")
-        made.append(stream.getvalue())
-    return made
+        built.append(stream.getvalue())
+    return built
 
 
 def _squares(seed: int) -> Curated:
@@ -43,20 +43,20 @@ def _squares(seed: int) -> Curated:
         arts = clip_arts()
         columns = {"image": squares(), "name": arts.keys, "duplicate_set": arts.sets}
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_suffix(".tmp")
-        pq.write_table(pa.table({**columns, "label": [arts.classes[label] for label in arts.labels]}), aside)
-        aside.rename(path)
+        partial = path.with_suffix(".tmp")
+        pq.write_table(pa.table({**columns, "label": [arts.classes[label] for label in arts.labels]}), partial)
+        partial.rename(path)
     return curate("squares", [f"parquet={path}"])
 
 
 def _judge(folder: Path, arm: Arm, seed: int) -> Scores:
     arts = clip_arts()
     images = arts.images if arm.name == "native" else squares()
-    found = judge.seen(judge.model_of(folder), images)
-    wanted = judge.teacher_summaries(TEACHER, images, f"clip-arts-{arm.name}")
+    found = judge.outputs(judge.model_of(folder), images)
+    target = judge.teacher_summaries(TEACHER, images, f"clip-arts-{arm.name}")
     held, long = arts.held(seed), arts.sides.max(1) > LONG * arts.sides.min(1)
     scores = {"kNN": arts.knn(found.summary, seed)}
-    scores[f"cosine to {TEACHER}"] = judge.only(judge.cosines(found.said[TEACHER], wanted), held)
+    scores[f"cosine to {TEACHER}"] = judge.only(judge.cosines(found.predictions[TEACHER], target), held)
     for name, values in list(scores.items()):
         scores[f"{name}, long pictures"] = judge.only(values, long)
         scores[f"{name}, the others"] = judge.only(values, ~long)

@@ -1,4 +1,4 @@
-"""PHI-S against raw targets, for two teachers of which one has features some twenty times as large as the other's."""
+"""PHI-S against raw targets, for two teachers; the features of one are about twenty times as large as the other's."""
 
 from __future__ import annotations
 

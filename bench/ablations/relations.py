@@ -1,4 +1,4 @@
-"""A loss between the distances of pictures: asymmetric (ARKD), symmetric (RKD), or none."""
+"""A loss on the distances between images: asymmetric (ARKD), symmetric (RKD), or none."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _judge(folder: Path, arm: Arm, seed: int) -> Scores:
 def ablation() -> Ablation:
     return Ablation(
         name="relations",
-        question="ARKD, RKD, or no loss between the distances of pictures",
+        question="ARKD, RKD, or no loss on the distances between images",
         recipe="cifar-student",
         settings=(f"teachers.0.encoder={teacher()}",),
         arms=tuple(Arm(kind, (f"teachers.0.relations.kind={kind}",), plain) for kind in ("none", "rkd", "arkd")),

@@ -1,8 +1,8 @@
-"""An arm under a seed: curate, train, export, judge. A result once kept is never computed again.
+"""An arm with a seed: curate, train, export, evaluate. A stored result is never recomputed.
 
-HOME/results/NAME/ARM-SEED-FINGERPRINT.json says what was run, its CPU time and its mean scores; the .npz beside it has
-the score of every test picture. The fingerprint is of recipe, dataset, teachers and the versions of `distill` and of
-the judges. Training goes on from its checkpoint after an interruption, and all attempts count.
+HOME/results/NAME/ARM-SEED-FINGERPRINT.json has the settings, the CPU time and the mean scores; the .npz next to it has
+the score of each test image. The fingerprint covers recipe, dataset, teachers, and the versions of `distill` and of the
+evaluation. Training resumes from its checkpoint after an interruption, and the CPU time of all attempts counts.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from distill.samples.sources.dataset import open_dataset
 from distill.training.run_folder import VERSION
 
 JUDGES = 1
-"""Rises when the same student would be given other scores."""
+"""Raise it when the same student would get other scores."""
 LIMIT_MINUTES = 6
 
 Scores = dict[str, NDArray[np.float32]]
-"""Of every test picture (P,), by metric; NaN where it does not count."""
+"""Scores of the test images (P,) by metric; NaN for images that do not count."""
 
 
 @dataclass(frozen=True)
 class Arm:
     name: str
     settings: tuple[str, ...]
-    """Of `distill train --set`, besides the ablation's."""
+    """Settings for `distill train --set`, in addition to the ablation's."""
     dataset: Callable[[int], Curated]
-    """Of a seed."""
+    """The dataset for a seed."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,11 @@ class Ablation:
     """A training recipe of `recipes/`."""
     arms: tuple[Arm, ...]
     pairs: tuple[tuple[str, str], ...]
-    """(arm, baseline): which are compared."""
+    """(arm, baseline) to compare."""
     judge: Callable[[Path, Arm, int], Scores]
-    """Of the model folder of an arm under a seed."""
+    """Scores of the model folder of an arm with a seed."""
     expected: Mapping[str, str]
-    """What the paper says, by arm: higher, lower, or in words."""
+    """The paper's result by arm: higher, lower, or a text."""
     source: str
     settings: tuple[str, ...] = ()
 
@@ -68,12 +68,12 @@ class Done:
     arm: str
     seed: int
     scores: Scores
-    told: dict[str, Any]
-    """What the JSON holds."""
+    record: dict[str, Any]
+    """Contents of the JSON file."""
 
 
 def run(ablation: Ablation, arm: Arm, seed: int) -> Done:
-    """The result, from its file or computed. Raises CommandError."""
+    """The stored result, or a new one. Raises CommandError."""
     data = arm.dataset(seed)
     name = f"{ablation.name}-{arm.name}-{seed}"
     recipe, arguments = _recipe(ablation, arm, seed, data.dataset, name)
@@ -81,7 +81,7 @@ def run(ablation: Ablation, arm: Arm, seed: int) -> Done:
     place = HOME / "results" / ablation.name / f"{arm.name}-{seed}-{fingerprint[:12]}.json"
     if place.exists():
         return Done(arm.name, seed, dict(np.load(place.with_suffix(".npz"))), json.loads(place.read_text()))
-    spent = _Spent(place.with_suffix(".spent"))
+    spent = _CpuTime(place.with_suffix(".spent"))
     folder = HOME / "runs" / f"{name}-{fingerprint[:12]}"
     log = HOME / "logs" / f"{name}.log"
     spent.call("train", ["train", *arguments, "--set", f"run.folder={folder}"], log)
@@ -90,18 +90,19 @@ def run(ablation: Ablation, arm: Arm, seed: int) -> Done:
     spent.add("judge", time.process_time() - began)
     dataset = open_dataset(data.dataset)
     labels = Counter(dataset.strings("label")) if dataset.has("label") else {}
-    told = {
+    record = {
         "ablation": ablation.name, "arm": arm.name, "seed": seed, "fingerprint": fingerprint, "settings": arguments[1:],
         "images": len(dataset), "labels": labels, "cpu_seconds": spent.seconds, "curate_cpu_seconds": data.cpu_seconds,
         "scores": {metric: float(np.nanmean(values)) for metric, values in scores.items()},
     }  # fmt: skip
-    np.savez_compressed(place.with_suffix(".npz"), **scores)
-    place.write_text(json.dumps(told, indent=1) + "\n")
-    return Done(arm.name, seed, scores, told)
+    arrays: dict[str, Any] = dict(scores)
+    np.savez_compressed(place.with_suffix(".npz"), **arrays)
+    place.write_text(json.dumps(record, indent=1) + "\n")
+    return Done(arm.name, seed, scores, record)
 
 
-class _Spent:
-    """CPU seconds of a run by step, kept over interruptions."""
+class _CpuTime:
+    """CPU seconds of a run by step; a file keeps them over interruptions."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -113,7 +114,7 @@ class _Spent:
         self._path.write_text(json.dumps(self.seconds))
 
     def call(self, step: str, arguments: Sequence[str], log: Path) -> None:
-        """A `distill` command. Raises CommandError."""
+        """Run a `distill` command. Raises CommandError."""
         try:
             self.add(step, call("distill.cli", arguments, log))
         except CommandError as error:
@@ -122,7 +123,7 @@ class _Spent:
 
 
 def _recipe(ablation: Ablation, arm: Arm, seed: int, dataset: str, name: str) -> tuple[Recipe, list[str]]:
-    """The effective recipe, and the words that give it on the command line."""
+    """The effective recipe, and its command-line arguments."""
     place = str(RECIPES / f"{ablation.recipe}.yaml")
     settings = [*ablation.settings, *arm.settings]
     settings += [f"seed={seed}", f"data.sources.0.dataset={dataset}", f"name={name}"]

@@ -9,7 +9,7 @@ import numpy as np
 from bench.ablations.runs import LIMIT_MINUTES, Ablation, Done
 from bench.ablations.statistics import Difference, Interval, paired
 
-HEAD = "| metric | arm | baseline | arm | difference | 95 % over seeds | 95 % over pictures | paper | here |"
+HEAD = "| metric | arm | baseline | arm | difference | 95 % over seeds | 95 % over images | paper | here |"
 
 
 def table(ablation: Ablation, done: Sequence[Done]) -> str:
@@ -20,12 +20,12 @@ def table(ablation: Ablation, done: Sequence[Done]) -> str:
             rows.append(_row(ablation, metric, arm, baseline, done))
     minutes = {one.arm: [] for one in done}  # type: dict[str, list[float]]
     for one in done:
-        minutes[one.arm].append(sum(one.told["cpu_seconds"].values()) / 60)
+        minutes[one.arm].append(sum(one.record["cpu_seconds"].values()) / 60)
     spent = ", ".join(f"{arm} {max(values):.1f}" for arm, values in minutes.items())
     worst = max(max(values) for values in minutes.values())
     over = f" (over the limit of {LIMIT_MINUTES})" if worst > LIMIT_MINUTES else ""
-    images = ", ".join(f"{one.arm} {one.told['images']:,}" for one in done if one.seed == done[0].seed)
-    rows.append(f"\nCPU-minutes of a run, at most: {spent}{over}. Training pictures: {images}. Seeds: {_seeds(done)}.")
+    images = ", ".join(f"{one.arm} {one.record['images']:,}" for one in done if one.seed == done[0].seed)
+    rows.append(f"\nCPU-minutes of a run, at most: {spent}{over}. Training images: {images}. Seeds: {_seeds(done)}.")
     return "\n".join(rows)
 
 
@@ -44,7 +44,7 @@ def _row(ablation: Ablation, metric: str, arm: str, baseline: str, done: Sequenc
     theirs, own, found = difference(metric, arm, baseline, done)
     return (
         f"| {metric} | {arm} against {baseline} | {100 * theirs:.1f} | {100 * own:.1f} | {100 * found.mean:+.2f} "
-        f"| {_interval(found.over_seeds)} | {_interval(found.over_pictures)} "
+        f"| {_interval(found.over_seeds)} | {_interval(found.over_images)} "
         f"| {ablation.expected.get(arm, '')} | {found.verdict} |"
     )
 

@@ -1,10 +1,10 @@
 """AMoE's full student on one GPU: tokens/s, share of the measured peak, memory, packed against padded.
 
-The recipe `amoe` as it is, with teachers of the real sizes and random weights, which cost the same. Pictures are noise
-of the sizes that stage 2 draws, packed as in training; reading them is not measured (`bench_reader` does).
+Uses the recipe `amoe`, with teachers of the real sizes and random weights, which cost the same. Images are noise in the
+sizes of stage 2, packed as in training; reading them is not measured here (see `bench.distill.reader`).
 
     python -m bench.distill.gpu_student              on a GPU
-    python -m bench.distill.gpu_student tiny         every line of it at a tiny size, anywhere: no figure to quote
+    python -m bench.distill.gpu_student tiny         the same code at a tiny size, on any machine; not for figures
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bench.distill.packing import BATCH, BLEND, Photo, padded
+from bench.distill.packing import BATCH, SIZES, Photo, padded
 from bench.kit.measure import line
 from curate.encoders.student.network.attention import BACKENDS
 from curate.encoders.student.network.student import Student, build_student, compile_blocks
@@ -30,7 +30,7 @@ from distill.recipe import Recipe, load_recipe
 from distill.samples.batches.loader import Batch, collate
 from distill.samples.batches.packing import first_fit_decreasing
 from distill.samples.images.reader import PatchedImage
-from distill.teachers import Target, TargetStandardiser, Teachers, fit_standardisers
+from distill.teachers import Target, Teachers, fit_standardisers
 from distill.training.gradients import Gradients, MicroBatch
 from distill.training.optim import build_optimizer
 from distill.training.throughput import Cost, measured_peak, size_of
@@ -54,10 +54,10 @@ def recipe_of(tiny: bool) -> Recipe:
 
 
 def drawn(tokens: int, recipe: Recipe, seed: int = 0) -> list[PatchedImage]:
-    """Pictures of about so many tokens in all: aspects as of photographs (log-normal), sizes of stage 2."""
+    """Images with about `tokens` tokens in total: aspect ratios of photographs (log-normal), sizes of stage 2."""
     rng, patch, found, held = np.random.default_rng(seed), recipe.student.patch, list[PatchedImage](), 0
     while held < tokens:
-        aspect, size = float(np.exp(rng.normal(0.0, 0.35))), int(rng.choice(list(BLEND), p=list(BLEND.values())))
+        aspect, size = float(np.exp(rng.normal(0.0, 0.35))), int(rng.choice(list(SIZES), p=list(SIZES.values())))
         width = np.array([4096 * aspect**0.5])
         columns, rows = grids(width, np.array([4096 / aspect**0.5]), patch=patch, max_tokens=size)
         grid = (int(rows[0]), int(columns[0]))
@@ -67,18 +67,18 @@ def drawn(tokens: int, recipe: Recipe, seed: int = 0) -> list[PatchedImage]:
     return found
 
 
-class Bench:
+class Measurement:
     def __init__(self, recipe: Recipe, device: torch.device, *, tokens: int, repeats: int) -> None:
         self.recipe, self.device, self.repeats = recipe, device, repeats
         self.world = World(0, 1, device)
-        pictures = drawn(tokens, recipe)
-        lengths = [len(picture.patches) + 1 + recipe.student.registers for picture in pictures]
+        images = drawn(tokens, recipe)
+        lengths = [len(image.patches) + 1 + recipe.student.registers for image in images]
         packs = first_fit_decreasing(lengths, recipe.data.sequence_tokens, recipe.data.sequence_images)
         self.fill = sum(lengths) / (len(packs) * recipe.data.sequence_tokens)
-        self.batch: Batch = collate(pictures)
+        self.batch: Batch = collate(images)
         self.tokens = sum(lengths)
         self.teachers = Teachers.of(recipe, device)
-        self.standardisers: list[TargetStandardiser] = fit_standardisers(self.teachers, recipe.teachers, [(pictures, [])], self.world)
+        self.standardisers = fit_standardisers(self.teachers, recipe.teachers, [(images, [])], self.world)
 
     def precision(self) -> AbstractContextManager[Any]:
         if self.recipe.train.precision == "bfloat16":
@@ -94,7 +94,7 @@ class Bench:
         return student
 
     def seconds(self, work: Callable[[], object]) -> float:
-        """Median of several, after two that warm up and compile."""
+        """Median of several calls, after two that warm up and compile."""
         times = []
         for _ in range(2 + self.repeats):
             self.wait()
@@ -109,7 +109,7 @@ class Bench:
             torch.cuda.synchronize(self.device)
 
     def training(self, backend: str, compiled: bool) -> None:
-        """Whole updates: with the teachers, and with what they say at hand."""
+        """Complete updates, with the teachers and with precomputed targets."""
         student, recipe = self.student(backend, compiled), self.recipe
         optimizer = build_optimizer(student, recipe.train)
         poolers = self.teachers.poolers()
@@ -119,8 +119,9 @@ class Bench:
 
         def update(targets: Sequence[Target] | None) -> None:
             optimizer.zero_grad(set_to_none=True)
-            said = self.teachers.targets(self.batch) if targets is None else targets
-            gradients.add([MicroBatch(self.batch, said)], len(patches))
+            if targets is None:
+                targets = self.teachers.targets(self.batch)
+            gradients.add([MicroBatch(self.batch, targets)], len(patches))
             optimizer.step()
             counts = student.backbone.expert_counts()
             assert counts is not None
@@ -141,7 +142,7 @@ class Bench:
             line(f"{what}: peak memory", f"{memory:.1f} GiB", f"{self.tokens:,} tokens at once, teachers included")
 
     def against_padding(self, backend: str) -> None:
-        """Backbone alone, forwards and backwards."""
+        """Backbone only, forward and backward."""
         student = self.student(backend, compiled=False)
         pixels = torch.from_numpy(self.batch.patches).to(self.device)
         prefix = len(student.backbone.prefix)
@@ -161,33 +162,33 @@ class Bench:
                     backward(padded(student, chosen, prefix + max(len(photo.patches) for photo in chosen)))
 
         def backward(outputs: Sequence[Tensor]) -> None:
-            sum(tokens.float().square().mean() for tokens in outputs).backward()
+            torch.stack([tokens.float().square().mean() for tokens in outputs]).sum().backward()
             student.zero_grad()
 
         one, other = self.seconds(packed), self.seconds(in_batches)
-        line(f"{backend}: backbone, packed", f"{self.tokens / one:,.0f} tokens/s", "forwards and backwards")
+        line(f"{backend}: backbone, packed", f"{self.tokens / one:,.0f} tokens/s", "forward and backward")
         line(f"{backend}: packed against randomly padded", f"{other / one:.2f}x", f"in batches of {BATCH}")
 
 
 def main(mode: str = "") -> None:
     tiny = mode == "tiny"
     if not torch.cuda.is_available() and not tiny:
-        print("gpu student: skipped, since torch sees no GPU; `tiny` goes through the same lines on a CPU")
+        print("gpu student: skipped, torch sees no GPU; `tiny` runs the same code on a CPU")
         return
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     recipe = recipe_of(tiny)
     tokens = 3_000 if tiny else 16 * recipe.data.sequence_tokens
-    bench = Bench(recipe, device, tokens=tokens, repeats=1 if tiny else REPEATS)
+    measured = Measurement(recipe, device, tokens=tokens, repeats=1 if tiny else REPEATS)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
-    size = size_of(bench.student("sdpa_loop", compiled=False), recipe)
+    size = size_of(measured.student("sdpa_loop", compiled=False), recipe)
     line(f"{name}: student", f"{size.parameters / 1e6:,.0f}M", f"{size.active / 1e6:,.0f}M active")
     peak = measured_peak(device, recipe.train.precision, torch.get_num_threads())
-    line(f"measured {recipe.train.precision} peak", f"{peak / 1e12:,.1f} TFLOP/s", f"packs {bench.fill:.1%} full")
+    line(f"measured {recipe.train.precision} peak", f"{peak / 1e12:,.1f} TFLOP/s", f"packs {measured.fill:.1%} full")
     usable = ["sdpa_loop"] if device.type == "cpu" else [name for name in BACKENDS if name != "sdpa_loop"]
     for backend in usable:
         for compiled in (False, True) if device.type == "cuda" else (False,):
-            bench.training(backend, compiled)
-    bench.against_padding(usable[0])
+            measured.training(backend, compiled)
+    measured.against_padding(usable[0])
 
 
 if __name__ == "__main__":

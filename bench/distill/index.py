@@ -1,10 +1,10 @@
-"""What an opened dataset costs a process: memory a sample, and how fast an epoch is planned.
+"""Cost of an open dataset: memory per sample, and the speed of planning an epoch.
 
 python -m bench.distill.index [SAMPLES]
 
-An index of made-up samples (2,000,000 in tars of 10,000) is opened twice, each time by a new process: the first one
-makes the arrays that all others map. `its own` is memory that no other process shares (page tables' dirty pages, the
-interpreter's and torch's not counted), `mapped` what lies in the page cache once for all.
+An index of synthetic samples (2,000,000 in tars of 10,000) is opened twice, each time by a new process; the first one
+writes the arrays that all others map. `private` is memory that no other process shares (dirty pages, without those of
+the interpreter and of torch), `mapped` is memory in the page cache that all processes share.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ def write(folder: Path, samples: int) -> None:
 
 
 def opened(folder: str) -> None:
-    """In a process of its own: prints what it took."""
+    """Print the time and memory of opening and planning; runs in a separate process."""
     before, began = memory(), time.perf_counter()
     mixture = as_mixture(open_dataset(folder))
     opening = time.perf_counter() - began
     test = held_out_rows(mixture, seed=0, fraction=0.1)
-    pictures = ImageReader(mixture, patch=16, max_tokens=256)
+    reader = ImageReader(mixture, patch=16, max_tokens=256)
     packing = Packing(capacity=4096, images=16)
-    tokens = lambda rows, epochs: pictures.tokens(rows, epochs) + 5  # noqa: E731
+    tokens = lambda rows, epochs: reader.tokens(rows, epochs) + 5  # noqa: E731
     steps = Stream(mixture, ~test, seed=0, sequences=8, tokens=tokens, packing=packing).steps()
     first = time.perf_counter() - began
     planned, began = 0, time.perf_counter()
@@ -84,16 +84,16 @@ def main() -> None:
         write(Path(name), samples)
         for title in ("opened for the first time", "opened again, by another process"):
             call = [sys.executable, "-c", f"from bench.distill.index import opened; opened({name!r})"]
-            said = subprocess.run(
+            done = subprocess.run(
                 call, check=True, capture_output=True, env={**os.environ, "CURATE_CACHE": f"{name}/cache"}
             )
-            found = json.loads(said.stdout)
+            found = json.loads(done.stdout)
             print(f"{samples:,} samples, {title}")
             line(
                 "  until it is open", f"{found['opening']:.1f} s", f"{found['first']:.1f} s until steps can be planned"
             )
             line("  planned", f"{found['rate']:,.0f} images/s")
-            line("  memory of its own", f"{found['own']:.0f} bytes", "a sample")
+            line("  private memory", f"{found['own']:.0f} bytes", "a sample")
             line("  mapped, shared", f"{found['mapped']:.0f} bytes", "a sample")
 
 

@@ -1,9 +1,9 @@
-"""The mixture of experts against a loop over experts, and against a dense layer of as many FLOPs: one core, forwards
-and backwards, one layer of AMoE's student (d 768, 28 experts of which 6, hidden 384) on 2,309 tokens.
+"""The mixture of experts against a loop over experts, and against a dense layer of as many FLOPs: one core, forward
+and backward, one layer of AMoE's student (d 768, 28 experts of which 6, hidden 384) on 2,309 tokens.
 
 The loop is the plain one: for each expert find its tokens, run a SwiGLU of nn.Linear in the number format, weigh, add.
-Whether bfloat16 has instructions here decides much. Without them torch emulates its products, 20 times slower than
-float32's, and our experts compute in float32 instead; the same layers in float32 are shown beside. One round then.
+Much depends on the CPU's bfloat16 instructions. Without them torch emulates the products, 20 times slower than
+float32's, and our experts compute in float32 instead; the table also has the same layers in float32, for one round.
 
     python -m bench.distill.moe [ROUNDS]
 """
@@ -26,13 +26,14 @@ WIDTH, TOKENS, CONFIG = 768, 2309, MoeConfig(experts=28, active=6, hidden=384)
 
 
 class Loop(nn.Module):
-    """The same experts with the same weights, one after another."""
+    """The same experts with the same weights, one at a time."""
 
     def __init__(self, moe: Moe) -> None:
         super().__init__()
         self.moe = moe
-        self.experts = nn.ModuleList(SwiGLU(WIDTH, CONFIG.hidden) for _ in range(CONFIG.experts))
-        for number, expert in enumerate(self.experts):
+        experts = [SwiGLU(WIDTH, CONFIG.hidden) for _ in range(CONFIG.experts)]
+        self.experts = nn.ModuleList(experts)
+        for number, expert in enumerate(experts):
             expert.gate_up.weight = nn.Parameter(moe.gate_up[number].detach().clone())
             expert.down.weight = nn.Parameter(moe.down[number].detach().clone())
 
@@ -46,7 +47,7 @@ class Loop(nn.Module):
 
 
 def cost(layer: nn.Module, x: Tensor) -> float:
-    """Seconds of the core."""
+    """CPU seconds of a forward and backward pass."""
     began = time.process_time()
     layer(x).float().square().mean().backward()
     took = time.process_time() - began
@@ -64,8 +65,8 @@ def compare(dtype: torch.dtype, rounds: int) -> None:
     for layer in layers.values():
         layer.to(dtype)
     with torch.no_grad():
-        wanted, found = layers["loop over experts"](x).float(), moe(x).float()
-        assert (found - wanted).abs().max() < 0.03 * wanted.abs().max(), "grouped differs from the loop"
+        expected, actual = layers["loop over experts"](x).float(), moe(x).float()
+        assert (actual - expected).abs().max() < 0.03 * expected.abs().max(), "grouped differs from the loop"
     costs: dict[str, list[float]] = {name: [] for name in layers}
     for _ in range(rounds):
         for name, layer in layers.items():

@@ -1,17 +1,17 @@
-"""Packed images against padded batches: tokens of pictures per second of one core, forwards and backwards.
+"""Packed images against padded batches: image tokens per second of one core, forward and backward.
 
 Sizes are drawn as in stage 2 of the recipe `amoe` (256, 384, 512 and 768 pixels squared) for photographs of ImageNet
-(1,000 in `shared/data`; CURATE_SHARED names another place): once as they are, never enlarged, once as if their
-originals were larger than all of that. One student (d 256, 6 layers) does all: only the tokens and the attention plan
-differ, and all must say the same of every picture. Peers are batches of 16 by torch's fused attention under a mask of
-keys, which costs the same with one as without:
+(1,000 in `shared/data`; CURATE_SHARED names another folder): once at their size, never enlarged, once as if the
+originals were larger than all of these sizes. The student (d 256, 6 layers) is the same for all: only the tokens and
+the attention plan differ, and its outputs for an image must be equal. Peers are batches of 16 with torch's fused
+attention and a key mask, which costs the same with and without a mask:
 
-random      as they come, padded to the longest of the batch
-canvases    by size: the smallest square of 16, 24, 32 … patches a side that holds the picture, padded to all of it, as
-            tensors of images are
-lengths     of one size of the blend, padded to the longest of the batch: as good as padding gets without packing
+random      in random order, padded to the longest of the batch
+canvases    by size: padded to the smallest square of 16, 24, 32 … patches per side that holds the image, as tensors of
+            images are
+lengths     batches of one drawn size, padded to the longest of the batch: the best that padding reaches without packing
 
-    python -m bench.distill.packing [PICTURES [ROUNDS [LAYERS]]]
+    python -m bench.distill.packing [IMAGES [ROUNDS [LAYERS]]]
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from curate.encoders.student.patches import grids
 from distill.samples.batches.packing import first_fit_decreasing
 
 PATCH, BATCH, CAPACITY = 16, 16, 4096
-BLEND = {256: 0.4, 576: 0.3, 1024: 0.2, 2304: 0.1}
+SIZES = {256: 0.4, 576: 0.3, 1024: 0.2, 2304: 0.1}
 CANVASES = (16, 24, 32, 48, 64, 96, 144)
 
 
@@ -47,21 +47,21 @@ class Photo:
     grid: Grid
     patches: Tensor
     size: int
-    """Most tokens that it was allowed."""
+    """Maximum number of tokens."""
 
     @property
     def canvas(self) -> int:
-        """Tokens of the smallest square that holds it."""
+        """Tokens of the smallest square that holds the image."""
         return next(side for side in CANVASES if side >= max(self.grid)) ** 2
 
 
 def photographs(count: int, enlarge: float = 1.0) -> list[Photo]:
-    """Patches are noise: only their number matters."""
+    """Photographs with noise as patches: only their number matters."""
     table = pq.read_table(shared() / "data" / "imagenet-sample-1000.parquet", columns=["width", "height"])
     rng, generator = np.random.default_rng(0), torch.Generator().manual_seed(0)
     rows = rng.permutation(len(table))[:count]
     widths, heights = (np.asarray(table[name])[rows] * enlarge for name in ("width", "height"))
-    drawn, photos = rng.choice(list(BLEND), count, p=list(BLEND.values())), []
+    drawn, photos = rng.choice(list(SIZES), count, p=list(SIZES.values())), []
     for width, height, size in zip(widths, heights, drawn.tolist(), strict=True):
         columns, tall = grids(np.array([width]), np.array([height]), patch=PATCH, max_tokens=size)
         grid = (int(tall[0]), int(columns[0]))
@@ -71,12 +71,12 @@ def photographs(count: int, enlarge: float = 1.0) -> list[Photo]:
 
 
 class Padded:
-    """Attention of a batch under a mask of keys."""
+    """Attention over a padded batch with a key mask."""
 
     def __init__(self, lengths: Sequence[int], longest: int, device: torch.device) -> None:
         self.shape = (len(lengths), longest)
-        there = torch.arange(longest, device=device) < torch.tensor(lengths, device=device)[:, None]
-        self.mask = None if there.all() else there[:, None, None, :]
+        valid = torch.arange(longest, device=device) < torch.tensor(lengths, device=device)[:, None]
+        self.mask = None if valid.all() else valid[:, None, None, :]
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         q, k, v = (x.unflatten(0, self.shape).transpose(1, 2) for x in (q, k, v))
@@ -84,7 +84,7 @@ class Padded:
 
 
 def padded(student: Student, photos: Sequence[Photo], longest: int) -> list[Tensor]:
-    """Normalised tokens of each picture. Through the student's own blocks, padding and all."""
+    """Normalised tokens of each image from the student's blocks, which also compute the padding."""
     backbone = student.backbone
     prefix, config = len(backbone.prefix), backbone.config
     lengths = [prefix + len(photo.patches) for photo in photos]
@@ -110,7 +110,7 @@ def packed(student: Student, photos: Sequence[Photo]) -> list[Tensor]:
     return [torch.cat(parts) for parts in zip(heads, rest, strict=True)]
 
 
-Way = Callable[[Student, list[Photo]], Iterator[tuple[list[Photo], list[Tensor]]]]
+Batching = Callable[[Student, list[Photo]], Iterator[tuple[list[Photo], list[Tensor]]]]
 
 
 def in_packs(student: Student, photos: list[Photo]) -> Iterator[tuple[list[Photo], list[Tensor]]]:
@@ -133,37 +133,42 @@ def in_canvases(student: Student, photos: list[Photo]) -> Iterator[tuple[list[Ph
 
 
 def in_lengths(student: Student, photos: list[Photo]) -> Iterator[tuple[list[Photo], list[Tensor]]]:
-    for size in BLEND:
+    for size in SIZES:
         yield from in_batches(student, [photo for photo in photos if photo.size == size])
 
 
-WAYS: dict[str, Way] = {"packed": in_packs, "random": in_batches, "canvases": in_canvases, "lengths": in_lengths}
+BATCHINGS: dict[str, Batching] = {
+    "packed": in_packs,
+    "random": in_batches,
+    "canvases": in_canvases,
+    "lengths": in_lengths,
+}
 
 
-def cost(way: Way, student: Student, photos: list[Photo]) -> float:
-    """Seconds of the core, forwards and backwards."""
+def cost(batching: Batching, student: Student, photos: list[Photo]) -> float:
+    """CPU seconds of the forward and backward passes."""
     began = time.process_time()
-    for _, outputs in way(student, photos):
-        sum(tokens.square().mean() for tokens in outputs).backward()
+    for _, outputs in batching(student, photos):
+        torch.stack([tokens.square().mean() for tokens in outputs]).sum().backward()
     student.zero_grad()
     return time.process_time() - began
 
 
 @torch.no_grad()
 def same(student: Student, photos: list[Photo]) -> None:
-    """Every way says the same of every picture."""
-    said: dict[str, dict[int, Tensor]] = {name: {} for name in WAYS}
-    for name, way in WAYS.items():
-        for group, outputs in way(student, photos):
-            said[name].update((id(photo), tokens) for photo, tokens in zip(group, outputs, strict=True))
-    for name, found in said.items():
-        worst = max(float((found[key] - tokens).abs().max()) for key, tokens in said["packed"].items())
+    """Assert that all batchings give the same outputs for each image."""
+    outputs_of: dict[str, dict[int, Tensor]] = {name: {} for name in BATCHINGS}
+    for name, batching in BATCHINGS.items():
+        for group, outputs in batching(student, photos):
+            outputs_of[name].update((id(photo), tokens) for photo, tokens in zip(group, outputs, strict=True))
+    for name, found in outputs_of.items():
+        worst = max(float((found[key] - tokens).abs().max()) for key, tokens in outputs_of["packed"].items())
         assert worst < 1e-3, f"{name} differs from packed by {worst}"
 
 
 def main(count: int = 64, rounds: int = 1, layers: int = 3) -> None:
     if not (shared() / "data" / "imagenet-sample-1000.parquet").exists():
-        print(f"packing: skipped, since {shared() / 'data'} is not there; name its folder in CURATE_SHARED")
+        print(f"packing: skipped, {shared() / 'data'} is missing; set CURATE_SHARED to the folder that contains data/")
         return
     torch.set_num_threads(1)
     print(machine())
@@ -175,13 +180,13 @@ def main(count: int = 64, rounds: int = 1, layers: int = 3) -> None:
 
 def compare(what: str, student: Student, photos: list[Photo], rounds: int) -> None:
     tokens = sum(len(photo.patches) + len(student.backbone.prefix) for photo in photos)
-    costs: dict[str, list[float]] = {name: [] for name in WAYS}
+    costs: dict[str, list[float]] = {name: [] for name in BATCHINGS}
     for _ in range(rounds):
-        for name, way in WAYS.items():
-            costs[name].append(cost(way, student, photos))
+        for name, batching in BATCHINGS.items():
+            costs[name].append(cost(batching, student, photos))
     rate = tokens / statistics.median(costs["packed"])
-    line(f"{what}: packed", f"{rate:,.0f} tokens/s", f"{len(photos)} pictures, {tokens:,} tokens, {rounds} rounds")
-    for name in list(WAYS)[1:]:
+    line(f"{what}: packed", f"{rate:,.0f} tokens/s", f"{len(photos)} images, {tokens:,} tokens, {rounds} rounds")
+    for name in list(BATCHINGS)[1:]:
         ratios = [other / own for other, own in zip(costs[name], costs["packed"], strict=True)]
         line(
             f"{what}: packed against {name}",

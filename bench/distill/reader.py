@@ -1,16 +1,16 @@
-"""Our reader against webdataset and litData: the same pictures, images per second of CPU time.
+"""Our reader against webdataset and litData on the same images, in images per second of CPU time.
 
-python -m bench.distill.reader [PICTURES]
+python -m bench.distill.reader [IMAGES]
 
-Photographs at native aspect, at most 256 patches of 16 pixels: 1,000 of ImageNet's where CURATE_SHARED has them, else
-made-up ones. One process without workers, tars and chunks in the page cache; CPU time is that of all its threads, so
-threads that read ahead gain nothing. Rounds alternate; ratios are medians over rounds of (ours / peer in that round),
-with the smallest and largest. Peers decode as their documentation says and resize either as usual (Pillow, torchvision)
-or by our function.
+Photographs at native aspect ratio, at most 256 patches of 16 pixels: 1,000 of ImageNet if CURATE_SHARED has them,
+otherwise synthetic ones. One process without workers, tars and chunks in the page cache; CPU time is that of all its
+threads, so threads that read ahead gain nothing. Rounds alternate; ratios are medians over rounds of (ours / peer in
+that round), with the smallest and largest. Peers decode as in their documentation and resize with Pillow, torchvision
+or our function.
 
-Bytes alone are of the same photographs, and of 10,000 small PNGs (CIFAR-10). "read alone" is the limit: one `pread` per
-picture, of files that are open, in an order that is known. They come first: after litData has decoded, it takes twice
-as long to read in the same process.
+Reading bytes without decoding uses the same photographs, and 10,000 small PNGs (CIFAR-10). "read alone" is the limit:
+one `pread` per image from open files, in a known order. These come first: after litData has decoded, reading takes
+twice as long in the same process.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ ROUNDS = 5
 TARS = 10
 PATCH, LIMIT = 16, 256
 Resize = Callable[[Any, int, int], np.ndarray]
-"""(a peer's picture, columns, rows) -> pixels (H, W, 3)."""
+"""(a peer's image, columns, rows) -> pixels (H, W, 3)."""
 
 
-def pictures() -> list[bytes]:
+def image_files() -> list[bytes]:
     path = shared() / "data" / "imagenet-sample-1000.parquet"
     if path.exists():
         return pq.read_table(path, columns=["image"]).column(0).to_pylist()
-    print(f"{path} is not there: made-up photographs instead; name its folder in CURATE_SHARED")
+    print(f"{path} is missing: using synthetic photographs; set CURATE_SHARED to the folder that contains data/")
     return photographs(300)
 
 
-def small_pictures() -> list[bytes]:
+def small_image_files() -> list[bytes]:
     path = shared() / "data" / "cifar10-test.parquet"
     if path.exists():
         return pq.read_table(path, columns=["image"]).column(0).to_pylist()
@@ -69,7 +69,7 @@ def small_pictures() -> list[bytes]:
 
 
 def write(folder: Path, data: list[bytes]) -> tuple[Path, Path, Path]:
-    """The pictures as tars, and as litData's chunks of pictures and of bytes."""
+    """The images as tars, and as litData's chunks of images and of bytes."""
     import webdataset as wds
 
     litdata = peers.litdata()
@@ -94,15 +94,15 @@ def write(folder: Path, data: list[bytes]) -> tuple[Path, Path, Path]:
 
 
 def ours_decoded(dataset: Dataset) -> Iterator[np.ndarray]:
-    """An epoch as training reads it: planned, packed, decoded by a thread."""
+    """An epoch as in training: planned, packed, decoded by a thread."""
     read = ImageReader(dataset, patch=PATCH, max_tokens=LIMIT)
     tokens, packing = read.tokens(np.arange(len(dataset))) + 5, Packing(capacity=4096, images=16)
     stream = Stream(dataset, np.arange(len(dataset)), seed=0, sequences=1, tokens=tokens, packing=packing)
     left = len(dataset)
-    for share in Loader(stream, read, workers=1, prefetch=0):  # else it would have begun the next epoch when we stop
+    for share in Loader(stream, read, workers=1, prefetch=0):  # prefetch would start the next epoch
         assert not share.skipped
         left -= len(share.images)
-        yield from (picture.patches for picture in share.images)
+        yield from (image.patches for image in share.images)
         if not left:
             return
 
@@ -117,7 +117,7 @@ def ours_raw(dataset: Dataset) -> Iterator[bytes]:
 
 
 def read_alone(dataset: Dataset) -> Iterator[bytes]:
-    """What the system takes, whoever asks it."""
+    """The system calls alone."""
     shard, offset, size = (dataset.index.numbers(name).tolist() for name in ("shard", "offset", "size"))
     tars = [os.open(dataset.storage.path(name), os.O_RDONLY) for name in dataset.tars]
     order = np.random.default_rng(0).permutation(len(dataset)).tolist()
@@ -143,7 +143,8 @@ def webdataset_decoded(tars: Path, resize: Resize) -> Iterator[np.ndarray]:
 
     names = sorted(str(path) for path in tars.glob("*.tar"))
     for sample in wds.WebDataset(names, shardshuffle=False, empty_check=False).decode("pilrgb"):
-        yield patched(sample["jpg"], *sample["jpg"].size, resize)
+        image: Image.Image = sample["jpg"]
+        yield patched(image, image.width, image.height, resize)
 
 
 def litdata_raw(chunks: Path) -> Iterator[Any]:
@@ -151,44 +152,44 @@ def litdata_raw(chunks: Path) -> Iterator[Any]:
 
 
 def litdata_decoded(chunks: Path, resize: Resize) -> Iterator[np.ndarray]:
-    for picture in litdata_raw(chunks):
-        yield patched(picture, picture.shape[2], picture.shape[1], resize)
+    for image in litdata_raw(chunks):
+        yield patched(image, image.shape[2], image.shape[1], resize)
 
 
-def patched(picture: Any, width: int, height: int, resize: Resize) -> np.ndarray:
+def patched(image: Any, width: int, height: int, resize: Resize) -> np.ndarray:
     columns, rows = grid(width, height, patch=PATCH, max_tokens=LIMIT)
-    return patchify(resize(picture, columns, rows), PATCH)
+    return patchify(resize(image, columns, rows), PATCH)
 
 
-def by_pillow(picture: Image.Image, columns: int, rows: int) -> np.ndarray:
-    return np.asarray(picture.resize((columns * PATCH, rows * PATCH), Image.Resampling.BICUBIC))
+def by_pillow(image: Image.Image, columns: int, rows: int) -> np.ndarray:
+    return np.asarray(image.resize((columns * PATCH, rows * PATCH), Image.Resampling.BICUBIC))
 
 
-def by_torchvision(picture: torch.Tensor, columns: int, rows: int) -> np.ndarray:
+def by_torchvision(image: torch.Tensor, columns: int, rows: int) -> np.ndarray:
     from torchvision.transforms.v2 import InterpolationMode
     from torchvision.transforms.v2.functional import resize
 
     size = [rows * PATCH, columns * PATCH]
-    picture = picture if len(picture) == 3 else picture.expand(3, -1, -1)
-    return resize(picture, size, InterpolationMode.BICUBIC, antialias=True).permute(1, 2, 0).contiguous().numpy()
+    image = image if len(image) == 3 else image.expand(3, -1, -1)
+    return resize(image, size, InterpolationMode.BICUBIC, antialias=True).permute(1, 2, 0).contiguous().numpy()
 
 
-def by_ours(picture: Image.Image, columns: int, rows: int) -> np.ndarray:
-    return resize_to_grid(picture, columns, rows, PATCH)
+def by_ours(image: Image.Image, columns: int, rows: int) -> np.ndarray:
+    return resize_to_grid(image, columns, rows, PATCH)
 
 
 # --- measuring ---
 
 
 def rates(count: int, readers: dict[str, Callable[[], Iterator[Any]]]) -> dict[str, list[float]]:
-    """Images per CPU second, by reader and round; the first round warms up and does not count."""
+    """Images per CPU second, by reader and round; the first round is a warm-up and not counted."""
     found: dict[str, list[float]] = {name: [] for name in readers}
     for number in range(ROUNDS + 1):
         for name, reader in readers.items():
             began = time.process_time()
-            seen = sum(1 for _ in reader())
+            count_read = sum(1 for _ in reader())
             taken = time.process_time() - began
-            assert seen == count, f"{name}: {seen} of {count}"
+            assert count_read == count, f"{name}: {count_read} of {count}"
             if number:
                 found[name].append(count / taken)
     return found
@@ -204,7 +205,7 @@ def show(title: str, found: dict[str, list[float]]) -> None:
 
 
 def compare_bytes(title: str, folder: Path, data: list[bytes]) -> tuple[Dataset, Path, Path]:
-    """Returns what the pictures were written as: our dataset, tars and litData's chunks of pictures."""
+    """Compare the readers of bytes; returns our dataset, the tars and litData's chunks of images."""
     tars, jpegs, raw = write(folder, data)
     began = time.process_time()
     dataset = open_source(str(tars))
@@ -222,12 +223,12 @@ def compare_bytes(title: str, folder: Path, data: list[bytes]) -> tuple[Dataset,
 
 
 def main() -> None:
-    warnings.simplefilter("ignore")  # litData decodes by an interface that torchvision has deprecated
+    warnings.simplefilter("ignore")  # litData uses an interface that torchvision has deprecated
     torch.set_num_threads(1)
-    data = pictures()[: int(sys.argv[1]) if sys.argv[1:] and __name__ == "__main__" else None]
+    data = image_files()[: int(sys.argv[1]) if sys.argv[1:] and __name__ == "__main__" else None]
     with tempfile.TemporaryDirectory(prefix="bench-reader-") as name:
         os.environ["CURATE_CACHE"] = f"{name}/cache"
-        compare_bytes("small pictures", Path(name, "small"), small_pictures())
+        compare_bytes("small images", Path(name, "small"), small_image_files())
         dataset, tars, jpegs = compare_bytes("photographs", Path(name, "photographs"), data)
         decoded: dict[str, Callable[[], Iterator[Any]]] = {
             "ours": lambda: ours_decoded(dataset),
@@ -235,7 +236,7 @@ def main() -> None:
             "webdataset, our resize": lambda: webdataset_decoded(tars, by_ours),
             "litData, torchvision's resize": lambda: litdata_decoded(jpegs, by_torchvision),
         }
-        show(f"decoded, resized and cut into patches ({len(data)} pictures)", rates(len(data), decoded))
+        show(f"decoded, resized and cut into patches ({len(data)} images)", rates(len(data), decoded))
 
 
 if __name__ == "__main__":

@@ -1,15 +1,15 @@
-"""What `tiny` makes of pictures that it never saw: the figures of its model card, beside `descriptor`'s and chance.
+"""Figures of `tiny`'s model card: results on held-out images, next to those of `descriptor` and of chance.
 
-`python -m bench.distill.tiny --dataset FOLDER [--encoder tiny]`; FOLDER is what pipelines/tiny.yaml wrote. Held out
-are the duplicate sets that `distill train tiny` never trains on. CIFAR-10 and photographs of ImageNet (one a class)
-come from the folder beside the checkout (CURATE_SHARED) and are left out where it is absent.
+`python -m bench.distill.tiny --dataset FOLDER [--encoder tiny]`; FOLDER is the dataset of pipelines/tiny.yaml. The
+test images are the duplicate sets that `distill train tiny` never trains on. CIFAR-10 and photographs of ImageNet (one
+per class) come from the folder next to the checkout (CURATE_SHARED); they are left out if it is missing.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -42,15 +42,14 @@ CLIP_ARTS = "openclipart/"
 ALTERED = AugmentRecipe(crop=(0.5, 0.8), aspect=1.2, colour=0.2)
 BASELINE = "descriptor"
 LEAST = 5
-"""Training pictures of a folder that is asked about."""
+"""Minimum number of training images in a folder whose images are tested."""
 
-Rows = NDArray[np.int64]
 Vectors = NDArray[np.float32]
 
 
 @dataclass
 class Corpus:
-    """The dataset that a recipe trains on, and what it holds out."""
+    """The dataset of a recipe, and its held-out rows."""
 
     place: str
     recipe: Recipe
@@ -78,7 +77,7 @@ class Corpus:
 
 
 def summaries(encoder: Encoder, images: Iterable[Image.Image]) -> Vectors:
-    """(n, D) of unit length."""
+    """Summaries (n, D) of unit length."""
     found: list[Vectors] = []
     held: list[Any] = []
     for image in images:
@@ -97,23 +96,23 @@ def share(right: NDArray[np.bool_]) -> str:
 
 def clip_arts(corpus: Corpus, encoder: Encoder, baseline: Encoder) -> None:
     """Held-out clip-arts against their titles, their folders and altered copies of themselves."""
-    test = np.flatnonzero(corpus.test & corpus.clip_art)
+    test = np.flatnonzero(corpus.test & corpus.clip_art).tolist()
     train = np.flatnonzero(~corpus.test & corpus.clip_art)
     own, other = (summaries(model, map(corpus.image, test)) for model in (encoder, baseline))
     titles(corpus, encoder, test, own)
     counts = dict(zip(*np.unique(corpus.labels[train], return_counts=True), strict=True))
-    asked = np.array([counts.get(label, 0) >= LEAST for label in corpus.labels[test]])
+    tested = np.array([counts.get(label, 0) >= LEAST for label in corpus.labels[test]])
     classes = sorted({label for label, count in counts.items() if count >= LEAST})
-    answers = np.array([classes.index(label) for label in corpus.labels[test][asked]])
+    answers = np.array([classes.index(label) for label in corpus.labels[test][tested]])
     known = np.isin(corpus.labels[train], classes)
-    taught = np.array([classes.index(label) for label in corpus.labels[train][known]])
-    note = f"{len(classes)} folders, {asked.sum():,} pictures"
+    train_labels = np.array([classes.index(label) for label in corpus.labels[train][known]])
+    note = f"{len(classes)} folders, {tested.sum():,} images"
     names = [[" ".join(reversed(label.replace("_", " ").split("/")))] for label in classes]
-    scores = class_scores(own[asked], class_vectors(encoder.encode_text, names, read_templates()))
+    scores = class_scores(own[tested], class_vectors(encoder.encode_text, names, read_templates()))
     line("folder, zero-shot", share(scores.argmax(1) == answers), f"{note}, chance {100 / len(classes):.1f} %")
     for name, model, features in ((encoder.spec, encoder, own), (BASELINE, baseline, other)):
-        neighbours = summaries(model, map(corpus.image, train[known]))
-        votes = knn_votes(neighbours, taught, features[asked], classes=len(classes), k=20, temperature=0.07)
+        neighbours = summaries(model, map(corpus.image, train[known].tolist()))
+        votes = knn_votes(neighbours, train_labels, features[tested], classes=len(classes), k=20, temperature=0.07)
         line(f"folder, 20 nearest neighbours, {name}", share(votes.argmax(1) == answers), note)
     for name, model, features in ((encoder.spec, encoder, own), (BASELINE, baseline, other)):
         random = np.random.default_rng(0)
@@ -122,17 +121,17 @@ def clip_arts(corpus: Corpus, encoder: Encoder, baseline: Encoder) -> None:
         line(f"altered copy -> original, {name}", share(nearest == np.arange(len(test))), f"among {len(test):,}")
 
 
-def titles(corpus: Corpus, encoder: Encoder, rows: Rows, pictures: Vectors) -> None:
-    said = [corpus.title(int(row)).lower() for row in rows]
-    named = np.flatnonzero([bool(text) for text in said])
-    texts, pairs = unique_texts([[said[place]] for place in named])
+def titles(corpus: Corpus, encoder: Encoder, rows: Sequence[int], images: Vectors) -> None:
+    all_titles = [corpus.title(row).lower() for row in rows]
+    named = np.flatnonzero([bool(text) for text in all_titles])
+    texts, pairs = unique_texts([[all_titles[place]] for place in named])
     words = unit(encoder.encode_text(texts))
-    found = recalls(pictures[named], words, pairs)
-    among = f"{len(named):,} pictures, {len(texts):,} titles"
+    found = recalls(images[named], words, pairs)
+    among = f"{len(named):,} images, {len(texts):,} titles"
     for name, values in found.items():
         got = ", ".join(f"{k} {100 * value:.1f} %" for k, value in values.items())
         line(f"title, {name.replace('_', ' ')}", got, among)
-    similarity = pictures[named] @ words.T
+    similarity = images[named] @ words.T
     true = similarity[np.arange(len(named)), pairs[:, 1]]
     order = np.random.default_rng(0).permutation(len(named))
     different = pairs[order, 1] != pairs[:, 1]
@@ -144,7 +143,7 @@ def titles(corpus: Corpus, encoder: Encoder, rows: Rows, pictures: Vectors) -> N
 def cifar(encoder: Encoder) -> None:
     path = shared() / "data" / "cifar10-test.parquet"
     if not path.is_file():
-        return line("CIFAR-10", "left out", f"{path} is not there; name the folder above data/ in CURATE_SHARED")
+        return line("CIFAR-10", "left out", f"{path} is missing; set CURATE_SHARED to the folder that contains data/")
     table = pq.read_table(path)
     labels = table.column("label").to_pylist()
     classes = sorted(set(labels))
@@ -163,7 +162,7 @@ def cifar(encoder: Encoder) -> None:
 def imagenet(encoder: Encoder) -> None:
     path = shared() / "data" / "imagenet-sample-1000.parquet"
     if not path.is_file():
-        return line("ImageNet", "left out", f"{path} is not there; name the folder above data/ in CURATE_SHARED")
+        return line("ImageNet", "left out", f"{path} is missing; set CURATE_SHARED to the folder that contains data/")
     table = pq.read_table(path)
     names = [[part.strip() for part in name.split(",")] for name in table.column("name").to_pylist()]
     classes = [list(own) for own in dict.fromkeys(map(tuple, names))]
@@ -185,12 +184,12 @@ def speed(encoder: Encoder) -> None:
         began = time.process_time()
         encoder.encode(held, patches=False)
         times.append(time.process_time() - began)
-    line("pictures of 128 x 128 a second of one core", f"{len(held) / min(times):.0f}", encoder.spec)
+    line("images of 128 x 128 per second of one core", f"{len(held) / min(times):.0f}", encoder.spec)
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--dataset", default="workspace/datasets/tiny", help="what pipelines/tiny.yaml wrote")
+    parser.add_argument("--dataset", default="workspace/datasets/tiny", help="dataset of pipelines/tiny.yaml")
     parser.add_argument("--encoder", default="tiny", help="tiny, or distill:FOLDER")
     given = parser.parse_args(arguments if arguments is not None else [])
     encoder, baseline = (load(spec, device="cpu") for spec in (given.encoder, BASELINE))

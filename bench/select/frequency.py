@@ -1,13 +1,13 @@
-"""Balance by what texts say: 100M pairs of a text and an entry through the stages; concepts of the quickstart's corpus.
+"""Balance by entries of texts: 100M pairs of text and entry through the stages; concepts of the quickstart's corpus.
 
 python -m bench.select.frequency                  both
 python -m bench.select.frequency pairs [PAIRS]    100M pairs (or PAIRS): seconds, peak memory, draws
-python -m bench.select.frequency balance PAIRS    the same in this very process, as JSON
+python -m bench.select.frequency balance PAIRS    the same in this process, as JSON
 python -m bench.select.frequency corpus [IMAGES]  entropy, top-10 share and tail of concepts, before and after
 
 100,000 entries are drawn by Zipf's law (share ~ 1 / rank) for texts of 1 to 6, one to three texts a row, in shards of
-1M pairs as the stages get them: Arrow lists of lists of strings, and keys. Seconds are the stages' own, making the
-pairs aside: counts, then units, plan and pick of each selection. The aim is 60 s and 4 GB on one core.
+1M pairs: Arrow lists of lists of strings, and keys. Seconds do not include making the pairs: counts, then deal, plan
+and pick of each selection. The aim is 60 s and 4 GB on one core.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ from tests.engine.output import Output
 PAIRS, SHARD_PAIRS, ENTRIES, LONGEST = 100_000_000, 1_000_000, 100_000, 6
 LIMIT_SECONDS, LIMIT_BYTES = 60, 4e9
 LEAST_VARIANCE = 10
-"""Of an entry's copies, for its draws to be near a normal distribution."""
+"""Least variance of an entry's copies for an approximately normal distribution."""
 
 Integers = NDArray[np.int64]
 
 
-# --- Made-up pairs ----------------------------------------------------------------------------------------------------
+# --- Invented pairs ---------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -61,13 +61,13 @@ class Shard:
     table: pa.Table
     """Key and concepts."""
     entry: Integers
-    """(P,): entries of its texts, one text after the other."""
+    """(P,): entries of its texts, in order of texts."""
     text: Integers
-    """(P,): the text of each."""
+    """(P,): text of each entry."""
 
 
 class Pool:
-    """Shards of about SHARD_PAIRS distinct pairs, drawn once and kept as numbers; their strings are made each time."""
+    """Shards of about SHARD_PAIRS distinct pairs, drawn once and kept as numbers; each iteration builds strings."""
 
     def __init__(self, pairs: int) -> None:
         share = 1 / np.arange(1, ENTRIES + 1)
@@ -90,9 +90,9 @@ class Pool:
 
     def __iter__(self) -> Iterator[Shard]:
         for number, (entry, edges, rows) in enumerate(self.drawn):
-            said = pa.ListArray.from_arrays(edges, self.names.take(pa.array(entry)))
+            lists = pa.ListArray.from_arrays(edges, self.names.take(pa.array(entry)))
             key = keys(np.random.default_rng([1, number]), len(rows) - 1)
-            table = pa.table({"key": key, "concepts": pa.ListArray.from_arrays(rows, said)})
+            table = pa.table({"key": key, "concepts": pa.ListArray.from_arrays(rows, lists)})
             yield Shard(table, entry.astype(np.int64), np.repeat(np.arange(len(edges) - 1), np.diff(edges)))
 
 
@@ -126,21 +126,21 @@ def balance(pairs: int) -> dict[str, Any]:
     size = sum(state.nbytes for state in states)
     counts = clock("merge", lambda: stage.finish(stage.merge(iter(states))))
     states.clear()
-    told = [selected(one, pool, counts) for one in (SelectMetaClip(), SelectFrequency())]
+    selections = [selected(one, pool, counts) for one in (SelectMetaClip(), SelectFrequency())]
     return {
         "pairs": counts["summary"]["matches"],
         "texts": counts["summary"]["texts"],
         "counting": clock.seconds,
         "counting_cpu": clock.cpu,
         "state_bytes": size,
-        "selections": told,
+        "selections": selections,
         "seconds": time.perf_counter() - began,
         "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }
 
 
 def selected(stage: SelectItems, pool: Pool, counts: Artifact) -> dict[str, Any]:
-    """One selection as the engine runs it, each shard a bucket; and what it gave each entry against what was due."""
+    """One selection as the engine runs it, a bucket per shard; and the copies of entries against the expected ones."""
     clock = Clock()
     clock("set up", lambda: stage.setup({"counts": counts}))
     tally = np.zeros(counts["counts"].num_rows + 2, dtype=np.int64)
@@ -160,13 +160,13 @@ def selected(stage: SelectItems, pool: Pool, counts: Artifact) -> dict[str, Any]
         sums = ((given, picked["copies"]), (due, expected), (spread, part * (1 - part)))
         for total, values in sums:
             total += np.bincount(shard.entry, values[shard.text], minlength=ENTRIES)
-    return {"op": stage.op, "rows": rows, "kept": texts, "seconds": clock.seconds, "cpu": clock.cpu} | judged(
+    return {"op": stage.op, "rows": rows, "kept": texts, "seconds": clock.seconds, "cpu": clock.cpu} | draws(
         given, due, spread, counts
     )
 
 
-def judged(given: Any, due: Any, spread: Any, counts: Artifact) -> dict[str, float]:
-    """Draws of entries against expectation, in standard deviations; the ten commonest entries, and the rarest."""
+def draws(given: Any, due: Any, spread: Any, counts: Artifact) -> dict[str, float]:
+    """Copies of entries against expectation, in standard deviations; shares of the commonest and the rarest entries."""
     sure = (spread < 1e-6) & (due > 0)
     many = spread > LEAST_VARIANCE
     z = (given - due)[many] / np.sqrt(spread[many])
@@ -211,7 +211,7 @@ def pairs(number: int) -> None:
         line("  ten commonest entries", f"{one['top_before']:.1%}", f"-> {one['top_after']:.1%} of all matches")
         line("  rarer half of the entries", f"{one['rare_before']:.1%}", f"-> {one['rare_after']:.1%}")
     line("peak memory of the process", f"{found['peak_bytes'] / 1e9:.2f} GB", f"limit {LIMIT_BYTES / 1e9:.0f} GB")
-    line("wall time, making the pairs and judging with it", f"{found['seconds']:.1f} s")
+    line("wall time, including making the pairs and the comparison", f"{found['seconds']:.1f} s")
 
 
 def _steps(name: str, seconds: dict[str, float], cpu: float) -> None:
@@ -230,38 +230,40 @@ SELECTIONS: dict[str, SelectItems] = {
 
 
 def corpus(images: Path) -> None:
-    """Titles and descriptions of the corpus, cleaned, by sentence: what their concepts are before and after."""
+    """Concepts before and after, in the cleaned titles and descriptions of the corpus, by sentence."""
     if not images.is_dir():
-        print(f"corpus: skipped, since {images} is not there; python -m pipelines.openclipart {images.parent}")
+        print(f"corpus: skipped, {images} does not exist; python -m pipelines.openclipart {images.parent}")
         return
-    made = Pipeline().add("pool", AcquireFolder(path=str(images), namespace="openclipart"))
+    pipeline = Pipeline().add("pool", AcquireFolder(path=str(images), namespace="openclipart"))
     steps = {"text": {}, "sentences": {}, "concepts": {"column": "sentences"}}
     last = "pool"
     for name, parameters in steps.items():
         op = "text.clean" if name == "text" else f"text.{name}"
-        made.add(name, registry.resolve(op)(**parameters), last)
+        pipeline.add(name, registry.resolve(op)(**parameters), last)
         last = name
-    made.add("counts", TextCounts(), "concepts")
+    pipeline.add("counts", TextCounts(), "concepts")
     for name, stage in SELECTIONS.items():
-        made.add(name, stage, "concepts", counts="counts")
+        pipeline.add(name, stage, "concepts", counts="counts")
     with tempfile.TemporaryDirectory() as folder:
-        output = Output(folder, run(made.check(), folder))
+        output = Output(folder, run(pipeline.check(), folder))
         tables = [columns.append_column("key", pool["key"]) for pool, columns in output.tables("concepts")]
-        said = {row["key"]: row["concepts"] or [] for table in tables for row in table.to_pylist()}
+        concepts_of = {row["key"]: row["concepts"] or [] for table in tables for row in table.to_pylist()}
         [summary] = [StoredArtifact(output.storage, output.bases["counts"])["summary"]]
         picked = {name: output.selection(name) for name in SELECTIONS}
     print(
-        f"{len(said):,} pictures, {summary['texts']:,} sentences, {summary['matched']:,} with a concept, "
+        f"{len(concepts_of):,} images, {summary['texts']:,} sentences, {summary['matched']:,} with a concept, "
         f"{summary['entries']:,} concepts, {summary['matches']:,} matches"
     )
     for number, (name, rows) in enumerate(picked.items()):
-        _judge(name, rows, said, first=number == 0)
+        print_balance(name, rows, concepts_of, first=number == 0)
 
 
-def _judge(name: str, rows: list[dict[str, Any]], said: dict[str, list[list[str] | None]], first: bool) -> None:
+def print_balance(
+    name: str, rows: list[dict[str, Any]], concepts_of: dict[str, list[list[str] | None]], first: bool
+) -> None:
     counts: list[Counter[str]] = [Counter(), Counter()]
     for row in rows:
-        texts = said[row["key"]]
+        texts = concepts_of[row["key"]]
         for entry in set(texts[int(row["item"])] or []) if int(row["item"]) < len(texts) else ():
             counts[0][entry] += 1
             counts[1][entry] += row["copies"]

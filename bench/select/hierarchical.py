@@ -1,9 +1,9 @@
-"""How balanced the samples are: on a disc whose balanced sample is known, and on labelled pictures with a long tail.
+"""Balance of samples: on a disc whose balanced sample is known, and on labelled images with a long tail.
 
 python -m bench.select.hierarchical                     both
-python -m bench.select.hierarchical disc                KL to the uniform density, and which level is to blame for it
+python -m bench.select.hierarchical disc                KL to the uniform density, in total and by level
 python -m bench.select.hierarchical sweep               the same for other rounds and r
-python -m bench.select.hierarchical pictures [CACHE]    classes of CIFAR-10 and of the quickstart's corpus in CACHE
+python -m bench.select.hierarchical images [CACHE]      classes of CIFAR-10 and of the quickstart's corpus in CACHE
 python -m bench.select.hierarchical draw OUT.png        the disc: pool, random sample, balanced sample
 
 The disc, 100,000 points, is 60 % in one tight blob, 30 % in a wider one, and 10 % uniform; 3,000 are sampled.
@@ -43,10 +43,10 @@ Indices = NDArray[np.int64]
 @dataclass(frozen=True)
 class Fitted:
     centroids: NDArray[np.float32]
-    """Of the leaves (K_1, d)."""
+    """(K_1, d): of the leaves."""
     parents: tuple[Indices, ...]
     leaves: Indices
-    """Leaf (n,) of every point."""
+    """(n,): leaf of every point."""
 
     @property
     def rows(self) -> Indices:
@@ -62,7 +62,7 @@ def fitted(
     unit: bool,
     polish: Sequence[bool] | None = None,
 ) -> Fitted:
-    """A tree over all points; `polish` says of each level whether a k-means over all inputs ends it."""
+    """A tree over all points; `polish`: for each level, whether it ends with a k-means over all inputs."""
     settings = level_settings(clusters, seed, rounds, r, unit_norm=unit)
     if polish is not None:
         settings = [replace(level, polish=ends) for level, ends in zip(settings, polish, strict=True)]
@@ -71,7 +71,7 @@ def fitted(
 
 
 def balanced(tree: Fitted, target: int, seed: int) -> Indices:
-    """Rows that `select.hierarchical` would take: quotas down the tree, by hash within a leaf."""
+    """Rows that `select.hierarchical` would take: quotas from the tree, by hash within a leaf."""
     quotas = level_quotas(tree.rows, tree.parents, target, seed=seed)[0]
     return np.flatnonzero(copies_of(tree.leaves, quotas, row_ranks(len(tree.leaves), seed)))
 
@@ -93,9 +93,9 @@ def uniform(number: int, seed: int) -> NDArray[np.float32]:
     return square[(square**2).sum(1) < 1][:number]
 
 
-def blame(tree: Fitted, target: int, seed: int, area: NDArray[np.float32]) -> list[float]:
-    """KL of quotas to areas, coarsest level first, each further level given the one above: by the chain rule they add
-    up to that of the leaves. `area` (m, 2) are uniform points, whose counts measure areas."""
+def divergences(tree: Fitted, target: int, seed: int, area: NDArray[np.float32]) -> list[float]:
+    """KL of quotas to areas, coarsest level first, each level conditional on the one above; by the chain rule they sum
+    to the KL of the leaves. `area` (m, 2): uniform points whose counts measure areas."""
     quotas = level_quotas(tree.rows, tree.parents, target, seed=seed)
     leaf_areas = np.bincount(nearest(area, tree.centroids, THREADS)[0], minlength=len(tree.centroids))
     found = []
@@ -113,7 +113,7 @@ def disc_case(
     rounds: int,
     polish: Sequence[bool] | None = None,
 ) -> dict[str, float]:
-    """Means over the seeds of what one way to sample gives; `low` and `high` are its best and worst sample."""
+    """Mean results of one way to sample over the seeds; `low` and `high` are its best and worst sample."""
     area = uniform(400_000, 0)
     cases = []
     for seed in SEEDS:
@@ -121,15 +121,15 @@ def disc_case(
         tree = fitted(points, levels, r, rounds, seed, unit=False, polish=polish)
         sample = kl_to_uniform(points[balanced(tree, DISC_SAMPLE, seed)])
         took = time.perf_counter() - began
-        levels_blame = blame(tree, DISC_SAMPLE, seed, area)
-        cases.append([sample, kl_to_uniform(tree.centroids), took, levels_blame[0], sum(levels_blame[:-1])])
+        by_level = divergences(tree, DISC_SAMPLE, seed, area)
+        cases.append([sample, kl_to_uniform(tree.centroids), took, by_level[0], sum(by_level[:-1])])
     means = dict(zip(("sample", "leaves", "seconds", "top", "above"), np.mean(cases, axis=0).tolist(), strict=True))
     return means | {"low": min(case[0] for case in cases), "high": max(case[0] for case in cases)}
 
 
-def told(name: str, case: dict[str, float]) -> None:
+def print_case(name: str, case: dict[str, float]) -> None:
     note = (
-        f"{case['low']:.3f} to {case['high']:.3f}; leaf centroids {case['leaves']:.3f}; quotas to areas: top level "
+        f"{case['low']:.3f} to {case['high']:.3f}; leaf centroids {case['leaves']:.3f}; quotas to areas: top "
         f"{case['top']:.3f}, all above the leaves {case['above']:.3f}; {case['seconds']:.1f} s"
     )
     line(name, f"{case['sample']:.4f}", note)
@@ -147,9 +147,11 @@ def disc() -> None:
     even = [kl_to_uniform(uniform(DISC_SAMPLE, seed)) for seed in range(30)]
     line("truly uniform, mean of 30", f"{np.mean(even):.4f}", f"standard deviation {np.std(even):.4f}")
     for k in DISC_LEVELS:
-        told(f"flat k-means, k = {k}", disc_case(points, [k], [1], 0))
-    told("hierarchy without resampling", disc_case(points, DISC_LEVELS, DISC_NEAREST, 0))
-    told(f"hierarchy, {ROUNDS} rounds, r = {[*DISC_NEAREST]}", disc_case(points, DISC_LEVELS, DISC_NEAREST, ROUNDS))
+        print_case(f"flat k-means, k = {k}", disc_case(points, [k], [1], 0))
+    print_case("hierarchy without resampling", disc_case(points, DISC_LEVELS, DISC_NEAREST, 0))
+    print_case(
+        f"hierarchy, {ROUNDS} rounds, r = {[*DISC_NEAREST]}", disc_case(points, DISC_LEVELS, DISC_NEAREST, ROUNDS)
+    )
 
 
 def sweep() -> None:
@@ -157,15 +159,15 @@ def sweep() -> None:
     if points is None:
         return
     for name, polish in (("rounds alone, as published", [False] * 3), ("every level ends with all", [True] * 3)):
-        told(name, disc_case(points, DISC_LEVELS, DISC_NEAREST, ROUNDS, polish))
+        print_case(name, disc_case(points, DISC_LEVELS, DISC_NEAREST, ROUNDS, polish))
     for r in ((15, 1, 1), (5, 2, 2), (30, 8, 8)):
-        told(f"{ROUNDS} rounds, r = {[*r]}", disc_case(points, DISC_LEVELS, r, ROUNDS))
+        print_case(f"{ROUNDS} rounds, r = {[*r]}", disc_case(points, DISC_LEVELS, r, ROUNDS))
     for rounds in (1, 3, 30):
-        told(f"{rounds} rounds, r = {[*DISC_NEAREST]}", disc_case(points, DISC_LEVELS, DISC_NEAREST, rounds))
+        print_case(f"{rounds} rounds, r = {[*DISC_NEAREST]}", disc_case(points, DISC_LEVELS, DISC_NEAREST, rounds))
 
 
 def draw(path: Path) -> None:
-    """Three discs side by side, a dot per point; 3,000 points each, of the pool too."""
+    """Three discs side by side: random, flat k-means and hierarchical samples of 3,000 points, a dot each."""
     from PIL import Image, ImageDraw
 
     points = made("disc")
@@ -185,12 +187,12 @@ def draw(path: Path) -> None:
     print(f"{path}: random, flat k-means, hierarchy; {path.stat().st_size:,} bytes")
 
 
-# --- Pictures ---------------------------------------------------------------------------------------------------------
+# --- Images -----------------------------------------------------------------------------------------------------------
 
 
-def judged(pool: LabelledPool, samples: Sequence[Indices]) -> tuple[float, float, float]:
-    """Means over samples: entropy of classes over its maximum; share of the smallest class's rows that a sample holds;
-    the same of the smaller half of the classes together."""
+def class_balance(pool: LabelledPool, samples: Sequence[Indices]) -> tuple[float, float, float]:
+    """Means over samples: entropy of classes over its maximum; share of the smallest class's rows in a sample; the same
+    for the smaller half of the classes together."""
     sizes = np.bincount(pool.labels)
     small = np.arange(len(sizes)) >= len(sizes) // 2
     found = []
@@ -201,16 +203,14 @@ def judged(pool: LabelledPool, samples: Sequence[Indices]) -> tuple[float, float
     return even, smallest, half
 
 
-def pictures(pool: LabelledPool) -> None:
+def labelled_images(pool: LabelledPool) -> None:
     rows = len(pool.labels)
     target, sizes = int(SHARE * rows), np.bincount(pool.labels)
     levels = list(pool.levels)
-    print(
-        f"{pool.name}: {rows:,} pictures, {len(sizes)} classes of {sizes[0]:,} to {sizes[-1]:,}; sample of {target:,}"
-    )
-    print("entropy of its classes (1 = even); share it holds of the smallest class, of the smaller half of the classes")
-    _counted("the pool", (evenness(sizes), 1.0, 1.0))
-    _counted("random", judged(pool, [at_random(rows, target, seed) for seed in SEEDS]))
+    print(f"{pool.name}: {rows:,} images, {len(sizes)} classes of {sizes[0]:,} to {sizes[-1]:,}; sample of {target:,}")
+    print("entropy of its classes (1 = even); share of the smallest class and of the smaller half of the classes in it")
+    print_balance("the pool", (evenness(sizes), 1.0, 1.0))
+    print_balance("random", class_balance(pool, [at_random(rows, target, seed) for seed in SEEDS]))
     for encoder, vectors in pool.vectors.items():
         ways: dict[str, tuple[list[int], int]] = {
             f"flat, k = {levels[0]}": (levels[:1], 0),
@@ -221,23 +221,23 @@ def pictures(pool: LabelledPool) -> None:
         for name, (clusters, rounds) in ways.items():
             trees = [fitted(vectors, clusters, [None] * len(clusters), rounds, seed, unit=True) for seed in SEEDS]
             drawn = [balanced(tree, target, seed) for seed, tree in zip(SEEDS, trees, strict=True)]
-            _counted(f"{encoder}: {name}", judged(pool, drawn))
+            print_balance(f"{encoder}: {name}", class_balance(pool, drawn))
 
 
-def _counted(name: str, found: tuple[float, float, float]) -> None:
+def print_balance(name: str, found: tuple[float, float, float]) -> None:
     line(name, f"{found[0]:.3f}", f"{100 * found[1]:5.1f} %  {100 * found[2]:5.1f} %")
 
 
-def all_pictures(cache: Path) -> None:
+def all_images(cache: Path) -> None:
     parquet = shared() / "data" / "cifar10-train.parquet"
     if parquet.exists():
-        pictures(cifar_tail(parquet))
+        labelled_images(cifar_tail(parquet))
     else:
-        print(f"CIFAR-10: skipped, since {parquet} is not there")
+        print(f"CIFAR-10: skipped, {parquet} does not exist")
     if (cache / "images").is_dir():
-        pictures(clip_arts(cache / "images"))
+        labelled_images(clip_arts(cache / "images"))
     else:
-        print(f"OpenClipart: skipped, since {cache / 'images'} is not there; python -m pipelines.openclipart {cache}")
+        print(f"OpenClipart: skipped, {cache / 'images'} does not exist; python -m pipelines.openclipart {cache}")
 
 
 def main() -> None:
@@ -249,8 +249,8 @@ def main() -> None:
         disc()
     if what == "sweep":
         sweep()
-    if what in ("all", "pictures"):
-        all_pictures(Path(rest[0]) if rest else ROOT / ".cache/openclipart")
+    if what in ("all", "images"):
+        all_images(Path(rest[0]) if rest else ROOT / ".cache/openclipart")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """Quotas of 200M out of a simulated pool of 2.3B rows: time, and peak memory of the process that computes them.
 
 python -m bench.select.sampling            20M leaves under 500k, 50k and 20k clusters, AMoE's tree
-python -m bench.select.sampling quotas     the same in this very process, as JSON
+python -m bench.select.sampling quotas     the same in this process, as JSON
 
 Sizes only, no points: leaf sizes follow a power law (Pareto, exponent 1.2), so that the largest of 20M leaves holds 1 %
-of the pool; which cluster a leaf lies in is drawn evenly. The aim is 60 s and 8 GB.
+of the pool; the parent of a leaf is drawn uniformly. The aim is 60 s and 8 GB.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def tree(levels: tuple[int, ...], pool: int, seed: int = 0) -> tuple[NDArray[np.
 
 
 def quotas() -> dict[str, Any]:
-    """Of the tree above; seconds without making it, and the peak of the whole process."""
+    """Quotas of the tree: seconds without making it, peak memory of the process, and figures per level."""
     rows, parents = tree(LEVELS, POOL)
     began, cpu = time.perf_counter(), time.process_time()
     found = level_quotas(rows, parents, TARGET)
@@ -49,17 +49,17 @@ def quotas() -> dict[str, Any]:
         "cpu_seconds": cpu,
         "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "rows": int(rows.sum()),
-        "levels": [_told(*pair) for pair in zip(sizes, found, strict=True)],
+        "levels": [_level_figures(*pair) for pair in zip(sizes, found, strict=True)],
     }
 
 
-def _told(sizes: NDArray[np.int64], given: NDArray[np.int64]) -> dict[str, Any]:
-    there = sizes > 0
+def _level_figures(sizes: NDArray[np.int64], given: NDArray[np.int64]) -> dict[str, Any]:
+    filled = sizes > 0
     return {
         "clusters": len(sizes),
-        "empty": int((~there).sum()),
-        "exhausted": float((given == sizes)[there].mean()),
-        "median_fill": float(np.median(given[there] / sizes[there])),
+        "empty": int((~filled).sum()),
+        "exhausted": float((given == sizes)[filled].mean()),
+        "median_fill": float(np.median(given[filled] / sizes[filled])),
         "largest_quota": int(given.max()),
         "quota": int(given.sum()),
     }

@@ -1,9 +1,10 @@
-"""Texts on one core: cleaning, language, sentences and concepts, stage by stage and together, with slower ways beside.
+"""Texts on one core: cleaning, language, sentences and concepts, each and together, and slower alternatives.
 
 python -m bench.text.clean [TEXTS]
 
-TEXTS is how many altered alt texts go through, no two of them alike; 1,000,000 when left out. Stages run as the engine
-runs them, on Arrow batches of their own size, each on what the one before has kept; figures are processor time.
+TEXTS is the number of distinct altered alt texts (default: 1,000,000). Stages run as in the engine, on Arrow batches of
+each stage's size and on the rows that the stage before kept. Figures are processor time. The last line is the growth of
+cleaning: time for doubled text, the largest ratio over mixtures of the tests' worst pieces (2 is linear, 4 quadratic).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 
 os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "POLARS_MAX_THREADS", "RAYON_NUM_THREADS"), "1")  # before the libraries
 
+import random
 import sys
 import time
 from collections import Counter
@@ -33,7 +35,7 @@ STAGES = {
     "concepts": ("text.concepts", {"column": "sentences"}),
 }
 PIECE = 50_000
-"""Texts that are held as columns at a time."""
+"""Texts per column in memory."""
 PEER_TEXTS = 5_000
 
 
@@ -42,7 +44,7 @@ def main(count: int = 1_000_000) -> None:
     texts = altered(count)
     if not texts:
         return
-    stages = made()
+    stages = loaded_stages()
     spent, rows, counters = Counter[str](), Counter[str](), Counter[str]()
     began = time.perf_counter()
     for start in range(0, len(texts), PIECE):
@@ -60,10 +62,11 @@ def main(count: int = 1_000_000) -> None:
     print(f"{table.num_rows / len(texts[start:]):.1%} of the last texts were kept; {time.perf_counter() - began:.0f} s")
     print("counted: " + ", ".join(f"{name} {hits / len(texts):.2%}" for name, hits in counters.most_common()))
     peers(texts[:PEER_TEXTS], spent, rows)
+    growth()
 
 
-def made() -> dict[str, Map]:
-    """The stages that can run here, ready."""
+def loaded_stages() -> dict[str, Map]:
+    """The stages that can run here, after setup."""
     found = {}
     for name, (op, parameters) in STAGES.items():
         try:
@@ -73,7 +76,7 @@ def made() -> dict[str, Map]:
                 raise CurateError(problems[0])
             stage.setup({})
         except CurateError as error:
-            print(f"{op}: left out, since {error}")
+            print(f"{op}: skipped: {error}")
             continue
         assert isinstance(stage, Map)
         list(cut(stage, pa.table({"key": ["0"] * 8, **dict.fromkeys(stage.reads(), warm(name))})))
@@ -82,7 +85,7 @@ def made() -> dict[str, Map]:
 
 
 def warm(name: str) -> pa.Array:
-    """What makes a stage load what it loads at its first text."""
+    """Texts for which a stage loads everything that it loads on first use."""
     texts = ["A dog. CafÃ©"] * 8
     return pa.array([[text] for text in texts] if name == "concepts" else texts)
 
@@ -95,7 +98,7 @@ def cut(stage: Map, table: pa.Table) -> Iterator[tuple[pa.Table, dict[str, objec
 
 
 def applied(stage: Map, table: pa.Table, counters: Counter[str]) -> tuple[pa.Table, float]:
-    """The rows that a stage keeps, with its columns, and the processor time that its work alone took."""
+    """The rows that a stage keeps, with its columns, and the processor time of its work."""
     began = time.process_time()
     done = list(cut(stage, table))
     seconds = time.process_time() - began
@@ -114,7 +117,7 @@ def applied(stage: Map, table: pa.Table, counters: Counter[str]) -> tuple[pa.Tab
 
 
 def peers(texts: list[str], spent: Counter[str], rows: Counter[str]) -> None:
-    """The same work text by text, as one would write it first."""
+    """The same work in the obvious way, text by text."""
     from curate.text.clean.rules import DEFAULT, clean, rules_named
     from curate.text.sentences import split_sentences
 
@@ -129,6 +132,23 @@ def peers(texts: list[str], spent: Counter[str], rows: Counter[str]) -> None:
     for name, (what, work, over) in slower.items():
         each = per_text(work, over)
         line(f"{STAGES[name][0]}: {what}", rate(1, each), f"{each / (spent[name] / rows[name]):.1f} x our time")
+
+
+def growth(mixtures: int = 200, characters: int = 50_000) -> None:
+    """The largest ratio of processor time for a text of twice the length, over mixtures of worst pieces."""
+    from curate.text.clean.rules import NAMES, clean, rules_named
+    from tests.text.clean.test_rules import PIECES
+
+    rng, rules, ratios = random.Random(0), rules_named(NAMES), {}
+    for _ in range(mixtures):
+        piece = "".join(rng.choices(PIECES, k=rng.randint(1, 4)))
+        once, twice = (
+            min(per_text(lambda text: clean(text, rules), [piece * (size // len(piece))]) for _ in range(3))
+            for size in (characters, 2 * characters)
+        )
+        ratios[piece] = twice / once
+    worst = max(ratios, key=lambda piece: ratios[piece])
+    line("text.clean: time for doubled text", f"{ratios[worst]:.1f} x", f"largest of {mixtures} mixtures, {worst!r}")
 
 
 def per_text(work: Callable[[str], object], texts: list[str]) -> float:

@@ -5,8 +5,8 @@ python -m bench.text.concepts [ALTERED]
 The peer walks each text from left to right and asks `wn.synsets` for the longest run of words that is a noun or a verb,
 trying no more words than any lemma has that begins with the same one; it takes the first synset, by the same filter of
 lexicographer files, names and stop words. Both keep nouns and verbs (`ambiguous: both`): nltk does not choose between
-them, so that what the stage's default, `thing`, chooses is not compared.
-ALTERED is the number of altered texts for the stage alone, 200,000 when left out; 0 leaves them out.
+them, so that the choice of the stage's default, `thing`, is not compared.
+ALTERED: number of altered texts for the stage alone (default: 200,000; 0: none).
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ EXAMPLES = 6
 
 
 class Peer:
-    """nltk's WordNet, asked word by word."""
+    """Lookups in nltk's WordNet, word by word."""
 
     def __init__(self) -> None:
         import nltk
         from nltk.corpus.reader.wordnet import WordNetCorpusReader
 
-        self._root = tempfile.TemporaryDirectory()  # nltk opens its files when they are asked for
+        self._root = tempfile.TemporaryDirectory()  # nltk opens its files on demand
         nltk.data.path.insert(0, self._root.name)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -95,7 +95,7 @@ def ours(made: Synsets, texts: list[str]) -> list[list[Match]]:
 
 
 class Differences:
-    """What each kind is, told from the form alone."""
+    """Differences to nltk, by kind."""
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
@@ -106,7 +106,7 @@ class Differences:
         self.examples: dict[str, Counter[str]] = defaultdict(Counter)
 
     def add(self, mine: list[Match], theirs: list[Match]) -> None:
-        left, right = said(mine), said(theirs)
+        left, right = with_synset(mine), with_synset(theirs)
         for form in dict.fromkeys(match[0] for match in left + right):
             own, other = ([match[1:] for match in found if match[0] == form] for found in (left, right))
             if own != other:
@@ -115,15 +115,15 @@ class Differences:
                 self.examples[kind][f"{form}: {brief(own)}, nltk {brief(other)}"] += 1
 
     def kind(self, form: str, mine: list[Match], theirs: list[Match]) -> str:
-        """Told from the form, and from longer forms that only one of both has found."""
+        """The kind of a difference, by the form and by longer forms that only one side found."""
         name = form.replace(" ", "_")
-        if self.known[0].cut(name.split("_")[-1]):
+        if self.known[0].is_bare_possessive(name.split("_")[-1]):
             return "possessive of an irregular plural without its apostrophe"
         if any(_misspelt(name, lemma) for lemma in self.lemmas("v", name)):
-            return "no such -es in English"
+            return "an -es that English does not spell"
         for other in {match[0] for match in mine} ^ {match[0] for match in theirs}:
             if other != form and f" {form} " in f" {other} ":
-                return "part of a longer form that only one of both knows"
+                return "part of a longer form that only one side has"
         if form in self.variants:
             return "WordNet spells it with a hyphen, a full stop or an apostrophe"
         for part, known in zip("nv", self.known, strict=True):
@@ -131,15 +131,15 @@ class Differences:
             first = synsets.senses_in_order(known, name, lemmas)[0] if lemmas else None
             if first and first.synset != known.of[lemmas[0]][0].synset:
                 own = first in known.of[lemmas[0]]
-                return "a name comes last" if own else "inflection of something far more frequent"
+                return "names come last" if own else "inflection of a far more frequent lemma"
         return "other"
 
     def lemmas(self, part: str, name: str) -> list[str]:
         return list(self.peer.wn._morphy(name, part))
 
 
-def said(found: list[Match]) -> list[Match]:
-    """Matches that name something."""
+def with_synset(found: list[Match]) -> list[Match]:
+    """Matches with a synset."""
     return [match for match in found if match[1:] != (None, None)]
 
 
@@ -152,9 +152,9 @@ def compare(made: Synsets, peer: Peer, texts: list[str]) -> None:
     same = total = 0
     for mine, text in zip(ours(made, texts), texts, strict=True):
         theirs = peer.matches(text)
-        total += len(said(theirs))
-        same += said(mine) == said(theirs)
-        if said(mine) != said(theirs):
+        total += len(with_synset(theirs))
+        same += with_synset(mine) == with_synset(theirs)
+        if with_synset(mine) != with_synset(theirs):
             differences.add(mine, theirs)
     line("texts with the same answer as nltk", f"{same:,}", f"of {len(texts):,}; nltk finds {total:,} matches in all")
     for kind, count in differences.kinds.most_common():

@@ -1,8 +1,8 @@
-"""Languages of short texts: confusion, English by threshold, speed beside the library's; duplicates and boilerplate.
+"""Languages of short texts: confusion, English by threshold, speed against the library; duplicates and boilerplate.
 
 python -m bench.text.language [TEXTS]
 
-TEXTS altered alt texts are timed, 100,000 when left out. Times are of one thread's processor.
+TEXTS: number of altered alt texts to time (default: 100,000). Times are processor time of one thread.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ Answer = tuple[str, float]
 def main() -> None:
     count = int(sys.argv[1]) if len(sys.argv) > 1 and sys.argv[1].isdigit() else 100_000
     rows = phrases()
-    answers = told([row.text for row in rows])
+    answers = predicted([row.text for row in rows])
     confusion([(row, code) for row, (code, _) in zip(rows, answers, strict=True) if row.kind == "phrase"])
     by_length(rows, answers)
     english(rows, answers)
     as_given = library([row.text for row in rows])
-    accuracy("capitals as they are, the library", rows, as_given)
-    accuracy("texts in capitals made small", rows, answers)
+    accuracy("library, case unchanged", rows, as_given)
+    accuracy("upper case converted to lower case", rows, answers)
     texts = altered(count)
     if texts:
         speed(texts)
@@ -59,7 +59,7 @@ def stage() -> Language:
     return made
 
 
-def told(texts: list[str]) -> list[Answer]:
+def predicted(texts: list[str]) -> list[Answer]:
     columns = stage().process(Batch(pa.table({"text": texts})))
     pairs = zip(columns["language"].to_pylist(), columns["language_score"].to_pylist(), strict=True)
     return [(code or NONE, score or 0.0) for code, score in pairs]
@@ -72,7 +72,7 @@ def library(texts: list[str]) -> list[Answer]:
 
 
 def confusion(pairs: list[tuple[Phrase, str]]) -> None:
-    """Rows are what phrases are, columns what they are taken for."""
+    """Confusion matrix: rows are true languages, columns predictions."""
     codes = list(dict.fromkeys(row.language for row, _ in pairs))
     counts = Counter((row.language, code if code in (*codes, NONE) else OTHER) for row, code in pairs)
     print(f"{'phrases':<10}" + "".join(f"{code:>7}" for code in (*codes, OTHER, NONE)))
@@ -87,23 +87,26 @@ def by_length(rows: list[Phrase], answers: list[Answer]) -> None:
             for row, (code, _) in zip(rows, answers, strict=True)
             if least <= len(row.text.split()) <= most and row.language not in ("zh", "ja")
         ]
-        line(f"right of {least} to {most} words (not zh, ja)", f"{np.mean(right):.3f}", f"{len(right)} texts")
+        line(f"accuracy for {least} to {most} words (not zh, ja)", f"{np.mean(right):.3f}", f"{len(right)} texts")
 
 
 def accuracy(name: str, rows: list[Phrase], answers: list[Answer]) -> None:
     for kind in ("phrase", "alt"):
         right = [code == row.language for row, (code, _) in zip(rows, answers, strict=True) if row.kind == kind]
-        line(f"{name}: right of kind {kind}", f"{np.mean(right):.3f}", f"{len(right)} texts")
+        line(f"{name}: accuracy, kind {kind}", f"{np.mean(right):.3f}", f"{len(right)} texts")
 
 
 def english(rows: list[Phrase], answers: list[Answer]) -> None:
-    """Recall on phrases and on alt texts, and what is wrong of what is let through."""
+    """Precision, and recall on phrases and on alt texts, of English by threshold."""
     true = np.array([row.language == "en" for row in rows])
     alt = np.array([row.kind == "alt" for row in rows])
-    said, score = np.array([code == "en" for code, _ in answers]), np.array([score for _, score in answers])
-    print(f"{'English':<10}{'precision':>12}{'recall':>12}{'of phrases':>12}{'of alt texts':>14}{'others let in':>15}")
+    predicted_english, score = (
+        np.array([code == "en" for code, _ in answers]),
+        np.array([score for _, score in answers]),
+    )
+    print(f"{'English':<10}{'precision':>12}{'recall':>12}{'of phrases':>12}{'of alt texts':>14}{'others passed':>15}")
     for threshold in THRESHOLDS:
-        passed = said & (score >= threshold)
+        passed = predicted_english & (score >= threshold)
         precision, recall = (passed & true).sum() / max(1, passed.sum()), passed[true].mean()
         print(
             f"{threshold:<10}{precision:>12.3f}{recall:>12.3f}{passed[true & ~alt].mean():>12.3f}"
@@ -117,8 +120,8 @@ def speed(texts: list[str]) -> None:
         Batch(pa.table({"text": texts[at : at + made.batch_rows]})) for at in range(0, len(texts), made.batch_rows)
     ]
     ours = cpu(lambda: [made.process(batch) for batch in batches]) / len(texts)
-    theirs = cpu(lambda: library(texts)) / len(texts)
-    line("text.language, texts/s", f"{1 / ours:,.0f}", f"{theirs / ours:.1f} x fasttext.predict, {1 / theirs:,.0f}")
+    peer = cpu(lambda: library(texts)) / len(texts)
+    line("text.language, texts/s", f"{1 / ours:,.0f}", f"{peer / ours:.1f} x fasttext.predict, {1 / peer:,.0f}")
 
 
 def learned(texts: list[str]) -> None:
@@ -139,7 +142,7 @@ def learned(texts: list[str]) -> None:
     for name, work in steps:
         line(f"{name} of the alt texts, texts/s", f"{len(texts) / cpu(work):,.0f}")
     summary = sets["summary"]
-    line("alt texts that repeat one", f"{summary['surplus']}", f"of {summary['rows']}, {summary['repeated']} repeated")
+    line("surplus alt texts", f"{summary['surplus']}", f"of {summary['rows']}, {summary['repeated']} repeated")
     for row in found["phrases"].to_pylist():
         line(f"{row['place']}: {row['phrase']}", f"{row['count']}", row["example"][:60])
 

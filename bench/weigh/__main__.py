@@ -142,7 +142,7 @@ def balance_cases() -> dict[str, tuple[list[str], Callable[[int], list[float]]]]
     def on_cifar(pool: Any, encoder: str, seed: int) -> list[float]:
         vectors = pool.vectors[encoder]
         tree = bench.fitted(vectors, pool.levels, [None] * len(pool.levels), bench.ROUNDS, seed, unit=True)
-        return list(bench.judged(pool, [bench.balanced(tree, int(bench.SHARE * len(vectors)), seed)]))
+        return list(bench.class_balance(pool, [bench.balanced(tree, int(bench.SHARE * len(vectors)), seed)]))
 
     cases: dict[str, tuple[list[str], Callable[[int], list[float]]]] = {}
     points, parquet = made("disc"), shared() / "data" / "cifar10-train.parquet"
@@ -150,7 +150,7 @@ def balance_cases() -> dict[str, tuple[list[str], Callable[[int], list[float]]]]
         cases["disc"] = ["KL to uniform"], lambda seed: on_disc(points, seed)
     if parquet.exists():
         pool = cifar_tail(parquet)
-        figures = ["entropy of classes", "of the smallest", "of the smaller half"]
+        figures = ["entropy of classes", "share of the smallest", "share of the smaller half"]
         for encoder in ("descriptor", "descriptor, taught"):
             cases[f"CIFAR-10, {encoder}"] = figures, lambda seed, encoder=encoder: on_cifar(pool, encoder, seed)
     return cases

@@ -33,7 +33,7 @@ class Comparison:
 
 
 def levels(rows: int) -> list[int]:
-    return [rows // 20, rows // 135, max(2, rows // 675)]
+    return [max(4, rows // 20), max(3, rows // 135), max(2, rows // 675)]
 
 
 def tree_settings(repeat: int, rows: int) -> list[str]:

@@ -118,7 +118,7 @@ def one_line(spec: Spec, what: str) -> Iterator[None]:
         yield
     except CurateError:
         raise
-    except (OSError, RuntimeError, ValueError, TypeError, KeyError, AssertionError) as error:
+    except Exception as error:  # a library may raise anything for options or weights that it cannot use
         text = " ".join(str(error).split())
         reason = text if len(text) < 300 else f"{text[:300]} …"
         where = f" at {spec.path!r}" if spec.path else ""

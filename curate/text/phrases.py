@@ -159,17 +159,17 @@ class _Others(dict[int, str]):
         character = chr(code)
         kind = unicodedata.category(character)
         if code < 128:
-            made = character
+            replacement = character
         elif kind == "Cf" or 0xFE00 <= code <= 0xFE0F or 0xE0100 <= code <= 0xE01EF:
-            made = ""
+            replacement = ""
         elif kind == "Zs" or character in SOFT:
-            made = " "
+            replacement = " "
         elif kind[0] in "PSZ" or kind in ("Cc", "Cs", "Co") or len(unicodedata.normalize("NFKC", character)) > 4:
-            made = "|"
+            replacement = "|"
         else:
-            made = character
-        self[code] = made
-        return made
+            replacement = character
+        self[code] = replacement
+        return replacement
 
 
 _OTHERS = _Others()

@@ -123,11 +123,11 @@ def split_column(texts: pa.Array) -> tuple[pa.Array, NDArray[np.int64]]:
     split = [split_sentences(text) for text in texts.filter(pa.array(several)).to_pylist()]
     lengths = np.asarray(pc.greater(pc.fill_null(pc.binary_length(texts), 0), 0)).astype(np.int64)
     lengths[several] = [len(found) for found in split]
-    made = pa.array([sentence for found in split for sentence in found], pa.string())
+    pieces = pa.array([sentence for found in split for sentence in found], pa.string())
     row = np.repeat(np.arange(len(texts)), lengths)
     source = row.copy()
-    source[several[row]] = len(texts) + np.arange(len(made))
-    return pa.concat_arrays([texts, made]).take(pa.array(source)), lengths
+    source[several[row]] = len(texts) + np.arange(len(pieces))
+    return pa.concat_arrays([texts, pieces]).take(pa.array(source)), lengths
 
 
 def split_sentences(text: str) -> list[str]:

@@ -1,7 +1,7 @@
 """Losses per image; the caller divides their sums by the number of images in the global batch.
 
-Each image has the same weight, regardless of its size and packing: errors per token, then the mean over an image's tokens
-(AMoE, Eqs. 1 to 4).
+Each image has the same weight, regardless of its size and packing: errors per token, then the mean over an image's
+tokens (AMoE, Eqs. 1 to 4).
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ _EQUAL = 1e-12
 def distances(x_NC: Tensor) -> Tensor:
     """Distances of different rows, each pair once (N (N - 1) / 2,), in float64; 0 with gradient 0 for equal rows.
 
-    Computed as |a|² + |b|² - 2ab of centred rows, because the differences of all pairs do not fit into memory. This loses
-    half of the digits, too many for float32: equal rows had distance 1 where 239 was typical.
+    Computed as |a|² + |b|² - 2ab of centred rows, because the differences of all pairs do not fit into memory. This
+    loses half of the digits, too many for float32: near rows had distance 1 where 239 was typical.
     """
     with torch.autocast(x_NC.device.type, enabled=False):
         x = x_NC.double()

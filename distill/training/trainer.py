@@ -82,15 +82,15 @@ class Trainer:
 
     def tensors(self) -> dict[str, Tensor]:
         """This rank's tensors of student, optimiser and moving average, by name."""
-        held = {f"student.{name}": value for name, value in self.student.state_dict().items()}
+        tensors = {f"student.{name}": value for name, value in self.student.state_dict().items()}
         if self.ema is not None:
-            held |= {f"ema.{name}": value for name, value in self.ema.state(self.student).items()}
+            tensors |= {f"ema.{name}": value for name, value in self.ema.state(self.student).items()}
         for name, parameter in self.student.named_parameters():
             for key, value in self.optimizer.state.get(parameter, {}).items():
-                held[f"optimizer.{name}.{key}"] = value
+                tensors[f"optimizer.{name}.{key}"] = value
         for number, group in enumerate(self.optimizer.param_groups):
-            held |= {f"group.{number}.{key}": value for key, value in group.items() if isinstance(value, Tensor)}
-        return held
+            tensors |= {f"group.{number}.{key}": value for key, value in group.items() if isinstance(value, Tensor)}
+        return tensors
 
     def load(self, saved: Checkpoint) -> None:
         """Load a checkpoint of this stage. A collective of all ranks."""
@@ -115,8 +115,8 @@ class Trainer:
         if self.ema is None and not sharded(self.student):
             return self.student
         student = self.context.new_student()
-        held = self.student.state_dict() if self.ema is None else self.ema.state(self.student)
-        student.load_state_dict(full_state(held))
+        state = self.student.state_dict() if self.ema is None else self.ema.state(self.student)
+        student.load_state_dict(full_state(state))
         return student
 
     def weights_finite(self) -> bool:

@@ -22,6 +22,14 @@ DOCS = ROOT / "docs"
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)(?=[)#])")
 """The target of a Markdown link to another file."""
 HIDDEN = "---\nsearch:\n  exclude: true\n---\n\n"
+OTHERS = {
+    "reference/training-recipe.md": "Training recipe",
+    "reference/curate.md": "Command curate",
+    "reference/distill.md": "Command distill",
+}
+"""Pages of the reference other than ops, and their titles in the menu."""
+STYLE = ".md-grid { max-width: 80rem }\n.md-typeset table code { word-break: normal }\n"
+"""Room for lines of 120 characters; names in tables are not broken within a word."""
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".toml": "toml", "": "text"}
 
 
@@ -33,6 +41,7 @@ def build(out: Path) -> None:
     for path, text in made.items():
         write(pages / path, text)
     write(pages / "architecture.svg", architecture.svg())
+    write(pages / "site.css", STYLE)
     known = {DOCS / path for path in (*made, "architecture.svg")}
     waiting = sorted(DOCS.rglob("*.md"))
     done = set(waiting)
@@ -86,8 +95,8 @@ def config(made: list[str]) -> str:
     if missing := [name for name in names if f": {name}\n" not in text]:
         raise SystemExit(f"docs/mkdocs.yml: nav lacks {', '.join(missing)}; add a line for each")
     ops = [{Path(path).stem: path} for path in made if path.startswith("reference/ops/")]
-    rest = [{Path(path).stem.replace("-", " "): path} for path in made if not path.startswith("reference/ops/")]
-    return text + textwrap.indent(yaml.safe_dump([{"Reference": [{"ops": ops}, *rest]}]), "  ")
+    rest = [{title: path} for path, title in OTHERS.items()]
+    return text + textwrap.indent(yaml.safe_dump([{"Reference": [{"Ops": ops}, *rest]}]), "  ")
 
 
 def write(file: Path, content: str | bytes) -> None:

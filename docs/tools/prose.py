@@ -134,6 +134,7 @@ ALLOWED = [
     ("docs/tools/prose.py", "", "the idioms themselves"),
     ("tests/test_prose.py", "", "plants idioms"),
     ("curate/text/stopwords.py", "^[a-z ]+$", "the stop words"),
+    ("curate/text/sentences.py", "^    [a-z ]+$", "words that begin sentences"),
     ("curate/kernels/cluster_names.py", "image images picture pictures", "the words of file names"),
     ("curate/core/nouns/pools.py", "this one was made out of", "metadata stored in tables"),
     ("tests/*", r"(?i)picture of|picture number|picture \{|picture \d", "captions, which decide what the test finds"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import re
 import subprocess
 import sys
 import textwrap
@@ -13,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, get_args, get_origin
 
+import pyarrow as pa
 from pydantic import BaseModel
 
 from curate.api import Op, resolve
@@ -40,7 +42,7 @@ def pages() -> dict[str, str]:
 def ops(family: str, members: Sequence[Op]) -> str:
     """The page of all ops with one prefix."""
     rows = [(f"[{about.name}](#{anchor(about.name)})", about.contract, about.summary) for about in members]
-    return "\n".join([f"# Ops: {family}\n", table(("op", "contract", ""), rows), *map(op, members)])
+    return "\n".join([f"# Ops: {family}\n", table(("op", "contract", "summary"), rows), *map(op, members)])
 
 
 def op(about: Op) -> str:
@@ -52,40 +54,40 @@ def op(about: Op) -> str:
         for part in about.parameters
         if part.kind != "input"
     ]
-    lines.append(table(("parameter", "type", "default", ""), rows))
+    lines.append(table(("parameter", "type", "default", "description"), rows))
     rows = [
-        (f"`{port}`", f"`{kind}`", "optional" if port in cls.optional_ports else "required")
-        for port, kind in cls.ports.items()
+        (f"`{port}`", f"`{kind}`", "no" if port in cls.optional_ports else "yes") for port, kind in cls.ports.items()
     ]
-    lines.append(table(("port", "artifact", ""), rows))
+    lines.append(table(("port", "artifact", "needed"), rows))
     return "\n".join([*lines, *columns(cls, about.contract)])
 
 
 def columns(cls: type[Stage], contract: str) -> Iterator[str]:
-    """The columns it reads and writes with default parameters; a required integer is taken as 1."""
+    """The columns it reads and writes with default parameters; a required integer is taken as 1. The null type stands
+    for one that only a loaded model knows."""
     required = {name: 1 for name, info in cls.model_fields.items() if info.is_required() and info.annotation is int}
     stage: Any = cls.model_construct(**required)
     try:
-        reads = [f"`{name}`" for name in stage.reads()] if hasattr(stage, "reads") else []
+        if reads := ", ".join(f"`{name}`" for name in stage.reads()) if hasattr(stage, "reads") else "":
+            yield f"Reads by default: {reads}.\n"
     except Exception:  # noqa: BLE001 - a stage without its required parameters may fail in any way
-        reads = ["what its parameters name"]
-    if reads:
-        yield f"Reads the columns {', '.join(reads)}.\n"
+        yield "Reads the columns that its parameters name.\n"
     if kind := getattr(cls, "kind", ""):
-        yield f"Makes an artifact `{kind}`.\n"
+        yield f"Writes the artifact `{kind}`.\n"
     if contract in ("Map", "AsyncMap"):
         rows = []
         for field in stage.schema():
             notes = {key.decode(): value.decode() for key, value in (field.metadata or {}).items()}
-            rows.append((f"`{field.name}`", code(str(field.type)), "; ".join(f"{k}: {v}" for k, v in notes.items())))
-        yield table(("column", "type", ""), rows)
+            kind_of_value = "set by the model" if pa.types.is_null(field.type) else code(str(field.type))
+            rows.append((f"`{field.name}`", kind_of_value, "; ".join(f"{k}: {v}" for k, v in notes.items())))
+        yield table(("column written", "type", "notes"), rows)
 
 
 def training_recipe() -> str:
     """The page of every section of a training recipe."""
     lines = [
         "# Training recipe\n",
-        "What `distill train` reads. Values marked *Runtime* change speed or place, never the result.\n",
+        "The recipe of `distill train`. Values marked *Runtime* change speed or place, never the result.\n",
     ]
     for place, section in sections(Recipe, ""):
         rows = []
@@ -102,7 +104,7 @@ def training_recipe() -> str:
             said = marked(kind_of(info), comments.get(name, ""))
             rows.append((f"`{name}`", kind_of_value + ",".join(limits), default, said))
         lines += [f"## {place or 'recipe'}\n", f"{doc(section)}\n"]
-        lines.append(table(("value", "type", "default", ""), rows))
+        lines.append(table(("value", "type", "default", "description"), rows))
     return "\n".join(lines)
 
 
@@ -160,9 +162,17 @@ def doc(cls: type) -> str:
 
 
 def commands(program: str) -> str:
-    """The help of every command, as typer writes it."""
+    """The help of every command, as typer writes it, with whole sentences in its lists of commands."""
     command = [sys.executable, "-m", "typer", f"{program}.cli", "utils", "docs", "--name", program]
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    text = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    about = dict(re.findall(r"^#+ `(.+)`\n\n(.+)$", text, re.MULTILINE))
+    lines, path = [], ""
+    for line in text.splitlines():
+        if heading := re.match(r"#+ `(.+)`", line):
+            path = heading[1]
+        item = re.match(r"\* `(\S+)`: ", line)
+        lines.append(f"{item[0]}{about[f'{path} {item[1]}']}" if item and f"{path} {item[1]}" in about else line)
+    return "\n".join(lines)
 
 
 def marked(kind: str, text: str) -> str:

@@ -45,7 +45,7 @@ def test_slices_and_chunks():
     assert stage.keep(pa.table({"similarity": pa.chunked_array([], LISTS)})).to_pylist() == []
 
 
-def test_what_holds_no_scores_is_one_line():
+def test_a_column_without_scores_is_one_line():
     with pytest.raises(
         CurateError, match=r"align.filter.score: 'width' holds int64, .*; for a number per row use filter"
     ):

@@ -10,10 +10,10 @@ from curate.core.errors import CurateError
 from curate.core.items import texts_of
 
 
-def test_columns_that_hold_no_numbers_are_one_line():
+def test_columns_without_numbers_are_one_line():
     with pytest.raises(CurateError, match=r"op.score: 'text' holds string; name a column of numbers"):
         numbers_of("op", pa.chunked_array([[["a"], ["a", "b"]]]), "text", "score")
-    with pytest.raises(CurateError, match=r"op.column: 'n' holds int64; name a column of texts"):
+    with pytest.raises(CurateError, match=r"op.column: 'n' holds int64; give a column of texts"):
         texts_of("op", pa.chunked_array([[1, 2]]), "n")
 
 
@@ -45,7 +45,7 @@ def test_cosines_are_numpys_and_within_bounds(images, texts):
             assert np.isnan(value)
 
 
-def test_thousands_of_pairs_are_no_other_than_one():
+def test_thousands_of_pairs_have_the_same_bits_as_one():
     random = np.random.default_rng(0)
     images, texts = random.normal(size=(7, 33)).astype(np.float32), random.normal(size=(9, 33)).astype(np.float32)
     row, text = random.integers(0, 7, 10_000), random.integers(0, 9, 10_000)

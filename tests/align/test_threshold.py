@@ -63,7 +63,7 @@ def test_many_different_scores_are_binned_however_they_come(values, share, cut):
     )
 
 
-def test_items_and_what_is_no_score():
+def test_items_and_missing_scores():
     column = pa.array([[0.1, None, 0.5], [], None, [float("nan"), 0.3, float("inf")]], pa.list_(pa.float32()))
     artifact = found([column, column.slice(1, 2)], 0.5)
     told = artifact["threshold"]
@@ -85,7 +85,7 @@ def test_no_score_is_one_line(shards):
 
 
 def test_a_state_of_many_rows_stays_small():
-    """More different scores than are kept one by one."""
+    """More distinct scores than are counted exactly."""
     values = np.random.default_rng(0).normal(0.2, 0.05, 5 << 18).astype(np.float32)
     stage = Threshold()
     state = stage.partial(pa.table({"similarity": values}))

@@ -1,4 +1,4 @@
-"""What the ablations' figures stand on besides the statistics: the judges, pools, and the table."""
+"""Scores, pools and table of the ablations."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ def test_rank_correlation_is_one_for_the_same_order_of_distances() -> None:
     assert abs(other.mean()) < 0.15
 
 
-def test_probe_and_neighbours_tell_classes_apart_that_lie_apart() -> None:
+def test_probe_and_neighbours_separate_distant_classes() -> None:
     rng = np.random.default_rng(1)
     labels = np.arange(200) % 4
     rows = (4 * np.eye(4)[labels] + 0.3 * rng.normal(size=(200, 4))).astype(np.float32)
-    bank, asked = (rows[:120], labels[:120]), (rows[120:], labels[120:])
-    assert judge.probe_right(*bank, *asked, 4).mean() == judge.knn_right(*bank, *asked, 4).mean() == 1.0
-    assert judge.knn_right(*bank, asked[0], (asked[1] + 1) % 4, 4).mean() == 0.0
+    bank, test = (rows[:120], labels[:120]), (rows[120:], labels[120:])
+    assert judge.probe_right(*bank, *test, 4).mean() == judge.knn_right(*bank, *test, 4).mean() == 1.0
+    assert judge.knn_right(*bank, test[0], (test[1] + 1) % 4, 4).mean() == 0.0
 
 
-def _pictures(of_each: int) -> cifar.Pictures:
+def _images(of_each: int) -> cifar.Images:
     labels = np.repeat(np.arange(10), of_each)
     names = [f"{number}.jpg" for number in range(len(labels))]
-    return cifar.Pictures([name.encode() for name in names], names, labels, [f"class {label}" for label in range(10)])
+    return cifar.Images([name.encode() for name in names], names, labels, [f"class {label}" for label in range(10)])
 
 
 def test_a_long_tail_falls_by_a_hundred_and_has_copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cifar, "_encoded_anew", lambda data: data + b" anew")
-    pool = cifar.long_tail(_pictures(400), seed=3)
+    monkeypatch.setattr(cifar, "_reencoded", lambda data: data + b" again")
+    pool = cifar.long_tail(_images(400), seed=3)
     copies = np.array([name.startswith("copy/") for name in pool.names])
     sizes = np.bincount(pool.labels[~copies], minlength=10)[cifar.tail_order(10, 3)]
     assert sizes[0] == 400 and sizes[-1] == 4 and (np.diff(sizes) < 0).all()
@@ -51,16 +51,16 @@ def test_a_long_tail_falls_by_a_hundred_and_has_copies(monkeypatch: pytest.Monke
 
 def _done(arm: str, seed: int, right: float) -> Done:
     scores = np.full(50, right, np.float32)
-    told = {"cpu_seconds": {"train": 100.0, "judge": 20.0 + 300.0 * (arm == "slow")}, "images": 1000}
-    return Done(arm, seed, {"kNN": scores, "kNN, rare": np.where(np.arange(50) < 5, scores, np.nan)}, told)
+    record = {"cpu_seconds": {"train": 100.0, "judge": 20.0 + 300.0 * (arm == "slow")}, "images": 1000}
+    return Done(arm, seed, {"kNN": scores, "kNN, rare": np.where(np.arange(50) < 5, scores, np.nan)}, record)
 
 
-def test_table_says_direction_interval_and_time() -> None:
-    def judge_none(folder: Path, arm: Arm, seed: int) -> Scores:
+def test_the_table_has_direction_interval_and_time() -> None:
+    def no_scores(folder: Path, arm: Arm, seed: int) -> Scores:
         return {}
 
     arms = tuple(Arm(name, (), lambda seed: Curated("", 0.0)) for name in ("plain", "slow"))
-    ablation = Ablation("toy", "which", "none", arms, (("slow", "plain"),), judge_none, {"slow": "higher"}, "a paper")
+    ablation = Ablation("toy", "which", "none", arms, (("slow", "plain"),), no_scores, {"slow": "higher"}, "a paper")
     done = [_done("plain", seed, 0.5) for seed in range(3)] + [
         _done("slow", seed, 0.4 + seed / 100) for seed in range(3)
     ]

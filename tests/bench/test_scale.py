@@ -14,12 +14,12 @@ from bench.engine import counting, simulated
 from bench.engine.scale import AGAIN, exponent, joined, markdown, one_size
 
 FIXED = 60
-"""Operations of a step whatever the number of shards: manifests, leases, listings, the record of the run."""
+"""Operations of a step that do not depend on the number of shards: manifests, leases, listings, the run's record."""
 
 
 @pytest.fixture
 def storage_uncounted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Afterwards, `Storage` is as it was."""
+    """Restores `Storage` after the test."""
     for name in (*counting.WAYS, "publish", "__reduce__"):
         monkeypatch.setattr(counting.Storage, name, getattr(counting.Storage, name))
     monkeypatch.setattr(counting.Storage, "counts", False, raising=False)
@@ -27,7 +27,7 @@ def storage_uncounted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def memory() -> Iterator[Path]:
-    """A folder in memory where there is room: nobody waits for the disk."""
+    """A folder in memory if there is space, so that the test does not wait for the disk."""
     room = Path("/dev/shm").is_dir() and shutil.disk_usage("/dev/shm").free > 2**28
     with tempfile.TemporaryDirectory(dir="/dev/shm" if room else None) as folder:
         yield Path(folder)

@@ -61,7 +61,7 @@ def test_a_finished_run_is_found_without_loading_torch(values, tmp_path):
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     assert str(run.path) in done.stdout
-    assert "held-out pictures" in done.stdout
+    assert "test images" in done.stdout
     for row in ("chance", "student, random weights", "student, trained", "teacher descriptor"):
         assert row in done.stdout
 

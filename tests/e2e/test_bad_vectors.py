@@ -121,7 +121,7 @@ def test_too_long_for_squares(go: Callable[..., Done], scale: float) -> None:
     said = go(**RAW, embed={"scale": scale}).said
     assert "tree: cluster.fit.embedding: 20 rows of 'embedding' are " in said.error
     if scale < 1e300:
-        assert "longer than 1e+15" in said.error and "write unit_norm: true" in said.error
+        assert "longer than 1e+15" in said.error and "set unit_norm: true" in said.error
         assert go(embed={"scale": scale}, meanings=None).said.code == 0
 
 
@@ -260,7 +260,7 @@ def test_an_assignment_that_does_not_fit_its_tree(go: Callable[..., Done]) -> No
 
 def test_everything_refused(go: Callable[..., Done]) -> None:
     said = go(embed={"refused": list(range(ROWS))}).said
-    assert "cluster.fit: no rows to fit on: everything upstream was refused; `curate status RUN`" in said.error
+    assert "cluster.fit: no rows to fit on: every row was rejected upstream; `curate status RUN`" in said.error
 
 
 WHOLE = {

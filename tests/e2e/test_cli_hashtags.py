@@ -72,8 +72,8 @@ def test_what_has_no_map(recipe: Path) -> None:
     stages = yaml.safe_load(recipe.read_text())["stages"]
     recipe.write_text(yaml.safe_dump({"stages": {name: stages[name] for name in ("pool", "tags")}}, sort_keys=False))
     assert curate("run", recipe, "--engine", "local").code == 0
-    assert "has maps of none; name a run whose recipe has `text.hashtag_map`" in curate("text", "map").error
-    assert "--stage tags: made no map in run" in curate("text", "map", "--stage", "tags").error
+    assert "no hashtag map; name a run whose recipe has `text.hashtag_map`" in curate("text", "map").error
+    assert "--stage tags: built no hashtag map in run" in curate("text", "map", "--stage", "tags").error
 
 
 def test_edits_that_cannot_be_read_stop_a_run_before_it_begins(recipe: Path, tmp_path: Path) -> None:

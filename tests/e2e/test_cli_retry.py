@@ -88,13 +88,13 @@ def test_attempts_are_shown(work: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["retry", "RECIPE", "captoin"], "retry captoin: no such stage in the recipe; "),
+        (["retry", "RECIPE", "captoin"], "retry captoin: not a stage of the recipe; "),
         (["retry", "RECIPE", "size"], "retry size: a Filter computes no facts; Maps and Derives do: inspect, text, "),
         (["retry", "RECIPE", "dataset"], "retry dataset: a Pack computes no facts; "),
         (["retry", "RECIPE", "caption", "--status", "unusable"], "--status unusable: expected error; "),
         (["retry", "RECIPE", "caption", "--run-id", "first"], "--run-id first: this run exists"),
         (["gc", "--keep", "-1"], "--keep -1: expected 0 or more"),
-        (["pin", "x", "first", "even"], "pin x: 'even' has made no artifact or dataset in run first; stages that have"),
+        (["pin", "x", "first", "even"], "pin x: 'even' built no artifact or dataset in run first; expected one of"),
     ],
 )
 def test_a_wrong_word_is_one_line(words: list[str], told: str, once: Path) -> None:

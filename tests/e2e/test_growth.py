@@ -98,7 +98,7 @@ def test_the_pool_that_was_fitted_has_not_grown(fitted: tuple[Path, Result]) -> 
     told = StoredArtifact(open_storage(result.outputs["drift"]), "")["drift"]
     assert (told["due"], told["new_rows"], told["fitted_rows"]) == (False, 0, 2000)
     words = curate("cluster", "show", "fitted", "-w", folder).words
-    assert "48 2,000" in words and "drift: 0 rows are new" in words
+    assert "48 2,000" in words and "drift: 0 new rows" in words
 
 
 def test_clusters_of_modes_are_named_after_them(fitted: tuple[Path, Result]) -> None:

@@ -14,6 +14,7 @@ import yaml
 
 from tests.e2e.commands import Said, curate
 from tests.e2e.pictures import good
+from tests.e2e.texts import chain
 from tests.engine.contract import CLIP
 from tests.text.wordnet.wordnets import write_wordnet
 
@@ -54,47 +55,6 @@ def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("CURATE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("CURATE_WORKSPACE", str(tmp_path / "workspace"))
     return folder
-
-
-def chain(source: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """All text stages in a chain."""
-    return {
-        "pool": {"namespace": "bad", "shard_rows": 5, **source},
-        "text": {"op": "text.clean", "from": "pool"},
-        "captioned": {"op": "text.filter", "from": "text"},
-        "sets": {"op": "text.duplicates", "from": "captioned"},
-        "copies": {"op": "text.copies", "from": "captioned", "sets": "sets"},
-        "unique": {"op": "text.drop_duplicates", "from": "copies"},
-        "phrases": {"op": "text.boilerplate", "from": "unique", "least_count": 2},
-        "strip": {"op": "text.strip", "from": "unique", "boilerplate": "phrases", "also": ["stock photo"]},
-        "left": {"op": "text.filter", "from": "strip", "column": "stripped"},
-        "language": {"op": "text.language", "from": "left", "column": "stripped"},
-        "english": {"op": "text.language_filter", "from": "language", "languages": ["en"], "threshold": 0},
-        "sentences": {"op": "text.sentences", "from": "english", "column": "stripped"},
-        "pairs": {"op": "text.filter", "from": "sentences", "column": "sentences", "items": True},
-        "concepts": {"op": "text.concepts", "from": "pairs", "column": "sentences"},
-        "vocabulary": {"op": "text.vocabulary", "from": "pairs", "column": "sentences", "unigrams": 1},
-        "entries": {"op": "text.match", "from": "concepts", "column": "sentences", "vocabulary": "vocabulary"},
-        "tags": {"op": "text.tags", "from": "entries"},
-        "map": {"op": "text.hashtag_map", "from": "tags"},
-        "hashtags": {"op": "text.hashtags", "from": "tags", "map": "map"},
-        "counts": {"op": "text.counts", "from": "hashtags", "columns": ["concepts", "entries"]},
-        "sample": {
-            "op": "select.frequency",
-            "from": "hashtags",
-            "columns": ["concepts", "entries"],
-            "counts": "counts",
-            "target": 60,
-        },
-        "dataset": {
-            "op": "pack.webdataset",
-            "from": "sample",
-            "name": "bad",
-            "text": "sentences",
-            "carry": {"concepts": "concepts", "nouns": "hashtag_nouns"},
-        },
-        "report": {"op": "report.html", "from": "dataset"},
-    }
 
 
 def ran(folder: Path, stages: dict[str, dict[str, Any]], *words: str | Path) -> Said:
@@ -195,7 +155,7 @@ LINES: dict[str, tuple[dict[str, dict[str, Any]], str]] = {
     ),
     "no entries": (
         {"counts": stage("text.counts", columns=["text"])},
-        "column 'text' is string; give a column of entries, a list of strings for each item",
+        "column 'text' is string; give a column of entries, a list of strings per item",
     ),
     "no such group": (
         {**CONCEPTS, "counts": stage("text.counts", "concepts", by="language")},
@@ -249,7 +209,7 @@ LINES: dict[str, tuple[dict[str, dict[str, Any]], str]] = {
         {"tags": stage("text.tags", caption="width")},
         "text.tags.caption: 'width' holds int32, expected one text per row",
     ),
-    "numbers as tags": ({"tags": stage("text.tags", fields=["width"])}, "text.tags.fields: 'width' holds int32; name"),
+    "numbers as tags": ({"tags": stage("text.tags", fields=["width"])}, "text.tags.fields: 'width' holds int32; give"),
     "numbers as words of tags": (
         {"tags": stage("text.tags"), "map": stage("text.hashtag_map", "tags", words="width")},
         "text.hashtag_map.words: 'width' holds int32",
@@ -269,7 +229,7 @@ LINES: dict[str, tuple[dict[str, dict[str, Any]], str]] = {
     ),
     "no score at all": (
         {**SCORES, "kept": stage("align.filter", "scores", threshold=2), "cut": stage("align.threshold", "kept")},
-        "no score in 'similarity' (0 null, NaN or infinite); loosen what rejects rows upstream",
+        "no score in 'similarity' (0 null, NaN or infinite); loosen the filters upstream",
     ),
     "no threshold": (
         {**SCORES, "kept": stage("align.filter", "scores")},
@@ -278,9 +238,9 @@ LINES: dict[str, tuple[dict[str, dict[str, Any]], str]] = {
     "no code of a language": (
         {"language": stage("text.language")}
         | {"english": stage("text.language_filter", "language", languages=["english"])},
-        "'english' is no code of a language; did you mean 'en'?",
+        "'english' is not a language code; did you mean 'en'?",
     ),
-    "no such rule": ({"other": stage("text.clean", "pool", rules=["nope"])}, "unknown rule 'nope'; choose from quoting"),
+    "no such rule": ({"other": stage("text.clean", "pool", rules=["nope"])}, "unknown rule 'nope'; choose"),
     "more copies than are named": (
         {
             "sets": stage("text.duplicates"),
@@ -379,7 +339,7 @@ def test_a_wordnet_that_is_none(
     stages = {"tags": stage("text.tags"), "other": stage(op, "tags")}
     said = ran(tmp_path, {**pool, **stages})
     if (op, how) != ("text.vocabulary", "cut"):  # a line truncated after its lemma is still complete
-        assert "are not as WordNet 3.x has them" in said.error
+        assert "are corrupt or not WordNet 3.x" in said.error
 
 
 @pytest.mark.parametrize("select", ["select.frequency", "select.metaclip"])

@@ -54,3 +54,44 @@ def over(images: Path) -> list[str]:
 def recipe(name: str, images: Path, *settings: str) -> Pipeline:
     """A recipe of the folder `pipelines`."""
     return load(ROOT / f"pipelines/{name}.yaml", overrides=[*over(images), *settings])
+
+
+def chain(source: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """All text stages in a chain."""
+    return {
+        "pool": {"namespace": "bad", "shard_rows": 5, **source},
+        "text": {"op": "text.clean", "from": "pool"},
+        "captioned": {"op": "text.filter", "from": "text"},
+        "sets": {"op": "text.duplicates", "from": "captioned"},
+        "copies": {"op": "text.copies", "from": "captioned", "sets": "sets"},
+        "unique": {"op": "text.drop_duplicates", "from": "copies"},
+        "phrases": {"op": "text.boilerplate", "from": "unique", "least_count": 2},
+        "strip": {"op": "text.strip", "from": "unique", "boilerplate": "phrases", "also": ["stock photo"]},
+        "left": {"op": "text.filter", "from": "strip", "column": "stripped"},
+        "language": {"op": "text.language", "from": "left", "column": "stripped"},
+        "english": {"op": "text.language_filter", "from": "language", "languages": ["en"], "threshold": 0},
+        "sentences": {"op": "text.sentences", "from": "english", "column": "stripped"},
+        "pairs": {"op": "text.filter", "from": "sentences", "column": "sentences", "items": True},
+        "concepts": {"op": "text.concepts", "from": "pairs", "column": "sentences"},
+        "vocabulary": {"op": "text.vocabulary", "from": "pairs", "column": "sentences", "unigrams": 1},
+        "entries": {"op": "text.match", "from": "concepts", "column": "sentences", "vocabulary": "vocabulary"},
+        "tags": {"op": "text.tags", "from": "entries"},
+        "map": {"op": "text.hashtag_map", "from": "tags"},
+        "hashtags": {"op": "text.hashtags", "from": "tags", "map": "map"},
+        "counts": {"op": "text.counts", "from": "hashtags", "columns": ["concepts", "entries"]},
+        "sample": {
+            "op": "select.frequency",
+            "from": "hashtags",
+            "columns": ["concepts", "entries"],
+            "counts": "counts",
+            "target": 60,
+        },
+        "dataset": {
+            "op": "pack.webdataset",
+            "from": "sample",
+            "name": "bad",
+            "text": "sentences",
+            "carry": {"concepts": "concepts", "nouns": "hashtag_nouns"},
+        },
+        "report": {"op": "report.html", "from": "dataset"},
+    }

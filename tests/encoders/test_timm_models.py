@@ -167,3 +167,13 @@ def test_out_of_gpu_memory_is_an_error_with_a_remedy():
             encoder.encode([np.zeros((3, 224, 224), dtype=np.uint8)] * (total // 100 // 600_000))
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [("depht=3", "unexpected keyword argument 'depht'"), ("embed_dim=65", "divisible"), ("num_heads=0", "by zero")],
+)
+def test_a_model_that_timm_cannot_build_is_one_line_with_timms_reason(options, reason):
+    with pytest.raises(CurateError, match=rf"cannot load 'timm:vit_tiny_patch16_224\?.*': .*{reason}") as error:
+        encoders.load(f"timm:vit_tiny_patch16_224?{options}&random=0", device="cpu")
+    assert "\n" not in str(error.value)

@@ -91,7 +91,7 @@ STAGES: dict[str, tuple[str, str | list[str], dict[str, Any], dict[str, str]]] =
     "evaluation": ("duplicates.reference", ["worded", "prints", "embed"], {}, {}),
     "matches": ("duplicates.match", ["text", "prints", "embed"], {"eps": 0.001}, {"against": "evaluation"}),
     "clean": ("duplicates.decontaminate", "matches", {}, {}),
-    "said": ("tests.text.entries:Said", "text", {}, {}),
+    "said": ("tests.text.entries:Words", "text", {}, {}),
     "counts": ("text.counts", "said", {"columns": ["said"]}, {}),
     "counts_by": ("text.counts", "said", {"columns": ["said"], "by": "language_said"}, {}),
     "by_frequency": ("select.frequency", "said", {"columns": ["said"], "multiplier": 2}, {"counts": "counts"}),

@@ -27,7 +27,7 @@ class Gate:
     def waiting(self) -> str:
         """What the driver that speaks to `console` says when it has to wait for another; its FIFO stays open."""
         self.console = (self.folder / "console").open()
-        return next(line for line in self.console if "waits for process" in line)
+        return next(line for line in self.console if "waiting for process" in line)
 
     def open(self) -> None:
         """Open the gate permanently: the FIFOs become files, whose reads and writes return at once."""

@@ -311,7 +311,7 @@ def test_nothing_goes_on_without_a_global_step(workspace: Path, monkeypatch: pyt
         raise OSError("the disk\nis gone")
 
     monkeypatch.setattr(packing, "read_spans", broken)
-    with pytest.raises(StageError, match="dataset: OSError: the disk is gone; fix the cause and rerun the same command"):
+    with pytest.raises(StageError, match="dataset: OSError: the disk is gone; fix the cause and rerun the"):
         run(toys.pipeline(), str(workspace))
 
 

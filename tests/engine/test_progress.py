@@ -40,7 +40,7 @@ def test_lines_tell_rate_and_time_left_of_late(clock: list[float]) -> None:
     told = lines(console)
     assert told[0] == "  embed: 16 of 10,000, 1/s, 2 h 46 min left"
     assert re.fullmatch(r"  embed: 2,\d+ of 10,000, 50/s, 2 min \d+ s left", told[-2])
-    assert told[-1] == "embed: 3,040 rows in 100.0 s (30/s), 60 left out (size 60)"
+    assert told[-1] == "embed: 3,040 rows in 100.0 s (30/s), 60 rejected (size 60)"
 
 
 def test_steps_may_advance_in_many_threads(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_terminal_shows_steps_and_lanes_without_breaking_lines(tmp_path: Path)
         events.emit("progress", stage="embed", lane="gpu", rows=4000, rows_per_s=812.3, bytes_per_s=43e6, busy=0.93)
         shown = shown_by(made)
         assert len(shown) == 3 and all(len(line) <= 100 for line in shown)
-        assert "1,000,000 / 2.30 B" in shown[0] and "30,000 left out" in shown[0]
+        assert "1,000,000 / 2.30 B" in shown[0] and "30,000 rejected" in shown[0]
         assert "25%" in shown[1] and "level 1" in shown[1]
         assert shown[2].split() == ["embed", "on", "gpu", "4,000", "812/s", "43.0", "MB/s", "93%", "busy"]
         events.emit("stage", stage="embed")

@@ -48,7 +48,7 @@ def test_a_second_run_waits_for_what_another_builds(
     first = drivers.start(workspace, changes={"dear__gate": str(gate.folder), "dear__log": log})
     gate.wait()
     second.start(workspace, changes={"dear__log": log}, console=str(gate.folder / "console"))
-    assert f"bright: waits for process {first} on" in gate.waiting()
+    assert f"bright: waiting for process {first} on" in gate.waiting()
     gate.open()
     assert drivers.end()["error"] is None and second.end()["error"] is None
     storage = open_storage(str(workspace))

@@ -56,7 +56,7 @@ def told(sql: str) -> list[bool | None]:
         ('"i" > 0', [YES, YES, NULL, NO]),
     ],
 )
-def test_what_is_true(sql: str, expected: list[bool | None]) -> None:
+def test_results_of_rows(sql: str, expected: list[bool | None]) -> None:
     assert told(sql) == expected
 
 
@@ -107,7 +107,7 @@ def test_every_function_on_the_list_works(function: str) -> None:
         "case when true then max(i) else i end > 3", "abs(max(i)) > 3", "i in (1, max(u))", "coalesce(i, sum(i)) > 3",
     ],
 )  # fmt: skip
-def test_what_reads_other_rows_or_the_clock_is_refused(sql: str) -> None:
+def test_reading_other_rows_or_the_clock_is_rejected(sql: str) -> None:
     with pytest.raises(ValueError) as caught:
         parse(sql)
     message = str(caught.value)
@@ -151,7 +151,7 @@ def test_messages(sql: str, message: str) -> None:
     assert str(caught.value).startswith(message)
 
 
-def test_every_refused_word_is_a_column_in_double_quotes() -> None:
+def test_every_rejected_word_is_a_column_in_double_quotes() -> None:
     for word in (*REFUSED, "max", "now"):
         assert parse(f'"{word}" > 0').columns == (word,)
         assert parse(f"s = '{word}(x)'").columns == ("s",)
@@ -188,7 +188,7 @@ def test_columns_are_known_without_data() -> None:
     assert isinstance(found, Expression) and pickle.loads(pickle.dumps(found)).columns == found.columns
 
 
-def test_integers_do_not_wrap_round() -> None:
+def test_integers_do_not_overflow() -> None:
     assert told("i * i > 1000000") == [NO, YES, NULL, NO]
     assert told("u - 2 < 0") == [YES, NO, NO, YES]
     assert told("-u < 0") == [YES, YES, YES, NO]
@@ -209,7 +209,7 @@ def test_a_number_equals_the_float32_of_it(sql: str) -> None:
     assert told(sql)[0] is True
 
 
-def test_what_cannot_be_cast_is_null() -> None:
+def test_values_that_cannot_be_cast_are_null() -> None:
     assert told("cast(s as int) > 3") == [NULL, NULL, NULL, YES]
     assert told("cast(s as double) > 3") == told("try_cast(s as double) > 3") == [NULL, NULL, NULL, YES]
 
@@ -233,7 +233,7 @@ CHECKED = (
 
 @settings(max_examples=60, deadline=None)
 @given(RECORDS, st.sampled_from(CHECKED), st.integers(0, 12))
-def test_a_row_does_not_depend_on_the_rows_beside_it(records: list[tuple], sql: str, cut: int) -> None:
+def test_a_row_does_not_depend_on_the_rows_next_to_it(records: list[tuple], sql: str, cut: int) -> None:
     found = parse(sql)
     frame = pl.DataFrame(records, schema=SCHEMA, orient="row").select(found.columns)
     together = found.judge(frame).to_list()

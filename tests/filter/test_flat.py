@@ -15,7 +15,7 @@ def rows(texts: list, scores: list, number: list) -> pa.Table:
     return pa.table([texts, scores, number], schema=pa.schema([TEXTS, SCORES, pa.field("number", pa.int8())]))
 
 
-def test_values_of_rows_stand_beside_those_of_items() -> None:
+def test_values_of_rows_repeat_for_each_item() -> None:
     table = rows([["a", None], None, [], ["b"]], [[1, None], None, [], [None]], [1, 2, 3, 4])
     flat = flattened(table, ["texts", "scores", "number"], "texts")
     assert flat.table.to_pydict() == {"texts": ["a", None, "b"], "scores": [1, None, None], "number": [1, 1, 4]}
@@ -31,7 +31,7 @@ def test_a_slice_of_chunks() -> None:
     assert flattened(table.slice(0, 0), ["scores"], "texts").nested(pa.array([], pa.string())).to_pylist() == []
 
 
-def test_a_row_that_lacks_a_list_has_nulls() -> None:
+def test_a_row_without_a_list_has_nulls() -> None:
     flat = flattened(rows([["a", "b"], ["c"], None], [None, [3], None], [1, 2, 3]), ["scores"], "texts")
     assert flat.table.to_pydict() == {"scores": [None, None, 3]}
     assert flat.exists.tolist() == [False, False, True]

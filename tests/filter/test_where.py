@@ -56,7 +56,7 @@ def sizes(*rows: tuple[Any, ...]) -> pa.Table:
 
 
 @pytest.mark.parametrize("reason", sorted(RESERVED))
-def test_the_engines_own_words_are_no_reason(reason: str) -> None:
+def test_reserved_words_are_not_reasons(reason: str) -> None:
     def fail(field: str, text: str) -> RecipeError:
         return RecipeError(f"{field}: {text}")
 
@@ -199,14 +199,14 @@ def columns(**kinds: pa.DataType) -> pa.Schema:
         ("length(similarity) > 5", "sentences", ITEMS, "keep: invalid series dtype: expected `String`, got `f32`"),
     ],
 )
-def test_what_does_not_fit_the_columns(sql: str, judged: str | None, schema: pa.Schema, message: str) -> None:
+def test_expressions_that_do_not_fit_the_columns(sql: str, judged: str | None, schema: pa.Schema, message: str) -> None:
     with pytest.raises(CurateError) as caught:
         where(sql, items=judged).check(schema)
     assert str(caught.value).startswith(message) and "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("sql", ["width > 5", "array_length(hashes) > 1", "key = 'x'"])
-def test_what_fits_the_columns(sql: str) -> None:
+def test_expressions_that_fit_the_columns(sql: str) -> None:
     where(sql).check(ITEMS)
 
 
@@ -216,7 +216,7 @@ def test_a_type_that_is_not_known_yet_fits() -> None:
     where("score > 1", items=SENTENCES).check(unknown)
 
 
-def test_types_are_checked_when_rows_come_too() -> None:
+def test_types_are_checked_when_rows_arrive_too() -> None:
     with pytest.raises(CurateError, match="keep: cannot compare string with numeric type"):
         where("width > 5").keep(table(width=["a"]))
 
@@ -274,7 +274,7 @@ ROWS = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(ROWS, st.sampled_from(["similarity > 0.5", "similarity * width > 0", "width > 0 or similarity = 0"]))
-def test_items_do_not_depend_on_the_rows_beside_them(rows: list[tuple[Any, Any]], sql: str) -> None:
+def test_items_do_not_depend_on_the_rows_next_to_them(rows: list[tuple[Any, Any]], sql: str) -> None:
     sentences = [None if row is None else ["s"] * len(row) for _, row in rows]
     whole = items(sentences, [row for _, row in rows], [width for width, _ in rows])
     for stage in (where(sql, items=SENTENCES), where(sql, items=SENTENCES, keep_null=True)):

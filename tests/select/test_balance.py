@@ -1,4 +1,4 @@
-"""Kernels of balance against what is obvious, slow or known."""
+"""Kernels of balance against naive references and known values."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TEXTS = st.lists(st.lists(st.integers(0, 9), max_size=5, unique=True).map(sorted
 
 
 def pairs(texts: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
-    """(item, entry) of texts given by their entries."""
+    """(item, entry) pairs of texts given as lists of entries."""
     item = np.repeat(np.arange(len(texts)), [len(text) for text in texts])
     return item.astype(np.int64), np.array([entry for text in texts for entry in text], dtype=np.int64)
 
@@ -40,7 +40,7 @@ def test_a_text_is_taken_where_any_entry_takes_it(texts: list[list[int]], chance
     assert found == pytest.approx([1 - math.prod(1 - chances[e] for e in text) for text in texts], abs=1e-12)
 
 
-def test_what_is_certain_is_exactly_so_and_what_is_rare_does_not_vanish() -> None:
+def test_certain_texts_are_exact_and_rare_probabilities_do_not_vanish() -> None:
     item = np.array([0, 0, 1, 1])
     assert any_probability(log_missed(np.array([1.0, 1e-9, 1e-18, 1e-18])), item, 3).tolist() == [1.0, 2e-18, 0.0]
     assert uniform(np.array([0, 2**64 - 1], dtype=np.uint64)).tolist() == [0.0, 1 - 2.0**-53]
@@ -72,7 +72,7 @@ def test_tails_of_small_pools() -> None:
     assert tail_count(np.array([100] * 9 + [30, 20, 10]), 0.06) == 100
     assert tail_count(np.array([100] * 9 + [30, 20, 10]), 0.03) == 30
     assert tail_count(np.array([50, 9, 2, 2, 1, 1, 1, 1]), 0.06) == 2
-    assert tail_count(np.array([5, 2, 1, 1, 1, 1]), 0.06) == 2  # not 1, under which there is nothing
+    assert tail_count(np.array([5, 2, 1, 1, 1, 1]), 0.06) == 2  # not 1, which has no entries below it
     assert tail_count(np.array([7, 7, 7]), 0.06) == 7
     assert tail_count(np.array([1, 0, 1]), 0.06) == 1
 
@@ -103,7 +103,7 @@ def test_factors_by_counts() -> None:
 
 
 @given(COUNTS, st.data(), st.floats(0.2, 2), st.sampled_from([0.0, 0.01, 0.3]), st.integers(1, 6))
-def test_the_threshold_gives_what_was_asked_for(
+def test_the_threshold_meets_the_target(
     counts: np.ndarray, data: st.DataObject, exponent: float, least: float, most: int
 ) -> None:
     items = np.array(data.draw(st.lists(st.integers(0, 10**6), min_size=len(counts), max_size=len(counts))))
@@ -115,7 +115,7 @@ def test_the_threshold_gives_what_was_asked_for(
 
 
 @given(st.lists(st.tuples(st.floats(0, 6), st.floats(0, 6)), min_size=1, max_size=20), st.integers(0, 2**32))
-def test_more_is_never_fewer(expected: list[tuple[float, float]], seed: int) -> None:
+def test_copies_are_monotone(expected: list[tuple[float, float]], seed: int) -> None:
     fewer, more = np.sort(np.array(expected), axis=1).T
     draw = np.random.default_rng(seed).random(len(expected))
     small, large = drawn_copies(fewer, draw), drawn_copies(more, draw)
@@ -123,7 +123,7 @@ def test_more_is_never_fewer(expected: list[tuple[float, float]], seed: int) -> 
     assert np.all((np.floor(more) <= large) & (large <= np.ceil(more)))
 
 
-def test_draws_come_to_what_is_expected() -> None:
+def test_draws_have_the_expected_mean() -> None:
     draw = uniform(ranks(3, [make_key("draws", "")], np.arange(100_000)))
     assert draw.min() >= 0 and draw.max() < 1
     for expected in (0.003, 0.5, 2.7):

@@ -1,4 +1,4 @@
-"""Balance by entries through the engine: what the selection writes, the report counts, the dataset holds."""
+"""Balance by entries through the engine: the selection, the report's counts and the dataset agree."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from curate.select.metaclip import SelectMetaClip
 from curate.text.counts import TextCounts
 from tests.engine.mixed import Mixed
 from tests.engine.output import Output
-from tests.text.entries import Said
+from tests.text.entries import Words
 
 
 def pipeline(columns: tuple[str, ...] = ("said",)) -> Pipeline:
-    made = Pipeline().add("pool", Mixed(namespace="contract")).add("said", Said(), "pool")
+    made = Pipeline().add("pool", Mixed(namespace="contract")).add("said", Words(), "pool")
     made.add("counts", TextCounts(columns=columns), "said")
     made.add("sample", SelectFrequency(columns=columns, share=1.5), "said", counts="counts")
     made.add("dataset", PackWebDataset(name="balanced", carry={"says": "said"}), "sample")
@@ -56,7 +56,7 @@ def test_from_texts_to_a_balanced_dataset(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stage", [SelectFrequency(columns=("said",)), SelectMetaClip(columns=("said",))])
 def test_a_pool_in_which_nothing_matches_is_one_line(tmp_path: Path, stage: SelectFrequency | SelectMetaClip) -> None:
-    made = Pipeline().add("pool", Mixed(namespace="contract", alive=False)).add("said", Said(), "pool")
+    made = Pipeline().add("pool", Mixed(namespace="contract", alive=False)).add("said", Words(), "pool")
     made.add("counts", TextCounts(columns=("said",)), "said").add("sample", stage, "said", counts="counts")
     with pytest.raises(TargetError, match=f"{stage.op}: no text with an entry in said; check the stages that write"):
         run(made.check(), str(tmp_path))

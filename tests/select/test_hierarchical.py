@@ -1,4 +1,4 @@
-"""What a balanced selection keeps when the pool grows, is cut otherwise, or is asked for more."""
+"""Changes of a balanced selection when the pool grows, its shards change, or the target grows."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ def pools(draw: st.DrawFn) -> tuple[dict[str, Any], Rows, int]:
 
 
 def chosen(tree: dict[str, Any], rows: Rows, target: int, buckets: int = 2, strategy: str = "random") -> set[str]:
-    """Keys that the stage takes, units dealt to buckets as the engine does."""
+    """Keys that the stage takes, with units distributed over buckets as in the engine."""
     keys, leaves = rows
     stage = SelectHierarchical(target=target, strategy=strategy, seed=7)
     stage.setup({"tree": tree})

@@ -1,4 +1,4 @@
-"""What selections by entries take: the tail whole, the head thinned, as many as was asked for; always the same."""
+"""Selections by entries keep the tail, thin the head, meet the target, and are deterministic."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def zipf(texts: int, entries: int = 200, seed: int = 0) -> pa.Table:
 
 
 def ran(stage: SelectItems, rows: pa.Table, counts: Artifact, buckets: int = 1) -> list[dict[str, Any]]:
-    """What the engine would pick, over buckets of whole rows."""
+    """The picks of the engine, over buckets of whole rows."""
     stage.setup({"counts": counts})
     lines = stage.deal(rows)
     row = lines.column("row").to_numpy()
@@ -49,7 +49,7 @@ def ran(stage: SelectItems, rows: pa.Table, counts: Artifact, buckets: int = 1) 
 
 
 def entry_counts(rows: pa.Table, picked: list[dict[str, Any]], field: str) -> Counter[str]:
-    """Texts per entry, each as often as `field` says."""
+    """Texts per entry, weighted by `field`."""
     texts = dict(zip(rows.column("key").to_pylist(), rows.column("concepts").to_pylist(), strict=True))
     found: Counter[str] = Counter()
     for row in picked:
@@ -69,7 +69,9 @@ def test_neither_order_nor_buckets_matter(rows: list[Any], buckets: int, number:
     counts = counts_of(TextCounts(), table)
     stage = STAGES[number % len(STAGES)]
     if not counts["summary"]["matches"]:
-        with pytest.raises(TargetError, match=rf"^{stage.op}: .* an entry in concepts; check the stages that write them"):
+        with pytest.raises(
+            TargetError, match=rf"^{stage.op}: .* an entry in concepts; check the stages that write them"
+        ):
             ran(stage, table, counts)
         return
     order = np.random.default_rng(seed).permutation(len(rows))
@@ -106,7 +108,7 @@ def test_metaclip_keeps_the_tail_whole_and_the_head_as_expected() -> None:
 
 
 @pytest.mark.parametrize("stage", [SelectMetaClip(threshold=20), SelectFrequency(share=0.5)], ids=lambda s: s.op)
-def test_more_takes_all_that_less_took(stage: SelectItems) -> None:
+def test_a_larger_t_takes_all_that_a_smaller_t_takes(stage: SelectItems) -> None:
     rows = zipf(3000)
     counts = counts_of(TextCounts(), rows)
     more = {"threshold": 35} if isinstance(stage, SelectMetaClip) else {"share": 0.8}
@@ -119,7 +121,7 @@ def test_more_takes_all_that_less_took(stage: SelectItems) -> None:
 
 @pytest.mark.parametrize("combine", ["rarest", "mean"])
 @pytest.mark.parametrize("size", [{}, {"target": 6000}, {"share": 0.4}])
-def test_frequency_gives_what_was_asked_for(combine: str, size: dict[str, float]) -> None:
+def test_frequency_meets_the_target(combine: str, size: dict[str, float]) -> None:
     rows = zipf(10_000)
     counts = counts_of(TextCounts(), rows)
     stage = SelectFrequency(combine=combine, **size)
@@ -138,7 +140,7 @@ def test_frequency_gives_what_was_asked_for(combine: str, size: dict[str, float]
         assert change[1] > 1.2
 
 
-def test_thresholds_thin_the_head_repeat_the_tail_and_leave_the_middle() -> None:
+def test_thresholds_thin_the_head_repeat_the_tail_and_keep_the_middle() -> None:
     rows = rows_of([[["head"]]] * 400 + [[["middle"]]] * 50 + [[["tail"]]] * 10)
     picked = ran(SelectFrequency(head=100, tail=40, least=0.1), rows, counts_of(TextCounts(), rows))
     assert entry_counts(rows, picked, "expected") == pytest.approx({"head": 200, "middle": 50, "tail": 20}, rel=1e-6)
@@ -160,7 +162,7 @@ def test_every_language_has_its_own_threshold() -> None:
         assert [expected[key] for key in rows.column("key").to_pylist()] == pytest.approx(wanted, rel=1e-6)
 
 
-def test_what_was_never_counted_is_the_rarest_of_all() -> None:
+def test_entries_never_counted_are_the_rarest() -> None:
     counts = counts_of(TextCounts(), rows_of([[["a"]]] * 100 + [[["b"]]] * 90))
     picked = ran(SelectFrequency(head=50, tail=4), rows_of([[["new", "a"], ["a"]]]), counts)
     assert [row["expected"] for row in picked] == pytest.approx([2, 0.5**0.5])
@@ -175,26 +177,26 @@ def test_what_was_never_counted_is_the_rarest_of_all() -> None:
         ({"head": 5, "tail": 9}, "tail: 9 is above head: 5"),
     ],
 )
-def test_one_way_to_say_how_many(values: dict[str, float], said: str) -> None:
+def test_only_one_size_may_be_given(values: dict[str, float], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         SelectFrequency(**values)
     with pytest.raises(ValueError, match=r"threshold: 5 with tail_share: 0.1; give one of the two"):
         SelectMetaClip(threshold=5, tail_share=0.1)
 
 
-def test_more_than_there_is_names_what_there_is() -> None:
+def test_a_target_beyond_the_texts_names_the_limits() -> None:
     rows = zipf(30)
     with pytest.raises(TargetError, match=r"expected 200 samples, but the 30 texts .* give 0 to 150 \(least 0, mult"):
         ran(SelectFrequency(target=200), rows, counts_of(TextCounts(), rows))
 
 
-def test_counts_by_something_else_are_refused() -> None:
+def test_counts_by_another_column_are_rejected() -> None:
     counts = counts_of(TextCounts(), zipf(3))
     with pytest.raises(CurateError, match="by 'language', but its `counts` are by None; give both stages the same"):
         SelectMetaClip(by="language").setup({"counts": counts})
 
 
-def test_a_canary_asks_for_less() -> None:
+def test_a_canary_has_a_smaller_target() -> None:
     assert SelectFrequency(target=1000).scaled(0.01).target == 10
     assert SelectFrequency(head=1000, tail=100).scaled(0.01).model_dump()["head"] == 10
     assert SelectMetaClip(threshold=1000).scaled(0.01).threshold == 10

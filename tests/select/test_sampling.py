@@ -1,4 +1,4 @@
-"""The rule of peers.md, worked by hand and against a reference that gives out one row at a time."""
+"""Water-filling, worked by hand and against a reference that distributes one row at a time."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from curate.select.sampling import _NODE_KEY, _first, fill, leaf_quotas, level_q
 
 
 def by_hand(rows: list[int], parents: list[list[int]], target: int, multiplier: int, seed: int) -> list[int]:
-    """Top-down, node by node: all children that still have rows get one each, as long as there is one for each."""
+    """Top-down, node by node: every child that still has rows gets one more, as long as there is one for each."""
     sizes = [[size * multiplier for size in rows]]
     for parent in parents:
         above = [0] * (max(parent) + 1)
@@ -36,7 +36,7 @@ def by_hand(rows: list[int], parents: list[list[int]], target: int, multiplier: 
 
 @st.composite
 def trees(draw: st.DrawFn) -> tuple[list[int], list[list[int]], int, int, int]:
-    """rows per leaf, parents per level, target, multiplier, seed; clusters of no rows and of no children included."""
+    """rows per leaf, parents per level, target, multiplier, seed; including clusters without rows or children."""
     leaves = draw(st.integers(1, 12))
     rows = draw(st.lists(st.one_of(st.integers(0, 4), st.integers(0, 30)), min_size=leaves, max_size=leaves))
     parents, width = [], leaves
@@ -87,7 +87,7 @@ def test_adds_up_within_bounds_and_balanced(tree: tuple[list[int], list[list[int
 
 @settings(max_examples=100, deadline=None)
 @given(trees(), st.integers(0, 2**32 - 1))
-def test_names_of_leaves_decide_no_more_than_the_remainder(
+def test_names_of_leaves_decide_only_the_remainder(
     tree: tuple[list[int], list[list[int]], int, int, int], shuffle: int
 ) -> None:
     rows, parents, target, multiplier, seed = tree
@@ -100,8 +100,10 @@ def test_names_of_leaves_decide_no_more_than_the_remainder(
 
 @settings(max_examples=100, deadline=None)
 @given(trees(), st.integers(0, 2**32 - 1))
-def test_order_of_children_is_none(tree: tuple[list[int], list[list[int]], int, int, int], shuffle: int) -> None:
-    """With one level, relabelled leaves get the same quotas but for who has the +1s: the multiset is the same."""
+def test_the_order_of_children_does_not_matter(
+    tree: tuple[list[int], list[list[int]], int, int, int], shuffle: int
+) -> None:
+    """With one level, relabelled leaves get the same multiset of quotas; only the +1s move."""
     rows, _, _, multiplier, seed = tree
     target = int(np.random.default_rng(shuffle).integers(sum(rows) * multiplier + 1))
     moved = np.random.default_rng(shuffle).permutation(rows)
@@ -133,8 +135,8 @@ def test_levels_add_up_to_their_parents(tree: tuple[list[int], list[list[int]], 
 
 @settings(max_examples=200, deadline=None)
 @given(st.data())
-def test_the_first_of_each_parent_whatever_ties(data: st.DataObject) -> None:
-    """`order` in the lowest bits, so that all of it is lost to the parent's bits: decided in full."""
+def test_the_first_of_each_parent_in_spite_of_ties(data: st.DataObject) -> None:
+    """`order` in the lowest bits, which the parent's bits displace, so that the full sort decides."""
     parents = data.draw(st.integers(1, 6))
     parent = np.array(data.draw(st.lists(st.integers(0, parents - 1), max_size=30)), dtype=np.int64)
     high = data.draw(st.sampled_from([0, 2**63]))
@@ -163,7 +165,7 @@ def test_a_target_beyond_the_rows_names_the_maximum(target: int, multiplier: int
     assert most.tolist() == [9 * multiplier, 0, 7 * multiplier]
 
 
-def test_nothing_to_give_and_nothing_asked() -> None:
+def test_an_empty_pool_and_a_target_of_0() -> None:
     assert leaf_quotas(np.zeros(4, dtype=np.int64), [np.array([1, 1, 3, 3])], 0).tolist() == [0, 0, 0, 0]
 
 
@@ -176,7 +178,7 @@ def test_a_level_of_a_million_is_filled_at_once() -> None:
     assert (quotas <= sizes).all()
 
 
-def test_a_multiplier_however_large_is_no_overflow() -> None:
+def test_a_large_multiplier_does_not_overflow() -> None:
     rows, parents = np.full(1000, 10**9), [np.arange(1000) % 500]
     assert leaf_quotas(rows, parents, 1000, multiplier=10**10).tolist() == [1] * 1000
     with pytest.raises(TargetError, match=f"at most {10**22} "):

@@ -1,4 +1,4 @@
-"""Texts of known entries, for what counts and balances them: no WordNet, no vocabulary."""
+"""Texts with known entries, for tests of counts and balance without WordNet or a vocabulary."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from curate.text.counts import TextCounts
 LISTS = pa.list_(pa.list_(pa.string()))
 
 
-class Said(Map):
-    """Sentences of a text, and what each says: its words of three letters or more. Blank sentences are not there."""
+class Words(Map):
+    """Sentences of a text, and the words of three or more letters in each. Blank sentences are missing."""
 
     op: ClassVar[str] = "tests.said"
 
@@ -39,7 +39,7 @@ def words(text: str) -> list[str] | None:
 
 
 def rows_of(texts: Sequence[Sequence[Sequence[str] | None] | None], languages: Sequence[str | None] = ()) -> pa.Table:
-    """A table of rows by the entries of their texts, as stages see it; keys by number."""
+    """A table of rows with the given entries of their texts; keys by number."""
     keys = [make_key("entries", str(number)) for number in range(len(texts))]
     table = pa.table({"key": keys, "concepts": pa.array(texts, LISTS)})
     return table.append_column("language", pa.array(languages, pa.string())) if languages else table

@@ -1,6 +1,6 @@
 """Labelled texts: 34 phrases in each of 12 languages, and short alt texts of the web, drawn at random.
 
-The phrases are captions, titles and sayings, the same ones in every language where that sounds natural. The alt texts
+The phrases are captions, titles and proverbs, the same ones in every language where that sounds natural. The alt texts
 were labelled by hand; those that are names alone or mix languages were left out, and 28 that are not English were added
 to the 296 that are.
 """

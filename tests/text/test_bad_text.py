@@ -1,4 +1,4 @@
-"""A megabyte that was made to be slow, through the work of every text stage: linear, or the time-out strikes."""
+"""A megabyte of worst cases through every text stage: linear work, or the time-out fails the test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.long
 
 MEGABYTE = 1_000_000
 PIECES = ["\u0f72\u0f71", "a-", ". ", "&amp;<a #"]
-"""Marks out of order (quadratic for `unicodedata.normalize`), and what rules, words and sentences are told by."""
+"""Marks out of order (quadratic for `unicodedata.normalize`), and the separators of rules, words and sentences."""
 VOCABULARY = pa.table({"entry": ["a", "a a", "amp", "hot dog"]})
 MAPS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "text.clean": ({}, {}),

@@ -1,8 +1,8 @@
-"""Captions of the web and of OpenClipart with the text that a careful person would make of them, checked by hand.
+"""Captions of the web and of OpenClipart with their expected text, checked by hand.
 
 data/captions.jsonl, a caption per line: `source` (laion: alt texts of the web; openclipart: titles and descriptions;
-made: written where these have too few of a kind), `caption`, `text`, the rules that should change it, the rules that it
-might tempt and that should leave it alone, and, where a rule is applied besides the default ones, `also`.
+made: invented for rules with too few real captions), `caption`, `text`, `changed_by` (rules that should change it),
+`left_by` (rules that might change it but should not), and `also` (rules in addition to the defaults).
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ CAPTIONS: list[dict[str, Any]] = [json.loads(line) for line in FILE.read_text(en
 
 
 @pytest.mark.parametrize("row", CAPTIONS, ids=[str(number) for number in range(1, len(CAPTIONS) + 1)])
-def test_captions_become_the_text_that_people_want(row: dict[str, Any]) -> None:
+def test_captions_become_the_expected_text(row: dict[str, Any]) -> None:
     text, hits = clean(row["caption"], rules_named({*DEFAULT, *row.get("also", ())}))
     assert (text, sorted(hits)) == (row["text"], row["changed_by"])
     assert not hits & set(row["left_by"])
 
 
-def test_every_rule_is_told_what_to_change_and_what_to_leave() -> None:
-    for asked in ("changed_by", "left_by"):
-        count = Counter(rule for row in CAPTIONS for rule in row[asked])
+def test_every_rule_has_captions_to_change_and_to_leave() -> None:
+    for field in ("changed_by", "left_by"):
+        count = Counter(rule for row in CAPTIONS for rule in row[field])
         assert {rule: count[rule] for rule in NAMES if count[rule] < 3} == {}
 
 
@@ -42,7 +42,7 @@ def test_most_captions_are_real() -> None:
 def test_alt_texts_of_the_web() -> None:
     file = shared() / "data" / "laion-alt-text-10k.parquet"
     if not file.exists():
-        pytest.skip(f"{file} is not there; name its folder in CURATE_SHARED")
+        pytest.skip(f"{file} does not exist; set CURATE_SHARED to its folder")
     captions = pq.read_table(file, columns=["caption"]).column("caption").to_pylist()
     assert {row["caption"] for row in CAPTIONS if row["source"] == "laion"} <= set(captions)
     for caption in captions[:3000]:

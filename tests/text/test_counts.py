@@ -47,7 +47,7 @@ def test_counts_are_those_of_a_loop_however_the_pool_is_cut(rows, size: int, by:
         assert all(facts["matches"] >= facts["entries"] for facts in summary["groups"].values())
 
 
-def test_states_are_added_up_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_states_are_summed_as_they_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
     stage, tables = TextCounts(), [rows_of([[[str(number % 7), "x"]]]) for number in range(60)]
     whole = counts_of(stage, *tables)
     monkeypatch.setattr(counts, "MERGED_ROWS", 10)

@@ -53,7 +53,7 @@ def simply(text: str | None, fewest: int, shortest: int, longest: int) -> str | 
 
 
 @given(st.lists(TEXT), st.integers(0, 3), st.integers(0, 4), st.integers(4, 8))
-def test_it_is_what_a_loop_says(texts: list[str | None], fewest: int, shortest: int, longest: int) -> None:
+def test_it_equals_a_loop(texts: list[str | None], fewest: int, shortest: int, longest: int) -> None:
     limits = {"min_words": fewest, "min_chars": shortest, "max_chars": longest}
     wanted = [simply(text, fewest, shortest, longest) for text in texts]
     assert reasons(texts, **limits) == wanted
@@ -68,7 +68,7 @@ def test_slices_and_chunks() -> None:
     assert stage.keep(pa.table({"said": pa.chunked_array([], LISTS)})).to_pylist() == []
 
 
-def test_rows_or_items_must_be_said() -> None:
+def test_rows_or_items_must_be_chosen() -> None:
     with pytest.raises(CurateError, match=r"text.filter.items: 'said' is list<.*>, a list per row; set `items: true"):
         reasons([["a"]], LISTS)
     with pytest.raises(CurateError, match=r"text.filter.items: 'said' is string, one value per row; leave `items` out"):

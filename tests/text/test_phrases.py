@@ -1,4 +1,4 @@
-"""Phrases against the plainest matcher: words compared one by one."""
+"""Phrases against a naive matcher that compares words one by one."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ GLUE = st.sampled_from(
 LINES = st.lists(st.tuples(WORDS, GLUE), max_size=12).map(lambda parts: "".join(w + g for w, g in parts))
 
 
-def plainly(phrases: list[str], texts: list[str], longest: bool) -> list[tuple[int, int]]:
-    """(text, phrase) by comparing words at every place."""
+def by_words(phrases: list[str], texts: list[str], longest: bool) -> list[tuple[int, int]]:
+    """(text, phrase) by comparing words at every position."""
     wanted: dict[tuple[str, ...], int] = {}
     for number, phrase in enumerate(phrases):
         wanted.setdefault(tuple(words(phrase)), number)
@@ -49,9 +49,9 @@ def pairs(phrases: Phrases, texts: Any) -> list[tuple[int, int]]:
 
 @given(st.lists(LINES, max_size=8), st.lists(LINES, max_size=6), st.booleans())
 @example(["a b", "b", "a"], ["a b a", "b", "", "ab"], True)
-def test_finds_what_comparing_words_finds(phrases: list[str], texts: list[str], longest: bool) -> None:
+def test_matches_equal_a_comparison_of_words(phrases: list[str], texts: list[str], longest: bool) -> None:
     made = Phrases(phrases, longest=longest)
-    assert sorted(pairs(made, texts)) == sorted(plainly(phrases, texts, longest))
+    assert sorted(pairs(made, texts)) == sorted(by_words(phrases, texts, longest))
 
 
 @given(st.lists(LINES, min_size=2, max_size=6))

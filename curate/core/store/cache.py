@@ -17,7 +17,7 @@ def cache_folder(name: str) -> Path:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Holds `folder`, created if missing, for one process at a time. Raises OSError if it is not writable."""
+    """Locks `folder` for one process at a time, and creates it if missing. Raises OSError if it is not writable."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -108,8 +108,7 @@ def tidy_leftovers(text: str) -> str:
 
 
 def collapse_spaces(text: str) -> str:
-    if (
-        text.isprintable() and "  " not in text and text[:1] != " " != text[-1:]
-    ):  # of white space, only the space is printable
+    # of white space, only the space is printable
+    if text.isprintable() and "  " not in text and text[:1] != " " != text[-1:]:
         return text
     return " ".join(text.split())

@@ -24,7 +24,7 @@ KEEPERS = "keepers"
 
 
 class TextCopies(Map):
-    """How often each row's text occurs in the pool (`text_count`), and the row's place among those to keep (`text_copy`).
+    """Count of each row's text in the pool (`text_count`), and the row's place among those to keep (`text_copy`).
 
     `text_copy` is the place, from 1 on, of a row that the sets list; `keepers` + 1 for the other rows of a repeated
     text; 1 for a text that occurs once. Both columns are null without a text. The stage must have the same `from` as
@@ -53,8 +53,8 @@ class TextCopies(Map):
         summary = sets["summary"]
         if self.column != (column := summary["made"]["column"]):
             raise CurateError(
-                f"{self.op}.column: {self.column!r}, but its sets are of column {column!r}; name that column, or sets of "
-                f"{self.column!r}"
+                f"{self.op}.column: {self.column!r}, but its sets are of column {column!r}; name that column, or sets "
+                f"of {self.column!r}"
             )
         if SHARDS not in sets:
             raise CurateError(f"{self.op}.sets: written by an older version of curate; rerun text.duplicates")
@@ -95,7 +95,7 @@ class TextCopies(Map):
             at, known = found_in(held["key"], wanted[rows])
             counts[rows[known]] = held["count"][at[known]]
         rest = np.flatnonzero(counts == 0)
-        for bucket, mine in _bybucket_of(digest[rest], self._settings["buckets"]):
+        for bucket, mine in _by_bucket(digest[rest], self._settings["buckets"]):
             held = self._sets.part(REPEATED, bucket)
             at, known = found_in(held["key"], wanted[rest[mine]])
             counts[rest[mine[known]]] = held["count"][at[known]]
@@ -111,7 +111,7 @@ class TextCopies(Map):
         return places
 
 
-def _bybucket_of(digest: NDArray[np.uint64], buckets: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
+def _by_bucket(digest: NDArray[np.uint64], buckets: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
     """(bucket, indices of its digests)."""
     bucket = bucket_of(digest, buckets)
     for one in np.unique(bucket).tolist():

@@ -133,7 +133,7 @@ def _key_lists(keys: NDArray[np.uint64], times: NDArray[np.int64]) -> pa.Array:
     return pa.ListArray.from_arrays(offsets, pa.array(keys_of_words(flat), pa.string()))
 
 
-# --- steps on the rows of a part ---------------------------------------------------------------------------------------
+# --- steps on the rows of a part --------------------------------------------------------------------------------------
 
 
 def _to_buckets(part: Part, shared: Shared) -> tuple[NDArray[np.int64], Arrays]:

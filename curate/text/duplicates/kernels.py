@@ -76,8 +76,8 @@ def repeated(
     first, count = first[count > 1], count[count > 1]
     place = np.arange(keepers)
     rows = np.full((len(first), keepers), -1, dtype=np.int64)
-    there = place < count[:, None]
-    rows[there] = order[(first[:, None] + place)[there]]
+    exists = place < count[:, None]
+    rows[exists] = order[(first[:, None] + place)[exists]]
     return count, rows
 
 

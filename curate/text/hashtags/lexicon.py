@@ -74,7 +74,7 @@ class Lexicon:
         return phrase
 
     def names(self, reading: Reading) -> list[str]:
-        """Lemmas of a synset whose own first reading is that synset; its name (`form.n.03`) if there is no such lemma."""
+        """Lemmas of a synset whose own first reading is that synset; its name (`form.n.03`) if there are none."""
         of = self.nouns if reading.kind == "noun" else self.verbs
         lemmas = [lemma for lemma in self.lemmas_of.get(reading.synset, ()) if of.get(lemma) == reading.synset]
         return lemmas or [reading.synset]

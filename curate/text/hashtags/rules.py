@@ -1,5 +1,5 @@
-"""Maps tags to canonical tags (Xray-Visual, URU) by the synset of a tag's words, so that synonyms, plurals and spellings
-count together; otherwise by its head noun, or by a far more frequent tag one letter away."""
+"""Maps tags to canonical tags (Xray-Visual, URU) by the synset of a tag's words, so that synonyms, plurals and
+spellings count together; otherwise by its head noun, or by a far more frequent tag one letter away."""
 
 from __future__ import annotations
 

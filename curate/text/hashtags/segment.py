@@ -95,8 +95,8 @@ class Segmenter:
         return word in self._cost
 
     def words(self, tag: str) -> list[str]:
-        """Case-folded words whose concatenation is the tag's letters. A change of case is a boundary unless the whole is
-        a known word (YouTube, if `youtube` is known)."""
+        """Case-folded words whose concatenation is the tag's letters. A change of case is a boundary unless the whole
+        is a known word (YouTube, if `youtube` is known)."""
         found: list[str] = []
         for chunk in chunks(tag):
             whole = _caseless(chunk)

@@ -66,8 +66,8 @@ class Language(Map):
     column: str = Field("text", description="Column of texts, one per row.")
     model: Annotated[str | None, Runtime()] = Field(
         None,
-        description="fastText model for languages (lid.176.bin: 126 MB, more accurate); null for the compact model that "
-        "is installed with this package. Its content counts, not its path.",
+        description="fastText model for languages (lid.176.bin: 126 MB, more accurate); null for the compact model "
+        "installed with this package. Its content counts, not its path.",
     )
 
     _model: LanguageModel = PrivateAttr()

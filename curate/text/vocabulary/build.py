@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from functools import partial as bound
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
 import polars as pl
+import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from curate.core.contracts import Artifact, Reduce, Runtime, Table
 from curate.core.errors import CurateError, InputError
 from curate.core.hashing import digest_bytes
 from curate.core.items import texts_of
+from curate.text.phrases import normalised_all
 from curate.text.stopwords import STOP_WORDS
-from curate.text.vocabulary.entries import Vocabulary
 from curate.text.vocabulary.terms import TermCounts, count_terms, merge_terms
 from curate.text.wordnet import database
 
+LONGEST_WORDS = 20
+"""Words of an entry at most."""
+SCHEMA = pa.schema(
+    [
+        pa.field(
+            "entry", pa.string(), metadata={"of": "what texts are matched with: words without case, between spaces"}
+        ),
+        pa.field("source", pa.string(), metadata={"of": "given, wordnet, unigram or bigram: the first that has it"}),
+        pa.field("count", pa.int64(), metadata={"unit": "texts of the pool that say it; null where not counted"}),
+    ]
+)
 _INDEXES = ("index.noun", "index.verb", "index.adj", "index.adv")
 
 
@@ -123,6 +136,44 @@ class BuildVocabulary(Reduce):
             "entries": vocabulary.table(counts),
             "summary": vocabulary.summary() | {"texts": pool.texts, "short": pool.short},
         }
+
+
+class Vocabulary:
+    """Entries, added source by source; an entry keeps its first source."""
+
+    def __init__(self) -> None:
+        self.source: dict[str, str] = {}
+        self._counts: dict[str, Counter[str]] = {}
+
+    def add(self, source: str, entries: Sequence[str]) -> None:
+        """Adds entries, except those counted as empty (without words), duplicate (the same string), merged (another
+        string, equal after normalisation), in_earlier_source or too_long (more than LONGEST_WORDS words)."""
+        counted: Counter[str] = Counter(read=len(entries))
+        distinct = list(dict.fromkeys(entries))
+        counted["duplicate"] = len(entries) - len(distinct)
+        for entry in normalised_all(distinct):
+            if not any(map(str.isalnum, entry)):
+                counted["empty"] += 1
+            elif entry.count(" ") >= LONGEST_WORDS:
+                counted["too_long"] += 1
+            elif entry in self.source:
+                counted["merged" if self.source[entry] == source else "in_earlier_source"] += 1
+            else:
+                self.source[entry] = source
+                counted["entries"] += 1
+        if entries:
+            self._counts[source] = counted
+
+    def table(self, counts: pl.DataFrame) -> pa.Table:
+        """Sorted by entry, with the pool's counts (term, count)."""
+        frame = pl.DataFrame({"entry": list(self.source), "source": list(self.source.values())})
+        joined = frame.join(counts.rename({"term": "entry"}), on="entry", how="left").sort("entry")
+        return joined.select(SCHEMA.names).to_arrow().cast(SCHEMA)
+
+    def summary(self) -> dict[str, Any]:
+        whats = ("read", "entries", "empty", "duplicate", "merged", "in_earlier_source", "too_long")
+        by_source = {source: {what: counted[what] for what in whats} for source, counted in self._counts.items()}
+        return {"entries": len(self.source), "sources": by_source}
 
 
 def is_term(stop_words: bool, digits: bool, word: str) -> bool:

@@ -91,7 +91,7 @@ class Senses:
         answers |= {f"{form}s": lemmas for form, lemmas in answers.items() if self.is_bare_possessive(f"{form}s")}
         if self.part == "v":
             answers = {
-                form: [lemma for lemma in lemmas if not _misspelt(form, lemma)] for form, lemmas in answers.items()
+                form: [lemma for lemma in found if not _misspelt(form, lemma)] for form, found in answers.items()
             }
         return {form: lemmas for form, lemmas in answers.items() if lemmas}
 

@@ -181,9 +181,9 @@ def _kept(file: Path) -> pa.Table | None:
         return None
 
 
-def _publish(made: pa.Table, file: Path) -> None:
-    with Storage(str(file.parent)).publish(file.name) as aside, pa.ipc.new_file(str(aside), made.schema) as writer:
-        writer.write_table(made)
+def _publish(table: pa.Table, file: Path) -> None:
+    with Storage(str(file.parent)).publish(file.name) as aside, pa.ipc.new_file(str(aside), table.schema) as writer:
+        writer.write_table(table)
     for old in sorted(file.parent.glob("*.arrow"), key=lambda path: path.stat().st_mtime_ns)[:-TABLES]:
         old.unlink()  # processes that have mapped it keep their mapping
 

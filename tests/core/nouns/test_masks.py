@@ -179,9 +179,7 @@ LISTS = st.lists(
 
 
 @given(LISTS, st.data())
-def test_rejected_items_are_null(
-    rows: list[list[tuple[Any, Any]] | None], data: st.DataObject
-) -> None:
+def test_rejected_items_are_null(rows: list[list[tuple[Any, Any]] | None], data: st.DataObject) -> None:
     values = [None if row is None else [value for value, _ in row] for row in rows]
     reasons = np.full(len(rows), None, object)
     for index, row in enumerate(rows):

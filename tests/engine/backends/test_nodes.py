@@ -177,7 +177,7 @@ def test_another_machine_resumes_after_the_driver_has_died(
     until(lambda: shards() >= 2, SECONDS)
     other = order(cluster, noted) | {"lease": lease, "host": "second", "console": str(gate.folder / "console")}
     second.start(workspace, **other, run_id="second")
-    assert f"waits for process {pid} on first" in gate.waiting()
+    assert f"waiting for process {pid} on first" in gate.waiting()
     before = shards()
     until(
         lambda: shards() >= before + 4, SECONDS

@@ -12,11 +12,11 @@ from curate.core.contracts import Resources
 
 CPU, GPU, REMOTE = Resources(), Resources(gpus=1), Resources(cpus=0.25, remote=True)
 SECONDS = 30
-"""What waits for another waits no longer; nothing takes that long."""
+"""Time limit of every wait; nothing takes that long."""
 
 
 class Doors:
-    """Where tasks of this process wait until a test lets them go on."""
+    """Doors at which tasks of this process wait until a test opens them."""
 
     def __init__(self) -> None:
         self.open = threading.Event()

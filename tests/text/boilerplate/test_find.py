@@ -70,7 +70,7 @@ def test_frequent_ends_with_many_neighbours_are_boilerplate() -> None:
     assert first["edge"] == 1.0 and words_of(first["example"])
 
 
-def test_what_is_anywhere_in_a_text_is_content() -> None:
+def test_phrases_anywhere_in_a_text_are_content() -> None:
     texts = [words_of(text or "") for text in POOL]
     found = {(" ".join(phrase.words), phrase.place) for phrase in boilerplate(texts, LIMITS)}
     assert ("black and white", "prefix") not in found
@@ -78,7 +78,7 @@ def test_what_is_anywhere_in_a_text_is_content() -> None:
     assert ("black and white", "prefix") in {(" ".join(phrase.words), phrase.place) for phrase in loose}
 
 
-def test_a_text_that_is_there_often_counts_once() -> None:
+def test_a_repeated_text_counts_once() -> None:
     texts: list[str | None] = ["a song about love"] * 50 + ["a song about hate"] * 50
     assert phrases(learned(texts)) == set()
     assert phrases(learned(texts, whole=True)) == {("a song about love", "whole"), ("a song about hate", "whole")}
@@ -139,7 +139,7 @@ def test_stripping(text: str, left: str) -> None:
         " ".join
     )
 )
-def test_what_is_left_was_there_and_is_stripped(text: str) -> None:
+def test_stripped_text_is_a_part_of_the_text_and_idempotent(text: str) -> None:
     stripper = Stripper([("image", "for")], [("stock", "photo"), ("#",)])
     left = stripper.strip(text)
     assert left in text and stripper.strip(left) in (left, "")
@@ -160,7 +160,7 @@ def test_words_are_whole_in_scripts_with_vowel_signs() -> None:
 @pytest.mark.parametrize("piece", ["image for ", "stock photo ", "a", "'", "a'", "\u0301", "😀", "\ud800", "12 ", "\0"])
 @pytest.mark.timeout(60)
 def test_a_megabyte_is_linear(piece: str) -> None:
-    """A fifth of a second; hours, so the time-out, if it were not."""
+    """A fifth of a second if linear, hours if quadratic."""
     stripper = Stripper([("image", "for")], [("stock", "photo")])
     text = piece * (1_000_000 // len(piece))
     assert stripper.strip(text) in ("", text)
@@ -174,7 +174,7 @@ def test_the_stage() -> None:
     assert stripped(["12 dogs"], also=["#"], output="rest") == ["dogs"]
 
 
-def test_what_cannot_be_stripped_is_told() -> None:
+def test_phrases_that_cannot_be_stripped_are_an_error() -> None:
     with pytest.raises(CurateError, match=r"text.strip: no phrases to remove; set `boilerplate` to a stage"):
         stripped(["a"])
     with pytest.raises(ValidationError, match="'--' has no word; write phrases such as 'stock photo'"):

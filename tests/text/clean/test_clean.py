@@ -17,7 +17,7 @@ from tests.text.clean.test_rules import TEXTS
 
 
 def cleaned(*captions: str | None, **parameters: Any) -> tuple[list[str | None], dict[int, str], dict[str, int]]:
-    """Texts, what is unusable, and counters."""
+    """Texts, unusable rows, and counters."""
     batch = Batch(pa.table({"key": ["0" * 32] * len(captions), "caption": pa.array(captions, pa.string())}))
     stage = Clean(**parameters)
     columns = stage.process(batch)
@@ -49,14 +49,14 @@ def test_rules_can_be_left_out_and_added() -> None:
     assert cleaned("  #x  ", rules=[])[0] == ["  #x  "]
 
 
-def test_captions_without_an_end_to_their_nesting_are_unusable() -> None:
+def test_captions_with_endless_nesting_are_unusable() -> None:
     texts, unusable, counters = cleaned("a cat", "&" + "#38;" * 200)
     assert (texts, unusable, counters["unsettled"]) == (["a cat", None], {1: "caption_unsettled"}, 1)
 
 
 @given(st.lists(st.none() | TEXTS.filter(lambda text: not re.search("[\ud800-\udfff]", text))))
 def test_columns_are_cleaned_as_texts_are(captions: list[str | None]) -> None:
-    """Captions that the column-wise search passes over are those that no rule changes."""
+    """The column-wise search skips only captions that no rule changes."""
     texts, _, counters = cleaned(*captions, also=NAMES)
     alone = [None if caption is None else clean(caption, rules_named(NAMES)) for caption in captions]
     assert texts == [(text and text[0]) or None for text in alone]

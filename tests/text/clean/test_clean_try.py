@@ -1,4 +1,4 @@
-"""`curate text try`, as one who looks for the rule that spoils a caption meets it."""
+"""`curate text try`: which rule changed a caption."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_each_rule_that_changes_something_is_shown() -> None:
 def test_lines_of_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a  b\n\xff\nclean\n")))
     words = curate("text", "try", "-").words
-    assert "text a b" in words and "text (nothing is left)" in words and "text clean (unchanged)" in words
+    assert "text a b" in words and "text (empty)" in words and "text clean (unchanged)" in words
 
 
 def test_rules_by_name() -> None:
@@ -46,6 +46,6 @@ def test_only_the_surroundings_of_a_change_are_shown() -> None:
     assert _change("aa", "a") == ("aa", "a")
 
 
-def test_what_cannot_be_seen_is_escaped() -> None:
+def test_invisible_characters_are_escaped() -> None:
     assert printable(" a\n\u200b\x1b[31m é ") == "␠a\\n\\u200b\\x1b[31m é␠"
     assert (printable("  "), printable("")) == ("␠␠", "")

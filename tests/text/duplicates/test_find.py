@@ -14,7 +14,7 @@ from curate.core.contracts import Artifact, Batch
 from curate.core.errors import CurateError
 from curate.core.group import MemoryGroup
 from curate.core.hashing import make_key, ranks
-from curate.text.duplicates import find as duplicates
+from curate.text.duplicates import find
 from curate.text.duplicates.copies import DropTextDuplicates, TextCopies
 from curate.text.duplicates.find import FindTextDuplicates
 from curate.text.duplicates.kernels import normalised
@@ -70,7 +70,7 @@ def test_normalising_twice_changes_nothing(text: str, punctuation: bool, digits:
 @pytest.mark.parametrize("piece", ["a", "!", "\u0301\u0323", "😀", "ﷺ", "\ud800"])
 @pytest.mark.timeout(60)
 def test_a_megabyte_is_linear(piece: str) -> None:
-    """Half a second; hours, so the time-out, if it were not."""
+    """Half a second if linear, hours if quadratic."""
     normalised(piece * (1_000_000 // len(piece.encode("utf-8", "surrogatepass"))))
 
 
@@ -80,7 +80,7 @@ def table(texts: list[str | None], start: int = 0) -> pa.Table:
 
 
 def found(texts: list[str | None], cuts: tuple[int, ...] = (), **parameters: Any) -> Stored:
-    """Each stretch of rows is a shard of its own: `shard 0`, `shard 1` ..."""
+    """Each range of rows is a separate shard: `shard 0`, `shard 1` ..."""
     stage = FindTextDuplicates(**parameters)
     whole = table(texts)
     edges = [0, *cuts, len(texts)]
@@ -92,8 +92,10 @@ def found(texts: list[str | None], cuts: tuple[int, ...] = (), **parameters: Any
     return Stored(stage.fit(group), group)
 
 
-def told(texts: list[str | None], artifact: Artifact, cuts: tuple[int, ...] | None = None, **parameters: Any) -> Any:
-    """`text_count` and `text_copy` of each row; with `cuts`, the Map is told the rows' shards."""
+def copies_of(
+    texts: list[str | None], artifact: Artifact, cuts: tuple[int, ...] | None = None, **parameters: Any
+) -> Any:
+    """`text_count` and `text_copy` of each row; with `cuts`, the Map knows the rows' shards."""
     stage = TextCopies(**parameters)
     before = stage.schema()
     stage.setup({"sets": artifact})
@@ -107,7 +109,7 @@ def told(texts: list[str | None], artifact: Artifact, cuts: tuple[int, ...] | No
 
 
 def dropped(texts: list[str | None], artifact: Artifact, copies: int = 1) -> list[str | None]:
-    return DropTextDuplicates(copies=copies).keep(told(texts, artifact)).to_pylist()
+    return DropTextDuplicates(copies=copies).keep(copies_of(texts, artifact)).to_pylist()
 
 
 TEXTS = ["Stock photo", None, "stock photo!", "", "a dog", "STOCK PHOTO", "A dog.", "a cat", "😀"]
@@ -125,7 +127,7 @@ def test_sets_and_what_stays() -> None:
         "made": {"column": "text", "punctuation": False, "digits": True, "keepers": 2},
         "buckets": 1,
     }
-    columns = told(TEXTS, artifact)
+    columns = copies_of(TEXTS, artifact)
     assert columns["text_count"].to_pylist() == [3, None, 3, None, 2, 3, 2, 1, 1]
     copies = columns["text_copy"].to_pylist()
     assert [copies[row] for row in (1, 3, 7, 8)] == [None, None, 1, 1]
@@ -136,10 +138,13 @@ def test_sets_and_what_stays() -> None:
     assert Counter(dropped(TEXTS, artifact, copies=2)) == {None: 8, "text_duplicate": 1}
     with pytest.raises(CurateError, match=r"text.drop_duplicates.copies: 3, but the sets list 2 .* `keepers: 3`"):
         dropped(TEXTS, artifact, copies=3)
-    with pytest.raises(CurateError, match=r"text.drop_duplicates: 'text_copy' does not say .*; use `text.copies`"):
+    with pytest.raises(
+        CurateError,
+        match=r"text.drop_duplicates: column 'text_copy' has no metadata .*; use the column of `text.copies`",
+    ):
         DropTextDuplicates().keep(pa.table({"text_copy": [1]}))
     with pytest.raises(CurateError, match=r"text.copies.column: 'caption', but its sets are of .* 'text'"):
-        told(TEXTS, artifact, column="caption")
+        copies_of(TEXTS, artifact, column="caption")
 
 
 def test_the_smallest_hashes_stay() -> None:
@@ -149,7 +154,7 @@ def test_the_smallest_hashes_stay() -> None:
         artifact = found(texts, seed=seed, keepers=3)
         expected = [keys[place] for place in np.argsort(ranks(seed, keys))[:3]]
         assert artifact["texts"].column("keys").to_pylist() == [expected]
-        copies = told(texts, artifact)["text_copy"].to_pylist()
+        copies = copies_of(texts, artifact)["text_copy"].to_pylist()
         assert [copies[keys.index(key)] for key in expected] == [1, 2, 3] and sorted(copies)[3:] == [4] * 6
 
 
@@ -158,9 +163,9 @@ def test_however_rows_are_cut(texts: list[str | None], data: st.DataObject) -> N
     cuts = tuple(sorted(data.draw(st.lists(st.integers(0, len(texts)), max_size=3))))
     whole, parts = found(texts, keepers=2), found(texts, cuts, keepers=2)
     assert whole["texts"].equals(parts["texts"]) and whole["summary"] == parts["summary"]
-    by_shard = told(texts, parts, cuts)
-    assert by_shard.equals(told(texts, parts)) and by_shard.equals(told(texts, whole))
-    counts, reasons = told(texts, whole)["text_count"].to_pylist(), dropped(texts, whole, copies=2)
+    by_shard = copies_of(texts, parts, cuts)
+    assert by_shard.equals(copies_of(texts, parts)) and by_shard.equals(copies_of(texts, whole))
+    counts, reasons = copies_of(texts, whole)["text_count"].to_pylist(), dropped(texts, whole, copies=2)
     truth = Counter(normalised(text) for text in texts if text)
     assert counts == [truth[normalised(text)] if text else None for text in texts]
     kept = Counter(normalised(text) for text, reason in zip(texts, reasons, strict=True) if text and not reason)
@@ -170,29 +175,29 @@ def test_however_rows_are_cut(texts: list[str | None], data: st.DataObject) -> N
 def test_many_buckets_are_the_same_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     texts: list[str | None] = [f"text {number % 50}" for number in range(200)]
     one = found(texts)
-    monkeypatch.setattr(duplicates, "BUCKET_ROWS", 16)
+    monkeypatch.setattr(find, "BUCKET_ROWS", 16)
     many = found(texts, (20, 150))
     assert many["summary"]["buckets"] > 1 and many["texts"].equals(one["texts"])
     for cuts in ((20, 150), None):
-        assert told(texts, many, cuts).equals(told(texts, one))
-    monkeypatch.setattr(duplicates, "LISTED", 5)
+        assert copies_of(texts, many, cuts).equals(copies_of(texts, one))
+    monkeypatch.setattr(find, "LISTED", 5)
     assert found(texts, (20, 150))["texts"].equals(one["texts"].slice(0, 5))
 
 
-def test_rows_that_the_sets_have_not_seen_are_found_by_their_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a shard that the sets know, and in one that they do not."""
-    monkeypatch.setattr(duplicates, "BUCKET_ROWS", 2)
+def test_rows_missing_from_the_sets_are_found_by_their_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a shard of the sets, and in another shard."""
+    monkeypatch.setattr(find, "BUCKET_ROWS", 2)
     texts: list[str | None] = ["a", "b", "b", "c", "d", "d", "d", "e"]
     artifact = found(texts, (3,), keepers=2)
     more: list[str | None] = [*texts, "D!", "new", "b"]
     for cuts in ((3,), (3, 8), None):
-        rows = told(more, artifact, cuts)
+        rows = copies_of(more, artifact, cuts)
         assert rows["text_count"].to_pylist() == [1, 2, 2, 1, 3, 3, 3, 1, 3, 1, 2]
         assert rows["text_copy"].to_pylist()[8:] == [3, 1, 3]
-        assert rows.slice(0, 8).equals(told(texts, artifact, (3,)))
+        assert rows.slice(0, 8).equals(copies_of(texts, artifact, (3,)))
 
 
-def test_a_row_is_looked_up_in_the_stretch_of_its_shard_alone() -> None:
+def test_a_row_is_looked_up_in_the_range_of_its_shard_only() -> None:
     artifact = found(["a", "b", "b", "c", "d", "d"], (3,))
     looked: set[tuple[str, int]] = set()
     artifact.part = lambda name, index: (looked.add((name, index)), Stored.part(artifact, name, index))[1]  # type: ignore
@@ -203,15 +208,15 @@ def test_a_row_is_looked_up_in_the_stretch_of_its_shard_alone() -> None:
     assert looked == {("counts", 1), ("named", 1)}
 
 
-def test_sets_of_an_older_version_are_refused() -> None:
-    with pytest.raises(CurateError, match=r"text.copies.sets: an older version .*; make them again"):
+def test_sets_of_an_older_version_are_rejected() -> None:
+    with pytest.raises(CurateError, match=r"text.copies.sets: written by an older version .*; rerun text.duplicates"):
         TextCopies().setup({"sets": {"summary": {"made": {"column": "text"}}}})
 
 
 def test_a_pool_without_texts() -> None:
     artifact = found([None, ""])
     assert artifact["texts"].num_rows == 0 and artifact["summary"]["rows"] == 0
-    assert told([None, "", "new"], artifact)["text_copy"].to_pylist() == [None, None, 1]
+    assert copies_of([None, "", "new"], artifact)["text_copy"].to_pylist() == [None, None, 1]
     assert dropped([None, "", "new"], artifact) == [None] * 3 and dropped([], artifact) == []
     assert found([])["summary"]["texts"] == 0
 

@@ -38,7 +38,7 @@ def test_a_map_as_lines_can_be_read_back(tmp_path: Path) -> None:
     }
 
 
-def test_lines_of_ones_own(tmp_path: Path) -> None:
+def test_lines_written_by_hand(tmp_path: Path) -> None:
     text = "\ufeff#GoldenRetriever\tgolden  retriever\n\nswimming\tswim\taction\r\nsvg\t\nNew-York\ta city\tunmapped\n"
     assert edits_of(tmp_path / "map.tsv", text) == {
         "goldenretriever": Edit("golden retriever", None),
@@ -77,7 +77,7 @@ def test_json(tmp_path: Path) -> None:
         ("a.json", b'{"dog": {"canonical": "dog", "kind": "verb"}}', "tag 'dog': unknown kind 'verb'"),
     ],
 )
-def test_files_that_are_no_edits(tmp_path: Path, name: str, content: bytes | None, message: str) -> None:
+def test_files_of_other_formats(tmp_path: Path, name: str, content: bytes | None, message: str) -> None:
     path = tmp_path / name
     with pytest.raises(InputError, match=message) as raised:
         read_edits(path) if content is None else edits_of(path, content)

@@ -66,7 +66,7 @@ def test_a_pool_without_tags(tiny: Path) -> None:  # noqa: F811
     assert hashtags([["dog"]], artifact)[0] == {"hashtag_nouns": [[[]]], "hashtag_actions": [[[]]]}
 
 
-def test_edits_and_what_they_decide(tiny: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_edits_override_rules(tiny: Path, tmp_path: Path) -> None:  # noqa: F811
     edits = tmp_path / "edits.tsv"
     edits.write_text("qqq\tgame\nunseen\tx\n")
     artifact = built(table(TAGS), edits=edits)
@@ -106,8 +106,8 @@ def test_canonical_tags_of_rows(tiny: Path) -> None:  # noqa: F811
     assert counters == {"tags_mapped": 6, "tags_unknown": 1}
 
 
-def test_what_wordnet_says_of_tags(real: Path) -> None:  # noqa: F811
-    """The readings that the rules of hashtag_lexicon.py are there for."""
+def test_tags_in_wordnet(real: Path) -> None:  # noqa: F811
+    """The readings that the rules of lexicon.py produce."""
     lexicon = wordnet_lexicon()
     readings = {}
     for word in ("dogs", "building", "swimming", "wedding", "bear", "cook", "orange", "colour", "fast", "ice cream"):

@@ -63,13 +63,13 @@ def test_synonyms_plurals_and_spellings_are_one_tag() -> None:
 def test_the_lemma_that_the_pool_uses_most_is_the_name() -> None:
     assert {row.canonical for row in rows_of({"dog": 2, "dogs": 2, "hound": 3}).values()} == {"dog"}
     assert {row.canonical for row in rows_of({"dog": 2, "hound": 3}).values()} == {"hound"}
-    assert rows_of({"pattern": 1})["pattern"].canonical == "form.n.03"  # no lemma stands for it alone
+    assert rows_of({"pattern": 1})["pattern"].canonical == "form.n.03"  # no lemma reads as this synset first
 
 
 def test_nouns_and_actions() -> None:
     counts = dict.fromkeys(("building", "swimming", "swim", "cook", "picture", "orange", "quick", "fluffy", "the"), 1)
     assert told(counts) == {
-        "building": ("building", "noun", "word"),  # a thing, though the verb is more frequent
+        "building": ("building", "noun", "word"),  # a thing, although the verb is more frequent
         "swimming": ("swim", "action", "synset"),
         "swim": ("swim", "action", "word"),
         "cook": ("cook", "action", "word"),  # a person, and the verb is more frequent
@@ -131,7 +131,7 @@ def test_edits_win() -> None:
     }
     found = told({"dog": 9, "dogs": 5, "minecraft": 3, "swim": 1, "house": 1}, edits=edits)
     assert found == {
-        "dog": ("dog", "noun", "word"),  # says what is so anyway
+        "dog": ("dog", "noun", "word"),  # an edit without effect
         "dogs": (None, "unmapped", "edit"),
         "minecraft": ("game", "noun", "edit"),
         "swim": ("dog", "noun", "edit"),

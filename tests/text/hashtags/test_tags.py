@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import pyarrow as pa
@@ -31,7 +30,7 @@ def test_tags_of_captions_and_fields() -> None:
     assert counters == {"tags": 8, "rows_without_tags": 1}
 
 
-def test_what_is_no_tag_is_counted() -> None:
+def test_dropped_tags_are_counted() -> None:
     tags, counters = ran(["#1 #" + "a" * 300], [{"keywords": ["❤", "!!", "", " ok "]}], longest=100)
     assert tags == [["ok"]]
     assert counters == {"tags": 1, "tags_without_letters": 3, "tags_too_long": 1}
@@ -76,7 +75,7 @@ def test_texts_without_their_tags() -> None:
 
 @given(st.text() | st.recursive(st.none() | st.text(), st.lists))
 def test_anything_may_be_in_a_field(value: Any) -> None:
-    """Whatever comes out is a string that Arrow can hold."""
+    """Every tag is a string that Arrow can store."""
     tags = list(tags_of_value(value))
     assert pa.array(tags, pa.string()).to_pylist() == tags
     if isinstance(value, str):
@@ -87,12 +86,11 @@ def test_surrogates_in_a_field() -> None:
     assert ran([None], ['{"keywords": ["a\\ud800b\\u0000"]}'])[0] == [["a b"]]
 
 
+@pytest.mark.timeout(60)  # linear work takes a fraction of a second, quadratic work hours
 @pytest.mark.parametrize("unit", ["#", "#a", "#a-", "-", "##a", "#a#", "a#", "&#"])
-def test_a_megabyte_of_anything(unit: str) -> None:
+def test_a_megabyte_is_linear(unit: str) -> None:
     text = unit * (1_000_000 // len(unit))
-    began = time.process_time()
     assert sum(map(len, tags_of_text(text))) <= len(text)
-    assert time.process_time() - began < 3  # a tenth of it is usual; what grows with the square takes hours
 
 
 def test_every_parameter_is_described() -> None:

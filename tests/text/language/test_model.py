@@ -23,7 +23,7 @@ DIM, BUCKETS = 5, 300
 
 
 def write(path: Path, *, loss: int = 1, shortest: int = 2, longest: int = 4) -> str:
-    """A model of random weights in fastText's format, as `FastText::saveModel` writes it."""
+    """A model of random weights in fastText's format, like `FastText::saveModel`."""
     rng = np.random.default_rng(7)
     labels = [(f"__label__l{number}", 1000 // (number + 1)) for number in range(6)]
     entries = [(word, 50 - number, 0) for number, word in enumerate(WORDS)] + [(*label, 1) for label in labels]
@@ -54,7 +54,7 @@ def answers_agree(path: str, texts: list[str]) -> None:
     [{}, {"loss": 3}, {"shortest": 1, "longest": 3}, {"longest": 0, "shortest": 0}],
     ids=["tree", "softmax", "single", "words"],
 )
-def test_random_models_answer_as_the_library_does(how: dict[str, int], tmp_path: Path) -> None:
+def test_random_models_equal_the_library(how: dict[str, int], tmp_path: Path) -> None:
     path = write(tmp_path / "model.bin", **how)
 
     @settings(max_examples=25)
@@ -89,7 +89,7 @@ def test_a_text_has_the_same_bits_in_any_batch(monkeypatch: pytest.MonkeyPatch) 
     texts = [f"{word} {number} house Straße 日本語 été" for number, word in enumerate(["the", "un", "der", "la"] * 80)]
     model = LanguageModel(read(built_in()))
     label, score = model.predict(pa.array(texts))
-    monkeypatch.setattr(language_model, "MOST_WORDS", 20)  # words are forgotten again and again
+    monkeypatch.setattr(language_model, "MOST_WORDS", 20)  # the cache is emptied repeatedly
     monkeypatch.setattr(language_model, "_SLICE_BYTES", 64)
     other = LanguageModel(read(built_in()))
     for size in (1, 7, 60):
@@ -98,7 +98,7 @@ def test_a_text_has_the_same_bits_in_any_batch(monkeypatch: pytest.MonkeyPatch) 
         assert np.concatenate([piece[1] for piece in pieces]).tobytes() == score.tobytes()
 
 
-def test_nothing_known_has_no_label() -> None:
+def test_unknown_texts_have_no_label() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         label, score = LanguageModel(read(built_in())).predict(
@@ -139,13 +139,13 @@ def test_frequent_labels_are_near_the_root(counts: list[int]) -> None:
 
 
 @pytest.mark.parametrize("cut", [0, 7, 60, 200, 4000])
-def test_what_is_no_model_is_one_line(cut: int, tmp_path: Path) -> None:
+def test_another_file_is_one_line(cut: int, tmp_path: Path) -> None:
     path = tmp_path / "cut.bin"
     path.write_bytes(Path(write(tmp_path / "model.bin")).read_bytes()[:cut])
-    with pytest.raises(InputError, match=r"cut.bin' is no fastText model for languages \(it (begins|ends)"):
+    with pytest.raises(InputError, match=r"cut.bin' is not a fastText model for .* \((wrong magic|the file is trunc)"):
         read(str(path))
     (tmp_path / "vectors.bin").write_bytes(Path(write(tmp_path / "model.bin", loss=2)).read_bytes())
-    with pytest.raises(InputError, match="another loss"):
+    with pytest.raises(InputError, match="expected a supervised model with softmax"):
         read(str(tmp_path / "vectors.bin"))
     with pytest.raises(InputError, match="no file '/nowhere'"):
         read("/nowhere")

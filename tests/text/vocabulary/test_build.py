@@ -16,9 +16,8 @@ from pydantic import ValidationError
 
 from curate.core.errors import CurateError, InputError
 from curate.text.phrases import normalised
-from curate.text.vocabulary.build import BuildVocabulary, frequent_pairs, is_term
+from curate.text.vocabulary.build import BuildVocabulary, Vocabulary, frequent_pairs, is_term
 from curate.text.vocabulary.build import given as read_given
-from curate.text.vocabulary.entries import Vocabulary
 from curate.text.vocabulary.terms import TermCounts, count_terms, merge_terms
 from tests.text.wordnet.wordnets import tiny  # noqa: F401  (a fixture)
 
@@ -62,7 +61,7 @@ def test_counts_of_texts(texts: list[str | None], cut: int) -> None:
 
 @settings(max_examples=30)
 @given(st.lists(st.lists(st.sampled_from("abcdefgh")).map(" ".join), min_size=1, max_size=6), st.integers(1, 4))
-def test_pools_that_say_too_much_are_counted_up_to_a_bound(texts: list[str], most: int) -> None:
+def test_pools_of_many_terms_are_counted_up_to_a_bound(texts: list[str], most: int) -> None:
     state = merge_terms((count_terms([text], str.isalpha, False) for text in texts), most)
     counts, true = TermCounts.of(state), by_hand(texts)[0]
     kept = dict(counts.unigrams.iter_rows())
@@ -76,7 +75,7 @@ def test_a_text_counts_once() -> None:
     assert dict(counts.bigrams.iter_rows()) == {"dog dog": 1}
 
 
-def test_words_that_are_no_terms() -> None:
+def test_words_that_do_not_count() -> None:
     assert not any(is_term(False, False, word) for word in ("the", "7", "2019", "x", "&"))
     assert all(is_term(False, False, word) for word in ("dog", "犬犬"))
     assert is_term(True, False, "the") and is_term(False, True, "2019")
@@ -85,7 +84,7 @@ def test_words_that_are_no_terms() -> None:
 
 
 def test_pmi() -> None:
-    """ice in 4 texts of 8, cream in 2, both side by side in 2: log(2 8 / (4 2)) = log 2."""
+    """ice in 4 texts of 8, cream in 2, as a pair in 2: log(2 8 / (4 2)) = log 2."""
     texts = ["ice cream", "ice cream", "ice", "ice", "x", "x", "x", "x"]
     counts = TermCounts.of(count_terms(texts, str.isalpha, True))
     for pmi, pairs in ((math.log(2) - 1e-9, ["ice cream"]), (math.log(2) + 1e-9, [])):
@@ -106,7 +105,7 @@ def test_words_and_pairs_of_the_pool() -> None:
 
 
 def test_entries_of_a_file(tmp_path: Path) -> None:
-    """Repeated, empty, the same to the matcher, too long: counted, no error."""
+    """Repeated, empty, equal and too long entries are counted and are not errors."""
     path = tmp_path / "entries.json"
     path.write_text(json.dumps(["Dog", "dog", "Dog", "", " !? ", "the", "ICE-cream", "ice cream", "w " * 21]))
     made, summary = built(["a dog, a dog", "dog"], **POOL | {"unigrams": 2}, entries=path)
@@ -129,7 +128,7 @@ def test_wordnet_lemmas(tiny: Path) -> None:  # noqa: F811
     assert stage.preflight() == [] and set(stage.identity()) == {"wordnet"}
 
 
-def test_what_decides_is_what_the_file_says(tmp_path: Path) -> None:
+def test_the_content_of_the_file_decides(tmp_path: Path) -> None:
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text("dog\n")
     a, b = (BuildVocabulary(**POOL, entries=tmp_path / name) for name in ("a.txt", "b.txt"))
@@ -154,10 +153,10 @@ def test_lines_and_json_of_the_same_bytes_are_two_vocabularies(tmp_path: Path) -
         ("a.json", b'["dog", 7]', "holds 7 at place 1; expected strings"),
         ("a.json", b"[dog", "is not a JSON list"),
         ("a.txt", b"\xff\xfe", "is not a UTF-8 text with one entry per line"),
-        ("a.txt", None, "cannot be read .*; name a JSON list or a .txt file"),
+        ("a.txt", None, "cannot read .*; give a JSON list or a .txt file"),
     ],
 )
-def test_files_that_are_no_vocabulary(tmp_path: Path, name: str, content: bytes | None, message: str) -> None:
+def test_files_of_other_formats(tmp_path: Path, name: str, content: bytes | None, message: str) -> None:
     path = tmp_path / name
     if content is not None:
         path.write_bytes(content)

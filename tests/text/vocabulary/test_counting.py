@@ -1,4 +1,4 @@
-"""What is counted of a pool is kept: another limit looks at no row again. What files say is what was asked of them."""
+"""Counts of a pool are kept: other limits do not read rows again. Files are read once per run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CASES: list[tuple[type[Reduce], dict[str, Any], dict[str, Any], dict[str, Any]]]
 
 
 def built(workspace: Path, stage: Reduce) -> Any:
-    """The artifact, out of real shards."""
+    """The artifact of a run on real shards."""
     made = Pipeline().add("pool", Mixed(namespace="contract"))
     made.add("tags", Tags(fields=("caption",)), "pool").add("facts", stage, "tags")
     output = Output(str(workspace), run(made.check(), str(workspace)))
@@ -68,7 +68,7 @@ def test_other_limits_count_nothing_again(
 
 
 def test_a_file_that_is_saved_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was made of the new lines is not what was asked for with the old ones."""
+    """An artifact of the new lines must not get the identity of the old lines."""
     file, workspace = tmp_path / "entries.txt", tmp_path / "workspace"
     file.write_text("old")
     stage = BuildVocabulary(**POOL | {"unigrams": None}, bigrams=None, entries=file)

@@ -1,4 +1,4 @@
-"""The stage over columns of one text and of several."""
+"""The stage on columns of one text and of several texts per row."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_text_per_row(tiny: Path) -> None:  # noqa: F811
     assert batch.counters == {"matched": 2, "unmatched": 2}
 
 
-def test_texts_that_are_not_there_keep_their_places(tiny: Path) -> None:  # noqa: F811
+def test_missing_texts_keep_their_places(tiny: Path) -> None:  # noqa: F811
     out, _ = ran([["dogs", None, "run"], [], None, [None]])
     assert out["concepts"] == [[["dog.n.01"], None, []], [], None, [None]]
     assert out["actions"] == [[[], None, ["run.v.01"]], [], None, [None]]
@@ -51,7 +51,7 @@ def test_places_are_those_of_the_texts() -> None:
         assert [family_of(name, fields) for name in ("concepts", "actions")] == [column, column]
 
 
-def test_nothing_at_all(tiny: Path) -> None:  # noqa: F811
+def test_no_texts(tiny: Path) -> None:  # noqa: F811
     assert ran([])[0] == {"concepts": [], "actions": []}
     assert ran(["nothing here"], nouns=(), verbs=())[0] == {"concepts": [[[]]], "actions": [[[]]]}
 
@@ -70,7 +70,7 @@ def test_wordnet_is_part_of_the_identity(tiny: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_wrong_files_are_named() -> None:
-    with pytest.raises(ValidationError, match=r"'animals' is no lexicographer file of WordNet; choose from Tops, act,"):
+    with pytest.raises(ValidationError, match=r"'animals' is not a lexicographer file of WordNet; choose from Tops,"):
         Concepts(nouns=("animals",))
     assert Concepts(verbs=("motion", "body", "motion")).verbs == ("body", "motion")
 

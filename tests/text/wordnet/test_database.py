@@ -1,4 +1,4 @@
-"""Where WordNet's files come from: found in order, fetched whole or not at all, once."""
+"""Where WordNet's files come from: a named folder or the cache, which one process fills atomically."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def fake_debian(place: Path, monkeypatch: pytest.MonkeyPatch, files: Path) -> Path:
-    """An apt-get that has a package of the files; its log."""
+    """An apt-get with a package of the files; returns its log."""
     root = place / "package"
     shutil.copytree(files, root / "usr/share/wordnet")
     (root / "DEBIAN").mkdir()
@@ -47,7 +47,7 @@ def fake_debian(place: Path, monkeypatch: pytest.MonkeyPatch, files: Path) -> Pa
 def test_a_machine_that_cannot_fetch_it_gets_one_line_with_the_remedy(nowhere: Path) -> None:
     (line,) = database.problems()
     assert "\n" not in line
-    assert "apt-get is not here" in line
+    assert "apt-get is not installed" in line
     assert "set CURATE_WORDNET to the folder of its dict files" in line
     assert not (nowhere / "cache/wordnet/dict").exists()
 
@@ -78,7 +78,7 @@ def test_debians_package_is_fetched_once_for_all(
     assert places == {half}
     assert len(log.read_text().splitlines()) == 1
     [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith("wordnet: not on this machine, fetching it into ")
+    assert line.startswith("wordnet: not found, downloading it to ")
     assert sorted(path.name for path in (nowhere / "cache/wordnet").iterdir()) == [".lock", "dict"]
 
 
@@ -92,7 +92,7 @@ def test_a_package_without_the_files_leaves_nothing(nowhere: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("name", database.FILES)
-def test_every_file_counts_and_is_missed(tiny: Path, name: str) -> None:  # noqa: F811
+def test_every_file_counts_and_is_required(tiny: Path, name: str) -> None:  # noqa: F811
     before = database.identity()
     text = (tiny / name).read_text()
     (tiny / name).write_text(text + "another line\n")
@@ -102,7 +102,7 @@ def test_every_file_counts_and_is_missed(tiny: Path, name: str) -> None:  # noqa
     assert f"has no {name};" in line
 
 
-def test_identity_is_of_what_is_said(tiny: Path) -> None:  # noqa: F811
+def test_identity_depends_on_content_only(tiny: Path) -> None:  # noqa: F811
     before = database.identity()
     file = tiny / "data.noun"
     text = file.read_text()

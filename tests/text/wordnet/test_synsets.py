@@ -46,7 +46,7 @@ def found(text: str, **rules: Any) -> tuple[list[str], list[str]]:
         ("hot, dog", ["dog.n.01"], []),
     ],
 )
-def test_which_synset_a_form_stands_for(tiny: Path, text: str, nouns: list[str], verbs: list[str]) -> None:  # noqa: F811
+def test_the_synset_of_a_form(tiny: Path, text: str, nouns: list[str], verbs: list[str]) -> None:  # noqa: F811
     assert found(text) == (nouns, verbs)
 
 
@@ -88,7 +88,7 @@ def test_things_first(form: str, noun: Sense | None, verb: Sense | None, other: 
     assert as_thing(form, noun, verb, other) == part
 
 
-def test_what_a_form_is_most_often() -> None:
+def test_the_most_frequent_part_of_speech() -> None:
     assert most_often(sense("noun.animal", 1), sense("verb.stative", 23), 0) == "v"
     assert most_often(sense("noun.animal", 0), sense("verb.stative", 0), 0) == "n"
     assert most_often(sense("noun.animal", 0), None, 1) == ""
@@ -129,19 +129,19 @@ def test_the_newest_tables_stay(tiny: Path) -> None:  # noqa: F811
 
 
 @pytest.mark.parametrize("content", [b"", b"ARROW1\0\0 and then nothing"])
-def test_a_broken_file_in_the_cache_is_made_again(tiny: Path, content: bytes) -> None:  # noqa: F811
+def test_a_corrupt_file_in_the_cache_is_rebuilt(tiny: Path, content: bytes) -> None:  # noqa: F811
     first = compiled(database.read)
     assert table().equals(first)
     (file,) = cache_folder("synsets").glob("*.arrow")
-    file.unlink()  # the old one may be mapped
+    file.unlink()  # the old file may be mapped
     file.write_bytes(content)
     assert table().equals(first)
     assert file.stat().st_size > len(content)
 
 
-def test_a_cache_that_cannot_be_written_is_done_without(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_a_cache_that_is_not_writable_is_skipped(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     first = table()
-    monkeypatch.setenv("CURATE_CACHE", str(tiny / "noun.exc"))  # no folder
+    monkeypatch.setenv("CURATE_CACHE", str(tiny / "noun.exc"))  # not a folder
     assert table().equals(first)
 
 
@@ -157,7 +157,7 @@ def reader(real: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:  # noqa
     root = tmp_path_factory.mktemp("nltk")
     nltk.data.path.insert(0, str(root))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of languages that are not here
+        warnings.simplefilter("ignore")  # about missing languages
         yield WordNetCorpusReader(str(for_nltk(real, root)), None)
     nltk.data.path.pop(0)
 
@@ -213,7 +213,7 @@ def test_known_words(real: Path) -> None:  # noqa: F811
 
 
 def test_things_and_actions(real: Path) -> None:  # noqa: F811
-    """What captions mean, of words that WordNet's texts have as something else more often."""
+    """Words whose meaning in captions differs from the most frequent one in WordNet's texts."""
     nouns, verbs = (f"noun.{name}" for name in VISUAL_NOUNS), (f"verb.{name}" for name in VISUAL_VERBS)
     made = Synsets(Rules(tuple(nouns), tuple(verbs)))
     expected = {

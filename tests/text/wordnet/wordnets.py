@@ -1,4 +1,4 @@
-"""A WordNet of two dozen synsets, written as wndb(5WN) has it, for tests that need no real one."""
+"""A WordNet of two dozen synsets in the format of wndb(5WN), for tests that do not need the real one."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def write_wordnet(folder: Path) -> Path:
 
 
 def for_nltk(place: Path, root: Path) -> Path:
-    """A copy below `root`, a folder for `nltk.data.path`, with what nltk's reader wants besides the dict files."""
+    """A copy below `root`, a folder for `nltk.data.path`, with the other files that nltk's reader needs."""
     folder = root / "corpora/wordnet"
     shutil.copytree(place, folder)
     numbers = {"noun": 1, "verb": 2, "adj": 3, "adv": 4}
@@ -107,7 +107,7 @@ def for_nltk(place: Path, root: Path) -> Path:
 
 @pytest.fixture
 def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The tiny WordNet, in place of the real one; with a cache of its own."""
+    """The tiny WordNet instead of the real one, with a separate cache."""
     folder = write_wordnet(tmp_path / "tiny")
     monkeypatch.setenv("CURATE_WORDNET", str(folder))
     monkeypatch.setenv("CURATE_CACHE", str(tmp_path / "cache"))
@@ -116,7 +116,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="session")
 def real() -> Path:
-    """The real WordNet (fetched into the cache if need be)."""
+    """The real WordNet, downloaded to the cache if it is missing."""
     try:
         place = database.place()
     except InputError as error:
