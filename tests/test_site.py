@@ -31,6 +31,12 @@ def test_every_section_of_a_training_recipe_is_in_the_reference() -> None:
     assert "| `width` | `int` ≥ 4 |" in page.partition("\n## student\n")[2]
 
 
+def test_the_lists_of_commands_have_whole_sentences() -> None:
+    page = reference.commands("curate")
+    assert "\n* `retry`: Run a recipe and recompute the rows in error at one stage.\n" in page
+    assert [line for line in page.splitlines() if line.startswith("* ") and line.endswith("...")] == []
+
+
 def test_a_table_survives_bars_tags_and_breaks() -> None:
     made = reference.table(("a", "b", "c"), [("`x | y`", "", "one\ntwo | <name> `<name>`")])
     assert made == "| a | c |\n| --- | --- |\n| `x | y` | one two \\| &lt;name> `<name>` |\n"

@@ -58,7 +58,7 @@ def _judge(folder: Path, arm: Arm, seed: int) -> Scores:
     scores = {"kNN": arts.knn(found.summary, seed)}
     scores[f"cosine to {TEACHER}"] = judge.only(judge.cosines(found.predictions[TEACHER], target), held)
     for name, values in list(scores.items()):
-        scores[f"{name}, long pictures"] = judge.only(values, long)
+        scores[f"{name}, long images"] = judge.only(values, long)
         scores[f"{name}, the others"] = judge.only(values, ~long)
     return {name: np.asarray(values, np.float32) for name, values in scores.items()}
 

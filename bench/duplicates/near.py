@@ -147,9 +147,7 @@ def planted(folder: Path, encoder: str) -> pa.Table:
     with ThreadPoolExecutor(THREADS) as pool:
         images = list(pool.map(decode, data))
     pools = {kind: columns.of(kind, list(map(make, images))) for kind, make in KINDS.items()}
-    print(
-        f"\n{len(data):,} ImageNet images, a changed copy of each beside them: % found (% right of what was dropped)"
-    )
+    print(f"\n{len(data):,} ImageNet images, a changed copy of each beside them: % found (% right of what was dropped)")
     stages: list[tuple[str, Any]] = [
         *((f"hash, {d} bits" if d >= 0 else "digests", FindDuplicates(max_distance=d)) for d in DISTANCES),
         *((f"{encoder[:12]}, eps {eps}", SemanticDuplicates(eps=eps, threads=THREADS)) for eps in EPS),

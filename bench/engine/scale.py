@@ -4,7 +4,7 @@
 
 Each size runs in a separate process, so that its peak memory is measured alone. A step is built by a run of the
 pipeline that ends with it, in one workspace, so that the steps before it are reused. Its seconds and operations are
-those of that run after the last of these steps, and those of its own thread before. `again` is a run that reuses
+those of that run after the last of these steps, and those of its thread before. `again` is a run that reuses
 everything.
 
 The bare time of a step is that of reading and writing as many bytes in as many files, one at a time, in the same

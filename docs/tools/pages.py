@@ -95,7 +95,7 @@ def config(made: list[str]) -> str:
     if missing := [name for name in names if f": {name}\n" not in text]:
         raise SystemExit(f"docs/mkdocs.yml: nav lacks {', '.join(missing)}; add a line for each")
     ops = [{Path(path).stem: path} for path in made if path.startswith("reference/ops/")]
-    rest = [{title: path} for path, title in OTHERS.items()]
+    rest = [{OTHERS[path]: path} for path in made if not path.startswith("reference/ops/")]
     return text + textwrap.indent(yaml.safe_dump([{"Reference": [{"Ops": ops}, *rest]}]), "  ")
 
 

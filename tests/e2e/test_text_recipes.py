@@ -239,7 +239,7 @@ def test_a_tombstone_takes_all_items_of_a_row(images: Path, tmp_path: Path) -> N
     assert after.result.ledger["sample"].rejected["tombstone"] == 1
     assert "rejected tombstone" in curate("explain", key, "-w", tmp_path).words
     diff = curate("diff", made.result.run_id, after.result.run_id, "-w", tmp_path)
-    assert (diff.code, diff.err) == (0, "") and "1 left" in diff.words
+    assert (diff.code, diff.err) == (0, "") and "1 removed" in diff.words
 
 
 @pytest.mark.usefixtures("small")

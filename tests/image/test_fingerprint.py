@@ -29,5 +29,7 @@ def test_the_shape_enters_the_digest() -> None:
 
 
 def test_a_picture_of_one_colour_is_flat() -> None:
-    flat, busy = fingerprints(*(make_images.encoded(p, "PNG") for p in (Image.new("RGB", (50, 50)), make_images.noise())))
+    flat, busy = fingerprints(
+        *(make_images.encoded(p, "PNG") for p in (Image.new("RGB", (50, 50)), make_images.noise()))
+    )
     assert (flat["flat"], busy["flat"]) == (True, False)

@@ -65,7 +65,7 @@ def cluster(head: Nodes) -> Iterator[Nodes]:
 
 @pytest.fixture(scope="module")
 def clean(memory: Path, machines: list[Drivers]) -> Path:
-    """What the local engine makes of it."""
+    """The result of the local engine."""
     order = {"slow": {"pool__rows": ROWS, "pool__shard_rows": SHARD_ROWS}, "options": SAVED}
     assert machines[0].run(memory / "clean", **order)["error"] is None
     return memory / "clean"
