@@ -59,10 +59,10 @@ def servers(file: Path) -> frozenset[str]:
     """Names of SERVERS that the tests of a file ask for."""
     known: dict[str, set[str]] = {}
     for folder in reversed(file.relative_to(ROOT).parents):
-        known |= asked(ROOT / folder / "conftest.py")
-    known |= asked(file)
+        known |= requested(ROOT / folder / "conftest.py")
+    known |= requested(file)
     found: set[str] = set()
-    waiting = set().union(*(names for test, names in asked(file).items() if test.startswith("test_")))
+    waiting = set().union(*(names for test, names in requested(file).items() if test.startswith("test_")))
     while waiting:
         found |= waiting
         waiting = set().union(*(known.get(name, set()) for name in waiting)) - found
@@ -70,7 +70,7 @@ def servers(file: Path) -> frozenset[str]:
 
 
 @cache
-def asked(file: Path) -> dict[str, set[str]]:
+def requested(file: Path) -> dict[str, set[str]]:
     """Function -> names of its parameters and of what it takes by `getfixturevalue` and `usefixtures`."""
     if not file.exists():
         return {}

@@ -87,7 +87,7 @@ def test_no_file_names_a_registry(tracked: list[Path]) -> None:
     assert find(tracked, REGISTRY) == []
 
 
-def test_no_file_names_a_place_on_somebody_s_machine(tracked: list[Path]) -> None:
+def test_no_file_names_a_path_of_one_machine(tracked: list[Path]) -> None:
     assert find(tracked, MACHINE) == []
 
 

@@ -128,7 +128,7 @@ def test_the_secret_of_the_docs_stays_one(
     result = run(pipeline, str(tmp_path / "workspace"), options=Options(failure_budget=1))
     entry = result.ledger["said"]
     assert (entry.after, entry.unusable, entry.error) == (1, {"no_caption": 1}, {"http_503": 1})
-    assert script.told()["headers"] == {"Authorization": "Bearer hunter2-hunter2"}
+    assert script.stats()["headers"] == {"Authorization": "Bearer hunter2-hunter2"}
     files = [path for path in (tmp_path / "workspace").rglob("*") if path.is_file()]
     assert files and not any(b"hunter2" in path.read_bytes() for path in files)
 

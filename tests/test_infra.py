@@ -101,7 +101,7 @@ def test_a_shell_leaves_the_job_s_command_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("name", ["rayjob.yaml", "raycluster.yaml", "ray-machines.yaml", "Dockerfile"])
-def test_the_commands_are_ones_that_curate_knows(name: str) -> None:
+def test_the_commands_exist_in_curate(name: str) -> None:
     from typer.main import get_command
 
     from curate.cli import app
@@ -123,7 +123,7 @@ def test_machines_start_ray_as_the_clusters_do() -> None:
     assert "--env RAY_AUTH_MODE=token" in machines["docker"]["run_options"]
 
 
-def test_the_image_copies_what_the_package_is_made_of() -> None:
+def test_the_image_copies_all_packages() -> None:
     project = (ROOT / "pyproject.toml").read_text()
     wheel = re.search(r"^packages = \[(.*)\]", project, re.MULTILINE)
     assert wheel

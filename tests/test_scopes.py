@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.scopes import ROOT, SERVERS, asked, scope_of
+from tests.scopes import ROOT, SERVERS, requested, scope_of
 
 
 @pytest.mark.parametrize(
@@ -16,7 +16,7 @@ from tests.scopes import ROOT, SERVERS, asked, scope_of
         "tests/engine/test_object_store.py",
     ],
 )
-def test_whoever_asks_for_the_object_store_shares_it(file: str) -> None:
+def test_files_that_use_the_object_store_share_it(file: str) -> None:
     assert scope_of(file) == scope_of("tests/engine/units/test_group.py") != file
 
 
@@ -24,7 +24,7 @@ def test_servers_that_one_file_needs_together_share_a_scope() -> None:
     assert scope_of("tests/engine/units/test_group.py") == scope_of("tests/engine/test_faults.py")
 
 
-def test_a_file_without_a_server_stands_alone() -> None:
+def test_a_file_without_a_server_has_a_separate_scope() -> None:
     assert scope_of("tests/core/test_hashing.py") == "tests/core/test_hashing.py"
 
 
@@ -33,6 +33,6 @@ def test_servers_are_fixtures() -> None:
         name
         for folder in ("", "engine", "report")
         for file in (ROOT / "tests" / folder).glob("*.py")
-        for name in asked(file)
+        for name in requested(file)
     }
     assert set(SERVERS) <= known

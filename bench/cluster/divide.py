@@ -1,4 +1,4 @@
-"""Divide against brute force: inertia, leaves found, time; and how both grow with leaves and points.
+"""Divide against brute force: inertia, recall and time, and how times grow with leaves and points.
 
 python -m bench.cluster.divide
 """
@@ -13,11 +13,11 @@ from typing import TypeVar
 
 import numpy as np
 
-from bench.kit.features import kl_to_uniform, made, tail, tiled
+from bench.kit.features import bench_points, kl_to_uniform, tail, tiled
 from bench.kit.measure import line
 from curate.cluster.divide.cells import coarse_cells
-from curate.cluster.divide.level import Divided, State, _survey, default_cells, divide
-from curate.cluster.divide.probe import Cells, nearest_leaf
+from curate.cluster.divide.level import Divided, State, _run_pilot, default_cells, divide
+from curate.cluster.divide.probe import LeafIndex, nearest_leaf
 from curate.cluster.kmeans.lloyd import Settings, kmeans
 from curate.cluster.tree.level import LevelSettings, fit_level
 from curate.core.group import MemoryGroup, cut
@@ -28,7 +28,7 @@ T = TypeVar("T")
 THREADS = 2
 PROBES = (1, 2, 4, 8, 16, 32)
 QUERIES = 20_000
-"""Rows that are assigned to compare; the first ones, and the data are shuffled."""
+"""Number of rows to assign in comparisons: the first rows of shuffled data."""
 ITERATIONS = 5
 
 
@@ -37,7 +37,7 @@ def group_of(points: np.ndarray) -> MemoryGroup:
 
 
 def plan(leaves: int, rounds: int = 0) -> LevelSettings:
-    """The same number of Lloyd's passes everywhere, so that times compare."""
+    """Settings with the same number of Lloyd's passes in all fits, so that times are comparable."""
     return LevelSettings(Settings(leaves, 0, ITERATIONS, tolerance=0, exchange=False), rounds)
 
 
@@ -45,20 +45,20 @@ def leaves_of(found: Divided) -> list[np.ndarray]:
     return [part["vectors"] for part in found.group.stored("leaves").parts]
 
 
-def cells_of(found: Divided) -> Cells:
+def cells_of(found: Divided) -> LeafIndex:
     leaves = leaves_of(found)
-    return Cells(found.centroids, found.offsets, lambda cell: leaves[cell])
+    return LeafIndex(found.centroids, found.offsets, lambda cell: leaves[cell])
 
 
 def timed(work: Callable[[], T]) -> tuple[T, float]:
-    """What `work` returns, and its wall time in seconds: each is done once, since it takes seconds."""
+    """Run `work` once; return its result and its wall time in seconds."""
     began = time.perf_counter()
     value = work()
     return value, time.perf_counter() - began
 
 
 def against_brute_force(name: str, points: np.ndarray, leaves: int, flat: bool) -> None:
-    """Both fits of the same rows, and both assignments to the same leaves."""
+    """Compare both fits of the same rows, and both assignments to the same leaves."""
     rows, dim = points.shape
     found, seconds = timed(lambda: divide(group_of(points), plan(leaves)))
     sizes = np.array(found.group.rows)
@@ -90,7 +90,7 @@ def against_brute_force(name: str, points: np.ndarray, leaves: int, flat: bool) 
 
 
 def ivf(queries: np.ndarray, found: Divided, joined: np.ndarray, probe: int = 8) -> None:
-    """faiss's inverted lists over the same cells, all leaves in memory: its answer is the same, up to float32."""
+    """Compare with faiss's inverted lists over the same cells, all leaves in memory; results agree up to float32."""
     import faiss
 
     faiss.omp_set_num_threads(THREADS)
@@ -107,10 +107,10 @@ def ivf(queries: np.ndarray, found: Divided, joined: np.ndarray, probe: int = 8)
 
 
 def shares(name: str, points: np.ndarray, leaves: int, rounds: int, flat: bool = True) -> None:
-    """Leaves by the pilot, by rows and by inertia of the cell."""
+    """Compare leaves per cell in proportion to the pilot, to rows and to inertia."""
     settings = plan(leaves, rounds)
     r = max(1, (len(points) + leaves) // (2 * leaves))
-    state = _survey(group_of(points), replace(settings, r=r), default_cells(leaves), "bench")
+    state = _run_pilot(group_of(points), replace(settings, r=r), default_cells(leaves), "bench")
     ids, squared = nearest(points, state.centroids, THREADS)
     cells = len(state.centroids)
     ways = {
@@ -142,7 +142,7 @@ def balance(points: np.ndarray, cells: int = 64) -> None:
 
 
 def growth(points: np.ndarray) -> None:
-    """Times of fit and assignment over leaves and over rows, and the exponents that fit them."""
+    """Measure fit and assignment for growing numbers of leaves and of rows; fit exponents to the times."""
     rows = len(points)
     print(f"\ngrowth, {rows:,} x {points.shape[1]}, {ITERATIONS} iterations, probe 8; in one piece: one pass, scaled")
     counts = [1 << power for power in (10, 12, 14, 16)]
@@ -151,16 +151,16 @@ def growth(points: np.ndarray) -> None:
         line(
             f"  k = {leaves:,}: fit, assign", f"{fit:.1f} s, {assign:.1f} s", f"one pass over all leaves {whole:.1f} s"
         )
-    told = ", ".join(f"{slope(counts, list(column)):.2f}" for column in zip(*figures, strict=True))
-    line("  time ~ k ** e: fit, assign, one pass in one piece", told)
+    exponents = ", ".join(f"{slope(counts, list(column)):.2f}" for column in zip(*figures, strict=True))
+    line("  time ~ k ** e: fit, assign, one pass in one piece", exponents)
     numbers = [rows // 4, rows // 2, rows]
     times = [timed(partial(divide, group_of(points[:n]), plan(4096)))[1] for n in numbers]
-    told = ", ".join(f"{seconds:.1f} s" for seconds in times)
-    line("  time ~ n ** e: fit at k = 4,096", f"{slope(numbers, times):.2f}", f"{told} for {numbers} rows")
+    listed = ", ".join(f"{seconds:.1f} s" for seconds in times)
+    line("  time ~ n ** e: fit at k = 4,096", f"{slope(numbers, times):.2f}", f"{listed} for {numbers} rows")
 
 
 def times_of(points: np.ndarray, leaves: int) -> tuple[float, float, float]:
-    """Seconds of the fit, of the assignment of all rows, and of one pass over all leaves, measured on some rows."""
+    """Seconds of the fit, of the assignment of all rows, and of one pass over all leaves (extrapolated)."""
     found, fit = timed(lambda: divide(group_of(points), plan(leaves)))
     _, assign = timed(lambda: nearest_leaf(points, cells_of(found), 8, THREADS))
     some, joined = points[: (1 << 24) // leaves], np.concatenate(leaves_of(found))
@@ -174,7 +174,7 @@ def slope(x: list[int], y: list[float]) -> float:
 
 def main() -> None:
     nearest(np.ones((2, 2), np.float32), np.ones((2, 2), np.float32))  # loads faiss
-    cifar, disc = made("cifar_pca256"), made("disc")
+    cifar, disc = bench_points("cifar_pca256"), bench_points("disc")
     groups = tail(100_000)
     if cifar is not None:
         balance(cifar)

@@ -1,10 +1,10 @@
-"""k-means and its kernel against faiss, scikit-learn and this machine's own matrix product.
+"""k-means and its kernel against faiss, scikit-learn and the machine's peak matrix product.
 
-    python -m bench.cluster.kmeans [kernel] [flat] [hierarchy]          all of them when none is named
+    python -m bench.cluster.kmeans [kernel] [flat] [hierarchy]          (default: all)
 
-Peers run on as many cores as we do, on the same data, in this run. "Raw" is cifar_pca256 as it is: whitened pixels
-without clusters, where most clusters of any k-means hold one row. "Unit" is the directions of the same rows, as
-embeddings are clustered by, with centroids that are plain means for all.
+Peers run in the same process run, on the same cores and data. "Raw" is cifar_pca256 unchanged: whitened pixels without
+clusters, for which most clusters of any k-means have one row. "Unit" is the directions of these rows, as embeddings are
+clustered; centroids are plain means for all methods.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.kit import peers
-from bench.kit.features import made
+from bench.kit.features import bench_points
 from bench.kit.measure import REPEATS, line, machine
 from curate.cluster.kmeans.assigned import closest_members
 from curate.cluster.kmeans.lloyd import Settings, kmeans
@@ -30,7 +30,7 @@ from curate.cluster.tree.levels import fit_tree
 from curate.core.group import MemoryGroup
 from curate.kernels.nearest.backends import fast_bfloat16
 from curate.kernels.nearest.search import Ambiguity, fastest, nearest
-from curate.select.picking import copies_of
+from curate.select.hierarchical import copies_of
 from curate.select.sampling import leaf_quotas
 
 Floats = NDArray[np.float32]
@@ -53,7 +53,7 @@ def inertia(points: Floats, centroids: Floats) -> float:
 
 
 def products(rows: int, dim: int, clusters: int, precision: str) -> list[tuple[float, Callable[[], Any]]]:
-    """(FLOP, work) of the bare matrix product of that shape, and of a large square one."""
+    """(FLOP, work) of a plain matrix product of the same shape, and of a large square one."""
     import torch
 
     torch.set_num_threads(THREADS)
@@ -76,13 +76,13 @@ def kernel() -> None:
         for name in ("faiss", *(["torch"] if fast_bfloat16() else [])):
             bare = products(rows, dim, clusters, "float32" if name == "faiss" else "bfloat16")
             works = [*bare, (2.0 * rows * dim * clusters, partial(nearest, points, centroids, THREADS, name))]
-            # alternately, so that other processes slow all of them
+            # in turn, so that other processes slow down all of them
             speeds = np.max([[flop / timed(work)[0] for flop, work in works] for _ in range(REPEATS)], axis=0)
             most, reached = speeds[:-1].max(), speeds[-1]
-            told = Ambiguity()
-            nearest(points, centroids, THREADS, name, told)
+            ambiguity = Ambiguity()
+            nearest(points, centroids, THREADS, name, ambiguity)
             note = f"{reached / 1e9:.0f} of {most / 1e9:.0f} GFLOP/s; compared in float64 "
-            note += f"{told.compared / rows:.4f} pairs a row, {told.full} rows whole"
+            note += f"{ambiguity.compared / rows:.4f} pairs a row, {ambiguity.full} rows whole"
             line(
                 f"{name}, d = {dim}, k = {clusters}",
                 f"{reached / most:.0%} of peak",
@@ -102,14 +102,14 @@ def by_faiss(points: Floats, clusters: int, iterations: int = ITERATIONS, seed: 
     import faiss
 
     faiss.omp_set_num_threads(THREADS)
-    # without the floor on rows per cluster, which only warns
+    # without the minimum of rows per cluster, which only warns
     model = faiss.Kmeans(points.shape[1], clusters, niter=iterations, seed=seed, min_points_per_centroid=1)
     model.train(points)
     return model.centroids
 
 
 def flat() -> None:
-    raw = made("cifar_pca256")
+    raw = bench_points("cifar_pca256")
     if raw is None:
         return
     for name, points in (("raw", raw), ("unit", unit(raw))):
@@ -153,7 +153,7 @@ Levels = tuple[list[Floats], list[NDArray[np.int64]]]
 
 
 def published(points: Floats) -> Levels:
-    """The published schedule with faiss.Kmeans: every k-means from scratch, 50 iterations."""
+    """Fit the published schedule with faiss.Kmeans: every k-means from scratch, with 50 iterations."""
     inputs, centroids, parents = points, [], []
     for level, (clusters, r) in enumerate(zip(LEVELS, NEAREST, strict=True)):
         found = by_faiss(inputs, clusters)
@@ -184,7 +184,7 @@ def hierarchical(points: Floats) -> Levels:
 
 
 def sampled(points: Floats, levels: Levels, seed: int = 0) -> Floats:
-    """A balanced tenth."""
+    """Balanced sample of a tenth of the points."""
     ids = nearest(points, levels[0][0], THREADS)[0]
     quotas = leaf_quotas(np.bincount(ids, minlength=LEVELS[0]), levels[1], len(points) // 10, 1, seed)
     rank = np.random.default_rng(seed).integers(0, 2**63, len(points)).astype(np.uint64)
@@ -192,14 +192,14 @@ def sampled(points: Floats, levels: Levels, seed: int = 0) -> Floats:
 
 
 def spacing(sample: Floats) -> float:
-    """Mean distance of a row to the nearest other one: the larger, the less a sample repeats itself."""
+    """Mean distance of a row to its nearest neighbour; larger means a more diverse sample."""
     import faiss
 
     return float(np.sqrt(np.maximum(faiss.knn(sample, sample, 2)[0][:, 1], 0)).mean())
 
 
 def hierarchy() -> None:
-    raw = made("cifar_pca256")
+    raw = bench_points("cifar_pca256")
     if raw is None:
         return
     for name, points in (("raw", raw), ("unit", unit(raw))):

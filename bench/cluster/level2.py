@@ -1,11 +1,11 @@
-"""A level above the first, fitted by cells: seconds, inertia, and what driver and worker hold, at two sizes.
+"""A level above the first, fitted by cells: seconds, inertia, and memory of driver and worker, at two sizes.
 
     python -m bench.cluster.level2 [--sizes 500000 2000000] [--ratio 40] [--dim 64] [--rounds 2]
 
-Inputs are what level 1 by cells leaves behind: centroids of unit length as halves, in files by cell. They are fitted
-and given their parents by the engine's own groups, with a worker process beside the driver. The memory is the private
-one (RssAnon), without what either process holds after its imports; rows are in mapped files, which do not count. The
-peer is one fit in one piece over 200,000 inputs, beside the same inputs by cells.
+Inputs have the form of a level 1 fitted by cells: centroids of unit length in float16, one file per cell. The engine's
+groups fit them and assign their parents, with one worker process and the driver. Memory is private memory (RssAnon)
+beyond that of a process after its imports; rows are in mapped files, which do not count. The peer fits 200,000 inputs
+in one piece, and the same inputs by cells.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from curate.cluster.divide.level import assigned_to, default_cells, divide
+from curate.cluster.divide.level import assign_leaves, default_cells, divide
 from curate.cluster.divide.probe import PROBE
 from curate.cluster.kmeans.lloyd import Settings
 from curate.cluster.tree.level import LevelSettings, fit_level
@@ -48,7 +48,7 @@ PER_SECOND = 50
 
 
 class Memory:
-    """The most private memory of this process, in MB, beyond what it had at first."""
+    """Peak private memory of this process in MB, beyond its memory at the start."""
 
     def __init__(self) -> None:
         self._base = self._most = self._now()
@@ -68,7 +68,7 @@ class Memory:
 
 
 def warm() -> None:
-    """Import what searches need, and let them choose among their backends."""
+    """Import the libraries of the search, and let it choose its backend."""
     import faiss  # noqa: F401
     import scipy.sparse  # noqa: F401
     import torch  # noqa: F401
@@ -78,7 +78,7 @@ def warm() -> None:
 
 
 def serve(pipe: Connection) -> None:
-    """Work of the worker process: (function, payload, shared) -> value; "memory" -> its most."""
+    """Serve the worker process: (function, payload, shared) -> value; "memory" -> its peak."""
     warm()
     memory = Memory()
     while True:
@@ -94,7 +94,7 @@ def serve(pipe: Connection) -> None:
 
 @dataclass
 class Worker:
-    """The context that a build asks to run its tasks, all in one other process."""
+    """Context of a build that runs all tasks in one worker process."""
 
     storage: Storage
     pipe: Connection
@@ -107,8 +107,8 @@ class Worker:
             yield Outcome(index, self.pipe.recv())
 
 
-def made(rows: int, dim: int, seed: int) -> NDArray[np.float16]:
-    """Directions (rows, dim) on a curved surface of 12 dimensions: without groups, as resampling leaves centroids."""
+def directions(rows: int, dim: int, seed: int) -> NDArray[np.float16]:
+    """Directions (rows, dim) on a curved 12-dimensional surface, without groups, as centroids are after resampling."""
     rng = np.random.default_rng(seed)
     first, second = rng.standard_normal((12, 48)) / 12**0.5, rng.standard_normal((48, dim)) / 48**0.5
     found = np.empty((rows, dim), np.float16)
@@ -120,8 +120,8 @@ def made(rows: int, dim: int, seed: int) -> NDArray[np.float16]:
 
 
 def write(folder: str, rows: int, dim: int) -> None:
-    """Inputs in files of about 450 neighbours: the cells of level 1."""
-    storage, points = open_storage(folder), made(rows, dim, 0)
+    """Write the inputs to files of about 450 neighbours each, like the cells of a level 1."""
+    storage, points = open_storage(folder), directions(rows, dim, 0)
     coarse = points[::CELL_ROWS].astype(np.float32)
     cell = np.concatenate([nearest(piece.astype(np.float32), coarse, THREADS)[0] for piece in pieces(points)])
     order = np.argsort(cell, kind="stable")
@@ -153,9 +153,9 @@ def by_cells(rows: int, dim: int, ratio: int, rounds: int) -> str:
         files = len(storage.list(BELOW))
         counts = [members(storage, cell_file(BELOW, number))["vectors"].shape[0] for number in range(files)]
         stage: Any = SimpleNamespace(op="bench", resources=lambda: Resources(cpus=THREADS))
-        said = SimpleNamespace(tell=lambda *a: None)
+        progress = SimpleNamespace(tell=lambda *a: None)
         worker_of: Any = Worker(storage, here)
-        build = Build(worker_of, SimpleNamespace(name="bench"), stage, SimpleNamespace(base=""), said)  # type: ignore[arg-type]
+        build = Build(worker_of, SimpleNamespace(name="bench"), stage, SimpleNamespace(base=""), progress)  # type: ignore[arg-type]
         origins = [(number, FromFile(storage, cell_file(BELOW, number))) for number in range(files)]
         inputs = EngineGroup(build, "below", [*origins], counts)
         warm()
@@ -165,7 +165,7 @@ def by_cells(rows: int, dim: int, ratio: int, rounds: int) -> str:
             inputs, settings_of(clusters, rounds), cells, None, lambda state: inputs.save(state.packed()), "up"
         )
         fitted = time.perf_counter() - began
-        parents, inertia = assigned_to(inputs, found.centroids, found.offsets, "up", PROBE)
+        parents, inertia = assign_leaves(inputs, found.centroids, found.offsets, "up", PROBE)
         whole, driver = time.perf_counter() - began, memory.most()
         here.send("memory")
         worker = here.recv()
@@ -180,8 +180,8 @@ def by_cells(rows: int, dim: int, ratio: int, rounds: int) -> str:
 
 
 def peer(dim: int, ratio: int, rounds: int) -> str:
-    """The same inputs in one piece and by cells, in this process."""
-    points = made(PEER, dim, 1)
+    """Fit the same inputs in one piece and by cells, in this process."""
+    points = directions(PEER, dim, 1)
     wanted = settings_of(PEER // ratio, rounds)
     began = time.perf_counter()
     whole = fit_level(MemoryGroup(cut({"vectors": points}), THREADS), wanted)
@@ -189,7 +189,7 @@ def peer(dim: int, ratio: int, rounds: int) -> str:
     group = MemoryGroup(cut({"vectors": points}), THREADS)
     began = time.perf_counter()
     found = divide(group, wanted)
-    parents, inertia = assigned_to(group, found.centroids, found.offsets, "leaves", PROBE)
+    parents, inertia = assign_leaves(group, found.centroids, found.offsets, "leaves", PROBE)
     divided = time.perf_counter() - began
     held = [arrays["vectors"] for _, arrays in sorted(group._stored["leaves"].items())]
     units = points.astype(np.float32)

@@ -1,9 +1,9 @@
-"""Planted near-duplicates: recall and precision of exact, perceptual and semantic sets; what the borders of cells lose.
+"""Planted near-duplicates: recall and precision of exact, near and semantic sets, and pairs lost at cell borders.
 
 python -m bench.duplicates.near [FOLDER [ENCODER]]
 
-FOLDER holds imagenet-sample-1000.parquet; the data of CURATE_SHARED or ../shared when left out. ENCODER is one of
-`image.embed`; `descriptor`, which needs no weights, when left out.
+FOLDER has imagenet-sample-1000.parquet (default: `data` in CURATE_SHARED or ../shared). ENCODER is an encoder of
+`image.embed` (default: `descriptor`, which needs no weights).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def png(image: Image.Image) -> bytes:
 
 
 def cropped(image: Image.Image) -> Image.Image:
-    """Without 5 % of its width and height, half of it on either side."""
+    """Crop 2.5 % of the width and height from each side."""
     dx, dy = image.width * 0.025, image.height * 0.025
     return image.crop((round(dx), round(dy), round(image.width - dx), round(image.height - dy)))
 
@@ -89,7 +89,7 @@ KINDS: dict[str, Callable[[Image.Image], bytes]] = {
 
 
 class Columns:
-    """What `image.fingerprint` and `image.embed` write of encoded images."""
+    """Columns of `image.fingerprint` and `image.embed` for encoded images."""
 
     def __init__(self, encoder: str) -> None:
         self.prints, self.embed = Fingerprint(), Embed(encoder=encoder, threads=THREADS)
@@ -101,9 +101,9 @@ class Columns:
         keys = pa.array([make_key(name, str(row)) for row in range(len(data))], pa.string())
         table = pa.table({"key": keys, "sha256": [hashlib.sha256(item).hexdigest() for item in data]})
         for stage, prepared in ((self.prints, [d[0] for d in done]), (self.embed, [d[1] for d in done])):
-            made = stage.process(Batch(table.select(["key"]), prepared))
+            columns = stage.process(Batch(table.select(["key"]), prepared))
             for field in stage.schema():
-                values = made[field.name]
+                values = columns[field.name]
                 array = values if isinstance(values, pa.Array) else pa.array(values, field.type)
                 table = table.append_column(field, array)
         for side, values in (("width", [d[2][0] for d in done]), ("height", [d[2][1] for d in done])):
@@ -116,7 +116,7 @@ class Columns:
 
 
 def found_pairs(stage: FindDuplicates | SemanticDuplicates, table: pa.Table) -> Pairs:
-    """(dropped key, keeper) of every dropped row."""
+    """(dropped key, keeper's key) of every dropped row."""
     if isinstance(stage, FindDuplicates):
         group = MemoryGroup([stage.load(table.select(["key", *stage.reads()]))], THREADS)
         artifact = Stored(stage.fit(group), group)
@@ -130,8 +130,8 @@ def one_cell(table: pa.Table) -> Vectors:
 
 
 def semantic(stage: SemanticDuplicates, table: pa.Table, centroids: Vectors) -> Stored:
-    told = {"levels": [{"clusters": len(centroids)}], "dim": centroids.shape[1]}
-    stage.setup({"tree": {"levels": told, "centroids_1": centroids}})
+    levels = {"levels": [{"clusters": len(centroids)}], "dim": centroids.shape[1]}
+    stage.setup({"tree": {"levels": levels, "centroids_1": centroids}})
     group = MemoryGroup([stage.load(table)], THREADS)
     return Stored(stage.fit(group), group)
 
@@ -140,19 +140,19 @@ def semantic(stage: SemanticDuplicates, table: pa.Table, centroids: Vectors) -> 
 
 
 def planted(folder: Path, encoder: str) -> pa.Table:
-    """The table of figures, printed; all images come back."""
+    """Print recall and precision per kind of copy; return the columns of all images."""
     data = pq.read_table(folder / "imagenet-sample-1000.parquet", columns=["image"])["image"].to_pylist()
     columns = Columns(encoder)
     originals = columns.of("original", data)
     with ThreadPoolExecutor(THREADS) as pool:
         images = list(pool.map(decode, data))
     pools = {kind: columns.of(kind, list(map(make, images))) for kind, make in KINDS.items()}
-    print(f"\n{len(data):,} ImageNet images, a changed copy of each beside them: % found (% right of what was dropped)")
+    print(f"\n{len(data):,} ImageNet images, with one changed copy of each: recall in % (precision in %)")
     stages: list[tuple[str, Any]] = [
         *((f"hash, {d} bits" if d >= 0 else "digests", FindDuplicates(max_distance=d)) for d in DISTANCES),
         *((f"{encoder[:12]}, eps {eps}", SemanticDuplicates(eps=eps, threads=THREADS)) for eps in EPS),
     ]
-    print(f"{'':<22}" + "".join(f"{kind:>15}" for kind in KINDS) + f"{'none planted':>15}")
+    print(f"{'':<22}" + "".join(f"{kind:>15}" for kind in KINDS) + f"{'no copies':>15}")
     for name, stage in stages:
         cells = [score(found_pairs(stage, pa.concat_tables([originals, changed]))) for changed in pools.values()]
         texts = [rates(right, total, len(data)) for right, total in cells]
@@ -163,12 +163,12 @@ def planted(folder: Path, encoder: str) -> pa.Table:
 
 
 def contaminated(originals: pa.Table, pools: dict[str, pa.Table]) -> None:
-    """The first half as an evaluation set; copies of the other half are what must not match."""
+    """Use the first half as an evaluation set; copies of the other half must not match."""
     count = originals.num_rows // 2
     names = [str(row) for row in range(count)]
-    made = ReferenceSet()
+    reference_stage = ReferenceSet()
     state = originals.slice(0, count).append_column("source_id", pa.array(names, pa.string()))
-    reference = made.finish(made.partial(state))
+    reference = reference_stage.finish(reference_stage.partial(state))
     for parameters in ({"embedding": None}, {"embedding": "embedding"}):
         stage = MatchReference(**parameters)
         stage.setup({"against": reference})
@@ -183,12 +183,12 @@ def contaminated(originals: pa.Table, pools: dict[str, pa.Table]) -> None:
 
 
 def rates(right: int, total: int, planted: int) -> str:
-    """Recall, and precision if anything was found, in per cent."""
+    """Recall and, if anything was found, precision, in per cent."""
     return f"{100 * right / planted:.1f} ({f'{100 * right / total:.1f}' if total else '-'})"
 
 
 def score(pairs: Pairs) -> tuple[int, int]:
-    """Pairs of an image and its own copy, and all pairs."""
+    """(pairs of an image and its own copy, all pairs)."""
     return sum(base(a) == base(b) for a, b in pairs), len(pairs)
 
 
@@ -203,7 +203,7 @@ def base(key: str) -> int:
 
 
 def borders(table: pa.Table) -> None:
-    """How many of the pairs within eps never meet, by cells and by neighbours that rows visit."""
+    """Print how many pairs within eps are never compared, by number of cells and of neighbouring cells visited."""
     import faiss
 
     vectors = unit_rows(from_binary(table.column("embedding")))
@@ -237,7 +237,7 @@ def all_pairs(vectors: Vectors, eps: float) -> tuple[Vectors, Vectors]:
 
 
 def copies() -> None:
-    """Cost of a cell of which 10,000 rows are near-copies of one image, against one where all rows differ."""
+    """CPU time of a cell with 10,000 near-copies of one image, compared with a cell whose rows all differ."""
     rng = np.random.default_rng(0)
     print()
     for name, count in (("10,000 rows, all different", 0), ("+ 10,000 near-copies of one of them", 10_000)):
@@ -256,7 +256,7 @@ def main(arguments: list[str] | None = None) -> None:
     folder = Path(given[0]) if given else shared() / "data"
     copies()
     if not (folder / "imagenet-sample-1000.parquet").exists():
-        print(f"no imagenet-sample-1000.parquet in {folder}: nothing planted; name its folder")
+        print(f"no imagenet-sample-1000.parquet in {folder}; give its folder to run the other benchmarks")
         return
     borders(planted(folder, given[1] if given[1:] else "descriptor"))
 

@@ -30,7 +30,7 @@ def main(rows: int = 1280) -> None:
                 began, cpu = time.perf_counter(), _cpu()
                 run(toys.chain(stage(url=script.url), **source), workspace)
                 seconds, used = time.perf_counter() - began, _cpu() - cpu
-            told = script.told()
+            told = script.stats()
             print(
                 f"{what}: {rows / seconds:.0f} requests/s, slots {told['busy']:.1%} busy while there was work, "
                 f"at most {told['most']} in flight, {used / rows * 1e3:.2f} ms of CPU a request"

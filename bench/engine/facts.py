@@ -65,7 +65,7 @@ class Score(Map):
         return {self.column: [float(value) % 1000 for value in batch.column(self.reads_column)]}
 
 
-class DearScore(Score):
+class CostlyScore(Score):
     op: ClassVar[str] = "bench.dear_score"
     costly: ClassVar[bool] = True
 
@@ -85,7 +85,7 @@ def pipeline(shards: int, least: float = 0.0) -> Pipeline:
     made = Pipeline().add("pool", Numbers(namespace="bench", shards=shards)).add("score", Score(), "pool")
     made.add("least", Least(least=least), "score")
     made.add("second", Score(column="second"), "least")
-    made.add("dear", DearScore(reads_column="second", column="dear"), "second")
+    made.add("dear", CostlyScore(reads_column="second", column="dear"), "second")
     return made.add("total", Total(), "dear").check()
 
 

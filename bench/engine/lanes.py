@@ -64,12 +64,12 @@ def lanes(backend: Backend, endpoint: Endpoint, rows: int) -> None:
         alone = seconds_of(backend, rows, gpu=Sleeping(log=str(Path(folder, "alone"))))
         script = endpoint.script(latency_seconds=0.2, slots=32)
         asked = seconds_of(backend, rows, remote=Say(url=script.url))
-        told_alone = script.told()["busy"]
+        told_alone = script.stats()["busy"]
         script, log = endpoint.script(latency_seconds=0.2, slots=32), Path(folder, "both")
         both = seconds_of(backend, rows, gpu=Sleeping(log=str(log)), remote=Say(url=script.url))
         print(f"GPU alone     {alone:6.1f} s, busy {busy(Path(folder, 'alone')):.1%}")
         print(f"remote alone  {asked:6.1f} s, busy {told_alone:.1%}")
-        print(f"both          {both:6.1f} s, GPU busy {busy(log):.1%}, endpoint busy {script.told()['busy']:.1%}")
+        print(f"both          {both:6.1f} s, GPU busy {busy(log):.1%}, endpoint busy {script.stats()['busy']:.1%}")
         print(f"both / slower alone: {both / max(alone, asked):.2f} (at most 1.10)")
 
 

@@ -33,7 +33,7 @@ def pass_seconds(tree: Path, images: Path, place: Path) -> tuple[int, float]:
     )
     found = LINE.search(done.stdout)
     if found is None:
-        sys.exit(f"bench_pass: no pass in the output of {tree}: {done.stdout[-300:]} {done.stderr[-300:]}")
+        sys.exit(f"bench.engine.passes: no pass in the output of {tree}: {done.stdout[-300:]} {done.stderr[-300:]}")
     return int(found[1].replace(",", "")), float(found[2])
 
 

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from curate.engine.run import Result, run
 from curate.engine.state import Options
-from tests.engine.experiment import DEAR, Logs, pipeline
+from tests.engine.experiment import COSTLY_STAGES, Logs, pipeline
 
 RETRY = Options(failure_budget=1.0, retry={"caption": ()})
 
@@ -27,7 +27,7 @@ class Bench:
     def __init__(self, folder: Path) -> None:
         self.folder, self.logs = folder, Logs(folder / "logs")
         self.table = Table("workspace", "change", header_style="bold")
-        for name in ("alive", *(f"asked of {stage}" for stage in DEAR), "rebuilt", "seconds"):
+        for name in ("alive", *(f"asked of {stage}" for stage in COSTLY_STAGES), "rebuilt", "seconds"):
             self.table.add_column(name, justify="right")
 
     def __call__(self, place: str, change: str, options: Options | None = None, **changes: Any) -> Result:

@@ -131,14 +131,14 @@ def one_size(shards: int, rows: int, engine: str, folder: Path) -> dict[str, Any
             clock = build(name, simulated.pipeline(name, shards, rows), workspace, backend, logs)
             bare = counting.bare_seconds(workspace, str(folder / "bare"), clock.done)
             steps[name] = figures(clock.done, clock.seconds, shards, tables, bare)
-            print(f"{shards:>7,} {name:<10} {told(steps[name])}", file=sys.stderr, flush=True)
+            print(f"{shards:>7,} {name:<10} {summary(steps[name])}", file=sys.stderr, flush=True)
         last = list(simulated.STEPS)[-1]
         began = now()
         clock = build(AGAIN, simulated.pipeline(last, shards, rows), workspace, backend, logs)
         seconds = now()[0] - began[0], now()[1] - began[1]
         bare = counting.bare_seconds(workspace, str(folder / "bare"), clock.reuse)
         steps[AGAIN] = figures(clock.reuse, seconds, shards, 0, bare)
-        print(f"{shards:>7,} {AGAIN:<10} {told(steps[AGAIN])}", file=sys.stderr, flush=True)
+        print(f"{shards:>7,} {AGAIN:<10} {summary(steps[AGAIN])}", file=sys.stderr, flush=True)
     finally:
         backend.close()
         workers.over.set()
@@ -178,7 +178,7 @@ def figures(done: Done, seconds: tuple[float, float], shards: int, tables: int, 
     }
 
 
-def told(found: dict[str, Any]) -> str:
+def summary(found: dict[str, Any]) -> str:
     kinds = ", ".join(f"{name} {count:,}" for name, count in found["by_operation"].items())
     ratio = f"{found['times_bare']:.2f}" if found["times_bare"] else "-"
     times = f"{found['seconds']:8.1f} s ({found['cpu_seconds']:.1f} of CPU)  {ratio:>5} x bare"

@@ -108,7 +108,7 @@ def ours(folder: str, buckets: int) -> dict[str, int]:
         found = {outcome.index: outcome for outcome in backend.map(function, payloads, Resources())}
         failed = next((outcome.error for outcome in found.values() if outcome.error), None)
         if failed:
-            sys.exit(f"bench_shuffle: {failed}")
+            sys.exit(f"bench.engine.shuffle: {failed}")
         return [found[index].value for index in sorted(found)]
 
     shards = [f"in/{name}" for name in storage.list("in")]

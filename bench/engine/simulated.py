@@ -154,7 +154,7 @@ class Passing(Filter):
         return ["too_low" if value < self.least else None for value in table.column("score").to_pylist()]
 
 
-class Asked(AsyncMap):
+class InstantService(AsyncMap):
     """A service that answers at once and without a network."""
 
     op: ClassVar[str] = "simulated.asked"
@@ -345,7 +345,7 @@ def pipeline(last: str, shards: int, rows: int) -> Pipeline:
         "cheap": (Cheap(), ("pool",)),
         "costly": (Costly(), ("pool",)),
         "passing": (Passing(), ("cheap", "costly")),
-        "asked": (Asked(), ("passing",)),
+        "asked": (InstantService(), ("passing",)),
         "parts": (Parts(namespace="parts"), ("passing",)),
         "total": (Total(), ("passing",)),
         "means": (Means(), ("passing",)),

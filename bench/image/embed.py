@@ -1,7 +1,7 @@
-"""What the embedding stage costs beside the bare encoder, and how good `descriptor` is.
+"""Cost of `image.embed` compared with the encoder alone, and accuracy of `descriptor`.
 
 python -m bench.image.embed                  rates of encoder, stage and decoding, on synthetic photographs
-python -m bench.image.embed judge FOLDER     kNN of `descriptor` over a folder of images, folders as labels
+python -m bench.image.embed judge FOLDER     kNN accuracy of `descriptor` on a folder of images, with folders as labels
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NEIGHBOURS, _TEMPERATURE = 20, 0.07
 
 
 def photographs(count: int, width: int = 640, height: int = 480) -> list[bytes]:
-    """JPEGs with the spectrum of photographs (amplitude ~ 1/f), which is what decoders and HOG are slow or quick on."""
+    """JPEGs with the spectrum of photographs (amplitude ~ 1/f), which determines the speed of decoders and HOG."""
     rng = np.random.default_rng(0)
     frequency = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width)[None])
     frequency[0, 0] = np.inf
@@ -66,7 +66,8 @@ def _measure(stage: Embed, data: list[bytes], pool: ThreadPoolExecutor) -> dict[
     batches = [prepared[at : at + ROWS] for at in range(0, len(prepared), ROWS)]
     encoder.encode(batches[0], patches=False)
     bare = piped = whole = float("inf")
-    for _ in range(ROUNDS):  # alternately, the best of each: other work on the machine hits all three alike
+    # Alternate and take the best of each, so that other load on the machine affects all three alike.
+    for _ in range(ROUNDS):
         bare = min(bare, _seconds(lambda: [encoder.encode(batch, patches=False) for batch in batches]))
         piped = min(piped, _seconds(lambda: list(embedded(stage, samples, pool))))
         fresh = [Sample(item, decode) for item in data]
@@ -85,7 +86,7 @@ def _measure(stage: Embed, data: list[bytes], pool: ThreadPoolExecutor) -> dict[
 
 
 def embedded(stage: Embed, samples: list[Sample], pool: ThreadPoolExecutor) -> Iterator[dict[str, Any]]:
-    """Columns of each batch, with the next batch prepared in threads meanwhile, as the engine does it."""
+    """Columns of each batch; threads prepare the next batch in the meantime, as in the engine."""
     ahead = [pool.submit(stage.prepare, sample) for sample in samples[:ROWS]]
     for start in range(0, len(samples), ROWS):
         waiting, following = ahead, samples[start + ROWS : start + 2 * ROWS]
@@ -96,9 +97,9 @@ def embedded(stage: Embed, samples: list[Sample], pool: ThreadPoolExecutor) -> I
 
 
 def judge(folder: Path) -> dict[str, Any]:
-    """Leave-one-out kNN (k = 20, votes weighted by exp(cosine / 0.07)) of an image's folder.
+    """Leave-one-out kNN accuracy (k = 20, votes weighted by exp(cosine / 0.07)), with an image's folder as its label.
 
-    Byte-identical copies count once; images of over 100 megapixels are left out.
+    Byte-identical copies count once. Images that `image.embed` rejects are left out.
     """
     unique: dict[str, Path] = {}
     for path in sorted(folder.rglob("*.png")):
@@ -117,7 +118,7 @@ def judge(folder: Path) -> dict[str, Any]:
         "images": len(kept),
         "categories": int(labels.max()) + 1,
         "dim": columns["embedding"].type.byte_width // 2,
-        "encode_ms_per_picture": 1000 * seconds / len(kept),
+        "encode_ms_per_image": 1000 * seconds / len(kept),
         "largest_category": float(np.bincount(labels).max() / len(labels)),
         "knn_accuracy": knn(from_binary(columns["embedding"]), labels),
         "knn_accuracy_form_only": knn(from_binary(columns["embedding"])[:, :512], labels),
@@ -126,7 +127,7 @@ def judge(folder: Path) -> dict[str, Any]:
 
 
 def knn(vectors: np.ndarray, labels: np.ndarray) -> float:
-    """Share of rows whose label the other rows vote for."""
+    """Share of rows whose label wins the vote of their nearest neighbours among the other rows."""
     unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
     right = 0
     for start in range(0, len(unit), 1024):

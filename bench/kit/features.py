@@ -28,7 +28,7 @@ def generator() -> Path:
     return shared() / "tools" / "make_bench_data.py"
 
 
-def made(name: str) -> np.ndarray | None:
+def bench_points(name: str) -> np.ndarray | None:
     """`cifar_pca256` (50,000 x 256) or `disc` (100,000 x 2), float32; None without the generator. Kept in the system's
     folder for temporary files, since making it takes a minute."""
     folder = Path(os.environ.get("CURATE_BENCH_DATA", Path(tempfile.gettempdir()) / "curate-bench-data"))

@@ -1,4 +1,4 @@
-"""Packing shards against `cp` of the same bytes, and the second quickstart against the first."""
+"""Time of packing compared with `cp` of the same bytes, and of a second quickstart compared with the first."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ ROWS, SIDE = 8_000, 96
 
 
 def pack(folder: Path) -> None:
-    """8,000 PNGs of about 27 KB, every one selected: the pack reads and writes what `cp` reads and writes."""
+    """Pack 8,000 PNGs of about 27 KB. All are selected, so packing reads and writes the same bytes as `cp`."""
 
     def pipeline(seed: int) -> Pipeline:
-        made = Pipeline()
-        made.add("pool", Numbers(namespace="bench", rows=ROWS, shard_rows=1000, side=SIDE))
-        made.add("all", resolve("select.all")(), "pool")
-        made.add("dataset", resolve("pack.webdataset")(name="bench", seed=seed), "all")
-        return made
+        pipeline = Pipeline()
+        pipeline.add("pool", Numbers(namespace="bench", rows=ROWS, shard_rows=1000, side=SIDE))
+        pipeline.add("all", resolve("select.all")(), "pool")
+        pipeline.add("dataset", resolve("pack.webdataset")(name="bench", seed=seed), "all")
+        return pipeline
 
     workspace = folder / "workspace"
     run(pipeline(0), str(workspace))
@@ -51,14 +51,14 @@ def pack(folder: Path) -> None:
 
 
 def quickstart(folder: Path) -> None:
-    """`make quickstart` twice in the same fresh workspace."""
+    """Run `make quickstart` twice in a new workspace."""
     times = []
     for _ in range(2):
         began = time.perf_counter()
         command = ["make", "quickstart", f"WORKSPACE={folder / 'quickstart'}"]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         times.append(time.perf_counter() - began)
-    line("make quickstart, first (setup and corpus there)", f"{times[0]:.1f} s")
+    line("make quickstart, first (setup and corpus exist)", f"{times[0]:.1f} s")
     line("make quickstart, second", f"{times[1]:.1f} s", "limit 45 s")
     line("second against first", f"{times[1] / times[0]:.3f}")
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.kit.features import kl_to_uniform, made, shared
+from bench.kit.features import bench_points, kl_to_uniform, shared
 from bench.kit.measure import line
 from bench.kit.pools import THREADS, LabelledPool, cifar_tail, clip_arts
 from curate.cluster.tree.levels import fit_tree, level_settings
@@ -28,7 +28,7 @@ from curate.core.group import MemoryGroup
 from curate.core.hashing import make_key, ranks
 from curate.kernels.evenness import evenness
 from curate.kernels.nearest.search import nearest
-from curate.select.picking import copies_of
+from curate.select.hierarchical import copies_of
 from curate.select.sampling import level_quotas, level_rows
 from tests.conftest import ROOT
 
@@ -136,7 +136,7 @@ def print_case(name: str, case: dict[str, float]) -> None:
 
 
 def disc() -> None:
-    points = made("disc")
+    points = bench_points("disc")
     if points is None:
         return
     print(f"KL to uniform of {DISC_SAMPLE} points, mean of {len(SEEDS)} seeds; 0.093 with and 0.073 without resampling")
@@ -155,7 +155,7 @@ def disc() -> None:
 
 
 def sweep() -> None:
-    points = made("disc")
+    points = bench_points("disc")
     if points is None:
         return
     for name, polish in (("rounds alone, as published", [False] * 3), ("every level ends with all", [True] * 3)):
@@ -170,7 +170,7 @@ def draw(path: Path) -> None:
     """Three discs side by side: random, flat k-means and hierarchical samples of 3,000 points, a dot each."""
     from PIL import Image, ImageDraw
 
-    points = made("disc")
+    points = bench_points("disc")
     if points is None:
         return
     tree = fitted(points, DISC_LEVELS, DISC_NEAREST, ROUNDS, 0, unit=False)

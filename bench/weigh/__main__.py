@@ -131,7 +131,7 @@ def balance(seeds: int) -> None:
 
 def balance_cases() -> dict[str, tuple[list[str], Callable[[int], list[float]]]]:
     """Name -> (names of figures, seed -> figures), for the data that are available."""
-    from bench.kit.features import kl_to_uniform, made, shared
+    from bench.kit.features import bench_points, kl_to_uniform, shared
     from bench.kit.pools import cifar_tail
     from bench.select import hierarchical as bench
 
@@ -145,7 +145,7 @@ def balance_cases() -> dict[str, tuple[list[str], Callable[[int], list[float]]]]
         return list(bench.class_balance(pool, [bench.balanced(tree, int(bench.SHARE * len(vectors)), seed)]))
 
     cases: dict[str, tuple[list[str], Callable[[int], list[float]]]] = {}
-    points, parquet = made("disc"), shared() / "data" / "cifar10-train.parquet"
+    points, parquet = bench_points("disc"), shared() / "data" / "cifar10-train.parquet"
     if points is not None:
         cases["disc"] = ["KL to uniform"], lambda seed: on_disc(points, seed)
     if parquet.exists():

@@ -90,14 +90,14 @@ def faiss_kmeans() -> None:
     def rows_of(part: Any, shared: Any) -> NDArray[np.float32]:
         return assigned.vectors(part, shared)[:]
 
-    def by_faiss(group: Any, settings: Any, kept: Any = None, begin: Any = None, save: Any = None) -> State:
-        rows = np.concatenate(list(group.each(rows_of, kept=kept)))
+    def by_faiss(group: Any, settings: Any, subset: Any = None, begin: Any = None, save: Any = None) -> State:
+        rows = np.concatenate(list(group.each(rows_of, subset=subset)))
         model = faiss.Kmeans(
             rows.shape[1], settings.clusters, niter=settings.iterations, seed=settings.seed % (1 << 31),
             spherical=settings.unit_norm, min_points_per_centroid=1, max_points_per_centroid=1 << 30,
         )  # fmt: skip
         model.train(rows, init_centroids=begin.centroids if begin else None)
-        return State(model.centroids, settings.iterations, settled=True)
+        return State(model.centroids, settings.iterations, converged=True)
 
     level.kmeans = by_faiss
 

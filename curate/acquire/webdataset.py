@@ -87,7 +87,7 @@ class AcquireWebDataset(Source):
     def _tables(self, root: Storage, tars: list[FileInfo]) -> dict[str, FileInfo]:
         """Tar -> the parquet next to it."""
         folders = {posixpath.dirname(tar.path) for tar in tars if not tar.folder}
-        beside = {file.path: file for folder in sorted(folders) for file in _parquets(root, folder, self._place)}
+        beside = {file.path: file for folder in sorted(folders) for file in self._parquets(root, folder)}
         found = {tar.path: beside.get(tar.path.removesuffix("tar") + "parquet") for tar in tars}
         missing = [path for path, table in found.items() if table is None]
         if self.layout == "img2dataset" and missing:
@@ -96,6 +96,16 @@ class AcquireWebDataset(Source):
                 f"them (the first is {missing[0]!r}); use layout: auto"
             )
         return {path: table for path, table in found.items() if table is not None}
+
+    def _parquets(self, root: Storage, folder: str) -> list[FileInfo]:
+        """Parquet files next to tars. With `layout: auto`, none if the folder cannot be listed: an object store may
+        grant access to its files only."""
+        try:
+            return find_files(root, root.url_of(posixpath.join(folder, "*.parquet")), "parquet", self._place)
+        except InputError as error:
+            if self.layout == "img2dataset" and not isinstance(error, NoFilesError):
+                raise
+            return []
 
     def _content(self, tar: FileInfo, table: FileInfo | None) -> dict[str, Any]:
         content: dict[str, Any] = {"tar": tar.path, "size": tar.size, "stamp": tar.stamp}
@@ -186,13 +196,6 @@ class AcquireWebDataset(Source):
         text = next((group.members[suffix] for suffix in TEXT_SUFFIXES if suffix in group.members), None)
         if text is not None:
             sample.caption = fields.decode_caption(read(text)) or sample.caption
-
-
-def _parquets(root: Storage, folder: str, place: str) -> list[FileInfo]:
-    try:
-        return find_files(root, root.url_of(posixpath.join(folder, "*.parquet")), "parquet", place)
-    except NoFilesError:
-        return []
 
 
 def _table(root: Storage, content: dict[str, Any], stack: contextlib.ExitStack) -> ParquetFile | None:

@@ -18,10 +18,10 @@ from curate.core.errors import CurateError
 
 
 class ScoreFilter(Filter):
-    """Keep the texts whose score is at or above a threshold. Scores are compared as float32; null and NaN never pass.
+    """Keep the texts whose score is at or above a threshold.
 
-    To keep the best share of a pool, run `align.threshold` and `align.margin` first and set
-    `score: similarity_margin, threshold: 0`. Rejects, per text: dissimilar.
+    Scores are compared as float32; null and NaN never pass. To keep the best share of a pool, run `align.threshold` and
+    `align.margin` first and set `score: similarity_margin, threshold: 0`. Rejects, per text: dissimilar.
     """
 
     op: ClassVar[str] = "align.filter"

@@ -17,7 +17,7 @@ from curate.core.items import places_of
 
 
 class Margin(Map):
-    """Score minus threshold, for each score of a row: at or above 0 exactly if the score reaches the threshold.
+    """Subtract the threshold from each score of a row: 0 or more exactly if the score reaches the threshold.
 
     The column is `<score>_margin`, a list per row like the scores; a number per row becomes a list of one.
     """

@@ -28,7 +28,7 @@ _TOKENS = 1 << 16
 
 
 class Similarity(EncoderMap):
-    """Cosine of an image's vector with each of its texts.
+    """Compute the cosine of an image's vector with that of each of its texts.
 
     The vectors must come from `image.embed` with the same encoder. The encoder does not read tokens beyond its context
     (77 for CLIP). The similarity is null for a null text, and for a text whose vector is not finite (counted as

@@ -31,7 +31,7 @@ _LEFT_OUT = np.uint32(0xFFFFFFFF)
 
 
 class Threshold(Reduce):
-    """The score that the best `share` of all texts (or rows) reaches, and a histogram of scores.
+    """Find the score that the best `share` of all texts (or rows) reaches, and a histogram of scores.
 
     It is the k-th highest score, with k = share x number of scores, rounded up. Ties can make more texts reach it
     (`share_realised`). Null, NaN and infinite scores do not count. With more than 2^20 distinct scores, the threshold

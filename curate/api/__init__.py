@@ -23,12 +23,12 @@ from curate.engine.progress import duration, speed
 from curate.engine.record.diff import StageDiff
 from curate.engine.record.runs import RunRecord
 from curate.engine.record.status import StageStatus, Status
-from curate.engine.record.usage import Dataset, Usage
+from curate.engine.record.usage import DatasetInfo, Usage
 from curate.engine.run import Result, new_run_id
 from curate.engine.state import Options
 
 __all__ = [
-    "Clusters", "Dataset", "Entry", "Op", "Options", "Pipeline", "PlanLine", "Result", "Run", "RunRecord", "StageDiff",
-    "StageStatus", "Status", "Usage", "Workspace", "abandoned", "describe", "duration", "json_schema", "load_recipe",
-    "make_stage", "new_run_id", "ops", "plan_table", "resolve", "speed", "try_row",
+    "Clusters", "DatasetInfo", "Entry", "Op", "Options", "Pipeline", "PlanLine", "Result", "Run", "RunRecord",
+    "StageDiff", "StageStatus", "Status", "Usage", "Workspace", "abandoned", "describe", "duration", "json_schema",
+    "load_recipe", "make_stage", "new_run_id", "ops", "plan_table", "resolve", "speed", "try_row",
 ]  # fmt: skip

@@ -91,7 +91,7 @@ class Clusters:
             aside.replace(file)
         except OSError as error:
             aside.unlink(missing_ok=True)
-            raise RecipeError(f"{file}: cannot be written ({error.strerror or error}); choose another path") from None
+            raise RecipeError(f"cannot write {file} ({error.strerror or error}); choose another path") from None
         return int(self.table.num_rows)
 
 

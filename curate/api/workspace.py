@@ -34,7 +34,7 @@ from curate.engine.record.explain import explain
 from curate.engine.record.pins import Pin
 from curate.engine.record.runs import RunRecord
 from curate.engine.record.status import Status, status_of
-from curate.engine.record.usage import Dataset, Usage, datasets, usage
+from curate.engine.record.usage import DatasetInfo, Usage, datasets, usage
 from curate.engine.run import Result, make_backend, new_run_id, scaled
 from curate.engine.state import Options
 from curate.engine.workers.scheduler import Scheduler
@@ -152,7 +152,7 @@ class Workspace:
 
     # --- outputs ---
 
-    def datasets(self) -> list[Dataset]:
+    def datasets(self) -> list[DatasetInfo]:
         """Complete datasets, oldest first."""
         return datasets(self._storage)
 

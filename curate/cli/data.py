@@ -139,4 +139,4 @@ def _lines(path: str) -> list[str]:
     try:
         return Path(path).read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise RecipeError(f"@{path}: cannot be read ({error}); give a text file with one entry per line") from None
+        raise RecipeError(f"cannot read @{path} ({error}); give a text file with one entry per line") from None

@@ -1,4 +1,4 @@
-"""`cluster.fit`: a tree of centroids from the embeddings of a pool."""
+"""`cluster.fit`: fit a tree of centroids to the embeddings of a pool."""
 
 from __future__ import annotations
 
@@ -20,31 +20,33 @@ if TYPE_CHECKING:
     from curate.cluster.tree.levels import Tree
 
 _SAMPLE_SALT = 0xC1
-"""Keeps the rows fitted on independent of the rows that `select.*` takes under the same seed."""
+"""Makes the sample independent of the rows that `select.*` takes with the same seed."""
 WHOLE_CLUSTERS = 1 << 15
-"""Clusters up to which a level is fitted in one piece, unless `cells` says otherwise."""
+"""Clusters up to which a level is fitted in one piece, unless `cells` is set."""
 
 
 def _cells_given(value: Any) -> Any:
     values = value if isinstance(value, list) else [value]
     if not all(one is None or (type(one) is int and one >= 1) for one in values):
-        raise ValueError("expected a number of at least 1, or a list of such and nulls, as in 300 or [null, 40]")
+        raise ValueError("expected a number of at least 1, or a list of numbers and nulls, as in 300 or [null, 40]")
     return value
 
 
 class FitTree(Fit):
-    """Hierarchical k-means with resampling: level 1 clusters the embeddings, each further level the centroids below.
+    """Fit a tree of centroids by hierarchical k-means with resampling.
 
-    The artifact holds `centroids_1` .. `centroids_L` (K_t, d), `parents_1` .. `parents_{L-1}` (K_t,) naming clusters
-    one level up, `sizes_1` .. `sizes_L` (K_t,), the rows fitted on below each; `distance_quantiles` (101,), percentiles
-    of their squared distances to their leaf; `shards`, the shards fitted on; and `levels`: the settings that
-    `cluster.assign` must share, and per level its clusters, inertia, iterations and how evenly rows are spread. It is
-    the same for any number of workers and threads.
+    Level 1 clusters the embeddings, each level above it the centroids of the level below.
 
-    A level of many clusters is fitted by cells: a coarse k-means cuts the space, each cell fits its share of the
-    clusters to its own rows. Then `cells` (C, d) and `offsets` (C + 1,) take the place of `centroids_1`, whose rows are
-    in the files `leaves` by cell. For a level t above, `cells_t` and `offsets_t` take the place of `centroids_t`, in
-    files of this name; parents are the nearest of the nearest cells, as `cluster.assign` finds leaves.
+    The artifact contains `centroids_1` .. `centroids_L` (K_t, d); `parents_1` .. `parents_{L-1}` (K_t,), each cluster's
+    parent one level up; `sizes_1` .. `sizes_L` (K_t,), the number of fitted rows below each cluster;
+    `distance_quantiles` (101,), percentiles of the squared distances of these rows to their leaf; `shards`, the shards
+    fitted on; and `levels`: the settings that `cluster.assign` must share, and for each level its clusters, inertia,
+    iterations and evenness. It does not depend on the number of workers and threads.
+
+    A level of many clusters is fitted by cells: a coarse k-means cuts the space into cells, and each cell fits its
+    share of the clusters to its own rows. Then `cells` (C, d) and `offsets` (C + 1,) replace `centroids_1`, whose rows
+    are in the files `leaves`, one per cell. For a level t above, `cells_t` and `offsets_t` replace `centroids_t`, whose
+    rows are in files of that name. Parents are then searched in the nearest cells, as `cluster.assign` searches leaves.
     """
 
     op: ClassVar[str] = "cluster.fit"
@@ -57,22 +59,23 @@ class FitTree(Fit):
     rounds: int = Field(10, ge=0, description="Resampling rounds per level after its first k-means.")
     resample: list[Annotated[int, Field(ge=1)] | None] | None = Field(
         None,
-        description="Points nearest to each centroid that a round keeps, per level, finest first; "
-        "null means half the mean cluster size, 1 means no resampling.",
+        description="Points per centroid that a resampling round clusters, nearest first, per level, finest first; "
+        "null means half the mean cluster size, 1 no resampling.",
     )
-    iterations: int = Field(30, ge=1, description="Passes of one k-means at most; it ends sooner when settled.")
-    sample: float = Field(1.0, gt=0, le=1, description="Share of the rows to fit on, chosen by hash(seed, key).")
+    iterations: int = Field(30, ge=1, description="Maximum passes of one k-means; it ends earlier once it converges.")
+    sample: float = Field(1.0, gt=0, le=1, description="Fraction of the rows to fit on, chosen by hash(seed, key).")
     cells: Annotated[int | list[int | None] | None, BeforeValidator(_cells_given)] = Field(
         None,
-        description="Cells of a level that fit their share of its clusters separately; 1 means no cells. A number "
-        "applies to level 1, a list has one for each level, finest first. By default, or null, a level of up to 32,768 "
-        "clusters has none, one of more about the root of their number.",
+        description="Cells of a level, each of which fits its share of the clusters separately; 1 means no cells. A "
+        "number applies to level 1, a list has one number for each level, finest first. By default, or with null, a "
+        "level of up to 32,768 clusters has no cells, and a larger one about the square root of its clusters.",
     )
     embedding: str = Field("embedding", description="Column with the vectors; `<name>_norm` holds their norms.")
     unit_norm: bool = Field(
-        True, description="Cluster directions, with centroids of unit length; false clusters vectors with their norms."
+        True,
+        description="Cluster directions, with centroids of unit length; false clusters the vectors with their norms.",
     )
-    seed: int = Field(0, ge=0, description="Seed of the sample and of the starts of k-means.")
+    seed: int = Field(0, ge=0, description="Seed of the sample and of the initial centroids.")
     threads: Annotated[int, Runtime()] = Field(2, ge=1, description="Cores of one worker.")
     gpus: Annotated[float | None, Runtime()] = Field(
         None,
@@ -97,7 +100,7 @@ class FitTree(Fit):
         return self
 
     def scaled(self, fraction: float) -> Self:
-        """Levels shrink with the pool; they stay as many, and decrease strictly down to 1 at the coarsest."""
+        """Shrink the levels with the pool. Their number stays, and they still decrease strictly."""
         levels: list[int] = []
         for clusters in reversed(self.levels):
             levels.insert(0, max(levels[0] + 1 if levels else 1, min(clusters, int(clusters * fraction))))
@@ -121,14 +124,14 @@ class FitTree(Fit):
         return encoder_identity(self.op, schema, self.embedding)
 
     def load(self, table: Table) -> dict[str, NDArray[Any]]:
-        """The sampled rows' vectors. Raises InputError for vectors that cannot be clustered."""
+        """Vectors of the sampled rows. Raises InputError if a vector cannot be clustered."""
         if self.sample < 1:
             rank = ranks(self.seed, table.column("key").to_pylist(), _SAMPLE_SALT)
             table = table.filter(pa.array(rank_below(rank, self.sample)))
         return embedding_arrays(self.op, table, self.embedding, self.unit_norm)
 
     def fit(self, group: Group) -> Artifact:
-        """Raises CurateError for fewer rows than clusters."""
+        """Raises CurateError if there are fewer rows than clusters."""
         from curate.cluster.tree.levels import fit_tree, level_settings
 
         rows = sum(group.rows)
@@ -145,7 +148,7 @@ class FitTree(Fit):
         settings = level_settings(self.levels, self.seed, self.rounds, self.resample, self.iterations, self.unit_norm)
         tree = fit_tree(group, settings, self._cells(), resume=True)
         self._reject_short(tree)
-        told = {
+        summary = {
             "embedding": self.embedding,
             "encoder": dict(group.provenance),
             "unit_norm": self.unit_norm,
@@ -158,7 +161,7 @@ class FitTree(Fit):
         parents = {f"parents_{t}": array for t, array in enumerate(tree.parents, 1)}
         sizes = {f"sizes_{t}": array for t, array in enumerate(tree.sizes, 1)}
         shards = pa.table({"shard": pa.array(list(group.shards), pa.string())})
-        facts = {"distance_quantiles": tree.distances, "shards": shards, "levels": told}
+        facts = {"distance_quantiles": tree.distances, "shards": shards, "levels": summary}
         return {**centroids, **parents, **sizes, **tree.divided, **facts}
 
     def _reject_short(self, tree: Tree) -> None:
@@ -176,7 +179,7 @@ class FitTree(Fit):
         return [] if self.cells is None else [self.cells]
 
     def _cells(self) -> list[int]:
-        """Cells of each level; 1 where it is fitted in one piece."""
+        """Cells of each level; 1 if it is fitted in one piece."""
         from curate.cluster.divide.level import default_cells
 
         given = [*self._given_cells(), *[None] * len(self.levels)]

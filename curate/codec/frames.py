@@ -46,7 +46,7 @@ class Frame:
 
 
 @dataclass(frozen=True)
-class Survey:
+class FrameCount:
     """Format and number of frames, from the headers."""
 
     format: str
@@ -55,7 +55,7 @@ class Survey:
     """Pillow's number of the first frame: 1 in an APNG whose default image is not part of the animation."""
 
 
-def survey(data: bytes, max_pixels: int = MAX_PIXELS, most_pixels: int = MOST_PIXELS) -> Survey:
+def survey(data: bytes, max_pixels: int = MAX_PIXELS, most_pixels: int = MOST_PIXELS) -> FrameCount:
     """Count the frames without decoding them. Raises Undecodable, also if a frame has more than `max_pixels` or all
     frames together have more than `most_pixels`."""
     name = images._known_format(data)
@@ -74,7 +74,7 @@ def survey(data: bytes, max_pixels: int = MAX_PIXELS, most_pixels: int = MOST_PI
     if count > 1 and (area > most_pixels or count > MOST_FRAMES):
         allowed = f"at most {most_pixels:,} pixels and {MOST_FRAMES:,} frames are decoded"
         raise Undecodable("frame_bomb", f"{count:,} frames of {area:,} pixels; {allowed}")
-    return Survey(name, max(count, 1), first)
+    return FrameCount(name, max(count, 1), first)
 
 
 def _pages(image: ImageFile, max_pixels: int, most_pixels: int) -> tuple[int, int]:
@@ -128,7 +128,7 @@ def extract(data: bytes, span: dict[str, Any], max_pixels: int = MAX_PIXELS, mos
     return _png(next(islice(_composed(data, found, max_pixels), number, None))[1])
 
 
-def _composed(data: bytes, found: Survey, max_pixels: int) -> Iterator[tuple[dict[str, Any], Image.Image]]:
+def _composed(data: bytes, found: FrameCount, max_pixels: int) -> Iterator[tuple[dict[str, Any], Image.Image]]:
     """(span, image) of every frame; an image is valid until the next is requested."""
     name, passed = found.format, 0.0  # milliseconds
     try:

@@ -31,6 +31,10 @@ _STAMPS = ("ETag", "etag", "md5Hash", "content_md5", "LastModified", "last_modif
 _BLOCK_BYTES = 5 << 20
 
 
+class NoFolderError(InputError):
+    """The root of a listing is a file or does not exist."""
+
+
 @dataclass(frozen=True)
 class FileInfo:
     """A file below a folder, or an entry that cannot be read."""
@@ -71,7 +75,8 @@ def list_files(
     """All entries below the root that are not hidden, sorted by path.
 
     follow_links: follow symbolic links that lead out of the root; otherwise they are rejects. A link to a folder inside
-    the root is skipped, since its files are listed there. Raises InputError if the root is not a readable folder.
+    the root is skipped, since its files are listed there. Raises NoFolderError if the root is not a folder, or
+    InputError if it cannot be read.
     """
     try:
         if root.local:
@@ -80,9 +85,9 @@ def list_files(
             root.fs.invalidate_cache()
             found = [file_info(root, path, info) for path, info in root.fs.find(root.root, detail=True).items()]
     except NotADirectoryError:
-        raise InputError(f"{place}: {root.root!r} is a file; {remedy}") from None
+        raise NoFolderError(f"{place}: {root.root!r} is a file; {remedy}") from None
     except FileNotFoundError:
-        raise InputError(f"{place}: {root.root!r} does not exist; give an existing folder or URL") from None
+        raise NoFolderError(f"{place}: {root.root!r} does not exist; give an existing folder or URL") from None
     except read_errors(root) as error:
         raise cannot_read(place, root.root, error) from None
     return sorted((file for file in found if file.path and not is_hidden(file.path)), key=lambda file: file.path)
@@ -151,7 +156,7 @@ def _walk(root: str, follow_links: bool) -> Iterator[FileInfo]:
 
 def _is_new_folder(item: os.DirEntry[str], root: str, followed: set[str]) -> bool:
     """Whether a link leads to a folder outside the root that was not followed before."""
-    if not item.is_symlink() or not item.is_dir():
+    if not item.is_symlink() or not os.path.isdir(item.path):  # item.is_dir() raises OSError for a loop
         return False
     target = os.path.realpath(item.path)
     if target in followed or _is_inside(target, root):

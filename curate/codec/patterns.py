@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from braceexpand import braceexpand
@@ -18,6 +18,7 @@ from fsspec.core import has_magic
 
 from curate.codec.listing import (
     FileInfo,
+    NoFolderError,
     cannot_read,
     extension,
     file_info,
@@ -32,6 +33,7 @@ from curate.core.store.storage import Storage, open_storage
 THREADS = 16
 """Concurrent requests for the info of single files on an object store."""
 _COMPRESSED = (".tar.gz", ".tgz", ".tar.zst", ".tar.xz", ".tar.bz2")
+_DECOMPRESS = "decompress them: samples are read at random positions"
 
 
 class NoFilesError(InputError):
@@ -67,15 +69,21 @@ def find_files(
 
     Raises InputError if a path names no file, and NoFilesError if a folder or glob has none of the extension.
     """
-    expanded = expand(paths, place)
+    given = [paths] if isinstance(paths, str) else list(paths)
+    named = {path: _named(path, text) for text in given for path in expand(text, place)}
     find = partial(_find, root, suffix=suffix, place=place, follow_links=follow_links)
-    if len(expanded) > 1 and not root.local:
+    if len(named) > 1 and not root.local:
         with ThreadPoolExecutor(THREADS) as threads:
-            parts = list(threads.map(find, expanded))
+            parts = list(threads.map(find, named.keys(), named.values()))
     else:
-        parts = [find(path) for path in expanded]
+        parts = [find(path, name) for path, name in named.items()]
     found = {file.path: file for part in parts for file in part}
     return [found[path] for path in sorted(found)]
+
+
+def _named(path: str, text: str) -> str:
+    """A path in messages, with the pattern it comes from."""
+    return repr(path) if path == text else f"{path!r} of {text!r}"
 
 
 def _folder(path: str, suffix: str) -> str:
@@ -100,32 +108,40 @@ def _common(paths: list[str]) -> str:
     return "/".join(split[0][:shared]) or "/"
 
 
-def _find(root: Storage, path: str, *, suffix: str, place: str, follow_links: bool) -> list[FileInfo]:
+def _find(root: Storage, path: str, name: str, *, suffix: str, place: str, follow_links: bool) -> list[FileInfo]:
     inside = str(root.fs._strip_protocol(path))
+    if root.local:
+        inside = str(Path(inside).absolute())  # without `//` and `/./`, like the root
     if has_magic(path):
         found = [file for file in _glob(root, inside, path, place) if extension(file.path) == suffix]
         if not found:
-            raise NoFilesError(f"{place}: {path!r} matches no .{suffix} file; {_expected(suffix)}")
+            raise NoFilesError(f"{place}: {name} matches no .{suffix} file; {_expected(suffix)}")
         return found
     if extension(path) == suffix:
-        return [_one(root, path, inside, place, suffix)]
+        return [_one(root, path, name, inside, place, suffix)]
     below = open_storage(str(root.fs.unstrip_protocol(inside)))
-    listed = list_files(below, place, follow_links=follow_links, remedy=_expected(suffix))
+    try:
+        listed = list_files(below, place, follow_links=follow_links, remedy=_expected(suffix))
+    except NoFolderError:
+        if not extension(path):
+            raise
+        remedy = _DECOMPRESS if suffix == "tar" and path.lower().endswith(_COMPRESSED) else _expected(suffix)
+        raise NoFolderError(f"{place}: {name} is neither a folder nor a .{suffix} file; {remedy}") from None
     found = [file for file in listed if file.folder or extension(file.path) == suffix]
     if not found:
-        raise NoFilesError(f"{place}: {path!r} has no .{suffix} file ({_contents(listed, suffix)}")
+        raise NoFilesError(f"{place}: {name} has no .{suffix} file ({_contents(listed, suffix)}")
     prefix = below.root[len(root.root.rstrip("/")) + 1 :]
     return [replace(file, path=f"{prefix}/{file.path}" if prefix else file.path) for file in found]
 
 
-def _one(root: Storage, path: str, inside: str, place: str, suffix: str) -> FileInfo:
+def _one(root: Storage, path: str, name: str, inside: str, place: str, suffix: str) -> FileInfo:
     try:
         info = root.fs.info(inside)
         if info["type"] == "directory":
-            raise InputError(f"{place}: {path!r} is a folder; {_expected(suffix)}")
+            raise InputError(f"{place}: {name} is a folder; {_expected(suffix)}")
         return file_info(root, inside, info)
     except FileNotFoundError:
-        raise InputError(f"{place}: {path!r} does not exist; check the path or the pattern's range") from None
+        raise InputError(f"{place}: {name} does not exist; check the path or the pattern's range") from None
     except read_errors(root) as error:
         raise cannot_read(place, path, error) from None
 
@@ -145,7 +161,7 @@ def _contents(files: Sequence[FileInfo], suffix: str) -> str:
     kinds = Counter("".join(PurePosixPath(file.path).suffixes[-2:]) or file.path for file in files)
     held = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(3)) or "nothing"
     compressed = suffix == "tar" and any(kind.lower().endswith(_COMPRESSED) for kind in kinds)
-    remedy = "decompress them: samples are read at random positions" if compressed else _expected(suffix)
+    remedy = _DECOMPRESS if compressed else _expected(suffix)
     return f"found {held}); {remedy}"
 
 

@@ -48,7 +48,7 @@ class Part:
         return len(next(iter(self.arrays.values())))
 
 
-Step: TypeAlias = Callable[[Part, Mapping[str, Any]], Any]
+PartFunction: TypeAlias = Callable[[Part, Mapping[str, Any]], Any]
 
 
 class Group(Protocol):
@@ -70,13 +70,13 @@ class Group(Protocol):
         """Ids of the pool's shards that the fit reads; empty if it does not read a pool."""
         ...
 
-    def each(self, step: Step, **shared: Any) -> Iterator[Any]:
+    def each(self, step: PartFunction, **shared: Any) -> Iterator[Any]:
         """Run step(part, shared) for every part, on the worker that holds it; yields the results in part order.
         `shared` (arrays, numbers, strings) is sent to each worker once per call. Arrays are read-only on both sides.
         Nothing runs before the first result is requested."""
         ...
 
-    def partition(self, name: str, step: Step, cells: int, **shared: Any) -> Group:
+    def partition(self, name: str, step: PartFunction, cells: int, **shared: Any) -> Group:
         """Regroup rows: step(part, shared) -> (cell (m,) in 0 .. cells - 1, arrays of m rows). Part c of the new group
         has the rows of cell c, ordered by their old part and position. A row may go to several cells or to none."""
         ...
@@ -132,11 +132,11 @@ class MemoryGroup:
     def rows(self) -> Sequence[int]:
         return [len(next(iter(part.values()))) for part in self.parts]
 
-    def each(self, step: Step, **shared: Any) -> Iterator[Any]:
+    def each(self, step: PartFunction, **shared: Any) -> Iterator[Any]:
         for index in range(len(self.parts)):
             yield frozen(step(self._part(index), frozen(shared)))
 
-    def partition(self, name: str, step: Step, cells: int, **shared: Any) -> MemoryGroup:
+    def partition(self, name: str, step: PartFunction, cells: int, **shared: Any) -> MemoryGroup:
         moved: list[list[Arrays]] = [[] for _ in range(cells)]
         for cell, arrays in self.each(step, **shared):
             order = np.argsort(cell, kind="stable")

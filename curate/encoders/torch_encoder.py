@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from traceback import walk_tb
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,11 @@ from curate.encoders.spec import Spec
 
 _CHARACTERS_PER_TOKEN = 16
 """Upper bound of characters per token; texts of words have 3 to 6 on average."""
+_EXPECTED = (OSError, RuntimeError, ValueError, TypeError, KeyError, AssertionError)
+"""Errors about models and checkpoints, in our code as in libraries."""
+_BUGS = (AttributeError, NameError, LookupError, ArithmeticError)
+"""Errors that are bugs when our own code raises them."""
+_PACKAGE = __name__.partition(".")[0]
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -116,13 +122,22 @@ def one_line(spec: Spec, what: str) -> Iterator[None]:
     """Turn a library's error about a model or checkpoint, which may be pages of key names, into one InputError."""
     try:
         yield
-    except CurateError:
+    except (CurateError, MemoryError):
         raise
     except Exception as error:  # a library may raise anything for options or weights that it cannot use
+        if not isinstance(error, _EXPECTED) and _is_ours(error):
+            raise
         text = " ".join(str(error).split())
         reason = text if len(text) < 300 else f"{text[:300]} …"
         where = f" at {spec.path!r}" if spec.path else ""
         raise InputError(f"encoder: cannot {what} {spec.public!r}{where}: {reason or type(error).__name__}") from error
+
+
+def _is_ours(error: Exception) -> bool:
+    """Whether the error is a bug in our code, which includes reading an attribute that a library's object lacks."""
+    names = [(frame.f_globals.get("__name__", ""), frame.f_code.co_name) for frame, _ in walk_tb(error.__traceback__)]
+    module = next(module for module, function in reversed(names) if function != "__getattr__")
+    return isinstance(error, _BUGS) and module.partition(".")[0] == _PACKAGE
 
 
 @contextmanager

@@ -33,7 +33,7 @@ FUNCTIONS = (
 )  # fmt: skip
 """Functions that an expression may call, in addition to operators, `case`, `in`, `between`, `like` and `is null`."""
 
-REFUSED = {
+NOT_ALLOWED = {
     "select": "a subquery",
     "over": "a window",
     "current_date": "it changes from run to run",
@@ -137,8 +137,8 @@ def _check_words(sql: str) -> None:
     tokens = [token for token in _TOKENS.findall(sql) if not token.isspace() and not token.startswith(("--", "/*"))]
     for token, following in pairwise([*tokens, ""]):
         word = token.lower()
-        if word in REFUSED:
-            raise ValueError(f"{token!r} is not allowed ({REFUSED[word]}); {_allowed()}")
+        if word in NOT_ALLOWED:
+            raise ValueError(f"{token!r} is not allowed ({NOT_ALLOWED[word]}); {_allowed()}")
         if following == "(" and word.isidentifier() and word not in _KEYWORDS and word not in FUNCTIONS:
             near = difflib.get_close_matches(word, FUNCTIONS, n=1, cutoff=0.75)
             meant = _MEANT.get(word, near[0] if near else None)

@@ -1,4 +1,4 @@
-"""`image.embed`: a vector for each image, from any encoder. Clusters, duplicates and scores are computed from it."""
+"""`image.embed`: a vector per image, from any encoder, for clusters, semantic duplicates and scores."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 
 class Embed(EncoderMap):
-    """Embeds each image with a frozen encoder: halves of unit length, and the norm beside them.
+    """Embed each image with a frozen encoder.
 
-    Unusable: zero_embedding, nan_embedding, and what cannot be decoded.
+    Writes vectors of unit length in half precision, and their norms. Unusable: zero_embedding, nan_embedding, and
+    images that cannot be decoded.
     """
 
     op: ClassVar[str] = "image.embed"
@@ -31,7 +32,7 @@ class Embed(EncoderMap):
     column: str = Field(
         default="embedding",
         pattern=r"^[a-z][a-z0-9_]*$",
-        description="name of the column of vectors; '<column>_norm' holds their lengths",
+        description="name of the column of vectors; '<column>_norm' has their original lengths",
     )
     batch_size: Annotated[int, Runtime()] = Field(
         default=64, ge=1, description="images per forward pass; lower it when a GPU runs out of memory"
@@ -55,27 +56,27 @@ class Embed(EncoderMap):
 
     def process(self, batch: Batch) -> dict[str, Any]:
         parts = [
-            self._encoder.encode(batch.prepared[start : start + self._at_once()], patches=False).summary
-            for start in range(0, len(batch), self._at_once())
+            self._encoder.encode(batch.prepared[start : start + self._images_per_pass()], patches=False).summary
+            for start in range(0, len(batch), self._images_per_pass())
         ]
         vectors = np.concatenate([np.zeros((0, self._encoder.dim), dtype=np.float32), *parts])
         return embedding_columns(batch, vectors, self.column)
 
     def padded(self) -> int:
-        """`descriptor` computes each image alone."""
-        return 0 if self.encoder == "descriptor" else self._at_once()
+        """Images per pass; 0 for `descriptor`, which computes each image separately."""
+        return 0 if self.encoder == "descriptor" else self._images_per_pass()
 
-    def _at_once(self) -> int:
-        """Images of every pass: at most `batch_size`, on a CPU 16, which is as quick per image; and a part of
-        `batch_rows`, so that all passes are equally large and an image has the same vector wherever it stands."""
+    def _images_per_pass(self) -> int:
+        """Images per pass: at most `batch_size`, and at most 16 on a CPU, which is as fast per image. It divides
+        `batch_rows`, so all passes have the same size and a vector does not depend on the image's position."""
         on_cpu = self.encoder != "descriptor" and self._encoder is not None and str(self._encoder.device) == "cpu"
         largest = min(self.batch_size, self.batch_rows, 16 if on_cpu else self.batch_rows)
         return max(size for size in range(1, largest + 1) if self.batch_rows % size == 0)
 
 
 def embedding_columns(batch: Batch, vectors: NDArray[np.floating], column: str) -> dict[str, Any]:
-    """vectors (B, D) -> unit vectors and norms. Rows without a direction are unusable: zero_embedding where all is
-    zero, nan_embedding otherwise."""
+    """vectors (B, D) -> unit vectors and norms. Rows without a direction are marked unusable: zero_embedding if all
+    values are zero, nan_embedding otherwise."""
     finite = np.isfinite(vectors).all(axis=1)
     unit, norms = to_binary(np.where(finite[:, None], vectors, 0))
     zero = finite & (norms == 0)

@@ -1,4 +1,4 @@
-"""`image.filter`: which images are large and plain enough, by what `image.inspect` measured."""
+"""`image.filter`: rejects images by size, aspect ratio, format and animation, as measured by `image.inspect`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from curate.core.contracts import Filter, Table
 
 
 class ImageFilter(Filter):
-    """Reject images by size and form; one that breaks several rules has the reason that comes first.
+    """Reject images by size, aspect ratio, format and animation.
 
-    Rejects, in this order: format, animated, too_small, too_large, aspect. A null value breaks no rule.
+    Rejects: format, animated, too_small, too_large, aspect. An image that breaks several rules gets the first of these
+    reasons. A null value breaks no rule.
     """
 
     op: ClassVar[str] = "image.filter"
@@ -23,24 +24,26 @@ class ImageFilter(Filter):
     min_side: int = Field(32, ge=1, description="Shorter side in pixels below which an image is too_small.")
     max_side: int | None = Field(None, ge=1, description="Longer side in pixels above which an image is too_large.")
     max_aspect: float | None = Field(
-        None, ge=1, description="Longer over shorter side above which an image is rejected as aspect."
+        None, ge=1, description="Ratio of longer to shorter side above which an image is rejected as aspect."
     )
     animated: Literal["keep", "reject"] = Field(
-        "keep", description="What happens to images of several frames; kept ones are represented by their first."
+        "keep", description="Keep or reject images of several frames; later stages see only the first frame."
     )
-    formats: list[str] | None = Field(None, description=f"Formats to keep, out of {', '.join(DECODED)}; all when null.")
+    formats: list[str] | None = Field(
+        None, description=f"Formats to keep, out of {', '.join(DECODED)}; null keeps all."
+    )
 
     @field_validator("formats")
     @classmethod
     def _known_formats(cls, formats: list[str] | None) -> list[str] | None:
         unknown = sorted(set(formats or ()) - set(DECODED))
         if unknown:
-            raise ValueError(f"{unknown[0]!r} is not decoded here; choose from {', '.join(DECODED)}")
+            raise ValueError(f"unknown format {unknown[0]!r}; choose from {', '.join(DECODED)}")
         return formats
 
     def reads(self) -> tuple[str, ...]:
-        asked = {"format": self.formats is not None, "frames": self.animated == "reject"}
-        return ("width", "height", *(name for name, used in asked.items() if used))
+        optional = {"format": self.formats is not None, "frames": self.animated == "reject"}
+        return ("width", "height", *(name for name, used in optional.items() if used))
 
     def keep(self, table: Table) -> pa.ChunkedArray:
         sides = [table.column(name).cast(pa.float64()) for name in ("width", "height")]

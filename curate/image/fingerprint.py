@@ -1,4 +1,4 @@
-"""`image.fingerprint`: by what an image is recognised again, exactly and approximately."""
+"""`image.fingerprint`: digests and hashes that identify exact and near copies of an image."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ SCHEMA = pa.schema(
 
 
 class Fingerprint(Map):
-    """Hash each image's decoded pixels, and its low frequencies.
+    """Compute a digest of each image's pixels and a perceptual hash of its low frequencies.
 
-    The first is equal for a PNG and a BMP of the same image, the second close for resized and recompressed copies.
-    `flat` marks images whose perceptual hash says too little to be compared. Unusable: what cannot be decoded.
+    The digest is equal for a PNG and a BMP of the same image; the hashes of resized and recompressed copies differ in
+    few bits. `flat` marks images with too little detail to compare by hash. Unusable: images that cannot be decoded.
     """
 
     op: ClassVar[str] = "image.fingerprint"
     pixels: ClassVar[bool] = True
 
-    max_pixels: int = Field(MAX_PIXELS, ge=1, description="Width x height above which nothing is decoded.")
+    max_pixels: int = Field(MAX_PIXELS, ge=1, description="Width x height above which an image is not decoded.")
     threads: Annotated[int, Runtime(), Field(ge=1, description="Decoding threads.")] = 2
 
     def schema(self) -> pa.Schema:
@@ -48,7 +48,7 @@ class Fingerprint(Map):
 
 
 def pixel_sha256(image: Image.Image) -> str:
-    """Digest of size and RGB pixels: equal for any two encodings of the same image."""
+    """Digest of size and RGB pixels: equal for any two encodings of the same pixels."""
     digest = hashlib.sha256(f"{image.width}x{image.height}:".encode())
     digest.update(image.tobytes())
     return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""`image.frames`: frames of animations and pages of TIFF files become samples."""
+"""`image.frames`: turns frames of animations and pages of TIFF files into samples."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from curate.core.contracts import Child, Derive, Sample
 
 
 class Frames(Derive):
-    """A sample for each frame of a GIF, WebP, APNG or AVIF, and for each page of a TIFF: a PNG of what a viewer shows.
+    """Turn each frame of a GIF, WebP, APNG or AVIF, and each page of a TIFF, into a PNG sample as a viewer shows it.
 
-    Spans: {"frame": number, "start": seconds, "stop": seconds}, {"page": number}; {"frame": 0} of an image with a
-    single frame, which keeps its own bytes. Rejects a parent as frame_bomb, and with the codec's empty, not_an_image,
-    unsupported, truncated, corrupt, too_many_pixels, metadata_bomb: one bad frame costs them all.
+    Spans: {"frame": number, "start": seconds, "stop": seconds}, {"page": number}; {"frame": 0} for an image with a
+    single frame, which keeps its bytes. Rejects a parent as frame_bomb, or with the codec's empty, not_an_image,
+    unsupported, truncated, corrupt, too_many_pixels, metadata_bomb. One bad frame rejects the whole parent.
     """
 
     op: ClassVar[str] = "image.frames"
     child_kind: ClassVar[str] = "frame"
 
-    every: int = Field(1, ge=1, description="Each n-th frame or page becomes a sample, from the first on.")
+    every: int = Field(1, ge=1, description="Take every n-th frame or page, starting with the first.")
     most: int | None = Field(
-        None, ge=1, description="Most frames of an image, spread evenly over those that `every` leaves."
+        None, ge=1, description="Maximum number of frames per image, spread evenly over those that `every` selects."
     )
     stills: Literal["keep", "skip"] = Field(
-        "keep", description="Whether an image with a single frame becomes a sample too, with its own bytes."
+        "keep", description="Keep an image with a single frame as a sample with its original bytes, or skip it."
     )
     max_pixels: int = Field(
         MAX_PIXELS, ge=1, description="Width x height of a frame above which an image is too_many_pixels."
@@ -36,8 +36,8 @@ class Frames(Derive):
     most_pixels: int = Field(
         MOST_PIXELS,
         ge=1,
-        description="Pixels of all frames together above which an image is a frame_bomb, before decoding; one of more "
-        f"than {MOST_FRAMES:,} frames always is.",
+        description="Total pixels of all frames above which an image is a frame_bomb, checked before decoding; an "
+        f"image of more than {MOST_FRAMES:,} frames always is.",
     )
 
     def children(self, sample: Sample) -> Iterator[Child]:

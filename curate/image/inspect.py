@@ -1,4 +1,4 @@
-"""`image.inspect`: can the image be decoded, how large is it, and of what form? `image.filter` decides by that."""
+"""`image.inspect`: decodes each image and writes its size and form; `image.filter` rejects images by these."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SCHEMA = pa.schema(
 
 
 class Inspect(Map):
-    """Decode every image once, because a good header does not imply good pixels; write its size and form.
+    """Decode every image once, since a valid header does not imply valid pixels, and write its size and form.
 
     Unusable: too_many_pixels, and the codec's empty, not_an_image, unsupported, truncated, corrupt, metadata_bomb.
     """
@@ -39,7 +39,7 @@ class Inspect(Map):
     max_pixels: int = Field(
         MAX_PIXELS,
         ge=1,
-        description="Width x height above which an image is too_many_pixels; checked in the header, before decoding.",
+        description="Width x height above which an image is too_many_pixels; checked in the header before decoding.",
     )
     threads: Annotated[int, Runtime(), Field(ge=1, description="Decoding threads.")] = 2
 

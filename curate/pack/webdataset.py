@@ -1,4 +1,4 @@
-"""`pack.webdataset`: the dataset as training reads it. A sample is an image, its text and a JSON description."""
+"""`pack.webdataset`: writes the dataset for training. A sample is an image, its text and a JSON description."""
 
 from __future__ import annotations
 
@@ -20,57 +20,64 @@ from curate.core.contracts import Pack, Packed
 from curate.core.errors import Undecodable
 
 Format = Literal["webp", "jpeg", "png"]
-FIXED = frozenset(
+INDEX_COLUMNS = frozenset(
     "shard row name key item copy ext offset size text_offset text_size width height".split()  # noqa: SIM905
 )
-"""Columns of the index that are always there; a carried column needs another name."""
+"""Columns that every index has; a carried column needs a different name."""
 WIDS_KIND = "wids-shard-index-v1"
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _EXTENSION = re.compile(r"[a-z0-9]{1,8}")
-_USUAL = {"jpeg": ("jpg", "jpeg", "jpe", "jfif"), "tiff": ("tif", "tiff"), "jpeg2000": ("jp2", "j2k", "jpx", "j2c")}
+_USUAL_EXTENSIONS = {
+    "jpeg": ("jpg", "jpeg", "jpe", "jfif"),
+    "tiff": ("tif", "tiff"),
+    "jpeg2000": ("jp2", "j2k", "jpx", "j2c"),
+}
 
 
 class PackWebDataset(Pack):
     """Write the selected samples as WebDataset tars, globally shuffled, with `sizes.json` and a wids index.
 
-    Members are `{key}-{item}-{copy}` with the image's extension, `.txt` (absent without a text) and `.json`.
-    `carry` names further columns of the index: columns (`carry: [duplicate_set, cluster_1]`) or, under another name,
-    a column or a field of `meta` (`carry: {label: meta.category, duplicate_set: duplicate_set}`).
+    The members of a sample are `{key}-{item}-{copy}` with the image's extension, `.txt` (if there is a text) and
+    `.json`. `carry` adds columns to the index: a list of columns (`carry: [duplicate_set, cluster_1]`), or a mapping
+    from new names to columns or fields of `meta` (`carry: {label: meta.category, duplicate_set: duplicate_set}`).
     """
 
     op: ClassVar[str] = "pack.webdataset"
 
-    name: str = Field(description="the dataset's name: letters, digits, - and _")
-    shard_rows: int = Field(1000, ge=1, description="samples per tar, about")
-    seed: int = Field(0, description="decides the order of samples")
+    name: str = Field(description="name of the dataset: letters, digits, - and _")
+    shard_rows: int = Field(1000, ge=1, description="approximate number of samples per tar")
+    seed: int = Field(0, description="seed of the order of samples")
     image: Literal["original", "resized"] = Field(
-        "original", description="original: the bytes as they came; resized: at most max_side, in one format"
+        "original", description="original: the source's bytes; resized: at most max_side, in one format"
     )
-    max_side: int = Field(512, ge=1, description="longer side of a resized image; pixels; nothing is enlarged")
+    max_side: int = Field(
+        512, ge=1, description="maximum longer side of a resized image, in pixels; smaller images are not enlarged"
+    )
     format: Format = Field("webp", description="format of resized images")
     quality: int = Field(90, ge=1, le=100, description="quality of resized images in lossy formats")
     text: str | None = Field(
         None,
-        description="column of the text; default: `text` where there is one, else `caption`. A column with a text per "
-        "item (`sentences`) where items were selected",
+        description="column of the text (default: `text` if there is one, else `caption`); if items were selected, "
+        "a column with one text per item (`sentences`)",
     )
     carry: dict[str, str] | list[str] = Field(
-        default_factory=list, description="columns for the index, or name -> column or meta.<field>"
+        default_factory=list,
+        description="further columns of the index: a list of columns, or name -> column or meta.<field>",
     )
 
     @field_validator("name")
     @classmethod
     def _plain_name(cls, value: str) -> str:
         if not _NAME.fullmatch(value):
-            raise ValueError("expected letters, digits, - and _ only; it names files")
+            raise ValueError("expected only letters, digits, - and _, because file names contain it")
         return value
 
     @model_validator(mode="after")
     def _free_names(self) -> PackWebDataset:
-        taken = sorted(FIXED & self._sources().keys())
+        taken = sorted(INDEX_COLUMNS & self._sources().keys())
         if taken:
-            raise ValueError(f"carry: the index has a column {taken[0]!r} already; carry it under another name")
+            raise ValueError(f"carry: the index already has a column {taken[0]!r}; carry it under another name")
         return self
 
     def _sources(self) -> dict[str, str]:
@@ -102,8 +109,7 @@ class PackWebDataset(Pack):
         return value if value is None else str(value)
 
     def _image(self, row: Mapping[str, Any], data: bytes) -> tuple[bytes, str, dict[str, Any]]:
-        """Bytes, extension and description of the image that goes into the tar. Raises Undecodable if it cannot be
-        resized."""
+        """(bytes, extension, description) of the image member. Raises Undecodable if the image cannot be resized."""
         if self.image == "resized":
             data, new_width, new_height = resize(data, self.max_side, self.format, self.quality)
             sha256 = hashlib.sha256(data).hexdigest()
@@ -115,15 +121,15 @@ class PackWebDataset(Pack):
         return data, _extension(str(row.get("ext") or ""), format), facts
 
     def finish(self, tars: list[tuple[str, int]]) -> dict[str, bytes]:
-        """`sizes.json` (tar -> samples) and `index.json`, which wids reads; its URLs are relative to itself."""
+        """`sizes.json` (tar -> samples) and `index.json`, for wids, with URLs relative to the index."""
         shards = [{"url": tar, "nsamples": samples} for tar, samples in tars]
         index = {"__kind__": WIDS_KIND, "wids_version": 1, "name": self.name, "shardlist": shards}
         return {"sizes.json": _json(dict(tars)), "index.json": _json(index)}
 
 
 def _extension(given: str, format: str | None) -> str:
-    """The source's extension if it is one of the format's, else the format's own: readers go by it."""
-    usual = _USUAL.get(format, (format,)) if format else ()
+    """The source's extension if it is usual for the format, else the format's usual one: readers rely on it."""
+    usual = _USUAL_EXTENSIONS.get(format, (format,)) if format else ()
     ext = given.lower()
     if _EXTENSION.fullmatch(ext) and (not usual or ext in usual):
         return ext
@@ -147,17 +153,20 @@ def _json(value: Any) -> bytes:
 
 
 META = "meta."
-"""Prefix of a carried value that is a field of the pool's `meta` rather than a column."""
+"""Prefix of a carried value that is a field of the pool's `meta`, not a column."""
 
 
 def carry_mapping(carry: Mapping[str, str] | list[str]) -> dict[str, str]:
-    """Name in the index -> column or `meta.<field>`; a list keeps the columns' own names."""
+    """Name in the index -> column or `meta.<field>`; a list keeps the names of the columns."""
     return dict(carry) if isinstance(carry, Mapping) else {name.removeprefix(META): name for name in carry}
 
 
 def carried_values(row: Mapping[str, Any], sources: Mapping[str, str]) -> dict[str, Any]:
-    """Values of a row's carried columns. Fields of `meta` become strings (JSON unless they are strings), since the same
-    field of another sample may be of another type; a dot leads into nested objects."""
+    """Values of a row's carried columns, by name in the index.
+
+    Fields of `meta` become strings (JSON unless they are strings), since the field's type may differ between samples. A
+    dot in the name of a field selects a field of a nested object.
+    """
     meta = _meta(row) if any(source.startswith(META) for source in sources.values()) else {}
     return {
         name: _text(_field(meta, source[len(META) :])) if source.startswith(META) else row[source]
@@ -183,24 +192,24 @@ def _text(value: Any) -> str | None:
 
 
 def describe(row: Mapping[str, Any], image: Mapping[str, Any], carried: Mapping[str, Any]) -> bytes:
-    """The .json member. `image` describes the member in the tar; if it was resized, the values of the
-    pool follow as original_width, original_height, original_format and original_sha256."""
+    """The .json member. `image` describes the image in the tar. If the image was resized, the pool's values are added
+    as original_width, original_height, original_format and original_sha256."""
     value: dict[str, Any] = {name: row.get(name) for name in ("key", "item", "copy", "source_id", "url")}
     value |= image
     if image["sha256"] != row.get("sha256"):
         value |= {f"original_{name}": row.get(name) for name in ("width", "height", "format", "sha256")}
-    value |= {"meta": _meta(row)} | {name: _plain(item) for name, item in carried.items() if name not in value}
+    value |= {"meta": _meta(row)} | {name: _json_value(item) for name, item in carried.items() if name not in value}
     return json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
 
 
-def _plain(value: Any) -> Any:
-    """JSON-able. Bytes (embeddings) are left to the index and null here; NaN is null."""
+def _json_value(value: Any) -> Any:
+    """Value for JSON. NaN becomes null, and so do bytes (embeddings), which only the index has."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, list):
-        return [_plain(item) for item in value]
+        return [_json_value(item) for item in value]
     if isinstance(value, dict):
-        return {str(name): _plain(item) for name, item in value.items()}
+        return {str(name): _json_value(item) for name, item in value.items()}
     if isinstance(value, datetime | date):
         return value.isoformat()
     return None if isinstance(value, bytes) else value
@@ -209,8 +218,8 @@ def _plain(value: Any) -> Any:
 EXTENSIONS: dict[Format, str] = {"webp": "webp", "jpeg": "jpg", "png": "png"}
 
 
-def fitted(width: int, height: int, max_side: int) -> tuple[int, int]:
-    """Size with the longer side at most `max_side`, aspect kept, no side below 1; never enlarged."""
+def fitted_size(width: int, height: int, max_side: int) -> tuple[int, int]:
+    """Size with the longer side at most `max_side`, no side below 1 and the aspect ratio kept; never enlarged."""
     longer = max(width, height)
     if longer <= max_side:
         return width, height
@@ -218,10 +227,13 @@ def fitted(width: int, height: int, max_side: int) -> tuple[int, int]:
 
 
 def resize(data: bytes, max_side: int, format: Format, quality: int) -> tuple[bytes, int, int]:
-    """(bytes, width, height). An image that fits already keeps its bytes if they are plain: of this format, upright,
-    8-bit grey or RGB, one frame. Otherwise Lanczos on RGB. Raises Undecodable."""
+    """(bytes, width, height) of the resized image. Raises Undecodable.
+
+    An image that already fits keeps its bytes if they are plain: in this format, upright, 8-bit grey or RGB, one frame.
+    Others are converted to RGB and resized with a Lanczos filter.
+    """
     found = probe(data)
-    size = fitted(found.width, found.height, max_side)
+    size = fitted_size(found.width, found.height, max_side)
     plain = found.mode in ("RGB", "L") and found.frames == 1 and found.orientation == 1 and not found.alpha
     if plain and found.format == format and size == (found.width, found.height):
         return data, *size

@@ -28,14 +28,14 @@ from curate.report.survey.profile import drifts, profile_of
 from curate.report.survey.quotas import fills
 from curate.report.survey.scope import Scope, scope_of
 from curate.report.survey.survey import Survey, survey, with_pool_counts
-from curate.report.survey.tree import Gathered, Node, choose, fanouts, fill, gather
+from curate.report.survey.tree import Gathered, ShownCluster, choose, fanouts, fill, gather
 
 TEMPLATES = Path(__file__).parent / "templates"
 KEPT_SHOWN = 24
 
 
 class ReportHtml(Report):
-    """A page to look at: funnel, balance of clusters, their images, rejected images, times, recipe."""
+    """Write an HTML page: funnel, balance of clusters, their images, rejected images, times, recipe."""
 
     op = "report.html"
     version = 3
@@ -85,13 +85,13 @@ class ReportHtml(Report):
         }
         return {"index.html": render(TEMPLATES, "report", **values, links=_links(values))}
 
-    def _tree(self, found: Survey) -> Node | None:
+    def _tree(self, found: Survey) -> ShownCluster | None:
         if not found.levels or not found.levels[-1].before.sum():
             return None
         return choose(found.levels, fanouts(len(found.levels), self.clusters_shown, self.leaves_shown), self.seed)
 
     def _sections(
-        self, view: View, scope: Scope, found: Survey, root: Node | None, gallery: Gallery, gathered: Gathered
+        self, view: View, scope: Scope, found: Survey, root: ShownCluster | None, gallery: Gallery, gathered: Gathered
     ) -> dict[str, Any]:
         selected = scope.select is not None
         rejects = sections.reject_groups(found, gallery, gathered.keepers, list(view.stages))
@@ -117,7 +117,7 @@ class ReportHtml(Report):
         }
 
 
-def _shown_keys(found: Survey, root: Node | None, keepers: list[str]) -> Iterator[str]:
+def _shown_keys(found: Survey, root: ShownCluster | None, keepers: list[str]) -> Iterator[str]:
     leaves = [leaf.rows for leaf in root.leaves()] if root else []
     for rows in (*found.reject_rows.values(), found.kept_rows, *leaves):
         yield from (row["key"] for row in rows)

@@ -13,7 +13,7 @@ from curate.core.contracts import Select, Table
 
 
 class SelectAll(Select):
-    """Takes every live row once, for a pool that needs no balance or that upstream stages have sampled."""
+    """Take every live row once, for a pool that needs no balance or that upstream stages have sampled."""
 
     op: ClassVar[str] = "select.all"
 

@@ -15,7 +15,7 @@ from curate.select.items import SelectItems
 
 
 class SelectFrequency(SelectItems):
-    """Balances texts by the frequency of their entries: under-samples the head, repeats the tail.
+    """Balance texts by the frequency of their entries: under-sample the head, repeat the tail.
 
     A text whose rarest entry occurs in c texts has (t / c) ** exponent expected copies. One t serves all texts; it is
     chosen to give `target` samples or the given `share` (by default, as many samples as texts with an entry). Or give

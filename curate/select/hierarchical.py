@@ -14,14 +14,14 @@ from pydantic import Field, PrivateAttr, model_validator
 from curate.core.contracts import Artifact, Select, Table
 from curate.core.errors import CurateError
 from curate.core.hashing import ranks
-from curate.select.picking import copies_of
+from curate.kernels.groups import position_in_group
 from curate.select.sampling import leaf_quotas
 
 NOT_SAMPLED = "not_sampled"
 
 
 class SelectHierarchical(Select):
-    """Hierarchical balanced sampling: distributes the target down the tree, evenly among sibling clusters.
+    """Sample evenly among clusters: distribute the target down the tree, evenly among siblings at each level.
 
     A cluster with fewer rows than its quota gives all of them. Rejects: not_sampled.
     """
@@ -93,3 +93,24 @@ class SelectHierarchical(Select):
         rank = ranks(self.seed, lines.column("key").to_pylist())
         copies = copies_of(lines.column("unit").to_numpy(), quotas, rank, distance)
         return {"copies": copies, "reject": pc.if_else(copies > 0, pa.scalar(None, pa.string()), NOT_SAMPLED)}
+
+
+def copies_of(
+    units: NDArray[np.int64],
+    quotas: NDArray[np.int64],
+    rank: NDArray[np.uint64],
+    distance: NDArray[np.floating] | None = None,
+) -> NDArray[np.int64]:
+    """Copies (n,) of all rows of some units; `units` (n,) index `quotas` (U,), in copies.
+
+    Rows of a unit are taken in order of `rank`, or of `distance` if given, with ties by rank. A quota above the unit's
+    size is spread evenly over its rows; the first rows get the remainder.
+    """
+    order = np.lexsort((rank, units) if distance is None else (rank, distance, units))
+    group = units[order]
+    _, place, count = np.unique(group, return_inverse=True, return_counts=True)  # U may be far more than n
+    size = count[place]
+    each, rest = np.divmod(quotas[group], size)
+    copies = np.empty(len(units), dtype=np.int64)
+    copies[order] = each + (position_in_group(group) < rest)
+    return copies

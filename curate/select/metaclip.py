@@ -16,13 +16,14 @@ from curate.select.items import SelectItems
 
 
 class SelectMetaClip(SelectItems):
-    """Takes a text with probability 1 - prod(1 - p) over its entries, p = min(1, t / count): all of the tail, and of
-    the head about t texts per entry (Xu et al. 2023, Demystifying CLIP Data, section 3.4).
+    """Take all texts of tail entries, and about t texts per head entry (MetaCLIP).
 
-    t is given, or chosen for the pool so that entries with fewer than t texts have as close to `tail_share` of all
-    matches as possible; the tail is not empty if counts differ. Entries of exactly t texts are also kept whole. With
-    `by`, each group has a separate t from its own counts (MetaCLIP 2, for languages). Texts without an entry are
-    rejected. Each text is drawn independently, by hash(seed, key, item): a larger t takes all that a smaller t takes.
+    A text is taken with probability 1 - prod(1 - p) over its entries, p = min(1, t / count) (Xu et al. 2023,
+    Demystifying CLIP Data, section 3.4). t is given, or chosen for the pool so that entries with fewer than t texts
+    have as close to `tail_share` of all matches as possible; the tail is not empty if counts differ. Entries of exactly
+    t texts are also kept whole. With `by`, each group has a separate t from its own counts (MetaCLIP 2, for languages).
+    Texts without an entry are rejected. Each text is drawn independently, by hash(seed, key, item): a larger t takes
+    all that a smaller t takes.
 
     Rejects: no_text, no_entry, head_cut.
     """

@@ -35,7 +35,7 @@ MERGED_ROWS = 1 << 22
 
 
 class TextCounts(Reduce):
-    """Counts the texts with each entry, for the balance of `select.frequency` and `select.metaclip`.
+    """Count the texts with each entry, for the balance of `select.frequency` and `select.metaclip`.
 
     A text is an item of a row (a sentence). It counts once for an entry that several columns have. The artifact:
     `counts`, commonest first, and a `summary` of totals.

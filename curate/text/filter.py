@@ -15,9 +15,10 @@ from curate.text.columns import plain_texts
 
 
 class TextFilter(Filter):
-    """Rejects texts by their length. With `items`, judges each text of a list separately.
+    """Reject texts by their length.
 
-    Rejects: missing_caption (null), caption_too_short, caption_too_long, caption_too_few_words.
+    With `items`, each text of a list is judged separately. Rejects: missing_caption (null), caption_too_short,
+    caption_too_long, caption_too_few_words.
     """
 
     op: ClassVar[str] = "text.filter"

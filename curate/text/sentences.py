@@ -64,10 +64,10 @@ _ACRONYM = re.compile(r"(?:[^\W\d_]\.)+[^\W\d_]")
 
 
 class Sentences(Map):
-    """Splits each text into sentences by the rules above. Counters: sentences, and those that the settings drop,
-    short_sentence and surplus_sentence.
+    """Split each text into sentences, by fixed rules and lists of abbreviations.
 
-    The list is null if the text is null or has no sentence; `text.filter` with `items` rejects such rows.
+    Counters: sentences, and those that the settings drop, short_sentence and surplus_sentence. The list is null if the
+    text is null or has no sentence; `text.filter` with `items` rejects such rows.
     """
 
     op: ClassVar[str] = "text.sentences"

@@ -163,6 +163,7 @@ def _recipe_of_model(config: ModelConfig) -> Recipe:
 
 def _evaluation_recipe(recipe: Recipe, overrides: Sequence[str], datasets: Sequence[str], place: str) -> Recipe:
     """The recipe with overrides of evaluate.* and run.*, and with `datasets` added to `evaluate.datasets`.
+    Its paths are absolute, so that the evaluation's digest does not depend on the working folder.
 
     Raises RecipeError for an override of a setting that the student was trained with.
     """
@@ -178,10 +179,10 @@ def _evaluation_recipe(recipe: Recipe, overrides: Sequence[str], datasets: Seque
         raise RecipeError(
             f"--set run.folder={recipe.run.folder}: does not apply to an existing run; give that folder as RUN instead"
         )
-    if not datasets:
-        return recipe
-    added = json.dumps(with_datasets(recipe.evaluate, datasets))
-    return with_absolute_paths(apply_overrides(recipe, [f"evaluate.datasets={added}"], place))
+    if datasets:
+        added = json.dumps(with_datasets(recipe.evaluate, datasets))
+        recipe = apply_overrides(recipe, [f"evaluate.datasets={added}"], place)
+    return with_absolute_paths(recipe)
 
 
 def is_first_rank() -> bool:

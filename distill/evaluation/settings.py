@@ -190,7 +190,8 @@ def _text_encoders(recipe: Recipe) -> list[str]:
     known, lines = [teacher.label for teacher in recipe.teachers], []
     for name, spec in recipe.evaluate.text_encoders.items():
         if name not in known:
-            lines.append(f"unknown teacher {name!r}; choose from {', '.join(known) or 'none'}")
+            remedy = f"choose from {', '.join(known)}" if known else "the recipe has no teachers; remove the entry"
+            lines.append(f"unknown teacher {name!r}; {remedy}")
         else:
             found = encoder_problems(spec) or text_problems(spec)
             lines += [line.removeprefix("encoder: ") for line in found]

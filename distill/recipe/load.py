@@ -40,7 +40,7 @@ def apply_overrides(recipe: Recipe, overrides: Sequence[str], place: str) -> Rec
 
 def _recipe(document: Document, overrides: Sequence[str] = ()) -> Recipe:
     for override in overrides:
-        name, _, value = parse_override(override, "name=value, as in train.steps=100")
+        name, _, value = parse_override(override, "name=value, as in train.steps=100", secret=False)
         document.override(name, name.split("."), value)
     try:
         return Recipe.model_validate(document.values)

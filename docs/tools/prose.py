@@ -1,8 +1,9 @@
 """Finds idioms that read like a translation, and names the plain words: `python docs/tools/prose.py [FILES]`.
 
-It reads comments, docstrings and messages of Python files, Markdown, HTML templates, and comments and quoted texts of
-other files. It skips code: names in backticks, fields of f-strings, strings of one word, paths and options. Without
-FILES it reads all files that git tracks or would add. It exits with 1 if it finds an idiom. `--count` prints totals.
+It reads comments, docstrings, messages and names of tests in Python files, Markdown, HTML templates, and comments and
+quoted texts of other files. It skips code: names in backticks, fields of f-strings, strings of one word, paths and
+options. Without FILES it reads all files that git tracks or would add. It exits with 1 if it finds an idiom. `--count`
+prints totals.
 
 To keep an idiom where it is data (a caption in a test, a list of stop words), add it to ALLOWED with a reason.
 """
@@ -153,8 +154,9 @@ STRING = (
     r"(?:\b[rubfRUBF]{1,2})?"
     r"""(?:\"{3}(?:[^\\]|\\.)*?\"{3}|'{3}(?:[^\\]|\\.)*?'{3}|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')"""
 )
-TEXTS = {  # what is prose in a file, by suffix; a text or comment each
-    ".py": re.compile(rf"#[^\n]*|{STRING}", re.DOTALL),
+TEST = "test_"
+TEXTS = {  # what is prose in a file, by suffix; a text, comment or name of a test each
+    ".py": re.compile(rf"#[^\n]*|(?<=\bdef ){TEST}\w+|{STRING}", re.DOTALL),
     ".toml": re.compile(rf"#[^\n]*|{STRING}", re.DOTALL),
     ".js": re.compile(rf"//[^\n]*|/\*.*?\*/|`[^`]*`|{STRING}", re.DOTALL),
     ".css": re.compile(r"/\*.*?\*/", re.DOTALL),
@@ -212,7 +214,7 @@ def _matches(text: str) -> Iterator[tuple[re.Match[str], str]]:
 
 
 def prose(name: str, source: str) -> Iterator[tuple[int, str]]:
-    """(offset, prose) of each comment, string or page, with CODE in place of every other character."""
+    """(offset, prose) of each comment, string, name of a test or page, with CODE in place of every other character."""
     suffix = Path(name).suffix
     stop = -1
     for found in TEXTS.get(suffix, OTHERS).finditer(source):
@@ -221,6 +223,8 @@ def prose(name: str, source: str) -> Iterator[tuple[int, str]]:
             part = MARKDOWN.sub(_only_comments, part)
         elif suffix == ".html":
             part = HTML.sub(_only_attributes, part)
+        elif part.startswith(TEST):
+            part = part.replace(TEST, " " * len(TEST), 1).replace("_", " ")
         elif part.startswith(("#", "/")):
             part = re.sub(r"^[#/*]+", lambda sign: " " * len(sign[0]), part)
         else:

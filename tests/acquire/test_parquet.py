@@ -103,6 +103,13 @@ def test_files_in_subfolders_have_distinct_ids_and_may_move(tmp_path: Path) -> N
     assert [s.source_id for s in read_all(source)] == ["test/0:0", "test/0:1", "train/0:0", "train/0:1"]
 
 
+@pytest.mark.parametrize("path", ["one//0.parquet", "/one/*.parquet", "./one/./0.parquet", "/one//{0..0}.parquet"])
+def test_empty_and_dot_parts_of_a_path_do_not_enter_ids(tmp_path: Path, path: str) -> None:
+    (tmp_path / "one").mkdir()
+    pq.write_table(table(1), tmp_path / "one/0.parquet")
+    assert [s.source_id for s in read_all(tables(f"{tmp_path}/{path}"))] == ["0:0"]
+
+
 def test_extensions_come_from_the_bytes(tmp_path: Path) -> None:
     images = [encoded(gradient(), "jpeg"), encoded(gradient(), "webp"), b"text", b""]
     pq.write_table(pa.table({"image": images}), tmp_path / "a.parquet")

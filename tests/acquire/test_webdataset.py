@@ -4,7 +4,12 @@ import io
 import json
 import shutil
 import tarfile
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 import webdataset
@@ -193,7 +198,7 @@ def test_a_tar_that_changed_since_the_plan_is_an_error(tmp_path: Path) -> None:
         ("/nowhere", "nowhere' does not exist"),
         ("/1.tar", "1.tar' does not exist"),
         ("/*.tar", "matches no .tar file"),
-        ("/{00..02}.tar", "00.tar' does not exist"),
+        ("/{00..02}.tar", "00.tar' of '.*/{00..02}.tar' does not exist"),
     ],
 )
 def test_nothing_to_import_is_a_one_line_error(tmp_path: Path, path: str, message: str) -> None:
@@ -201,6 +206,36 @@ def test_nothing_to_import_is_a_one_line_error(tmp_path: Path, path: str, messag
     with pytest.raises(InputError, match=message) as caught:
         tars(f"{tmp_path}{path}").plan()
     assert "\n" not in str(caught.value)
+
+
+class NoListing(SimpleHTTPRequestHandler):
+    """Serves files, but no folders."""
+
+    def list_directory(self, path: Any) -> None:
+        self.send_error(403)
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def unlisted(tmp_path: Path) -> Iterator[str]:
+    """URL of a folder of two tars that cannot be listed."""
+    for name in ("000.tar", "001.tar"):
+        write_tar(tmp_path / name, {"1.png": encoded_image(1)})
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(NoListing, directory=str(tmp_path))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize(("path", "count"), [("/000.tar", 1), ("/{000..001}.tar", 2)])
+def test_tars_of_a_folder_that_cannot_be_listed(unlisted: str, path: str, count: int) -> None:
+    assert len(tars(f"{unlisted}{path}").plan()) == count
+    with pytest.raises(InputError, match=r"cannot read 'http://.*/\*\.parquet' \(403"):
+        tars(f"{unlisted}{path}", layout="img2dataset").plan()
+    with pytest.raises(InputError, match=r"cannot read 'http://.*/\*\.tar' \(403"):
+        tars(f"{unlisted}/*.tar").plan()
 
 
 def test_every_reason_and_parameter_is_described() -> None:

@@ -29,7 +29,7 @@ def place(memory: Path) -> Workspace:
     return made
 
 
-def test_a_run_says_what_its_result_says(place: Workspace) -> None:
+def test_a_run_reports_its_result(place: Workspace) -> None:
     run = place.run("first")
     result = run.wait(timeout=1)
     assert result.ledger == run.ledger() and result.outputs == run.outputs and list(result.ops) == list(result.ledger)
@@ -69,7 +69,7 @@ def test_a_run_that_never_was_is_one_line(place: Workspace, ask: Any) -> None:
         list(ask(place.run("never")) or ())
 
 
-def test_a_workspace_that_is_none_is_not_made(tmp_path: Path) -> None:
+def test_a_missing_workspace_is_not_created(tmp_path: Path) -> None:
     with pytest.raises(CurateError, match="not a workspace"):
         Workspace(str(tmp_path / "none")).runs()
     assert Workspace(str(tmp_path / "none")).plan(toys.pipeline())
@@ -159,7 +159,7 @@ def far(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Storage:
 
 
 @pytest.mark.parametrize("off", [-3600.0, 0.0, 3600.0])
-def test_a_heart_that_beats_is_alive_whatever_its_clock_says(far: Storage, off: float) -> None:
+def test_a_beating_lease_is_alive_even_if_clocks_differ(far: Storage, off: float) -> None:
     run = Workspace(far.url).run("far")
     with FarDriver(far, "far", off):
         assert run.status().state == "running"
@@ -169,7 +169,7 @@ def test_a_heart_that_beats_is_alive_whatever_its_clock_says(far: Storage, off: 
 
 
 @pytest.mark.parametrize("off", [-3600.0, 3600.0])
-def test_a_heart_that_stands_still_is_dead_whatever_its_clock_says(far: Storage, off: float) -> None:
+def test_a_silent_lease_is_dead_even_if_clocks_differ(far: Storage, off: float) -> None:
     FarDriver(far, "far", off)
     run = Workspace(far.url).run("far")
     with pytest.raises(CurateError, match="run far: its process died; the same command resumes from there"):

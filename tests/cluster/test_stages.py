@@ -1,4 +1,4 @@
-"""fit -> assign -> select, as the engine calls them, on tables made here."""
+"""`cluster.fit`, `cluster.assign` and `select.hierarchical` on small tables, called as the engine calls them."""
 
 import pickle
 from itertools import pairwise
@@ -36,7 +36,7 @@ def disc(n: int = 12_000) -> np.ndarray:
 
 
 def kl_to_uniform(points: np.ndarray, bins: int = 12) -> float:
-    """KL(points || uniform) in nats over the cells of a grid with their centre in the unit disc."""
+    """KL(points || uniform) in nats, over the grid cells whose centre is in the unit disc."""
     edges = np.linspace(-1, 1, bins + 1)
     counts, _, _ = np.histogram2d(*points.T, bins=[edges, edges])
     centre = (edges[:-1] + edges[1:]) / 2
@@ -64,7 +64,7 @@ def assign(stage: Assign, tree: Artifact, table: pa.Table) -> pa.Table:
 
 
 def selected(stage: SelectHierarchical, tree: Artifact, keys: pa.ChunkedArray, clusters: pa.Table) -> pa.Table:
-    """copies and reject of all rows, picked in two buckets of units."""
+    """Columns `copies` and `reject` of all rows, picked in two buckets of units."""
     stage.setup({"tree": tree})
     table = clusters.select(list(stage.reads())).append_column("key", keys)
     lines = stage.deal(table)
@@ -94,17 +94,18 @@ def clusters(points: np.ndarray, tree: Artifact) -> pa.Table:
     return assign(Assign(levels=3, unit_norm=False), tree, pool(points))
 
 
-def test_the_artifact_is_a_tree_that_tells_of_itself(tree: Artifact, points: np.ndarray) -> None:
+def test_the_artifact_describes_the_tree(tree: Artifact, points: np.ndarray) -> None:
     arrays = ["centroids_1", "centroids_2", "centroids_3", "parents_1", "parents_2", "sizes_1", "sizes_2", "sizes_3"]
     assert list(tree) == [*arrays, "distance_quantiles", "shards", "levels"]
     assert [tree[f"sizes_{t}"].sum() for t in (1, 2, 3)] == 3 * [len(points)]
     assert np.all(np.diff(tree["distance_quantiles"]) >= 0) and tree["distance_quantiles"].shape == (101,)
     assert tree["centroids_1"].shape == (400, 2) and tree["centroids_1"].dtype == np.float32
     assert tree["parents_1"].shape == (400,) and tree["parents_1"].dtype == np.int64
-    told = tree["levels"]
-    assert (told["rows"], told["dim"], told["unit_norm"], told["embedding"]) == (len(points), 2, False, "embedding")
-    assert [level["clusters"] for level in told["levels"]] == [400, 40, 5]
-    assert all(0 < level["entropy"] <= 1 and 0 <= level["gini"] < 1 for level in told["levels"])
+    summary = tree["levels"]
+    expected = {"rows": len(points), "dim": 2, "unit_norm": False, "embedding": "embedding"}
+    assert {name: summary[name] for name in expected} == expected
+    assert [level["clusters"] for level in summary["levels"]] == [400, 40, 5]
+    assert all(0 < level["entropy"] <= 1 and 0 <= level["gini"] < 1 for level in summary["levels"])
 
 
 def test_a_sample_of_the_rows_and_any_number_of_threads(points: np.ndarray) -> None:
@@ -117,7 +118,7 @@ def test_a_sample_of_the_rows_and_any_number_of_threads(points: np.ndarray) -> N
         assert one[name].tobytes() == other[name].tobytes()
 
 
-def test_rows_know_their_path_and_distance(points: np.ndarray, tree: Artifact, clusters: pa.Table) -> None:
+def test_rows_get_the_clusters_and_the_distance(points: np.ndarray, tree: Artifact, clusters: pa.Table) -> None:
     leaf = clusters["cluster_1"].to_numpy()
     np.testing.assert_array_equal(clusters["cluster_2"].to_numpy(), tree["parents_1"][leaf])
     np.testing.assert_array_equal(clusters["cluster_3"].to_numpy(), tree["parents_2"][tree["parents_1"][leaf]])
@@ -139,7 +140,7 @@ def test_a_balanced_sample_is_nearer_to_uniform(
     assert kl_to_uniform(points[copies > 0]) < kl_to_uniform(at_random) / 3
 
 
-def test_a_share_is_a_target_of_what_is_there(points: np.ndarray, tree: Artifact, clusters: pa.Table) -> None:
+def test_a_share_is_a_target_relative_to_the_pool(points: np.ndarray, tree: Artifact, clusters: pa.Table) -> None:
     keys = pool(points)["key"]
     by_share = selected(SelectHierarchical(share=0.25, seed=3), tree, keys, clusters)
     assert by_share == selected(SelectHierarchical(target=len(points) // 4, seed=3), tree, keys, clusters)
@@ -157,7 +158,7 @@ def test_copies_up_to_the_multiplier(points: np.ndarray, tree: Artifact, cluster
         selected(SelectHierarchical(target=3 * len(points) + 1, multiplier=3), tree, pool(points)["key"], clusters)
 
 
-def test_rows_gone_since_the_fit_leave_empty_leaves(points: np.ndarray, tree: Artifact, clusters: pa.Table) -> None:
+def test_leaves_may_be_empty_after_the_fit(points: np.ndarray, tree: Artifact, clusters: pa.Table) -> None:
     few = np.flatnonzero(clusters["cluster_1"].to_numpy() < 7)
     keys = pool(points)["key"].take(few)
     taken = selected(SelectHierarchical(target=10), tree, keys, clusters.take(few))
@@ -185,7 +186,7 @@ def test_bad_embeddings() -> None:
     found = assign(Assign(levels=1), tree, table)
     assert np.flatnonzero(found["unusable"]).tolist() == [3, 7]
     others = assign(Assign(levels=1), tree, table.filter(pc.invert(found["unusable"])))
-    assert others == found.filter(pc.invert(found["unusable"])), "rows beside a bad one are as without it"
+    assert others == found.filter(pc.invert(found["unusable"])), "bad rows do not affect the others"
     with pytest.raises(InputError, match="expected fixed_size_binary of 2 bytes per dimension, not"):
         FitTree(levels=[5]).load(pa.table({"key": table["key"], "embedding": [[1.0]] * 50}))
 
@@ -199,7 +200,7 @@ def test_empty_shards(tree: Artifact, points: np.ndarray) -> None:
         fit(stage, empty)
 
 
-def test_what_does_not_fit_is_one_line(tree: Artifact, points: np.ndarray) -> None:
+def test_mismatches_are_errors(tree: Artifact, points: np.ndarray) -> None:
     with pytest.raises(CurateError, match=r"levels: 90 clusters for 40 rows \(sample 1\)"):
         fit(FitTree(levels=[90, 3]), pool(points[:40]))
     with pytest.raises(CurateError, match=r"cluster.assign.levels: 2, .* fitted with 3"):
@@ -235,7 +236,7 @@ def test_a_canary_has_fewer_clusters_and_a_lower_target(fraction: float, levels:
     assert SelectHierarchical(target=500).scaled(fraction).target == max(1, int(500 * fraction))
 
 
-def test_speed_stays_outside_of_the_fingerprint_and_stages_travel() -> None:
+def test_runtime_settings_are_not_in_the_fingerprint_and_stages_pickle() -> None:
     assert FitTree(levels=[3], threads=7).parameters() == FitTree(levels=[3]).parameters()
     assert Assign(levels=1, threads=7).parameters() == Assign(levels=1).parameters()
     assert FitTree(levels=[3], threads=7).resources().cpus == 7
@@ -244,7 +245,7 @@ def test_speed_stays_outside_of_the_fingerprint_and_stages_travel() -> None:
         assert all(info.description for info in type(stage).model_fields.values())
 
 
-def test_workers_hold_gpus_where_the_cluster_has_any() -> None:
+def test_workers_get_gpus_if_the_cluster_has_any() -> None:
     for stage in (FitTree(levels=[4]), Assign(levels=1)):
         assert [stage.placed(gpus).resources().gpus for gpus in (True, False)] == [1, 0]
     assert FitTree(levels=[4], gpus=0.5).placed(True).resources().gpus == 0.5

@@ -14,7 +14,7 @@ NUMBERS = st.none() | st.integers(0, 300)
 
 
 @st.composite
-def of_items(draw: st.DrawFn) -> ItemEntry:
+def item_entries(draw: st.DrawFn) -> ItemEntry:
     rejected, lost, after = Counter(draw(COUNTS)), draw(st.integers(0, 99)), draw(st.integers(0, 99))
     return ItemEntry(rejected.total() + lost + after, rejected, lost, after)
 
@@ -25,7 +25,7 @@ def entries(draw: st.DrawFn) -> Entry:
     rejected, unusable, error = (Counter(draw(COUNTS)) for _ in range(3))
     kept = draw(st.sampled_from([0, unusable.total() + error.total()]))
     after = draw(st.integers(0, 99)) + kept
-    families = draw(st.dictionaries(st.sampled_from(["texts", "clips"]), of_items()))
+    families = draw(st.dictionaries(st.sampled_from(["texts", "clips"]), item_entries()))
     return Entry(
         before=after + rejected.total() + unusable.total() + error.total() - kept,
         rejected=rejected,

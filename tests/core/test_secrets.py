@@ -149,7 +149,7 @@ class Login(BaseModel):
     ],
 )
 def test_a_secret_must_be_a_separate_parameter(annotation: Any, default: Any) -> None:
-    """Within another parameter, it would exclude that one from the fingerprint, or enter the fingerprint."""
+    """A secret nested in another parameter would exclude that parameter from the fingerprint, or enter it."""
     with pytest.raises(AssertionError, match=r"^Wrong.field: write `field: Secret` or"):
         type("Wrong", (Map,), {"__annotations__": {"field": annotation}, "field": default, "__module__": __name__})
 

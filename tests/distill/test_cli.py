@@ -7,8 +7,9 @@ import yaml
 from rich.console import Console
 
 from distill.cli import main
+from distill.commands.evaluate import evaluate
 from distill.commands.train import train
-from distill.recipe import load_recipe
+from distill.recipe import load_recipe, parse_recipe
 
 ROOT = Path(__file__).parents[2]
 
@@ -64,6 +65,20 @@ def test_a_finished_run_is_found_without_loading_torch(values, tmp_path):
     assert "test images" in done.stdout
     for row in ("chance", "student, random weights", "student, trained", "teacher descriptor"):
         assert row in done.stdout
+
+
+def test_an_evaluation_is_found_from_any_folder(values, tmp_path, monkeypatch):
+    """A relative path of `--set` names the same file as its absolute form, and so does the stored recipe."""
+    values["evaluate"] = {"tasks": ["fidelity"]}
+    run = train(parse_recipe(values, "test"), Console(quiet=True))
+    (tmp_path / "names.tsv").write_text("class-0\tbars\n")
+    monkeypatch.chdir(tmp_path)
+    first = evaluate(str(run.path), ["evaluate.class_names=names.tsv"], Console(quiet=True))
+    monkeypatch.chdir("/")
+    monkeypatch.setattr("distill.commands.evaluate._evaluate_checkpoint", lambda *_: pytest.fail("computed again"))
+    again = evaluate(str(run.path), [f"evaluate.class_names={tmp_path}/names.tsv"], Console(quiet=True))
+    assert again["digest"] == first["digest"]
+    assert str(tmp_path / "names.tsv") in (run.path / "evaluation.json").read_text()
 
 
 def test_help_names_all_commands(monkeypatch, capsys):

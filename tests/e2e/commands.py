@@ -18,7 +18,7 @@ PROGRAM = Path(sys.executable).parent / "curate"
 
 
 @dataclass(frozen=True)
-class Said:
+class CommandResult:
     code: int
     out: str
     err: str
@@ -36,7 +36,7 @@ class Said:
         return lines[0]
 
 
-def curate(*words: str | Path) -> Said:
+def curate(*words: str | Path) -> CommandResult:
     """Run the command in this process; only CurateError is turned into a message."""
     out, err = io.StringIO(), io.StringIO()
     argv = ["curate", *map(str, words)]
@@ -50,12 +50,12 @@ def curate(*words: str | Path) -> Said:
             code = 0
         except SystemExit as exit:
             code = exit.code if isinstance(exit.code, int) else int(exit.code is not None)
-    return Said(code, out.getvalue(), err.getvalue())
+    return CommandResult(code, out.getvalue(), err.getvalue())
 
 
-def curate_process(*words: str | Path, **environment: str) -> Said:
+def curate_process(*words: str | Path, **environment: str) -> CommandResult:
     """Run the installed program in a separate process."""
     done = subprocess.run(
         [PROGRAM, *map(str, words)], cwd=ROOT, capture_output=True, text=True, env=os.environ | environment
     )
-    return Said(done.returncode, done.stdout, done.stderr)
+    return CommandResult(done.returncode, done.stdout, done.stderr)

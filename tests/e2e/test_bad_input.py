@@ -17,8 +17,8 @@ from webdataset.tariterators import group_by_keys, tar_file_expander
 from curate.core.ledger import Entry
 from curate.core.store.storage import Storage, open_storage
 from tests.codec.make_images import encoded
-from tests.e2e import pictures
-from tests.e2e.commands import Said, curate
+from tests.e2e import image_files
+from tests.e2e.commands import CommandResult, curate
 from tests.e2e.recipes import ORDER, write_recipe
 from tests.encoders.models import TINY, save_timm
 
@@ -36,45 +36,45 @@ class Done:
     """Source id -> its bytes."""
     expected: dict[str, tuple[str, str] | None]
     """Source id -> (stage that rejects it, reason); None if it reaches the selection."""
-    said: Said
+    printed: CommandResult
     result: dict[str, Any]
 
     def explain(self, source_id: str) -> str:
         return curate("explain", source_id, "--workspace", self.workspace).words
 
 
-def _go(folder: Path, source: dict[str, Any], **changes: dict[str, Any]) -> tuple[Said, dict[str, Any]]:
+def _go(folder: Path, source: dict[str, Any], **changes: dict[str, Any]) -> tuple[CommandResult, dict[str, Any]]:
     recipe = write_recipe(folder / "recipe.yaml", source, **changes)
     words = ["run", recipe, "--workspace", folder / "workspace", "--json", folder / "result.json", "--quiet"]
-    said = curate(*words)
-    assert (said.code, said.err) == (0, ""), said
-    return said, json.loads((folder / "result.json").read_text())
+    printed = curate(*words)
+    assert (printed.code, printed.err) == (0, ""), printed
+    return printed, json.loads((folder / "result.json").read_text())
 
 
 @pytest.fixture(scope="module")
 def from_folder(tmp_path_factory: pytest.TempPathFactory) -> Done:
     folder = tmp_path_factory.mktemp("folder")
-    root = pictures.write_good(folder / "images", GOOD)
+    root = image_files.write_good(folder / "images", GOOD)
     (root / "bad").mkdir()
     (root / "nothing in here").mkdir()
     expected: dict[str, tuple[str, str] | None] = {}
-    for name, (data, reason) in pictures.BAD.items():
+    for name, (data, reason) in image_files.BAD.items():
         (root / "bad" / name).write_bytes(data)
         (root / "bad" / name).with_suffix(".txt").write_text("a caption")
-        expected[f"bad/{name}"] = (pictures.left_at(reason), reason) if reason else None
-    (root / "bad/latin.png").write_bytes(pictures.good(300))
+        expected[f"bad/{name}"] = (image_files.left_at(reason), reason) if reason else None
+    (root / "bad/latin.png").write_bytes(image_files.good(300))
     (root / "bad/latin.txt").write_bytes("déjà vu".encode("latin-1"))
-    (root / "bad/silent.png").write_bytes(pictures.good(303))
+    (root / "bad/silent.png").write_bytes(image_files.good(303))
     (root / "bad/white.png").write_bytes(WHITE)
     (root / "bad/white.txt").write_text("snow in a fog")
-    (root / "bad/again.png").write_bytes(pictures.good(0))
+    (root / "bad/again.png").write_bytes(image_files.good(0))
     (root / "bad/again.txt").write_text("the same once more")
     (root / "bad/out.png").symlink_to("/etc/hostname")
     (root / "bad/round").symlink_to(root)
     expected |= {"bad/latin.png": ("pool", "caption_not_utf8"), "bad/silent.png": ("captioned", "missing_caption")}
     expected |= {"bad/white.png": ("embed", "nan_embedding"), "bad/out.png": ("pool", "outside_root")}
     files = [path for path in sorted(root.rglob("*")) if path.is_file() and path.suffix != ".txt"]
-    said, result = _go(
+    printed, result = _go(
         folder,
         {"op": "acquire.folder", "path": root, "shard_rows": 10},
         size={"animated": "reject"},
@@ -82,32 +82,34 @@ def from_folder(tmp_path_factory: pytest.TempPathFactory) -> Done:
         embed={"op": "tests.e2e.stages:EmbedOverflowing"},
     )
     source = {str(path.relative_to(root)): path.read_bytes() for path in files}
-    return Done(folder / "workspace", source, expected, said, result)
+    return Done(folder / "workspace", source, expected, printed, result)
 
 
 @pytest.fixture(scope="module")
 def from_tars(tmp_path_factory: pytest.TempPathFactory) -> Done:
     folder = tmp_path_factory.mktemp("tars")
-    good = [(f"{i:04d}.{pictures.extension(i)}", pictures.good(i), b"words of %d" % i) for i in range(GOOD)]
+    good = [(f"{i:04d}.{image_files.extension(i)}", image_files.good(i), b"words of %d" % i) for i in range(GOOD)]
     root = folder / "tars"
-    pictures.write_tar(root / "0.tar", good[:12])
-    traitor = ("../../escape.png", pictures.good(50), b"out")
-    pictures.write_tar(root / "1.tar", [traitor, *good[12:], ("latin.png", pictures.good(51), b"d\xe9j\xe0")])
-    pictures.write_tar(root / "2.tar", [("0003.png", pictures.good(60), b"a key that is there already")])
-    pictures.write_tar(root / "3-no-sample.tar", [])
+    image_files.write_tar(root / "0.tar", good[:12])
+    traitor = ("../../escape.png", image_files.good(50), b"out")
+    image_files.write_tar(root / "1.tar", [traitor, *good[12:], ("latin.png", image_files.good(51), b"d\xe9j\xe0")])
+    image_files.write_tar(root / "2.tar", [("0003.png", image_files.good(60), b"a key that is there already")])
+    image_files.write_tar(root / "3-no-sample.tar", [])
     (root / "4-no-byte.tar").write_bytes(b"")
-    cut = [(f"cut{i}.png", pictures.good(3 * i + 300), None) for i in range(3)]
-    whole = pictures.write_tar(root / "5-cut.tar", cut).stat().st_size
-    pictures.write_tar(root / "5-cut.tar", cut, keep=whole - 1024 - len(cut[2][1]) // 2)
-    bad = [(name, data, b"bad") for name, (data, reason) in pictures.BAD.items() if reason]
-    pictures.write_tar(root / "6-bad.tar", bad)
+    cut = [(f"cut{i}.png", image_files.good(3 * i + 300), None) for i in range(3)]
+    whole = image_files.write_tar(root / "5-cut.tar", cut).stat().st_size
+    image_files.write_tar(root / "5-cut.tar", cut, keep=whole - 1024 - len(cut[2][1]) // 2)
+    bad = [(name, data, b"bad") for name, (data, reason) in image_files.BAD.items() if reason]
+    image_files.write_tar(root / "6-bad.tar", bad)
     expected: dict[str, tuple[str, str] | None] = {
-        Path(name).stem: (pictures.left_at(reason), reason) for name, (_, reason) in pictures.BAD.items() if reason
+        Path(name).stem: (image_files.left_at(reason), reason)
+        for name, (_, reason) in image_files.BAD.items()
+        if reason
     }
     expected |= {"latin": ("pool", "caption_not_utf8"), "cut2": ("pool", "truncated_tar")}
     source = {Path(name).stem: data for name, data, _ in [*good, *cut]}
-    said, result = _go(folder, {"op": "acquire.webdataset", "path": root}, size={"animated": "reject"})
-    return Done(folder / "workspace", source, expected, said, result)
+    printed, result = _go(folder, {"op": "acquire.webdataset", "path": root}, size={"animated": "reject"})
+    return Done(folder / "workspace", source, expected, printed, result)
 
 
 @pytest.fixture(params=["from_folder", "from_tars"])
@@ -133,8 +135,8 @@ def test_every_reason_is_explained(done: Done) -> None:
             assert not [word for word in ("computed", "judged", "reached") if f"not {word}" in words], source_id
         else:
             stage, reason = left
-            said = f"status unusable reason {reason}" if stage in UNUSABLE else f"rejected {reason}"
-            assert said in words and f"not reached {stage}: {reason}" in words, source_id
+            printed = f"status unusable reason {reason}" if stage in UNUSABLE else f"rejected {reason}"
+            assert printed in words and f"not reached {stage}: {reason}" in words, source_id
 
 
 def test_the_ledger_adds_up_at_every_stage(done: Done) -> None:
@@ -170,13 +172,13 @@ def test_what_a_tar_holds_is_a_row_or_a_reject(from_tars: Done) -> None:
     assert {row["source_id"] for row in rows} >= set(from_tars.source)
 
 
-def test_copies_are_refused_in_favour_of_one(from_folder: Done) -> None:
+def test_one_of_several_copies_is_kept(from_folder: Done) -> None:
     one, other = (from_folder.explain(name) for name in ("bad/again.png", "kind0/0000.png"))
     assert ("rejected exact_duplicate" in one) != ("rejected exact_duplicate" in other)
     assert "kept in place of 1 copies" in one + other
 
 
-def test_selected_pictures_are_the_sources_bytes(done: Done) -> None:
+def test_selected_images_are_the_bytes_of_the_source(done: Done) -> None:
     ids = {row["key"]: row["source_id"] for row in _pool(done) if not row["reject"]}
     dataset = _dataset(done)
     seen = set()
@@ -205,7 +207,7 @@ def test_webdataset_reads_it_back(done: Done) -> None:
         assert ("txt" in sample) == (row["text_offset"] >= 0)
 
 
-def test_the_wids_index_tells_samples_of_each_tar(done: Done) -> None:
+def test_the_wids_index_counts_samples_per_tar(done: Done) -> None:
     dataset = _dataset(done)
     index = dataset.read_json("index.json")
     assert index["__kind__"] == "wids-shard-index-v1"
@@ -220,14 +222,14 @@ def test_nothing_is_written_outside_of_the_workspace(from_tars: Done) -> None:
     assert names == {"tars", "workspace", "recipe.yaml", "result.json"}
 
 
-def test_a_checkpoint_of_nan_refuses_all_and_says_so(tmp_path: Path) -> None:
+def test_a_checkpoint_of_nan_rejects_all_rows_with_a_message(tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
     save_timm(tmp_path / "vit.safetensors", seed=0)
     weights = load_file(tmp_path / "vit.safetensors")
     weights["norm.bias"] = weights["norm.bias"] * np.nan
     save_file(weights, tmp_path / "vit.safetensors")
-    root = pictures.write_good(tmp_path / "images", 3)
+    root = image_files.write_good(tmp_path / "images", 3)
     encoder = f"timm:vit_base_patch16_224?{TINY}@{tmp_path / 'vit.safetensors'}"
     recipe = write_recipe(
         tmp_path / "recipe.yaml",
@@ -235,22 +237,22 @@ def test_a_checkpoint_of_nan_refuses_all_and_says_so(tmp_path: Path) -> None:
         embed={"encoder": encoder},
         sample={"target": 1},
     )
-    said = curate("run", recipe, "--workspace", tmp_path / "workspace")
-    assert "(embed 3)" in said.words
+    printed = curate("run", recipe, "--workspace", tmp_path / "workspace")
+    assert "(embed 3)" in printed.words
     assert "nan_embedding" in curate("explain", "kind0/0000.png", "--workspace", tmp_path / "workspace").words
-    assert "cluster.fit: no rows" in said.error and "curate status" in said.error
+    assert "cluster.fit: no rows" in printed.error and "curate status" in printed.error
 
 
 def test_an_empty_folder_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "images/deeper").mkdir(parents=True)
     recipe = write_recipe(tmp_path / "recipe.yaml", {"op": "acquire.folder", "path": tmp_path / "images"})
-    said = curate("run", recipe, "--workspace", tmp_path / "workspace")
-    assert "no images in" in said.error and str(tmp_path / "images") in said.error
+    printed = curate("run", recipe, "--workspace", tmp_path / "workspace")
+    assert "no images in" in printed.error and str(tmp_path / "images") in printed.error
     assert not list((tmp_path / "workspace").rglob("*.parquet"))
 
 
 def test_tars_without_a_sample_are_one_clear_error(tmp_path: Path) -> None:
-    pictures.write_tar(tmp_path / "tars/0.tar", [])
+    image_files.write_tar(tmp_path / "tars/0.tar", [])
     recipe = write_recipe(tmp_path / "recipe.yaml", {"op": "acquire.webdataset", "path": tmp_path / "tars"})
-    said = curate("run", recipe, "--workspace", tmp_path / "workspace")
-    assert "pool" in said.error and "no samples" in said.error
+    printed = curate("run", recipe, "--workspace", tmp_path / "workspace")
+    assert "pool" in printed.error and "no samples" in printed.error

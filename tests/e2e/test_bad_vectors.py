@@ -23,7 +23,7 @@ from curate.core.store.storage import open_storage
 from curate.core.vectors import to_binary
 from curate.engine.backends import tasks
 from curate.engine.run import run
-from tests.e2e.commands import Said, curate
+from tests.e2e.commands import CommandResult, curate
 from tests.e2e.vectors import Vectors, stages, write_recipe
 
 RAW = {"tree": {"unit_norm": False}, "clusters": {"unit_norm": False}}
@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(300), pytest.mark.filterwarn
 
 @dataclass(frozen=True)
 class Done:
-    said: Said
+    printed: CommandResult
     workspace: Path
     result: dict[str, Any]
 
@@ -62,13 +62,13 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def go(tmp_path: Path) -> Callable[..., Done]:
     """Run the stages of `tests.e2e.vectors`, changed as the call says."""
 
-    def made(**changes: Any) -> Done:
+    def run_stages(**changes: Any) -> Done:
         recipe = write_recipe(tmp_path / "recipe.yaml", stages(**changes))
         result = tmp_path / "result.json"
-        said = curate("run", recipe, "-w", tmp_path / "work", "--quiet", "--json", result)
-        return Done(said, tmp_path / "work", json.loads(result.read_text()) if said.code == 0 else {})
+        printed = curate("run", recipe, "-w", tmp_path / "work", "--quiet", "--json", result)
+        return Done(printed, tmp_path / "work", json.loads(result.read_text()) if printed.code == 0 else {})
 
-    return made
+    return run_stages
 
 
 def merged(*changes: dict[str, Any]) -> dict[str, Any]:
@@ -85,16 +85,19 @@ def merged(*changes: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("more", [{}, RAW, BY_CELLS], ids=["unit", "raw", "cells"])
 @pytest.mark.parametrize("how", ["nan", "infinite", "zero", "null"])
 def test_a_fit_names_what_has_no_direction(go: Callable[..., Done], how: str, more: dict[str, Any]) -> None:
-    said = go(**merged(more, {"embed": {"bad": {how: [3, 25]}}})).said
-    assert "tree: cluster.fit.embedding: 1 rows of 'embedding' are null, zero, NaN or infinite (first key" in said.error
-    assert "reject them in the stage that writes the column" in said.error
+    printed = go(**merged(more, {"embed": {"bad": {how: [3, 25]}}})).printed
+    assert (
+        "tree: cluster.fit.embedding: 1 rows of 'embedding' are null, zero, NaN or infinite (first key" in printed.error
+    )
+    assert "reject them in the stage that writes the column" in printed.error
 
 
 def test_semantic_duplicates_name_them_too(go: Callable[..., Done]) -> None:
     bad = {"op": Vectors.op, "from": "pool", "bad": {"nan": [3], "zero": [4]}}
-    said = go(bad=bad, meanings={"from": "bad"}).said
+    printed = go(bad=bad, meanings={"from": "bad"}).printed
     assert (
-        "meanings: duplicates.semantic.embedding: 2 rows of 'embedding' are null, zero, NaN or infinite" in said.error
+        "meanings: duplicates.semantic.embedding: 2 rows of 'embedding' are null, zero, NaN or infinite"
+        in printed.error
     )
 
 
@@ -112,17 +115,17 @@ def test_assignment_rejects_them(go: Callable[..., Done], more: dict[str, Any]) 
 
 def test_raw_vectors_without_a_norm(go: Callable[..., Done]) -> None:
     bad = {"bad": {"none": [5]}}
-    assert "1 rows of 'embedding' are null, zero" in go(**RAW, embed=bad).said.error
-    assert go(embed=bad, meanings=None).said.code == 0  # directions need none
+    assert "1 rows of 'embedding' are null, zero" in go(**RAW, embed=bad).printed.error
+    assert go(embed=bad, meanings=None).printed.code == 0  # directions need none
 
 
 @pytest.mark.parametrize("scale", [1e16, 1e30, 1e300])
 def test_too_long_for_squares(go: Callable[..., Done], scale: float) -> None:
-    said = go(**RAW, embed={"scale": scale}).said
-    assert "tree: cluster.fit.embedding: 20 rows of 'embedding' are " in said.error
+    printed = go(**RAW, embed={"scale": scale}).printed
+    assert "tree: cluster.fit.embedding: 20 rows of 'embedding' are " in printed.error
     if scale < 1e300:
-        assert "longer than 1e+15" in said.error and "set unit_norm: true" in said.error
-        assert go(embed={"scale": scale}, meanings=None).said.code == 0
+        assert "longer than 1e+15" in printed.error and "set unit_norm: true" in printed.error
+        assert go(embed={"scale": scale}, meanings=None).printed.code == 0
 
 
 def test_too_long_for_a_tree_of_others(go: Callable[..., Done]) -> None:
@@ -133,9 +136,9 @@ def test_too_long_for_a_tree_of_others(go: Callable[..., Done]) -> None:
 
 @pytest.mark.parametrize("scale", [1e-25, 1e-40])
 def test_too_short_for_squares(go: Callable[..., Done], scale: float) -> None:
-    said = go(**RAW, embed={"scale": scale}).said
-    assert "shorter than 1e-15: their squares vanish in float32; write unit_norm: true" in said.error
-    assert go(embed={"scale": scale}, meanings=None).said.code == 0
+    printed = go(**RAW, embed={"scale": scale}).printed
+    assert "shorter than 1e-15: their squares vanish in float32; write unit_norm: true" in printed.error
+    assert go(embed={"scale": scale}, meanings=None).printed.code == 0
 
 
 @pytest.mark.parametrize("scale", [1e-10, 1e12])
@@ -158,11 +161,14 @@ def test_far_from_one_is_the_same_tree(go: Callable[..., Done], scale: float) ->
 def test_a_tree_of_another_encoder(go: Callable[..., Done], stage: str, other: dict[str, Any], words: str) -> None:
     changes: dict[str, Any] = {"embed": {"encoder": "one"}, "other": {"op": Vectors.op, "from": "pool", **other}}
     left_out = {"clusters", "meanings"} - {stage}
-    said = go(**changes, **{stage: {"from": "other"}}, **dict.fromkeys(left_out)).said
-    assert f"embedding: 'embedding' {words}; " in said.error and "the encoder that the tree was fitted on" in said.error
+    printed = go(**changes, **{stage: {"from": "other"}}, **dict.fromkeys(left_out)).printed
+    assert (
+        f"embedding: 'embedding' {words}; " in printed.error
+        and "the encoder that the tree was fitted on" in printed.error
+    )
 
 
-def test_the_tree_says_what_it_was_fitted_on(go: Callable[..., Done]) -> None:
+def test_the_tree_records_what_it_was_fitted_on(go: Callable[..., Done]) -> None:
     done = go(embed={"encoder": "one"}, meanings=None)
     assert done.tree()["levels"]["encoder"]["encoder"] == "one"
     assert set(done.tree()["levels"]["encoder"]) == {"encoder", "weights"}
@@ -171,8 +177,8 @@ def test_the_tree_says_what_it_was_fitted_on(go: Callable[..., Done]) -> None:
 def another_encoder(table: pa.Table) -> pa.Table:
     place = table.schema.get_field_index("embedding")
     field = table.schema.field(place)
-    told = {**field.metadata, b"encoder": b"two"}
-    return table.set_column(place, field.with_metadata(told), table.column(place))
+    metadata = {**field.metadata, b"encoder": b"two"}
+    return table.set_column(place, field.with_metadata(metadata), table.column(place))
 
 
 def another_dimension(table: pa.Table) -> pa.Table:
@@ -200,16 +206,16 @@ def test_shards_that_differ(
     changes: dict[str, Any] = {"embed": {"encoder": "one"}}
     last = "tree" if op == "cluster.fit" else "meanings"
     made = go(**changes, meanings=None)
-    assert made.said.code == 0
+    assert made.printed.code == 0
     spoil_last_shard(made.workspace, spoil)
     changes = merged(changes, {"tree": {"seed": 1}} if last == "tree" else {})
-    said = go(**changes).said
+    printed = go(**changes).printed
     if last == "meanings" and spoil is not no_column:  # compared with the tree first
         first, second = "but its `tree` has", "compare with the encoder that the tree was fitted on"
     elif spoil is another_dimension:
         first, second = "9 per row", "8 per row"  # whichever shard comes first
     named = f"{Vectors.op}/" if spoil is no_column else f"{last}: "  # the facts that cannot be read, or who reads them
-    assert named in said.error and first in said.error and second in said.error, said.error
+    assert named in printed.error and first in printed.error and second in printed.error, printed.error
 
 
 def spoil_last_shard(workspace: Path, spoil: Callable[[pa.Table], pa.Table]) -> None:
@@ -220,11 +226,11 @@ def spoil_last_shard(workspace: Path, spoil: Callable[[pa.Table], pa.Table]) -> 
     pq.write_table(spoil(pq.read_table(file)), file)
 
 
-def test_what_is_no_vector(go: Callable[..., Done]) -> None:
-    said = go(tree={"embedding": "source_id"}).said
-    assert "column 'source_id': expected fixed_size_binary" in said.error and "`image.embed`" in said.error
-    said = go(clusters={"embedding": "nowhere"}).said
-    assert "nowhere" in said.error
+def test_a_column_that_is_not_a_vector(go: Callable[..., Done]) -> None:
+    printed = go(tree={"embedding": "source_id"}).printed
+    assert "column 'source_id': expected fixed_size_binary" in printed.error and "`image.embed`" in printed.error
+    printed = go(clusters={"embedding": "nowhere"}).printed
+    assert "nowhere" in printed.error
 
 
 # --- trees ------------------------------------------------------------------------------------------------------------
@@ -250,17 +256,17 @@ def test_what_is_no_vector(go: Callable[..., Done]) -> None:
     ],
 )
 def test_trees_that_cannot_be(go: Callable[..., Done], tree: dict[str, Any], words: str) -> None:
-    assert words in go(tree=tree).said.error
+    assert words in go(tree=tree).printed.error
 
 
 def test_an_assignment_that_does_not_fit_its_tree(go: Callable[..., Done]) -> None:
-    assert "levels: 3, but its `tree` was fitted with 2; write 2" in go(clusters={"levels": 3}).said.error
-    assert "unit_norm: False, but its `tree` was fitted with True" in go(clusters={"unit_norm": False}).said.error
+    assert "levels: 3, but its `tree` was fitted with 2; write 2" in go(clusters={"levels": 3}).printed.error
+    assert "unit_norm: False, but its `tree` was fitted with True" in go(clusters={"unit_norm": False}).printed.error
 
 
-def test_everything_refused(go: Callable[..., Done]) -> None:
-    said = go(embed={"refused": list(range(ROWS))}).said
-    assert "cluster.fit: no rows to fit on: every row was rejected upstream; `curate status RUN`" in said.error
+def test_everything_rejected(go: Callable[..., Done]) -> None:
+    printed = go(embed={"refused": list(range(ROWS))}).printed
+    assert "cluster.fit: no rows to fit on: every row was rejected upstream; `curate status RUN`" in printed.error
 
 
 WHOLE = {
@@ -293,7 +299,7 @@ def test_trees_of_odd_pools(go: Callable[..., Done], name: str, more: dict[str, 
         changes = merged(changes, {"tree": {"cells": min(levels[0], 2)}})
         changes = merged(changes, {"meanings": {"level": 2} if len(levels) > 1 else None})
     done = go(**changes)
-    assert done.said.code == 0, done.said
+    assert done.printed.code == 0, done.printed
     tree, alive = done.tree(), done.ledger["embed"].after
     for level, clusters in enumerate(levels, 1):
         assert len(tree[f"sizes_{level}"]) == clusters and tree[f"sizes_{level}"].sum() == alive

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from tests.e2e import pictures
+from tests.e2e import image_files
 from tests.e2e.commands import curate, curate_process
 from tests.e2e.recipes import ORDER, stages, write_recipe
 
@@ -21,7 +21,7 @@ COUNT = 30
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pictures.write_good(tmp_path_factory.mktemp("images"), COUNT)
+    return image_files.write_good(tmp_path_factory.mktemp("images"), COUNT)
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +35,8 @@ def once(tmp_path_factory: pytest.TempPathFactory, source: dict[str, Any]) -> Pa
     folder = tmp_path_factory.mktemp("once")
     recipe = write_recipe(folder / "recipe.yaml", source)
     words = ["--run-id", "first", "--json", folder / "first.json"]
-    said = curate("run", recipe, "-w", folder / "workspace", *words)
-    assert (said.code, said.err) == (0, "")
+    printed = curate("run", recipe, "-w", folder / "workspace", *words)
+    assert (printed.code, printed.err) == (0, "")
     return folder
 
 
@@ -47,8 +47,8 @@ def work(once: Path, tmp_path: Path) -> Path:
 
 
 def _run(work: Path, *words: str | Path) -> dict[str, Any]:
-    said = curate("run", work / "recipe.yaml", "-w", work / "workspace", "-q", "--json", work / "again.json", *words)
-    assert (said.code, said.err) == (0, ""), said
+    printed = curate("run", work / "recipe.yaml", "-w", work / "workspace", "-q", "--json", work / "again.json", *words)
+    assert (printed.code, printed.err) == (0, ""), printed
     return json.loads((work / "again.json").read_text())
 
 
@@ -71,11 +71,11 @@ def test_run_writes_its_result_for_programs(once: Path) -> None:
 
 
 def test_run_names_dataset_and_report(work: Path) -> None:
-    said = curate("run", work / "recipe.yaml", "-w", work / "workspace")
-    lines = dict(line.split(None, 1) for line in said.out.splitlines()[-3:])
+    printed = curate("run", work / "recipe.yaml", "-w", work / "workspace")
+    lines = dict(line.split(None, 1) for line in printed.out.splitlines()[-3:])
     assert Path(lines["dataset"], "small-000000.tar").exists()
     assert Path(lines["report"]).name == "index.html" and Path(lines["report"]).exists()
-    assert said.words.count("reused") >= len(ORDER)
+    assert printed.words.count("reused") >= len(ORDER)
 
 
 def test_status_shows_runs_and_a_funnel(once: Path) -> None:
@@ -101,10 +101,10 @@ def test_ops_lists_and_describes_every_stage(source: dict[str, Any]) -> None:
     listed = curate("ops").words
     for stage in stages(source).values():
         assert stage["op"] in listed
-        said = curate("ops", stage["op"])
-        assert said.code == 0 and "parameter" in said.words
+        printed = curate("ops", stage["op"])
+        assert printed.code == 0 and "parameter" in printed.words
         for parameter in set(stage) - {"op", "from"}:
-            assert parameter in said.words
+            assert parameter in printed.words
 
 
 def test_schema_describes_the_recipes_that_run(once: Path) -> None:
@@ -128,12 +128,14 @@ def test_diff_names_what_changed(work: Path) -> None:
 
 def test_plan_computes_nothing(source: dict[str, Any], tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path / "recipe.yaml", source)
-    said = curate("plan", recipe, "-w", tmp_path / "workspace")
-    assert said.code == 0 and "pool acquire.folder acquire 0 30 30 estimated ? ? 0 of 3 shards exist" in said.words
+    printed = curate("plan", recipe, "-w", tmp_path / "workspace")
+    assert (
+        printed.code == 0 and "pool acquire.folder acquire 0 30 30 estimated ? ? 0 of 3 shards exist" in printed.words
+    )
     assert _files(tmp_path) <= {"recipe.yaml", "workspace/format.json"}
 
 
-def test_plan_knows_what_is_there(once: Path) -> None:
+def test_plan_counts_existing_results(once: Path) -> None:
     before = _files(once)
     words = curate("plan", once / "recipe.yaml", "-w", once / "workspace", "-s", "sample.target=9").words
     assert "embed image.embed pass 30 30 0 exact" in words and "tree cluster.fit global 30 30 0 exact" in words
@@ -185,7 +187,7 @@ MISTAKES: dict[str, tuple[str, str, list[str]]] = {
 def test_a_mistake_is_one_line_before_anything_is_computed(
     mistake: str, once: Path, source: dict[str, Any], tmp_path: Path
 ) -> None:
-    good, bad, told = MISTAKES[mistake]
+    good, bad, message = MISTAKES[mistake]
     recipe = write_recipe(tmp_path / "recipe.yaml", source)
     text = recipe.read_text()
     assert good in text
@@ -193,15 +195,15 @@ def test_a_mistake_is_one_line_before_anything_is_computed(
     for command in ("run", "plan"):
         error = curate(command, recipe, "-w", tmp_path / "workspace").error
         assert f"{recipe}:" in error and error.split(f"{recipe}:")[1].split(":")[0].isdigit(), error
-        for part in told:
+        for part in message:
             assert part in error, error
     assert _files(tmp_path) <= {"recipe.yaml", "workspace/format.json"}
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
-        (["run", "nowhere.yaml", "-w", "W"], ["nowhere.yaml", "cannot be read"]),
+        (["run", "nowhere.yaml", "-w", "W"], ["cannot read nowhere.yaml ("]),
         (["run", "RECIPE"], ["--workspace is missing", "CURATE_WORKSPACE"]),
         (["run", "RECIPE", "-w", "W", "--engine", "spark"], ["spark", "expected local or ray"]),
         (["run", "RECIPE", "-w", "W", "--sample", "0"], ["--sample 0", "0.1%"]),
@@ -229,37 +231,37 @@ def test_a_mistake_is_one_line_before_anything_is_computed(
         (["diff", "first", "second", "-w", "W"], ["'second'", "first"]),
         (["gc", "-w", "W", "--drop", "second"], ["'second'", "first"]),
         (["tombstone", "add", "xyz", "--why", "test", "-w", "W"], ["'xyz'", "URL; "]),
-        (["tombstone", "add", "@/nowhere", "--why", "test", "-w", "W"], ["@/nowhere", "cannot be read"]),
+        (["tombstone", "add", "@/nowhere", "--why", "test", "-w", "W"], ["cannot read @/nowhere ("]),
         (["ops", "image.embedd"], ["did you mean 'image.embed'?"]),
         (["ops", "os:path"], ["os:path"]),
     ],
 )
-def test_a_wrong_word_is_one_line(words: list[str], told: list[str], once: Path) -> None:
+def test_a_wrong_word_is_one_line(words: list[str], message: list[str], once: Path) -> None:
     before = _files(once)
     names = {"W": str(once / "workspace"), "RECIPE": str(once / "recipe.yaml")}
     error = curate(*(names.get(word, word) for word in words)).error
-    for part in told:
+    for part in message:
         assert part.replace("RECIPE", names["RECIPE"]) in error, error
     assert {name for name in _files(once) - before if "/runs/" not in name} == set()
 
 
-def test_the_program_itself_says_it_in_one_line(once: Path) -> None:
-    said = curate_process("run", once / "recipe.yaml", "-w", once / "workspace", "--set", "sample.target=0")
-    assert (said.code, said.out) == (1, "") and "sample.target: 0" in said.error
+def test_the_program_prints_errors_in_one_line(once: Path) -> None:
+    printed = curate_process("run", once / "recipe.yaml", "-w", once / "workspace", "--set", "sample.target=0")
+    assert (printed.code, printed.out) == (1, "") and "sample.target: 0" in printed.error
     assert curate_process("run").code == 2
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         (["tree.levels=[31,2]"], "tree: cluster.fit.levels: 31 clusters for 30 rows"),
         (["sample.target=29", "captioned.min_chars=27"], "sample: target: 29 rows, but the pool can give at most 20"),
     ],
 )
-def test_what_a_stage_finds_out_is_said_with_its_place(changes: list[str], told: str, work: Path) -> None:
+def test_errors_of_a_stage_name_their_place_in_the_recipe(changes: list[str], message: str, work: Path) -> None:
     words = [word for change in changes for word in ("-s", change)]
-    said = curate("run", work / "recipe.yaml", "-w", work / "workspace", "-q", *words)
-    assert f"{work / 'recipe.yaml'}:" in said.error and told in said.error
+    printed = curate("run", work / "recipe.yaml", "-w", work / "workspace", "-q", *words)
+    assert f"{work / 'recipe.yaml'}:" in printed.error and message in printed.error
     assert len(list((work / "workspace/datasets/small").iterdir())) == 1
 
 
@@ -269,8 +271,8 @@ def test_what_a_stage_finds_out_is_said_with_its_place(changes: list[str], told:
 def test_gc_removes_only_what_no_kept_run_reaches(work: Path) -> None:
     _run(work, "--run-id", "second", "--set", "sample.target=9", "--set", "captioned.min_chars=27")
     before = _files(work / "workspace")
-    said = curate("gc", "-w", work / "workspace", "--drop", "second")
-    assert "would remove" in said.words and "--delete" in said.words and _files(work / "workspace") == before
+    printed = curate("gc", "-w", work / "workspace", "--drop", "second")
+    assert "would remove" in printed.words and "--delete" in printed.words and _files(work / "workspace") == before
     assert curate("gc", "-w", work / "workspace", "--drop", "second", "--delete").code == 0
     after = _files(work / "workspace")
     assert after < before and not any("second" in name for name in after)
@@ -285,11 +287,11 @@ def test_gc_removes_only_what_no_kept_run_reaches(work: Path) -> None:
 # --- tombstones ---
 
 
-def test_a_buried_sample_is_left_out_and_its_datasets_are_named(work: Path) -> None:
+def test_a_tombstoned_sample_is_left_out_and_its_datasets_are_named(work: Path) -> None:
     dataset = Path(json.loads((work / "first.json").read_text())["outputs"]["dataset"])
     key = pq.read_table(dataset / "index.parquet")["key"][0].as_py()
-    said = curate("tombstone", "add", key, "--why", "asked for", "-w", work / "workspace")
-    assert "1 entries tombstoned" in said.words and f"datasets/small/{dataset.name}" in said.out.replace("\n", "")
+    printed = curate("tombstone", "add", key, "--why", "asked for", "-w", work / "workspace")
+    assert "1 entries tombstoned" in printed.words and f"datasets/small/{dataset.name}" in printed.out.replace("\n", "")
     assert key in curate("tombstone", "list", "-w", work / "workspace").words
     result = _run(work, "--run-id", "second")
     made = Path(result["outputs"]["dataset"])

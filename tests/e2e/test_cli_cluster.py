@@ -37,18 +37,18 @@ def tree() -> Artifact:
 
 
 def rows(leaf: np.ndarray, shard: str) -> pa.Table:
-    said = ["a red apple", "a green pear", "one fire engine", "[b]old truck", "none"]
+    printed = ["a red apple", "a green pear", "one fire engine", "[b]old truck", "none"]
     columns = {
         "key": [make_key(shard, str(row)) for row in range(len(leaf))],
         "cluster_1": leaf,
         "centroid_distance": np.where(leaf == 2, 0.99, 0.2).astype(np.float32),
-        "caption": [said[number] for number in leaf],
+        "caption": [printed[number] for number in leaf],
         "url": [f"https://{'one' if number == 1 else f'site{row % 7}'}.org/x" for row, number in enumerate(leaf)],
     }
     return pa.table(columns).replace_schema_metadata({b"shard": shard.encode()})
 
 
-def made(stage: Any, tables: list[pa.Table]) -> Artifact:
+def fitted(stage: Any, tables: list[pa.Table]) -> Artifact:
     stage.setup({"tree": tree()})
     return stage.finish(stage.merge(stage.partial(table.select(["key", *stage.reads()])) for table in tables))
 
@@ -86,7 +86,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pins = {"pin:old": {"base": "artifacts/cluster.fit/two-one"}, "pin:gone": {"base": "artifacts/cluster.fit/gone"}}
     write_run(storage, "pinned", 1.5, pins)
     write_run(storage, "none", 0.0, sets=("duplicates.find", {"facts": {}}), odd=("gone.package:Stage", {"facts": {}}))
-    profile, drift = made(Profile(), grown[:1]), made(Drift(), grown)
+    profile, drift = fitted(Profile(), grown[:1]), fitted(Drift(), grown)
     write_run(
         storage,
         "full",
@@ -98,18 +98,18 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_show_tells_of_levels_and_of_the_coarsest_clusters(workspace: Path) -> None:
-    said = curate("cluster", "show", "-w", workspace)
-    assert (said.code, said.err) == (0, "")
-    assert "2 2 98 70 0.863 0.214 0 0 0 0" in said.words and "1 5 98 40" in said.words
-    assert "level 2, by rows" in said.words
-    assert said.words.index("green pear") < said.words.index("fire engine")
-    assert "grown: refit recommended: level 1: new rows spread over its 5 clusters in another way" in said.words
+def test_show_lists_levels_and_the_coarsest_clusters(workspace: Path) -> None:
+    printed = curate("cluster", "show", "-w", workspace)
+    assert (printed.code, printed.err) == (0, "")
+    assert "2 2 98 70 0.863 0.214 0 0 0 0" in printed.words and "1 5 98 40" in printed.words
+    assert "level 2, by rows" in printed.words
+    assert printed.words.index("green pear") < printed.words.index("fire engine")
+    assert "grown: refit recommended: level 1: new rows spread over its 5 clusters in another way" in printed.words
 
 
-def test_show_lists_a_level_by_what_is_asked_for(workspace: Path) -> None:
-    said = curate("cluster", "show", "full", "-w", workspace, "--level", "1", "--sort", "distance", "--limit", "2")
-    listed = said.words.split("level 1, by distance")[1]
+def test_show_sorts_a_level_by_the_given_column(workspace: Path) -> None:
+    printed = curate("cluster", "show", "full", "-w", workspace, "--level", "1", "--sort", "distance", "--limit", "2")
+    listed = printed.words.split("level 1, by distance")[1]
     assert listed.index("fire engine") < listed.index("apple") and "noise" in listed
     assert "3 more; raise --limit to list them" in listed and "[b]old" not in listed
     flagged = curate("cluster", "show", "-w", workspace, "--level", "1").words
@@ -130,14 +130,14 @@ def test_a_tree_without_a_profile_shows_sizes(workspace: Path) -> None:
     assert "explained" not in words
 
 
-def test_a_pinned_tree_is_shown_where_the_run_has_made_none(workspace: Path) -> None:
+def test_a_pinned_tree_is_shown_if_the_run_fitted_none(workspace: Path) -> None:
     assert "1 5 98 40 0.750 0.420" in curate("cluster", "show", "pinned", "-w", workspace).words
     assert "--stage pin:gone" in curate("cluster", "show", "pinned", "-w", workspace, "--stage", "pin:gone").error
 
 
 def test_export_writes_every_cluster(workspace: Path, tmp_path: Path) -> None:
-    said = curate("cluster", "export", tmp_path / "tree.parquet", "-w", workspace)
-    assert "7 clusters of look (with its profile)" in said.words
+    printed = curate("cluster", "export", tmp_path / "tree.parquet", "-w", workspace)
+    assert "7 clusters of look (with its profile)" in printed.words
     table = pq.read_table(tmp_path / "tree.parquet")
     assert table.column("parent").to_pylist() == [0, 0, 1, 1, 1, None, None]
     assert {"rows", "leaves", "mean_distance", "explained", "name", "flags"} <= set(table.column_names)
@@ -157,7 +157,7 @@ def test_a_stage_can_be_named(workspace: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["show", "-w", "W", "--level", "3"], ["--level 3", "1 (finest) to 2"]),
         (["show", "-w", "W", "--level", "0"], ["--level 0"]),
@@ -171,11 +171,11 @@ def test_a_stage_can_be_named(workspace: Path) -> None:
         (["show", "last", "-w", "W"], ["'last'", "the latest runs are pinned, bare, full"]),
         (["show"], ["--workspace is missing"]),
         (["show", "-w", "/nowhere/at/all"], ["/nowhere/at/all"]),
-        (["export", "/nowhere/x.parquet", "-w", "W"], ["/nowhere/x.parquet", "cannot be written"]),
-        (["export", "W", "-w", "W"], ["cannot be written", "choose another path"]),
+        (["export", "/nowhere/x.parquet", "-w", "W"], ["cannot write /nowhere/x.parquet ("]),
+        (["export", "W", "-w", "W"], ["cannot write ", "choose another path"]),
     ],
 )
-def test_a_wrong_word_is_one_line(words: list[str], told: list[str], workspace: Path) -> None:
+def test_a_wrong_word_is_one_line(words: list[str], message: list[str], workspace: Path) -> None:
     error = curate("cluster", *(str(workspace) if word == "W" else word for word in words)).error
-    for part in told:
+    for part in message:
         assert part in error, error

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tests.e2e.commands import curate
-from tests.e2e.pictures import good
+from tests.e2e.image_files import good
 from tests.text.wordnet.wordnets import write_wordnet
 
 TAGS = [["#Dogs", "sofa"], ["dog", "qqq"], ["hotDog", "dog"], []]
@@ -43,15 +43,15 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def rows(said: str) -> dict[str, list[str]]:
-    return {line.split("\t")[0]: line.split("\t")[1:5] for line in said.splitlines()}
+def rows(printed: str) -> dict[str, list[str]]:
+    return {line.split("\t")[0]: line.split("\t")[1:5] for line in printed.splitlines()}
 
 
 def test_a_map_is_printed_changed_and_given_back(recipe: Path, tmp_path: Path) -> None:
     assert curate("run", recipe, "--engine", "local").code == 0
-    said = curate("text", "map")
-    assert (said.code, said.err) == (0, "")
-    assert rows(said.out) == {
+    printed = curate("text", "map")
+    assert (printed.code, printed.err) == (0, "")
+    assert rows(printed.out) == {
         "tag": ["canonical", "kind", "count", "how"],
         "dog": ["dog", "noun", "2", "word"],
         "dogs": ["dog", "noun", "1", "synset"],
@@ -60,7 +60,7 @@ def test_a_map_is_printed_changed_and_given_back(recipe: Path, tmp_path: Path) -
         "qqq": ["", "unmapped", "1", "unknown"],
     }
     edited = tmp_path / "map.tsv"
-    edited.write_text(said.out.replace("qqq\t\tunmapped", "qqq\tgame\tnoun").replace("sofa\tsofa\tnoun", "sofa\t\t"))
+    edited.write_text(printed.out.replace("qqq\t\tunmapped", "qqq\tgame\tnoun").replace("sofa\tsofa\tnoun", "sofa\t\t"))
     assert curate("run", recipe, "--engine", "local", "--set", f"map.edits={edited}").code == 0
     found = rows(curate("text", "map", "--stage", "map").out)
     assert (found["qqq"], found["sofa"]) == (["game", "noun", "1", "edit"], ["", "unmapped", "1", "edit"])
@@ -78,6 +78,6 @@ def test_what_has_no_map(recipe: Path) -> None:
 
 def test_edits_that_cannot_be_read_stop_a_run_before_it_begins(recipe: Path, tmp_path: Path) -> None:
     (edits := tmp_path / "edits.tsv").write_text("dog cat\n")
-    said = curate("run", recipe, "--engine", "local", "--set", f"map.edits={edits}")
-    assert "line 1: expected tag, TAB, canonical tag" in said.err
-    assert said.code == 1 and not (tmp_path / "workspace" / "pools").exists()
+    printed = curate("run", recipe, "--engine", "local", "--set", f"map.edits={edits}")
+    assert "line 1: expected tag, TAB, canonical tag" in printed.err
+    assert printed.code == 1 and not (tmp_path / "workspace" / "pools").exists()

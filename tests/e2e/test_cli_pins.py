@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tests.e2e.commands import curate
-from tests.e2e.pictures import good
+from tests.e2e.image_files import good
 
 
 def write(folder: Path, first: int, stop: int) -> None:
@@ -52,8 +52,8 @@ def test_only_the_new_shard_is_assigned(place: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in work.glob("facts/*/*/*/*/0*.parquet")}
     planned = curate("plan", recipe(place, "pin:good"), "-w", work)
     assert planned.code == 0
-    said = curate("run", recipe(place, "pin:good"), "-w", work, "--run-id", "grown")
-    assert said.code == 0, said
+    printed = curate("run", recipe(place, "pin:good"), "-w", work, "--run-id", "grown")
+    assert printed.code == 0, printed
     after = {path: path.stat().st_mtime_ns for path in work.glob("facts/*/*/*/*/0*.parquet")}
     assert {path: after[path] for path in before} == before and len(after) == len(before) // 2 * 3
     assert not list(work.glob("artifacts/cluster.fit/*/work")) and len(list(work.glob("artifacts/cluster.fit/*"))) <= 2
@@ -74,7 +74,7 @@ def test_pins_are_listed_and_forgotten(place: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (
             ("pin", "x", "first", "clusters"),
@@ -84,11 +84,11 @@ def test_pins_are_listed_and_forgotten(place: Path) -> None:
         (("unpin", "x"), "pin 'x': not a pin of "),
     ],
 )
-def test_a_mistake_is_one_line(place: Path, words: tuple[str, ...], told: str) -> None:
-    assert told in curate(*words, "-w", place / "work").error
+def test_a_mistake_is_one_line(place: Path, words: tuple[str, ...], message: str) -> None:
+    assert message in curate(*words, "-w", place / "work").error
 
 
-def test_a_recipe_names_a_pin_that_is_not_there(place: Path) -> None:
+def test_a_recipe_names_a_missing_pin(place: Path) -> None:
     error = curate("run", recipe(place, "pin:bad"), "-w", place / "work").error
     assert "pin-bad.yaml:" in error and "clusters: tree: pin:bad: not a pin of " in error
     assert "expected one of good" in error

@@ -34,8 +34,8 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a recipe and a workspace in which two captions have failed."""
     folder = tmp_path_factory.mktemp("once")
     (folder / "recipe.yaml").write_text(yaml.safe_dump({"stages": STAGES}, sort_keys=False))
-    said = curate(*_run(folder, "run", "first", *FAILING))
-    assert (said.code, said.err) == (0, "") and "http_503 2" in said.words
+    printed = curate(*_run(folder, "run", "first", *FAILING))
+    assert (printed.code, printed.err) == (0, "") and "http_503 2" in printed.words
     return folder
 
 
@@ -55,19 +55,19 @@ def _stages(folder: Path, run_id: str) -> dict[str, dict[str, Any]]:
     return json.loads((folder / f"{run_id}.json").read_text())["stages"]
 
 
-def test_json_says_what_each_stage_did(once: Path) -> None:
+def test_json_records_what_each_stage_did(once: Path) -> None:
     value = json.loads((once / "first.json").read_text())
     assert set(value) == {"run_id", "outputs", "ledger", "seconds", "stages"} and list(value["stages"]) == list(STAGES)
-    said = value["stages"]["caption"]
+    printed = value["stages"]["caption"]
     wanted = {"alive": 16, "computed": 16, "reused": 0, "rejected": {}, "unusable": 0, "error": 2, "requests": 16}
-    assert said | wanted | {"after": 14, "rebuilt": True} == said
+    assert printed | wanted | {"after": 14, "rebuilt": True} == printed
 
 
 def test_a_run_leaves_rows_in_error_alone_and_retry_computes_them(work: Path) -> None:
     assert curate(*_run(work, "run", "second")).code == 0
     assert (_stages(work, "second")["caption"]["computed"], _stages(work, "second")["caption"]["error"]) == (0, 2)
-    said = curate(*_run(work, "retry", "third", "--status", "error", "--reason", "http_503"))
-    assert (said.code, said.err) == (0, "") and "computed 2, reused 14" in said.words
+    printed = curate(*_run(work, "retry", "third", "--status", "error", "--reason", "http_503"))
+    assert (printed.code, printed.err) == (0, "") and "computed 2, reused 14" in printed.words
     found = _stages(work, "third")["caption"]
     assert (found["computed"], found["requests"], found["error"], found["after"]) == (2, 2, 0, 16)
     assert curate(*_run(work, "retry", "fourth")).code == 0 and _stages(work, "fourth")["caption"]["computed"] == 0
@@ -86,7 +86,7 @@ def test_attempts_are_shown(work: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["retry", "RECIPE", "captoin"], "retry captoin: not a stage of the recipe; "),
         (["retry", "RECIPE", "size"], "retry size: a Filter computes no facts; Maps and Derives do: inspect, text, "),
@@ -97,21 +97,21 @@ def test_attempts_are_shown(work: Path) -> None:
         (["pin", "x", "first", "even"], "pin x: 'even' built no artifact or dataset in run first; expected one of"),
     ],
 )
-def test_a_wrong_word_is_one_line(words: list[str], told: str, once: Path) -> None:
+def test_a_wrong_word_is_one_line(words: list[str], message: str, once: Path) -> None:
     named = [str(once / "recipe.yaml") if word == "RECIPE" else word for word in words]
-    assert told in curate(*named, "-w", once / "workspace").error
+    assert message in curate(*named, "-w", once / "workspace").error
 
 
 def test_a_plan_does_not_end_at_the_budget_of_a_run(work: Path) -> None:
     """Two of 16 rows are in error, more than a hundredth."""
-    said = curate("plan", work / "recipe.yaml", "-w", work / "workspace")
-    assert (said.code, said.err) == (0, "") and "caption rules.caption pass 16 16 0 exact" in said.words
+    printed = curate("plan", work / "recipe.yaml", "-w", work / "workspace")
+    assert (printed.code, printed.err) == (0, "") and "caption rules.caption pass 16 16 0 exact" in printed.words
 
 
 def test_retry_makes_no_workspace(once: Path, tmp_path: Path) -> None:
     place = tmp_path / "new"
-    told = f"curate: {place}: not a workspace; check the path, or create one with `curate run`"
-    assert curate("retry", once / "recipe.yaml", "caption", "-w", place).error == told
+    message = f"curate: {place}: not a workspace; check the path, or create one with `curate run`"
+    assert curate("retry", once / "recipe.yaml", "caption", "-w", place).error == message
     assert not place.exists()
 
 
@@ -134,7 +134,7 @@ def test_datasets_are_listed_pinned_and_kept(work: Path) -> None:
     assert not (work / "workspace/selections").exists() or not list((work / "workspace/selections").rglob("*.parquet"))
 
 
-def test_gc_keeps_answers_of_costly_stages_unless_told(work: Path) -> None:
+def test_gc_keeps_answers_of_costly_stages_by_default(work: Path) -> None:
     place = ("-w", work / "workspace")
     assert "would remove" in curate("gc", "--keep", "0", *place).words
     tables = sorted((work / "workspace/facts/rules.caption").rglob("00*.parquet"))
@@ -149,13 +149,13 @@ def test_gc_keeps_answers_of_costly_stages_unless_told(work: Path) -> None:
 def test_a_workspace_of_the_old_format_is_one_line(work: Path) -> None:
     place = work / "workspace"
     (place / "format.json").write_text('{"format": 1}')
-    told = (
+    message = (
         f"curate: {place}: this workspace has format 1, written by an older version; this version reads format "
         f"{FORMAT}: choose another workspace and run the recipe there"
     )
-    assert curate("run", work / "recipe.yaml", "-w", place).error == told
-    assert curate("plan", work / "recipe.yaml", "-w", place).error == told
-    assert curate("status", "-w", place).error == curate("du", "-w", place).error == told
+    assert curate("run", work / "recipe.yaml", "-w", place).error == message
+    assert curate("plan", work / "recipe.yaml", "-w", place).error == message
+    assert curate("status", "-w", place).error == curate("du", "-w", place).error == message
 
 
 # --- damage -----------------------------------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ def twice(once: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("how", ["turned", "cut", "gone"])
 @pytest.mark.parametrize("files", DAMAGED)
 @pytest.mark.long
-def test_damage_is_one_line_and_its_remedy_mends_it(twice: Path, tmp_path: Path, files: str, how: str) -> None:
+def test_damage_is_one_line_and_its_remedy_works(twice: Path, tmp_path: Path, files: str, how: str) -> None:
     work = Path(shutil.copytree(twice, tmp_path / "work"))
     place, recipe = work / "workspace", work / "recipe.yaml"
     what, change, stumble = DAMAGED[files]
@@ -200,12 +200,12 @@ def test_damage_is_one_line_and_its_remedy_mends_it(twice: Path, tmp_path: Path,
     }
     words |= {"explain": ["explain", "000003", "-w", place, "--run", "second"]}
     words |= {"diff": ["diff", "first", "second", "-w", place]}
-    said = {name: curate(*words.get(name, [name, "-w", place])) for name in ASKED}
-    told = rf"curate: {place}/.*: {what} is corrupt or missing \(.+\); .*remove .* and rerun the recipe"
-    failed = {name for name in ASKED if said[name].code}
+    printed = {name: curate(*words.get(name, [name, "-w", place])) for name in ASKED}
+    message = rf"curate: {place}/.*: {what} is corrupt or missing \(.+\); .*remove .* and rerun the recipe"
+    failed = {name for name in ASKED if printed[name].code}
     assert failed >= stumble
     for name in sorted(failed):
-        assert re.fullmatch(told, said[name].error), said[name]
+        assert re.fullmatch(message, printed[name].error), printed[name]
     for attempt in range(20):
         again = curate(*_run(work, "run", f"mended-{attempt}", *FAILING, "-s", change))
         if not again.code:

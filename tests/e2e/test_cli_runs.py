@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from tests.conftest import ROOT
-from tests.e2e import pictures
+from tests.e2e import image_files
 from tests.e2e.commands import PROGRAM, curate
 from tests.engine.gates import Gate
 
@@ -29,7 +29,7 @@ def gate(tmp_path: Path) -> Iterator[Gate]:
 
 
 def write(folder: Path, **stages: dict[str, object]) -> Path:
-    images = pictures.write_good(folder / "images", 12)
+    images = image_files.write_good(folder / "images", 12)
     source = {"op": "acquire.folder", "path": str(images), "namespace": "images", "shard_rows": 4}
     file = folder / "recipe.yaml"
     file.write_text(yaml.safe_dump({"stages": {"pool": source, **stages}}, sort_keys=False))
@@ -68,9 +68,9 @@ def test_a_run_is_stopped_in_seconds_though_a_task_hangs(under: Under) -> None:
     words = curate("status", "one", "-w", under.place).words
     assert "one: running" in words and "In progress" in words and "dear toy.costly running" in words
     began = time.monotonic()
-    said = curate("stop", "one", "-w", under.place)
-    assert said.code == 0 and said.out.splitlines()[0] == "run one: stop requested"
-    assert said.out.splitlines()[-1] == "run one: stopped; the same command resumes from there"
+    printed = curate("stop", "one", "-w", under.place)
+    assert printed.code == 0 and printed.out.splitlines()[0] == "run one: stop requested"
+    assert printed.out.splitlines()[-1] == "run one: stopped; the same command resumes from there"
     assert time.monotonic() - began < 12
     assert under.end()[0] == 143
     assert "requested to stop it at" in curate("stop", "one", "-w", under.place).error
@@ -79,13 +79,13 @@ def test_a_run_is_stopped_in_seconds_though_a_task_hangs(under: Under) -> None:
 
 
 @pytest.mark.parametrize(
-    ("signal", "code", "said"),
+    ("signal", "code", "printed"),
     [(signal.SIGTERM, 143, "the same command resumes"), (signal.SIGINT, 130, "curate: interrupted; the same command")],
 )
-def test_a_signal_stops_a_run(under: Under, signal: signal.Signals, code: int, said: str) -> None:
+def test_a_signal_stops_a_run(under: Under, signal: signal.Signals, code: int, printed: str) -> None:
     under.tell(signal)
     ended, error = under.end()
-    assert ended == code and said in error and "Traceback" not in error
+    assert ended == code and printed in error and "Traceback" not in error
     assert curate("status", "one", "-w", under.place).out.startswith("one: stopped")
     assert curate("stop", "one", "-w", under.place).error.endswith("already stopped; only a running run can be stopped")
 
@@ -105,8 +105,8 @@ def test_a_bug_is_one_line_and_its_traceback_is_in_the_log(tmp_path: Path) -> No
     recipe = write(tmp_path, broken={"op": "tests.engine.toys:Divided", "from": "pool"})
     error = curate("run", recipe, "-w", tmp_path / "workspace", "--run-id", "one").error
     assert error.startswith("curate: run one: ZeroDivisionError: division by zero; ") and "`curate logs one`" in error
-    said = curate("logs", "one", "-w", tmp_path / "workspace", "--level", "error")
-    lines = said.out.splitlines()
+    printed = curate("logs", "one", "-w", tmp_path / "workspace", "--level", "error")
+    lines = printed.out.splitlines()
     assert "ERROR" in lines[0] and "ZeroDivisionError: division by zero" in lines[0]
     assert lines[1] == "    Traceback (most recent call last):" and lines[-1].strip().startswith("ZeroDivisionError")
     assert "ZeroDivisionError" in curate("status", "one", "-w", tmp_path / "workspace").out
@@ -118,8 +118,12 @@ def test_logs_of_a_run(tmp_path: Path) -> None:
     storage = place / "runs/one/logs"
     for file in storage.glob("*"):
         file.unlink()
-    said = curate("logs", "one", "-w", place, "--follow")
-    assert (said.code, said.out, said.err) == (0, "", "curate: run one: no log records at level info or above\n")
+    printed = curate("logs", "one", "-w", place, "--follow")
+    assert (printed.code, printed.out, printed.err) == (
+        0,
+        "",
+        "curate: run one: no log records at level info or above\n",
+    )
     storage.mkdir(exist_ok=True)
     about = {"time": 1e9, "level": "warning", "stage": "inspect", "unit": "7", "worker": "cpu-1", "node": "far"}
     (storage / "cpu-1-000001.jsonl").write_text(json.dumps(about | {"message": "slow\nvery [slow]"}) + "\n")
@@ -131,7 +135,7 @@ def test_logs_of_a_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["--deadline", "0"], "--deadline 0: expected seconds above 0"),
         (["--detach"], "--detach: expected --engine ray, not local"),
@@ -140,7 +144,7 @@ def test_logs_of_a_run(tmp_path: Path) -> None:
         (["--submission", "none"], "not a workspace"),
     ],
 )
-def test_a_wrong_word_about_a_run_is_one_line(words: list[str], told: str, tmp_path: Path) -> None:
+def test_a_wrong_word_about_a_run_is_one_line(words: list[str], message: str, tmp_path: Path) -> None:
     began = time.monotonic()
-    assert told in curate("run", write(tmp_path), "-w", tmp_path / "workspace", *words).error
+    assert message in curate("run", write(tmp_path), "-w", tmp_path / "workspace", *words).error
     assert time.monotonic() - began < 10

@@ -13,7 +13,7 @@ from curate.core.nouns.pools import read_shards
 from curate.core.store.storage import open_storage
 from tests.codec.make_images import encoded
 from tests.e2e.commands import curate
-from tests.e2e.pictures import blocks, write_good
+from tests.e2e.image_files import blocks, write_good
 from tests.e2e.recipes import stages
 
 
@@ -23,8 +23,8 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
     images, evaluation = write_good(tmp_path / "images", 20), tmp_path / "evaluation"
     evaluation.mkdir()
     pictures = [blocks(100 + number, 96) for number in range(6)]
-    for number, picture in enumerate(pictures):
-        (evaluation / f"test-{number}.bmp").write_bytes(encoded(picture, "bmp"))
+    for number, image in enumerate(pictures):
+        (evaluation / f"test-{number}.bmp").write_bytes(encoded(image, "bmp"))
     (images / "same.bmp").write_bytes(encoded(pictures[0], "bmp"))
     (images / "pixels.png").write_bytes(encoded(pictures[1], "png"))
     (images / "worse.jpg").write_bytes(encoded(pictures[2], "jpeg", quality=70))
@@ -48,11 +48,11 @@ def recipe(folders: tuple[Path, Path], **theirs: Any) -> dict[str, Any]:
     return {"stages": {**before, **made}}
 
 
-def test_what_an_evaluation_has_is_refused_by_name(folders: tuple[Path, Path], tmp_path: Path) -> None:
+def test_rows_of_an_evaluation_set_are_rejected_by_its_name(folders: tuple[Path, Path], tmp_path: Path) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text(yaml.safe_dump(recipe(folders), sort_keys=False))
-    said = curate("run", path, "-w", tmp_path / "workspace", "--run-id", "one", "--json", tmp_path / "one.json")
-    assert said.code == 0, said.err
+    printed = curate("run", path, "-w", tmp_path / "workspace", "--run-id", "one", "--json", tmp_path / "one.json")
+    assert printed.code == 0, printed.err
     storage, result = open_storage(str(tmp_path / "workspace")), json.loads((tmp_path / "one.json").read_text())
     bases = {name: url.removeprefix(f"{storage.url}/") for name, url in result["outputs"].items()}
     found = {}
@@ -80,6 +80,6 @@ def test_an_evaluation_embedded_otherwise_is_one_line(folders: tuple[Path, Path]
     for name in ("tree", "clusters", "sample", "dataset", "report"):
         del other["stages"][name]
     path.write_text(yaml.safe_dump(other, sort_keys=False))
-    said = curate("run", path, "-w", tmp_path / "workspace")
-    assert "'embedding' has encoder descriptor, but its `against` has encoder timm:test_vit" in said.error, said
-    assert "embed both pools with the same encoder" in said.error
+    printed = curate("run", path, "-w", tmp_path / "workspace")
+    assert "'embedding' has encoder descriptor, but its `against` has encoder timm:test_vit" in printed.error, printed
+    assert "embed both pools with the same encoder" in printed.error

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from curate.cluster.assign import leaf_centroids
-from curate.cluster.divide.probe import Cells
+from curate.cluster.divide.probe import LeafIndex
 from curate.core.nouns.artifacts import StoredArtifact
 from curate.core.recipe.load import load
 from curate.core.store.storage import open_storage
@@ -21,7 +21,7 @@ from curate.core.vectors import from_binary
 from curate.engine.run import run
 from curate.kernels.nearest.search import nearest
 from tests.e2e.commands import curate
-from tests.e2e.pictures import write_good
+from tests.e2e.image_files import write_good
 from tests.e2e.recipes import stages
 from tests.engine.workspaces import assert_same
 
@@ -65,7 +65,7 @@ def test_on_both_engines(recipe: Path, tmp_path: Path, on_ray: Any) -> None:
 
     tree = StoredArtifact(open_storage(here.outputs["tree"]), "")
     leaves = leaf_centroids(tree)
-    assert isinstance(leaves, Cells) and "centroids_1" not in tree
+    assert isinstance(leaves, LeafIndex) and "centroids_1" not in tree
     joined = np.concatenate([leaves.leaves(cell) for cell in range(CELLS)])
     assert len(joined) == LEAVES == len(tree["parents_1"])
     assert tree["sizes_1"].sum() == here.ledger["unique"].after
@@ -90,8 +90,8 @@ def test_semantic_duplicates_need_a_level_in_one_piece(recipe: Path, tmp_path: P
     kept = {name: stages[name] for name in list(stages)[: list(stages).index("tree") + 1]}
     kept["same"] = {"op": "duplicates.semantic", "from": ["unique", "embed"], "tree": "tree", "level": 1}
     recipe.write_text(yaml.safe_dump({"stages": kept}, sort_keys=False))
-    said = curate("run", recipe, "-w", tmp_path / "work")
-    assert "duplicates.semantic.level: 1" in said.error and "write a level from 2 to 3" in said.error
+    printed = curate("run", recipe, "-w", tmp_path / "work")
+    assert "duplicates.semantic.level: 1" in printed.error and "write a level from 2 to 3" in printed.error
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:

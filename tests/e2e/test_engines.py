@@ -8,7 +8,7 @@ from typing import Any
 
 from curate.core.recipe.load import load
 from curate.engine.run import run
-from tests.e2e import pictures
+from tests.e2e import image_files
 from tests.e2e.recipes import write_recipe
 from tests.engine.workspaces import assert_same, files
 
@@ -16,8 +16,8 @@ COUNT = 150
 
 
 def test_all_data_is_identical_on_local_and_on_ray(tmp_path: Path, on_ray: Any) -> None:
-    root = pictures.write_good(tmp_path / "images", COUNT)
-    for name, (data, _) in pictures.BAD.items():
+    root = image_files.write_good(tmp_path / "images", COUNT)
+    for name, (data, _) in image_files.BAD.items():
         (root / name).write_bytes(data)
     source = {"op": "acquire.folder", "path": root, "shard_rows": 25}
     changes = {"tree": {"levels": [20, 4], "threads": 1}, "sample": {"target": 60}, "dataset": {"shard_rows": 16}}

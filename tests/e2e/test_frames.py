@@ -17,7 +17,7 @@ from curate.codec.frames import frames
 from curate.core.store.storage import open_storage
 from curate.engine.record.explain import explain
 from curate.engine.record.runs import latest
-from tests.e2e import pictures
+from tests.e2e import image_files
 from tests.e2e.commands import curate
 
 COUNTS = {
@@ -43,7 +43,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 def movie(name: str, seed: int) -> bytes:
     side = 40 if name == "small.gif" else 64
-    images = [pictures.blocks(seed + place, side) for place in range(COUNTS[name])]
+    images = [image_files.blocks(seed + place, side) for place in range(COUNTS[name])]
     options = dict(OPTIONS[name.rpartition(".")[2]])
     if len(images) > 1:
         options |= {"save_all": True, "append_images": images[1:], "duration": 100}
@@ -82,8 +82,10 @@ def stages(folder: Path, min_side: int = 64, target: int = 8) -> dict[str, Any]:
 
 def _run(place: Path, recipe: dict[str, Any], *words: str) -> dict[str, Any]:
     (place / "recipe.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False))
-    said = curate("run", place / "recipe.yaml", "-w", place / "workspace", "-q", "--json", place / "said.json", *words)
-    assert (said.code, said.err) == (0, ""), said
+    printed = curate(
+        "run", place / "recipe.yaml", "-w", place / "workspace", "-q", "--json", place / "said.json", *words
+    )
+    assert (printed.code, printed.err) == (0, ""), printed
     return dict(json.loads((place / "said.json").read_text()))
 
 
@@ -109,8 +111,8 @@ def rows(place: Path) -> list[dict[str, Any]]:
 
 
 def test_every_frame_and_page_is_a_sample(once: tuple[Path, dict[str, Any]], folder: Path) -> None:
-    place, said = once
-    ledger = said["ledger"]
+    place, printed = once
+    ledger = printed["ledger"]
     assert (ledger["frames"]["before"], ledger["frames"]["after"], ledger["frames"]["children"]) == (6, 6, LARGE)
     assert ledger["look"]["before"] == ledger["look"]["after"] == LARGE  # frames are plain images
     found: dict[str, list[dict[str, Any]]] = {}
@@ -127,9 +129,9 @@ def test_every_frame_and_page_is_a_sample(once: tuple[Path, dict[str, Any]], fol
 
 
 def test_the_dataset_holds_frames(once: tuple[Path, dict[str, Any]]) -> None:
-    place, said = once
-    assert said["ledger"]["dataset"]["copies"] == 8
-    dataset = open_storage(said["outputs"]["dataset"])
+    place, printed = once
+    assert printed["ledger"]["dataset"]["copies"] == 8
+    dataset = open_storage(printed["outputs"]["dataset"])
     index = dataset.read_table("index.parquet").to_pylist()
     keys = {row["key"]: row for row in rows(place)}
     tars = sorted(name for name in dataset.list("") if name.endswith(".tar"))
@@ -138,28 +140,30 @@ def test_the_dataset_holds_frames(once: tuple[Path, dict[str, Any]]) -> None:
         with Image.open(io.BytesIO(data)) as image:
             assert (image.size, getattr(image, "n_frames", 1)) == ((64, 64), 1)
         assert keys[line["key"]]["width"] == 64
-    report = open_storage(said["outputs"]["report"]).read("index.html").decode()
+    report = open_storage(printed["outputs"]["report"]).read("index.html").decode()
     assert "image.frames" in report and "data:image" in report
 
 
 def test_a_smaller_side_lets_in_the_frames_of_one_more(place: Path, folder: Path) -> None:
     before = {path: path.read_bytes() for path in (place / "workspace/pools/frames/derived").rglob("0*")}
-    said = _run(place, stages(folder, min_side=32))
-    assert said["stages"]["frames"] | {"computed": 1, "reused": 6, "children": LARGE + 5} == said["stages"]["frames"]
-    assert (said["stages"]["embed"]["computed"], said["stages"]["embed"]["reused"]) == (5, LARGE)
+    printed = _run(place, stages(folder, min_side=32))
+    assert (
+        printed["stages"]["frames"] | {"computed": 1, "reused": 6, "children": LARGE + 5} == printed["stages"]["frames"]
+    )
+    assert (printed["stages"]["embed"]["computed"], printed["stages"]["embed"]["reused"]) == (5, LARGE)
     after = {path: path.read_bytes() for path in (place / "workspace/pools/frames/derived").rglob("0*")}
     assert {path: after[path] for path in before} == before and len(after) > len(before)
     assert len({row["key"] for row in rows(place)}) == len(rows(place)) == LARGE + 5
     back = _run(place, stages(folder))
     assert sum(stage["computed"] for stage in back["stages"].values()) == 0
-    assert back["outputs"]["dataset"] != said["outputs"]["dataset"]
+    assert back["outputs"]["dataset"] != printed["outputs"]["dataset"]
     assert back["stages"]["look"]["alive"] == LARGE
     first = json.loads((place / "workspace/runs/first/result.json").read_text())
     assert back["outputs"]["dataset"].endswith(first["outputs"]["dataset"]["base"])
     assert back["outputs"]["report"].endswith(first["outputs"]["report"]["base"])
 
 
-def test_the_commands_know_of_children(place: Path, folder: Path) -> None:
+def test_the_commands_show_children(place: Path, folder: Path) -> None:
     workspace = place / "workspace"
     assert f"{LARGE} children" in curate("status", "first", "-w", workspace).words
     row = next(row for row in rows(place) if row["source_id"].startswith("dance.gif#"))
@@ -169,19 +173,19 @@ def test_the_commands_know_of_children(place: Path, folder: Path) -> None:
     cut = curate("explain", "cut.webp", "-w", workspace).words
     assert "truncated" in cut or "corrupt" in cut
     for words in (["plan", place / "recipe.yaml"], ["gc"], ["du"]):
-        said = curate(*words, "-w", workspace)
-        assert (said.code, said.err) == (0, ""), said
+        printed = curate(*words, "-w", workspace)
+        assert (printed.code, printed.err) == (0, ""), printed
     assert pq.read_table(next(workspace.glob("pools/frames/versions/*/shards.parquet"))).num_rows == 2
     assert json.loads((place / "said.json").read_text())["stages"]["frames"]["children"] == LARGE
 
 
-def test_a_buried_animation_takes_its_frames_along(place: Path, folder: Path) -> None:
+def test_a_tombstoned_animation_loses_its_frames(place: Path, folder: Path) -> None:
     workspace = place / "workspace"
     storage = open_storage(str(workspace))
     row = next(row for row in rows(place) if row["source_id"].startswith("walk.webp#"))
     story = {name: about for name, _, about in explain(latest(storage, None), row["key"])}
-    said = curate("tombstone", "add", story["parent: pool"]["sha256"], "--why", "asked for", "-w", workspace)
-    assert said.code == 0, said
+    printed = curate("tombstone", "add", story["parent: pool"]["sha256"], "--why", "asked for", "-w", workspace)
+    assert printed.code == 0, printed
     again = _run(place, stages(folder))
     assert again["ledger"]["sample"]["rejected"]["tombstone"] == COUNTS["walk.webp"]
     assert again["stages"]["frames"]["computed"] == 0

@@ -10,7 +10,7 @@ import yaml
 from curate.core.recipe.load import load
 from curate.engine.run import run
 from curate.report.survey import scope
-from tests.e2e.pictures import write_good
+from tests.e2e.image_files import write_good
 from tests.e2e.recipes import stages
 
 

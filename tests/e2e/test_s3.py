@@ -11,7 +11,7 @@ import s3fs
 
 from distill.samples.sources.dataset import open_dataset
 from distill.samples.sources.members import MemberReader
-from tests.e2e import pictures
+from tests.e2e import image_files
 from tests.e2e.commands import curate
 from tests.e2e.recipes import ORDER, write_recipe
 
@@ -26,9 +26,9 @@ def bucket(object_store: Any) -> s3fs.S3FileSystem:
 
 
 def test_the_dataset_is_the_one_a_disk_gives(bucket: s3fs.S3FileSystem, tmp_path: Path) -> None:
-    root = pictures.write_good(tmp_path / "images", COUNT)
+    root = image_files.write_good(tmp_path / "images", COUNT)
     (root / "bad").mkdir()
-    for name, (data, _) in pictures.BAD.items():
+    for name, (data, _) in image_files.BAD.items():
         (root / "bad" / name).write_bytes(data)
     for path in root.rglob("*"):
         if path.is_file():
@@ -58,8 +58,8 @@ def test_the_dataset_is_the_one_a_disk_gives(bucket: s3fs.S3FileSystem, tmp_path
 def _run(folder: Path, images: str, workspace: str) -> dict[str, Any]:
     folder.mkdir()
     recipe = write_recipe(folder / "recipe.yaml", {"op": "acquire.folder", "path": images, "shard_rows": 20})
-    said = curate("run", recipe, "-w", workspace, "-q", "--json", folder / "result.json")
-    assert (said.code, said.err) == (0, ""), said
+    printed = curate("run", recipe, "-w", workspace, "-q", "--json", folder / "result.json")
+    assert (printed.code, printed.err) == (0, ""), printed
     return json.loads((folder / "result.json").read_text())
 
 

@@ -16,7 +16,7 @@ from curate.engine.run import Result, run
 from tests.codec.make_images import encoded
 from tests.core.stored import members
 from tests.e2e.commands import curate
-from tests.e2e.pictures import blocks, write_good
+from tests.e2e.image_files import blocks, write_good
 from tests.e2e.recipes import stages
 from tests.engine.workspaces import assert_same
 
@@ -29,8 +29,8 @@ def recipe(tmp_path: Path) -> Path:
     root = write_good(tmp_path / "images", COUNT)
     for number in range(COPIES):
         size = 96
-        picture = blocks(number, size).crop((2, 2, size - 2, size - 2))
-        (root / f"cut-{number}.png").write_bytes(encoded(picture, "png"))
+        image = blocks(number, size).crop((2, 2, size - 2, size - 2))
+        (root / f"cut-{number}.png").write_bytes(encoded(image, "png"))
     made = stages({"op": "acquire.folder", "path": str(root), "shard_rows": 20})
     made["tree"] |= {"levels": [8, 2]}
     semantic = {"op": "duplicates.semantic", "from": ["unique", "embed"], "tree": "tree", "level": 1, "eps": 0.15}
@@ -67,5 +67,5 @@ def test_on_both_engines(recipe: Path, tmp_path: Path, on_ray: Any) -> None:
     assert len(dropped) >= COPIES / 2 and not set(dropped) & set(dropped.values())
     assert here.ledger["apart"].rejected == {"semantic_duplicate": len(dropped)}
     key, keeper = next(iter(dropped.items()))
-    said = curate("explain", key, "-w", tmp_path / "local", "--run", "one").out
-    assert "semantic_duplicate" in said and keeper in said
+    printed = curate("explain", key, "-w", tmp_path / "local", "--run", "one").out
+    assert "semantic_duplicate" in printed and keeper in printed

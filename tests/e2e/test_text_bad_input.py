@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from tests.e2e.commands import Said, curate
-from tests.e2e.pictures import good
+from tests.e2e.commands import CommandResult, curate
+from tests.e2e.image_files import good
 from tests.e2e.texts import chain
 from tests.engine.contract import CLIP
 from tests.text.wordnet.wordnets import write_wordnet
@@ -57,14 +57,14 @@ def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def ran(folder: Path, stages: dict[str, dict[str, Any]], *words: str | Path) -> Said:
+def ran(folder: Path, stages: dict[str, dict[str, Any]], *words: str | Path) -> CommandResult:
     (folder / "recipe.yaml").write_text(yaml.safe_dump({"stages": stages}, sort_keys=False))
     return curate("run", folder / "recipe.yaml", "--engine", "local", "--quiet", *words)
 
 
 def results(folder: Path, stages: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    said = ran(folder, stages, "--json", folder / "result.json")
-    assert (said.code, said.err) == (0, ""), said
+    printed = ran(folder, stages, "--json", folder / "result.json")
+    assert (printed.code, printed.err) == (0, ""), printed
     return json.loads((folder / "result.json").read_text())
 
 
@@ -256,9 +256,9 @@ LINES: dict[str, tuple[dict[str, dict[str, Any]], str]] = {
 @pytest.mark.parametrize("name", LINES)
 def test_what_cannot_run_is_one_line(tmp_path: Path, pool: dict[str, dict[str, Any]], name: str) -> None:
     stages, line = LINES[name]
-    said = ran(tmp_path, {**pool, **stages})
-    assert said.code == 1 and line in said.err.splitlines()[-1], said
-    assert "Traceback" not in said.err and said.err.splitlines()[-1].startswith("curate: ")
+    printed = ran(tmp_path, {**pool, **stages})
+    assert printed.code == 1 and line in printed.err.splitlines()[-1], printed
+    assert "Traceback" not in printed.err and printed.err.splitlines()[-1].startswith("curate: ")
 
 
 FILES: dict[str, tuple[str, bytes, str]] = {
@@ -294,8 +294,8 @@ def test_bad_vocabularies(tmp_path: Path, pool: dict[str, dict[str, Any]], name:
 
 
 def test_a_missing_vocabulary(tmp_path: Path, pool: dict[str, dict[str, Any]]) -> None:
-    said = ran(tmp_path, {**pool, **_matched(tmp_path / "none.json")})
-    assert "(No such file or directory); give a JSON list or a .txt file" in said.error
+    printed = ran(tmp_path, {**pool, **_matched(tmp_path / "none.json")})
+    assert "(No such file or directory); give a JSON list or a .txt file" in printed.error
 
 
 def test_entries_that_are_empty_or_repeated_are_counted(tmp_path: Path, pool: dict[str, dict[str, Any]]) -> None:
@@ -331,15 +331,15 @@ def test_bad_edits_of_a_map(tmp_path: Path, pool: dict[str, dict[str, Any]], nam
 
 @pytest.mark.parametrize("op", ["text.concepts", "text.vocabulary", "text.hashtag_map"])
 @pytest.mark.parametrize("how", ["cut", "noise"])
-def test_a_wordnet_that_is_none(
+def test_files_that_are_not_a_wordnet(
     tmp_path: Path, pool: dict[str, dict[str, Any]], words: Path, op: str, how: str
 ) -> None:
     for path in words.iterdir():
         path.write_bytes(path.read_bytes()[:200].rstrip()[:-7] if how == "cut" else b"\xff\xfe noise\n" * 99)
     stages = {"tags": stage("text.tags"), "other": stage(op, "tags")}
-    said = ran(tmp_path, {**pool, **stages})
+    printed = ran(tmp_path, {**pool, **stages})
     if (op, how) != ("text.vocabulary", "cut"):  # a line truncated after its lemma is still complete
-        assert "are corrupt or not WordNet 3.x" in said.error
+        assert "are corrupt or not WordNet 3.x" in printed.error
 
 
 @pytest.mark.parametrize("select", ["select.frequency", "select.metaclip"])
@@ -349,8 +349,8 @@ def test_concepts_that_match_nothing(tmp_path: Path, pool: dict[str, dict[str, A
         "counts": stage("text.counts", "concepts"),
         "sample": stage(select, "concepts", counts="counts"),
     }
-    said = ran(tmp_path, {**pool, **stages})
-    assert f"{select}: none of the 8 texts has an entry in concepts; check the stages" in said.error
+    printed = ran(tmp_path, {**pool, **stages})
+    assert f"{select}: none of the 8 texts has an entry in concepts; check the stages" in printed.error
 
 
 def test_no_text_is_left(tmp_path: Path, pool: dict[str, dict[str, Any]]) -> None:
@@ -361,5 +361,5 @@ def test_no_text_is_left(tmp_path: Path, pool: dict[str, dict[str, Any]]) -> Non
     stages["tags"]["from"] = "concepts"
     for name in ("counts", "sample"):
         stages[name]["columns"] = ["concepts"]
-    said = ran(tmp_path, {**stages, **pool})
-    assert "select.frequency: no text with an entry in concepts" in said.error
+    printed = ran(tmp_path, {**stages, **pool})
+    assert "select.frequency: no text with an entry in concepts" in printed.error

@@ -22,7 +22,7 @@ from curate.engine.run import Result, run
 from tests.conftest import ROOT
 from tests.core.store.object_store import new_bucket
 from tests.e2e.commands import curate
-from tests.e2e.texts import over, recipe, write_pictures
+from tests.e2e.texts import over, recipe, write_images
 from tests.engine.contract import CLIP
 from tests.engine.output import Output
 from tests.engine.workspaces import assert_same, times
@@ -41,7 +41,7 @@ TEXTS = {"vise": "sentences", "uru": "text", "metaclip": "text", "datacomp_basic
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_pictures(tmp_path_factory.mktemp("texts") / "images", COUNT)
+    return write_images(tmp_path_factory.mktemp("texts") / "images", COUNT)
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +118,7 @@ def test_a_recipe(name: str, images: Path, tmp_path: Path) -> None:
     for stage, entry in made.result.ledger.items():
         entry.check(stage)
     _the_dataset_is_what_was_chosen(made, name)
-    _the_report_tells_of_the_balance(made, name)
+    _the_report_shows_the_balance(made, name)
     before = times(tmp_path)
     assert set(made.again().reused.values()) == {True}
     assert times(tmp_path) == before
@@ -133,12 +133,12 @@ def _the_dataset_is_what_was_chosen(made: Made, name: str) -> None:
     assert len(index) == ledger["dataset"].copies == ledger[stage].copies > 0
     texts = made.rows("sentences" if name == "vise" else "text")
     for row in index:
-        said = texts[row["key"]][TEXTS[name]]
-        said = said[int(row["item"])] if name == "vise" else said
-        assert made.text(row) == said
+        printed = texts[row["key"]][TEXTS[name]]
+        printed = printed[int(row["item"])] if name == "vise" else printed
+        assert made.text(row) == printed
 
 
-def _the_report_tells_of_the_balance(made: Made, name: str) -> None:
+def _the_report_shows_the_balance(made: Made, name: str) -> None:
     page = made.page()
     assert ('id="entries"' in page) == (name != "datacomp_basic")
     if name == "vise":
@@ -230,7 +230,7 @@ def test_uru_is_the_same_on_an_object_store(images: Path, object_store: Any, tmp
 
 
 @pytest.mark.usefixtures("small")
-def test_a_tombstone_takes_all_items_of_a_row(images: Path, tmp_path: Path) -> None:
+def test_a_tombstone_removes_all_items_of_a_row(images: Path, tmp_path: Path) -> None:
     made = make(tmp_path, "vise", images, "target=70")
     key = next(row["key"] for row in made.index() if row["item"] == "1")
     assert curate("tombstone", "add", key, "--why", "asked for", "-w", tmp_path).code == 0

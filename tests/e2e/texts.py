@@ -9,7 +9,7 @@ from typing import Any
 from curate.core.recipe.load import load
 from curate.core.recipe.pipeline import Pipeline
 from tests.conftest import ROOT
-from tests.e2e.pictures import blocks
+from tests.e2e.image_files import blocks
 
 _SUBJECTS = ("dog", "sofa", "crane", "goose", "t-shirt", "hot dog")
 _OTHERS = ("a dog with a ball", "the sofa in a room", "a man on the left", "nothing else to be seen")
@@ -34,7 +34,7 @@ def keywords(number: int) -> list[str]:
     return [] if number % 12 == 7 else ["dogs", f"{subject}s", "runningMan" if number % 5 else "qzx"]
 
 
-def write_pictures(root: Path, count: int = 60) -> Path:
+def write_images(root: Path, count: int = 60) -> Path:
     """`count` PNGs of 32 to 256 pixels with a metadata.jsonl: caption, keywords, category."""
     root.mkdir(parents=True)
     rows = []

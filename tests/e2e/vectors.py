@@ -66,7 +66,7 @@ class Vectors(Map):
 
     def process(self, batch: Batch) -> dict[str, Any]:
         numbers = np.array([int(name) for name in batch.column("source_id")])
-        x = made(self.dim)[np.zeros_like(numbers) if self.equal else numbers] * self.scale
+        x = points(self.dim)[np.zeros_like(numbers) if self.equal else numbers] * self.scale
         halves, norms = to_binary(x)
         raw = np.frombuffer(halves.buffers()[1], dtype=np.float16).reshape(len(numbers), self.dim).copy()
         for how, value in (("nan", np.nan), ("infinite", np.inf), ("zero", 0)):
@@ -81,7 +81,7 @@ class Vectors(Map):
 
 
 @lru_cache
-def made(dim: int) -> NDArray[np.float64]:
+def points(dim: int) -> NDArray[np.float64]:
     """(MOST_ROWS, dim): row i lies around centre i % CENTRES."""
     rng = np.random.default_rng(dim)
     centres = rng.standard_normal((CENTRES, dim))

@@ -1,3 +1,5 @@
+from types import FunctionType
+
 import numpy as np
 import pytest
 import timm
@@ -6,6 +8,7 @@ from timm.data import create_transform, resolve_data_config
 
 from curate import encoders
 from curate.core.errors import CurateError
+from curate.encoders import timm_models
 from tests.encoders.models import TINY, blob_image, save_timm
 
 NAME = f"timm:vit_base_patch16_224?{TINY}"
@@ -177,3 +180,31 @@ def test_a_model_that_timm_cannot_build_is_one_line_with_timms_reason(options, r
     with pytest.raises(CurateError, match=rf"cannot load 'timm:vit_tiny_patch16_224\?.*': .*{reason}") as error:
         encoders.load(f"timm:vit_tiny_patch16_224?{options}&random=0", device="cpu")
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("fail", "kind"),
+    [
+        (lambda: [].gone, AttributeError),
+        (lambda: torch.nn.Module().gone, AttributeError),
+        (lambda: [][1], IndexError),
+    ],
+)
+def test_bugs_of_our_own_stay_bugs(monkeypatch, fail, kind):
+    # The function as if its module were one of the package.
+    ours = FunctionType(fail.__code__, {"torch": torch, "__name__": timm_models.__name__})
+    monkeypatch.setattr(timm_models, "create", lambda spec: ours())
+    with pytest.raises(kind):
+        encoders.load(f"{NAME}&random=0", device="cpu")
+    monkeypatch.setattr(timm_models, "create", lambda spec: fail())
+    with pytest.raises(CurateError, match="cannot load"):
+        encoders.load(f"{NAME}&random=0", device="cpu")
+
+
+def test_too_little_memory_is_not_an_error_of_the_model(monkeypatch):
+    def fail(*_args, **_options):
+        raise MemoryError
+
+    monkeypatch.setattr(timm, "create_model", fail)
+    with pytest.raises(MemoryError):
+        encoders.load(f"{NAME}&random=0", device="cpu")

@@ -199,7 +199,7 @@ def alive(made: Output, name: str, behind: bool = False) -> list[np.ndarray]:
     return masks
 
 
-def seen(made: Output, name: str, stage: Filter) -> pa.Table:
+def alive_rows(made: Output, name: str, stage: Filter) -> pa.Table:
     """Rows alive before a filter, with what it reads."""
     parts = []
     makers = pipeline(Mixed(namespace="contract"))

@@ -3,7 +3,7 @@
 with started() as endpoint:
     script = endpoint.script(latency_seconds=0.2, slots=32, faults=[{"text": "hello", "status": 503, "times": 2}])
     ...  # ask script.url
-    script.told()["requests"]
+    script.stats()["requests"]
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Script:
     def __post_init__(self) -> None:
         self.free = asyncio.Semaphore(self.slots)
 
-    def told(self) -> dict[str, Any]:
+    def stats(self) -> dict[str, Any]:
         wall = self.last - self.first
         return {
             "requests": self.texts.total(),
@@ -80,7 +80,7 @@ class Server:
         name = request.match_info["name"]
         if request.method == "PUT":
             self.scripts[name] = Script(**await request.json())
-        return web.json_response(self.scripts[name].told())
+        return web.json_response(self.scripts[name].stats())
 
     async def chat(self, request: web.Request) -> web.Response:
         script = self.scripts[request.match_info["name"]]
@@ -160,7 +160,7 @@ class Scripted:
     def url(self) -> str:
         return f"{self.root}/{self.name}/v1/chat/completions"
 
-    def told(self, script: dict[str, Any] | None = None) -> dict[str, Any]:
+    def stats(self, script: dict[str, Any] | None = None) -> dict[str, Any]:
         """What the server has seen under this name; with a `script`, from now on."""
         data = None if script is None else json.dumps(script).encode()
         asked = urllib.request.Request(
@@ -177,7 +177,7 @@ class Endpoint:
 
     def script(self, **script: Any) -> Scripted:
         made = Scripted(self.root, f"script-{next(self.numbers)}")
-        made.told(script)
+        made.stats(script)
         return made
 
 

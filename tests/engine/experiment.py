@@ -85,7 +85,7 @@ class Clean(Map):
         return {"text": [text.removeprefix("buy now ") if self.rule else text for text in texts]}
 
 
-class Dear(Map):
+class LoggedMap(Map):
     """Notes in a `log` each row that it is asked for."""
 
     costly: ClassVar[bool] = True
@@ -97,7 +97,7 @@ class Dear(Map):
                 file.writelines(f"{key}\n" for key in batch.column("key"))
 
 
-class Embed(Dear):
+class Embed(LoggedMap):
     op: ClassVar[str] = "rules.embed"
     pixels: ClassVar[bool] = True
 
@@ -112,7 +112,7 @@ class Embed(Dear):
         return {"embedding": batch.prepared}
 
 
-class Caption(Dear):
+class Caption(LoggedMap):
     """The toy LLM: reads the text and says something about it. Texts that `fails` ends are reported as bad, those that
     `raises` ends bring the whole batch down."""
 
@@ -159,7 +159,7 @@ class Echo(Map):
 GLOBAL = ("total", "even", "dataset", "page")
 READERS = ("contrast",)
 """Maps that read an artifact."""
-DEAR = ("embed", "caption")
+COSTLY_STAGES = ("embed", "caption")
 
 
 def pipeline(
@@ -174,7 +174,7 @@ def pipeline(
 ) -> Pipeline:
     """inspect -> size -> text -> {embed, caption}, and global stages behind. `other` is a second threshold beside the
     first one's branch; `logs` a folder for `embed` and `caption`."""
-    log = {name: str(logs / name) if logs else "" for name in DEAR}
+    log = {name: str(logs / name) if logs else "" for name in COSTLY_STAGES}
     made = Pipeline().add("pool", Sizes(**{"namespace": namespace} | (source or {})))
     made.add("inspect", Inspect(), "pool").add("size", MinSide(min_side=min_side), "inspect")
     made.add("other", MinSide(min_side=other), "inspect").add("text", Clean(rule=rule), "size")
@@ -193,11 +193,11 @@ class Logs:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        self._seen = dict.fromkeys(DEAR, 0)
+        self._seen = dict.fromkeys(COSTLY_STAGES, 0)
 
     def new(self) -> dict[str, list[str]]:
         found = {}
-        for name in DEAR:
+        for name in COSTLY_STAGES:
             path = self.folder / name
             lines = path.read_text().splitlines() if path.exists() else []
             found[name] = lines[self._seen[name] :]

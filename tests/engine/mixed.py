@@ -20,7 +20,7 @@ from curate.core.contracts import Incoming, Portion, Source
 FAMILIES, ROWS, SIDE = 4, 24, 48
 
 
-def picture(number: int) -> bytes:
+def image_bytes(number: int) -> bytes:
     """A BMP: one of four patterns in its own colours, with noise; integers only, so that all platforms agree."""
     family, y, x = number % FAMILIES, *np.mgrid[0:SIDE, 0:SIDE]
     stripes = [x, y, x + y, (x // 12) ^ (y // 12)][family] // (6, 8, 10, 1)[family] % 2
@@ -44,7 +44,7 @@ CAPTIONS = (
 
 def animation() -> bytes:
     """A GIF of three frames."""
-    frames = [Image.open(io.BytesIO(picture(number))).quantize(8) for number in range(3)]
+    frames = [Image.open(io.BytesIO(image_bytes(number))).quantize(8) for number in range(3)]
     out = io.BytesIO()
     frames[0].save(out, "GIF", save_all=True, append_images=frames[1:], duration=100)
     return out.getvalue()
@@ -54,10 +54,10 @@ def samples() -> Iterator[Incoming]:
     """24 rows: images, among them an exact copy, a truncated one, bytes that are not an image, an empty file and an
     animation."""
     for number in range(ROWS):
-        data = {5: picture(1), 9: picture(9)[:400], 14: b"no picture", 19: b"", 21: animation()}
+        data = {5: image_bytes(1), 9: image_bytes(9)[:400], 14: b"no picture", 19: b"", 21: animation()}
         about = {"caption": CAPTIONS[number % len(CAPTIONS)], "meta": {"category": f"family/{number % FAMILIES}"}}
         ext = "gif" if number == 21 else "bmp"
-        yield Incoming(f"{number:03d}", ext=ext, data=data.get(number, picture(number)), **about)
+        yield Incoming(f"{number:03d}", ext=ext, data=data.get(number, image_bytes(number)), **about)
 
 
 class Mixed(Source):
@@ -74,7 +74,7 @@ class Mixed(Source):
 
     def read(self, portion: Portion) -> Iterator[Incoming]:
         if portion.content["kind"] == "refused":
-            yield from (Incoming(f"refused-{i}", ext="bmp", data=picture(i), reject="unwanted") for i in range(3))
+            yield from (Incoming(f"refused-{i}", ext="bmp", data=image_bytes(i), reject="unwanted") for i in range(3))
         if portion.content["kind"] == "real":
             start = portion.content["start"]
             for incoming in list(samples())[start : start + self.shard_rows]:

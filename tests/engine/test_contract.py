@@ -28,7 +28,7 @@ from curate.core.store.storage import open_storage
 from curate.engine.record.runs import RunRecord
 from curate.engine.run import run
 from tests.engine import contract, workspaces
-from tests.engine.contract import alive, alive_before_derive, seen
+from tests.engine.contract import alive, alive_before_derive, alive_rows
 from tests.engine.mixed import ROWS, Mixed
 from tests.engine.output import Output, plain
 
@@ -50,7 +50,7 @@ def words(tiny_wordnet: Path) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def made(memory: Path) -> Output:
+def built(memory: Path) -> Output:
     """All stages over a pool with an empty shard, a rejected shard, broken and repeated images."""
     folder = memory / "contract"
     return Output(str(folder), run(contract.pipeline(Mixed(namespace="contract")), str(folder)))
@@ -73,7 +73,7 @@ def imported(memory: Path) -> dict[str, tuple[Source, Path, Output]]:
 
 
 @pytest.mark.parametrize("op", OPS)
-def test_golden(op: str, made: Output, imported: dict[str, tuple[Source, Path, Output]]) -> None:
+def test_golden(op: str, built: Output, imported: dict[str, tuple[Source, Path, Output]]) -> None:
     stored = json.loads(contract.GOLDENS.read_text())
     contract.case(op)
     assert op in stored, f"{op}: no golden; write it with {contract.UPDATE} and commit it"
@@ -81,7 +81,7 @@ def test_golden(op: str, made: Output, imported: dict[str, tuple[Source, Path, O
         source, files, output = imported[op]
         now = contract.goldens_of(output, op, contract.neutral(source, files))
     else:
-        now = contract.goldens_of(made, op, contract.stage_of(op))
+        now = contract.goldens_of(built, op, contract.stage_of(op))
     was = stored[op]
     version = f"{op}: version {was['version']} -> {now['version']}"
     if now["version"] == was["version"]:
@@ -114,54 +114,54 @@ def differing(one: dict[str, Any], two: dict[str, Any]) -> list[str]:
     return [name for name in names if name not in one or name not in two or one[name] != two[name]]
 
 
-def test_the_same_again(made: Output, memory: Path) -> None:
+def test_the_same_again(built: Output, memory: Path) -> None:
     again = memory / "contract-again"
     run(contract.pipeline(Mixed(namespace="contract")), str(again))
     for held in (workspaces.nouns, workspaces.facts, workspaces.masks, workspaces.answers):
-        assert differing(held(made.storage.root), held(again)) == [], held.__name__
+        assert differing(held(built.storage.root), held(again)) == [], held.__name__
 
 
-def test_nothing_is_computed_again(made: Output) -> None:
-    before = workspaces.times(made.storage.root)
-    result = run(contract.pipeline(Mixed(namespace="contract")), made.storage.root)
+def test_nothing_is_computed_again(built: Output) -> None:
+    before = workspaces.times(built.storage.root)
+    result = run(contract.pipeline(Mixed(namespace="contract")), built.storage.root)
     assert [name for name, reused in result.reused.items() if not reused] == []
     assert [name for name, counts in result.counts.items() if counts.computed or counts.requests] == []
-    assert workspaces.times(made.storage.root) == before and result.ledger == made.result.ledger
+    assert workspaces.times(built.storage.root) == before and result.ledger == built.result.ledger
 
 
-def test_the_same_on_ray(made: Output, workspace: Path, on_ray: Any) -> None:
+def test_the_same_on_ray(built: Output, workspace: Path, on_ray: Any) -> None:
     """With one CPU for every stage: two workers for each, and the same two for all."""
     pipeline = Pipeline()
     for node in contract.pipeline(Mixed(namespace="contract"), without=contract.ON_TORCH).nodes.values():
         changes = {"threads": 1} if "threads" in type(node.stage).model_fields else {}
         pipeline.add(node.name, node.stage.model_copy(update=changes), node.inputs, **node.ports)
     result = run(pipeline, str(workspace), engine=on_ray)
-    assert result.ledger == {name: made.result.ledger[name] for name in pipeline.nodes}
+    assert result.ledger == {name: built.result.ledger[name] for name in pipeline.nodes}
     there = Output(str(workspace), result)
-    values = [{n: o.value(n, node.stage) for n, node in pipeline.nodes.items()} for o in (made, there)]
+    values = [{n: o.value(n, node.stage) for n, node in pipeline.nodes.items()} for o in (built, there)]
     assert differing(*values) == []
     # The masks cover fewer stages but have the same live rows. All other files have the same name and bytes.
-    missing = tuple(made.bases[name].split("/versions/")[0] for name in contract.ON_TORCH)
-    missing += tuple(made.manifest(name).extra["states"] for name in contract.ON_TORCH if is_reduce(made, name))
-    a, b = workspaces.nouns(made.storage.root), workspaces.nouns(workspace)
+    missing = tuple(built.bases[name].split("/versions/")[0] for name in contract.ON_TORCH)
+    missing += tuple(built.manifest(name).extra["states"] for name in contract.ON_TORCH if is_reduce(built, name))
+    a, b = workspaces.nouns(built.storage.root), workspaces.nouns(workspace)
     assert differing({name: digest for name, digest in a.items() if not name.startswith(missing)}, b) == []
-    a, b = workspaces.facts(made.storage.root), workspaces.facts(workspace)
+    a, b = workspaces.facts(built.storage.root), workspaces.facts(workspace)
     gone = tuple(path.removeprefix("facts/") for path in missing)
     assert differing({name: rows for name, rows in a.items() if not name.startswith(gone)}, b) == []
 
 
-def is_reduce(made: Output, name: str) -> bool:
-    return "states" in made.manifest(name).extra
+def is_reduce(built: Output, name: str) -> bool:
+    return "states" in built.manifest(name).extra
 
 
 @pytest.mark.parametrize("op", REDUCES)
-def test_reduce_merges_as_a_tree(op: str, made: Output) -> None:
+def test_reduce_merges_as_a_tree(op: str, built: Output) -> None:
     """However the states are put together, in stretches and these again, the artifact is the same."""
-    stage, manifest = contract.stage_of(op), made.manifest(contract.case(op))
+    stage, manifest = contract.stage_of(op), built.manifest(contract.case(op))
     assert isinstance(stage, Reduce)
     node = contract.pipeline(Mixed(namespace="contract")).nodes[contract.case(op)]
-    base, storage = made.bases[contract.case(op)], made.storage
-    stage.setup({port: StoredArtifact(storage, made.bases[name]) for port, name in node.ports.items()})
+    base, storage = built.bases[contract.case(op)], built.storage
+    stage.setup({port: StoredArtifact(storage, built.bases[name]) for port, name in node.ports.items()})
     names = storage.read_table(f"{base}/{STATES}").column("file").to_pylist()
     states = [storage.read_table(f"{manifest.extra['states']}/{name}") for name in names]
     assert len(states) > 2
@@ -184,9 +184,9 @@ def cut(memory: Path) -> Output:
 
 
 @pytest.mark.parametrize("op", [*MAPS, *FILTERS, *DERIVES, *REDUCES, *FITS, *SELECTS, *PACKS])
-def test_the_same_however_the_pool_is_cut(op: str, made: Output, cut: Output) -> None:
+def test_the_same_however_the_pool_is_cut(op: str, built: Output, cut: Output) -> None:
     stage, name = contract.stage_of(op), contract.case(op)
-    values = [output.value(name, stage) for output in (made, cut)]
+    values = [output.value(name, stage) for output in (built, cut)]
     for value in values:
         if isinstance(stage, Fit) and isinstance(value, dict):
             value.pop("shards", None)  # which shards it was fitted on
@@ -194,14 +194,14 @@ def test_the_same_however_the_pool_is_cut(op: str, made: Output, cut: Output) ->
 
 
 @pytest.mark.parametrize("op", MAPS)
-def test_map_has_a_row_for_each_that_is_needed(op: str, made: Output) -> None:
+def test_map_has_a_row_for_each_that_is_needed(op: str, built: Output) -> None:
     """Those that are alive before it, and no other: each has its status, and its values where it is done."""
     name, stage = contract.case(op), contract.stage_of(op)
     assert isinstance(stage, Map)
-    entry, schema, costly = made.ledger(name), stage.schema(), [facts.INPUT_FIELD] if stage.costly else []
+    entry, schema, costly = built.ledger(name), stage.schema(), [facts.INPUT_FIELD] if stage.costly else []
     unusable: Counter[str] = Counter()
     needed = 0
-    for (_, table), before in zip(made.facts(name), alive(made, name), strict=True):
+    for (_, table), before in zip(built.facts(name), alive(built, name), strict=True):
         assert table.column(facts.ROW).to_pylist() == np.flatnonzero(before).tolist(), f"{op}: rows that are not needed"
         assert table.column_names == [f.name for f in (*facts.FIXED, *costly, *schema)]
         for field in schema:
@@ -227,12 +227,12 @@ def test_map_batches_are_a_power_of_two(op: str) -> None:
 
 
 @pytest.mark.parametrize("op", FILTERS)
-def test_filter_judges_what_is_alive(op: str, made: Output) -> None:
+def test_filter_judges_alive_rows(op: str, built: Output) -> None:
     name, stage = contract.case(op), contract.stage_of(op)
-    entry, before, after = made.ledger(name), alive(made, name), alive(made, name, behind=True)
+    entry, before, after = built.ledger(name), alive(built, name), alive(built, name, behind=True)
     rejected: Counter[str] = Counter()
-    for (_, fate), was, is_ in zip(made.fates(name), before, after, strict=True):
-        mine = fate.stage == made.order[name]
+    for (_, fate), was, is_ in zip(built.fates(name), before, after, strict=True):
+        mine = fate.stage == built.order[name]
         assert (fate.alive == is_).all() and not (mine & ~was).any(), f"{op}: judged a rejected row"
         assert all((reason is None) == live for reason, live in zip(fate.reason, fate.alive, strict=True))
         rejected.update(fate.reason[mine])
@@ -241,9 +241,9 @@ def test_filter_judges_what_is_alive(op: str, made: Output) -> None:
     assert not entry.unusable and not entry.error
     assert all(REASON.fullmatch(reason) for reason in rejected), f"{op}: reasons are snake_case words: {rejected}"
     assert rejected and entry.after, f"{op}: give it parameters that reject some rows and keep others"
-    behind = made.value(f"{name}_alive", contract.Alive())["alive"]
+    behind = built.value(f"{name}_alive", contract.Alive())["alive"]
     live = [
-        made.keys(shard)[row] for shard, mask in zip(made.shards, after, strict=True) for row in np.flatnonzero(mask)
+        built.keys(shard)[row] for shard, mask in zip(built.shards, after, strict=True) for row in np.flatnonzero(mask)
     ]
     assert behind[0] == sorted(live)
     assert isinstance(stage, Filter) and bool(entry.of_items) == (stage.places() is not None)
@@ -252,10 +252,10 @@ def test_filter_judges_what_is_alive(op: str, made: Output) -> None:
 
 
 @pytest.mark.parametrize("op", FILTERS)
-def test_filter_judges_each_row_alone(op: str, made: Output) -> None:
+def test_filter_judges_each_row_alone(op: str, built: Output) -> None:
     name, stage = contract.case(op), contract.stage_of(op)
     assert isinstance(stage, Filter)
-    table = seen(made, name, stage)
+    table = alive_rows(built, name, stage)
     reasons = listed(stage.keep(table))
     assert len(reasons) == table.num_rows > 2
     assert [listed(stage.keep(table.slice(row, 1)))[0] for row in range(table.num_rows)] == reasons
@@ -273,10 +273,10 @@ def listed(reasons: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("op", DERIVES)
-def test_derive_makes_children_of_what_is_alive(op: str, made: Output) -> None:
+def test_derive_makes_children_of_alive_rows(op: str, built: Output) -> None:
     name = contract.case(op)
-    entry, children = made.ledger(name), made.value(name, contract.stage_of(op))
-    before = alive_before_derive(made, name)
+    entry, children = built.ledger(name), built.value(name, contract.stage_of(op))
+    before = alive_before_derive(built, name)
     assert entry.before == len(before) and entry.children == len(children)
     assert entry.after + entry.unusable.total() == entry.before and not entry.error
     made_of: Counter[str] = Counter()
@@ -313,14 +313,14 @@ def complaint(pipeline: Pipeline, workspace: Path) -> str | None:
 
 
 @pytest.mark.parametrize("op", SELECTS)
-def test_select_counts_every_row_once(op: str, made: Output) -> None:
+def test_select_counts_every_row_once(op: str, built: Output) -> None:
     name = contract.case(op)
     stage = contract.stage_of(op)
     assert isinstance(stage, Select)
-    rows, entry = made.selection(name), made.ledger(name)
+    rows, entry = built.selection(name), built.ledger(name)
     places = {(row["shard"], row["row"]) for row in rows}
     expected = {
-        (s.id, int(r)) for s, mask in zip(made.shards, alive(made, name), strict=True) for r in np.flatnonzero(mask)
+        (s.id, int(r)) for s, mask in zip(built.shards, alive(built, name), strict=True) for r in np.flatnonzero(mask)
     }
     assert places == expected
     assert all((row["copies"] == 0) == (row["reject"] is not None) for row in rows)
@@ -328,22 +328,22 @@ def test_select_counts_every_row_once(op: str, made: Output) -> None:
     assert entry.copies == sum(row["copies"] for row in rows)
     assert stage.target_rows() in (None, entry.copies)
     keys = {row["key"] for row in rows}
-    assert keys <= {key for shard in made.shards for key in made.keys(shard)}
+    assert keys <= {key for shard in built.shards for key in built.keys(shard)}
 
 
 @pytest.mark.parametrize("op", PACKS)
-def test_pack_holds_every_copy(op: str, made: Output) -> None:
+def test_pack_holds_every_copy(op: str, built: Output) -> None:
     name = contract.case(op)
     [select] = contract.pipeline(Mixed(namespace="contract")).nodes[name].inputs
-    base, manifest = made.bases[name], made.manifest(name)
-    index = made.storage.read_table(f"{base}/index.parquet")
-    wanted = {f"{r['key']}-{r['item']}-{c}" for r in made.selection(select) for c in range(r["copies"])}
+    base, manifest = built.bases[name], built.manifest(name)
+    index = built.storage.read_table(f"{base}/index.parquet")
+    wanted = {f"{r['key']}-{r['item']}-{c}" for r in built.selection(select) for c in range(r["copies"])}
     assert set(index.column("name").to_pylist()) == wanted and index.num_rows == len(wanted) == manifest.rows
-    files = made.storage.list(base)
+    files = built.storage.list(base)
     tars = sorted(file for file in files if file.endswith(".tar"))
     assert manifest.extra["tars"] == len(tars)
     for number, tar in enumerate(tars):
-        data = made.storage.read(f"{base}/{tar}")
+        data = built.storage.read(f"{base}/{tar}")
         with tarfile.open(fileobj=io.BytesIO(data)) as opened:
             members = {m.name: m for m in opened.getmembers()}
         assert all((m.mtime, m.uid, m.gid, m.uname) == (0, 0, 0, "") for m in members.values())
@@ -356,8 +356,8 @@ def test_pack_holds_every_copy(op: str, made: Output) -> None:
 
 
 @pytest.mark.parametrize("op", REPORTS)
-def test_report_has_a_page(op: str, made: Output) -> None:
-    page = made.storage.read(f"{made.bases[contract.case(op)]}/index.html")
+def test_report_has_a_page(op: str, built: Output) -> None:
+    page = built.storage.read(f"{built.bases[contract.case(op)]}/index.html")
     assert page.lstrip().lower().startswith(b"<!doctype html>") and b"http://" not in page
 
 
@@ -384,7 +384,7 @@ def test_source_plans_and_reads_the_same_again(op: str, imported: dict[str, tupl
 
 
 @pytest.mark.parametrize("op", SOURCES)
-def test_source_names_what_is_not_there(op: str, tmp_path: Path) -> None:
+def test_source_names_a_missing_path(op: str, tmp_path: Path) -> None:
     source = contract.stage_of(op, tmp_path)
     gone = source.model_copy(update={"path": str(tmp_path / "nowhere")})
     assert isinstance(gone, Source)

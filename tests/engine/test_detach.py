@@ -19,7 +19,7 @@ from curate.core.recipe.pipeline import Pipeline
 from curate.core.store.storage import open_storage, open_workspace
 from curate.engine import detach
 from curate.engine.detach import Jobs
-from tests.e2e import pictures
+from tests.e2e import image_files
 from tests.e2e.commands import curate
 from tests.engine import toys
 
@@ -64,7 +64,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 @pytest.fixture
 def images(tmp_path: Path) -> Path:
-    return pictures.write_good(tmp_path / "images", 12)
+    return image_files.write_good(tmp_path / "images", 12)
 
 
 def recipe(images: Path) -> Pipeline:
@@ -76,7 +76,7 @@ def submit(workspace: Path, pipeline: Pipeline, **options: Any) -> Any:
     return Workspace(str(workspace)).submit(pipeline, **about)
 
 
-def test_a_submission_is_begun_elsewhere_as_it_was_written(workspace: Path, images: Path, cluster: Cluster) -> None:
+def test_a_submission_starts_elsewhere_with_the_given_recipe(workspace: Path, images: Path, cluster: Cluster) -> None:
     run = submit(workspace, recipe(images), options=Options(failure_budget=0.5, retry={}))
     assert run.status().state == "submitted" and not run.status().ended and run.status().stages == ()
     assert [found.state for found in Workspace(str(workspace)).runs()] == ["submitted"]
@@ -120,7 +120,7 @@ def test_a_name_is_taken_once(workspace: Path, images: Path, cluster: Cluster) -
         submit(workspace, recipe(images), engine="local")
 
 
-def test_nothing_is_left_of_what_the_cluster_does_not_take(workspace: Path, images: Path, cluster: Cluster) -> None:
+def test_a_submission_that_the_cluster_rejects_leaves_nothing(workspace: Path, images: Path, cluster: Cluster) -> None:
     cluster.fails = True
     with pytest.raises(CurateError, match="the cluster is full"):
         submit(workspace, recipe(images))
@@ -199,7 +199,7 @@ def test_jobs_say_how_they_ended(monkeypatch: pytest.MonkeyPatch, silent: int) -
 @pytest.mark.long
 @pytest.mark.timeout(240)
 def test_a_detached_run_is_watched_stopped_and_resumed(workspace: Path, tmp_path: Path, ray_head: str) -> None:
-    images = pictures.write_good(tmp_path / "images", 12)
+    images = image_files.write_good(tmp_path / "images", 12)
     file = tmp_path / "recipe.yaml"
     file.write_text(RECIPE.replace("IMAGES", str(images)))
     words = ["run", file, "-w", workspace, "--detach", "--engine", "ray", "--address", ray_head]

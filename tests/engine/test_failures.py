@@ -48,7 +48,7 @@ def lost(workspace: Path, result: Result, stage: str) -> dict[int, tuple[str, st
     return found
 
 
-def test_an_image_that_is_none_is_unusable(workspace: Path) -> None:
+def test_an_invalid_image_is_unusable(workspace: Path) -> None:
     result = run(toys.chain(toys.Brightness(), toys.Total(), broken=7, rows=20), str(workspace))
     assert lost(workspace, result, "stage_1") == dict.fromkeys((0, 7, 14), ("unusable", "not_an_image"))
     assert result.ledger["stage_1"].unusable == Counter({"not_an_image": 3})
@@ -68,7 +68,7 @@ def test_a_stage_may_call_a_batch_unusable_by_raising(workspace: Path) -> None:
     assert lost(workspace, result, "stage_1") == {5: ("unusable", "disliked")}
 
 
-def test_errors_beyond_the_budget_end_the_run_again_and_again(workspace: Path) -> None:
+def test_errors_beyond_the_budget_end_each_run(workspace: Path) -> None:
     pipeline = toys.chain(toys.Bad(numbers=(3, 4, 17, 18)), rows=20, shard_rows=5)
     message = (
         r"4 rows were lost to failures, the budget is 3 \(15.0% of 20\); first: stage_1: ValueError: cannot digest"
@@ -152,7 +152,7 @@ def test_poison_is_laid_at_the_door_of_the_stage_that_died(workspace: Path) -> N
     assert [result.ledger[f"stage_{i}"].after for i in (1, 2, 3)] == [4, 3, 3]
 
 
-def test_ray_finds_rows_that_kill_while_the_rest_goes_on(workspace: Path, on_ray: Any) -> None:
+def test_ray_finds_rows_that_kill_workers_and_keeps_the_others(workspace: Path, on_ray: Any) -> None:
     pipeline = toys.chain(toys.Bad(how="kill", numbers=(2,)), toys.Total(reads_column="fine"), rows=12, shard_rows=4)
     result = run(pipeline, str(workspace), engine=on_ray, options=HALF)
     assert lost(workspace, result, "stage_1") == {2: ("error", KILLED)}
@@ -230,7 +230,7 @@ def test_a_shard_set_aside_leaves_what_was_known_of_it(imported: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "foreign"])
-def test_facts_that_cannot_be_read_are_said_and_made_again(workspace: Path, damage: str) -> None:
+def test_unreadable_facts_are_reported_and_rebuilt(workspace: Path, damage: str) -> None:
     run(toys.chain(toys.Brightness()), str(workspace))
     before = workspaces.facts(workspace)
     path = sorted(workspace.glob("facts/toy.brightness/*/*/*/000001.parquet"))[1]
@@ -306,7 +306,7 @@ def test_a_portion_is_judged_against_all_that_came(workspace: Path, source: type
 
 
 @pytest.mark.usefixtures("at_once")
-def test_nothing_goes_on_without_a_global_step(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_global_step_ends_the_run(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any) -> None:
         raise OSError("the disk\nis gone")
 

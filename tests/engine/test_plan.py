@@ -60,7 +60,7 @@ def computed(result: Result) -> dict[str, int]:
 # --- masks that no file has ---
 
 
-def test_a_threshold_that_rejects_nobody_leaves_nothing_to_do(workspace: Path) -> None:
+def test_a_threshold_that_rejects_no_row_leaves_nothing_to_do(workspace: Path) -> None:
     """Behind Maps that read an artifact, too: the next pass of the plan reads what the first one has folded."""
     run(experiment.pipeline(min_side=32), str(workspace))
     steps = planned(experiment.pipeline(min_side=experiment.SMALL), workspace)
@@ -82,7 +82,7 @@ def test_a_threshold_that_rejects_some_leaves_the_global_stages_to_do(workspace:
     assert steps["contrast"].note == "depends on total"
 
 
-def test_what_lacks_nothing_is_known_beside_what_lacks_something(workspace: Path) -> None:
+def test_a_complete_branch_is_known_if_another_is_incomplete(workspace: Path) -> None:
     """Another branch of the same pass lacks a stage: that does not make the first one's global stages unknown."""
     made = toys.pipeline(pool__rows=20)
     run(made, str(workspace))
@@ -95,24 +95,24 @@ def test_what_lacks_nothing_is_known_beside_what_lacks_something(workspace: Path
 @pytest.fixture
 def many(workspace: Path) -> Path:
     """A workspace with more shards than an estimate takes."""
-    run(of_many(0.0), str(workspace))
+    run(many_shards(0.0), str(workspace))
     return workspace
 
 
-def of_many(darkest: float) -> Pipeline:
+def many_shards(darkest: float) -> Pipeline:
     return toys.pipeline(pool__rows=2 * SAMPLE + 2, pool__shard_rows=2, light__darkest=darkest)
 
 
-def test_of_many_shards_a_sample_is_estimated_and_nothing_promised(many: Path) -> None:
-    steps = planned(of_many(-1.0), many)
+def test_many_shards_are_estimated_from_a_sample(many: Path) -> None:
+    steps = planned(many_shards(-1.0), many)
     assert (steps["dear"].compute, steps["dear"].certainty) == (0, ESTIMATED)
     assert (steps["page"].compute, steps["page"].certainty) == (None, UNKNOWN)
     [line] = [line for line in shown(steps).splitlines() if "toy.costly" in line]
     assert "about 0" in line and f"from {SAMPLE} shards" in line
 
 
-def test_of_many_shards_all_are_folded_when_asked_to(many: Path) -> None:
-    steps = planned(of_many(-1.0), many, exact=True)
+def test_an_exact_plan_folds_all_of_many_shards(many: Path) -> None:
+    steps = planned(many_shards(-1.0), many, exact=True)
     assert_nothing_to_do(steps)
     assert "about" not in shown(steps)
 
@@ -139,17 +139,17 @@ def test_a_report_on_a_derived_pool_is_found_by_what_it_shows(workspace: Path) -
 def test_a_report_on_items_is_found_by_what_it_shows(workspace: Path) -> None:
     """Its ledger counts items, so the plan's has to count them too."""
 
-    def made(darkest: float, longest: int) -> Pipeline:
+    def report_pipeline(darkest: float, longest: int) -> Pipeline:
         found = Pipeline().add("pool", toys.Numbers(namespace="toys", rows=20)).add("words", Words(), "pool")
         found.add("bright", toys.Brightness(), "words").add("light", toys.Light(darkest=darkest), "bright")
         found.add("short", Short(longest=longest), "light").add("parity", toys.Parity(), "short")
         found.add("even", toys.Even(), "parity").add("dataset", toys.PlainPack(), "even")
         return found.add("page", toys.Page(), "dataset").check()
 
-    result = run(made(0.0, 3), str(workspace))
+    result = run(report_pipeline(0.0, 3), str(workspace))
     assert result.ledger["short"].of_items["words"].rejected == {"long": 14}
-    assert_nothing_to_do(planned(made(-1.0, 3), workspace))
-    assert planned(made(-1.0, 2), workspace)["page"].certainty == UNKNOWN
+    assert_nothing_to_do(planned(report_pipeline(-1.0, 3), workspace))
+    assert planned(report_pipeline(-1.0, 2), workspace)["page"].certainty == UNKNOWN
 
 
 class Short(Filter):
@@ -171,7 +171,7 @@ class Short(Filter):
         ]
 
 
-def test_nothing_is_written_even_where_a_manifest_is_gone(workspace: Path) -> None:
+def test_nothing_is_written_even_if_a_manifest_is_gone(workspace: Path) -> None:
     made = experiment.pipeline()
     run(made, str(workspace))
     for folder in workspace.glob("facts/*/*/*/versions"):
@@ -208,7 +208,7 @@ def test_images_that_repeat_within_a_shard_are_computed_once(workspace: Path) ->
     assert computed(run(made, str(workspace))) == {"embed": 8}
 
 
-def test_answers_are_looked_up_where_nobody_knows_yet_who_arrives(workspace: Path) -> None:
+def test_answers_are_looked_up_before_the_rows_are_known(workspace: Path) -> None:
     """An estimate: `inspect` lacks every row of the second pool, and `size` may reject any."""
     run(experiment.pipeline(namespace="first"), str(workspace))
     run(Pipeline().add("pool", experiment.Sizes(namespace="second")), str(workspace))
@@ -218,7 +218,7 @@ def test_answers_are_looked_up_where_nobody_knows_yet_who_arrives(workspace: Pat
     assert (steps["caption"].compute, steps["caption"].certainty) == (IMAGES, ESTIMATED)
 
 
-def behind_a_selection(namespace: str, first: float = 0.0, second: float = 0.0) -> Pipeline:
+def after_a_selection(namespace: str, first: float = 0.0, second: float = 0.0) -> Pipeline:
     """One filter reads a costly column in its own pass, another after a selection."""
     made = Pipeline().add("pool", toys.Numbers(namespace=namespace, rows=20, shard_rows=5))
     made.add("dear", toys.Costly(), "pool").add("lit", toys.Light(column="dear", darkest=first), "dear")
@@ -228,22 +228,22 @@ def behind_a_selection(namespace: str, first: float = 0.0, second: float = 0.0) 
 
 
 def test_later_stages_read_facts_that_no_manifest_lists(workspace: Path) -> None:
-    run(behind_a_selection("toys"), str(workspace))
+    run(after_a_selection("toys"), str(workspace))
     for folder in workspace.glob("facts/*/*/*/versions"):
         shutil.rmtree(folder)
-    assert_nothing_to_do(planned(behind_a_selection("toys", first=-1.0, second=-1.0), workspace))
+    assert_nothing_to_do(planned(after_a_selection("toys", first=-1.0, second=-1.0), workspace))
 
 
 def test_later_stages_read_answers_that_are_not_copied_yet(workspace: Path) -> None:
     """The tables of a costly stage are removed; its answers come from another pool."""
-    run(behind_a_selection("first"), str(workspace))
-    run(behind_a_selection("second"), str(workspace))
+    run(after_a_selection("first"), str(workspace))
+    run(after_a_selection("second"), str(workspace))
     records = workspace.glob("pools/second/portions/*.json")
     shards = {json.loads(record.read_text())["shard"]["id"] for record in records}
     for folder in workspace.glob("facts/toy.costly/*/*/*"):
         if folder.name in shards:
             shutil.rmtree(folder)
-    changed = behind_a_selection("second", second=-1.0)
+    changed = after_a_selection("second", second=-1.0)
     steps = planned(changed, workspace)
     assert (steps["dear"].done, steps["dear"].needed) == (0, 20)
     assert_nothing_to_do(steps)

@@ -28,7 +28,7 @@ def lines(console: Console) -> list[str]:
     return console.file.getvalue().splitlines()
 
 
-def test_lines_tell_rate_and_time_left_of_late(clock: list[float]) -> None:
+def test_lines_show_the_recent_rate_and_the_time_left(clock: list[float]) -> None:
     console = Console(file=io.StringIO(), width=200)
     with Progress(console).step("embed", 10_000) as step:
         for _ in range(40):  # a slow start does not count after half a minute

@@ -122,7 +122,7 @@ def test_a_parameter_changes_what_is_downstream_only(done: tuple[Path, Result], 
     assert result.ledger["dataset"].copies == 12
 
 
-def test_execution_parameters_are_no_part_of_a_fingerprint(done: tuple[Path, Result], copy: Path) -> None:
+def test_execution_parameters_do_not_enter_a_fingerprint(done: tuple[Path, Result], copy: Path) -> None:
     result = run(toys.pipeline(bright__threads=1, dear__threads=3), str(copy), options=Options(task_rows=7))
     assert all(result.reused.values())
     assert fingerprints(copy, result) == fingerprints(*done)
@@ -201,7 +201,7 @@ def test_unknown_engine_is_one_line(workspace: Path) -> None:
         run(toys.pipeline(), str(workspace), engine="dask")
 
 
-def test_the_record_says_how_a_run_ended(workspace: Path) -> None:
+def test_the_record_states_how_a_run_ended(workspace: Path) -> None:
     dark = toys.Brightness(), toys.Light(darkest=300.0), toys.Parity(), toys.Even(each=1)
     with pytest.raises(CurateError):
         run(toys.chain(*dark), str(workspace), run_id="bad")

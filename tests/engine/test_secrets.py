@@ -24,7 +24,7 @@ from curate.engine.backends.local import LocalBackend
 from curate.engine.backends.tasks import run_isolated
 from curate.engine.preflight import check_secrets
 from curate.engine.workers.scheduler import Scheduler
-from tests.e2e.commands import Said, curate
+from tests.e2e.commands import CommandResult, curate
 from tests.engine import toys, workspaces
 
 VALUE = "sk-zQ7/+vK2wXj9Lm4Tb8RfYc3N"
@@ -109,7 +109,7 @@ def traces_in(folder: Path) -> list[str]:
     return found
 
 
-def test_the_search_finds_what_is_there(tmp_path: Path) -> None:
+def test_the_search_finds_planted_traces(tmp_path: Path) -> None:
     login = base64.b64encode(f"user:{VALUE}".encode()).decode()
     pq.write_table(pa.table({"a": [[f"x{VALUE[9:]}"]]}), tmp_path / "rows.parquet", compression="zstd")
     (tmp_path / "basic").write_text(f"Basic {login}")
@@ -120,7 +120,7 @@ def test_the_search_finds_what_is_there(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def said_of_a_run(written: Path, workspace: Path, *words: str) -> list[Said]:
+def outputs_of_a_run(written: Path, workspace: Path, *words: str) -> list[CommandResult]:
     """A run, and the output of all commands about it."""
     place = ("-w", workspace)
     ran = curate("run", written, *place, *words, "--run-id", "one", "--json", workspace.parent / "one.json")
@@ -132,20 +132,20 @@ def said_of_a_run(written: Path, workspace: Path, *words: str) -> list[Said]:
 @pytest.mark.parametrize("tells", ["nothing", "raise", "fail"])
 def test_nothing_of_a_secret_is_left(value: str, written: Path, workspace: Path, tells: str) -> None:
     """Also when the stage puts it into an exception's message or a row's reason."""
-    said = said_of_a_run(written, workspace, "--failure-budget", "0.5", "--set", f"sign.tells={tells}")
-    assert [each.code for each in said] == [0] * len(said), said
-    assert traces("terminal", repr(said).encode()) == [] and traces_in(workspace.parent) == []
-    assert "TOY_KEY" in said[-1].words and " secret " in said[-1].words
+    printed = outputs_of_a_run(written, workspace, "--failure-budget", "0.5", "--set", f"sign.tells={tells}")
+    assert [each.code for each in printed] == [0] * len(printed), printed
+    assert traces("terminal", repr(printed).encode()) == [] and traces_in(workspace.parent) == []
+    assert "TOY_KEY" in printed[-1].words and " secret " in printed[-1].words
     record = (workspace / "runs/one/run.json").read_text()
     assert record.count("env:TOY_KEY") == 1  # in the recipe as it was given, and in no parameters
 
 
 @pytest.mark.parametrize("tells", ["nothing", "raise"])
-def test_what_a_stage_says_of_a_secret_is_redacted(value: str, written: Path, workspace: Path, tells: str) -> None:
+def test_a_secret_in_messages_of_a_stage_is_redacted(value: str, written: Path, workspace: Path, tells: str) -> None:
     """In the error that stops a run because of its lost rows, and wherever the workspace keeps it."""
-    said = curate("run", written, "-w", workspace, "--set", f"sign.tells={tells}", "--failure-budget", "0")
-    assert ("500 for key=[env:TOY_KEY], Basic" if tells == "raise" else "the endpoint is gone") in said.error
-    assert traces("error", repr(said).encode()) == []
+    printed = curate("run", written, "-w", workspace, "--set", f"sign.tells={tells}", "--failure-budget", "0")
+    assert ("500 for key=[env:TOY_KEY], Basic" if tells == "raise" else "the endpoint is gone") in printed.error
+    assert traces("error", repr(printed).encode()) == []
     assert traces_in(workspace) == []
 
 
@@ -164,9 +164,9 @@ def test_a_secret_that_is_not_set_stops_a_run_before_it_begins(
     written: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TOY_KEY", raising=False)
-    said = curate("run", written, "-w", workspace)
+    printed = curate("run", written, "-w", workspace)
     problem = "env:TOY_KEY: the environment variable is not set; every machine that runs this stage needs it"
-    assert said.error.endswith(f"recipe.yaml:7: sign.key: {problem}")
+    assert printed.error.endswith(f"recipe.yaml:7: sign.key: {problem}")
     assert not list(workspace.glob("pools/**/*")) and not list(workspace.glob("runs/**/*"))
 
 
@@ -179,10 +179,10 @@ def test_the_check_names_stage_and_parameter(monkeypatch: pytest.MonkeyPatch, tm
     check_secrets(pipeline, Scheduler(LocalBackend()))
 
 
-def test_a_value_on_the_command_line_is_refused(written: Path, workspace: Path) -> None:
+def test_a_value_on_the_command_line_is_rejected(written: Path, workspace: Path) -> None:
     for setting in (f"sign.key={VALUE}", f"sing.key={VALUE}", VALUE, f"sign.kye={VALUE}"):
-        said = curate("run", written, "-w", workspace, "--set", setting)
-        assert said.error and traces("error", repr(said).encode()) == []
+        printed = curate("run", written, "-w", workspace, "--set", setting)
+        assert printed.error and traces("error", repr(printed).encode()) == []
     assert not workspace.exists()
 
 
@@ -192,7 +192,7 @@ def words_of_processes(_: Any) -> str:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
-def test_a_process_of_its_own_gets_the_environment_unseen(value: str) -> None:
+def test_an_isolated_process_gets_the_environment_in_secret(value: str) -> None:
     outcome = run_isolated(words_of_processes, None, 0)
     assert "forkserver" in outcome.value and traces("ps", outcome.value.encode()) == []
     listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, check=True).stdout

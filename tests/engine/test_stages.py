@@ -37,7 +37,7 @@ every = pytest.mark.parametrize("stage", OPS, indirect=True, ids=str)
 
 
 @every
-def test_says_what_it_is(stage: Stage) -> None:
+def test_a_stage_describes_itself(stage: Stage) -> None:
     op, cls = stage.op, type(stage)
     assert registry.resolve(op) is cls
     assert cls.version >= 1

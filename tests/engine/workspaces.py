@@ -16,13 +16,13 @@ import pyarrow.parquet as pq
 from curate.core.nouns.facts import latest
 
 PASSING = ("runs/", "leases/")
-"""What tells one run from another, and nothing of what it makes."""
+"""Folders of the records of runs, which differ from run to run; they contain no outputs."""
 BY_ROWS = ("facts/", "masks/")
-"""What is compared by rows."""
+"""Folders that tests compare row by row."""
 
 
 def files(workspace: str | Path, below: str = "") -> dict[str, str]:
-    """Digest of every file but manifests (they hold times), the runs' own records and half-written files."""
+    """Digest of every file except manifests (which contain times), records of runs and partly written files."""
     root = Path(workspace)
     found = {}
     for path in sorted(root.rglob("*")):
@@ -34,7 +34,7 @@ def files(workspace: str | Path, below: str = "") -> dict[str, str]:
 
 
 def nouns(workspace: str | Path) -> dict[str, str]:
-    """The same, of what has the same bytes on any way."""
+    """Digests of the files whose bytes do not depend on the history of a workspace."""
     return {name: digest for name, digest in files(workspace).items() if not name.startswith(BY_ROWS)}
 
 

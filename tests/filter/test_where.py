@@ -152,7 +152,7 @@ def test_items_of_rows() -> None:
     assert reasons(where("length(sentences) > 1", items=SENTENCES), rows) == [["bad", None, None], None, [], [None]]
 
 
-def test_an_item_without_a_value_is_null_and_one_that_is_not_there_is_not() -> None:
+def test_an_item_without_a_value_is_null_and_a_missing_item_is_not() -> None:
     rows = items([["a", None, "c"], ["d", "e"]], [[None, None, 0.9], None], [1, None])
     stage = where("similarity > 0.5", items=SENTENCES)
     assert reasons(stage, rows) == [["bad_null", None, None], ["bad_null", "bad_null"]]

@@ -22,7 +22,7 @@ VIT = f"timm:vit_base_patch16_224?{TINY}&random=0"
 
 
 def _run(stage, count=5):
-    """(columns, the images' vectors straight from the encoder)."""
+    """(columns of the stage, vectors of the same images directly from the encoder)."""
     stage.setup({})
     samples = [Sample(encoded(blob_image(seed=seed), "PNG"), decode) for seed in range(count)]
     prepared = [stage.prepare(sample) for sample in samples]
@@ -36,7 +36,7 @@ def _run(stage, count=5):
 
 
 @pytest.mark.parametrize("encoder", ["descriptor", VIT])
-def test_columns_hold_the_encoders_vectors(encoder):
+def test_columns_have_the_encoders_vectors(encoder):
     stage = Embed(encoder=encoder, batch_size=2)
     columns, direct = _run(stage)
     assert list(columns) == ["embedding", "embedding_norm"]
@@ -46,7 +46,7 @@ def test_columns_hold_the_encoders_vectors(encoder):
 
 
 def test_descriptor_has_not_changed():
-    """Golden: raise `Embed.version` and the descriptor's WEIGHTS when these figures move."""
+    """Golden: if these figures change, raise `Embed.version` and the descriptor's WEIGHTS."""
     columns, _ = _run(Embed(), 1)
     vector = from_binary(columns["embedding"])[0]
     figures = [float(vector @ np.cos(np.arange(728) * turn)) for turn in (0.0, 0.1, 0.7, 1.9)]
@@ -59,7 +59,7 @@ def test_an_empty_batch():
     assert columns["embedding"].type == vector_type(728)
 
 
-def test_schema_says_where_vectors_come_from():
+def test_schema_has_the_provenance_of_the_vectors():
     stage = Embed(encoder=VIT, column="look")
     before = stage.schema()
     assert before.names == ["look", "look_norm"] and before.types == [pa.null(), pa.float32()]
@@ -80,7 +80,7 @@ _WILD = st.floats(width=32, allow_nan=True, allow_infinity=True)
 
 
 @given(arrays(np.float32, (6, 3), elements=_WILD | st.just(0.0)))
-def test_every_row_has_a_direction_or_is_unusable(vectors):
+def test_rows_without_a_direction_are_unusable(vectors):
     batch = Batch(pa.table({"key": [""] * len(vectors)}))
     columns = embedding_columns(batch, vectors, "embedding")
     units = from_binary(columns["embedding"])
@@ -96,7 +96,7 @@ def test_every_row_has_a_direction_or_is_unusable(vectors):
             assert reason == "nan_embedding" and np.isinf(norm)
 
 
-def test_bad_rows_do_not_touch_their_neighbours():
+def test_bad_rows_do_not_affect_other_rows():
     vectors = np.array([[3, 4], [0, 0], [np.nan, 1], [0, 2]], dtype=np.float32)
     batch = Batch(pa.table({"key": [""] * 4}))
     columns = embedding_columns(batch, vectors, "embedding")
@@ -106,7 +106,7 @@ def test_bad_rows_do_not_touch_their_neighbours():
 
 
 def _passes(stage, rows, monkeypatch):
-    """Sizes of the passes that a stage makes over a batch."""
+    """Sizes of the stage's forward passes over a batch."""
     stage.setup({})
     seen = []
 
@@ -121,20 +121,20 @@ def _passes(stage, rows, monkeypatch):
 
 
 @pytest.mark.parametrize(("batch_size", "passes"), [(1, 128 * [1]), (50, 4 * [32]), (64, 2 * [64]), (999, [128])])
-def test_all_passes_of_a_batch_are_equally_large(batch_size, passes, monkeypatch):
+def test_all_passes_of_a_batch_have_the_same_size(batch_size, passes, monkeypatch):
     stage = Embed(batch_size=batch_size)
     assert _passes(stage, stage.batch_rows, monkeypatch) == passes and stage.padded() == 0
 
 
 @pytest.mark.parametrize(("batch_size", "size"), [(1, 1), (7, 4), (16, 16), (64, 16), (999, 16)])
-def test_a_models_passes_on_a_cpu_have_at_most_16_images(batch_size, size, monkeypatch):
+def test_passes_on_a_cpu_have_at_most_16_images(batch_size, size, monkeypatch):
     stage = Embed(encoder=VIT, device="cpu", batch_size=batch_size)
     assert _passes(stage, stage.batch_rows, monkeypatch) == [size] * (stage.batch_rows // size)
     assert stage.padded() == size
 
 
-def test_a_short_batch_is_filled_up_to_whole_passes(monkeypatch):
-    """21 images cost two passes of 16, not a batch of 128."""
+def test_a_short_batch_is_padded_to_whole_passes(monkeypatch):
+    """21 images take two passes of 16, not a batch of 128."""
     stage, prepared = Embed(encoder=VIT, device="cpu"), list(range(21))
     stage.setup({})
     seen = []
@@ -144,19 +144,19 @@ def test_a_short_batch_is_filled_up_to_whole_passes(monkeypatch):
         return encoders.Features(np.ones((len(arrays), stage._encoder.dim), np.float32))
 
     monkeypatch.setattr(stage._encoder, "encode", encode)
-    made = run_batch(stage, pa.table({"key": [""] * 21}), prepared, stage.padded())
-    assert seen == [prepared[:16], prepared[16:] + [20] * 11] and made.table.num_rows == made.computed == 21
+    result = run_batch(stage, pa.table({"key": [""] * 21}), prepared, stage.padded())
+    assert seen == [prepared[:16], prepared[16:] + [20] * 11] and result.table.num_rows == result.computed == 21
 
 
-def test_models_get_full_passes_on_a_gpu_as_large_as_they_may_be(monkeypatch):
-    """As far as a machine without one can tell: the encoder is only asked where it is."""
+def test_passes_on_a_gpu_use_the_largest_divisor_of_the_batch(monkeypatch):
+    """Runs without a GPU, since the stage only reads the encoder's device."""
     stage = Embed(encoder=VIT, device="cpu", batch_size=100)
     stage.setup({})
     monkeypatch.setattr(stage._encoder, "device", "cuda:0")
     assert stage.padded() == 64 and Embed(encoder="tiny").padded() > 0 and Embed().padded() == 0
 
 
-def test_what_enters_the_fingerprint(tmp_path):
+def test_weights_and_precision_enter_the_identity_and_runtime_settings_do_not(tmp_path):
     save_timm(tmp_path / "a.safetensors", seed=0)
     (tmp_path / "b.safetensors").write_bytes((tmp_path / "a.safetensors").read_bytes())
     name = f"timm:vit_base_patch16_224?{TINY}"
@@ -176,7 +176,7 @@ def test_resources_and_preflight():
     assert "no weights at" in Embed(encoder="hf:/no/such").preflight()[0]
 
 
-def test_threads_are_the_stages():
+def test_setup_sets_the_threads():
     import torch
 
     before = torch.get_num_threads()
@@ -188,7 +188,7 @@ def test_threads_are_the_stages():
 
 
 @pytest.mark.parametrize(
-    ("parameters", "says"),
+    ("parameters", "message"),
     [
         ({"encoder": "vitb"}, "'vitb' is not 'library:model'"),
         ({"precision": "half"}, "'float32', 'bfloat16' or 'float16'"),
@@ -196,12 +196,12 @@ def test_threads_are_the_stages():
         ({"batch_size": 0}, "greater than or equal to 1"),
     ],
 )
-def test_wrong_parameters_are_refused_at_once(parameters, says):
-    with pytest.raises(ValidationError, match=says):
+def test_invalid_parameters_are_rejected(parameters, message):
+    with pytest.raises(ValidationError, match=message):
         Embed(**parameters)
 
 
-def test_a_stage_travels_and_explains_itself():
+def test_a_stage_can_be_pickled_and_has_descriptions():
     stage = pickle.loads(pickle.dumps(Embed(encoder=VIT)))
     assert stage == Embed(encoder=VIT)
     assert all(field.description for field in Embed.model_fields.values())

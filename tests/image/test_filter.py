@@ -15,13 +15,13 @@ from curate.image.inspect import SCHEMA
 
 
 def facts(*rows: tuple[int | None, int | None, str | None, int | None]) -> pa.Table:
-    """(width, height, format, frames) as `image.inspect` writes them."""
+    """Columns of `image.inspect` from rows (width, height, format, frames)."""
     names = ["width", "height", "format", "frames"]
     schema = pa.schema([SCHEMA.field(name) for name in names])
     return pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in rows], schema=schema)
 
 
-def verdicts(stage: ImageFilter, table: pa.Table) -> list[str | None]:
+def reasons(stage: ImageFilter, table: pa.Table) -> list[str | None]:
     return stage.keep(table.select(stage.reads())).to_pylist()
 
 
@@ -54,10 +54,10 @@ PNG, TINY, GIF = (96, 48, "png", 1), (1, 1, "png", 1), (40, 40, "gif", 2)
 def test_rules_and_their_order(
     row: tuple[int | None, int | None, str | None, int | None], parameters: dict[str, Any], reason: str | None
 ) -> None:
-    assert verdicts(ImageFilter(**parameters), facts(row)) == [reason]
+    assert reasons(ImageFilter(**parameters), facts(row)) == [reason]
 
 
-def test_only_what_is_asked_for_is_read() -> None:
+def test_reads_only_the_columns_of_active_rules() -> None:
     assert ImageFilter().reads() == ("width", "height")
     assert ImageFilter(formats=["png"], animated="reject").reads() == ("width", "height", "format", "frames")
 
@@ -71,23 +71,23 @@ _SIDES, _FORMATS = st.integers(1, 90) | st.none(), st.sampled_from(["png", "gif"
     st.none() | st.floats(1, 9),
     st.integers(0, 8),
 )
-def test_a_row_is_judged_alone(
+def test_rows_are_judged_independently(
     rows: list[tuple[int | None, int | None, str | None, int | None]], least: int, aspect: float | None, cut: int
 ) -> None:
     stage = ImageFilter(min_side=least, max_aspect=aspect, animated="reject", formats=["png"], max_side=80)
     table = facts(*rows)
-    alone = [reason for row in rows for reason in verdicts(stage, facts(row))]
-    assert verdicts(stage, table) == alone
-    assert verdicts(stage, pa.concat_tables([table.slice(0, cut), table.slice(cut)])) == alone
+    alone = [reason for row in rows for reason in reasons(stage, facts(row))]
+    assert reasons(stage, table) == alone
+    assert reasons(stage, pa.concat_tables([table.slice(0, cut), table.slice(cut)])) == alone
 
 
 def test_no_rows() -> None:
     for empty in (facts(), facts().schema.empty_table(), facts(PNG).slice(1)):
-        assert verdicts(ImageFilter(formats=list(DECODED), animated="reject"), empty) == []
+        assert reasons(ImageFilter(formats=list(DECODED), animated="reject"), empty) == []
 
 
-def test_formats_are_checked_before_anything_runs() -> None:
-    with pytest.raises(ValidationError, match="'jpg' is not decoded here; choose from jpeg, png"):
+def test_unknown_formats_are_rejected() -> None:
+    with pytest.raises(ValidationError, match="unknown format 'jpg'; choose from jpeg, png"):
         ImageFilter(formats=["jpg"])
     assert pickle.loads(pickle.dumps(ImageFilter(min_side=3))) == ImageFilter(min_side=3)
     assert all(info.description for info in ImageFilter.model_fields.values())

@@ -15,7 +15,7 @@ def fingerprints(*data: bytes) -> list[dict[str, object]]:
     return pa.table(stage.process(batch), schema=stage.schema()).to_pylist()
 
 
-def test_another_encoding_of_the_same_pixels_is_the_same_picture() -> None:
+def test_other_encodings_of_the_same_pixels_have_the_same_fingerprint() -> None:
     image = make_images.noise()
     png, bmp, jpeg = (make_images.encoded(image, kind) for kind in ("PNG", "BMP", "JPEG"))
     first, second, third = fingerprints(png, bmp, jpeg)
@@ -28,7 +28,7 @@ def test_the_shape_enters_the_digest() -> None:
     assert len(pixel_sha256(Image.new("RGB", (2, 3)))) == 64
 
 
-def test_a_picture_of_one_colour_is_flat() -> None:
+def test_an_image_of_one_colour_is_flat() -> None:
     flat, busy = fingerprints(
         *(make_images.encoded(p, "PNG") for p in (Image.new("RGB", (50, 50)), make_images.noise()))
     )

@@ -53,7 +53,7 @@ def test_pages_of_a_tiff() -> None:
         ({"most": 99}, [0, 1, 2, 3, 4]),
     ],
 )
-def test_some_frames(parameters: dict[str, int], numbers: list[int]) -> None:
+def test_every_and_most_select_frames(parameters: dict[str, int], numbers: list[int]) -> None:
     everything = children(GIF)
     assert children(GIF, **parameters) == [everything[number] for number in numbers]
 
@@ -76,7 +76,7 @@ def test_stills_are_kept_or_skipped() -> None:
         (make_images.png_bomb(), {}, "too_many_pixels"),
     ],
 )
-def test_a_parent_without_frames_is_rejected(data: bytes, parameters: dict[str, int], reason: str) -> None:
+def test_a_parent_that_cannot_be_split_is_rejected(data: bytes, parameters: dict[str, int], reason: str) -> None:
     with pytest.raises(Reject) as caught:
         children(data, **parameters)
     assert caught.value.reason == reason
@@ -85,10 +85,10 @@ def test_a_parent_without_frames_is_rejected(data: bytes, parameters: dict[str, 
 def test_a_bad_frame_in_the_middle_rejects_the_parent() -> None:
     data = bytearray(movie("PNG", noises(6)))
     data[len(data) // 2 - 100 : len(data) // 2 + 100] = bytes(200)
-    given_out = Frames(namespace="frames").children(Sample(bytes(data), decode))
-    assert next(given_out).span["frame"] == 0
+    frames = Frames(namespace="frames").children(Sample(bytes(data), decode))
+    assert next(frames).span["frame"] == 0
     with pytest.raises(Reject, match="corrupt"):
-        list(given_out)
+        list(frames)
 
 
 def test_children_are_images() -> None:

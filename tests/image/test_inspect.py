@@ -26,7 +26,7 @@ GIF = make_images.encoded(
 )
 
 
-def test_facts() -> None:
+def test_columns() -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
     jpeg = make_images.encoded(make_images.gradient(96, 48), "JPEG", exif=exif)
@@ -53,7 +53,7 @@ def test_facts() -> None:
         (make_images.text_bomb(), "metadata_bomb"),
     ],
 )
-def test_what_cannot_be_decoded_is_unusable(data: bytes, reason: str) -> None:
+def test_images_that_cannot_be_decoded_are_unusable(data: bytes, reason: str) -> None:
     with pytest.raises(Reject) as caught:
         Inspect().prepare(Sample(data, decode))
     assert caught.value.reason == reason
@@ -69,7 +69,7 @@ def test_every_image_is_decoded_up_to_max_pixels() -> None:
     assert Inspect(max_pixels=1).prepare(Sample(TINY, spy)).width == 1 and decoded == [1]
     with pytest.raises(Reject, match="too_many_pixels: 96 x 48; at most 4607"):
         Inspect(max_pixels=96 * 48 - 1).prepare(Sample(PNG, spy))
-    assert decoded == [1], "the header was enough"
+    assert decoded == [1], "rejected by the header, before decoding"
     assert Inspect(max_pixels=96 * 48).prepare(Sample(PNG, spy)).width == 96
 
 

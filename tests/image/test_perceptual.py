@@ -36,7 +36,7 @@ def recompressed(image: Image.Image, quality: int) -> Image.Image:
     return decode(buffer.getvalue())
 
 
-def test_coefficients_are_those_of_an_orthonormal_dct() -> None:
+def test_coefficients_equal_an_orthonormal_dct() -> None:
     plane = np.random.default_rng(0).random((64, 64)) * 255
     expected = dctn(plane, norm="ortho")[:20, :20].ravel()[perceptual._ORDER]
     assert np.allclose(perceptual._low_frequencies(plane), expected)
@@ -45,7 +45,7 @@ def test_coefficients_are_those_of_an_orthonormal_dct() -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_copies_are_near_and_others_far(seed: int) -> None:
+def test_copies_are_near_and_other_images_far(seed: int) -> None:
     image = blobs(seed)
     assert distance(image, image.resize((150, 100), Image.Resampling.LANCZOS)) <= 6
     assert distance(image, image.resize((900, 600), Image.Resampling.BICUBIC)) <= 6
@@ -55,7 +55,7 @@ def test_copies_are_near_and_others_far(seed: int) -> None:
     assert distance(image, image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)) > 40
 
 
-def test_colour_and_shape_count() -> None:
+def test_colour_and_aspect_ratio_change_the_hash() -> None:
     image = blobs(3)
     red, green, blue = image.split()
     assert distance(image, Image.merge("RGB", (blue, green, red))) > 12
@@ -63,31 +63,31 @@ def test_colour_and_shape_count() -> None:
 
 
 @pytest.mark.parametrize("bar", ["black", (20, 20, 20), "white"])
-def test_letterboxes_do_not_count(bar: str | tuple[int, int, int]) -> None:
+def test_letterboxes_do_not_change_the_hash(bar: str | tuple[int, int, int]) -> None:
     image = blobs(5, (320, 180))
-    boxed = Image.new("RGB", (320, 240), bar)
-    boxed.paste(image, (0, 30))
-    pillars = Image.new("RGB", (400, 180), bar)
-    pillars.paste(image, (40, 0))
-    assert distance(image, boxed) <= 10
-    assert distance(image, pillars) <= 10
+    letterboxed = Image.new("RGB", (320, 240), bar)
+    letterboxed.paste(image, (0, 30))
+    pillarboxed = Image.new("RGB", (400, 180), bar)
+    pillarboxed.paste(image, (40, 0))
+    assert distance(image, letterboxed) <= 10
+    assert distance(image, pillarboxed) <= 10
 
 
-def test_the_white_around_a_drawing_stays() -> None:
+def test_the_white_margin_of_a_drawing_is_kept() -> None:
     drawing = Image.new("RGB", (128, 128), "white")
     ImageDraw.Draw(drawing).ellipse((40, 40, 90, 90), fill="navy")
     assert inner_box(np.asarray(drawing)) == (0, 0, 128, 128)
 
 
-def test_one_bar_alone_is_no_letterbox() -> None:
-    picture = np.full((128, 128, 3), 200, dtype=np.uint8)
-    picture[:40] = 0
-    assert inner_box(picture) == (0, 0, 128, 128)
-    picture[-20:] = 0
-    assert inner_box(picture) == (0, 40, 128, 108)
+def test_a_single_bar_is_not_a_letterbox() -> None:
+    pixels = np.full((128, 128, 3), 200, dtype=np.uint8)
+    pixels[:40] = 0
+    assert inner_box(pixels) == (0, 0, 128, 128)
+    pixels[-20:] = 0
+    assert inner_box(pixels) == (0, 40, 128, 108)
 
 
-def test_pictures_with_nothing_in_them_are_flat() -> None:
+def test_images_without_detail_are_flat() -> None:
     stripes = Image.new("RGB", (90, 60), "red")
     ImageDraw.Draw(stripes).rectangle((0, 20, 90, 40), fill="white")
     for image in (Image.new("RGB", (80, 40), "teal"), Image.new("RGB", (1, 1)), stripes):
@@ -101,7 +101,7 @@ def test_any_size_has_a_hash(size: tuple[int, int]) -> None:
     assert len(perceptual_hash(Image.new("RGB", size, "olive"))[0]) == HASH_BYTES
 
 
-def test_real_photographs_stay_apart_and_their_copies_together(data: Path) -> None:
+def test_photographs_are_far_apart_and_near_their_copies(data: Path) -> None:
     images = pq.read_table(data / "imagenet-sample-1000.parquet", columns=["image"]).column("image")[:60].to_pylist()
     photos = [decode(item["bytes"] if isinstance(item, dict) else item) for item in images]
     copies = [recompressed(photo.resize((photo.width * 2 // 3, photo.height * 2 // 3)), 50) for photo in photos]

@@ -31,11 +31,11 @@ def test_a_pair_of_words_wins_a_tie():
     assert names_of(["fire engine"] * 3, ["house"] * 3) == ["fire engine", "house"]
 
 
-def test_words_of_every_caption_are_no_name():
+def test_words_of_every_caption_do_not_name_a_cluster():
     assert names_of(["clip of a tree"] * 10, pool=["clip of a tree"] * 50) == [""]
 
 
-def test_a_word_of_one_caption_is_no_name():
+def test_a_word_of_one_caption_does_not_name_a_cluster():
     assert names_of(["zebra", "horse", "donkey"], pool=["house"] * 9) == [""]
 
 

@@ -15,7 +15,7 @@ ITEM = st.none() | st.lists(WORDS, max_size=4)
 ROW = st.tuples(*[st.none() | st.lists(ITEM, max_size=3)] * 2)
 
 
-def said(found, names) -> list[tuple[int, int, set[str]]]:
+def matches(found, names) -> list[tuple[int, int, set[str]]]:
     words: list[set[str]] = [set() for _ in range(len(found))]
     for item, entry in zip(found.item.tolist(), found.entry.tolist(), strict=True):
         assert names[entry] not in words[item]
@@ -36,7 +36,7 @@ def test_pairs_equal_the_lists(rows) -> None:
                         expected.setdefault((number, place), set()).update(word for word in item if word is not None)
         found = entries_of(table, columns)
         wanted = [(*place, words) for place, words in sorted(expected.items())]
-        assert said(found, found.names) == wanted
+        assert matches(found, found.names) == wanted
         assert found.matched.tolist() == [bool(words) for _, _, words in wanted]
         assert np.all(np.diff(found.item) >= 0)
         known = entries_of(table, columns, EntryIndex(["c", "a"]))
@@ -50,9 +50,9 @@ def test_pairs_equal_the_lists(rows) -> None:
 def test_slices_and_chunks_give_the_same_entries() -> None:
     column = pa.chunked_array([[[["a"], None]], [[["b", "a"]], None, []]], LISTS)
     whole = entries_of(pa.table({"x": column}), ["x"])
-    assert said(whole, whole.names) == [(0, 0, {"a"}), (1, 0, {"a", "b"})]
+    assert matches(whole, whole.names) == [(0, 0, {"a"}), (1, 0, {"a", "b"})]
     part = entries_of(pa.table({"x": column}).slice(1, 2), ["x"])
-    assert said(part, part.names) == [(0, 0, {"a", "b"})]
+    assert matches(part, part.names) == [(0, 0, {"a", "b"})]
     assert len(entries_of(pa.table({"x": column}).slice(0, 0), ["x"])) == 0
 
 

@@ -19,12 +19,12 @@ from curate.codec.tars import TarWriter
 from curate.core.contracts import Packed
 from curate.core.errors import Undecodable
 from curate.core.hashing import make_key
-from curate.pack.webdataset import PackWebDataset, fitted, resize
+from curate.pack.webdataset import PackWebDataset, fitted_size, resize
 from tests.codec.make_images import encoded, gradient, noise
 
 
 def sample(number: int, data: bytes, **more: Any) -> dict[str, Any]:
-    """A row as the engine hands it over: the pool's columns, item and copy."""
+    """A row as the engine passes it: the pool's columns, item and copy."""
     found = probe(data)
     row = {
         "key": make_key("test", str(number)), "source_id": f"{number}.png", "name": str(number), "offset": 0,
@@ -38,7 +38,7 @@ def sample(number: int, data: bytes, **more: Any) -> dict[str, Any]:
 def pack(
     folder: Path, stage: PackWebDataset, rows: list[tuple[dict[str, Any], bytes]], shards: int = 1
 ) -> list[Packed]:
-    """What the engine does: rows into tars, then the files about all of them."""
+    """Write rows into tars, then the files about all tars, as the engine does."""
     per_shard = -(-len(rows) // shards)
     packed, tars = [], []
     for i in range(shards):
@@ -52,56 +52,56 @@ def pack(
 
 
 def ignored(name: str, data: bytes) -> int:
-    """A tar that is never opened."""
+    """An `add` that discards the member."""
     return 0
 
 
 def samples(tar: Path) -> list[dict[str, Any]]:
-    """As the webdataset library reads them."""
+    """Samples of a tar, read by the webdataset library."""
     with open(tar, "rb") as stream:
         return list(group_by_keys(tar_file_expander([{"url": str(tar), "stream": stream}])))
 
 
 @pytest.fixture
-def pictures() -> list[bytes]:
+def images() -> list[bytes]:
     return [encoded(noise(24 + i, 16, seed=i), "png") for i in range(5)]
 
 
-def test_originals_keep_every_byte_and_are_where_the_index_says(tmp_path: Path, pictures: list[bytes]) -> None:
-    rows = [(sample(i, data), data) for i, data in enumerate(pictures)]
+def test_originals_keep_their_bytes_at_the_offsets_of_the_index(tmp_path: Path, images: list[bytes]) -> None:
+    rows = [(sample(i, data), data) for i, data in enumerate(images)]
     packed = pack(tmp_path, PackWebDataset(name="d"), rows)
     tar = (tmp_path / "d-000000.tar").read_bytes()
-    for (row, data), place in zip(rows, packed, strict=True):
-        assert tar[place.offset : place.offset + place.size] == data
-        assert tar[place.text_offset : place.text_offset + place.text_size].decode() == row["caption"]
-        assert (place.ext, place.width, place.height) == ("png", row["width"], row["height"])
+    for (row, data), member in zip(rows, packed, strict=True):
+        assert tar[member.offset : member.offset + member.size] == data
+        assert tar[member.text_offset : member.text_offset + member.text_size].decode() == row["caption"]
+        assert (member.ext, member.width, member.height) == ("png", row["width"], row["height"])
 
 
-def test_webdataset_reads_samples_in_order(tmp_path: Path, pictures: list[bytes]) -> None:
-    rows = [(sample(i, data, item="3", copy=i % 2), data) for i, data in enumerate(pictures)]
+def test_webdataset_reads_samples_in_order(tmp_path: Path, images: list[bytes]) -> None:
+    rows = [(sample(i, data, item="3", copy=i % 2), data) for i, data in enumerate(images)]
     pack(tmp_path, PackWebDataset(name="d", carry={"label": "meta.category"}), rows)
     found = samples(tmp_path / "d-000000.tar")
     assert [item["__key__"] for item in found] == [f"{row['key']}-3-{row['copy']}" for row, _ in rows]
-    assert [item["png"] for item in found] == pictures
+    assert [item["png"] for item in found] == images
     assert [item["txt"].decode() for item in found] == [row["caption"] for row, _ in rows]
     about = json.loads(found[1]["json"])
     assert about["key"] == rows[1][0]["key"]
     assert about["meta"] == {"category": "shapes/stars", "rating": 1}
     assert about["label"] == "shapes/stars"
     assert (about["width"], about["height"], about["format"]) == (25, 16, "png")
-    assert about["sha256"] == hashlib.sha256(pictures[1]).hexdigest()
+    assert about["sha256"] == hashlib.sha256(images[1]).hexdigest()
 
 
-def test_tars_are_plain_ustar_of_the_samples_alone(tmp_path: Path, pictures: list[bytes]) -> None:
-    pack(tmp_path, PackWebDataset(name="d"), [(sample(0, pictures[0]), pictures[0])])
+def test_tars_have_only_the_samples_and_no_owner_or_time(tmp_path: Path, images: list[bytes]) -> None:
+    pack(tmp_path, PackWebDataset(name="d"), [(sample(0, images[0]), images[0])])
     with tarfile.open(tmp_path / "d-000000.tar") as tar:
         infos = tar.getmembers()
     assert [info.name.rpartition(".")[2] for info in infos] == ["png", "txt", "json"]
     assert {(info.mtime, info.uid, info.gid, info.uname) for info in infos} == {(0, 0, 0, "")}
 
 
-def test_sizes_and_index_name_every_tar(tmp_path: Path, pictures: list[bytes]) -> None:
-    rows = [(sample(i, data), data) for i, data in enumerate(pictures)]
+def test_sizes_and_index_name_every_tar(tmp_path: Path, images: list[bytes]) -> None:
+    rows = [(sample(i, data), data) for i, data in enumerate(images)]
     pack(tmp_path, PackWebDataset(name="d"), rows, shards=2)
     assert json.loads((tmp_path / "sizes.json").read_text()) == {"d-000000.tar": 3, "d-000001.tar": 2}
     index = json.loads((tmp_path / "index.json").read_text())
@@ -109,19 +109,19 @@ def test_sizes_and_index_name_every_tar(tmp_path: Path, pictures: list[bytes]) -
     assert index["shardlist"] == [{"url": "d-000000.tar", "nsamples": 3}, {"url": "d-000001.tar", "nsamples": 2}]
 
 
-def test_wids_reads_the_index(tmp_path: Path, pictures: list[bytes]) -> None:
+def test_wids_reads_the_index(tmp_path: Path, images: list[bytes]) -> None:
     wids = pytest.importorskip("wids", reason="wids is part of webdataset < 1.0 only")
-    rows = [(sample(i, data), data) for i, data in enumerate(pictures)]
+    rows = [(sample(i, data), data) for i, data in enumerate(images)]
     pack(tmp_path, PackWebDataset(name="d"), rows, shards=2)
     dataset = wids.ShardListDataset(str(tmp_path / "index.json"), transformations=[], cache_dir=str(tmp_path / "cache"))
     assert len(dataset) == len(rows)
-    assert [dataset[i][".png"].read() for i in range(len(rows))] == pictures
+    assert [dataset[i][".png"].read() for i in range(len(rows))] == images
 
 
 # --- text ---
 
 
-def test_text_comes_from_the_text_column_then_from_the_caption(pictures: list[bytes]) -> None:
+def test_text_comes_from_the_text_column_then_from_the_caption(images: list[bytes]) -> None:
     def text(stage: PackWebDataset, **columns: Any) -> bytes | None:
         members: dict[str, bytes] = {}
 
@@ -129,7 +129,7 @@ def test_text_comes_from_the_text_column_then_from_the_caption(pictures: list[by
             members[name.rpartition(".")[2]] = data
             return 0
 
-        stage.write(sample(0, pictures[0], **columns), pictures[0], add)
+        stage.write(sample(0, images[0], **columns), images[0], add)
         return members.get("txt")
 
     plain = PackWebDataset(name="d")
@@ -144,8 +144,8 @@ def test_text_comes_from_the_text_column_then_from_the_caption(pictures: list[by
     assert (plain.reads(), plain.text_columns()) == ((), ("text", "caption"))
 
 
-def test_a_sample_without_text_has_no_txt_and_says_so(tmp_path: Path, pictures: list[bytes]) -> None:
-    packed = pack(tmp_path, PackWebDataset(name="d"), [(sample(0, pictures[0], caption=None), pictures[0])])
+def test_a_sample_without_text_has_no_txt_member(tmp_path: Path, images: list[bytes]) -> None:
+    packed = pack(tmp_path, PackWebDataset(name="d"), [(sample(0, images[0], caption=None), images[0])])
     assert (packed[0].text_offset, packed[0].text_size) == (-1, 0)
     with tarfile.open(tmp_path / "d-000000.tar") as tar:
         assert [name.rpartition(".")[2] for name in tar.getnames()] == ["png", "json"]
@@ -154,36 +154,36 @@ def test_a_sample_without_text_has_no_txt_and_says_so(tmp_path: Path, pictures: 
 # --- carry ---
 
 
-def test_carry_takes_columns_and_fields_of_meta(pictures: list[bytes]) -> None:
+def test_carry_takes_columns_and_fields_of_meta(images: list[bytes]) -> None:
     stage = PackWebDataset(name="d", carry={"label": "meta.category", "rating": "meta.rating", "leaf": "cluster_1"})
-    row = sample(7, pictures[0], cluster_1=12)
+    row = sample(7, images[0], cluster_1=12)
     assert stage.reads() == ("cluster_1",)
-    assert stage.write(row, pictures[0], ignored).carried == {"label": "shapes/stars", "rating": "7", "leaf": 12}
+    assert stage.write(row, images[0], ignored).carried == {"label": "shapes/stars", "rating": "7", "leaf": 12}
 
 
-def test_carry_as_a_list_keeps_names_and_absent_fields_are_null(pictures: list[bytes]) -> None:
+def test_carry_as_a_list_keeps_names_and_missing_fields_are_null(images: list[bytes]) -> None:
     stage = PackWebDataset(name="d", carry=["duplicate_set", "meta.author", "meta.exif.camera"])
     meta = json.dumps({"exif": {"camera": "Leica"}})
-    packed = stage.write(sample(0, pictures[0], duplicate_set="ab", meta=meta), pictures[0], ignored)
+    packed = stage.write(sample(0, images[0], duplicate_set="ab", meta=meta), images[0], ignored)
     assert packed.carried == {"duplicate_set": "ab", "author": None, "exif.camera": "Leica"}
 
 
-def test_carried_values_that_json_lacks_do_not_break_the_member(tmp_path: Path, pictures: list[bytes]) -> None:
+def test_carried_values_that_json_cannot_represent_are_null(tmp_path: Path, images: list[bytes]) -> None:
     stage = PackWebDataset(name="d", carry=["score", "embedding"])
-    row = sample(0, pictures[0], score=float("nan"), embedding=b"\x00\x3c")
-    pack(tmp_path, stage, [(row, pictures[0])])
+    row = sample(0, images[0], score=float("nan"), embedding=b"\x00\x3c")
+    pack(tmp_path, stage, [(row, images[0])])
     about = json.loads(samples(tmp_path / "d-000000.tar")[0]["json"])
     assert (about["score"], about["embedding"]) == (None, None)
 
 
 @pytest.mark.parametrize("name", ["key", "offset", "width"])
-def test_carry_cannot_take_a_name_of_the_index(name: str) -> None:
-    with pytest.raises(ValidationError, match=f"column '{name}' already"):
+def test_carry_cannot_use_a_name_of_the_index(name: str) -> None:
+    with pytest.raises(ValidationError, match=f"already has a column '{name}'"):
         PackWebDataset(name="d", carry={name: "meta.x"})
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "a.b", "a b", "../x", "ä"])
-def test_a_name_that_cannot_name_files_is_refused(name: str) -> None:
+def test_a_name_that_is_not_valid_in_file_names_is_rejected(name: str) -> None:
     with pytest.raises(ValidationError, match="letters, digits"):
         PackWebDataset(name=name)
 
@@ -201,24 +201,24 @@ def test_a_name_that_cannot_name_files_is_refused(name: str) -> None:
         ("tga", None, "tga"),
     ],
 )
-def test_extension_is_the_sources_own_unless_it_lies(ext: str, format: str | None, expected: str) -> None:
+def test_extension_is_the_sources_unless_it_contradicts_the_format(ext: str, format: str | None, expected: str) -> None:
     members: list[str] = []
     row = sample(0, encoded(gradient(), "png"), ext=ext, format=format)
-    PackWebDataset(name="d").write(row, b"no picture", lambda name, data: members.append(name) or 0)
+    PackWebDataset(name="d").write(row, b"not an image", lambda name, data: members.append(name) or 0)
     assert members[0] == f"{row['key']}-0-0.{expected}"
 
 
 @pytest.mark.parametrize(("format", "ext"), [("webp", "webp"), ("jpeg", "jpg"), ("png", "png")])
-def test_resized_pictures_fit_and_look_the_same(tmp_path: Path, format: Any, ext: str) -> None:
+def test_resized_images_fit_and_look_the_same(tmp_path: Path, format: Any, ext: str) -> None:
     data = encoded(gradient(200, 100), "png")
     stage = PackWebDataset(name="d", image="resized", max_side=50, format=format)
-    (place,) = pack(tmp_path, stage, [(sample(0, data), data)])
-    assert (place.ext, place.width, place.height) == (ext, 50, 25)
+    (member,) = pack(tmp_path, stage, [(sample(0, data), data)])
+    assert (member.ext, member.width, member.height) == (ext, 50, 25)
     found = samples(tmp_path / "d-000000.tar")[0]
-    picture = decode(found[ext])
-    assert picture.size == (50, 25)
+    resized = decode(found[ext])
+    assert resized.size == (50, 25)
     assert all(
-        abs(a - b) < 16 for a, b in zip(picture.getpixel((40, 5)), decode(data).getpixel((160, 20)), strict=True)
+        abs(a - b) < 16 for a, b in zip(resized.getpixel((40, 5)), decode(data).getpixel((160, 20)), strict=True)
     )
     about = json.loads(found["json"])
     assert about["sha256"] == hashlib.sha256(found[ext]).hexdigest()
@@ -226,13 +226,13 @@ def test_resized_pictures_fit_and_look_the_same(tmp_path: Path, format: Any, ext
     assert about["original_sha256"] == hashlib.sha256(data).hexdigest()
 
 
-def test_resizing_keeps_the_bytes_of_what_fits_already() -> None:
+def test_resizing_keeps_the_bytes_of_an_image_that_fits() -> None:
     data = encoded(gradient(40, 20), "jpeg")
     assert resize(data, 40, "jpeg", 90) == (data, 40, 20)
     assert resize(data, 39, "jpeg", 90)[0] != data
 
 
-def test_resizing_turns_pictures_upright_and_drops_transparency() -> None:
+def test_resizing_turns_images_upright_and_removes_transparency() -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
     sideways = encoded(gradient(40, 20), "jpeg", exif=exif)
@@ -243,14 +243,14 @@ def test_resizing_turns_pictures_upright_and_drops_transparency() -> None:
     assert decode(resize(clear, 100, "png", 90)[0]).getpixel((0, 0)) == (255, 255, 255)
 
 
-def test_resizing_what_is_no_picture_is_a_reject() -> None:
+def test_resizing_bytes_that_are_not_an_image_raises_undecodable() -> None:
     with pytest.raises(Undecodable):
         resize(b"text", 100, "jpeg", 90)
 
 
 @given(st.integers(1, 20_000), st.integers(1, 20_000), st.integers(1, 4096))
-def test_fitted_sizes_keep_the_aspect_and_never_grow(width: int, height: int, side: int) -> None:
-    w, h = fitted(width, height, side)
+def test_fitted_size_keeps_the_aspect_and_never_enlarges(width: int, height: int, side: int) -> None:
+    w, h = fitted_size(width, height, side)
     assert 1 <= w <= width
     assert 1 <= h <= height
     assert max(w, h) == min(side, max(width, height))
@@ -259,12 +259,12 @@ def test_fitted_sizes_keep_the_aspect_and_never_grow(width: int, height: int, si
     assert abs(h - height * scale) <= 1
 
 
-def test_the_same_rows_give_the_same_bytes(tmp_path: Path, pictures: list[bytes]) -> None:
+def test_the_same_rows_give_the_same_bytes(tmp_path: Path, images: list[bytes]) -> None:
     def build() -> bytes:
         sink = io.BytesIO()
         with TarWriter(sink) as tar:
             stage = PackWebDataset(name="d", image="resized", max_side=10)
-            for i, data in enumerate(pictures):
+            for i, data in enumerate(images):
                 stage.write(sample(i, data), data, tar.add)
         return sink.getvalue()
 

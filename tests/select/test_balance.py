@@ -34,7 +34,7 @@ def pairs(texts: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
 
 
 @given(TEXTS, st.lists(st.floats(0, 1), min_size=10, max_size=10))
-def test_a_text_is_taken_where_any_entry_takes_it(texts: list[list[int]], chances: list[float]) -> None:
+def test_a_text_is_taken_if_any_entry_takes_it(texts: list[list[int]], chances: list[float]) -> None:
     item, entry = pairs(texts)
     found = any_probability(log_missed(np.array(chances))[entry], item, len(texts))
     assert found == pytest.approx([1 - math.prod(1 - chances[e] for e in text) for text in texts], abs=1e-12)

@@ -17,7 +17,7 @@ LISTS = pa.list_(pa.list_(pa.string()))
 
 
 class Words(Map):
-    """Sentences of a text, and the words of three or more letters in each. Blank sentences are missing."""
+    """Words of three or more letters in each sentence of a text; null for a blank sentence."""
 
     op: ClassVar[str] = "tests.said"
 

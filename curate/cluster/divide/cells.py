@@ -1,10 +1,11 @@
-"""The coarse cells of divide: clusters of a sample, of like size.
+"""The coarse cells of divide: clusters of a sample, similar in size.
 
-What a cell costs grows with its rows times its leaves, so one huge cell undoes the whole. In many dimensions k-means
-makes such cells: a row has much more length than a mean of rows, so of starting rows the few shortest are the nearest
-to nearly everything, and the longest keep themselves alone. Starting rows are therefore drawn towards the mean of all,
-by the factor that leaves the least inertia. Of `cifar_pca256.npy`, whose rows form hardly any clusters, 64 cells then
-hold 0.5 % to 4 % each, those of k-means++ 0.002 % (one row) to 16 %, at a higher inertia (`bench.cluster.divide`).
+The cost of a cell is its rows times its leaves, so a single huge cell would dominate the fit. In many dimensions
+k-means produces such cells. A row is much longer than a mean of rows, so among initial rows the few shortest are
+nearest to almost all rows, and the longest attract only themselves. The initial rows are therefore shrunk towards the
+mean of all rows, by the factor with the lowest inertia. The rows of `cifar_pca256.npy` form hardly any clusters: with
+64 cells, each cell then has 0.5 % to 4 % of the rows. With k-means++, cells have 0.002 % (one row) to 16 %, at a higher
+inertia (`bench.cluster.divide`).
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ from curate.cluster.kmeans.lloyd import Settings, State, kmeans
 from curate.core.group import Group, Part, part_rows_for
 
 SHRINK = (1.0, 0.7, 0.5, 0.35, 0.25, 0.125)
-"""Factors tried."""
+"""Factors to try."""
 ITERATIONS = 10
 
 
 def coarse_cells(sample: Group, cells: int, settings: Settings) -> NDArray[np.float32]:
-    """Centroids (cells, d) of the sample's rows."""
+    """Cluster the sample's rows into cells; return their centroids (cells, d)."""
     settings = replace(settings, clusters=cells, exchange=False, iterations=ITERATIONS)
     return kmeans(sample, settings, begin=State(shrunk_start(sample, settings))).centroids
 
 
 def shrunk_start(group: Group, settings: Settings) -> NDArray[np.float32]:
-    """Start (K, d): rows drawn uniformly, drawn towards the mean of all rows by the best of SHRINK."""
+    """Initial centroids (K, d): uniformly drawn rows, shrunk towards the mean by the best factor in SHRINK."""
     rows = np.array(group.rows, dtype=np.int64)
     edges = np.concatenate([[0], np.cumsum(rows)]) * settings.clusters // rows.sum()
     drawn = np.concatenate(list(group.each(assigned.draw, seed=settings.seed, numbers=np.diff(edges))))
@@ -53,18 +54,20 @@ def shrunk_start(group: Group, settings: Settings) -> NDArray[np.float32]:
 
 
 def sample_of(group: Group, rows: int, seed: int, name: str) -> Group:
-    """A group of `rows` rows, drawn uniformly; the group itself where that is all."""
+    """Draw `rows` rows of the group uniformly; the group itself if that is all of them."""
     have = np.array(group.rows, dtype=np.int64)
     total = int(have.sum())
     if rows == total:
         return group
-    edges = np.concatenate([[0], np.cumsum(have)]) * rows // total  # each part's, a function of their sizes
+    edges = (
+        np.concatenate([[0], np.cumsum(have)]) * rows // total
+    )  # rows drawn from each part depend on the parts' sizes only
     parts = max(1, rows // part_rows_for(rows))
     return group.partition(name, to_sample, parts, edges=edges, parts=parts, seed=seed)
 
 
 def to_sample(part: Part, shared: Mapping[str, Any]) -> tuple[NDArray[np.int64], dict[str, NDArray[Any]]]:
-    """Rows drawn under (seed, part), into parts of near-equal size."""
+    """Draw rows with the seed (seed, part), and deal them to parts of nearly equal size."""
     first, stop = (int(edge) for edge in shared["edges"][part.index : part.index + 2])
     rng = np.random.default_rng([shared["seed"], part.index])
     rows = np.sort(rng.choice(part.rows, stop - first, replace=False))

@@ -1,4 +1,4 @@
-"""How many leaves each cell gets."""
+"""Number of leaves of each cell."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from numpy.typing import NDArray
 def shares(
     weights: NDArray[np.floating], distinct: NDArray[np.int64], rows: NDArray[np.int64], leaves: int
 ) -> NDArray[np.int64]:
-    """(C,) leaves per cell, in proportion to `weights` (C,) by largest remainder; they sum to `leaves`.
+    """Leaves per cell (C,), proportional to `weights` (C,) by the largest-remainder method; they sum to `leaves`.
 
-    A cell that has rows gets at least 1, and no cell more than its `distinct` rows, until all have as many; what is
-    then left over goes to cells that have more `rows` than that, where it stays without members. Equal remainders go to
-    the lower cell. Raises ValueError for more leaves than rows, or fewer leaves than cells with rows.
+    A cell with rows gets at least 1 leaf. No cell gets more leaves than `distinct` rows until all cells have that many;
+    the remaining leaves then go to cells with more `rows`, and stay empty. On equal remainders the lower cell wins.
+    Raises ValueError if there are more leaves than rows, or fewer leaves than cells with rows.
     """
     least = (rows > 0).astype(np.int64)
     if not least.sum() <= leaves <= rows.sum():
         raise ValueError(f"shares: {leaves} leaves for {rows.sum()} rows in {least.sum()} cells; give one to each cell")
     distinct = np.clip(distinct, least, rows)
     if leaves <= distinct.sum():
-        return _apportioned(weights, least, distinct, leaves)
-    return distinct + _apportioned(weights, np.zeros_like(rows), rows - distinct, leaves - int(distinct.sum()))
+        return _apportion(weights, least, distinct, leaves)
+    return distinct + _apportion(weights, np.zeros_like(rows), rows - distinct, leaves - int(distinct.sum()))
 
 
-def _apportioned(
+def _apportion(
     weights: NDArray[np.floating], least: NDArray[np.int64], most: NDArray[np.int64], total: int
 ) -> NDArray[np.int64]:
-    """Whole numbers between `least` and `most` that sum to `total`, as near to one multiple of `weights` as can be."""
+    """Integers between `least` and `most` that sum to `total`, as close as possible to a multiple of `weights`."""
     if not total:
         return np.zeros_like(least)
-    # no weight is so small that a cell could not be filled where all others are full
+    # a lower bound on weights, so that any cell can still be filled when all others are full
     weights = np.maximum(weights / weights.max(initial=1e-300), 1e-9)
     low, high = 0.0, 1e10 * float(most.max())
     for _ in range(200):

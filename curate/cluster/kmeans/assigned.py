@@ -1,7 +1,7 @@
-"""Steps over a part's vectors: who is assigned where, and what the driver needs to know of it.
+"""Steps over a part's vectors: assignments to centroids, and the statistics of them that the driver needs.
 
-A step keeps its result in the part's memo, under a token that names it (a digest of the centroids). The next step over
-the same centroids finds it there; a new worker computes it again.
+A part's memo caches an assignment under a token (a digest of the centroids), and the next step over the same centroids
+reuses it. A new worker recomputes it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from curate.kernels.nearest.search import nearest
 from curate.kernels.vectors import Vectors, vectors_of
 
 QUANTILES = 1024
-"""Order statistics of its distances that a part reports at most."""
+"""Maximum number of order statistics of the distances that a part reports."""
 
 
 @dataclass(frozen=True)
-class Thin:
-    """About `share` of the rows, drawn under (seed, part)."""
+class RowSample:
+    """Random sample of the rows: each with probability `share`, drawn with the seed (seed, part)."""
 
     share: float
     seed: int
@@ -39,18 +39,18 @@ class Thin:
 
 
 @dataclass(frozen=True)
-class Kept:
-    """The r rows nearest to each centroid, over all parts: what a resampling round clusters.
+class NearestRows:
+    """The r rows nearest to each centroid over all parts, which a resampling round clusters.
 
-    Cluster k keeps the rows whose (distance, part, place) is at most (distance[k], part[k], place[k]). The place counts
-    the rows that take part: all of the part, or the thin ones.
+    Cluster k has the rows whose (distance, part, place) is at most (distance[k], part[k], place[k]). The place is the
+    row's index in its part, or in the part's sample if `among` is set.
     """
 
     centroids: NDArray[np.float32]
     distance: NDArray[np.float32]
     part: NDArray[np.int64]
     place: NDArray[np.int64]
-    among: Thin | None = None
+    among: RowSample | None = None
 
     @property
     def token(self) -> str:
@@ -58,49 +58,49 @@ class Kept:
         return token_of(self.centroids, self.distance, self.part, self.place) + among
 
     def rows(self, part: Part) -> NDArray[np.int64]:
-        shared = {"centroids": self.centroids, "kept": self.among}
+        shared = {"centroids": self.centroids, "subset": self.among}
         ids, distances = assigned(part, shared)
         at, here = self.distance[ids], self.part[ids]
         place = np.arange(len(ids))
         earlier = (part.index < here) | ((part.index == here) & (place <= self.place[ids]))
         kept = np.flatnonzero((distances < at) | ((distances == at) & earlier))
-        chosen = chosen_rows(part, self.among)
+        chosen = subset_rows(part, self.among)
         return kept if chosen is None else chosen[kept]
 
 
-Some: TypeAlias = "Kept | Thin | None"
-"""Which rows of the parts are meant; None is all."""
+Subset: TypeAlias = "NearestRows | RowSample | None"
+"""Rows that a step reads; None means all."""
 
 
 def token_of(*arrays: NDArray[Any]) -> str:
     return digest_bytes(np.ascontiguousarray(array).data.cast("B") for array in arrays)
 
 
-def remembered(part: Part, name: str, token: str, compute: Any) -> Any:
-    """What the memo holds under `name` if it belongs to `token`, else `compute()`, which takes its place."""
+def memoized(part: Part, name: str, token: str, compute: Any) -> Any:
+    """Return the memo's value under `name` if its token is `token`; otherwise compute and store it."""
     held = part.memo.get(name)
     if held is None or held[0] != token:
         held = part.memo[name] = (token, compute())
     return held[1]
 
 
-def chosen_rows(part: Part, some: Some) -> NDArray[np.int64] | None:
-    if some is None:
+def subset_rows(part: Part, subset: Subset) -> NDArray[np.int64] | None:
+    if subset is None:
         return None
-    return remembered(part, f"rows of {type(some).__name__}", some.token, lambda: some.rows(part))
+    return memoized(part, f"rows of {type(subset).__name__}", subset.token, lambda: subset.rows(part))
 
 
 def vectors(part: Part, shared: Mapping[str, Any]) -> Vectors:
-    """The vectors that `shared` selects: all of the part, or the `kept` ones."""
-    return vectors_of(part.arrays).only(chosen_rows(part, shared.get("kept")))
+    """Vectors of the part, or of the `subset` in `shared`."""
+    return vectors_of(part.arrays).only(subset_rows(part, shared.get("subset")))
 
 
 def assigned(part: Part, shared: Mapping[str, Any]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """ids and squared distances (n,) of the rows that `shared` selects, under its `centroids`."""
-    some: Some = shared.get("kept")
-    token = token_of(shared["centroids"]) + (some.token if some else "")
-    return remembered(
-        part, f"assigned of {type(some).__name__}", token,
+    """Nearest of the `centroids` and squared distance (n,) of each row that `shared` selects."""
+    subset: Subset = shared.get("subset")
+    token = token_of(shared["centroids"]) + (subset.token if subset else "")
+    return memoized(
+        part, f"assigned of {type(subset).__name__}", token,
         lambda: nearest(vectors(part, shared), shared["centroids"], part.threads),
     )  # fmt: skip
 
@@ -113,14 +113,14 @@ def count_rows(part: Part, shared: Mapping[str, Any]) -> int:
 
 
 def draw(part: Part, shared: Mapping[str, Any]) -> NDArray[np.float32]:
-    """`numbers[part]` rows, drawn uniformly under (seed, part), in row order."""
+    """Draw `numbers[part]` rows uniformly with the seed (seed, part); return them in row order."""
     x = vectors(part, shared)
     rng = np.random.default_rng([shared["seed"], part.index])
     return x[np.sort(rng.choice(len(x), shared["numbers"][part.index], replace=False))]
 
 
 def sums(part: Part, shared: Mapping[str, Any]) -> tuple[NDArray[np.float64], NDArray[np.int64], float]:
-    """Sum (K, d) and number (K,) of each cluster's rows, and the inertia."""
+    """Sum (K, d) and number (K,) of the rows of each cluster, and the inertia."""
     ids, distances = assigned(part, shared)
     clusters = len(shared["centroids"])
     counts = np.bincount(ids, minlength=clusters)
@@ -128,27 +128,27 @@ def sums(part: Part, shared: Mapping[str, Any]) -> tuple[NDArray[np.float64], ND
 
 
 def farthest(part: Part, shared: Mapping[str, Any]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """The `number` rows that lie farthest from their centroids: distances, descending, and places."""
+    """The `number` rows farthest from their centroids: squared distances in descending order, and places."""
     _, distances = assigned(part, shared)
     places = np.lexsort((np.arange(len(distances)), -distances))[: shared["number"]]
     return distances[places], places
 
 
-def taken(part: Part, shared: Mapping[str, Any]) -> NDArray[np.float32]:
-    """The vectors of this part at `places` (m, 2) of (part, place), in that order."""
+def rows_at(part: Part, shared: Mapping[str, Any]) -> NDArray[np.float32]:
+    """Vectors of this part among `places` (m, 2) of (part, place), in the order of `places`."""
     places = shared["places"]
     return vectors(part, shared)[places[places[:, 0] == part.index, 1]]
 
 
 def closest(part: Part, shared: Mapping[str, Any]) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.int64]]:
-    """(cluster, distance, row) of the r rows of each cluster that lie nearest to its centroid."""
+    """The r rows of each cluster nearest to its centroid: (cluster, distance, row)."""
     ids, distances = assigned(part, shared)
     rows = closest_members(ids, distances, shared["r"])
     return ids[rows], distances[rows], rows
 
 
 def members(part: Part, shared: Mapping[str, Any]) -> tuple[NDArray[np.int64], float, NDArray[np.float32], int]:
-    """Rows per cluster (K,), inertia, order statistics of the distances (at most QUANTILES), and how many rows."""
+    """Rows per cluster (K,), inertia, at most QUANTILES order statistics of the distances, and the number of rows."""
     ids, distances = assigned(part, shared)
     ordered = np.sort(distances)
     if len(ordered) > QUANTILES:
@@ -165,7 +165,7 @@ def ids_of(part: Part, shared: Mapping[str, Any]) -> NDArray[np.int64]:
 
 
 def cluster_sums(points: NDArray[np.float32] | Vectors, ids: NDArray[np.int64], clusters: int) -> NDArray[np.float64]:
-    """Sum (K, d) of the points (n, d) of each cluster, in float64 and in row order."""
+    """Sum (K, d) of the points (n, d) of each cluster, added in float64 and in row order."""
     from scipy import sparse
 
     total = np.zeros((clusters, points.shape[1]))
@@ -179,7 +179,7 @@ def cluster_sums(points: NDArray[np.float32] | Vectors, ids: NDArray[np.int64], 
 def means_of(
     total: NDArray[np.float64], counts: NDArray[np.int64], centroids: NDArray[np.float32], unit_norm: bool
 ) -> NDArray[np.float32]:
-    """Means (K, d), of unit length if requested; a cluster without rows or direction keeps its centroid."""
+    """Means (K, d), normalised if `unit_norm`. A cluster without rows, or whose sum is zero, keeps its centroid."""
     means = np.where(counts[:, None] > 0, total / np.maximum(counts, 1)[:, None], centroids)
     if unit_norm:
         lengths = np.linalg.norm(means, axis=1, keepdims=True)
@@ -188,9 +188,9 @@ def means_of(
 
 
 def closest_members(ids: NDArray[np.int64], distances: NDArray[np.floating], r: int) -> NDArray[np.int64]:
-    """Indices, ascending, of the r members of each cluster that are nearest to its centroid (all, where it has fewer).
+    """Ascending indices of the r members of each cluster nearest to its centroid; all members if it has fewer.
 
-    ids, distances: (n,). Equal distances go to the lower index.
+    ids, distances: (n,). On equal distances the lower index wins.
     """
     order = np.lexsort((distances, ids))
     return np.sort(order[position_in_group(ids[order]) < r])

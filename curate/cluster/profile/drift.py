@@ -1,4 +1,4 @@
-"""`cluster.drift`: whether a pool has outgrown the tree that it is assigned to."""
+"""`cluster.drift`: test whether a pool has outgrown its tree."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ _MERGED_ROWS = 1 << 20
 
 
 class Drift(Reduce):
-    """Says when a refit is due: new rows lie far from every centroid, or spread over the clusters in another way.
+    """Decide whether the tree needs a refit: new rows are far from every centroid, or shift between the clusters.
 
-    New rows are those of shards that the tree was not fitted on. A row is far where its squared distance to its leaf's
-    centroid exceeds the `percentile` of the rows fitted on: 1 % of these with 99, and more of new rows of the same
-    kind, since no centroid was fitted to them. How much more is estimated from the old rows, each measured to the mean
-    of its leaf without itself; the limit is never below that. Sizes are compared level by level, by the Jensen-Shannon
-    divergence of the new rows' shares from those of the rows fitted on, less the divergence expected by chance.
+    New rows are rows of shards that the tree was not fitted on. A row is far if its squared distance to its leaf's
+    centroid exceeds the `percentile` of the fitted rows. With 99, that is 1 % of the fitted rows; new rows of the
+    same kind exceed it more often, since no centroid was fitted to them. The expected share of far rows is estimated
+    from the old rows, each measured to the mean of the other rows of its leaf, and the limit is never below it. Cluster
+    sizes are compared level by level: the Jensen-Shannon divergence between the shares of new and of fitted rows, minus
+    the divergence expected by chance.
 
-    The artifact's `drift` holds `due`, the `reasons`, and the figures behind them; its table `clusters` the `shown`
-    clusters of each level that changed most. The verdict needs `least_rows` new rows.
+    The artifact's `drift` contains `due`, the `reasons`, and their figures; its table `clusters` the `shown` clusters
+    of each level that changed most. With fewer than `least_rows` new rows, `due` is false.
     """
 
     op: ClassVar[str] = "cluster.drift"
@@ -38,19 +39,19 @@ class Drift(Reduce):
     ports: ClassVar[dict[str, str]] = {"tree": "cluster_tree"}
 
     percentile: int = Field(
-        99, ge=50, le=99, description="Percentile of the fit's distances beyond which a row is far."
+        99, ge=50, le=99, description="Percentile of the fitted rows' distances beyond which a row is far."
     )
-    far: float = Field(0.05, gt=0, le=1, description="Share of far rows among the new from which a refit is due.")
+    far: float = Field(0.05, gt=0, le=1, description="Share of far rows among the new rows from which a refit is due.")
     shift: float = Field(
         0.045,
         gt=0,
         le=1,
-        description="Change of the clusters' shares, in bits beyond chance, from which a refit is due; 0.045 is about "
+        description="Change of the clusters' shares from which a refit is due, in bits beyond chance; 0.045 is about "
         "a population stability index of 0.25.",
     )
-    least_rows: int = Field(100, ge=1, description="New rows below which nothing is concluded.")
-    shown: int = Field(50, ge=1, description="Clusters of each level in the table, those that changed most.")
-    seed: int = Field(0, ge=0, description="Seed of the draws that say what chance would do.")
+    least_rows: int = Field(100, ge=1, description="New rows below which no refit is due.")
+    shown: int = Field(50, ge=1, description="Clusters of each level in the table; those that changed most are shown.")
+    seed: int = Field(0, ge=0, description="Seed of the simulated samples that estimate the divergence by chance.")
 
     _shape: TreeShape = PrivateAttr()
     _beyond: float = PrivateAttr()
@@ -72,8 +73,8 @@ class Drift(Reduce):
         leaf = leaves_of(self.op, table, self._shape.clusters[0])
         new = table.schema.metadata[b"shard"].decode() not in self._shards
         distance = table.column("centroid_distance").to_numpy()
-        far = (distance if new else left_out(distance, self._fitted[0][leaf])) > self._beyond
-        return _added(leaf, np.full(len(leaf), int(new)), np.ones(len(leaf), np.int64), far.astype(np.int64))
+        far = (distance if new else leave_one_out(distance, self._fitted[0][leaf])) > self._beyond
+        return _sum_pairs(leaf, np.full(len(leaf), int(new)), np.ones(len(leaf), np.int64), far.astype(np.int64))
 
     def merge(self, states: Iterator[Table]) -> Table:
         held, waiting, rows = _STATE.empty_table(), [], 0
@@ -81,18 +82,18 @@ class Drift(Reduce):
             waiting.append(state.select(_STATE.names))
             rows += state.num_rows
             if rows > max(held.num_rows, _MERGED_ROWS):
-                held, waiting, rows = _together([held, *waiting]), [], 0
-        return _together([held, *waiting])
+                held, waiting, rows = _sum_states([held, *waiting]), [], 0
+        return _sum_states([held, *waiting])
 
     def finish(self, state: Table) -> Artifact:
         leaf, new, rows, far = (state.column(name).to_numpy() for name in _STATE.names)
         mine = new == 1
         counted = {"rows": (leaf, rows), "new": (leaf[mine], rows[mine]), "far": (leaf[mine], far[mine])}
-        by_leaf = {name: _at(*pair, self._shape.clusters[0]) for name, pair in counted.items()}
+        by_leaf = {name: _per_leaf(*pair, self._shape.clusters[0]) for name, pair in counted.items()}
         sums = {name: self._shape.sums(values) for name, values in by_leaf.items()}
         count = int(by_leaf["new"].sum())
         enough = count >= self.least_rows
-        told: dict[str, Any] = {
+        summary: dict[str, Any] = {
             "fitted_rows": int(self._fitted[0].sum()),
             "rows": int(by_leaf["rows"].sum()),
             "new_rows": count,
@@ -100,12 +101,13 @@ class Drift(Reduce):
             "far": self._far(int(by_leaf["far"].sum()), count, int(far[~mine].sum()), int(rows[~mine].sum())),
             "levels": [self._level(t, sums["rows"][t - 1], sums["new"][t - 1]) for t, _ in self._shape.paths()],
         }
-        reasons = self._reasons(told) if enough else []
+        reasons = self._reasons(summary) if enough else []
         parts = [
-            self._changed(t, *(sums[name][t - 1] for name in ("rows", "new", "far"))) for t, _ in self._shape.paths()
+            self._most_changed(t, *(sums[name][t - 1] for name in ("rows", "new", "far")))
+            for t, _ in self._shape.paths()
         ]
         verdict = {"due": bool(reasons), "reasons": reasons, "enough": enough}
-        return {"drift": verdict | told, "clusters": pa.concat_tables(parts)}
+        return {"drift": verdict | summary, "clusters": pa.concat_tables(parts)}
 
     def _far(self, far: int, rows: int, far_of_old: int, old: int) -> dict[str, Any]:
         expected = far_of_old / old if old else 1 - self.percentile / 100
@@ -119,27 +121,27 @@ class Drift(Reduce):
 
     def _level(self, level: int, rows: NDArray[np.int64], new: NDArray[np.int64]) -> dict[str, Any]:
         fitted = self._fitted[level - 1]
-        told: dict[str, Any] = {"level": level, "clusters": len(rows), "limit_bits": self.shift}
+        facts: dict[str, Any] = {"level": level, "clusters": len(rows), "limit_bits": self.shift}
         for name, sizes in (("fitted", fitted), ("now", rows)):
-            told[name] = {"entropy": evenness(sizes), "gini": gini(sizes), "empty": int((sizes == 0).sum())}
+            facts[name] = {"entropy": evenness(sizes), "gini": gini(sizes), "empty": int((sizes == 0).sum())}
         if new.any() and fitted.any():
-            found = shift(fitted, new, self.seed)
-            told |= {
+            found = share_divergence(fitted, new, self.seed)
+            facts |= {
                 "shift_bits": found.bits,
                 "chance_bits": found.chance_bits,
                 "most_by_chance_bits": found.most_by_chance_bits,
                 "excess_bits": found.excess_bits,
             }
-        return told
+        return facts
 
-    def _reasons(self, told: Mapping[str, Any]) -> list[str]:
-        far, reasons = told["far"], []
+    def _reasons(self, summary: Mapping[str, Any]) -> list[str]:
+        far, reasons = summary["far"], []
         if far["share"] > far["limit"]:
             reasons.append(
-                f"{far['share']:.1%} of {told['new_rows']:,} new rows lie farther from every centroid than "
+                f"{far['share']:.1%} of {summary['new_rows']:,} new rows lie farther from every centroid than "
                 f"{self.percentile} % of the rows fitted on (limit {far['limit']:.1%})"
             )
-        for level in told["levels"]:
+        for level in summary["levels"]:
             certain = level.get("shift_bits", 0) > level.get("most_by_chance_bits", 1)
             if certain and level["excess_bits"] > self.shift:
                 reasons.append(
@@ -148,8 +150,10 @@ class Drift(Reduce):
                 )
         return reasons
 
-    def _changed(self, level: int, rows: NDArray[np.int64], new: NDArray[np.int64], far: NDArray[np.int64]) -> Table:
-        """The clusters whose share changed most, first those that make most of the level's divergence."""
+    def _most_changed(
+        self, level: int, rows: NDArray[np.int64], new: NDArray[np.int64], far: NDArray[np.int64]
+    ) -> Table:
+        """Table of the clusters whose shares changed most, in descending order of their part in the divergence."""
         fitted = self._fitted[level - 1]
         part = divergences(fitted, new) if new.any() else np.zeros(len(rows))
         ids = np.argsort(-part, kind="stable")[: self.shown]
@@ -169,12 +173,14 @@ class Drift(Reduce):
         )
 
 
-def _at(leaf: NDArray[np.int64], values: NDArray[np.int64], leaves: int) -> NDArray[np.int64]:
+def _per_leaf(leaf: NDArray[np.int64], values: NDArray[np.int64], leaves: int) -> NDArray[np.int64]:
     return np.bincount(leaf, weights=values, minlength=leaves).astype(np.int64)
 
 
-def _added(leaf: NDArray[np.int64], new: NDArray[np.int64], rows: NDArray[np.int64], far: NDArray[np.int64]) -> Table:
-    """Sums of (leaf, new) pairs, in order."""
+def _sum_pairs(
+    leaf: NDArray[np.int64], new: NDArray[np.int64], rows: NDArray[np.int64], far: NDArray[np.int64]
+) -> Table:
+    """Sum rows and far rows for each (leaf, new) pair, in order of the pairs."""
     place = leaf * 2 + new
     order = np.argsort(place, kind="stable")
     place = place[order]
@@ -185,8 +191,8 @@ def _added(leaf: NDArray[np.int64], new: NDArray[np.int64], rows: NDArray[np.int
     return pa.table([*map(pa.array, (*np.divmod(place[starts], 2), *added))], schema=_STATE)
 
 
-def _together(tables: list[Table]) -> Table:
-    """The sum of states, each by leaf; a range of leaves at a time, of some _MERGED_ROWS rows."""
+def _sum_states(tables: list[Table]) -> Table:
+    """Sum states, each sorted by leaf; one range of leaves at a time, of about _MERGED_ROWS rows."""
     held = [[table.column(name).to_numpy() for name in _STATE.names] for table in tables]
     leaves = max((int(leaf[-1]) + 1 for leaf, *_ in held if len(leaf)), default=0)
     ranges = max(1, -(-sum(len(leaf) for leaf, *_ in held) // _MERGED_ROWS))
@@ -195,7 +201,7 @@ def _together(tables: list[Table]) -> Table:
     parts = []
     for number in range(ranges):
         mine = [[values[cut[number] : cut[number + 1]] for values in of] for of, cut in zip(held, cuts, strict=True)]
-        parts.append(_added(*(np.concatenate(values) for values in zip(*mine, strict=True))))
+        parts.append(_sum_pairs(*(np.concatenate(values) for values in zip(*mine, strict=True))))
     return pa.concat_tables(parts)
 
 
@@ -203,8 +209,8 @@ DRAWS = 20
 
 
 def divergences(fitted: NDArray[np.int64], new: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Part (K,) of each cluster in the Jensen-Shannon divergence, in bits, of the two spreads' shares (Lin 1991,
-    eq. 4.1); they add up to it: 0 where the shares are equal, 1 where the two have no cluster in common."""
+    """Contribution (K,) of each cluster to the Jensen-Shannon divergence, in bits, between the shares of the clusters
+    in the two counts (Lin 1991, eq. 4.1). The sum is 0 if all shares are equal, 1 if no cluster has rows in both."""
     p, q = (sizes / max(1, sizes.sum()) for sizes in (fitted, new))
     middle = (p + q) / 2
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -213,12 +219,12 @@ def divergences(fitted: NDArray[np.int64], new: NDArray[np.int64]) -> NDArray[np
 
 
 @dataclass(frozen=True)
-class Shift:
-    """Divergence of new rows from those fitted on, at one level. Bits."""
+class ShareDivergence:
+    """Divergence between the shares of new and of fitted rows at one level, in bits."""
 
     bits: float
     chance_bits: float
-    """Mean of DRAWS pairs of samples, as many rows each, from the shares of both together."""
+    """Mean divergence of DRAWS pairs of samples of the same sizes, drawn from the shares of all rows."""
     most_by_chance_bits: float
 
     @property
@@ -226,22 +232,24 @@ class Shift:
         return max(0.0, self.bits - self.chance_bits)
 
 
-def shift(fitted: NDArray[np.int64], new: NDArray[np.int64], seed: int) -> Shift:
-    """Samples of one distribution differ too, and more with fewer rows per cluster: by 0.07 bits and more with 10 rows
-    each. The share of chance is therefore simulated, not assumed."""
+def share_divergence(fitted: NDArray[np.int64], new: NDArray[np.int64], seed: int) -> ShareDivergence:
+    """Divergence of `new` from `fitted` (K,), and the divergence by chance. Two samples of one distribution differ too,
+    and more with fewer rows per cluster: by 0.07 bits or more with 10 rows each. The divergence by chance is therefore
+    simulated."""
     together = (fitted + new).astype(np.float64)
     share = together / together.sum()
     rng = np.random.default_rng(seed)
     sizes = int(fitted.sum()), int(new.sum())
     drawn = [float(divergences(*(rng.multinomial(n, share) for n in sizes)).sum()) for _ in range(DRAWS)]
-    return Shift(float(divergences(fitted, new).sum()), float(np.mean(drawn)), max(drawn))
+    return ShareDivergence(float(divergences(fitted, new).sum()), float(np.mean(drawn)), max(drawn))
 
 
-def left_out(distance: NDArray[np.floating], fitted: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Squared distance (n,) of each row to the mean of its leaf without it; `fitted` (n,): rows the leaf was fitted on.
+def leave_one_out(distance: NDArray[np.floating], fitted: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Squared distance (n,) of each row to the mean of the other rows of its leaf.
 
-    Without x the mean of m rows moves away from it, and x - mean grows by m / (m - 1). A row alone in its leaf would
-    belong to another leaf, and is infinitely far.
+    distance: (n,), to the mean of all rows of the leaf; fitted: (n,), number of these rows. Without x, the mean of m
+    rows moves away from x, and x - mean grows by m / (m - 1). The distance of a leaf's only row is infinite, since
+    without it the row would belong to another leaf.
     """
     with np.errstate(divide="ignore"):
         grown = np.where(fitted > 0, fitted / (fitted - 1.0), 1.0) ** 2
@@ -249,6 +257,6 @@ def left_out(distance: NDArray[np.floating], fitted: NDArray[np.int64]) -> NDArr
 
 
 def far_limit(limit: float, expected: float, rows: int) -> float:
-    """Share of far rows from which they are more than chance: `limit`, or three standard errors over `expected` where
-    rows are so few that this is more."""
+    """Share of far rows from which a refit is due: `limit`, or three standard errors above `expected` if that is more,
+    as with few rows."""
     return max(limit, expected + 3 * float(np.sqrt(expected * (1 - expected) / rows)))

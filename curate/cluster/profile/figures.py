@@ -1,4 +1,4 @@
-"""The figures of `cluster.profile`, a level at a time: pure functions of counts, in arrays by cluster."""
+"""Figures of `cluster.profile` for the clusters of one level, as pure functions of counts."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ def explained(
 ) -> NDArray[np.float64]:
     """Share of the pool's variance that the leaves of each cluster explain: 1 - S / ((n - m) V).
 
-    `sums` S: squared distances of a cluster's rows to the centroids of their leaves; `rows` n; `leaves` m, those with
-    rows; V: mean squared distance of the pool to its mean. It is 1 where rows equal their centroids, and near 0 where
-    they are no more alike than rows of the whole pool: n - m in place of n, as in an adjusted R squared, since the mean
-    of n unrelated rows explains 1/n of their variance. Less than 0 means more scattered than the pool. NaN where n = m.
+    S (`sums`) is the sum of the squared distances of a cluster's rows to the centroids of their leaves, n (`rows`) the
+    number of rows, m (`leaves`) the number of non-empty leaves, and V the mean squared distance of the pool to its
+    mean. The share is 1 if all rows equal their centroids, near 0 if they are no more similar than rows of the whole
+    pool, negative if they are more scattered than the pool, and NaN if n = m. It has n - m in place of n, as an
+    adjusted R squared has, since the mean of n unrelated rows explains 1/n of their variance.
     """
     free = rows - leaves
     if variance <= 0:
@@ -30,31 +31,31 @@ def explained(
 
 @dataclass(frozen=True)
 class Sources:
-    """Where the rows of each cluster come from; arrays (K,). NaN and null where no sampled row has a source."""
+    """Sources of the rows of each cluster, as arrays (K,). NaN or null if no sampled row has a source."""
 
     known: NDArray[np.int64]
     """Sampled rows with a source."""
     count: NDArray[np.int64]
-    """Distinct sources among them."""
+    """Distinct sources of these rows."""
     entropy_bits: NDArray[np.float64]
     top_share: NDArray[np.float64]
     top: pa.Array
 
 
 def sources(source: pa.Array, weight: NDArray[np.float64], cluster: NDArray[np.int64], clusters: int) -> Sources:
-    """source (n,) strings or nulls, weight (n,): the rows that a sampled row stands for, cluster (n,).
+    """Sources of each cluster, from sampled rows. On equal shares, the first source by name is the top source.
 
-    Shannon entropy in bits of the sources' shares. Among equal shares, the top source is the first by name.
+    source: (n,), strings or nulls; weight: (n,), number of rows that a sampled row represents; cluster: (n,).
     """
-    told = source.is_valid().to_numpy(zero_copy_only=False)
-    encoded = source.filter(pa.array(told)).dictionary_encode()
+    given = source.is_valid().to_numpy(zero_copy_only=False)
+    encoded = source.filter(pa.array(given)).dictionary_encode()
     values = np.array(encoded.dictionary.to_pylist(), dtype=object)
     order = np.argsort(values) if len(values) else np.empty(0, dtype=np.int64)
     place = np.empty(len(values), dtype=np.int64)
     place[order] = np.arange(len(values))
-    pair = cluster[told] * max(1, len(values)) + place[encoded.indices.to_numpy()]
+    pair = cluster[given] * max(1, len(values)) + place[encoded.indices.to_numpy()]
     pairs, index = np.unique(pair, return_inverse=True)
-    mass = np.bincount(index, weights=weight[told], minlength=len(pairs))
+    mass = np.bincount(index, weights=weight[given], minlength=len(pairs))
     group, number = np.divmod(pairs, max(1, len(values)))
     total = np.bincount(group, weights=mass, minlength=clusters)
     share = mass / total[group]
@@ -64,14 +65,14 @@ def sources(source: pa.Array, weight: NDArray[np.float64], cluster: NDArray[np.i
     top_share, place_of_top = np.full(clusters, np.nan), np.full(clusters, -1)
     top_share[group[first]], place_of_top[group[first]] = share[first], order[number[first]]
     top = pa.array(values, pa.string()).take(pa.array(place_of_top, mask=place_of_top < 0))
-    known = np.bincount(cluster[told], minlength=clusters)
+    known = np.bincount(cluster[given], minlength=clusters)
     count = np.bincount(group, minlength=clusters)
     return Sources(known, count, np.where(known > 0, np.abs(entropy), np.nan), top_share, top)
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Where flags begin."""
+    """Thresholds of the flags."""
 
     noise: float
     single_source: float
@@ -80,7 +81,7 @@ class Limits:
     def flags(
         self, rows: NDArray[np.int64], explained: NDArray[np.float64], sources: Sources, mixed: bool
     ) -> pa.ListArray:
-        """Flags of each cluster. `mixed`: whether the pool as a whole has sources to tell apart."""
+        """Flags of each cluster. `mixed`: whether the pool as a whole has several sources."""
         with np.errstate(invalid="ignore"):
             noise = (rows >= self.tiny) & (explained < self.noise)
             single = (sources.top_share >= self.single_source) & (sources.known >= self.tiny) & mixed

@@ -1,4 +1,4 @@
-"""`cluster.profile`: what each cluster holds, how alike its members are, where they come from, what it is called."""
+"""`cluster.profile`: size, spread, sources, name and flags of each cluster."""
 
 from __future__ import annotations
 
@@ -28,38 +28,38 @@ CAPTION_CHARACTERS, SOURCE_CHARACTERS = 300, 100
 
 
 class Profile(Reduce):
-    """Every cluster of a tree, of every level: rows, spread, sources, name and flags, in one table.
+    """Describe every cluster of a tree in one table: rows, spread, sources, name and flags.
 
-    The artifact's table `clusters`, finest level first, is the tree as parquet: `level` (1 is the finest), `cluster`,
-    `parent` (one level up), `rows`, `leaves`; `mean_distance`, `median_distance` and `p90_distance` of its rows to the
-    centroids of their leaves (squared L2); `explained`, the share of the pool's variance that its leaves explain (near
-    0: members are no more alike than the pool); `sources`, `source_entropy` (bits), `top_source`, `top_source_share`;
-    `name`, the words typical of its captions; `flags`. Captions and sources are those of `sample` rows of each leaf;
-    fewer beyond 2 million / `sample` leaves, and none of some leaves beyond 2 million. A row sampled stands for as many
-    of its leaf as were not.
+    The artifact's table `clusters` has a row for each cluster, finest level first: `level` (1 is the finest),
+    `cluster`, `parent` (one level up), `rows`, `leaves`; `mean_distance`, `median_distance` and `p90_distance` of the
+    rows to the centroids of their leaves (squared L2); `explained`, the share of the pool's variance that the leaves
+    explain (near 0 if members are no more similar than rows of the whole pool); `sources`, `source_entropy` (bits),
+    `top_source`, `top_source_share`; `name`, the words typical of its captions; `flags`. Captions and sources come from
+    `sample` rows of each leaf: from fewer beyond 2 million / `sample` leaves, and from some leaves only beyond 2
+    million. Sampled rows are weighted by the size of their leaf.
 
-    Flags: `empty`, no row; `tiny`, fewer than `tiny`; `noise`, explained below `noise`; `single_source`, `top_source`
-    has at least `single_source` of the rows that tell theirs, in a pool that is not itself like that. `profile` sums
-    the levels up.
+    Flags: `empty`, no rows; `tiny`, fewer rows than `tiny`; `noise`, explained below `noise`; `single_source`,
+    `top_source` has at least `single_source` of the rows with a source, unless that is true of the whole pool. The
+    artifact's `profile` summarises the pool and its levels.
     """
 
     op: ClassVar[str] = "cluster.profile"
     kind: ClassVar[str] = "cluster_profile"
     ports: ClassVar[dict[str, str]] = {"tree": "cluster_tree"}
 
-    caption: str = Field("caption", description="Column of the texts that clusters are named after.")
+    caption: str = Field("caption", description="Column of the texts from which clusters are named.")
     source: str | None = Field(
         "url",
-        description="Where rows come from: `url` for the host in it, another column, a field of the pool's meta as "
-        "`meta.category`, or null.",
+        description="Source of a row: `url` for the host of the URL, another column, a field of the pool's meta as in "
+        "`meta.category`, or null for none.",
     )
-    sample: int = Field(64, ge=1, description="Rows of each leaf whose captions and sources are read.")
+    sample: int = Field(64, ge=1, description="Rows of each leaf from which captions and sources are read.")
     noise: float = Field(0.05, le=1, description="Share of variance explained below which a cluster is noise.")
     single_source: float = Field(
-        0.9, gt=0, le=1, description="Share of the largest source from which a cluster is near-single-source."
+        0.9, gt=0, le=1, description="Share of the largest source from which a cluster has a single source."
     )
-    tiny: int = Field(5, ge=1, description="Rows below which a cluster is tiny, and too small for other flags.")
-    seed: int = Field(0, ge=0, description="Seed of the rows sampled.")
+    tiny: int = Field(5, ge=1, description="Rows below which a cluster is tiny; tiny clusters get no other flag.")
+    seed: int = Field(0, ge=0, description="Seed of the sample.")
 
     _shape: TreeShape = PrivateAttr()
     _variance: float = PrivateAttr()
@@ -77,21 +77,21 @@ class Profile(Reduce):
         return {**super().counting(), "state": 2}
 
     @property
-    def _grain(self) -> state.Grain:
-        return state.Grain.of(self._shape.clusters[0], self.sample)
+    def _resolution(self) -> state.Resolution:
+        return state.Resolution.of(self._shape.clusters[0], self.sample)
 
     def partial(self, table: Table) -> Table:
-        """Raises CurateError for clusters that the tree does not have."""
+        """Raises CurateError if the tree does not have one of the clusters."""
         leaf = leaves_of(self.op, table, self._shape.clusters[0])
         distance = table.column("centroid_distance").to_numpy()
         rank = ranks(self.seed, table.column("key").to_pylist())
         places = pa.table({"caption": np.arange(len(leaf)), "source": np.arange(len(leaf))})
-        picked = state.Sample(leaf, rank, places).only(self._grain)
-        rows = table.take(picked.told.column("caption").cast(pa.int64()))
+        picked = state.Sample(leaf, rank, places).limited_to(self._resolution)
+        rows = table.take(picked.texts.column("caption").cast(pa.int64()))
         captions = [_clipped(text, CAPTION_CHARACTERS) for text in rows.column(self.caption).to_pylist()]
-        told = {"caption": pa.array(captions, pa.string()), "source": pa.array(self._sources(rows), pa.string())}
-        sample = state.Sample(picked.leaf, picked.rank, pa.table(told))
-        return state.to_table(state.Histogram.of(leaf, distance, self._grain.width), sample)
+        texts = {"caption": pa.array(captions, pa.string()), "source": pa.array(self._sources(rows), pa.string())}
+        sample = state.Sample(picked.leaf, picked.rank, pa.table(texts))
+        return state.to_table(state.Histogram.of(leaf, distance, self._resolution.width), sample)
 
     def _sources(self, rows: Table) -> list[str | None]:
         if self.source is None:
@@ -105,16 +105,16 @@ class Profile(Reduce):
         return [_clipped(value, SOURCE_CHARACTERS) for value in values]
 
     def merge(self, states: Iterator[Table]) -> Table:
-        return state.merge(states, self._grain)
+        return state.merge(states, self._resolution)
 
     def finish(self, state_: Table) -> Artifact:
-        counted = Counted.of(self._shape, self._variance, *state.from_table(state_, self._grain.width))
+        counted = PoolCounts.of(self._shape, self._variance, *state.from_table(state_, self._resolution.width))
         pool = counted.sources(np.zeros(self._shape.clusters[0], np.int64), 1)
         mixed = not pool.top_share[0] >= self.single_source
         limits = Limits(self.noise, self.single_source, self.tiny)
         tables = [counted.level(level, path, limits, mixed) for level, path in self._shape.paths()]
         rows, spread = int(counted.leaf_rows.sum()), counted.histogram.sums(self._shape.clusters[0]).sum()
-        told: dict[str, Any] = {
+        summary: dict[str, Any] = {
             "rows": rows,
             "variance": self._variance,
             "mean_distance": float(spread) / rows if rows else None,
@@ -124,7 +124,7 @@ class Profile(Reduce):
             "top_source_share": _or_none(pool.top_share[0]),
             "levels": [_level_facts(table) for table in tables],
         }
-        return {"clusters": pa.concat_tables(tables), "profile": told}
+        return {"clusters": pa.concat_tables(tables), "profile": summary}
 
 
 def _level_facts(table: Table) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def _level_facts(table: Table) -> dict[str, Any]:
 
 
 def leaves_of(op: str, table: Table, leaves: int) -> NDArray[np.int64]:
-    """Leaf of each row. Raises CurateError for rows that were assigned to another tree."""
+    """Leaf of each row. Raises CurateError if rows were assigned to another tree."""
     column = table.column("cluster_1")
     leaf = column.fill_null(-1).to_numpy().astype(np.int64)
     if len(leaf) and not 0 <= leaf.min() <= leaf.max() < leaves:
@@ -155,7 +155,7 @@ def _clipped(value: Any, characters: int) -> str | None:
 
 
 def _host(url: str | None) -> str | None:
-    """The host of a URL without `www.`; None without a host."""
+    """Host of a URL, without `www.`; None if it has no host."""
     try:
         host = urlsplit(url).hostname if url else None
     except ValueError:
@@ -164,7 +164,7 @@ def _host(url: str | None) -> str | None:
 
 
 def _field(text: str | None, path: list[str]) -> Any:
-    """The field at `path` of a JSON object; None if it is missing."""
+    """Field at `path` of a JSON object; None if it is missing."""
     try:
         value = json.loads(text) if text else None
     except ValueError:
@@ -175,13 +175,13 @@ def _field(text: str | None, path: list[str]) -> Any:
 
 
 RANGE_CLUSTERS = 1 << 20
-"""Clusters whose figures are worked out at once."""
+"""Clusters whose figures are computed at once."""
 UNITS = dict.fromkeys(("mean_distance", "median_distance", "p90_distance"), "squared L2") | {"source_entropy": "bits"}
 
 
 @dataclass(frozen=True)
-class Counted:
-    """What all levels are made of."""
+class PoolCounts:
+    """Counts and samples by leaf, from which the figures of every level are computed."""
 
     shape: TreeShape
     variance: float
@@ -189,30 +189,30 @@ class Counted:
     sample: Sample
     leaf_rows: NDArray[np.int64]
     weight: NDArray[np.float64]
-    """(n,): the rows of its leaf that each sampled row stands for."""
+    """Number of rows (n,) that each sampled row represents."""
     terms: Terms
 
     @classmethod
-    def of(cls, shape: TreeShape, variance: float, histogram: Histogram, sample: Sample) -> Counted:
+    def of(cls, shape: TreeShape, variance: float, histogram: Histogram, sample: Sample) -> PoolCounts:
         rows = histogram.rows(shape.clusters[0])
         sampled = np.bincount(sample.leaf, minlength=len(rows))
         weight = (rows / np.maximum(sampled, 1))[sample.leaf]
-        terms = Terms.of([text or "" for text in sample.told.column("caption").to_pylist()])
+        terms = Terms.of([text or "" for text in sample.texts.column("caption").to_pylist()])
         return cls(shape, variance, histogram, sample, rows, weight, terms)
 
     def sources(self, path: NDArray[np.int64], clusters: int) -> Sources:
         return self._sources(path[self.sample.leaf], 0, clusters)
 
     def _sources(self, cluster: NDArray[np.int64], first: int, stop: int) -> Sources:
-        """Sources of clusters first .. stop - 1, by the cluster of each sampled row."""
+        """Sources of clusters first .. stop - 1. `cluster` is the cluster of each sampled row."""
         mine = np.flatnonzero((cluster >= first) & (cluster < stop))
-        told = self.sample.told.column("source").take(pa.array(mine)).combine_chunks()
-        return sources(told, self.weight[mine], cluster[mine] - first, stop - first)
+        source = self.sample.texts.column("source").take(pa.array(mine)).combine_chunks()
+        return sources(source, self.weight[mine], cluster[mine] - first, stop - first)
 
     def level(
         self, level: int, path: NDArray[np.int64], limits: Limits, mixed: bool, clusters_at_once: int = RANGE_CLUSTERS
     ) -> pa.Table:
-        """path (K_1,): the cluster of each leaf. `mixed`: whether the pool has sources to tell apart."""
+        """Table of a level. path (K_1,): cluster of each leaf; `mixed`: whether the pool has several sources."""
         clusters = self.shape.clusters[level - 1]
         counts = self.histogram.of_clusters(path)
         leaves = np.bincount(path, minlength=clusters)
@@ -242,7 +242,7 @@ class Counted:
         limits: Limits,
         mixed: bool,
     ) -> dict[str, pa.Array]:
-        """Figures of some clusters: `leaves` (n,) of each, and those of them that have rows."""
+        """Figures of some clusters: `leaves` (n,) counts all leaves of a cluster, `held` (n,) the non-empty ones."""
         clusters = len(leaves)
         rows, sums = counts.rows(clusters), counts.sums(clusters)
         share = explained(sums, rows, held, self.variance)
@@ -262,11 +262,11 @@ class Counted:
 
 
 def _schema(columns: Mapping[str, pa.Array]) -> pa.Schema:
-    """Types, and units of what has one."""
+    """Types of the columns, with units in the metadata."""
     units = {name: {"unit": unit} for name, unit in UNITS.items()}
     return pa.schema([pa.field(name, array.type, metadata=units.get(name)) for name, array in columns.items()])
 
 
 def _numbers(values: NDArray[np.float64]) -> pa.Array:
-    """NaN, which means nothing to measure, becomes null."""
+    """Column of `values`, with null for NaN."""
     return pa.array(values, mask=np.isnan(values))

@@ -1,14 +1,14 @@
-"""What `cluster.profile` keeps of a pool: sums that are the same in any order, of a size that the tree decides.
+"""State of `cluster.profile`: sums that do not depend on the order of shards. The tree bounds their size.
 
 Distances are counted per leaf in bins of an eighth of an octave: the first eleven bits of a float32 (Arrow and numpy
-agree on IEEE 754). The other twenty are added up as whole numbers, so that sums, and with them means, are exact
-whatever order shards come in; quantiles are those of the bins, read linearly inside of one (at most 12 % wide). Beyond
-400,000 leaves bins are wider, up to an octave beyond 1.6 million.
+both use IEEE 754). The other twenty bits are summed as integers, so that sums and means are exact for any order of the
+shards. Quantiles are interpolated linearly within a bin (at most 12 % wide). Beyond 400,000 leaves the bins are wider,
+up to an octave beyond 1.6 million leaves.
 
-Sources and captions are those of the rows of smallest rank in each leaf, `kept` of them: all, where a leaf has no
-more. Where leaves are so many that this could come to more than SAMPLED_ROWS, `kept` is halved until it cannot, and
-beyond as many leaves only those of a share, chosen by hash, have any. All of this the tree decides, not the pool, so
-that states merge in any order, as a tree too.
+Sources and captions come from the `rows_per_leaf` rows of smallest rank in each leaf, or from all rows if a leaf has
+fewer. If all leaves together could exceed SAMPLED_ROWS, `rows_per_leaf` is halved until they cannot. If there are more
+leaves than SAMPLED_ROWS, only a share of the leaves, chosen by hash, is sampled. The resolution depends on the tree
+only, not on the pool, so states can be merged in any order, and in a tree as well.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from curate.kernels.groups import position_in_group
 
 SAMPLED_ROWS = 2_000_000
 FINE_LEAVES, WIDEST = 400_000, 3
-"""Leaves up to which bins are an eighth of an octave; how often they may double, which keeps them inside an octave,
-where a float is linear in its bits and sums are exact."""
+"""Leaves up to which bins are an eighth of an octave wide, and how often the width may double. A bin then stays within
+an octave, where a float is linear in its bits, so sums are exact."""
 LOW_BITS = 20
 RANGE_ROWS = 1 << 22
-"""Bins that are added up at once."""
+"""Bins that are summed at once."""
 _BINS = 1 << (31 - LOW_BITS)
 SCHEMA = pa.schema(
     [
@@ -41,40 +41,40 @@ SCHEMA = pa.schema(
         pa.field("source", pa.string()),
     ]
 )
-"""A row is a bin of a leaf's distances (`rank` null) or a sampled row (`bin` null): first the bins, by leaf and bin,
-then the rows, by leaf and rank."""
+"""A row is either a bin of a leaf's distances (`rank` is null) or a sampled row (`bin` is null). The bins come first,
+sorted by leaf and bin, then the sampled rows, sorted by leaf and rank."""
 
 
 @dataclass(frozen=True)
-class Grain:
-    """Resolution for the size of a tree: `kept` rows are sampled of each of `1 / 2**thin` of the leaves; a bin is
-    `2**width` eighths of an octave."""
+class Resolution:
+    """Resolution of a state, which depends on the size of the tree: `rows_per_leaf` rows are sampled from each of
+    `1 / 2**leaf_bits` of the leaves, and a bin is `2**width` eighths of an octave wide."""
 
-    kept: int
-    thin: int = 0
+    rows_per_leaf: int
+    leaf_bits: int = 0
     width: int = 0
 
     @classmethod
-    def of(cls, leaves: int, sample: int, most_rows: int = SAMPLED_ROWS) -> Grain:
-        kept, thin, width = sample, 0, 0
-        while kept > 1 and leaves * kept > most_rows:
-            kept //= 2
-        while leaves * kept > most_rows << thin:
-            thin += 1
+    def of(cls, leaves: int, sample: int, most_rows: int = SAMPLED_ROWS) -> Resolution:
+        rows, leaf_bits, width = sample, 0, 0
+        while rows > 1 and leaves * rows > most_rows:
+            rows //= 2
+        while leaves * rows > most_rows << leaf_bits:
+            leaf_bits += 1
         while width < WIDEST and leaves > FINE_LEAVES << width:
             width += 1
-        return cls(kept, thin, width)
+        return cls(rows, leaf_bits, width)
 
     def sampled(self, leaf: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Rows (n,) whose leaf is one of those that have a sample."""
+        """Whether the leaf of each row (n,) is sampled."""
         mixed = (leaf.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32)
-        return mixed & np.uint64((1 << self.thin) - 1) == 0
+        return mixed & np.uint64((1 << self.leaf_bits) - 1) == 0
 
 
 @dataclass
 class Histogram:
-    """Bins of each leaf's distances, by leaf, then bin: arrays (m,). `low` is the sum of the bits below the bin's; a
-    bin is `2**width` eighths of an octave."""
+    """Histogram of each leaf's distances: arrays (m,), sorted by leaf, then bin. `low` is the sum of the lower bits of
+    the distances in the bin; a bin is `2**width` eighths of an octave wide."""
 
     leaf: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     bin: NDArray[np.integer] = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -84,7 +84,7 @@ class Histogram:
 
     @classmethod
     def of(cls, leaf: NDArray[np.int64], distance: NDArray[np.float32], width: int = 0) -> Histogram:
-        """leaf (n,), distance (n,) finite and not negative."""
+        """Count distances (n,), finite and not negative, by leaf (n,)."""
         bits = np.ascontiguousarray(distance, dtype=np.float32).view(np.uint32).astype(np.int64)
         below = LOW_BITS + width
         return cls._summed(leaf, bits >> below, np.ones(len(leaf), np.int64), bits & ((1 << below) - 1), width)
@@ -109,8 +109,8 @@ class Histogram:
         return cls(at_leaf, at_bin, counts, lows, width)
 
     @classmethod
-    def together(cls, parts: Sequence[Histogram], width: int = 0, rows: int = RANGE_ROWS) -> Histogram:
-        """The sum of histograms of one width; holds some `rows` bins at a time beside them and what comes out."""
+    def merged(cls, parts: Sequence[Histogram], width: int = 0, rows: int = RANGE_ROWS) -> Histogram:
+        """Sum histograms of the same width; needs memory for about `rows` bins in addition to inputs and result."""
         leaves = max((int(part.leaf[-1]) + 1 for part in parts if len(part.leaf)), default=0)
         ranges = max(1, -(-sum(len(part.leaf) for part in parts) // rows))
         edges = np.arange(ranges + 1) * leaves // ranges
@@ -130,16 +130,16 @@ class Histogram:
         return [np.concatenate([getattr(part, name) for part in parts] or empty) for name in names]
 
     def cut(self, start: int, stop: int) -> Histogram:
-        """Some of its bins."""
+        """Bins start .. stop - 1."""
         at = slice(start, stop)
         return Histogram(self.leaf[at], self.bin[at], self.count[at], self.low[at], self.width)
 
     def of_clusters(self, path: NDArray[np.int64]) -> Histogram:
-        """The bins of the clusters that contain the leaves: path (K_1,)."""
+        """Histogram of the clusters that contain the leaves; path (K_1,) is the cluster of each leaf."""
         return self._summed(path[self.leaf], self.bin, self.count, self.low, self.width)
 
     def range(self, first: int, stop: int) -> Histogram:
-        """The bins of clusters first .. stop - 1, which are numbered from 0."""
+        """Histogram of clusters first .. stop - 1, renumbered from 0."""
         start, end = np.searchsorted(self.leaf, [first, stop]).tolist()
         found = self.cut(start, end)
         return Histogram(found.leaf - first, found.bin, found.count, found.low, self.width)
@@ -148,13 +148,13 @@ class Histogram:
         return np.bincount(self.leaf, weights=self.count, minlength=clusters).astype(np.int64)
 
     def sums(self, clusters: int) -> NDArray[np.float64]:
-        """Sum of the distances of each cluster (K,)."""
+        """Sum (K,) of the distances of each cluster."""
         low, high = edge(self.bin, self.width), edge(self.bin + 1, self.width)
         value = self.count * low + self.low * ((high - low) / (1 << (LOW_BITS + self.width)))
         return np.asarray(np.bincount(self.leaf, weights=value, minlength=clusters), dtype=np.float64)
 
     def quantiles(self, q: float, clusters: int) -> NDArray[np.float64]:
-        """The distance below which the share q of each cluster's rows lies; NaN where it has none."""
+        """Quantile q of each cluster's distances; NaN if it has no rows."""
         found = np.full(clusters, np.nan)
         if len(self.leaf):
             rows, running = self.rows(clusters), np.cumsum(self.count)
@@ -175,19 +175,19 @@ def edge(bin_: NDArray[np.integer], width: int = 0) -> NDArray[np.float64]:
 
 @dataclass
 class Sample:
-    """Rows of smallest rank of each leaf, by leaf, then rank."""
+    """Sampled rows: the rows of smallest rank of each leaf, sorted by leaf, then rank."""
 
     leaf: NDArray[np.int64]
     rank: NDArray[np.uint64]
-    told: pa.Table
-    """caption, source."""
+    texts: pa.Table
+    """Columns `caption` and `source`."""
 
-    def only(self, grain: Grain) -> Sample:
-        """What a tree of this grain keeps of it."""
+    def limited_to(self, resolution: Resolution) -> Sample:
+        """Reduce the sample to the rows that `resolution` allows."""
         order = np.lexsort((self.rank, self.leaf))
-        order = order[grain.sampled(self.leaf[order])]
-        mine = order[position_in_group(self.leaf[order]) < grain.kept]
-        return Sample(self.leaf[mine], self.rank[mine], self.told.take(pa.array(mine)))
+        order = order[resolution.sampled(self.leaf[order])]
+        mine = order[position_in_group(self.leaf[order]) < resolution.rows_per_leaf]
+        return Sample(self.leaf[mine], self.rank[mine], self.texts.take(pa.array(mine)))
 
 
 def to_table(histogram: Histogram, sample: Sample) -> pa.Table:
@@ -195,38 +195,40 @@ def to_table(histogram: Histogram, sample: Sample) -> pa.Table:
     above = [histogram.leaf, histogram.bin.astype(np.int16), histogram.count, histogram.low]
     none = [pa.nulls(rows, SCHEMA.field(name).type) for name in SCHEMA.names[1:4]]
     first = [*map(pa.array, above), *(pa.nulls(bins, SCHEMA.field(name).type) for name in SCHEMA.names[4:])]
-    told = [sample.told.column(name).combine_chunks() for name in ("caption", "source")]
-    second = [pa.array(sample.leaf), *none, pa.array(sample.rank), *told]
+    texts = [sample.texts.column(name).combine_chunks() for name in ("caption", "source")]
+    second = [pa.array(sample.leaf), *none, pa.array(sample.rank), *texts]
     return pa.concat_tables([pa.table(first, schema=SCHEMA), pa.table(second, schema=SCHEMA)])
 
 
 def from_table(table: pa.Table, width: int) -> tuple[Histogram, Sample]:
-    """What `to_table` was given. Raises ValueError for bins that are not by leaf."""
+    """Inverse of `to_table`. Raises ValueError if bins and sampled rows are mixed."""
     bins = table.column("rank").null_count
     counted, sampled = table.slice(0, bins), table.slice(bins)
     leaf, count, low = (counted.column(name).to_numpy() for name in ("leaf", "count", "low"))
-    bin_ = counted.column("bin").to_numpy().astype(np.int16)  # widened where bins are added up
+    bin_ = counted.column("bin").to_numpy().astype(np.int16)  # widened when bins are summed
     if sampled.column("rank").null_count:
         raise ValueError("a state of cluster.profile: bins must come before sampled rows")
     row_leaf, rank = (sampled.column(name).to_numpy() for name in ("leaf", "rank"))
     return Histogram(leaf, bin_, count, low, width), Sample(row_leaf, rank, sampled.select(["caption", "source"]))
 
 
-def merge(states: Iterable[pa.Table], grain: Grain) -> pa.Table:
-    """States in any order -> one; what is held at a time is about twice what comes out."""
+def merge(states: Iterable[pa.Table], resolution: Resolution) -> pa.Table:
+    """Merge states, in any order; needs about twice the memory of the result."""
     held: list[pa.Table] = []
     waiting, rows = 0, 0
     for state in states:
         held.append(state.select(SCHEMA.names))
         waiting += state.num_rows
         if waiting > max(rows, 1 << 18):
-            held = [_together(held, grain)]
+            held = [_merge_all(held, resolution)]
             waiting, rows = 0, held[0].num_rows
-    return _together(held, grain)
+    return _merge_all(held, resolution)
 
 
-def _together(tables: Sequence[pa.Table], grain: Grain) -> pa.Table:
-    parts = [from_table(table, grain.width) for table in tables] or [from_table(SCHEMA.empty_table(), grain.width)]
+def _merge_all(tables: Sequence[pa.Table], resolution: Resolution) -> pa.Table:
+    parts = [from_table(table, resolution.width) for table in tables] or [
+        from_table(SCHEMA.empty_table(), resolution.width)
+    ]
     leaf, rank = (np.concatenate([getattr(sample, name) for _, sample in parts]) for name in ("leaf", "rank"))
-    sample = Sample(leaf, rank, pa.concat_tables([sample.told for _, sample in parts])).only(grain)
-    return to_table(Histogram.together([histogram for histogram, _ in parts], grain.width), sample)
+    sample = Sample(leaf, rank, pa.concat_tables([sample.texts for _, sample in parts])).limited_to(resolution)
+    return to_table(Histogram.merged([histogram for histogram, _ in parts], resolution.width), sample)

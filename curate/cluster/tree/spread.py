@@ -1,4 +1,4 @@
-"""How far the rows of a group are spread: what the parts of a tree are measured against."""
+"""Variance of the rows of a group, against which the clusters of a tree are measured."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ BLOCK_ROWS = 4096
 def variance(group: Group) -> float:
     """Mean squared distance of all rows to their mean, in one pass; 0 without rows.
 
-    E |x|^2 - |E x|^2 in float64: for directions, the two are close only for a pool whose rows are nearly
-    equal. Parts are added in order, so any engine finds the same.
+    Computed as E |x|^2 - |E x|^2 in float64. For directions, the two terms are close only if all rows are nearly equal.
+    Parts are added in order, so the result is the same on any engine.
     """
     rows, total, squares = 0, np.zeros(1), 0.0
     for count, part_total, part_squares in group.each(moments):
@@ -30,7 +30,7 @@ def variance(group: Group) -> float:
 
 
 def moments(part: Part, shared: Mapping[str, Any]) -> tuple[int, NDArray[np.float64], float]:
-    """(rows, sum of the vectors (d,), sum of their squared lengths)."""
+    """Number of rows, sum of the vectors (d,), and sum of their squared lengths."""
     vectors = vectors_of(part.arrays)
     total, squares = np.zeros(vectors.shape[1]), 0.0
     for start in range(0, len(vectors), BLOCK_ROWS):

@@ -1,7 +1,7 @@
 """Recipe files: YAML with the line of every key, `--set` overrides, and problems as one line.
 
-Recipes of stages (`curate run`) and of training (`distill train`) are read here. Messages about YAML and `--set` leave
-the value out, because it may be a secret.
+Recipes of stages (`curate run`) and of training (`distill train`) are read here. Messages about YAML and about `--set`
+of stages leave the value out, because it may be a secret.
 """
 
 from __future__ import annotations
@@ -20,6 +20,10 @@ from curate.core.errors import RecipeError
 
 Place = tuple[int | str, ...]
 """Mapping keys and list positions that lead to a value."""
+MAX_REPEATED = 10_000
+"""Maximum number of values that aliases repeat: nested aliases repeat exponentially many."""
+MAX_DEPTH = 40
+"""Maximum number of mappings and lists around a value: OmegaConf exceeds Python's recursion limit at 100."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -45,35 +49,26 @@ class Document:
         try:
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise RecipeError(f"{file or path}: cannot be read ({error}); give a recipe's YAML file") from None
+            raise RecipeError(f"cannot read {file or path} ({error}); give a recipe's YAML file") from None
         return cls.parse(text, file or str(path))
 
     @classmethod
     def parse(cls, text: str, file: str) -> Self:
+        document = cls(None, file)
         try:
-            root = yaml.compose(text, Loader=_Loader)
-            document = cls(_read(text), file)
+            document._read(text)
+            return document
         except (yaml.YAMLError, RecursionError) as error:
             mark = getattr(error, "problem_mark", None)
             line = f":{mark.line + 1}" if mark else ""
             raise RecipeError(f"{file}{line}: not YAML ({_problem(error)}); fix the line") from None
-        document._add_lines(root, ())
-        return document
 
-    def _add_lines(self, node: yaml.Node | None, path: tuple[str, ...]) -> None:
-        """Raises RecipeError for a key set twice, of which YAML would silently keep the last."""
-        if isinstance(node, yaml.SequenceNode):
-            for number, item in enumerate(node.value):
-                self.lines[*path, str(number)] = item.start_mark.line + 1
-                self._add_lines(item, (*path, str(number)))
-        elif isinstance(node, yaml.MappingNode):
-            for key, value in node.value:
-                place, line = (*path, str(key.value)), key.start_mark.line + 1
-                if place in self.lines and key.value != "<<":
-                    name = ".".join(place)
-                    raise RecipeError(f"{self.file}:{line}: {name} is set twice (first in line {self.lines[place]})")
-                self.lines[place] = line
-                self._add_lines(value, place)
+    def _read(self, text: str) -> None:
+        """Set values and lines. Raises RecipeError, YAMLError or RecursionError."""
+        lines = _Lines(self.file)
+        lines.add(yaml.compose(text, Loader=_Loader))
+        self.lines = lines.lines
+        self.values = _load(text)
 
     def line(self, *places: Place) -> str:
         """`file:line` of the first place that has a line, or whose parents have one; otherwise `file`."""
@@ -104,25 +99,82 @@ class Document:
         node[int(last) if isinstance(node, list) else last] = value
 
 
-def parse_override(override: str, form: str = "name=value") -> tuple[str, str, Any]:
-    """`name=YAML` -> the name, the text and the value."""
+def parse_override(override: str, form: str = "name=value", *, secret: bool = True) -> tuple[str, str, Any]:
+    """`name=YAML` -> the name, the text and the value.
+
+    secret: the text may be a secret, so messages leave it out, and a name may contain only letters, digits, `_`, `-`
+    and dots. Otherwise any text before `=` is a name, since mappings may have any keys.
+    """
     name, equals, text = override.partition("=")
-    if not equals or not re.fullmatch(r"[\w.-]+", name):
-        raise RecipeError(f"--set: expected {form}")
+    given = "" if secret else f" {_shortened(override)}"
+    if not equals or not re.fullmatch(r"[\w.-]+" if secret else r".+", name):
+        raise RecipeError(f"--set{given}: expected {form}")
     try:
-        value = _read(text)
-        Document(value, f"--set {name}")._add_lines(yaml.compose(text, Loader=_Loader), ())
-        return name, text, value
+        document = Document(None, f"--set {name}")
+        document._read(text)
+        return name, text, document.values
     except (yaml.YAMLError, RecursionError) as error:
-        raise RecipeError(f"--set {name}: the value is not YAML ({_problem(error)}); quote it") from None
+        raise RecipeError(f"--set{given or f' {name}'}: the value is not YAML ({_problem(error)}); quote it") from None
 
 
-def _read(text: str) -> Any:
+@dataclass
+class _Lines:
+    """Collects the line of every key. An alias is the node that it repeats."""
+
+    file: str
+    lines: dict[tuple[str, ...], int] = field(default_factory=dict)
+    parents: set[int] = field(default_factory=set)
+    """Identities of the nodes that contain the current one."""
+    seen: set[int] = field(default_factory=set)
+    repeated: int = 0
+
+    def add(self, node: yaml.Node | None, path: tuple[str, ...] = ()) -> None:
+        """Raises RecipeError for a key set twice, of which YAML would silently keep the last, and for a value that
+        contains itself, repeats too many others or is nested too deeply."""
+        self._check(node, path)
+        self.parents.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            for number, item in enumerate(node.value):
+                self.lines[*path, str(number)] = item.start_mark.line + 1
+                self.add(item, (*path, str(number)))
+        elif isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                if isinstance(key, yaml.ScalarNode):  # the constructors reject any other key
+                    self.add(value, self._add_key(key, path))
+        self.parents.remove(id(node))
+
+    def _check(self, node: yaml.Node | None, path: tuple[str, ...]) -> None:
+        place = f"{self.file}:{node.start_mark.line + 1}" if node else self.file
+        if id(node) in self.parents:
+            raise RecipeError(f"{place}: the value contains an alias of itself; write the value out")
+        if len(path) > MAX_DEPTH:
+            raise RecipeError(f"{place}: nested more than {MAX_DEPTH} levels deep; nest less")
+        self.repeated += id(node) in self.seen
+        self.seen.add(id(node))
+        if self.repeated > MAX_REPEATED:
+            raise RecipeError(f"{self.file}: aliases repeat more than {MAX_REPEATED} values; repeat fewer")
+
+    def _add_key(self, key: yaml.ScalarNode, path: tuple[str, ...]) -> tuple[str, ...]:
+        place, line = (*path, key.value), key.start_mark.line + 1
+        if place in self.lines and key.value != "<<":
+            name = ".".join(place)
+            raise RecipeError(f"{self.file}:{line}: {name} is set twice (first in line {self.lines[place]})")
+        self.lines[place] = line
+        return place
+
+
+def _load(text: str) -> Any:
     """YAML -> values. A date such as 2024-99-99, or a tag that does not fit, makes its constructors raise others."""
     try:
         return yaml.load(text, _Loader)
     except (ValueError, TypeError, KeyError, AttributeError):
         raise yaml.YAMLError("a value does not fit its type") from None
+
+
+def _shortened(text: str) -> str:
+    """One line of at most 100 characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= 100 else f"{line[:99]}…"
 
 
 def _problem(error: Exception) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from importlib.metadata import entry_points
 
 from curate.core.contracts import Stage
@@ -71,12 +72,13 @@ def resolve(op: str) -> type[Stage]:
     if target is None and ":" in op:
         target = op
     if target is None:
-        raise RecipeError(f"op: unknown stage {op!r}; {did_you_mean(op, names(), '`curate ops` lists them')}")
+        current = re.sub(r"^import\.", "acquire.", op)  # the former prefix
+        raise RecipeError(f"op: unknown stage {op!r}; {did_you_mean(current, names(), '`curate ops` lists them')}")
     module, _, name = target.partition(":")
     try:
         found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
-        raise RecipeError(f"op: {op!r} cannot be imported ({error}); check the name or install its package") from error
+        raise RecipeError(f"op: cannot import {op!r} ({error}); check the name or install its package") from error
     if not (isinstance(found, type) and issubclass(found, Stage)):
         raise RecipeError(f"op: {op!r} is not a Stage; give a class derived from curate.core.contracts.Stage")
     return found

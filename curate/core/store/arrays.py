@@ -28,7 +28,9 @@ _LONGEST_TAIL = _END_BYTES + 0xFFFF
 
 
 @dataclass(frozen=True)
-class Member:
+class ArrayFile:
+    """One array of a file: where its values start, their type, and the shape of the array."""
+
     offset: int
     dtype: str
     shape: tuple[int, ...]
@@ -78,12 +80,12 @@ def _pieces(array: NDArray[Any], order: NDArray[np.integer] | None) -> Iterator[
         yield array[order[start : start + rows]]
 
 
-def members(storage: Storage, path: str) -> dict[str, Member]:
+def members(storage: Storage, path: str) -> dict[str, ArrayFile]:
     """Index of the arrays in a file, read without the arrays."""
     tail = storage.read_range(path, -_LONGEST_TAIL, None)
     end = tail.rfind(_END)
     index = json.loads(tail[end + _END_BYTES :])
-    return {name: Member(offset, dtype, tuple(shape)) for name, (offset, dtype, shape) in index.items()}
+    return {name: ArrayFile(offset, dtype, tuple(shape)) for name, (offset, dtype, shape) in index.items()}
 
 
 def read_arrays(storage: Storage, path: str) -> dict[str, NDArray[Any]]:
@@ -97,17 +99,17 @@ def read_arrays(storage: Storage, path: str) -> dict[str, NDArray[Any]]:
 
 
 def read_rows(
-    storage: Storage, path: str, name: str, start: int, stop: int, held: Mapping[str, Member] | None = None
+    storage: Storage, path: str, name: str, start: int, stop: int, held: Mapping[str, ArrayFile] | None = None
 ) -> NDArray[Any]:
     """Rows start .. stop - 1 of one array. Takes one ranged read, and another for the index unless given as `held`."""
     member = (held or members(storage, path))[name]
     begin = member.offset + start * member.row_bytes
-    part = Member(0, member.dtype, (stop - start, *member.shape[1:]))
+    part = ArrayFile(0, member.dtype, (stop - start, *member.shape[1:]))
     size = (stop - start) * member.row_bytes
     data = storage.read_range(path, begin, begin + size) if size else b""
     return _view(np.frombuffer(data, dtype=np.uint8), part)
 
 
-def _view(data: NDArray[np.uint8], member: Member) -> NDArray[Any]:
+def _view(data: NDArray[np.uint8], member: ArrayFile) -> NDArray[Any]:
     size = member.row_bytes * member.shape[0] if member.shape else np.dtype(member.dtype).itemsize
     return np.asarray(data[member.offset : member.offset + size]).view(member.dtype).reshape(member.shape)

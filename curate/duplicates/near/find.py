@@ -1,8 +1,8 @@
-"""`duplicates.find` gathers images that are the same into sets; what becomes of them is decided elsewhere.
+"""`duplicates.find` groups exact and near-duplicate images into sets; it rejects nothing.
 
-Finding looks at the whole pool and costs. `duplicates.members` looks each row up in the sets, and `duplicates.drop`
-decides. So another policy is a matter of seconds, and a training job can keep near-duplicates and still never split a
-set between its training and its test side.
+Finding the sets reads the whole pool and is costly. `duplicates.members` looks each row up in the sets, and
+`duplicates.drop` decides which rows to reject. Changing that policy therefore takes seconds. A training job can also
+keep near-duplicates without splitting a set between training and test data.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ from curate.core.row_lookup import SHARD, SHARDS, shard_index, shard_words
 
 KIND = "duplicate_sets"
 MEMBERS = "members"
-"""Name under which each part of the artifact stores its rows that are in sets, by key."""
+"""Name of the files, one per part of the artifact, with the part's rows that are in sets, sorted by key."""
 KINDS = ("keeper", "exact", "near", "semantic")
-"""By their number in `members`."""
+"""Kinds, indexed by their number in `members`."""
 _READS = ("sha256", "pixel_sha256", "perceptual_hash", "flat", "width", "height")
 
 
 class FindDuplicates(Fit):
-    """Sets of images with equal bytes, equal pixels, or perceptual hashes within `max_distance`, transitively.
+    """Find sets of images with equal bytes, equal pixels, or hashes within `max_distance`, transitively.
 
-    The keeper of a set is its member with the most pixels, then the smallest key. Flat images match exactly only.
-    The artifact: `members`, by stretch of shards: key, keeper and kind of each member of a set of two or more; kind is
-    keeper, exact (its bytes or pixels equal another member's that ranks before it) or near; and `summary`, counts.
+    The keeper of a set is the member with the most pixels, then the smallest key. Flat images are compared exactly
+    only. Artifact: `members`, one file per range of shards, with key, keeper and kind of each member of a set of two or
+    more; and `summary`, counts. Kind is keeper, exact (bytes or pixels equal those of a member that ranks before it) or
+    near.
     """
 
     op: ClassVar[str] = "duplicates.find"
@@ -44,8 +45,8 @@ class FindDuplicates(Fit):
         6,
         ge=-1,
         le=64,
-        description="Most bits of 256 in which two near-duplicates' hashes differ; 0 to 6 holds re-encodings and tiny "
-        "edits, 12 also recoloured and slightly redrawn images; -1 finds exact duplicates only.",
+        description="Maximum Hamming distance between the 256-bit hashes of near-duplicates; 0 to 6 covers "
+        "re-encodings and tiny edits, 12 also recoloured and slightly redrawn images; -1 finds exact duplicates only.",
     )
 
     def reads(self) -> tuple[str, ...]:
@@ -66,25 +67,25 @@ class FindDuplicates(Fit):
         }
 
     def fit(self, group: Group) -> Artifact:
-        from curate.duplicates.near.edges import found_edges  # SciPy, which plans do without
-        from curate.duplicates.near.sets import settled, store_members
+        from curate.duplicates.near.edges import find_edges  # imports SciPy, which plans do not need
+        from curate.duplicates.near.sets import component_stars, store_members
 
-        group.progress(0.0, "digests and hashes go to their buckets")
-        stars, told = settled(found_edges(group, self.max_distance))
-        group.progress(0.9, "members are stored")
+        group.progress(0.0, "sending digests and hashes to buckets")
+        stars, counts = component_stars(find_edges(group, self.max_distance))
+        group.progress(0.9, "storing members")
         store_members(stars, group, MEMBERS)
-        return {SHARDS: shard_index(group), "summary": {"rows": sum(group.rows), **told}}
+        return {SHARDS: shard_index(group), "summary": {"rows": sum(group.rows), **counts}}
 
 
 def _digests(column: pa.ChunkedArray) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-    """Digests of 64 hexadecimal characters -> words (n, 4), and which rows (n,) have one."""
+    """Digests of 64 hexadecimal characters -> words (n, 4), and a mask (n,) of the rows that have a digest."""
     text = "".join(pc.fill_null(column, "0" * 64).to_pylist())
     words = np.frombuffer(bytes.fromhex(text), dtype=">u8").astype(np.uint64).reshape(-1, 4)
     return words, pc.is_valid(column).to_numpy()
 
 
 def _hashes(column: pa.ChunkedArray) -> NDArray[np.uint8]:
-    """A fixed-size binary column -> bytes (n, width); null -> zeros."""
+    """Fixed-size binary column -> bytes (n, width); nulls become zeros."""
     width = column.type.byte_width
     filled = pc.fill_null(column, bytes(width)).combine_chunks()
     data = np.frombuffer(filled.buffers()[1], dtype=np.uint8)

@@ -1,10 +1,10 @@
-"""Which of many 256-bit hashes lie within a few bits of each other, transitively: exact, and not quadratic.
+"""Connected components of 256-bit hashes within a few bits of each other: exact, without comparing all pairs.
 
-Multi-index hashing (Norouzi et al. 2012, section 3): cut the bits into d + 1 bands; two hashes at distance d or less
-agree in a whole band, so only hashes that share a band are compared: those with one value of a band are searched
-separately. A value that very many share, the heavy head of a web pool, is divided again by the bits outside
-the band. A group that is still crowded is searched by growing one component at a time, which is linear where all are
-near-duplicates of one another and never lists their pairs.
+Multi-index hashing (Norouzi et al. 2012, section 3): split the bits into d + 1 bands; two hashes at distance d or less
+agree in at least one band, so only hashes that share the value of a band are compared. If very many hashes share a
+value, as in the heavy head of a web pool, the bits outside the band split them further. Groups that are still crowded
+are searched by growing one component at a time. If all members are near-duplicates, this takes linear time, and it
+never lists all pairs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PAIRS_AT_ONCE = 1 << 20
 
 
 def components(count: int, edges: Iterator[Edges] | list[Edges]) -> NDArray[np.int64]:
-    """Component label (count,) of each node under undirected edges."""
+    """Component label (count,) of each node, given undirected edges."""
     pairs = list(edges)
     first = np.concatenate([np.empty(0, np.int64), *(pair[0] for pair in pairs)])
     second = np.concatenate([np.empty(0, np.int64), *(pair[1] for pair in pairs)])
@@ -33,7 +33,7 @@ def components(count: int, edges: Iterator[Edges] | list[Edges]) -> NDArray[np.i
 
 
 def group_edges(groups_N: NDArray[np.int64]) -> Edges:
-    """Edges that join all nodes of a group in a chain; numbers below 0 mean no group."""
+    """Edges that join the nodes of each group in a chain; negative numbers mean no group."""
     order = np.argsort(groups_N, kind="stable")
     order = order[np.searchsorted(groups_N[order], 0) :]
     same = groups_N[order[1:]] == groups_N[order[:-1]]
@@ -41,7 +41,7 @@ def group_edges(groups_N: NDArray[np.int64]) -> Edges:
 
 
 def codes_of(words_NK: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Equal rows -> equal codes (n,), counted from 0: `np.unique` by rows, without its slow comparisons."""
+    """Codes (n,) from 0, equal for equal rows. Faster than `np.unique` over rows."""
     order = np.lexsort(words_NK.T)
     changed = (words_NK[order[1:]] != words_NK[order[:-1]]).any(axis=1)
     codes = np.zeros(len(words_NK), dtype=np.int64)
@@ -50,7 +50,7 @@ def codes_of(words_NK: NDArray[np.uint64]) -> NDArray[np.int64]:
 
 
 def spanning(edges: Iterator[Edges] | list[Edges]) -> Edges:
-    """Fewest edges with the same components: one for each node but the first of its component."""
+    """Spanning forest: the fewest edges with the same components."""
     pairs = list(edges)
     first = np.concatenate([np.empty(0, np.int64), *(pair[0] for pair in pairs)])
     second = np.concatenate([np.empty(0, np.int64), *(pair[1] for pair in pairs)])
@@ -60,7 +60,7 @@ def spanning(edges: Iterator[Edges] | list[Edges]) -> Edges:
 
 
 def band_values(hashes_NB: NDArray[np.uint8], band: int, max_distance: int) -> NDArray[np.uint64]:
-    """A word (n,) for the value of each hash's band, of max_distance + 1: equal values give equal words."""
+    """Word (n,) per hash for one of its max_distance + 1 bands: equal values give equal words."""
     packed = _extract(hashes_NB, np.arange(band, BITS, max_distance + 1))
     words = np.ascontiguousarray(np.pad(packed, ((0, 0), (0, -packed.shape[1] % 8)))).view(np.uint64)
     folded = np.zeros(len(words), dtype=np.uint64)
@@ -71,8 +71,8 @@ def band_values(hashes_NB: NDArray[np.uint8], band: int, max_distance: int) -> N
 
 
 def band_edges(hashes_NB: NDArray[np.uint8], band: int, max_distance: int) -> Iterator[Edges]:
-    """hashes (n, 32) -> edges between those that are within `max_distance` and agree in the band; equal hashes are
-    joined in band 0. Over all bands, the components are those of the graph 'distance <= max_distance'."""
+    """hashes (n, 32) -> edges between hashes that agree in the band and are within `max_distance`. Band 0 also joins
+    equal hashes. Over all bands, the components are those of the graph 'distance <= max_distance'."""
     inverse = codes_of(np.ascontiguousarray(hashes_NB).view(np.uint64).reshape(-1, BITS // 64))
     if band == 0:
         yield group_edges(inverse)
@@ -93,7 +93,7 @@ def _search(
     max_distance: int,
     depth: int,
 ) -> Iterator[Edges]:
-    """Edges among `nodes`, which agree in all bits but `bits`."""
+    """Edges among `nodes`, which agree in all bits except `bits`."""
     if len(nodes) < 2:
         return
     bands = max_distance + 1
@@ -113,7 +113,7 @@ def _search_band(
     max_distance: int,
     depth: int,
 ) -> Iterator[Edges]:
-    """Edges among those `nodes` that agree in one band of `bits` too."""
+    """Edges among the `nodes` that also agree in one band of `bits`."""
     if len(nodes) < 2:
         return
     chosen = bits[band :: max_distance + 1]
@@ -132,7 +132,7 @@ def _extract(hashes_NB: NDArray[np.uint8], bits: NDArray[np.int64]) -> NDArray[n
 
 
 def _buckets(keys_NB: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(order, starts): rows sorted so that equal keys are neighbours, and where each run of them starts; n is last."""
+    """(order, starts): order that puts equal keys next to each other, and the start of each run, followed by n."""
     packed = np.ascontiguousarray(keys_NB).view(f"V{keys_NB.shape[1]}").reshape(-1)
     order = np.argsort(packed, kind="stable")
     ordered = packed[order]
@@ -147,7 +147,7 @@ def _compare_small(
     starts: NDArray[np.int64],
     max_distance: int,
 ) -> Iterator[Edges]:
-    """All pairs within buckets of at most _CROWD, one lag after another over all buckets at once."""
+    """Compare all pairs within buckets of at most _CROWD rows: one lag at a time, over all buckets at once."""
     position = np.arange(len(ordered)) - np.repeat(starts[:-1], np.diff(starts))
     active = np.flatnonzero((size_of > 1) & (size_of <= _CROWD))
     for lag in range(1, _CROWD):
@@ -160,7 +160,7 @@ def _compare_small(
 
 
 def _grow(words_N4: NDArray[np.uint64], nodes: NDArray[np.int64], max_distance: int) -> Iterator[Edges]:
-    """A spanning tree of each component of `nodes`: nodes once reached are never compared with each other."""
+    """Spanning tree of each component of `nodes`; does not compare nodes that the tree has already reached."""
     rest = nodes
     while len(rest) > 1:
         frontier, rest = rest[:1], rest[1:]

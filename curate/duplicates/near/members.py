@@ -1,4 +1,4 @@
-"""`duplicates.members` says which duplicate set a row is in, and as what; `duplicates.drop` decides by that."""
+"""`duplicates.members` writes each row's duplicate set and its kind; `duplicates.drop` rejects rows by kind."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from curate.core.hashing import keys_of_words
 from curate.core.row_lookup import SHARDS, RowLookup, as_words, found_in, packed_keys
 from curate.duplicates.near.find import KIND, KINDS, MEMBERS
 
-_REJECTED = ["none", *KINDS[1:]]
-"""`reject` rejects every kind up to its value."""
+_REJECT_LEVELS = ["none", *KINDS[1:]]
+"""Values of `reject`; each value rejects its kind and all kinds before it."""
 _NAME = r"^[a-z][a-z0-9_]*$"
 
 
 class DuplicateMembers(Map):
-    """Look every row up in the sets of `duplicates.find` or of `duplicates.semantic`.
+    """Look up every row in the sets of `duplicates.find` or `duplicates.semantic`.
 
-    Writes `<column>_set` (key of the set's keeper), `<column>_of` (the same, null for keepers) and `<column>_kind`.
+    Writes `<column>_set` (key of the set's keeper), `<column>_of` (the same key, null for keepers) and
+    `<column>_kind`. A row in no set is its own keeper.
     """
 
     op: ClassVar[str] = "duplicates.members"
@@ -35,32 +36,32 @@ class DuplicateMembers(Map):
     column: str = Field(
         "duplicate",
         pattern=_NAME,
-        description="Beginning of the columns' names: `<column>_set`, `<column>_of`, `<column>_kind`. Two stages over "
-        "one pool need two names.",
+        description="Prefix of the columns `<column>_set`, `<column>_of` and `<column>_kind`. Give each such stage "
+        "over a pool a different prefix.",
     )
 
     _members: Any = PrivateAttr(None)
-    """Stretches of the sets, once they are set up."""
+    """Lookup in the sets; None before `setup`."""
     _sets: str = PrivateAttr(default="")
-    """Kinds of the sets, for `duplicates.drop`: `semantic` or `exact near`; empty before `setup`."""
+    """Kinds in the sets, for `duplicates.drop`: `semantic` or `exact near`; empty before `setup`."""
 
     def setup(self, artifacts: Mapping[str, Artifact]) -> None:
-        """Raises CurateError for sets that an older version has made."""
+        """Raises CurateError if an older version of curate wrote the sets."""
         sets = artifacts["sets"]
         if SHARDS not in sets:
             raise CurateError(
-                f"{self.op}.sets: sets of an older version of curate; run the stage that finds them again"
+                f"{self.op}.sets: an older version of curate wrote these sets; rerun the stage that finds them"
             )
         self._members = RowLookup(sets, MEMBERS)
         self._sets = "semantic" if "semantic_duplicates" in sets["summary"] else "exact near"
 
     def schema(self) -> pa.Schema:
-        said = {
+        metadata = {
             f"{self.column}_set": {"of": "key of the set's keeper; own key when alone"},
             f"{self.column}_of": {"of": "key of the keeper; null for the keeper"},
             f"{self.column}_kind": {"values": " ".join(KINDS), **({"sets": self._sets} if self._sets else {})},
         }
-        return pa.schema([pa.field(name, pa.string(), metadata=metadata) for name, metadata in said.items()])
+        return pa.schema([pa.field(name, pa.string(), metadata=about) for name, about in metadata.items()])
 
     def process(self, batch: Batch) -> dict[str, Any]:
         keys = packed_keys(batch.table.column("key"))
@@ -78,7 +79,7 @@ class DuplicateMembers(Map):
 
 
 class DropDuplicates(Filter):
-    """Reject the members of duplicate sets that are not their keepers: none, or those of some kinds.
+    """Reject members of duplicate sets by kind; a set's keeper always passes.
 
     Rejects: exact_duplicate; with `near` also near_duplicate; with `semantic` also semantic_duplicate.
     """
@@ -88,24 +89,24 @@ class DropDuplicates(Filter):
 
     reject: Literal["none", "exact", "near", "semantic"] = Field(
         "near",
-        description="Which members to reject: none; exact duplicates; near duplicates and exact ones; or semantic "
-        "duplicates and all others.",
+        description="Members to reject: none; exact duplicates; exact and near duplicates; or exact, near and semantic "
+        "duplicates.",
     )
-    column: str = Field("duplicate", pattern=_NAME, description="`column` of the `duplicates.members` to decide by.")
+    column: str = Field("duplicate", pattern=_NAME, description="`column` of the `duplicates.members` stage to use.")
 
     def reads(self) -> tuple[str, ...]:
         return (f"{self.column}_kind",)
 
     def keep(self, table: Table) -> pa.ChunkedArray:
-        """Raises CurateError if `reject` names no kind that the sets have."""
+        """Raises CurateError if `reject` covers none of the kinds in the sets."""
         (name,) = self.reads()
-        made = (table.schema.field(name).metadata or {}).get(b"sets")
-        if self.reject in ("exact", "near") and made == b"semantic":
+        kinds_in_sets = (table.schema.field(name).metadata or {}).get(b"sets")
+        if self.reject in ("exact", "near") and kinds_in_sets == b"semantic":
             raise CurateError(
                 f"{self.op}.reject: {self.reject!r} rejects nothing, since the sets of {name!r} are semantic; "
                 "write semantic or none"
             )
         kinds = table.column(name)
-        rejected = pa.array(_REJECTED[1 : _REJECTED.index(self.reject) + 1], pa.string())
+        rejected = pa.array(_REJECT_LEVELS[1 : _REJECT_LEVELS.index(self.reject) + 1], pa.string())
         reasons = pc.binary_join_element_wise(kinds, "duplicate", "_")
         return pc.if_else(pc.is_in(kinds, rejected), reasons, pa.scalar(None, pa.string()))

@@ -1,4 +1,4 @@
-"""`duplicates.decontaminate`: no image of an evaluation set, nor a near copy of one, gets into the training set."""
+"""`duplicates.decontaminate`: keeps images of an evaluation set, and near copies of them, out of the training set."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from curate.duplicates.reference.match import KINDS, Kind
 
 
 class Decontaminate(Filter):
-    """Reject every image that `duplicates.match` has found in its reference set, or those that match closely enough.
+    """Reject images that match the reference set of `duplicates.match`, all of them or only close matches.
 
     Rejects: contaminated.
     """
@@ -23,23 +23,23 @@ class Decontaminate(Filter):
     version: ClassVar[int] = 2
 
     column: str = Field(
-        "contamination", pattern=r"^[a-z][a-z0-9_]*$", description="`column` of the `duplicates.match` to decide by."
+        "contamination", pattern=r"^[a-z][a-z0-9_]*$", description="`column` of the `duplicates.match` stage to use."
     )
     kinds: Annotated[list[Kind], Field(min_length=1)] = Field(
-        list(KINDS), description="Kinds of matches that count; an image may match in several ways."
+        list(KINDS), description="Kinds of matches to reject; an image may match in several ways."
     )
     near: float | None = Field(
-        None, ge=0, le=1, description="Least share of equal bits of a near match; null takes all that were found."
+        None, ge=0, le=1, description="Minimum share of equal bits of a near match; null counts all matches found."
     )
     semantic: float | None = Field(
-        None, ge=-1, le=1, description="Least cosine of a semantic match; null takes all that were found."
+        None, ge=-1, le=1, description="Minimum cosine of a semantic match; null counts all matches found."
     )
 
     def reads(self) -> tuple[str, ...]:
         return tuple(f"{self.column}_{'kind' if kind == 'exact' else kind}" for kind in KINDS)
 
     def keep(self, table: Table) -> pa.ChunkedArray:
-        """Raises CurateError for a threshold below what `duplicates.match` has looked for."""
+        """Raises CurateError if a threshold is below the search limit of `duplicates.match`."""
         hits = {"exact": pc.equal(table.column(f"{self.column}_kind"), "exact")}
         for kind, least in (("near", self.near), ("semantic", self.semantic)):
             similarity = table.column(f"{self.column}_{kind}")
@@ -56,8 +56,8 @@ class Decontaminate(Filter):
         searched = (field.metadata or {}).get(b"least", b"-1").decode()
         if searched != "none" and least >= float(searched) - 1e-6:
             return
-        limit = "compared none" if searched == "none" else f"looked for {searched} and above only"
+        limit = "compared none" if searched == "none" else f"searched only for {searched} and above"
         remedy = {"near": "raise its `max_distance`", "semantic": "name its `embedding` and raise its `eps`"}[kind]
         raise CurateError(
-            f"{self.op}.{kind}: {least:g}, but its `duplicates.match` {limit}; {remedy}, or write null here"
+            f"{self.op}.{kind}: {least:g}, but its `duplicates.match` {limit}; {remedy}, or set this to null"
         )

@@ -1,8 +1,8 @@
-"""The nearest of a fixed set of 256-bit hashes, by Hamming distance, for many hashes at once.
+"""Nearest neighbours among a fixed set of 256-bit hashes, by Hamming distance, for many queries at once.
 
-Multi-index hashing (Norouzi et al. 2012, section 3): two hashes at distance d or less agree in one of d + 1 bands of
-bits, so that a query is compared only with those that share a band with it. Bands of few bits share too much; then all
-are compared.
+Multi-index hashing (Norouzi et al. 2012, section 3): two hashes at distance d or less agree in at least one of d + 1
+bands of bits, so a query is compared only with hashes that share a band with it. If the bands have few bits, too many
+hashes share one; then a query is compared with all hashes.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class HashIndex:
         self._sorted = [value[order] for value, order in zip(values, self._orders, strict=True)]
 
     def nearest(self, hashes_NB: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """hashes (n, 32) -> place (n,) of the nearest one within `max_distance`, the lowest among equals, or -1; and
-        the bits (n,) in which they differ, 0 without a match."""
+        """hashes (n, 32) -> index (n,) of the nearest hash within `max_distance`, the lowest among equals, or -1; and
+        the Hamming distance (n,), 0 without a match."""
         words, count = _words(hashes_NB), max(1, len(self._words))
         best = np.full(len(words), (BITS + 1) * count, dtype=np.int64)
         for query, place in self._pairs(hashes_NB):
@@ -40,7 +40,7 @@ class HashIndex:
         return np.where(found, best % count, -1), np.where(found, best // count, 0)
 
     def _pairs(self, hashes_NB: NDArray[np.uint8]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """Every (query, place) that may be near, at least once; about `_PAIRS_AT_ONCE` at a time."""
+        """Candidate pairs (query, index), each at least once; about `_PAIRS_AT_ONCE` at a time."""
         if not len(hashes_NB) or not len(self._words):
             return
         if not self._bands:
@@ -55,7 +55,7 @@ class HashIndex:
 def _expand(
     begin: NDArray[np.int64], counts: NDArray[np.int64], order: NDArray[np.int64]
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Runs (begin, count) of `order`, one a query -> (query, entry), a pair an entry."""
+    """Runs (begin, count) of `order`, one per query -> pairs (query, entry), one per entry of a run."""
     edges = np.concatenate([[0], np.cumsum(counts)])
     start = 0
     while start < len(counts):
@@ -67,7 +67,7 @@ def _expand(
 
 
 def _band(hashes_NB: NDArray[np.uint8], band: int, bands: int) -> NDArray[np.uint64]:
-    """Every `bands`-th bit, packed and folded into a word (n,): equal bits give equal words."""
+    """Word (n,) hashed from every `bands`-th bit: equal bits give equal words."""
     bits = np.arange(band, BITS, bands)
     packed = np.packbits((hashes_NB[:, bits >> 3] >> (7 - (bits & 7)).astype(np.uint8)) & 1, axis=1)
     words = _words(np.pad(packed, ((0, 0), (0, -packed.shape[1] % 8))))

@@ -1,7 +1,7 @@
-"""`duplicates.reference`: the images of an evaluation set, as `duplicates.match` looks for them.
+"""`duplicates.reference`: collects digests, hashes and embeddings of an evaluation set for `duplicates.match`.
 
-Evaluation images are a separate pool that passes through the same stages as the training images, so the same image
-gets the same digests, hash and vector on both sides.
+The evaluation images are a separate pool that passes through the same stages as the training images, so an image has
+the same digests, hash and vector in both pools.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ PRINTS = ("sha256", "pixel_sha256", "perceptual_hash", "flat")
 
 
 class ReferenceSet(Reduce):
-    """Digests, perceptual hashes and, if wanted, embeddings of a pool's images.
+    """Collect digests, perceptual hashes and (unless `embedding` is null) embeddings of a pool's images.
 
-    The artifact: `reference`, a row (key, name, sha256, pixel_sha256, perceptual_hash, embedding) per image, sorted
-    by key; name is the source id, the hash is null for flat images; and `summary`, with the encoder of the embeddings.
+    Artifact: `reference`, one row (key, name, sha256, pixel_sha256, perceptual_hash, embedding) per image, sorted by
+    key; and `summary`, with the encoder of the embeddings. The name is the source id; flat images have no hash.
     """
 
     op: ClassVar[str] = "duplicates.reference"
     kind: ClassVar[str] = KIND
 
     embedding: str | None = Field(
-        "embedding", description="Column of `image.embed` to compare by; null compares digests and hashes only."
+        "embedding", description="Column of `image.embed` to compare; null compares digests and hashes only."
     )
 
     def reads(self) -> tuple[str, ...]:
@@ -44,23 +44,23 @@ class ReferenceSet(Reduce):
         return table.select(["key", *self.reads()])
 
     def finish(self, state: Table) -> Artifact:
-        """Raises CurateError for a set without images."""
+        """Raises CurateError if the set has no images."""
         if not state.num_rows:
             raise CurateError(
-                f"{self.op}: no image to look for: everything upstream was rejected; `curate status RUN` shows where "
-                "and why"
+                f"{self.op}: no images in the reference set: upstream stages rejected them all; `curate status RUN` "
+                "shows where and why"
             )
         state = state.sort_by("key")
-        blank = pa.scalar(None, state.schema.field("perceptual_hash").type)
-        hashes = pc.if_else(pc.fill_null(state.column("flat"), True), blank, state.column("perceptual_hash"))
+        no_hash = pa.scalar(None, state.schema.field("perceptual_hash").type)
+        hashes = pc.if_else(pc.fill_null(state.column("flat"), True), no_hash, state.column("perceptual_hash"))
         table = state.select(["key", "source_id", "sha256", "pixel_sha256"]).rename_columns({"source_id": "name"})
         table = table.append_column("perceptual_hash", hashes)
-        made: dict[str, str] = {}
+        encoder: dict[str, str] = {}
         if self.embedding:
             field = state.schema.field(self.embedding)
             table = table.append_column(field.with_name("embedding"), state.column(self.embedding))
-            made = identity_of(self.op, field)
+            encoder = identity_of(self.op, field)
         return {
             "reference": table.replace_schema_metadata(None),
-            "summary": {"pictures": state.num_rows, "embedding": made},
+            "summary": {"pictures": state.num_rows, "embedding": encoder},
         }

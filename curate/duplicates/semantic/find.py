@@ -1,7 +1,8 @@
-"""`duplicates.semantic`: images that mean the same to the encoder, found within the cells of a tree and across them.
+"""`duplicates.semantic`: images with nearly equal embeddings, found within and across the cells of a cluster tree.
 
-Unlike exact and perceptual sets these are not transitive: chains of slightly different images would eat whole
-clusters. Every dropped image has a kept one within eps, which it names, and no two kept ones lie within eps.
+Unlike exact and near-duplicate sets, semantic sets are not transitive; otherwise a chain of slightly different images
+could merge a whole cluster into one set. Every dropped image is within eps of its keeper, and no two kept images that
+were compared are within eps of each other.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ from curate.kernels.embeddings import encoder_identity, finite_rows, read_embedd
 
 KIND, MEMBERS = "duplicate_sets", "members"
 KEEPER, SEMANTIC = 0, 3
-"""Kinds, as `duplicates.members` reads them (curate.duplicates.near.find)."""
+"""Numbers of the kinds in `curate.duplicates.near.find.KINDS`."""
 
 
 class SemanticDuplicates(Fit):
-    """Images whose embeddings lie within `eps` of a kept one's: cosine above 1 - eps.
+    """Find sets of images whose embeddings are within `eps` of a kept image's: cosine above 1 - eps.
 
-    Rows are compared within the cells of one level of a cluster tree (SemDeDup, Abbas et al. 2023), and with those of
-    neighbouring cells, so that a pair that a border has split is found; greedily, against kept rows only, in the order
-    of `keep`. The artifact: `members`, by stretch of shards: key, keeper, kind and similarity of each member of a set
-    of two or more, kind being keeper or semantic; and `summary`, counts. `duplicates.members` reads it.
+    Rows are compared greedily, in the order of `keep` and with kept rows only, within the cells of one level of a
+    cluster tree (SemDeDup, Abbas et al. 2023). They are also compared with rows of neighbouring cells, to find pairs
+    that a cell border separates. Artifact, for `duplicates.members`: `members`, one file per range of shards, with key,
+    keeper, kind (keeper or semantic) and similarity of each member of a set of two or more; and `summary`, counts.
     """
 
     op: ClassVar[str] = "duplicates.semantic"
@@ -47,27 +48,27 @@ class SemanticDuplicates(Fit):
         0.05,
         gt=0,
         lt=1,
-        description="Pairs with a cosine above 1 - eps are duplicates; what suits depends on the encoder.",
+        description="Pairs with a cosine above 1 - eps are duplicates; a good value depends on the encoder.",
     )
     keep: Literal["farthest", "closest", "random"] = Field(
         "farthest",
-        description="Row that is kept: the farthest from its cell's centroid (hard examples, as "
-        "SemDeDup), the closest, or the lowest hash(seed, key).",
+        description="Row to keep of a set: the farthest from its cell's centroid (hard examples, as in SemDeDup), the "
+        "closest, or the one with the lowest hash(seed, key).",
     )
     level: int | None = Field(
         None,
         ge=1,
-        description="Level of the tree whose clusters are the cells, 1 the finest; null takes the coarsest with at "
-        "most `cell_rows` rows in a mean cell, or the finest.",
+        description="Level of the tree whose clusters are the cells; 1 is the finest. null selects the coarsest level "
+        "with a mean of at most `cell_rows` rows per cell, or the finest level if none has.",
     )
-    cell_rows: int = Field(20_000, ge=1, description="Rows in a mean cell at most, where `level` is null.")
+    cell_rows: int = Field(20_000, ge=1, description="Maximum mean number of rows per cell if `level` is null.")
     neighbours: int | None = Field(
         2,
         ge=0,
-        description="Neighbouring cells that a row is compared with, at most, of those where it may have duplicates; "
-        "null is all of these, 0 none, which is SemDeDup as published.",
+        description="Maximum number of neighbouring cells in which to look for a row's duplicates, out of those that "
+        "may have any; null searches them all, 0 none (SemDeDup as published).",
     )
-    embedding: str = Field("embedding", description="Column with the vectors; a column of `image.embed`.")
+    embedding: str = Field("embedding", description="Column of vectors, written by `image.embed`.")
     seed: int = Field(0, ge=0, description="Seed of `keep: random`.")
     threads: Annotated[int, Runtime()] = Field(1, ge=1, description="Cores of one task.")
 
@@ -82,7 +83,7 @@ class SemanticDuplicates(Fit):
         return Resources(cpus=self.threads)
 
     def setup(self, artifacts: Mapping[str, Artifact]) -> None:
-        """Raises CurateError for a level that the tree has not."""
+        """Raises CurateError if the tree does not have `level`."""
         self._tree = artifacts["tree"]
         self._clusters = [level["clusters"] for level in self._tree["levels"]["levels"]]
         count = len(self._clusters)
@@ -93,12 +94,12 @@ class SemanticDuplicates(Fit):
         return encoder_identity(self.op, schema, self.embedding)
 
     def load(self, table: Table) -> dict[str, NDArray[Any]]:
-        """`shard` (n,), `key` (n, 2) words, `vector` (n, d) halves. Raises InputError for what has no direction or
-        another size."""
-        told = self._tree["levels"]
-        made = {**told.get("encoder", {}), "dim": str(told["dim"])}
+        """`shard` (n,), `key` (n, 2) words, `vector` (n, d) float16. Raises InputError if a vector has no direction,
+        CurateError if the vectors are of another encoder or dimension than the tree's."""
+        levels = self._tree["levels"]
+        expected = {**levels.get("encoder", {}), "dim": str(levels["dim"])}
         remedy = "compare with the encoder that the tree was fitted on"
-        same_encoder(self.op, table.schema.field(self.embedding), made, "tree", remedy)
+        same_encoder(self.op, table.schema.field(self.embedding), expected, "tree", remedy)
         vectors = read_embeddings(self.op, table, self.embedding, True)
         finite = finite_rows(vectors)
         if not finite.all():
@@ -114,10 +115,10 @@ class SemanticDuplicates(Fit):
         rows = sum(group.rows)
         level = self.level or self.level_for(rows)
         if f"centroids_{level}" not in self._tree:
-            what = "leaves" if level == 1 else f"clusters of level {level}"
+            clusters = "leaves" if level == 1 else f"clusters of level {level}"
             raise CurateError(
-                f"{self.op}.level: {level}, but the {what} of its `tree` were fitted by cells and are in many files; "
-                f"write a level from {min(self._in_one_file(), default=1)} to {len(self._clusters)}"
+                f"{self.op}.level: {level}, but the {clusters} of its `tree` were fitted by cells and are in many "
+                f"files; write a level from {min(self._levels_in_one_file(), default=1)} to {len(self._clusters)}"
             )
         centroids = unit_rows(self._tree[f"centroids_{level}"])
         found = semantic_sets(group, np.nan_to_num(centroids), self.eps, self.keep, self.neighbours, self.seed)
@@ -130,38 +131,38 @@ class SemanticDuplicates(Fit):
             "eps": self.eps,
             "level": level,
             "cells": len(centroids),
-            **found.told,
+            **found.counts,
         }
         store_members(group, found)
         return {SHARDS: shard_index(group), "summary": summary}
 
     def level_for(self, rows: int) -> int:
-        """The coarsest level whose mean cell has at most `cell_rows` of these rows, or the finest, among the levels
-        whose centroids are in one file."""
-        there = self._in_one_file()
-        fitting = [level for level in there if rows <= self.cell_rows * self._clusters[level - 1]]
-        return max(fitting, default=min(there, default=1))
+        """Coarsest level with a mean of at most `cell_rows` rows per cell, or else the finest level. Considers only
+        levels whose centroids are in one file."""
+        available = self._levels_in_one_file()
+        fitting = [level for level in available if rows <= self.cell_rows * self._clusters[level - 1]]
+        return max(fitting, default=min(available, default=1))
 
-    def _in_one_file(self) -> list[int]:
+    def _levels_in_one_file(self) -> list[int]:
         return [level for level in range(1, len(self._clusters) + 1) if f"centroids_{level}" in self._tree]
 
 
 def store_members(group: Group, found: SemanticSets) -> None:
-    """Each part of the group stores as `members` its rows that are in sets, sorted by `key` (n, 16 bytes), with
-    `keeper` (n, 16 bytes), `kind` (n,) and `similarity` (n,)."""
+    """Store as `members`, per part of the group, the rows that are in sets: `key` (n, 16 bytes, sorted), `keeper`
+    (n, 16 bytes), `kind` (n,) and `similarity` (n,)."""
     keepers = np.unique(found.keeper)
     rows, keeper = np.concatenate([found.row, keepers]), np.concatenate([found.keeper, keepers])
-    wanted, starts = np.unique(rows), starts_of(group)
-    keys = as_bytes(np.concatenate(list(group.each(_keys_of, rows=wanted, starts=starts))))
+    requested, starts = np.unique(rows), starts_of(group)
+    keys = as_bytes(np.concatenate(list(group.each(_keys_of, rows=requested, starts=starts))))
     members = {
         "row": rows,
-        "key": keys[np.searchsorted(wanted, rows)],
-        "keeper": keys[np.searchsorted(wanted, keeper)],
+        "key": keys[np.searchsorted(requested, rows)],
+        "keeper": keys[np.searchsorted(requested, keeper)],
         "kind": np.where(rows == keeper, KEEPER, SEMANTIC).astype(np.int8),
         "similarity": np.concatenate([found.similarity, np.ones(len(keepers), np.float32)]),
     }
-    held = group.scatter("found", members)
-    store(held.partition("members-by-part", _to_parts, len(group.rows), starts=starts), MEMBERS)
+    scattered = group.scatter("found", members)
+    store(scattered.partition("members-by-part", _to_parts, len(group.rows), starts=starts), MEMBERS)
 
 
 def _to_parts(part: Part, shared: Mapping[str, Any]) -> tuple[NDArray[np.int64], dict[str, NDArray[Any]]]:
@@ -170,7 +171,7 @@ def _to_parts(part: Part, shared: Mapping[str, Any]) -> tuple[NDArray[np.int64],
 
 
 def _keys_of(part: Part, shared: Mapping[str, Any]) -> NDArray[np.uint64]:
-    """Key words of the wanted rows that the part holds."""
+    """Key words of the requested rows that are in the part."""
     edges: Sequence[int] = shared["starts"][part.index : part.index + 2]
     low, high = np.searchsorted(shared["rows"], edges)
     return np.asarray(part.arrays["key"])[shared["rows"][low:high] - edges[0]]

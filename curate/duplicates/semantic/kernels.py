@@ -1,9 +1,9 @@
-"""Pairs of unit vectors within eps, decided as in float64, and the rows to keep: the arithmetic of duplicates.
+"""Kernels of semantic duplicates: pairs of unit vectors within eps, with float64 accuracy, and the rows to keep.
 
-A product in float32 of two unit vectors is off by less than (d + 8) 2^-24 for any order of its sums (Higham 2002,
-section 3.1, with Cauchy-Schwarz). Pairs closer than that to the limit are decided again in float64, so the outcome is
-that of exact arithmetic, for any block size, number of threads and BLAS. All pairs are never listed: rows are compared
-with those kept so far, a block at a time, and widened from halves as they are needed (`Points`).
+The float32 product of two unit vectors has an error below (d + 8) 2^-24 for any summation order (Higham 2002, section
+3.1, with Cauchy-Schwarz). Pairs closer than that to the limit are recomputed in float64, so the result does not depend
+on block size, number of threads or BLAS. The kernels never list all pairs: they compare rows with the rows kept so far,
+one block at a time, and convert float16 to float32 as needed (`Points`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Ints = NDArray[np.int64]
 
 
 def unit_rows(vectors_ND: NDArray[np.floating]) -> Floats:
-    """Rows as float32 of unit length; a row without a direction becomes NaN."""
+    """Rows as float32, scaled to unit length; a row without a direction becomes NaN."""
     vectors = np.array(vectors_ND, dtype=np.float32)
     with np.errstate(invalid="ignore"):
         lengths = np.sqrt(np.einsum("nd,nd->n", vectors, vectors))[:, None]
@@ -33,12 +33,12 @@ def unit_rows(vectors_ND: NDArray[np.floating]) -> Floats:
 
 
 def cosines(first_ND: Floats, second_ND: Floats) -> NDArray[np.float64]:
-    """Cosine (n,) of each pair of rows, in float64, the same for a pair wherever it stands."""
+    """Cosine (n,) of each pair of rows, in float64. The result for a pair does not depend on its position."""
     return (first_ND.astype(np.float64) * second_ND).sum(axis=1)
 
 
 def within(first_MD: Floats, second_KD: Floats, eps: float) -> NDArray[np.bool_]:
-    """(M, K): whether cos > 1 - eps. Unit rows."""
+    """(M, K): whether cos > 1 - eps. Expects unit rows."""
     limit, margin = 1 - eps, (first_MD.shape[1] + 8) * 2.0**-24
     products = first_MD @ second_KD.T
     near = products > np.float32(limit - 2 * margin)
@@ -52,7 +52,7 @@ def within(first_MD: Floats, second_KD: Floats, eps: float) -> NDArray[np.bool_]
 
 
 def first_within(vectors_ND: Points, others_KD: Points, eps: float) -> Ints:
-    """Place (n,) of the first of the others within eps of each vector; -1 if there is no such place."""
+    """Index (n,) of the first of the others within eps of each vector, or -1."""
     found = np.full(len(vectors_ND), -1, dtype=np.int64)
     for start in range(0, len(vectors_ND), BLOCK_ROWS):
         rest = np.arange(start, min(start + BLOCK_ROWS, len(vectors_ND)))
@@ -67,11 +67,11 @@ def first_within(vectors_ND: Points, others_KD: Points, eps: float) -> Ints:
 
 
 def greedy(vectors_ND: Points, eps: float) -> Ints:
-    """Rows in order of priority -> the place (n,) of the first kept row within eps; a kept row names itself.
+    """Rows in order of priority -> index (n,) of the first kept row within eps; a kept row maps to itself.
 
-    A row is kept when no kept row before it lies within eps (SemDeDup, Abbas et al. 2023, section 3, against kept rows
-    only): every other row has a kept one within eps, and no two kept rows lie within eps of each other. Copies of one
-    image cost a row of products with a single keeper each.
+    A row is kept if no kept row before it is within eps (SemDeDup, Abbas et al. 2023, section 3, but compared with kept
+    rows only). So every dropped row has a kept row within eps, and no two kept rows are within eps of each other. Many
+    copies of one image are cheap, because each is compared with a single keeper.
     """
     keeper = np.arange(len(vectors_ND))
     places, kept, count = np.empty(len(vectors_ND), dtype=np.int64), np.empty((0, vectors_ND.shape[1]), np.float32), 0
@@ -81,7 +81,7 @@ def greedy(vectors_ND: Points, eps: float) -> Ints:
         keeper[block[found >= 0]] = places[found[found >= 0]]
         rest = block[found < 0]
         vectors = vectors_ND[rest]
-        keeper[rest] = rest[_greedy_inside(within(vectors, vectors, eps))]
+        keeper[rest] = rest[_greedy_in_block(within(vectors, vectors, eps))]
         free = keeper[rest] == rest
         new = rest[free]
         if count + len(new) > len(kept):
@@ -91,8 +91,8 @@ def greedy(vectors_ND: Points, eps: float) -> Ints:
     return keeper
 
 
-def _greedy_inside(near_NN: NDArray[np.bool_]) -> Ints:
-    """The same within one block whose pairs are known."""
+def _greedy_in_block(near_NN: NDArray[np.bool_]) -> Ints:
+    """`greedy` within one block, given which pairs are within eps (n, n)."""
     keeper = np.arange(len(near_NN))
     free = np.ones(len(near_NN), dtype=bool)
     for row in range(len(near_NN)):
@@ -104,7 +104,7 @@ def _greedy_inside(near_NN: NDArray[np.bool_]) -> Ints:
 
 
 def pairs_within(first_MD: Points, second_KD: Points, eps: float) -> Iterator[tuple[Ints, Ints]]:
-    """All pairs (places in first, places in second) with cos > 1 - eps: for rows that were thinned out before."""
+    """All pairs (index in first, index in second) with cos > 1 - eps. Thin the rows first: there may be many pairs."""
     for start in range(0, len(first_MD), BLOCK_ROWS):
         block = first_MD[start : start + BLOCK_ROWS]
         for at in range(0, len(second_KD), KEEPERS_AT_ONCE):
@@ -114,15 +114,15 @@ def pairs_within(first_MD: Points, second_KD: Points, eps: float) -> Iterator[tu
 
 
 def best_within(vectors_ND: Floats, others_KD: Floats, eps: float) -> tuple[Ints, NDArray[np.float32]]:
-    """The nearest of the others within eps of each vector: its place (n,), the lowest among equals or -1, and its
-    cosine (n,), NaN without a match. Rows of NaN are near nothing."""
+    """Nearest of the others within eps of each vector: index (n,), the lowest among equals, and cosine (n,). Without a
+    match they are -1 and NaN. Rows of NaN match nothing."""
     found, cosine = np.full(len(vectors_ND), -1, dtype=np.int64), np.full(len(vectors_ND), -np.inf)
     vectors, others = np.nan_to_num(vectors_ND), np.nan_to_num(others_KD)
     for rows, columns in pairs_within(vectors, others, eps):
         for start in range(0, len(rows), _DOUBTS_AT_ONCE):
             r, c = rows[start : start + _DOUBTS_AT_ONCE], columns[start : start + _DOUBTS_AT_ONCE]
             value = cosines(vectors[r], others[c])
-            order = np.lexsort((-c, value))  # the last of a row is its best
+            order = np.lexsort((-c, value))  # the last entry of a row is its best match
             last = order[np.argsort(r[order], kind="stable")]
             last = last[np.append(r[last][1:] != r[last][:-1], True)]
             better = last[value[last] > cosine[r[last]]]
@@ -133,12 +133,12 @@ def best_within(vectors_ND: Floats, others_KD: Floats, eps: float) -> tuple[Ints
 def cells_to_visit(
     vectors_ND: Floats, centroids_KD: Floats, home_N: Ints, eps: float, most: int | None
 ) -> Iterator[tuple[Ints, Ints]]:
-    """(rows, cells): cells that a row must visit apart from its own to meet all rows within eps;
-    at most the `most` nearest.
+    """(rows, cells): other cells to search for rows within eps of a row, at most the `most` nearest.
 
-    Let a be the nearest centroid of x and b that of y. g(x) = |x - b|^2 - |x - a|^2 is linear with slope 2 (a - b) and
-    g(y) <= 0, so that |x - y| <= r gives g(x) <= 2 r |a - b|: x need not visit cells where that does not hold. Unit
-    vectors within eps are at most r = sqrt(2 eps) apart. In float64: the choice must not depend on the order of sums.
+    Let a be the nearest centroid of x, and b the nearest centroid of y. g(x) = |x - b|^2 - |x - a|^2 is linear with
+    slope 2 (a - b), and g(y) <= 0, so |x - y| <= r implies g(x) <= 2 r |a - b|. Cells that violate this cannot have
+    such a y. Unit vectors within eps are at most r = sqrt(2 eps) apart. Computed in float64, because the result must
+    not depend on the summation order.
     """
     if most == 0 or len(centroids_KD) < 2:
         return

@@ -1,12 +1,16 @@
-"""Greedy duplicate sets over rows in cells: each cell alone, then the pairs that borders have split.
+"""Greedy duplicate sets over rows in cells: first within each cell, then across cell borders.
 
-A round: (1) each cell drops its open rows that lie within eps of a kept row it sees, and thins the others greedily to
-candidates; (2) candidates that lie within eps of each other, or of a kept row, across a border are sent to the driver;
-(3) it goes through them by priority and drops the later of two; the others are kept permanently; (4) rows whose keeper
-was dropped are open again. The first open candidate is always decided permanently, so rounds end. Data decide the
-cells, so the result does not depend on workers or on the order of shards.
+A round has four steps:
+1. Each cell drops its open rows within eps of a kept row, its own or a visitor, and thins the rest greedily to
+   candidates.
+2. Pairs of candidates, or of a candidate and a kept row, within eps across a border are sent to the driver.
+3. The driver resolves these pairs in order of priority: of each pair it drops the later one. The remaining candidates
+   are kept permanently.
+4. Rows whose keeper was dropped become open again.
+Each round decides its first candidate permanently, so the rounds end. Cells depend on the data alone, so the result
+does not depend on the workers or on the order of shards.
 
-The driver holds a byte a row, and the pairs that it dropped; it sends states to workers as bits.
+The driver holds one byte per row, and the dropped rows; it sends states to workers as bits.
 """
 
 from __future__ import annotations
@@ -30,27 +34,27 @@ Ints = NDArray[np.int64]
 
 
 class SemanticSets(NamedTuple):
-    """Dropped rows (m,), the kept row of each (m,), and their cosine (m,); rows are numbered as in the group."""
+    """Dropped rows (m,), their keepers (m,) and the cosine of each pair (m,). Rows are numbered as in the group."""
 
     row: Ints
     keeper: Ints
     similarity: NDArray[np.float32]
-    told: dict[str, int]
-    """rounds; visits: rows beside their own that cells looked at; fallen: candidates dropped across a border."""
+    counts: dict[str, int]
+    """rounds; visits: rows sent to cells other than their own; fallen: candidates dropped across a border."""
 
 
 def semantic_sets(
     group: Group, centroids_KD: NDArray[np.float32], eps: float, keep: str, neighbours: int | None, seed: int
 ) -> SemanticSets:
-    """group: parts of `key` (n, 2) words and `vector` (n, d) halves."""
+    """Parts of the group have `key` (n, 2) words and `vector` (n, d) float16."""
     starts = np.concatenate([[0], np.cumsum(group.rows)]).astype(np.int64)
-    group.progress(0.0, "rows go to the cells that must see them")
+    group.progress(0.0, "sending rows to their own and neighbouring cells")
     cells = group.partition(
         "cells", _to_cells, len(centroids_KD),
         starts=starts, centroids=centroids_KD, eps=eps, keep=keep, neighbours=neighbours, seed=seed,
     )  # fmt: skip
     count = int(starts[-1])
-    found = group.restored() or _begin(count, sum(cells.rows) - count)
+    found = group.restored() or _no_sets(count, sum(cells.rows) - count)
     state = found["state"] = np.array(found["state"])
     while (open_rows := int((state == OPEN).sum())) or not found["rounds"]:
         group.progress(
@@ -58,43 +62,48 @@ def semantic_sets(
         )
         _round(cells, found, eps)
         group.save(found)
-    told = {name: int(found[name]) for name in ("rounds", "visits", "fallen")}
-    return SemanticSets(found["row"], found["keeper"], found["similarity"], told)
+    counts = {name: int(found[name]) for name in ("rounds", "visits", "fallen")}
+    return SemanticSets(found["row"], found["keeper"], found["similarity"], counts)
 
 
-def _begin(rows: int, visits: int) -> dict[str, Any]:
-    nobody = {"row": np.empty(0, np.int64), "keeper": np.empty(0, np.int64), "similarity": np.empty(0, np.float32)}
-    return {"state": np.zeros(rows, np.uint8), "rounds": 0, "visits": visits, "fallen": 0, **nobody}
+def _no_sets(rows: int, visits: int) -> dict[str, Any]:
+    dropped = {"row": np.empty(0, np.int64), "keeper": np.empty(0, np.int64), "similarity": np.empty(0, np.float32)}
+    return {"state": np.zeros(rows, np.uint8), "rounds": 0, "visits": visits, "fallen": 0, **dropped}
 
 
 def _round(cells: Group, found: dict[str, Any], eps: float) -> None:
-    """One round over all cells; changes `found`."""
+    """Run one round over all cells; updates `found` in place."""
     state: NDArray[np.uint8] = found["state"]
-    dropped = _joined(_dropped(cells.each(_thin, open=_bits(state == OPEN), kept=_bits(state == KEPT), eps=eps), state))
-    edges = _joined(cells.each(_conflicts, candidate=_bits(state == CANDIDATE), kept=_bits(state == KEPT), eps=eps))
-    fallen = _fall(edges, state)
+    thinned = cells.each(_thin, open=np.packbits(state == OPEN), kept=np.packbits(state == KEPT), eps=eps)
+    dropped = _concatenated(_apply_thinning(thinned, state))
+    candidate, kept = np.packbits(state == CANDIDATE), np.packbits(state == KEPT)
+    edges = _concatenated(cells.each(_conflicts, candidate=candidate, kept=kept, eps=eps))
+    fallen = _resolve_conflicts(edges, state)
     state[fallen["row"]] = DROPPED
-    orphan = state[dropped["keeper"]] == DROPPED
-    state[dropped["row"][orphan]] = OPEN
+    orphaned = state[dropped["keeper"]] == DROPPED
+    state[dropped["row"][orphaned]] = OPEN
     state[state == CANDIDATE] = KEPT
     for name in ("row", "keeper", "similarity"):
-        found[name] = np.concatenate([found[name], dropped[name][~orphan], fallen[name]])
+        found[name] = np.concatenate([found[name], dropped[name][~orphaned], fallen[name]])
     found["rounds"] += 1
     found["fallen"] += len(fallen["row"])
 
 
-def _dropped(parts: Iterator[dict[str, NDArray[Any]]], state: NDArray[np.uint8]) -> Iterator[dict[str, NDArray[Any]]]:
-    """The dropped rows among the results of `_thin`; updates `state` with all results, a cell at a time."""
+def _apply_thinning(
+    parts: Iterator[dict[str, NDArray[Any]]], state: NDArray[np.uint8]
+) -> Iterator[dict[str, NDArray[Any]]]:
+    """Yield the dropped rows of each result of `_thin`, and update `state` in place."""
     for part in parts:
         dropped = part["row"] != part["keeper"]
         state[part["row"]] = np.where(dropped, DROPPED, CANDIDATE)
         yield {name: values[dropped] for name, values in part.items()}
 
 
-def _fall(edges: dict[str, NDArray[Any]], state: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:
-    """Edges (row, row_2) with their priorities -> the candidates that fall, each for the first standing row it meets.
+def _resolve_conflicts(edges: dict[str, NDArray[Any]], state: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:
+    """Edges (row, row_2) with priorities -> the candidates to drop, each with its keeper and their cosine.
 
-    Kept rows stand; candidates in order of priority stand unless one that stands is next to them.
+    Kept rows come first, then candidates in order of priority. A candidate is dropped if it has an edge to an earlier
+    row that is not dropped; the first such row is its keeper.
     """
     ends = ("row", "priority", "key"), ("row_2", "priority_2", "key_2")
     row, priority, key = (np.concatenate([edges[a], edges[b]]) for a, b in zip(*ends, strict=True))
@@ -118,11 +127,11 @@ def _fall(edges: dict[str, NDArray[Any]], state: NDArray[np.uint8]) -> dict[str,
     return {"row": nodes[lost], "keeper": nodes[winner[lost]], "similarity": at_cosine[lost]}
 
 
-# --- steps, which see rows --------------------------------------------------------------------------------------------
+# --- steps on rows ----------------------------------------------------------------------------------------------------
 
 
 def _to_cells(part: Part, shared: Shared) -> tuple[Ints, Arrays]:
-    """Every row to the cell of its nearest centroid, and as a visitor to those where it may have near-duplicates."""
+    """Send each row to the cell of its nearest centroid, and as a visitor to cells that may hold near-duplicates."""
     centroids, home = shared["centroids"], np.empty(part.rows, dtype=np.int64)
     distance = np.empty(part.rows, dtype=np.float32)
     rows, cells = [np.arange(part.rows)], [home]
@@ -147,7 +156,7 @@ def _to_cells(part: Part, shared: Shared) -> tuple[Ints, Arrays]:
 
 
 def _priority(keep: str, distance: NDArray[np.float32], key: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
-    """Lowest first. The bits of floats that are not negative are in the order of the floats."""
+    """Priority (n,), the lowest first. The bits of non-negative floats sort like the floats."""
     if keep == "random":
         return ranks_of_words(seed, key)
     bits = np.ascontiguousarray(distance, dtype=np.float32).view(np.uint32).astype(np.uint64)
@@ -155,66 +164,67 @@ def _priority(keep: str, distance: NDArray[np.float32], key: NDArray[np.uint64],
 
 
 def _thin(part: Part, shared: Shared) -> dict[str, NDArray[Any]]:
-    """Open rows of the cell -> each with the kept row that drops it, or the candidate that it is or follows."""
-    held = part.arrays
-    is_open = np.asarray(held["home"]) & _has(shared["open"], held["row"])
-    mine, kept = _in_order(held, is_open), _in_order(held, _has(shared["kept"], held["row"]) & is_open.any())
-    vectors, finals = Vectors(held["vector"], rows=mine), Vectors(held["vector"], rows=kept)
-    keeper = first_within(vectors, finals, shared["eps"])
+    """Open rows of the cell, each with its keeper: a kept row, another candidate, or itself if it is a candidate."""
+    arrays = part.arrays
+    is_open = np.asarray(arrays["home"]) & _bits_of(shared["open"], arrays["row"])
+    open_rows, kept = (
+        _in_order(arrays, is_open),
+        _in_order(arrays, _bits_of(shared["kept"], arrays["row"]) & is_open.any()),
+    )
+    vectors, keepers = Vectors(arrays["vector"], rows=open_rows), Vectors(arrays["vector"], rows=kept)
+    keeper = first_within(vectors, keepers, shared["eps"])
     to = np.where(keeper >= 0, kept[keeper] if len(kept) else 0, -1)
     rest = np.flatnonzero(keeper < 0)
-    to[rest] = mine[rest[greedy(vectors.only(mine[rest]), shared["eps"])]]
+    to[rest] = open_rows[rest[greedy(vectors.only(open_rows[rest]), shared["eps"])]]
     return {
-        "row": np.asarray(held["row"])[mine],
-        "keeper": np.asarray(held["row"])[to],
-        "similarity": _similarity(held, mine, to),
+        "row": np.asarray(arrays["row"])[open_rows],
+        "keeper": np.asarray(arrays["row"])[to],
+        "similarity": _similarity(arrays, open_rows, to),
     }
 
 
 def _conflicts(part: Part, shared: Shared) -> dict[str, NDArray[Any]]:
-    """Pairs within eps of a row of the cell and a visitor, one of them a candidate, the other that or kept."""
-    held = part.arrays
-    home = np.asarray(held["home"])
-    candidate, kept = _has(shared["candidate"], held["row"]), _has(shared["kept"], held["row"])
+    """Pairs within eps of a row of the cell and a visitor: two candidates, or a candidate and a kept row."""
+    arrays = part.arrays
+    home = np.asarray(arrays["home"])
+    candidate, kept = _bits_of(shared["candidate"], arrays["row"]), _bits_of(shared["kept"], arrays["row"])
     first, second = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    for ours, theirs in ((candidate, candidate | kept), (kept, candidate)):
-        a, b = np.flatnonzero(home & ours), np.flatnonzero(~home & theirs)
+    for of_home, of_visitors in ((candidate, candidate | kept), (kept, candidate)):
+        a, b = np.flatnonzero(home & of_home), np.flatnonzero(~home & of_visitors)
         if len(a) and len(b):
-            for x, y in pairs_within(Vectors(held["vector"], rows=a), Vectors(held["vector"], rows=b), shared["eps"]):
+            for x, y in pairs_within(
+                Vectors(arrays["vector"], rows=a), Vectors(arrays["vector"], rows=b), shared["eps"]
+            ):
                 first.append(a[x])
                 second.append(b[y])
     a, b = np.concatenate(first), np.concatenate(second)
     names = ("row", "priority", "key")
-    ends = {name: np.asarray(held[name])[a] for name in names} | {f"{n}_2": np.asarray(held[n])[b] for n in names}
-    return {**ends, "similarity": _similarity(held, a, b)}
+    ends = {name: np.asarray(arrays[name])[a] for name in names} | {f"{n}_2": np.asarray(arrays[n])[b] for n in names}
+    return {**ends, "similarity": _similarity(arrays, a, b)}
 
 
-def _similarity(held: Arrays, a: Ints, b: Ints, at_once: int = 4096) -> NDArray[np.float32]:
+def _similarity(arrays: Arrays, a: Ints, b: Ints, at_once: int = 4096) -> NDArray[np.float32]:
     cosine = np.empty(len(a), dtype=np.float32)
     for start in range(0, len(a), at_once):
         block = slice(start, start + at_once)
-        cosine[block] = cosines(unit_rows(held["vector"][a[block]]), unit_rows(held["vector"][b[block]]))
+        cosine[block] = cosines(unit_rows(arrays["vector"][a[block]]), unit_rows(arrays["vector"][b[block]]))
     return np.minimum(cosine, np.float32(1))
 
 
-def _in_order(held: Arrays, mask: NDArray[np.bool_]) -> Ints:
-    """Places of the masked rows by priority, then key."""
+def _in_order(arrays: Arrays, mask: NDArray[np.bool_]) -> Ints:
+    """Indices of the masked rows, by priority, then key."""
     places = np.flatnonzero(mask)
-    key = np.asarray(held["key"])[places]
-    return places[np.lexsort((key[:, 1], key[:, 0], np.asarray(held["priority"])[places]))]
+    key = np.asarray(arrays["key"])[places]
+    return places[np.lexsort((key[:, 1], key[:, 0], np.asarray(arrays["priority"])[places]))]
 
 
-def _bits(mask: NDArray[np.bool_]) -> NDArray[np.uint8]:
-    return np.packbits(mask)
-
-
-def _has(bits: NDArray[np.uint8], rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Whether each of these rows' bit is set."""
+def _bits_of(bits: NDArray[np.uint8], rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether the bit of each row is set."""
     rows = np.asarray(rows)
     return (bits[rows >> 3] >> (7 - (rows & 7)).astype(np.uint8) & 1).astype(bool)
 
 
-def _joined(parts: Any) -> dict[str, NDArray[Any]]:
-    """What the steps returned, as one."""
+def _concatenated(parts: Any) -> dict[str, NDArray[Any]]:
+    """The arrays of all results, concatenated by name."""
     found = list(parts)
     return {name: np.concatenate([part[name] for part in found]) for name in found[0]}

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from curate.core.contracts import Resources
 from curate.core.errors import CurateError
 from curate.engine.workers.beat import RunningBatch
-from curate.engine.workers.lanes import Node
+from curate.engine.workers.lanes import ClusterNode
 
 ATTEMPTS = 3
 """How often a payload is tried before it counts as failed."""
@@ -161,7 +161,7 @@ class Backend(Protocol):
         """Jobs that a worker receives beyond those it runs, so that it never waits for the next one."""
         ...
 
-    def nodes(self) -> Sequence[Node]:
+    def nodes(self) -> Sequence[ClusterNode]:
         """Current nodes. Raises CurateError if the cluster cannot be reached."""
         ...
 

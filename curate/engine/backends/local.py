@@ -12,7 +12,7 @@ from curate.core.contracts import Resources
 from curate.engine.backends import Job, Notify, Snapshots, TaskEnded, Wish, WorkerUp
 from curate.engine.backends.tasks import Tasks
 from curate.engine.workers.beat import TURNS
-from curate.engine.workers.lanes import Node
+from curate.engine.workers.lanes import ClusterNode
 
 MANY = 1 << 20
 _hung: list[threading.Thread] = []
@@ -31,8 +31,8 @@ class LocalBackend:
     shared = False
     queued = 0
 
-    def nodes(self) -> Sequence[Node]:
-        return [Node("local", MANY, MANY, 1 << 62)]
+    def nodes(self) -> Sequence[ClusterNode]:
+        return [ClusterNode("local", MANY, MANY, 1 << 62)]
 
     def has_gpu(self) -> bool:
         return Path("/dev/nvidia0").exists()

@@ -34,7 +34,7 @@ from curate.engine.backends import Job, Notify, Outcome, Snapshots, TaskEnded, W
 from curate.engine.backends.board import board_class
 from curate.engine.backends.connection import checked, passed_on, sigterm_kept, store_bytes
 from curate.engine.record import logs
-from curate.engine.workers.lanes import Node
+from curate.engine.workers.lanes import ClusterNode
 
 BOARD = "curate-board"
 """Name and namespace of the actor that runs sharing a cluster post to."""
@@ -241,10 +241,10 @@ class RayBackend:
         if error is not None:
             raise error
 
-    def nodes(self) -> Sequence[Node]:
+    def nodes(self) -> Sequence[ClusterNode]:
         self.connect()
         return [
-            Node(node["NodeID"], has.get("CPU", 0), has.get("GPU", 0), has.get("memory", 0))
+            ClusterNode(node["NodeID"], has.get("CPU", 0), has.get("GPU", 0), has.get("memory", 0))
             for node in UNTYPED.nodes()
             if node["Alive"]
             for has in [node["Resources"]]

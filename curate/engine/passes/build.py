@@ -109,7 +109,7 @@ class PassBuild:
         for of_stage in result["steps"].values():
             of_stage |= dict.fromkeys((*COUNTS, "seconds"), 0)
         self._record(shard.id, file, _dump(result), result)
-        self._count_lost(result)
+        self._count_lost(result, entries_of(result))
         return True
 
     # --- results that other passes wait for ---
@@ -208,23 +208,24 @@ class PassBuild:
     def _accept(self, task: PassTask, results: list[ShardResult]) -> None:
         for result in results:
             file = result.pop("file", "")
+            entries = entries_of(result)
             for name, of_stage in result["steps"].items():
-                self._bar.advance(0, Entry.from_json(of_stage["entry"]).lost.total(), name)
+                self._bar.advance(0, entries[name].lost.total(), name)
                 counts = self.counts[name]
                 for count in COUNTS:
                     setattr(counts, count, getattr(counts, count) + of_stage.get(count, 0))
                 self.seconds[name] += of_stage["seconds"]
-            self._count_lost(result)
+            self._count_lost(result, entries)
             self._record(result["shard"], file, _dump(result), result)
         self._bar.advance(sum(shard.rows for shard in task.shards))
 
-    def _count_lost(self, result: ShardResult) -> None:
+    def _count_lost(self, result: ShardResult, entries: Mapping[str, Entry]) -> None:
         """Count a shard's rows in error, computed now or by an earlier run."""
-        for name, of_stage in result["steps"].items():
-            error = Entry.from_json(of_stage["entry"]).error
+        for name, entry in entries.items():
+            error = entry.error
             if error:
                 reason = next(iter(error))
-                why = f"{name}: {of_stage.get('messages', {}).get(reason, reason)}"
+                why = f"{name}: {result['steps'][name].get('messages', {}).get(reason, reason)}"
                 self.ctx.lose(name, self.ctx.lost.get(name, 0) + error.total(), why, self.whole_rows)
 
     # --- committing ---
@@ -279,9 +280,10 @@ class PassBuild:
         total = PassTotal(self.nodes, self.mask.points)
         for shard in self.pool.shards:
             result = json.loads(self.results[shard.id])
-            total.add(shard, result)
+            entries = entries_of(result)
+            total.add(shard, result, entries)
             if reused:
-                self._count_lost(result)
+                self._count_lost(result, entries)
         self.mask.contents, self.mask.reasons = total.contents(), total.reasons()
         self.mask.base = base
         for node in self.nodes:
@@ -331,10 +333,9 @@ class PassTotal:
     _contents: dict[str, list[list[str]]] = field(default_factory=dict)
     _reasons: dict[str, list[list[str]]] = field(default_factory=dict)
 
-    def add(self, shard: Shard, result: ShardResult) -> None:
+    def add(self, shard: Shard, result: ShardResult, entries: Mapping[str, Entry]) -> None:
         for node in self.nodes:
-            of_stage = result["steps"][node.name]
-            entry = Entry.from_json(of_stage["entry"])
+            of_stage, entry = result["steps"][node.name], entries[node.name]
             self.entries[node.name] = self.entries[node.name] + entry if node.name in self.entries else entry
             if isinstance(node.stage, Map):
                 line = {"id": shard.id, "number": of_stage["number"], "rows": shard.rows, "bytes": of_stage["bytes"]}
@@ -351,6 +352,11 @@ class PassTotal:
     def reasons(self) -> dict[str, str]:
         """Point -> digest of the rejected rows, their stages and reasons."""
         return {point: digest(self._reasons.get(point, [])) for point in self.points}
+
+
+def entries_of(result: ShardResult) -> dict[str, Entry]:
+    """Stage -> ledger entry of a shard."""
+    return {name: Entry.from_json(of_stage["entry"]) for name, of_stage in result["steps"].items()}
 
 
 def facts_base(built: Built, numbers: Mapping[str, int]) -> str:

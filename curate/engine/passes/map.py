@@ -22,13 +22,13 @@ from curate.core.rows import POOL_COLUMNS
 from curate.core.secrets import redact
 from curate.engine.passes.answers import index as answers
 from curate.engine.passes.batches import BatchResult, PrepareError, run_batch
-from curate.engine.passes.member import Member
+from curate.engine.passes.member import PassMember
 from curate.engine.passes.task import PassStage, PassTask, StageResult
 from curate.engine.passes.unit import Unit, UnitFacts
 from curate.engine.workers import beat
 
 
-class MapMember(Member):
+class MapMember(PassMember):
     stage: Map
     facts: UnitFacts
 
@@ -37,7 +37,7 @@ class MapMember(Member):
         task: PassTask,
         spec: PassStage,
         unit: Unit,
-        near: Mapping[str, Member],
+        near: Mapping[str, PassMember],
         alone: set[int],
         numbers: dict[str, int],
         counts: dict[str, Any],

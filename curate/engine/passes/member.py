@@ -25,13 +25,13 @@ from curate.engine.passes.unit import Unit, UnitFacts
 from curate.engine.workers import beat
 
 
-class Member:
+class PassMember:
     """A Filter or a Map of a pass. Rows before `resolved` have their fate in `after`."""
 
     facts: UnitFacts | None = None
     """A Map's facts."""
 
-    def __init__(self, task: PassTask, spec: PassStage, unit: Unit, near: Mapping[str, Member]) -> None:
+    def __init__(self, task: PassTask, spec: PassStage, unit: Unit, near: Mapping[str, PassMember]) -> None:
         """`near`: the members that this one depends on directly."""
         self.task, self.spec, self.unit, self.name = task, spec, unit, spec.name
         self.stage: Map | Filter = spec.stage
@@ -133,10 +133,10 @@ class Member:
         return ItemEntry(alive + fresh.total(), fresh, lost, alive - lost)
 
 
-class FilterMember(Member):
+class FilterMember(PassMember):
     stage: Filter
 
-    def __init__(self, task: PassTask, spec: PassStage, unit: Unit, near: Mapping[str, Member]) -> None:
+    def __init__(self, task: PassTask, spec: PassStage, unit: Unit, near: Mapping[str, PassMember]) -> None:
         super().__init__(task, spec, unit, near)
         self._gains = np.zeros(unit.rows, dtype=np.int8)
         """1 for rows that pass and that the last run's filter rejected, -1 for the reverse."""

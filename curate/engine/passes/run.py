@@ -24,7 +24,7 @@ from curate.core.rows import POOL_COLUMNS
 from curate.engine.passes.async_map import AsyncMember
 from curate.engine.passes.decode import Decoder
 from curate.engine.passes.map import MapMember
-from curate.engine.passes.member import FilterMember, Member
+from curate.engine.passes.member import FilterMember, PassMember
 from curate.engine.passes.task import ATTEMPTS, PassStage, PassTask, Point, ShardResult, Stopped
 from curate.engine.passes.unit import Unit
 from curate.engine.workers import beat
@@ -105,7 +105,7 @@ class _Pass:
             for shard, first in zip(task.shards, unit.edges, strict=False)
             for row in task.alone.get(shard.id, ())
         }
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, PassMember] = {}
         for spec in task.stages:
             near = {name: self.members[name] for name in {*spec.inputs, *spec.makers.values()}}
             if isinstance(spec.stage, Filter):
@@ -154,7 +154,7 @@ class _Pass:
                 for _ in member.flush():
                     self._after_batch(member, saves)
 
-    def _after_batch(self, member: Member, saves: bool) -> None:
+    def _after_batch(self, member: PassMember, saves: bool) -> None:
         """Stop if the run is to stop; publish the results of costly stages periodically."""
         if not saves:
             return

@@ -253,7 +253,7 @@ class Planner:
         mask.points = points
         totals = build_pass.PassTotal(group, points)
         for shard, one in zip(ctx.pool(group[0]).shards, folded, strict=False):
-            totals.add(shard, one)
+            totals.add(shard, one, build_pass.entries_of(one))
             for name in points:
                 mask.by_shard.setdefault(name, {})[shard.id] = one["contents"][name]
                 self.known.fates[mask.chain, name, shard.id] = one["fates"][name]

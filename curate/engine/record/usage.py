@@ -30,7 +30,9 @@ class Usage:
 
 
 @dataclass(frozen=True)
-class Dataset:
+class DatasetInfo:
+    """A finished dataset of the workspace."""
+
     name: str
     fingerprint: str
     base: str
@@ -90,7 +92,7 @@ def _stages(runs: Iterable[RunRecord]) -> dict[Place, set[str]]:
     return found
 
 
-def datasets(storage: Storage) -> list[Dataset]:
+def datasets(storage: Storage) -> list[DatasetInfo]:
     """Committed datasets, oldest first."""
     runs: dict[str, list[str]] = {}
     for name in list_runs(storage):
@@ -108,6 +110,6 @@ def datasets(storage: Storage) -> list[Dataset]:
         if manifest is not None:
             sizes = (manifest.rows, manifest.extra.get("tars", 0), manifest.bytes)
             users = (tuple(runs.get(base, ())), tuple(pinned.get(base, ())))
-            dataset = Dataset(base.split("/")[1], manifest.fingerprint, base, *sizes, *users)
+            dataset = DatasetInfo(base.split("/")[1], manifest.fingerprint, base, *sizes, *users)
             found.append((manifest.extra.get("committed", 0.0), dataset))
     return [dataset for _, dataset in sorted(found, key=lambda item: (item[0], item[1].base))]

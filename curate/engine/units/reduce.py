@@ -54,14 +54,14 @@ def build_reduce(ctx: Context, node: Node, built: Built) -> None:
         level = [f"{folder}/{name}" for name in names]
         while len(level) > FAN_IN:
             tasks = [
-                MergeTask(ctx.storage, stage, node.name, ports, built.base, tuple(level[first : first + FAN_IN]))
+                MergeStatesTask(ctx.storage, stage, node.name, ports, built.base, tuple(level[first : first + FAN_IN]))
                 for first in range(0, len(level), FAN_IN)
             ]
             missing = (task for task in tasks if task.name not in there)
             for _ in ctx.each(reduce_merge, missing, stage, node.name):
                 pass
             level = [f"{made}/{task.name}" for task in tasks]
-        last = MergeTask(ctx.storage, stage, node.name, ports, built.base, tuple(level))
+        last = MergeStatesTask(ctx.storage, stage, node.name, ports, built.base, tuple(level))
         [result] = ctx.must(reduce_finish, [last], stage, node.name)
     if fingerprint(ctx, node) != built.fingerprint:  # a file changed: either version may have been read
         raise InputError(f"{stage.op}: {', '.join(stage.identity())} changed during the build; run again")
@@ -133,7 +133,7 @@ def _publish(storage: Storage, path: str, state: pa.Table, rows: int) -> None:
 
 
 @dataclass(frozen=True)
-class MergeTask:
+class MergeStatesTask:
     storage: Storage
     stage: Reduce
     node: str
@@ -148,14 +148,14 @@ class MergeTask:
         return f"{digest(self.states)}.parquet"
 
 
-def reduce_merge(task: MergeTask) -> None:
+def reduce_merge(task: MergeStatesTask) -> None:
     """Merge some states into one file."""
     with beat.working(task.node):
         _, state, rows = _merged(task)
         _publish(task.storage, f"{task.base}/work/{task.name}", state, rows)
 
 
-def reduce_finish(task: MergeTask) -> dict[str, Any]:
+def reduce_finish(task: MergeStatesTask) -> dict[str, Any]:
     """Merge the last states and publish the artifact's parts; the driver publishes its manifest."""
     with beat.working(task.node):
         stage, state, rows = _merged(task)
@@ -164,7 +164,7 @@ def reduce_finish(task: MergeTask) -> dict[str, Any]:
     return {"bytes": size, "content": digest(digests), "rows": rows, FILES: sorted(digests)}
 
 
-def _merged(task: MergeTask) -> tuple[Reduce, pa.Table, int]:
+def _merged(task: MergeStatesTask) -> tuple[Reduce, pa.Table, int]:
     """The stage, the merged state, and the number of its live rows."""
     stage = beat.set_up(task.base, task.stage, task.ports, task.storage)
     folder = task.states[0].rpartition("/")[0] if task.states else task.base

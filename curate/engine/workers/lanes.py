@@ -17,7 +17,7 @@ UNITS = {"cpu": 1, "gpu": 2, "remote": 4}
 
 
 @dataclass(frozen=True)
-class Node:
+class ClusterNode:
     """A machine of the cluster, with its total resources."""
 
     id: str
@@ -34,7 +34,7 @@ class Demand:
     workers: int
 
 
-def fits(nodes: Sequence[Node], resources: Resources) -> int:
+def fits(nodes: Sequence[ClusterNode], resources: Resources) -> int:
     """How many workers of this size fit on empty nodes; a worker that needs no resources fits once."""
     if not resources.cpus and not resources.gpus:
         return 1
@@ -49,7 +49,7 @@ def _times(cpus: float, gpus: float, memory: float, wanted: Resources) -> int:
 class FreeResources:
     """Free resources of each node while workers are placed."""
 
-    def __init__(self, nodes: Sequence[Node]) -> None:
+    def __init__(self, nodes: Sequence[ClusterNode]) -> None:
         nodes = sorted(nodes, key=lambda node: node.gpus)  # workers without a GPU go to nodes without one first
         self._free = [(node.cpus, node.gpus, node.memory_bytes) for node in nodes]
         self._index = {node.id: index for index, node in enumerate(nodes)}
@@ -96,7 +96,7 @@ def fair_share(total: float, wishes: Mapping[str, float], mine: str) -> float:
 
 
 def allocate(
-    nodes: Sequence[Node], demands: Sequence[Demand], limits: Mapping[str, int] | None = None,
+    nodes: Sequence[ClusterNode], demands: Sequence[Demand], limits: Mapping[str, int] | None = None,
     budget: Budget | None = None,
 ) -> list[int]:  # fmt: skip
     """Workers for each demand. Each lane gets one first, then each demand, as far as they fit; then GPUs are given out,

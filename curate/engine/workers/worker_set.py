@@ -12,7 +12,17 @@ from typing import Any
 from curate.core.contracts import Resources
 from curate.engine.backends import Backend, Notify, Wish, Worker
 from curate.engine.workers.calls import Call, Payload
-from curate.engine.workers.lanes import UNITS, Budget, Demand, FreeResources, Node, allocate, covers, fair_share, fits
+from curate.engine.workers.lanes import (
+    UNITS,
+    Budget,
+    ClusterNode,
+    Demand,
+    FreeResources,
+    allocate,
+    covers,
+    fair_share,
+    fits,
+)
 
 NODES_SECONDS = 5.0
 """Between two queries of the cluster's nodes."""
@@ -84,9 +94,9 @@ class WorkerSet:
         """This run's share of a cluster, while other runs compete for it."""
         self._balanced, self._took = 0.0, 0.0
         """When workers were last rebalanced, and how many seconds that took."""
-        self._nodes: tuple[float, list[Node], dict[str, int]] = (0.0, [], {})
+        self._nodes: tuple[float, list[ClusterNode], dict[str, int]] = (0.0, [], {})
 
-    def cluster(self) -> tuple[list[Node], dict[str, int]]:
+    def cluster(self) -> tuple[list[ClusterNode], dict[str, int]]:
         """(nodes, lane -> maximum number of workers), queried every NODES_SECONDS."""
         then, nodes, limits = self._nodes
         if not nodes or time.monotonic() - then > NODES_SECONDS:
@@ -161,7 +171,7 @@ class WorkerSet:
             self._fill(nodes, demands, allocate(nodes, demands, limits, self.budget))
         self._balanced, self._took = time.monotonic(), time.monotonic() - now
 
-    def _fill(self, nodes: list[Node], demands: Sequence[Demand], target: list[int]) -> None:
+    def _fill(self, nodes: list[ClusterNode], demands: Sequence[Demand], target: list[int]) -> None:
         gpus = {node.id: node.gpus for node in nodes}
         # workers on nodes with GPUs are kept last if others will do, because a GPU worker needs that node
         spare = sorted((slot for slot in self.all if not slot.leaving), key=lambda slot: gpus.get(slot.worker.node, 0))
@@ -209,7 +219,7 @@ class WorkerSet:
             if not left.spend(slot.resources):
                 slot.leaving = True
 
-    def _free(self, nodes: list[Node], leaving: bool = False) -> FreeResources:
+    def _free(self, nodes: list[ClusterNode], leaving: bool = False) -> FreeResources:
         """Resources that the workers leave free; with `leaving`, workers about to end still count."""
         free = FreeResources(nodes)
         for slot in self.all:

@@ -15,8 +15,8 @@ from curate.report.page.images import Gallery, ImageCard
 from curate.report.page.terms import human, meaning
 from curate.report.survey.rows import LabelCounts
 from curate.report.survey.spread import Spread, spread
-from curate.report.survey.survey import Level, Survey
-from curate.report.survey.tree import Node
+from curate.report.survey.survey import LevelSizes, Survey
+from curate.report.survey.tree import ShownCluster
 
 STRIP_IMAGES = 6
 LABELS_SHOWN = 15
@@ -87,7 +87,7 @@ def level_title(level: int, levels: int) -> str:
     return f"Level {level}" + (f", {ends[level]}" if level in ends else "")
 
 
-def balances(levels: Sequence[Level], selected: bool) -> list[Balance]:
+def balances(levels: Sequence[LevelSizes], selected: bool) -> list[Balance]:
     """Coarsest level first."""
     found = []
     for number, level in reversed(list(enumerate(levels, 1))):
@@ -141,7 +141,7 @@ def label_table(labels: LabelCounts, selected: bool) -> LabelTable | None:
 class Branch:
     """A cluster of the browsable tree."""
 
-    node: Node
+    node: ShownCluster
     title: str
     children: list[Branch]
     images: list[ImageCard]
@@ -151,7 +151,7 @@ class Branch:
     """The largest count among its siblings, before or after: the full length of their bars."""
 
 
-def branch(node: Node, gallery: Gallery, selected: bool, scale: int) -> Branch:
+def branch(node: ShownCluster, gallery: Gallery, selected: bool, scale: int) -> Branch:
     """A cluster whose only child has the same images shows that child's children instead."""
     while len(node.children) == 1 and not node.hidden and node.children[0].level > 1:
         only = node.children[0]

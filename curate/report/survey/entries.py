@@ -26,7 +26,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass
-class EntryCounts:
+class EntryBalance:
     """Texts by entry: texts that reached the selection, their expected copies, and their copies."""
 
     names: list[str] = field(default_factory=list)
@@ -78,7 +78,7 @@ def item_values(column: pa.ChunkedArray, row: NDArray[np.int64], place: NDArray[
 
 
 @dataclass(frozen=True)
-class Shift:
+class EntryChange:
     """An entry whose number of texts changed."""
 
     name: str
@@ -131,8 +131,8 @@ class EntrySection:
     expected: float
     drawn: int
     figures: HeadAndTail
-    reduced: list[Shift]
-    repeated: list[Shift]
+    reduced: list[EntryChange]
+    repeated: list[EntryChange]
 
 
 def entry_columns(manifest: Manifest | None, columns: frozenset[str]) -> tuple[str, ...]:
@@ -142,7 +142,7 @@ def entry_columns(manifest: Manifest | None, columns: frozenset[str]) -> tuple[s
     return tuple(named) if known and named else ()
 
 
-def entry_section(counts: EntryCounts, manifest: Manifest | None, columns: Sequence[str]) -> EntrySection | None:
+def entry_section(counts: EntryBalance, manifest: Manifest | None, columns: Sequence[str]) -> EntrySection | None:
     """None if no text that reached the selection has an entry."""
     if not counts.before.sum():
         return None
@@ -194,7 +194,7 @@ def _shares(before: NDArray[np.int64], after: NDArray[np.int64], some: NDArray[n
     return first, second
 
 
-def shifts(counts: EntryCounts, change: Floats) -> list[Shift]:
+def shifts(counts: EntryBalance, change: Floats) -> list[EntryChange]:
     """Entries of the largest expected `change` (K,) > 0, largest first."""
     order = np.lexsort((np.array(counts.names, dtype=object), -change))[:SHOWN]
     shown = order[change[order] > 0.5]
@@ -203,5 +203,7 @@ def shifts(counts: EntryCounts, change: Floats) -> list[Shift]:
     for place in shown.tolist():
         pair = (counts.before[place], counts.after[place])
         widths = (100 * pair[0] / largest, 100 * pair[1] / largest)
-        found.append(Shift(counts.names[place], int(pair[0]), float(counts.expected[place]), int(pair[1]), widths))
+        found.append(
+            EntryChange(counts.names[place], int(pair[0]), float(counts.expected[place]), int(pair[1]), widths)
+        )
     return found

@@ -48,7 +48,7 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Profile:
+class ProfileTable:
     table: pa.Table
     clusters: Sequence[int]
     """Number of clusters of each level, finest first. The table has the levels in this order."""
@@ -62,12 +62,12 @@ class Profile:
         return Facts(row["name"], flags, _lines(row))
 
 
-def profile_of(view: View, levels: int) -> Profile | None:
+def profile_of(view: View, levels: int) -> ProfileTable | None:
     """The first profile with this number of levels."""
     for artifact in artifacts(view, "cluster_profile").values():
         clusters = [level["clusters"] for level in artifact["profile"]["levels"]]
         if len(clusters) == levels:
-            return Profile(artifact["clusters"], clusters)
+            return ProfileTable(artifact["clusters"], clusters)
     return None
 
 
@@ -87,7 +87,7 @@ def _lines(row: Mapping[str, Any]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Drift:
+class DriftFigures:
     """A drift artifact: whether a refit is due, why, and the figures."""
 
     stage: str
@@ -104,7 +104,7 @@ class Drift:
     """(name, anchor in the tree or "", row) of the finest clusters that changed most."""
 
 
-def drifts(view: View, profile: Profile | None, shown: set[tuple[int, int]]) -> list[Drift]:
+def drifts(view: View, profile: ProfileTable | None, shown: set[tuple[int, int]]) -> list[DriftFigures]:
     """`shown`: (level, cluster) of the clusters in the page's tree."""
     found = []
     for stage, artifact in artifacts(view, "cluster_drift").items():
@@ -113,11 +113,11 @@ def drifts(view: View, profile: Profile | None, shown: set[tuple[int, int]]) -> 
         rows = artifact["clusters"].slice(0, CHANGED_SHOWN).to_pylist() if levels else []
         changed = [(*_named(row, profile, shown), row) for row in rows if row["level"] == 1 and row["shift_bits"] > 0]
         names = ("due", "enough", "reasons", "new_rows", "fitted_rows", "least_rows", "far")
-        found.append(Drift(stage, **{name: values[name] for name in names}, levels=levels, changed=changed))
+        found.append(DriftFigures(stage, **{name: values[name] for name in names}, levels=levels, changed=changed))
     return found
 
 
-def _named(row: Mapping[str, Any], profile: Profile | None, shown: set[tuple[int, int]]) -> tuple[str, str]:
+def _named(row: Mapping[str, Any], profile: ProfileTable | None, shown: set[tuple[int, int]]) -> tuple[str, str]:
     place = (row["level"], row["cluster"])
     facts = profile.of(*place) if profile else None
     name = (facts.name if facts else "") or f"Cluster {row['cluster']:,}"

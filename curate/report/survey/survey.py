@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from curate.core.hashing import ranks
 from curate.core.ledger import Entry
 from curate.core.view import View
-from curate.report.survey.entries import EntryCounts
+from curate.report.survey.entries import EntryBalance
 from curate.report.survey.quotas import TreeQuotas, quotas_of
 from curate.report.survey.rows import LabelCounts, Reservoir, add_at, grown, integers, label_column, label_values, texts
 from curate.report.survey.scope import FACTS, Scope, read_tables, shards_read
@@ -27,7 +27,7 @@ BACKGROUND_TEXTS = 5000
 
 
 @dataclass
-class Level:
+class LevelSizes:
     """Sizes of the clusters of one level; arrays (K,) by cluster id."""
 
     before: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -69,10 +69,10 @@ class Survey:
     copies: int = 0
     rejected: dict[tuple[str, str], int] = field(default_factory=dict)
     """Rows by (stage, reason)."""
-    levels: list[Level] = field(default_factory=list)
+    levels: list[LevelSizes] = field(default_factory=list)
     """Finest first."""
     labels: LabelCounts = field(default_factory=LabelCounts)
-    entries: EntryCounts = field(default_factory=EntryCounts)
+    entries: EntryBalance = field(default_factory=EntryBalance)
     reject_rows: dict[tuple[str, str], list[dict[str, Any]]] = field(default_factory=dict)
     kept_rows: list[dict[str, Any]] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
@@ -87,7 +87,7 @@ class Surveyor:
 
     def __init__(self, scope: Scope, seed: int, rejects: int, kept: int) -> None:
         self.scope, self.seed = scope, seed
-        self.found = Survey(levels=[Level() for _ in range(scope.levels)])
+        self.found = Survey(levels=[LevelSizes() for _ in range(scope.levels)])
         self._reasons: dict[tuple[str, str], int] = {}
         self._counts: NDArray[np.int64] = np.zeros(0, np.int64)
         self._rejects, self._kept, self._texts = Reservoir(rejects), Reservoir(kept), Reservoir(BACKGROUND_TEXTS)
@@ -182,13 +182,13 @@ def _pool_ledger(view: View) -> dict[str, Entry]:
     return {name: view.stages[name].entry for name in names[pools[-1] if pools else 0 :]}
 
 
-def _pool_levels(quotas: TreeQuotas | None, levels: list[Level]) -> list[Level] | None:
+def _pool_levels(quotas: TreeQuotas | None, levels: list[LevelSizes]) -> list[LevelSizes] | None:
     """Sizes of all clusters as the selection counted and filled them; None without a selection on these levels."""
     if quotas is None or len(levels) != len(quotas.shape.clusters):
         return None
     sums = zip(quotas.shape.sums(quotas.count), quotas.shape.sums(quotas.quota), strict=True)
     parents: list[NDArray[np.int64]] = [*quotas.shape.parents, np.zeros(0, np.int64)]
     return [
-        Level(before, after, parent, seen=grown(level.before, len(before), 0)[: len(before)] > 0)
+        LevelSizes(before, after, parent, seen=grown(level.before, len(before), 0)[: len(before)] > 0)
         for (before, after), parent, level in zip(sums, parents, levels, strict=True)
     ]

@@ -14,16 +14,16 @@ from numpy.typing import NDArray
 from curate.core.hashing import KEY_HEX, ranks
 from curate.core.view import View
 from curate.kernels.cluster_names import Terms, cluster_names
-from curate.report.survey.profile import Facts, Profile
+from curate.report.survey.profile import Facts, ProfileTable
 from curate.report.survey.rows import Reservoir, integers, label_column
 from curate.report.survey.scope import FACTS, Scope, read_tables
-from curate.report.survey.survey import Level, Survey
+from curate.report.survey.survey import LevelSizes, Survey
 
 CAPTIONS_PER_CLUSTER = 64
 
 
 @dataclass
-class Node:
+class ShownCluster:
     """A cluster that is shown."""
 
     level: int
@@ -34,7 +34,7 @@ class Node:
     in_tail: bool = False
     """Drawn from the small clusters, not one of the largest."""
     name: str = ""
-    children: list[Node] = field(default_factory=list)
+    children: list[ShownCluster] = field(default_factory=list)
     hidden: int = 0
     """Children that are not shown, and the images in them."""
     hidden_before: int = 0
@@ -43,26 +43,28 @@ class Node:
     facts: Facts | None = None
     """Its profile, if there is one."""
 
-    def leaves(self) -> Iterator[Node]:
+    def leaves(self) -> Iterator[ShownCluster]:
         if self.level == 1:
             yield self
         for child in self.children:
             yield from child.leaves()
 
-    def nodes(self) -> Iterator[Node]:
+    def nodes(self) -> Iterator[ShownCluster]:
         yield self
         for child in self.children:
             yield from child.nodes()
 
 
-def choose(levels: Sequence[Level], fanouts: Sequence[int], seed: int) -> Node:
+def choose(levels: Sequence[LevelSizes], fanouts: Sequence[int], seed: int) -> ShownCluster:
     """A root above the coarsest level with the clusters to show: `fanouts` children per node, coarsest level first."""
-    root = Node(level=len(levels) + 1, id=0, before=int(levels[-1].before.sum()), after=int(levels[-1].after.sum()))
+    root = ShownCluster(
+        level=len(levels) + 1, id=0, before=int(levels[-1].before.sum()), after=int(levels[-1].after.sum())
+    )
     _choose_children(root, levels, list(fanouts), seed)
     return root
 
 
-def _choose_children(node: Node, levels: Sequence[Level], fanouts: list[int], seed: int) -> None:
+def _choose_children(node: ShownCluster, levels: Sequence[LevelSizes], fanouts: list[int], seed: int) -> None:
     if node.level == 1:
         return
     level = levels[node.level - 2]
@@ -74,7 +76,7 @@ def _choose_children(node: Node, levels: Sequence[Level], fanouts: list[int], se
     shown, tail = largest_and_tail(sizes, _id_ranks(seed, ids), fanouts[0])
     for place in shown + tail:
         own = int(ids[place])
-        child = Node(node.level - 1, own, int(level.before[own]), int(level.after[own]), in_tail=place in tail)
+        child = ShownCluster(node.level - 1, own, int(level.before[own]), int(level.after[own]), in_tail=place in tail)
         node.children.append(child)
         _choose_children(child, levels, fanouts[1:], seed)
     node.hidden = int(held.sum()) - len(node.children)
@@ -94,7 +96,9 @@ class Gathered:
     """Rows of the requested keys."""
 
 
-def gather(view: View, scope: Scope, root: Node | None, keys: Sequence[str], per_leaf: int, seed: int) -> Gathered:
+def gather(
+    view: View, scope: Scope, root: ShownCluster | None, keys: Sequence[str], per_leaf: int, seed: int
+) -> Gathered:
     """One pass over the shards read: the `per_leaf` rows closest to the centroid of every shown leaf, and captions of
     every shown cluster; then the rows of `keys`, from any shard."""
     shown: dict[int, list[int]] = {level: [] for level in range(1, scope.levels + 1)} if root else {}
@@ -139,7 +143,7 @@ def _add_cluster_rows(
             leaves.add(table, groups, order)
 
 
-def fill(root: Node, found: Gathered, survey: Survey, profile: Profile | None = None) -> None:
+def fill(root: ShownCluster, found: Gathered, survey: Survey, profile: ProfileTable | None = None) -> None:
     """Give every node its name and profile, and every leaf its rows."""
     names = _names(found.captions, survey.texts)
     for node in root.nodes():

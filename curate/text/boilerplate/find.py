@@ -27,7 +27,7 @@ _EDGE_WORDS = 32
 
 
 class Boilerplate(Reduce):
-    """Finds phrases of several words at the beginning or end of many texts that are boilerplate rather than content.
+    """Find phrases of several words at the beginning or end of many texts that are boilerplate rather than content.
 
     Such a phrase is frequent there; the word next to it varies (`image for …`, but not `New York Times`); and it is
     rare elsewhere (unlike `black and white`). A series (`naval semaphore flag …`) looks the same: read the table, and

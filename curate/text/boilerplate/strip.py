@@ -16,7 +16,7 @@ from curate.text.columns import plain_texts
 
 
 class Strip(Map):
-    """Removes the phrases of `text.boilerplate` and of `also` from both ends of each text, repeatedly.
+    """Remove the phrases of `text.boilerplate` and of `also` from both ends of each text, repeatedly.
 
     Matching ignores case and the characters between words; a number matches any number. The counter `stripped` has the
     number of changed texts. The output is null for a null text, and if nothing remains; `text.filter` rejects such

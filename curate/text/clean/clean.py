@@ -18,11 +18,11 @@ SCHEMA = pa.schema([pa.field("text", pa.string(), metadata={"of": "caption, clea
 
 
 class Clean(Map):
-    """Clean each caption by a table of rules (curate/text/clean/rules.py); a counter per rule counts the changed
-    captions.
+    """Clean each caption by a table of rules (curate/text/clean/rules.py).
 
-    `text` is null for a null caption, and if nothing remains; `text.filter` rejects such rows and texts that are too
-    short. Unusable: caption_unsettled (nested so deeply that cleaning does not settle).
+    A counter per rule has the number of captions that the rule changed. `text` is null for a null caption, and if
+    nothing remains; `text.filter` rejects such rows and texts that are too short. Unusable: caption_unsettled (nested
+    so deeply that cleaning does not settle).
     """
 
     op: ClassVar[str] = "text.clean"

@@ -24,7 +24,7 @@ KEEPERS = "keepers"
 
 
 class TextCopies(Map):
-    """Count of each row's text in the pool (`text_count`), and the row's place among those to keep (`text_copy`).
+    """Count how often each row's text occurs in the pool, and number the rows of each text that may be kept.
 
     `text_copy` is the place, from 1 on, of a row that the sets list; `keepers` + 1 for the other rows of a repeated
     text; 1 for a text that occurs once. Both columns are null without a text. The stage must have the same `from` as
@@ -119,9 +119,9 @@ def _by_bucket(digest: NDArray[np.uint64], buckets: int) -> Iterator[tuple[int, 
 
 
 class DropTextDuplicates(Filter):
-    """Rejects the rows of a text beyond `copies`, by the column of `text.copies`. Keeps rows without a text.
+    """Reject the rows of a text beyond `copies`, by the column of `text.copies`.
 
-    Rejects: text_duplicate.
+    Rows without a text are kept. Rejects: text_duplicate.
     """
 
     op: ClassVar[str] = "text.drop_duplicates"

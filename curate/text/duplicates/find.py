@@ -38,7 +38,7 @@ Shared = Mapping[str, Any]
 
 
 class FindTextDuplicates(Fit):
-    """Counts texts that occur more than once, ignoring case, NFKC differences, white space and punctuation.
+    """Count texts that occur more than once, ignoring case, NFKC differences, white space and punctuation.
 
     The artifact: `texts`, the 10,000 most frequent first: `digest` (128 bits, of the normalised text), `count`,
     `example` (a row's text, up to 96 bytes), `keys` (the `keepers` rows with the smallest hash(seed, key)); and

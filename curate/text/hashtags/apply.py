@@ -17,8 +17,9 @@ _LISTS = pa.list_(pa.list_(pa.string()))
 
 
 class Hashtags(Map):
-    """Canonical tags of each row, sorted and distinct, with separate columns of nouns and actions, so that selections
-    balance them like the concepts of a text. Both columns have one item in every row, even without tags.
+    """Give each row its canonical tags, sorted and distinct: nouns in one column, actions in another.
+
+    Selections balance them like the concepts of a text. Both columns have one item in every row, even without tags.
 
     Counters: tags mapped, unmapped, and unknown (not in the map, for rows added after it).
     """

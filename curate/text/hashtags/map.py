@@ -38,7 +38,7 @@ MAP = pa.schema(
 
 
 class HashtagMap(Reduce):
-    """Maps the pool's tags to canonical nouns and actions (Xray-Visual, URU), through WordNet's synsets.
+    """Map the pool's tags to canonical nouns and actions (Xray-Visual, URU), through WordNet's synsets.
 
     A tag is split into words at separators and changes of case, otherwise into the most likely words by their
     frequency in WordNet's texts and the pool's captions. Its reading as a whole decides: synonyms, plurals and

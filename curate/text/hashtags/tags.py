@@ -25,7 +25,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]+")
 
 
 class Tags(Map):
-    """The distinct tags of each row, in order: `#tag` in a caption, and values of `meta` fields.
+    """Collect the distinct tags of each row, in order: `#tag` in a caption, and values of `meta` fields.
 
     A field may be a list of tags, or a string of tags separated by commas, semicolons or # signs. Counters: tags,
     rows_without_tags, and dropped tags: `tags_too_long`, `tags_without_letters` (signs, emojis, numbers),

@@ -54,7 +54,7 @@ def built_in() -> str:
 
 
 class Language(Map):
-    """The language of each text and its probability, by fastText's lid.176: 176 languages, offline.
+    """Find the language of each text and its probability, by fastText's lid.176: 176 languages, offline.
 
     Both are null for a null text, and if the model knows no part of the text (emojis, numbers, some names). Texts in
     upper case are converted to lower case, because the model was trained on little upper case.
@@ -117,7 +117,7 @@ class Language(Map):
 
 
 class LanguageFilter(Filter):
-    """Keeps rows of some languages, by the columns of `text.language`.
+    """Keep rows of some languages, by the columns of `text.language`.
 
     Rejects: language (another language), language_uncertain (below the threshold), no_language (null).
     """

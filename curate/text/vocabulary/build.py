@@ -48,7 +48,7 @@ class Bigrams(BaseModel):
 
 
 class BuildVocabulary(Reduce):
-    """Entries for `text.match`: WordNet's lemmas, words and pairs of words of the pool, and entries of a file.
+    """List entries for `text.match`: WordNet's lemmas, words and pairs of words of the pool, entries of a file.
 
     MetaCLIP's sources (Xu et al. 2023, section 3.1) are WordNet and the uni- and bigrams of Wikipedia, by count and
     PMI; here the pool replaces Wikipedia. The artifact: `entries` (entry, source, count), sorted and distinct after

@@ -16,7 +16,7 @@ from curate.text.phrases import Phrases
 
 
 class Match(Map):
-    """Finds each entry of a vocabulary in a text on word boundaries, including entries within others, once each.
+    """Find each entry of a vocabulary in a text on word boundaries, including entries within others, once each.
 
     `ice cream` in a text matches the entries ice, cream and ice cream (MetaCLIP, Xu et al. 2023, section 3.2; for words
     see curate/text/phrases.py). Counters: texts matched and unmatched, matches.

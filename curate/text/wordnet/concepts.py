@@ -34,7 +34,7 @@ LISTS = pa.list_(pa.string())
 
 
 class Concepts(Map):
-    """Finds the synsets of each text: `concepts` (`ice_cream.n.01`) and `actions` (`run.v.01`), sorted and distinct.
+    """Find the synsets of each text: `concepts` (`ice_cream.n.01`) and `actions` (`run.v.01`), sorted and distinct.
 
     Counters: matched and unmatched texts. Texts without a synset have empty lists.
     """

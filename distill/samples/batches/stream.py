@@ -70,7 +70,7 @@ class Stream:
         self._read = np.zeros(len(mixture), dtype=bool)
         self._read[read] = True
         if not self._read.any():
-            raise InputError(f"{mixture.url}: no samples on this side of the split; lower data.test_fraction")
+            raise InputError(f"{mixture.url}: no training samples; lower data.test_fraction or add samples")
         self.seed, self.packing = seed, packing or Packing()
         self.modalities = list(dict.fromkeys(recipe.modality for recipe in mixture.recipes))
         self.sequences = [_sequences_of(sequences, modality) for modality in self.modalities]
@@ -99,9 +99,7 @@ class Stream:
         kinds = np.array([self.modalities.index(recipe.modality) for recipe in mixture.recipes])
         for number, recipe in enumerate(mixture.recipes):
             if recipe.weight is not None and not counts[number]:
-                raise InputError(
-                    f"{mixture.urls[number]}: has a weight, but no samples on this side of the split; remove the source"
-                )
+                raise InputError(f"{mixture.urls[number]}: has a weight, but no training samples; remove the source")
         tracks = []
         for kind, modality in enumerate(self.modalities):
             mine = kinds == kind

@@ -8,7 +8,7 @@ from hypothesis.extra.numpy import arrays
 
 from curate.cluster.divide.cells import coarse_cells, sample_of
 from curate.cluster.divide.level import CELL_ROWS, Divided, State, default_cells, divide
-from curate.cluster.divide.probe import Cells, nearest_leaf
+from curate.cluster.divide.probe import LeafIndex, nearest_leaf
 from curate.cluster.divide.shares import shares
 from curate.cluster.kmeans.lloyd import Settings
 from curate.cluster.tree.level import LevelSettings, fit_level
@@ -36,9 +36,9 @@ def leaves_of(found: Divided) -> list[np.ndarray]:
     return [part["vectors"] for part in found.group.stored("leaves").parts]
 
 
-def cells_of(centroids: np.ndarray, leaves: Sequence[np.ndarray]) -> Cells:
+def cells_of(centroids: np.ndarray, leaves: Sequence[np.ndarray]) -> LeafIndex:
     offsets = np.cumsum([0, *(len(part) for part in leaves)])
-    return Cells(centroids, offsets, lambda cell: leaves[cell])
+    return LeafIndex(centroids, offsets, lambda cell: leaves[cell])
 
 
 # --- shares -----------------------------------------------------------------------------------------------------------
@@ -60,7 +60,7 @@ def test_shares_sum_and_keep_their_bounds(counts: tuple[np.ndarray, ...], share:
 
 
 @given(weights=arrays(np.float64, 9, elements=st.floats(0.5, 1e3)), leaves=st.integers(1, 10_000))
-def test_shares_are_within_one_of_proportion_where_nothing_binds(weights: np.ndarray, leaves: int) -> None:
+def test_shares_are_within_one_of_proportion_if_no_bound_applies(weights: np.ndarray, leaves: int) -> None:
     ideal = weights / weights.sum() * leaves
     if ideal.min() < 1:
         return
@@ -76,7 +76,7 @@ def test_shares_by_largest_remainder() -> None:
 
 
 @pytest.mark.parametrize("leaves", [1, 11])
-def test_shares_refuse_what_cannot_be(leaves: int) -> None:
+def test_impossible_shares_are_rejected(leaves: int) -> None:
     with pytest.raises(ValueError, match=f"{leaves} leaves for 10 rows in 2 cells"):
         shares(np.ones(3), np.full(3, 5), np.array([5, 0, 5]), leaves)
 
@@ -96,14 +96,14 @@ def test_a_probe_of_all_cells_is_brute_force(n: int, k: int, cells: int, d: int,
         return (rng.integers(-2, 3, (rows, d)) if whole else rng.normal(size=(rows, d))).astype(np.float32)
 
     points, leaves = some(n), some(k)
-    edges = np.sort(rng.integers(0, k + 1, cells - 1))  # some cells are empty, and any of them may have leaves
+    edges = np.sort(rng.integers(0, k + 1, cells - 1))  # some cells are empty
     ids, distances = nearest_leaf(points, cells_of(some(cells), np.split(leaves, edges)), cells)
     exact = ((points[:, None].astype(np.float64) - leaves[None]) ** 2).sum(-1)
     np.testing.assert_array_equal(ids, exact.argmin(axis=1))
     np.testing.assert_allclose(distances, exact.min(axis=1), rtol=1e-5)
 
 
-def test_what_float32_cannot_tell_apart_float64_decides() -> None:
+def test_float64_decides_what_float32_cannot_distinguish() -> None:
     points = np.array([[1.0, 0.0]], dtype=np.float32)
     nearer = np.array([[1.0, 1.0]], dtype=np.float32)
     farther = np.array([[1.0 + 2.0**-14, 1.0]], dtype=np.float32)  # 1 + 2**-28 away
@@ -112,7 +112,7 @@ def test_what_float32_cannot_tell_apart_float64_decides() -> None:
         assert leaves[ids[0]] is nearer and distances[0] == 1
 
 
-def test_a_probe_finds_the_nearest_leaf_of_the_nearest_cells_that_hold_any() -> None:
+def test_a_probe_finds_the_nearest_leaf_of_the_nearest_cells_with_leaves() -> None:
     centroids = np.array([[0.0], [10.0], [20.0]], dtype=np.float32)
     empty = np.empty((0, 1), np.float32)
     points = np.array([[1.0], [12.0]], dtype=np.float32)
@@ -139,7 +139,7 @@ def test_assignment_is_the_same_for_any_number_of_threads() -> None:
     n=st.integers(1, 150), k=st.integers(1, 60), cells=st.integers(1, 10), parts=st.integers(1, 4),
     distinct=st.integers(1, 150), rounds=st.sampled_from([0, 2]), seed=st.integers(0, 1000),
 )  # fmt: skip
-def test_as_many_leaves_as_asked_for(
+def test_the_requested_number_of_leaves(
     n: int, k: int, cells: int, parts: int, distinct: int, rounds: int, seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -164,12 +164,12 @@ def test_all_points_equal() -> None:
 
 
 @pytest.mark.parametrize(("leaves", "cells"), [(5, 6), (51, 3), (5, 0)])
-def test_impossible_numbers_are_refused(leaves: int, cells: int) -> None:
+def test_impossible_numbers_are_rejected(leaves: int, cells: int) -> None:
     with pytest.raises(ValueError, match=f"{leaves} leaves of 50 rows in {cells} cells"):
         divide(in_parts(np.eye(50, dtype=np.float32), 2), level(leaves), cells)
 
 
-def test_no_worse_than_a_fit_in_one_piece_by_much() -> None:
+def test_hardly_worse_than_a_fit_in_one_piece() -> None:
     rng = np.random.default_rng(0)
     groups = rng.normal(size=(60, 8)) * 4
     points = (groups[rng.choice(60, 8000, p=np.arange(1, 61) / 1830)] + rng.normal(size=(8000, 8))).astype(np.float32)
@@ -181,7 +181,7 @@ def test_no_worse_than_a_fit_in_one_piece_by_much() -> None:
     assert (some == nearest(points, np.concatenate(leaves_of(found)))[0]).mean() > 0.97
 
 
-def test_the_same_for_any_number_of_threads_and_another_for_another_seed() -> None:
+def test_the_result_depends_on_the_seed_not_on_threads() -> None:
     points = np.random.default_rng(1).normal(size=(4000, 10)).astype(np.float16)
     one, three, other = (
         divide(in_parts(points, 3, threads), level(64, 1, seed=seed)) for threads, seed in ((1, 0), (3, 0), (1, 1))
@@ -192,7 +192,7 @@ def test_the_same_for_any_number_of_threads_and_another_for_another_seed() -> No
     assert one.sizes.tobytes() == three.sizes.tobytes() and one.inertia == three.inertia
 
 
-def test_goes_on_from_any_checkpoint() -> None:
+def test_resumes_from_any_checkpoint() -> None:
     points = np.random.default_rng(2).normal(size=(2000, 6)).astype(np.float32)
     states: list[State] = []
     whole = divide(in_parts(points, 2), level(49, 1), save=states.append)
@@ -202,12 +202,12 @@ def test_goes_on_from_any_checkpoint() -> None:
         assert again.sizes.tobytes() == whole.sizes.tobytes() and again.inertia == whole.inertia
         assert again.distances.tobytes() == whole.distances.tobytes()
         stored = again.group._stored.get("leaves", {})
-        assert sorted(stored) == list(range(state.done, 7))  # what was done before is left alone
+        assert sorted(stored) == list(range(state.done, 7))  # cells fitted before are not fitted again
         for cell, held in stored.items():
             assert held["vectors"].tobytes() == leaves_of(whole)[cell].tobytes()
 
 
-def test_directions_are_kept_in_the_precision_of_the_rows() -> None:
+def test_directions_are_stored_in_the_precision_of_the_rows() -> None:
     points = np.random.default_rng(3).normal(size=(600, 16))
     points = (points / np.linalg.norm(points, axis=1, keepdims=True)).astype(np.float16)
     leaves = leaves_of(divide(in_parts(points, 2), level(30, unit_norm=True)))
@@ -216,7 +216,7 @@ def test_directions_are_kept_in_the_precision_of_the_rows() -> None:
     np.testing.assert_allclose(lengths, 1, atol=2e-3)
 
 
-def test_norms_go_with_their_rows() -> None:
+def test_norms_stay_with_their_rows() -> None:
     rng = np.random.default_rng(3)
     directions = rng.normal(size=(400, 5)).astype(np.float32)
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
@@ -225,11 +225,11 @@ def test_norms_go_with_their_rows() -> None:
     leaves = np.concatenate(leaves_of(divide(MemoryGroup(held), level(40))))
     raw = directions * norms[:, None]
     assert leaves.dtype == np.float32 and nearest(raw, leaves)[1].sum() < 0.3 * raw.var(axis=0).sum() * 400
-    alike = [{"vectors": np.ones((60, 2), np.float16), "norms": np.arange(1, 61, dtype=np.float32)}]
-    assert (divide(MemoryGroup(alike), level(60), 3).sizes == 1).all()  # rows that differ in their norms alone
+    same_direction = [{"vectors": np.ones((60, 2), np.float16), "norms": np.arange(1, 61, dtype=np.float32)}]
+    assert (divide(MemoryGroup(same_direction), level(60), 3).sizes == 1).all()  # the rows differ only in their norms
 
 
-def test_a_crowded_cell_is_fitted_on_some_of_its_rows_but_counts_them_all() -> None:
+def test_a_large_cell_is_fitted_on_a_sample_but_counts_all_rows() -> None:
     rng = np.random.default_rng(4)
     points = rng.normal(size=(3 * CELL_ROWS, 2)).astype(np.float32)
     found = divide(in_parts(points, 2), level(2), cells=1)
@@ -239,20 +239,20 @@ def test_a_crowded_cell_is_fitted_on_some_of_its_rows_but_counts_them_all() -> N
 # --- cells ------------------------------------------------------------------------------------------------------------
 
 
-def test_cells_of_shapeless_data_are_of_like_size() -> None:
+def test_cells_of_data_without_clusters_are_similar_in_size() -> None:
     points = np.random.default_rng(0).normal(size=(6000, 200)).astype(np.float32)
     centroids = coarse_cells(in_parts(points, 2), 30, Settings(30))
     sizes = np.bincount(nearest(points, centroids)[0], minlength=30)
-    assert sizes.min() > 100 and sizes.max() < 400  # k-means from rows as they are leaves cells of 3 and of 390
+    assert sizes.min() > 100 and sizes.max() < 400  # k-means from unshrunk rows gives cells of 3 to 390 rows
 
 
 @pytest.mark.parametrize(("rows", "parts"), [(1, 1), (10, 3), (333, 4), (1000, 2)])
-def test_a_sample_has_exactly_as_many_rows(rows: int, parts: int) -> None:
+def test_a_sample_has_the_requested_number_of_rows(rows: int, parts: int) -> None:
     points = np.arange(1000, dtype=np.float32)[:, None]
     sample = sample_of(in_parts(points, parts), rows, 0, "sample")
     drawn = np.concatenate([part["vectors"][:, 0] for part in sample.parts])
     assert len(drawn) == len(set(drawn.tolist())) == rows
 
 
-def test_as_many_cells_as_leaves_in_a_cell() -> None:
+def test_by_default_as_many_cells_as_leaves_per_cell() -> None:
     assert [default_cells(k) for k in (1, 2, 100, 65_536, 20_000_000)] == [1, 1, 10, 256, 4472]

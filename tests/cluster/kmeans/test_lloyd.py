@@ -13,7 +13,7 @@ from curate.kernels.nearest.search import nearest
 
 
 def blobs(number: int, each: int, dim: int = 8, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Points (number * each, dim) in tight, far apart groups, and the group of each; in random order."""
+    """Points (number * each, dim) in tight, distant groups, and the group of each point; in random order."""
     rng = np.random.default_rng(seed)
     centres = rng.permutation(np.eye(number, dim) if number <= dim else rng.normal(size=(number, dim))) * 100
     group = rng.permutation(np.repeat(np.arange(number), each))
@@ -28,12 +28,12 @@ def inertia(points: np.ndarray, centroids: np.ndarray) -> float:
     return float(nearest(points, centroids)[1].sum(dtype=np.float64))
 
 
-def test_groups_far_apart_are_found() -> None:
+def test_distant_groups_are_found() -> None:
     points, group = blobs(8, 50)
     found = kmeans(held(points), Settings(8, seed=3))
     ids, _ = nearest(points, found.centroids)
     assert len(np.unique(np.stack([group, ids]), axis=1).T) == 8
-    assert found.settled and found.iteration < 30
+    assert found.converged and found.iteration < 30
 
 
 @settings(max_examples=40, deadline=None)
@@ -45,14 +45,14 @@ def test_groups_far_apart_are_found() -> None:
     exchange=st.booleans(),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_settled_centroids_are_means_of_their_members(
+def test_converged_centroids_are_means_of_their_members(
     n: int, k: int, d: int, parts: int, exchange: bool, seed: int
 ) -> None:
-    """At a fixed point of exchange every row is nearest to the mean of its cluster, as at one of Lloyd's."""
+    """At a fixed point of exchange, as at one of Lloyd's, every row is nearest to the mean of its cluster."""
     points = np.random.default_rng(seed).normal(size=(n, d)).astype(np.float32)
     wanted = Settings(min(k, n), seed, 300, tolerance=0, exchange=exchange)
     found = kmeans(held(points, parts), wanted)
-    if exchange:  # a pass that gains nothing is the last one
+    if exchange:  # a last pass of Lloyd's, after exchange has converged
         found = kmeans(
             held(points, parts),
             Settings(min(k, n), seed, 300, tolerance=0, exchange=False),
@@ -65,7 +65,7 @@ def test_settled_centroids_are_means_of_their_members(
     assert len(np.unique(ids)) == min(k, n)  # all points differ: no cluster stays empty
 
 
-def test_the_same_for_any_number_of_threads_and_another_for_another_seed() -> None:
+def test_the_result_depends_on_the_seed_not_on_threads() -> None:
     points, _ = blobs(40, 100, dim=20)
     for exchange in (False, True):
         one, three = (
@@ -75,7 +75,7 @@ def test_the_same_for_any_number_of_threads_and_another_for_another_seed() -> No
         assert one.tobytes() == three.tobytes() != other.tobytes()
 
 
-def test_how_rows_are_cut_into_parts_changes_the_order_of_sums_alone() -> None:
+def test_the_division_into_parts_changes_only_the_order_of_sums() -> None:
     points, _ = blobs(40, 100, dim=20)
     begin = State(points[:25])
     for exchange in (False, True):
@@ -86,7 +86,7 @@ def test_how_rows_are_cut_into_parts_changes_the_order_of_sums_alone() -> None:
         assert inertia(points, four.centroids) < 1.1 * inertia(points, one.centroids)
 
 
-def test_more_passes_never_cost_inertia() -> None:
+def test_more_passes_never_raise_the_inertia() -> None:
     points = np.random.default_rng(0).normal(size=(500, 5)).astype(np.float32)
     for exchange in (False, True):
         after = [
@@ -98,7 +98,7 @@ def test_more_passes_never_cost_inertia() -> None:
 
 
 @pytest.mark.parametrize("unit_norm", [False, True])
-def test_exchange_leaves_optima_that_hold_lloyds(unit_norm: bool) -> None:
+def test_exchange_leaves_optima_of_lloyds(unit_norm: bool) -> None:
     points = np.random.default_rng(0).normal(size=(2000, 16)).astype(np.float32)
     if unit_norm:
         points /= np.linalg.norm(points, axis=1, keepdims=True)
@@ -110,8 +110,8 @@ def test_exchange_leaves_optima_that_hold_lloyds(unit_norm: bool) -> None:
 
 
 @pytest.mark.parametrize("unit_norm", [False, True])
-def test_what_exchange_says_of_the_inertia_is_so(unit_norm: bool) -> None:
-    """The inertia that ends the passes is that of rows to the means of the clusters that they have moved to."""
+def test_the_inertia_that_exchange_reports_is_correct(unit_norm: bool) -> None:
+    """The reported inertia equals that of the rows and the means of their clusters after the moves."""
     points = np.random.default_rng(0).normal(size=(900, 6)).astype(np.float32)
     if unit_norm:
         points /= np.linalg.norm(points, axis=1, keepdims=True)
@@ -128,7 +128,7 @@ def test_what_exchange_says_of_the_inertia_is_so(unit_norm: bool) -> None:
 
 
 @pytest.mark.parametrize("exchange", [False, True])
-def test_it_goes_on_where_it_was_stopped(exchange: bool) -> None:
+def test_it_resumes_from_any_state(exchange: bool) -> None:
     points, _ = blobs(40, 100, dim=20)
     wanted = Settings(100, 7, exchange=exchange, tolerance=1e-6)
     states: list[State] = []
@@ -136,7 +136,7 @@ def test_it_goes_on_where_it_was_stopped(exchange: bool) -> None:
     whole = kmeans(used, wanted, save=states.append)
     assert len(states) > 3
     for state in states:
-        for group in (held(points, 3), used):  # nothing is left of a run in what its workers remember
+        for group in (held(points, 3), used):  # the workers' memos do not affect the result
             assert kmeans(group, wanted, begin=state).centroids.tobytes() == whole.centroids.tobytes()
 
 
@@ -155,7 +155,7 @@ def test_fewer_distinct_points_than_clusters_leave_clusters_empty(exchange: bool
     assert np.isfinite(found.centroids).all()
 
 
-def test_empty_clusters_start_anew_at_the_farthest_points() -> None:
+def test_empty_clusters_restart_at_the_farthest_points() -> None:
     points = np.array([[0], [1], [50], [70]], dtype=np.float32)
     begin = State(np.array([[30.0], [-1e6], [-2e6]], np.float32))
     found = kmeans(held(points, 2), Settings(3, iterations=1, exchange=False), begin=begin)
@@ -192,6 +192,6 @@ def test_the_start_is_drawn_from_all_parts() -> None:
 
 
 @pytest.mark.parametrize("clusters", [0, 4])
-def test_clusters_beyond_the_points_are_refused(clusters: int) -> None:
+def test_more_clusters_than_points_are_rejected(clusters: int) -> None:
     with pytest.raises(ValueError, match=f"{clusters} clusters of 3 points"):
         kmeans(held(np.eye(3, dtype=np.float32)), Settings(clusters))

@@ -1,4 +1,4 @@
-"""`cluster.drift` on pools that grow: with more of the same, with something new, with other shares."""
+"""`cluster.drift` on pools that grow by similar rows, by new kinds of rows, or by other shares."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from curate.cluster.profile import drift as module
-from curate.cluster.profile.drift import Drift, divergences, far_limit, left_out, shift
+from curate.cluster.profile.drift import Drift, divergences, far_limit, leave_one_out, share_divergence
 from curate.core.contracts import Artifact
 from curate.core.errors import CurateError
 from curate.kernels.nearest.search import nearest
 
 LEAVES, TOP, MODES = 60, 6, 12
 CENTRES = np.random.default_rng(3).normal(size=(MODES + 1, 8))
-"""The last mode is what only new rows have."""
+"""Only new rows have the last mode."""
 SHARES = np.arange(1, MODES + 1) / np.arange(1, MODES + 1).sum()
 
 
@@ -36,7 +36,7 @@ def shard(name: str, points: np.ndarray, tree: Artifact) -> pa.Table:
 
 @pytest.fixture(scope="module")
 def tree() -> Artifact:
-    """As many centroids in each mode, and the sizes that the points of shards a and b give them."""
+    """Tree with the same number of centroids in each mode, and the sizes from the points of shards a and b."""
     points = np.concatenate([draw(3000, 1), draw(3000, 2)])
     centroids = np.concatenate([draw(LEAVES // MODES, 30 + mode, np.eye(MODES)[mode]) for mode in range(MODES)])
     parents = np.arange(LEAVES) // (LEAVES // TOP)
@@ -76,7 +76,7 @@ def test_more_of_the_same_needs_no_refit(tree: Artifact, seed: int) -> None:
     assert all(level["excess_bits"] < 0.01 for level in found["levels"])
 
 
-def test_something_new_is_far_from_every_centroid(tree: Artifact) -> None:
+def test_a_new_mode_is_far_from_every_centroid(tree: Artifact) -> None:
     shares = np.r_[SHARES * 0.8, 0.2]
     made = drift(tree, OLD | {"c": draw(1500, 7, shares)})
     found = made["drift"]
@@ -85,7 +85,7 @@ def test_something_new_is_far_from_every_centroid(tree: Artifact) -> None:
     assert made["clusters"].column("far").to_numpy()[:10].sum() > 0.7 * found["far"]["rows"]
 
 
-def test_other_shares_of_the_same_are_a_shift_and_not_far(tree: Artifact) -> None:
+def test_other_shares_of_the_same_modes_are_a_shift_but_not_far(tree: Artifact) -> None:
     made = drift(tree, OLD | {"c": draw(1500, 8, SHARES[::-1])})
     found = made["drift"]
     assert found["due"] and all("another way" in reason for reason in found["reasons"])
@@ -96,7 +96,7 @@ def test_other_shares_of_the_same_are_a_shift_and_not_far(tree: Artifact) -> Non
     assert first["share_new"] == first["new"] / 1500 and first["share_fitted"] == first["fitted"] / 6000
 
 
-def test_of_a_few_new_rows_nothing_is_concluded(tree: Artifact) -> None:
+def test_a_few_new_rows_need_no_refit(tree: Artifact) -> None:
     few = draw(50, 7, np.eye(MODES + 1)[MODES])
     assert not drift(tree, OLD | {"c": few})["drift"]["due"]
     assert drift(tree, OLD | {"c": few}, Drift(least_rows=20))["drift"]["due"]
@@ -124,7 +124,7 @@ def test_the_order_of_shards_does_not_matter(tree: Artifact, monkeypatch: pytest
 def test_states_merge_as_a_tree(shards: list[list[tuple[int, bool]]], at_once: int, random: Any) -> None:
     def state_of(rows: list[tuple[int, bool]], new: int) -> pa.Table:
         leaf, far = (np.array([row[at] for row in rows], dtype=np.int64) for at in (0, 1))
-        return module._added(leaf, np.full(len(rows), new), np.ones(len(rows), np.int64), far)
+        return module._sum_pairs(leaf, np.full(len(rows), new), np.ones(len(rows), np.int64), far)
 
     states = [state_of(rows, number % 2) for number, rows in enumerate(shards)]
     with pytest.MonkeyPatch.context() as patch:
@@ -138,7 +138,7 @@ def test_states_merge_as_a_tree(shards: list[list[tuple[int, bool]]], at_once: i
     assert sum(flat.column("far").to_pylist()) == sum(far for rows in shards for _, far in rows)
 
 
-def test_rows_of_another_tree_are_one_line(tree: Artifact) -> None:
+def test_rows_of_another_tree_are_an_error(tree: Artifact) -> None:
     stage = Drift()
     stage.setup({"tree": tree})
     table = pa.table({"cluster_1": [LEAVES], "centroid_distance": [0.5]}).replace_schema_metadata({b"shard": b"c"})
@@ -164,25 +164,25 @@ def test_nothing_in_common_is_one_bit() -> None:
 
 
 @pytest.mark.parametrize("clusters", [5, 500])
-def test_two_samples_of_one_distribution_are_apart_by_chance_alone(clusters: int) -> None:
+def test_two_samples_of_one_distribution_differ_by_chance_only(clusters: int) -> None:
     rng: Any = np.random.default_rng(1)
     share = rng.dirichlet(np.ones(clusters))
-    found = shift(rng.multinomial(5000, share), rng.multinomial(1000, share), seed=0)
+    found = share_divergence(rng.multinomial(5000, share), rng.multinomial(1000, share), seed=0)
     assert found.bits == pytest.approx(found.chance_bits, rel=0.8) and found.excess_bits < 0.01
 
 
-def test_few_rows_need_more_far_ones() -> None:
+def test_the_limit_is_higher_for_few_rows() -> None:
     assert far_limit(0.03, 0.01, 10_000) == 0.03
     assert far_limit(0.03, 0.01, 100) == pytest.approx(0.0398, abs=1e-4)
 
 
-def test_a_row_left_out_is_measured_to_the_mean_of_the_others() -> None:
+def test_leave_one_out_measures_to_the_mean_of_the_other_rows() -> None:
     points = np.random.default_rng(0).normal(size=(7, 3))
     distance = ((points - points.mean(axis=0)) ** 2).sum(axis=1)
     others = np.stack([np.delete(points, row, axis=0).mean(axis=0) for row in range(7)])
-    np.testing.assert_allclose(left_out(distance, np.full(7, 7)), ((points - others) ** 2).sum(axis=1))
-    assert left_out(np.array([0.0, 0.5]), np.array([1, 0])).tolist() == [np.inf, 0.5]
+    np.testing.assert_allclose(leave_one_out(distance, np.full(7, 7)), ((points - others) ** 2).sum(axis=1))
+    assert leave_one_out(np.array([0.0, 0.5]), np.array([1, 0])).tolist() == [np.inf, 0.5]
 
 
-def test_a_pool_without_old_rows_is_held_against_the_percentile(tree: Artifact) -> None:
+def test_a_pool_without_old_rows_is_compared_with_the_percentile(tree: Artifact) -> None:
     assert drift(tree, {"c": draw(300, 7)})["drift"]["far"]["expected"] == pytest.approx(0.01)

@@ -1,4 +1,4 @@
-"""`cluster.profile` on a tree and rows made here: what every figure of a cluster says."""
+"""`cluster.profile` on a small synthetic tree: every figure of a cluster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from curate.cluster.profile import state
 from curate.cluster.profile.figures import explained, sources
-from curate.cluster.profile.profile import Counted, Profile
+from curate.cluster.profile.profile import PoolCounts, Profile
 from curate.core.contracts import Artifact
 from curate.core.errors import CurateError
 from curate.core.hashing import make_key
@@ -27,14 +27,14 @@ TREE: Artifact = {"levels": LEVELS, "parents_1": np.array([0, 0, 0, 1, 1, 1])}
 
 
 def rows_of(
-    leaf: int, count: int, distance: float, said: str, host: str | Sequence[str | None]
+    leaf: int, count: int, distance: float, caption: str, host: str | Sequence[str | None]
 ) -> list[dict[str, Any]]:
     hosts = [host] * count if isinstance(host, str) else [host[i % len(host)] for i in range(count)]
     return [
         {
             "cluster_1": leaf,
             "centroid_distance": distance,
-            "caption": said,
+            "caption": caption,
             "url": f"https://www.{host}/{i}.png" if host else None,
             "meta": json.dumps({"site": {"name": host}}),
         }
@@ -50,7 +50,7 @@ ROWS = [
     *rows_of(3, 40, 0.3, "fire engine of the city", "b.org"),
     *rows_of(4, 40, 0.99, "holiday", SITES),
 ]
-"""Leaf 2 is tiny, 3 comes from one site, 4 is as scattered as the pool, 5 is empty."""
+"""Leaf 2 is tiny, leaf 3 comes from one site, leaf 4 is as scattered as the pool, leaf 5 is empty."""
 
 
 def table(rows: Sequence[dict[str, Any]]) -> pa.Table:
@@ -115,13 +115,13 @@ def test_a_pool_of_one_source_flags_no_cluster_for_it() -> None:
 
 
 @pytest.mark.parametrize("source", ["url", "meta.site.name", None])
-def test_where_sources_are_read(source: str | None) -> None:
+def test_sources_from_a_url_a_field_or_none(source: str | None) -> None:
     made = profile(Profile(source=source), table(ROWS))
     top = made["clusters"].column("top_source")[3].as_py()
     assert top == (None if source is None else "b.org")
 
 
-def test_urls_and_meta_that_say_nothing_are_no_source() -> None:
+def test_urls_and_meta_without_a_source() -> None:
     urls, metas = [None, "", "http://[bad", "nowhere", "http:///x"], [None, "{", "[1]", "{}", '{"site": null}']
     rows = rows_of(0, 5, 0.1, "x", "a.org")
     for row, url, meta in zip(rows, urls, metas, strict=True):
@@ -131,15 +131,15 @@ def test_urls_and_meta_that_say_nothing_are_no_source() -> None:
         assert made["profile"]["top_source"] is made["profile"]["top_source_share"] is None
 
 
-def test_the_same_however_the_pool_is_cut() -> None:
+def test_the_result_does_not_depend_on_shards_or_their_order() -> None:
     shuffled = table(ROWS).take(np.random.default_rng(0).permutation(len(ROWS)))
     for stage in (Profile(), Profile(sample=3, seed=5)):
         one, other = profile(stage, table(ROWS), 1), profile(stage, shuffled, 7)
         assert one["clusters"].equals(other["clusters"]) and one["profile"] == other["profile"]
 
 
-def test_a_sampled_row_stands_for_those_that_are_not() -> None:
-    """10 rows of a leaf of 1000 and 10 of a leaf of 10: sources weigh as their leaves do."""
+def test_sampled_rows_are_weighted_by_the_size_of_their_leaf() -> None:
+    """10 sampled rows of a leaf of 1000 rows, and all 10 of a leaf of 10."""
     rows = [*rows_of(3, 1000, 0.1, "x", "a.org"), *rows_of(4, 10, 0.1, "x", "b.org")]
     made = profile(Profile(sample=10), table(rows))
     assert made["profile"]["sampled_rows"] == 20
@@ -152,7 +152,7 @@ def test_an_empty_pool() -> None:
     assert made["profile"]["mean_distance"] is None
 
 
-def test_rows_of_another_tree_are_one_line() -> None:
+def test_rows_of_another_tree_are_an_error() -> None:
     with pytest.raises(CurateError, match=r"cluster_1 holds 3..9 .* has 6 leaves"):
         profile(Profile(), table([*rows_of(3, 1, 0.1, "x", "a.org"), *rows_of(9, 1, 0.1, "x", "a.org")]), 1)
 
@@ -175,7 +175,7 @@ def test_sums_and_quantiles_of_any_distances(
     whole = state.Histogram.of(leaf, distance, width)
     parts = [state.Histogram.of(leaf[i::shards], distance[i::shards], width) for i in range(shards)]
     random.shuffle(parts)
-    merged = state.Histogram.together(parts, width, at_once)
+    merged = state.Histogram.merged(parts, width, at_once)
     for name in ("leaf", "bin", "count", "low"):
         np.testing.assert_array_equal(getattr(whole, name), getattr(merged, name))
     np.testing.assert_array_equal(merged.rows(4), np.bincount(leaf, minlength=4))
@@ -202,49 +202,49 @@ def test_states_merge_in_any_order_and_as_a_tree(
     leaf = np.array([row[0] for row in rows], dtype=np.int64)
     distance = np.array([row[1] for row in rows], dtype=np.float32)
     rank = np.random.default_rng(len(rows)).permutation(len(rows)).astype(np.uint64)
-    grain = state.Grain.of(6, kept, most)
+    resolution = state.Resolution.of(6, kept, most)
 
     def state_of(mine: np.ndarray) -> pa.Table:
-        told = pa.table({"caption": pa.array([str(r) for r in mine]), "source": pa.nulls(len(mine), pa.string())})
-        sample = state.Sample(leaf[mine], rank[mine], told).only(grain)
-        return state.to_table(state.Histogram.of(leaf[mine], distance[mine], grain.width), sample)
+        texts = pa.table({"caption": pa.array([str(r) for r in mine]), "source": pa.nulls(len(mine), pa.string())})
+        sample = state.Sample(leaf[mine], rank[mine], texts).limited_to(resolution)
+        return state.to_table(state.Histogram.of(leaf[mine], distance[mine], resolution.width), sample)
 
-    flat = state.merge([state_of(np.arange(len(leaf)))], grain)
+    flat = state.merge([state_of(np.arange(len(leaf)))], resolution)
     states = [state_of(mine) for mine in np.array_split(np.arange(len(leaf)), shards)]
     random.shuffle(states)
     while len(states) > 1:
         first = random.randrange(len(states) - 1)
-        states[first : first + 2] = [state.merge(states[first : first + 2], grain)]
-    assert states[0].equals(flat) and state.merge(states, grain).equals(flat)
+        states[first : first + 2] = [state.merge(states[first : first + 2], resolution)]
+    assert states[0].equals(flat) and state.merge(states, resolution).equals(flat)
     assert flat.column("rank").drop_null().length() <= max(most, 2 * len(set(leaf)))
 
 
 @pytest.mark.parametrize(
-    ("leaves", "grain"),
+    ("leaves", "resolution"),
     [
-        (1, state.Grain(64)),
-        (31_250, state.Grain(64)),
-        (31_251, state.Grain(32)),
-        (500_000, state.Grain(4, 0, 1)),
-        (2_000_000, state.Grain(1, 0, 3)),
-        (20_000_000, state.Grain(1, 4, 3)),
+        (1, state.Resolution(64)),
+        (31_250, state.Resolution(64)),
+        (31_251, state.Resolution(32)),
+        (500_000, state.Resolution(4, 0, 1)),
+        (2_000_000, state.Resolution(1, 0, 3)),
+        (20_000_000, state.Resolution(1, 4, 3)),
     ],
 )
-def test_what_is_sampled_and_counted_depends_on_the_tree(leaves: int, grain: state.Grain) -> None:
-    assert state.Grain.of(leaves, 64) == grain
-    share = grain.sampled(np.arange(min(leaves, 200_000))).mean()
-    assert share == pytest.approx(2.0**-grain.thin, rel=0.05)
+def test_the_resolution_depends_on_the_tree(leaves: int, resolution: state.Resolution) -> None:
+    assert state.Resolution.of(leaves, 64) == resolution
+    share = resolution.sampled(np.arange(min(leaves, 200_000))).mean()
+    assert share == pytest.approx(2.0**-resolution.leaf_bits, rel=0.05)
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 5])
-def test_ranges_of_clusters_make_the_same_table(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_does_not_depend_on_the_ranges(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = profile(Profile(), table(ROWS))["clusters"]
-    monkeypatch.setattr(Counted.level, "__defaults__", (at_once,))
+    monkeypatch.setattr(PoolCounts.level, "__defaults__", (at_once,))
     assert profile(Profile(), table(ROWS))["clusters"].equals(whole)
 
 
 def test_unrelated_rows_explain_nothing() -> None:
-    """Points of one ball, dealt to clusters at random and measured to their clusters' means."""
+    """Points of one ball, assigned to clusters at random and measured to the means of their clusters."""
     points = np.random.default_rng(0).normal(size=(3000, 16))
     cluster = np.arange(3000) % 300
     means = np.stack([points[cluster == c].mean(axis=0) for c in range(300)])
@@ -256,7 +256,7 @@ def test_unrelated_rows_explain_nothing() -> None:
     assert explained(np.zeros(1), np.array([3]), np.array([1]), 0.0) == [1]
 
 
-def test_of_equal_sources_the_first_by_name_is_on_top() -> None:
+def test_the_first_of_equal_sources_by_name_is_the_top_source() -> None:
     found = sources(pa.array(["b", "a", None, "c"]), np.array([1.0, 1, 5, 1]), np.array([0, 0, 0, 1]), 3)
     assert found.top.to_pylist() == ["a", "c", None] and found.count.tolist() == [2, 1, 0]
     np.testing.assert_array_equal(found.entropy_bits, [1, 0, np.nan])

@@ -1,4 +1,4 @@
-"""What the stages make of one small pool. A digest that changes means that `version` of the op has to rise."""
+"""Digests of the stages' outputs for a small pool. If a digest changes, increase the `version` of the op."""
 
 import numpy as np
 import pyarrow as pa
@@ -13,12 +13,12 @@ from curate.select.hierarchical import SelectHierarchical
 
 
 def rounded(array: np.ndarray) -> list[list[int]]:
-    """To 1/256: the last bits of a product differ between classes of machines."""
+    """Round to 1/256, because the last bits of a product differ between classes of machines."""
     return np.rint(array * 256).astype(int).tolist()
 
 
-def test_outputs_are_those_of_their_version() -> None:
-    """Groups of 30, 20, 10, 5 and 2 points, so far apart that rounding decides nothing."""
+def test_outputs_match_their_version() -> None:
+    """Groups of 30, 20, 10, 5 and 2 points, too far apart for rounding to matter."""
     centres = np.array([[40, 0], [40, 9], [-40, 3], [-40, -7], [3, 60]])
     group = np.repeat(np.arange(5), [30, 20, 10, 5, 2])
     offsets = np.stack([np.arange(67) * 7 % 11, np.arange(67) * 3 % 13], axis=1) / 16
@@ -48,5 +48,5 @@ def test_outputs_are_those_of_their_version() -> None:
         "cluster.assign": (2, "ca09eaf7deed463af527e56943b06cba"),
         "select.hierarchical": (1, "367907999fb297216a89536efe1d1c10"),
     }
-    # 30 over the pair of 50 rows, the pair of 15 and the 2 that give everything twice: 13, 13 and 4
+    # 30 distributed over the pair of 50 rows, the pair of 15 rows and the 2 rows, which are taken twice: 13, 13 and 4
     assert sorted(quotas.tolist()) == [4, 6, 6, 7, 7]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from curate.cluster.kmeans.assigned import Kept, closest_members
+from curate.cluster.kmeans.assigned import closest_members
 from curate.cluster.kmeans.lloyd import Settings
 from curate.cluster.tree.level import (
     Level,
@@ -45,7 +45,7 @@ def test_closest_members(members: list[tuple[int, int]], r: int) -> None:
     assert closest_members(ids, distances.astype(np.float32), r).tolist() == sorted(wanted)
 
 
-def test_a_tree_is_arrays_that_fit_together() -> None:
+def test_the_arrays_of_a_tree_are_consistent() -> None:
     points = np.random.default_rng(0).normal(size=(600, 5)).astype(np.float32)
     tree = tree_of(points, [60, 12, 3], rounds=2)
     assert [c.shape for c in tree.centroids] == [(60, 5), (12, 5), (3, 5)]
@@ -73,7 +73,7 @@ def test_one_nearest_point_means_no_resampling() -> None:
     assert single.rounds == 0 and resampled.rounds == 5
 
 
-def test_the_same_for_any_number_of_threads() -> None:
+def test_the_result_does_not_depend_on_threads() -> None:
     points = np.random.default_rng(0).normal(size=(3000, 16)).astype(np.float32)
     one, two = (tree_of(points, [40, 5], rounds=2, threads=threads) for threads in (1, 2))
     for a, b in zip(one.centroids + one.parents, two.centroids + two.parents, strict=True):
@@ -81,7 +81,7 @@ def test_the_same_for_any_number_of_threads() -> None:
     assert one.levels == two.levels
 
 
-def test_resampling_moves_centroids_out_of_the_crowd() -> None:
+def test_resampling_moves_centroids_out_of_dense_regions() -> None:
     rng = np.random.default_rng(0)
     crowd, rest = rng.normal(0, 0.02, (9000, 2)), rng.uniform(-1, 1, (1000, 2))
     points = np.concatenate([crowd, rest]).astype(np.float32)
@@ -92,7 +92,7 @@ def test_resampling_moves_centroids_out_of_the_crowd() -> None:
     assert in_the_crowd(5) < in_the_crowd(0) / 2
 
 
-def test_points_that_coincide_leave_clusters_empty() -> None:
+def test_coinciding_points_leave_clusters_empty() -> None:
     points = np.repeat(np.eye(4, dtype=np.float32), 25, axis=0)
     tree = tree_of(points, [10, 3], rounds=3)
     assert tree.levels[0]["empty"] == 6 and tree.levels[0]["inertia"] == 0
@@ -104,22 +104,21 @@ def test_points_that_coincide_leave_clusters_empty() -> None:
     st.integers(1, 9),
     st.integers(1, 3),
 )
-def test_nearest_rows_are_those_of_all_parts_together(rows: list[tuple[int, int]], r: int, parts: int) -> None:
-    """Points on a line beside their centroids: (cluster, distance)."""
+def test_nearest_rows_over_all_parts(rows: list[tuple[int, int]], r: int, parts: int) -> None:
+    """Points on a line near their centroids, given as (cluster, distance)."""
     ids, distances = np.array(rows, dtype=np.int64).T
     centroids = (np.arange(5) * 100).astype(np.float32)[:, None]
     points = (centroids[ids] + distances[:, None]).astype(np.float32)
     group = held(points, parts)
-    found = nearest_rows(group, centroids, r)
-    kept: Kept = found.kept
+    kept, count = nearest_rows(group, centroids, r)
     offsets = np.cumsum([0, *group.rows])
     mine = np.concatenate([kept.rows(group._part(part)) + offsets[part] for part in range(parts)])
     assert mine.tolist() == closest_members(ids, distances.astype(np.float32) ** 2, r).tolist()
-    assert found.count == len(mine)
+    assert count == len(mine)
 
 
 @pytest.mark.parametrize("polish", [True, False])
-def test_a_level_goes_on_where_it_was_stopped(polish: bool) -> None:
+def test_a_level_resumes_from_any_state(polish: bool) -> None:
     points = np.random.default_rng(0).normal(size=(3000, 16)).astype(np.float32)
     wanted = LevelSettings(Settings(100, 5), rounds=3, polish=polish)
     saved: list[dict[str, object]] = []
@@ -131,7 +130,7 @@ def test_a_level_goes_on_where_it_was_stopped(polish: bool) -> None:
         assert (again.iterations, again.inertia) == (whole.iterations, whole.inertia)
 
 
-def test_a_tree_goes_on_where_it_was_stopped() -> None:
+def test_a_tree_resumes_from_any_state() -> None:
     points = np.random.default_rng(0).normal(size=(2000, 8)).astype(np.float32)
     wanted = level_settings([64, 12, 3], 0, rounds=2)
 
@@ -153,7 +152,7 @@ def test_a_tree_goes_on_where_it_was_stopped() -> None:
         assert whole.levels == again.levels and whole.distances.tobytes() == again.distances.tobytes()
 
 
-def test_a_tree_by_cells_fits_together() -> None:
+def test_the_arrays_of_a_tree_by_cells_are_consistent() -> None:
     points = np.random.default_rng(0).normal(size=(2000, 8)).astype(np.float32)
     tree = tree_of(points, [64, 12, 3], rounds=2, cells=8)
     assert tree.centroids[0] is None and sorted(tree.divided) == ["cells", "offsets"]
@@ -173,7 +172,7 @@ def by_cell(group: MemoryGroup, name: str) -> np.ndarray:
     parts=st.integers(1, 3), seed=st.integers(0, 1000),
 )  # fmt: skip
 def test_a_level_above_by_cells(n: int, cells: tuple[int, int], rounds: int, parts: int, seed: int) -> None:
-    """Every input has a parent: the nearest cluster of all, since fewer cells than a probe are looked into."""
+    """The parent of every input is its nearest cluster, because the probe covers all cells."""
     points = np.random.default_rng(seed).normal(size=(n, 4)).astype(np.float32)
     group = held(points, parts)
     tree = fit_tree(group, level_settings([40, 12, 3], seed, rounds), cells)
@@ -201,7 +200,7 @@ def test_a_level_above_by_cells_is_hardly_worse_than_in_one_piece() -> None:
 
 
 @pytest.mark.parametrize("cells", [(8, 4), (1, 4), (8, 1)])
-def test_a_tree_by_cells_goes_on_where_it_was_stopped(cells: tuple[int, int]) -> None:
+def test_a_tree_by_cells_resumes_from_any_state(cells: tuple[int, int]) -> None:
     points = np.random.default_rng(0).normal(size=(2000, 8)).astype(np.float32)
     wanted = level_settings([64, 20, 3], 0, rounds=2)
 
@@ -231,7 +230,7 @@ def test_percentiles() -> None:
 
 
 @pytest.mark.parametrize(("clusters", "r"), [(400, 20), (100, 200), (1990, 6), (1, 1500), (3, 7)])
-def test_rounds_never_look_at_fewer_rows_than_clusters(clusters: int, r: int) -> None:
+def test_rounds_never_sample_fewer_rows_than_clusters(clusters: int, r: int) -> None:
     points = np.random.default_rng(0).standard_normal((2000, 4)).astype(np.float32)
     wanted = LevelSettings(Settings(clusters, iterations=2), rounds=2, r=r)
     assert fit_level(MemoryGroup([{"vectors": points}]), wanted).sizes.sum() == len(points)

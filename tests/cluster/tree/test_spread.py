@@ -7,7 +7,7 @@ from curate.core.group import MemoryGroup
 
 @pytest.mark.parametrize("parts", [1, 7])
 @pytest.mark.parametrize("unit", [True, False])
-def test_the_variance_is_that_of_all_rows(parts: int, unit: bool) -> None:
+def test_the_variance_of_all_rows(parts: int, unit: bool) -> None:
     rng = np.random.default_rng(0)
     points = (rng.normal(size=(9000, 6)) + 2).astype(np.float32)
     norms = np.linalg.norm(points, axis=1)
@@ -20,7 +20,7 @@ def test_the_variance_is_that_of_all_rows(parts: int, unit: bool) -> None:
     assert variance(MemoryGroup(held)) == pytest.approx(wanted.var(axis=0).sum(), rel=1e-3)
 
 
-def test_rows_that_are_equal_or_absent_have_none() -> None:
+def test_equal_rows_or_no_rows_have_no_variance() -> None:
     assert (
         variance(MemoryGroup([{"vectors": np.ones((5, 3), np.float32)}, {"vectors": np.ones((0, 3), np.float32)}])) == 0
     )

@@ -41,7 +41,7 @@ def fates(draw: st.DrawFn) -> Fate:
     return fate
 
 
-def said(fate: Fate) -> list[Any]:
+def plain_values(fate: Fate) -> list[Any]:
     """A fate as plain values, without families that have no rejected items."""
     items = {f: [list(found) if found else None for found in lists] for f, lists in fate.items.items()}
     items = {f: lists for f, lists in items.items() if any(lists)}
@@ -59,7 +59,7 @@ def dead(fate: Fate, family: str) -> list[set[int]]:
 
 @given(fates(), fates())
 def test_a_row_is_alive_if_it_is_alive_on_all_paths(one: Fate, two: Fate) -> None:
-    before = said(one), said(two)
+    before = plain_values(one), plain_values(two)
     both = one.intersect(two)
     gone = {f: [a | b for a, b in zip(dead(one, f), dead(two, f), strict=True)] for f in LENGTHS}
     none = [any(places and len(places) == LENGTHS[f][row] for f, places in
@@ -77,7 +77,7 @@ def test_a_row_is_alive_if_it_is_alive_on_all_paths(one: Fate, two: Fate) -> Non
         assert not left or (first, both.reason[row]) in left
     for family in LENGTHS:
         assert dead(both, family) == gone[family]
-    assert (said(one), said(two)) == before
+    assert (plain_values(one), plain_values(two)) == before
 
 
 @given(fates(), fates(), fates())
@@ -85,14 +85,14 @@ def test_the_order_of_paths_does_not_matter(one: Fate, two: Fate, three: Fate) -
     left, right = one.intersect(two).intersect(three), one.intersect(two.intersect(three))
     assert left.content() == right.content() and (left.alive == right.alive).all()
     assert one.intersect(two).content() == two.intersect(one).content()
-    assert said(one.intersect(one)) == said(one) == said(one.intersect(Fate.all_alive(ROWS)))
+    assert plain_values(one.intersect(one)) == plain_values(one) == plain_values(one.intersect(Fate.all_alive(ROWS)))
 
 
 @given(fates(), st.integers(0, ROWS), st.integers(0, ROWS))
 def test_slices_put_back_give_the_whole(fate: Fate, a: int, b: int) -> None:
     edges = [0, *sorted((a, b)), ROWS]
     parts = [fate.slice(start, stop) for start, stop in pairwise(edges)]
-    assert said(masks.concatenated(parts)) == said(fate)
+    assert plain_values(masks.concatenated(parts)) == plain_values(fate)
     for part in parts:  # a stretch is a copy
         part.leave(np.flatnonzero(part.alive), 3, ["later"] * int(part.alive.sum()))
     assert "later" not in fate.reason
@@ -103,7 +103,7 @@ def test_a_fate_survives_its_file(fate: Fate) -> None:
     sink = io.BytesIO()
     pq.write_table(pa.table(masks.columns_of("words", fate, list(ORDER))), sink)
     again = masks.fate_of(pq.read_table(sink), "words", ORDER)
-    assert said(again) == said(fate) and again.content() == fate.content()
+    assert plain_values(again) == plain_values(fate) and again.content() == fate.content()
 
 
 def test_the_first_reason_of_an_item_is_kept() -> None:
@@ -145,12 +145,12 @@ def test_reasons_and_stages_do_not_matter() -> None:
 
 @pytest.mark.parametrize("change", ["row", "item", "place", "family", "marked"])
 def test_content_changes_with_live_rows(change: str) -> None:
-    def made() -> Fate:
+    def fate_with_items() -> Fate:
         fate = Fate.all_alive(3)
         fate.reject_items("words", np.array([0]), [["short", None]])
         return fate
 
-    other = Fate.all_alive(3) if change in ("place", "family") else made()
+    other = Fate.all_alive(3) if change in ("place", "family") else fate_with_items()
     if change == "row":
         other.leave(np.array([2]), 1, ["too_small"])
     elif change == "item":
@@ -161,7 +161,7 @@ def test_content_changes_with_live_rows(change: str) -> None:
         other.reject_items("clips", np.array([0]), [["short", None]])
     else:
         other.marked[0] = True
-    assert other.content() != made().content() == made().content()
+    assert other.content() != fate_with_items().content() == fate_with_items().content()
 
 
 def test_without_live_rows_the_content_is_empty() -> None:
@@ -199,8 +199,8 @@ def test_items_are_counted_once(rows: list[list[tuple[Any, Any]] | None], data: 
     alive = np.array([data.draw(st.booleans()) for _ in rows], dtype=bool)
     reasons = np.full(len(rows), None, object)
     for index, row in enumerate(rows):
-        said = [data.draw(st.sampled_from([reason, NO_ITEM])) for _, reason in row or ()]
-        reasons[index] = said if data.draw(st.booleans()) else None
+        row_reasons = [data.draw(st.sampled_from([reason, NO_ITEM])) for _, reason in row or ()]
+        reasons[index] = row_reasons if data.draw(st.booleans()) else None
     left, rejected = masks.item_counts(reasons, alive)
     there = [reason for index in np.flatnonzero(alive) for reason in reasons[index] or () if reason != NO_ITEM]
     assert rejected == Counter(reason for reason in there if reason) and left == there.count(None)

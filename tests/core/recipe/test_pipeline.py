@@ -186,7 +186,7 @@ class Words(Map):
         )
 
 
-class Judged(Filter):
+class ByColumn(Filter):
     """Judges rows or items by a column."""
 
     op: ClassVar[str] = "tests.judged"
@@ -206,31 +206,31 @@ class Judged(Filter):
             raise CurateError("column: cannot be judged; name another")
 
 
-def judged(**values: Any) -> Pipeline:
+def filtered(**values: Any) -> Pipeline:
     made = base().add("words", Words(), "pool")
-    return made.add("judged", Judged(**values), "words", place="r.yaml:7")
+    return made.add("judged", ByColumn(**values), "words", place="r.yaml:7")
 
 
 def test_a_filter_judges_columns_that_reach_it() -> None:
-    judged().check()
-    judged(column="words_count", items=False).check()
+    filtered().check()
+    filtered(column="words_count", items=False).check()
     missing = "column 'brightness' is missing upstream; add a stage that writes it"
-    rejects(judged(column="brightness", items=False), f"r.yaml:7: judged: {missing}")
+    rejects(filtered(column="brightness", items=False), f"r.yaml:7: judged: {missing}")
 
 
 def test_a_filter_checks_its_columns_itself() -> None:
     with pytest.raises(CurateError, match=r"^r.yaml:7: judged: column: cannot be judged; name another$"):
-        judged(wrong=True).check()
+        filtered(wrong=True).check()
 
 
 def test_a_column_without_items() -> None:
     rule = "has one value per row, not a list with a value per item; give a list column"
     for column in ("words_count", "caption"):
-        rejects(judged(column=column), f"r.yaml:7: judged: column '{column}' {rule}")
+        rejects(filtered(column=column), f"r.yaml:7: judged: column '{column}' {rule}")
 
 
 def test_columns_of_one_family_follow_the_column_that_made_the_items() -> None:
-    assert judged().check().families("judged") == {"words": "words", "score": "words"}
+    assert filtered().check().families("judged") == {"words": "words", "score": "words"}
 
 
 def test_keep_null_applies_to_maps_only() -> None:

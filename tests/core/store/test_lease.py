@@ -60,7 +60,7 @@ def test_not_acquired_if_the_output_exists(place: Storage) -> None:
         assert not mine and place.list("leases") == {}
 
 
-def test_the_heart_beats(place: Storage) -> None:
+def test_a_lease_beats(place: Storage) -> None:
     beats: set[int] = set()
     with lease.hold(place, OUTPUT, never):
         while len(beats) < 3:
@@ -72,13 +72,13 @@ def test_storage_errors_do_not_stop_the_heartbeat(place: Storage, monkeypatch: p
     """Errors of an object store's client may be neither OSError nor StorageError."""
     publish, calls = place.publish_bytes, []
 
-    def now_and_then(relative: str, data: bytes) -> None:
+    def third_time(relative: str, data: bytes) -> None:
         calls.append(relative)
         if len(calls) < 3:
             raise ZeroDivisionError("the client's own")
         publish(relative, data)
 
-    monkeypatch.setattr(place, "publish_bytes", now_and_then)
+    monkeypatch.setattr(place, "publish_bytes", third_time)
     beats: set[int] = set()
     with lease.hold(place, OUTPUT, never):
         while max(beats, default=0) < 3:

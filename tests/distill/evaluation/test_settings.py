@@ -23,6 +23,13 @@ def problems(recipe, *overrides):
     return settings.find_problems(changed, open_mixture(changed.data)).errors
 
 
+def test_without_teachers_there_are_none_to_choose_from(recipe):
+    evaluate = recipe.evaluate.model_copy(update={"text_encoders": {"clip": "tiny"}})
+    recipe = recipe.model_copy(update={"teachers": [], "evaluate": evaluate})
+    [line] = settings.find_problems(recipe, open_mixture(recipe.data)).errors
+    assert line == ("evaluate.text_encoders: unknown teacher 'clip'; the recipe has no teachers; remove the entry")
+
+
 def datasets(folder, **values) -> str:
     return f"datasets={json.dumps([{'name': 'other', 'dataset': str(folder), **values}])}"
 

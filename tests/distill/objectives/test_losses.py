@@ -25,7 +25,7 @@ def test_errors_over_channels(kind, expected):
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=6))
-def test_each_image_has_the_same_weight_whatever_its_number_of_tokens(tokens):
+def test_each_image_has_the_same_weight_for_any_number_of_tokens(tokens):
     values = randn(sum(tokens))
     expected = [part.mean().item() for part in values.split(tokens)]
     assert image_means(values, tokens).tolist() == pytest.approx(expected)

@@ -97,7 +97,10 @@ def test_overrides_from_the_command_line(tmp_path, values):
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("train.steps", "expected name=value"),
+        ("train.steps", r"^--set train\.steps: expected name=value, as in train\.steps=100$"),
+        ("=4", "^--set =4: expected name=value"),
+        ("seed=2024-99-99", "^--set seed=2024-99-99: the value is not YAML"),
+        ("train.steps = 4", r"^r: train\.steps : unknown; did you mean 'steps'"),
         ("name.x=3", r"--set name\.x: cannot set 'x' in a single value; set the whole value"),
         ("teachers.4.encoder=x", r"--set teachers\.4\.encoder: teachers has the entries 0 to 0"),
         ("train.steps=[", "the value is not YAML"),
@@ -110,6 +113,12 @@ def test_overrides_from_the_command_line(tmp_path, values):
 def test_wrong_overrides(recipe, override, message):
     with pytest.raises(RecipeError, match=message):
         apply_overrides(recipe, [override], "r")
+
+
+@pytest.mark.parametrize("label", ["timm:vit_base_patch16_224", "vit b/32"])
+def test_a_text_encoder_is_set_by_the_label_of_its_teacher(recipe, label):
+    changed = apply_overrides(recipe, [f"evaluate.text_encoders.{label}=open_clip:ViT-B-16/webli"], "r")
+    assert changed.evaluate.text_encoders == {label: "open_clip:ViT-B-16/webli"}
 
 
 def test_files_that_are_not_recipes(tmp_path):

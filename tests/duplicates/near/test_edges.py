@@ -1,4 +1,4 @@
-"""Bucket by bucket and cell by cell the same sets are found as over all rows at once."""
+"""Sets found by bucket and cell equal the sets found over all rows at once."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from curate.core.group import MemoryGroup
 from curate.duplicates.near import edges as duplicate_edges
-from curate.duplicates.near.edges import found_edges
+from curate.duplicates.near.edges import find_edges
 from curate.duplicates.near.hamming import components, group_edges
-from curate.duplicates.near.sets import EXACT, KEEPER, NEAR, settled, store_members
+from curate.duplicates.near.sets import EXACT, KEEPER, NEAR, component_stars, store_members
 from tests.core.stored import Stored
 from tests.duplicates.near.test_hamming import brute, flipped
 
@@ -33,7 +33,7 @@ def parts(count: int, **arrays: np.ndarray) -> list[dict[str, Any]]:
 
 
 def pool(rows: int, seed: int, **given: np.ndarray) -> dict[str, np.ndarray]:
-    """Rows with keys and few different numbers of pixels; nothing is known of them but what is given."""
+    """Rows with keys and few different pixel counts; digests and hashes are unknown unless given."""
     rng = np.random.default_rng(seed)
     keys = np.stack([rng.permutation(rows), rng.integers(0, 1 << 40, rows)], axis=1).astype(np.uint64)
     blank = {"digests": np.zeros((rows, 2, 4), np.uint64), "known": np.zeros((rows, 2), bool)}
@@ -44,23 +44,23 @@ def pool(rows: int, seed: int, **given: np.ndarray) -> dict[str, np.ndarray]:
 def found(
     count: int, distance: int, arrays: dict[str, np.ndarray]
 ) -> tuple[dict[int, tuple[int, int]], dict[str, int]]:
-    """Row -> (its keeper's row, kind), of all members; and the counts."""
+    """Row -> (keeper's row, kind) for all members; and the counts."""
     group = MemoryGroup(parts(count, **arrays))
-    stars, told = settled(found_edges(group, distance))
+    stars, counts = component_stars(find_edges(group, distance))
     store_members(stars, group, "members")
     place = {key.tobytes(): row for row, key in enumerate(arrays["key"].astype(">u8"))}
-    held, rows = Stored({}, group), {}
-    for index in held.parts("members"):
-        part = held.part("members", index)
+    artifact, rows = Stored({}, group), {}
+    for index in artifact.parts("members"):
+        part = artifact.part("members", index)
         assert part["key"].tolist() == sorted(part["key"].tolist())
         for key, keeper, kind in zip(*(part[name] for name in ("key", "keeper", "kind")), strict=True):
             rows[place[key.ljust(16, b"\0")]] = place[keeper.ljust(16, b"\0")], int(kind)
-    assert held.parts("members") == list(range(count))
-    return rows, told
+    assert artifact.parts("members") == list(range(count))
+    return rows, counts
 
 
 def expected(arrays: dict[str, np.ndarray], labels: np.ndarray, exact: np.ndarray) -> dict[int, tuple[int, int]]:
-    """The same out of component labels (n,), over all edges and over those of equal digests."""
+    """The result of `found`, from component labels (n,) over all edges (`labels`) and over exact ones (`exact`)."""
     order = np.lexsort((arrays["key"][:, 1], arrays["key"][:, 0], -arrays["pixels"]))
     sets: dict[int, tuple[int, int]] = {}
     for label in np.unique(labels):
@@ -79,7 +79,9 @@ def expected(arrays: dict[str, np.ndarray], labels: np.ndarray, exact: np.ndarra
     st.integers(-1, 20),
     st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 255)), max_size=120),
 )
-def test_near_in_parts_and_buckets(rows: int, count: int, distance: int, flips: list[tuple[int, int]]) -> None:
+def test_near_duplicates_do_not_depend_on_parts_and_buckets(
+    rows: int, count: int, distance: int, flips: list[tuple[int, int]]
+) -> None:
     rng = np.random.default_rng(rows)
     centres = rng.integers(0, 256, (3, 32), dtype=np.uint8)
     hashes = centres[rng.integers(0, 3, rows)]
@@ -95,8 +97,10 @@ def test_near_in_parts_and_buckets(rows: int, count: int, distance: int, flips: 
 
 
 @given(st.lists(st.integers(-1, 4), max_size=30), st.integers(1, 4), st.integers(0, 2), st.integers(0, 5))
-def test_equal_in_parts_and_buckets(codes: list[int], count: int, sort: int, seed: int) -> None:
-    """The same digest as another's of the other sort does not match; equal bytes are equal pixels."""
+def test_exact_duplicates_do_not_depend_on_parts_and_buckets(
+    codes: list[int], count: int, sort: int, seed: int
+) -> None:
+    """Digests of different sorts never match. Rows with equal bytes also have equal pixels."""
     values = np.array(codes, dtype=np.int64)
     both = np.stack([np.where(values == sort, -1, values), values], axis=1)
     digests = np.repeat((both.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15))[..., None], 4, axis=2)
@@ -106,11 +110,11 @@ def test_equal_in_parts_and_buckets(codes: list[int], count: int, sort: int, see
     arrays = pool(len(values), seed, digests=digests, known=both >= 0, hash=hashes, comparable=comparable)
     exact = components(len(values), [group_edges(values)])
     labels = components(len(values), [group_edges(values), group_edges(np.where(comparable, near, -1))])
-    rows, told = found(count, 3, arrays)
+    rows, counts = found(count, 3, arrays)
     assert rows == expected(arrays, labels, exact)
     keepers = [keeper for keeper, _ in rows.values()]
     kinds = [kind for _, kind in rows.values()]
-    assert told == {
+    assert counts == {
         "largest_set": max((keepers.count(keeper) for keeper in keepers), default=0),
         "sets": len(set(keepers)),
         "exact_duplicates": kinds.count(EXACT),

@@ -22,7 +22,7 @@ from tests.image.test_perceptual import blobs
 
 
 def table(*data: bytes) -> pa.Table:
-    """The columns that `duplicates.find` reads, made by the stages that write them; keys count upwards."""
+    """The columns that `duplicates.find` reads, computed by the stages that write them; keys are row numbers."""
     stage = Fingerprint()
     prepared = [stage.prepare(Sample(item, decode)) for item in data]
     sizes = [decode(item).size for item in data]
@@ -71,7 +71,7 @@ def rows() -> pa.Table:
     png = make_images.encoded(small, "PNG")
     return table(
         png,  # 0
-        make_images.encoded(large, "PNG"),  # 1: the keeper of the set, for it has the most pixels
+        make_images.encoded(large, "PNG"),  # 1: the keeper of the set, because it has the most pixels
         make_images.encoded(small, "BMP"),  # 2: the same pixels as 0
         make_images.encoded(blobs(2), "PNG"),  # 3: alone
         png,  # 4: the same bytes as 0
@@ -110,27 +110,27 @@ def test_exact_and_near_sets(rows: pa.Table, shards: int) -> None:
     }
 
 
-def test_any_order_of_rows_gives_the_same_artifact(rows: pa.Table) -> None:
+def test_the_artifact_does_not_depend_on_the_order_of_rows(rows: pa.Table) -> None:
     shuffled = rows.take(np.random.default_rng(0).permutation(rows.num_rows))
     assert members(found(shuffled)) == members(found(rows))
 
 
 @pytest.mark.parametrize("shards", [1, 3, 9])
-def test_a_map_that_knows_its_shards_looks_into_their_stretch_alone(rows: pa.Table, shards: int) -> None:
+def test_members_with_a_shard_column_reads_only_the_file_of_that_shard(rows: pa.Table, shards: int) -> None:
     artifact = found(rows, shards)
-    alone, told = DuplicateMembers(), DuplicateMembers()
-    alone.setup({"sets": artifact})
-    told.setup({"sets": artifact})
-    looked: list[int] = []
-    artifact.part = lambda name, index: (looked.append(index), Stored.part(artifact, name, index))[1]  # type: ignore
+    without_shards, with_shards = DuplicateMembers(), DuplicateMembers()
+    without_shards.setup({"sets": artifact})
+    with_shards.setup({"sets": artifact})
+    files_read: list[int] = []
+    artifact.part = lambda name, index: (files_read.append(index), Stored.part(artifact, name, index))[1]  # type: ignore
     cuts = np.linspace(0, rows.num_rows, shards + 1).astype(int)
     for part, (a, b) in enumerate(pairwise(cuts)):
         table = rows.slice(a, b - a).select(["key"])
         shard = pa.array([f"shard {a}"] * (b - a)).dictionary_encode()
-        looked.clear()
-        by_shard = told.process(Batch(table.append_column("shard", shard)))
-        assert set(looked) <= {part}
-        searched = alone.process(Batch(table))
+        files_read.clear()
+        by_shard = with_shards.process(Batch(table.append_column("shard", shard)))
+        assert set(files_read) <= {part}
+        searched = without_shards.process(Batch(table))
         assert {name: column.to_pylist() for name, column in by_shard.items()} == {
             name: column.to_pylist() for name, column in searched.items()
         }
@@ -140,7 +140,7 @@ def test_a_map_that_knows_its_shards_looks_into_their_stretch_alone(rows: pa.Tab
             assert (int(keeper, 16), kind) == EXPECTED.get(int(key, 16), (int(key, 16), "keeper"))
 
 
-def test_exact_only(rows: pa.Table) -> None:
+def test_max_distance_of_minus_one_finds_exact_duplicates_only(rows: pa.Table) -> None:
     assert as_dict(found(rows, max_distance=-1)) == {
         0: (0, "keeper"),
         2: (0, "exact"),
@@ -150,7 +150,7 @@ def test_exact_only(rows: pa.Table) -> None:
     }
 
 
-def test_unknown_hashes_and_sizes_are_no_duplicates() -> None:
+def test_rows_without_hashes_and_sizes_are_not_duplicates() -> None:
     nothing = pa.table(
         {"key": ["a" * 32, "b" * 32], **{n: pa.nulls(2, SCHEMA.field(n).type) for n in SCHEMA.names[1:]}}
     )

@@ -12,7 +12,7 @@ from curate.duplicates.near.hamming import Edges, band_edges, band_values, compo
 
 
 def near_edges(hashes: np.ndarray, max_distance: int) -> Iterator[Edges]:
-    """All bands in turn."""
+    """Edges of all bands."""
     for band in range(max_distance + 1):
         yield from band_edges(hashes, band, max_distance)
 
@@ -40,7 +40,7 @@ def partition(labels: np.ndarray) -> set[frozenset[int]]:
     st.integers(0, 40),
     st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 255)), max_size=120),
 )
-def test_components_are_those_of_all_pairs(rows: int, seed: int, distance: int, flips: list[tuple[int, int]]) -> None:
+def test_components_equal_those_of_all_pairs(rows: int, seed: int, distance: int, flips: list[tuple[int, int]]) -> None:
     rng = np.random.default_rng(seed)
     centres = rng.integers(0, 256, (3, 32), dtype=np.uint8) & rng.integers(0, 256, 32, dtype=np.uint8)
     hashes = flipped(centres[rng.integers(0, 3, rows)], flips)
@@ -59,8 +59,8 @@ def test_crowded_bands_are_searched_in_full(monkeypatch: pytest.MonkeyPatch, dis
     assert partition(components(250, near_edges(hashes, distance))) == partition(brute(hashes, distance))
 
 
-def test_a_heavy_head_costs_no_square() -> None:
-    """Every one of 6,000 hashes has thousands within reach: some 17 million pairs, and not a tenth as many edges."""
+def test_a_heavy_head_does_not_list_all_pairs() -> None:
+    """Each of 6,000 hashes has thousands within max_distance: about 17 million pairs, but under 1 million edges."""
     rng = np.random.default_rng(0)
     bits = np.repeat(rng.integers(0, 2, (1, 256), dtype=np.uint8), 6_000, axis=0)
     bits ^= rng.random(bits.shape) < 0.006
@@ -76,7 +76,7 @@ def test_empty_and_single() -> None:
 
 
 @given(st.lists(st.integers(-1, 5), max_size=30))
-def test_groups_are_chained_and_negatives_stay_alone(codes: list[int]) -> None:
+def test_groups_are_joined_and_negative_numbers_are_not(codes: list[int]) -> None:
     groups = np.array(codes, dtype=np.int64)
     labels = components(len(groups), [group_edges(groups)])
     for i, a in enumerate(codes):
@@ -88,7 +88,7 @@ EDGES = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), max_size=40)
 
 
 @given(EDGES)
-def test_a_spanning_forest_joins_the_same(pairs: list[tuple[int, int]]) -> None:
+def test_a_spanning_forest_has_the_same_components(pairs: list[tuple[int, int]]) -> None:
     edges = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     first, second = spanning([(edges[:, 0], edges[:, 1])])
     whole, fewest = components(21, [(edges[:, 0], edges[:, 1])]), components(21, [(first, second)])
@@ -97,7 +97,7 @@ def test_a_spanning_forest_joins_the_same(pairs: list[tuple[int, int]]) -> None:
 
 
 @given(st.integers(0, 1000), st.integers(0, 64))
-def test_hashes_within_reach_agree_in_a_band(seed: int, distance: int) -> None:
+def test_hashes_within_max_distance_agree_in_a_band(seed: int, distance: int) -> None:
     rng = np.random.default_rng(seed)
     bits = np.repeat(rng.integers(0, 2, (1, 256), dtype=np.uint8), 2, axis=0)
     bits[1, rng.choice(256, distance, replace=False)] ^= 1

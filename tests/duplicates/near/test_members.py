@@ -1,4 +1,4 @@
-"""Rows looked up in sets of either kind, and the verdicts of `duplicates.drop`, as the engine calls both."""
+"""`duplicates.members` and `duplicates.drop` on sets of both stages, called as the engine calls them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEYS = [f"{row:032x}" for row in range(6)]
 
 
 def sets(summary: str, **kinds: tuple[int, int]) -> Stored:
-    """kind -> (row, its keeper's row); keepers are added. All rows are of one stretch, in a shard called `known`."""
+    """kind -> (row, keeper's row); adds the keepers. All rows are in one part, in a shard called `known`."""
     rows = {row: (keeper, KINDS.index(kind)) for kind, (row, keeper) in kinds.items()}
     rows |= {keeper: (keeper, 0) for keeper, _ in list(rows.values())}
     words = key_words(KEYS)
@@ -73,11 +73,11 @@ def test_every_row_names_its_set() -> None:
         ("semantic", "near_duplicate", "exact_duplicate"),
     ],
 )
-def test_drop_rejects_what_it_is_told(reject: str, near: str | None, exact: str | None) -> None:
+def test_drop_rejects_kinds_up_to_reject(reject: str, near: str | None, exact: str | None) -> None:
     assert dropped(members(FOUND), reject=reject) == [None, None, exact, None, None, near]
 
 
-def test_without_any_duplicates_all_are_kept() -> None:
+def test_without_duplicates_all_rows_pass() -> None:
     nothing = sets("exact_duplicates")
     table = members(nothing, ["f" * 32, "0" * 32])
     assert table.column("duplicate_set").to_pylist() == ["f" * 32, "0" * 32]
@@ -86,7 +86,7 @@ def test_without_any_duplicates_all_are_kept() -> None:
         assert dropped(empty) == []
 
 
-def test_semantic_sets_have_columns_of_their_own() -> None:
+def test_semantic_sets_can_use_other_columns() -> None:
     table = members(SEMANTIC, column="semantic")
     assert table.column_names == ["semantic_set", "semantic_of", "semantic_kind"]
     assert table.column("semantic_of").to_pylist() == [None, None, KEYS[5], None, None, None]
@@ -95,19 +95,19 @@ def test_semantic_sets_have_columns_of_their_own() -> None:
     assert dropped(table, reject="none", column="semantic") == [None] * 6
 
 
-def test_rows_without_a_kind_are_kept() -> None:
+def test_rows_without_a_kind_pass() -> None:
     assert dropped(pa.table({"duplicate_kind": ["exact", None]})) == ["exact_duplicate", None]
 
 
 @pytest.mark.parametrize("reject", ["exact", "near"])
-def test_what_would_reject_nothing_is_an_error(reject: str) -> None:
-    says = f"reject: '{reject}' rejects nothing, since the sets of 'duplicate_kind' are semantic; write semantic"
-    with pytest.raises(CurateError, match=says):
+def test_a_value_of_reject_without_such_sets_is_an_error(reject: str) -> None:
+    message = f"reject: '{reject}' rejects nothing, since the sets of 'duplicate_kind' are semantic; write semantic"
+    with pytest.raises(CurateError, match=message):
         dropped(members(SEMANTIC), reject=reject)
 
 
 def test_sets_of_an_older_version_are_rejected() -> None:
-    with pytest.raises(CurateError, match=r"duplicates.members.sets: sets of an older version .*; run the stage"):
+    with pytest.raises(CurateError, match=r"duplicates.members.sets: an older version .*; rerun the stage"):
         DuplicateMembers().setup({"sets": {"duplicates": None, "summary": {}}})
 
 

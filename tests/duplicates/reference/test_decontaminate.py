@@ -1,4 +1,4 @@
-"""What the filter makes of the matches that `duplicates.match` has found."""
+"""`duplicates.decontaminate` on matches that `duplicates.match` has found."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from curate.core.errors import CurateError
 from curate.duplicates.reference.decontaminate import Decontaminate
 from tests.duplicates.reference.test_match import POOL, found, matched, reference
 
-GONE = "contaminated"
+CONTAMINATED = "contaminated"
 
 
 def rejected(table: pa.Table, **parameters: Any) -> list[str | None]:
@@ -35,21 +35,28 @@ def rejected(table: pa.Table, **parameters: Any) -> list[str | None]:
     ],
 )
 def test_kinds_and_thresholds(parameters: dict[str, Any], rows: list[int]) -> None:
-    assert rejected(found(POOL, reference()), **parameters) == [GONE if row in rows else None for row in range(6)]
+    assert rejected(found(POOL, reference()), **parameters) == [
+        CONTAMINATED if row in rows else None for row in range(6)
+    ]
 
 
 @pytest.mark.parametrize(("bits", "eps"), [(12, 0.001), (4, 0.05), (4, 0.001), (0, 0.0001)])
-def test_a_threshold_decides_as_a_narrower_search_would(bits: int, eps: float) -> None:
+def test_a_threshold_equals_a_narrower_search(bits: int, eps: float) -> None:
     narrow = [kind is not None for _, kind, _ in matched(POOL, reference(), max_distance=bits, eps=eps)]
     reasons = rejected(found(POOL, reference(), eps=0.3), near=1 - bits / 256, semantic=1 - eps)
-    assert [reason == GONE for reason in reasons] == narrow
+    assert [reason == CONTAMINATED for reason in reasons] == narrow
 
 
-def test_columns_of_another_name() -> None:
-    assert rejected(found(POOL, reference(), column="voc"), column="voc")[:4] == [GONE, GONE, GONE, None]
+def test_another_column_name() -> None:
+    assert rejected(found(POOL, reference(), column="voc"), column="voc")[:4] == [
+        CONTAMINATED,
+        CONTAMINATED,
+        CONTAMINATED,
+        None,
+    ]
 
 
-def test_rows_that_were_not_compared_are_kept() -> None:
+def test_rows_that_were_not_compared_pass() -> None:
     schema = found(POOL, reference()).schema
     nulls = pa.table({field.name: pa.nulls(2, field.type) for field in schema}, schema=schema)
     assert rejected(nulls) == [None, None]
@@ -58,26 +65,30 @@ def test_rows_that_were_not_compared_are_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    ("parameters", "searched", "says"),
+    ("parameters", "searched", "message"),
     [
         (
             {"near": 0.9},
             {},
-            r"near: 0.9, but its `duplicates.match` looked for 0.953125 and above only; raise its `max",
+            r"near: 0.9, but its `duplicates.match` searched only for 0.953125 and above; raise its `max",
         ),
-        ({"semantic": 0.9}, {}, r"semantic: 0.9, but its `duplicates.match` looked for 0.95 and above only; name its"),
+        (
+            {"semantic": 0.9},
+            {},
+            r"semantic: 0.9, but its `duplicates.match` searched only for 0.95 and above; name its",
+        ),
         ({"near": 0.99}, {"max_distance": -1}, r"near: 0.99, but its `duplicates.match` compared none; raise"),
         ({"semantic": 0.99}, {"embedding": None}, r"semantic: 0.99, but its `duplicates.match` compared none; name"),
     ],
 )
 def test_a_threshold_beyond_the_search_is_an_error(
-    parameters: dict[str, Any], searched: dict[str, Any], says: str
+    parameters: dict[str, Any], searched: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(CurateError, match=f"duplicates.decontaminate.{says}"):
+    with pytest.raises(CurateError, match=f"duplicates.decontaminate.{message}"):
         rejected(found(POOL, reference(), **searched), **parameters)
 
 
-def test_the_edge_of_the_search_is_no_error() -> None:
+def test_a_threshold_at_the_search_limit_is_valid() -> None:
     for bits, eps in ((12, 0.05), (0, 0.58), (64, 0.07), (7, 1 / 3)):
         rejected(found(POOL, reference(), max_distance=bits, eps=eps), near=1 - bits / 256, semantic=round(1 - eps, 8))
 

@@ -10,7 +10,7 @@ from curate.duplicates.reference.hash_index import HashIndex
 
 
 def hashes(rng: np.random.Generator, rows: int) -> np.ndarray:
-    """(n, 32): a few hashes with some of their bits turned."""
+    """(n, 32): copies of three hashes with some bits flipped."""
     centres = np.random.default_rng(0).integers(0, 2, (3, 256), dtype=np.uint8)
     bits = centres[rng.integers(3, size=rows)] ^ (rng.random((rows, 256)) < rng.choice([0, 0.01, 0.05], (rows, 1)))
     return np.packbits(bits.astype(np.uint8), axis=1)
@@ -27,7 +27,7 @@ def brute(queries: np.ndarray, known: np.ndarray, most: int) -> tuple[list[int],
 
 @given(st.integers(0, 10_000), st.integers(0, 30), st.integers(0, 30), st.integers(0, 70))
 @pytest.mark.parametrize("pairs", [7, 1 << 20])
-def test_it_finds_what_all_comparisons_find(pairs: int, seed: int, rows: int, known: int, most: int) -> None:
+def test_the_nearest_hash_equals_that_of_a_full_search(pairs: int, seed: int, rows: int, known: int, most: int) -> None:
     rng = np.random.default_rng(seed)
     queries, reference = hashes(rng, rows), hashes(rng, known)
     with pytest.MonkeyPatch.context() as patch:

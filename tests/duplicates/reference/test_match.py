@@ -1,4 +1,4 @@
-"""A reference set and what matches it, as the engine calls `duplicates.reference` and `duplicates.match`."""
+"""`duplicates.reference` and `duplicates.match`, called as the engine calls them."""
 
 from __future__ import annotations
 
@@ -82,7 +82,8 @@ POOL = pool(
     np.stack([EYE[0], EYE[5], EYE[2] + 0.1 * EYE[6], EYE[6], EYE[7], EYE[1] + EYE[2]]),
     flat=[False, False, False, True, False, False],
 )
-"""The bytes of b with the hash and vector of a; a's hash but 5 bits; near c's vector; c's hash, but flat; two more."""
+"""b's digest with a's hash and vector; a's hash with 5 bits flipped; near c's vector; c's hash, but flat; no match;
+a vector equally far from b and c."""
 
 COSINE = float(1 / np.sqrt(1.01))
 
@@ -95,7 +96,7 @@ def test_matches_by_bytes_then_hash_then_embedding() -> None:
     assert others == [(None, None, None)] * 3
 
 
-def test_every_similarity_within_the_search_is_written() -> None:
+def test_every_similarity_within_the_search_limits_is_written() -> None:
     table = found(POOL, reference())
     assert table["contamination_near"].to_pylist() == [1, pytest.approx(1 - 5 / 256), None, None, None, None]
     assert table["contamination_semantic"].to_pylist() == [
@@ -113,7 +114,7 @@ def test_equal_pixels_are_exact() -> None:
     assert matched(same, reference())[0] == ("val/c.jpg", "exact", 1.0)
 
 
-def test_radii_of_the_search() -> None:
+def test_search_limits() -> None:
     kinds = [row[1] for row in matched(POOL, reference(), max_distance=4, eps=1e-3)]
     assert kinds == ["exact", None, None, None, None, None]
     assert [row[1] for row in matched(POOL, reference(), max_distance=-1)] == [
@@ -128,20 +129,20 @@ def test_radii_of_the_search() -> None:
     assert wide[:2] == ("val/b.jpg", "semantic"), "the first of two equally near"
 
 
-def test_digests_and_hashes_alone() -> None:
+def test_without_embeddings() -> None:
     against = reference(embedding=None)
     assert [row[1] for row in matched(POOL, against, embedding=None)] == ["exact", "near", None, None, None, None]
     with pytest.raises(CurateError, match=r"embedding: 'embedding', but its `against` has no embeddings; write"):
         matched(POOL, against)
 
 
-def test_columns_of_another_name() -> None:
+def test_another_column_name() -> None:
     table = found(POOL, reference(), column="voc")
     assert table.column_names == ["voc", "voc_kind", "voc_similarity", "voc_near", "voc_semantic"]
     assert table["voc"][0].as_py() == "val/b.jpg"
 
 
-def test_another_encoder_is_one_line() -> None:
+def test_another_encoder_is_an_error_of_one_line() -> None:
     other = pool(["1"], ["x"], hash_of(7)[None], EYE[:1], encoder="open_clip:b")
     with pytest.raises(CurateError, match=r"has encoder open_clip:b, but its `against` has encoder timm:vit; embed"):
         matched(other, reference())
@@ -152,20 +153,20 @@ def test_another_encoder_is_one_line() -> None:
         reference(embedding="sha256")
 
 
-def test_nothing_to_look_for() -> None:
-    with pytest.raises(CurateError, match=r"duplicates.reference: no image to look for"):
+def test_an_empty_reference_set_is_an_error() -> None:
+    with pytest.raises(CurateError, match=r"duplicates.reference: no images in the reference set"):
         reference(REFERENCE.slice(0, 0))
 
 
 def test_flat_reference_images_match_exactly_only() -> None:
     flat = pool(["f"], ["F"], hash_of()[None], EYE[3:4], flat=[True])
-    looked = pool(["1", "2"], ["F", "u"], np.stack([hash_of(), hash_of()]), EYE[4:6])
-    assert [row[1] for row in matched(looked, reference(flat))] == ["exact", None]
+    queries = pool(["1", "2"], ["F", "u"], np.stack([hash_of(), hash_of()]), EYE[4:6])
+    assert [row[1] for row in matched(queries, reference(flat))] == ["exact", None]
 
 
-def test_the_order_of_shards_is_no_matter() -> None:
-    turned = reference(REFERENCE.take([2, 0, 1]))
-    assert turned["reference"].equals(reference()["reference"]) and turned["summary"] == reference()["summary"]
+def test_the_reference_set_does_not_depend_on_the_order_of_shards() -> None:
+    permuted = reference(REFERENCE.take([2, 0, 1]))
+    assert permuted["reference"].equals(reference()["reference"]) and permuted["summary"] == reference()["summary"]
 
 
 def test_no_rows() -> None:

@@ -1,4 +1,4 @@
-"""`duplicates.semantic` on groups in memory, against the promises it makes."""
+"""`duplicates.semantic` on groups in memory."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ def pool(vectors: np.ndarray) -> pa.Table:
 
 
 def tree(*levels: np.ndarray) -> dict[str, Any]:
-    told = {"levels": {"levels": [{"clusters": len(level)} for level in levels], "dim": levels[0].shape[1]}}
-    return told | {f"centroids_{t}": level for t, level in enumerate(levels, 1)}
+    levels_of = {"levels": {"levels": [{"clusters": len(level)} for level in levels], "dim": levels[0].shape[1]}}
+    return levels_of | {f"centroids_{t}": level for t, level in enumerate(levels, 1)}
 
 
-def found(table: pa.Table, made: dict[str, Any], shards: int = 3, **parameters: Any) -> Stored:
+def found(table: pa.Table, fitted_tree: dict[str, Any], shards: int = 3, **parameters: Any) -> Stored:
     stage = SemanticDuplicates(**parameters)
-    stage.setup({"tree": made})
+    stage.setup({"tree": fitted_tree})
     cuts = np.linspace(0, table.num_rows, shards + 1).astype(int)
     group = MemoryGroup([stage.load(table.slice(a, b - a)) for a, b in pairwise(cuts)], threads=2)
     return Stored(stage.fit(group), group)
 
 
 def by_row(table: pa.Table, artifact: Stored) -> dict[int, tuple[int, float]]:
-    """Dropped row -> (its keeper's row, similarity)."""
+    """Dropped row -> (keeper's row, similarity)."""
     place = {key: row for row, key in enumerate(table.column("key").to_pylist())}
     rows = members(artifact)
     keepers = {row["key"] for row in rows if row["kind"] == "keeper"}
@@ -67,7 +67,7 @@ def by_row(table: pa.Table, artifact: Stored) -> dict[int, tuple[int, float]]:
     st.sampled_from(["farthest", "closest", "random"]),
     st.sampled_from([None, 0, 1, 3]),
 )
-def test_sets_keep_their_promises(
+def test_dropped_rows_are_near_their_keeper_and_kept_rows_are_apart(
     seed: int, rows: int, cells: int, eps: float, keep: str, neighbours: int | None
 ) -> None:
     table = pool(clumps(seed, rows, DIM, around=4, spread=0.3))
@@ -88,13 +88,13 @@ def test_sets_keep_their_promises(
     kept = np.array([row not in dropped for row in range(rows)], dtype=bool)
     both = kept[:, None] & kept & ~np.eye(rows, dtype=bool)
     assert not (near & compared & both).any(), "two kept rows that were compared lie within eps"
-    turned = np.random.default_rng(seed).permutation(rows)
-    again = found(table.take(turned), tree(centroids), shards=1, eps=eps, keep=keep, neighbours=neighbours)
-    assert members(again) == members(artifact) and again["summary"] == artifact["summary"]
+    order = np.random.default_rng(seed).permutation(rows)
+    permuted = found(table.take(order), tree(centroids), shards=1, eps=eps, keep=keep, neighbours=neighbours)
+    assert members(permuted) == members(artifact) and permuted["summary"] == artifact["summary"]
 
 
 @pytest.mark.parametrize("keep", ["farthest", "closest", "random"])
-def test_one_cell_is_the_greedy_pass_in_order(keep: str) -> None:
+def test_one_cell_gives_the_greedy_result(keep: str) -> None:
     table = pool(clumps(5, 300, DIM))
     centroid = clumps(9, 1, DIM)
     artifact = found(table, tree(centroid), eps=0.02, keep=keep, seed=4)
@@ -105,13 +105,13 @@ def test_one_cell_is_the_greedy_pass_in_order(keep: str) -> None:
     words = key_words(keys)
     order = np.lexsort((words[:, 1], words[:, 0], first))
     keeper = order[greedy(vectors[order], 0.02)]
-    wanted = {int(row): int(k) for row, k in zip(order, keeper, strict=True) if row != k}
-    assert {row: k for row, (k, _) in by_row(table, artifact).items()} == wanted
+    expected = {int(row): int(k) for row, k in zip(order, keeper, strict=True) if row != k}
+    assert {row: k for row, (k, _) in by_row(table, artifact).items()} == expected
     assert artifact["summary"]["rounds"] == 1 and artifact["summary"]["fallen"] == 0
 
 
-def test_a_pair_that_a_border_splits() -> None:
-    """Two rows on either side of the border of two cells."""
+def test_a_pair_across_a_cell_border() -> None:
+    """Two rows on opposite sides of a cell border are found if they visit a neighbouring cell."""
     table = pool(np.array([[1, 0.01], [1, -0.01], [0.2, 1], [0.2, -1]]))
     cells = tree(unit_rows(np.array([[1, 1], [1, -1]])))
     assert by_row(table, found(table, cells, eps=0.01, neighbours=0)) == {}
@@ -121,40 +121,40 @@ def test_a_pair_that_a_border_splits() -> None:
         assert artifact["summary"]["visits"] == 2 and artifact["summary"]["fallen"] == 1
 
 
-def test_rows_whose_keeper_fell_are_looked_at_again() -> None:
-    """On a circle, within 2 degrees: b drops c in its cell, then falls to a, which c is too far from."""
+def test_rows_whose_keeper_was_dropped_are_open_again() -> None:
+    """On a circle with eps of 2 degrees, b drops c in its cell. Then a drops b, but c is too far from a: c is kept."""
     degrees, centres = np.deg2rad([0.5, -0.2, -1.9]), np.deg2rad([0.4, -0.5])  # a | b, c
     table = pool(np.stack([np.sin(degrees), np.cos(degrees)], axis=1))
-    made = tree(np.stack([np.sin(centres), np.cos(centres)], axis=1).astype(np.float32))
+    fitted_tree = tree(np.stack([np.sin(centres), np.cos(centres)], axis=1).astype(np.float32))
     eps = float(1 - np.cos(np.deg2rad(2)))
-    alone = found(table, made, eps=eps, keep="closest", neighbours=0)
+    alone = found(table, fitted_tree, eps=eps, keep="closest", neighbours=0)
     assert {row: keeper for row, (keeper, _) in by_row(table, alone).items()} == {2: 1}
-    artifact = found(table, made, eps=eps, keep="closest", neighbours=1)
+    artifact = found(table, fitted_tree, eps=eps, keep="closest", neighbours=1)
     assert {row: keeper for row, (keeper, _) in by_row(table, artifact).items()} == {1: 0}
     assert artifact["summary"]["rounds"] == 2
 
 
-def test_ten_thousand_copies_leave_one() -> None:
+def test_ten_thousand_copies_form_one_set() -> None:
     rows = np.concatenate([np.tile(clumps(1, 1, DIM), (10_000, 1)), clumps(2, 500, DIM)])
     table = pool(rows)
     artifact = found(table, tree(clumps(3, 5, DIM)), eps=1e-3, neighbours=None)
     assert artifact["summary"]["largest_set"] >= 10_000
 
 
-def test_the_level_is_the_coarsest_whose_cells_are_small_enough() -> None:
+def test_the_level_is_the_coarsest_with_small_enough_cells() -> None:
     stage = SemanticDuplicates(cell_rows=10)
     stage.setup({"tree": tree(clumps(0, 9, DIM), clumps(0, 4, DIM), clumps(0, 2, DIM))})
     assert [stage.level_for(rows) for rows in (0, 20, 21, 40, 41, 90, 91)] == [3, 3, 2, 2, 1, 1, 1]
 
 
-def test_leaves_that_lie_in_many_files_are_no_cells() -> None:
-    made = tree(clumps(0, 9, DIM), clumps(0, 4, DIM), clumps(0, 2, DIM))
-    del made["centroids_1"]
+def test_leaves_in_many_files_cannot_be_cells() -> None:
+    fitted_tree = tree(clumps(0, 9, DIM), clumps(0, 4, DIM), clumps(0, 2, DIM))
+    del fitted_tree["centroids_1"]
     stage = SemanticDuplicates(cell_rows=10)
-    stage.setup({"tree": made})
+    stage.setup({"tree": fitted_tree})
     assert [stage.level_for(rows) for rows in (20, 21, 91)] == [3, 2, 2]
     with pytest.raises(CurateError, match=r"level: 1, but the leaves .* write a level from 2 to 3"):
-        found(pool(clumps(0, 3, DIM)), made, level=1)
+        found(pool(clumps(0, 3, DIM)), fitted_tree, level=1)
 
 
 def test_no_rows() -> None:
@@ -162,18 +162,18 @@ def test_no_rows() -> None:
     assert members(artifact) == [] and artifact["summary"]["rows"] == 0
 
 
-def test_what_cannot_be_compared() -> None:
-    made = tree(clumps(0, 3, DIM))
+def test_errors_of_level_dimension_and_vectors() -> None:
+    fitted_tree = tree(clumps(0, 3, DIM))
     with pytest.raises(CurateError, match=r"level: 2, but its `tree` has 1 levels; write 1 to 1"):
-        found(pool(clumps(0, 3, DIM)), made, level=2)
+        found(pool(clumps(0, 3, DIM)), fitted_tree, level=2)
     with pytest.raises(CurateError, match=r"7 dimensions, but its `tree` has 6"):
-        found(pool(clumps(0, 3, 7)), made)
+        found(pool(clumps(0, 3, 7)), fitted_tree)
     with pytest.raises(InputError, match=r"1 rows of 'embedding' are null, zero, NaN or infinite"):
-        found(pool(np.concatenate([clumps(0, 3, DIM), np.zeros((1, DIM))])), made)
+        found(pool(np.concatenate([clumps(0, 3, DIM), np.zeros((1, DIM))])), fitted_tree)
     assert pickle.loads(pickle.dumps(SemanticDuplicates(eps=0.1))) == SemanticDuplicates(eps=0.1)
 
 
-def test_it_goes_on_where_it_was_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_resumes_after_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
     table, centroids = pool(clumps(8, 400, DIM, spread=0.3)), clumps(9, 12, DIM)
     stage = SemanticDuplicates(eps=0.05, neighbours=2)
     stage.setup({"tree": tree(centroids)})
@@ -191,5 +191,5 @@ def test_it_goes_on_where_it_was_stopped(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(KeyboardInterrupt):
         stage.fit(group)
     monkeypatch.setattr(semantic_sets, "_round", real)
-    again = Stored(stage.fit(group), group)
-    assert members(again) == members(whole) and again["summary"] == whole["summary"]
+    resumed = Stored(stage.fit(group), group)
+    assert members(resumed) == members(whole) and resumed["summary"] == whole["summary"]

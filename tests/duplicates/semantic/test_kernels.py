@@ -1,4 +1,4 @@
-"""Everything against float64 on all pairs."""
+"""Kernels of semantic duplicates, compared with float64 on all pairs."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ CASES = given(st.integers(0, 10_000), st.integers(0, 40), st.floats(1e-7, 0.6))
 
 
 @CASES
-def test_within_is_decided_as_in_float64(seed: int, rows: int, eps: float) -> None:
+def test_within_equals_float64(seed: int, rows: int, eps: float) -> None:
     vectors = clumps(seed, rows)
     assert (within(vectors, vectors, eps) == exact(vectors, vectors, eps)).all()
 
 
-def test_pairs_at_the_limit_are_decided_as_in_float64() -> None:
+def test_pairs_at_the_limit_equal_float64() -> None:
     vectors = clumps(1, 300, dim=96)
     products = vectors.astype(np.float64) @ vectors.T
     for value in products[0, 1:40]:  # a limit equal to a pair's cosine
@@ -54,7 +54,7 @@ def test_pairs_at_the_limit_are_decided_as_in_float64() -> None:
 
 @CASES
 @pytest.mark.parametrize("block", [4, 512])
-def test_greedy_keeps_its_promises(block: int, seed: int, rows: int, eps: float) -> None:
+def test_greedy_maps_each_row_to_its_first_kept_row(block: int, seed: int, rows: int, eps: float) -> None:
     vectors = clumps(seed, rows)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernels, "BLOCK_ROWS", block)
@@ -69,33 +69,33 @@ def test_greedy_keeps_its_promises(block: int, seed: int, rows: int, eps: float)
 
 
 @CASES
-def test_the_first_of_the_others(seed: int, rows: int, eps: float) -> None:
+def test_first_within_equals_a_full_search(seed: int, rows: int, eps: float) -> None:
     vectors, others = clumps(seed, rows), clumps(seed + 1, 17)
     near = exact(vectors, others, eps)
-    wanted = [int(row.argmax()) if row.any() else -1 for row in near]
-    assert first_within(vectors, others, eps).tolist() == wanted
+    expected = [int(row.argmax()) if row.any() else -1 for row in near]
+    assert first_within(vectors, others, eps).tolist() == expected
 
 
 @CASES
-def test_the_best_of_the_others(seed: int, rows: int, eps: float) -> None:
+def test_best_within_equals_a_full_search(seed: int, rows: int, eps: float) -> None:
     vectors, others = clumps(seed, rows), clumps(seed, 17)
     found, cosine = best_within(vectors, others, eps)
     for row in range(rows):
-        all_of = cosines(np.repeat(vectors[row : row + 1], len(others), axis=0), others)
-        if all_of.max() > 1 - eps:
-            assert found[row] == all_of.argmax() and cosine[row] == np.float32(all_of.max())
+        cosine_of = cosines(np.repeat(vectors[row : row + 1], len(others), axis=0), others)
+        if cosine_of.max() > 1 - eps:
+            assert found[row] == cosine_of.argmax() and cosine[row] == np.float32(cosine_of.max())
         else:
             assert found[row] == -1 and np.isnan(cosine[row])
 
 
-def test_what_has_no_direction_is_near_nothing() -> None:
+def test_rows_without_a_direction_match_nothing() -> None:
     vectors = unit_rows(np.array([[0.0, 0], [np.nan, 1], [2, 0]]))
     assert np.isnan(vectors[:2]).all() and vectors[2].tolist() == [1, 0]
     assert best_within(vectors, vectors, 0.1)[0].tolist() == [-1, -1, 2]
 
 
 @given(st.integers(0, 10_000), st.integers(1, 60), st.integers(1, 9), st.floats(1e-6, 0.5))
-def test_rows_within_eps_meet_in_the_cells_they_visit(seed: int, rows: int, cells: int, eps: float) -> None:
+def test_rows_within_eps_share_a_visited_cell(seed: int, rows: int, cells: int, eps: float) -> None:
     vectors = clumps(seed, rows, dim=4, around=7, spread=0.4)
     centroids = clumps(seed + 1, cells, dim=4, around=7, spread=0.4)
     home = nearest(vectors, centroids)[0]

@@ -23,5 +23,5 @@ def test_a_node_that_dies_costs_time_only(tmp_path: Path) -> None:
     run("spot", tmp_path)
 
 
-def test_a_node_without_this_package_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_node_without_this_package_is_rejected_by_name(tmp_path: Path) -> None:
     run("without", tmp_path)

@@ -224,7 +224,7 @@ sys.meta_path.insert(0, Finder())
 """`sitecustomize` of a node: its Python finds no package curate, or a different one."""
 
 
-def refusal(cluster: Nodes, folder: Path, code: str, workspace: Path, drivers: Drivers) -> str:
+def error_of_run(cluster: Nodes, folder: Path, code: str, workspace: Path, drivers: Drivers) -> str:
     """What a run says on a cluster with a node whose Python begins with some code."""
     folder.mkdir(exist_ok=True)
     (folder / "sitecustomize.py").write_text(code)
@@ -233,23 +233,23 @@ def refusal(cluster: Nodes, folder: Path, code: str, workspace: Path, drivers: D
     return str(drivers.run(workspace, **order(cluster, dear__seconds=1.0))["error"])
 
 
-def test_a_node_without_the_package_is_refused(
+def test_a_node_without_the_package_is_rejected(
     cluster: Nodes, workspace: Path, tmp_path: Path, drivers: Drivers
 ) -> None:
-    said = refusal(cluster, tmp_path / "site", HIDES, workspace, drivers)
+    said = error_of_run(cluster, tmp_path / "site", HIDES, workspace, drivers)
     there, version = cluster.address.partition(":")[0], curate.__version__
     assert said == f"node {there} has no package curate; install the same version ({version}) there, or use one image"
 
 
 @pytest.mark.parametrize("version", ["0.0.9", curate.__version__])
-def test_a_node_with_another_build_is_refused(
+def test_a_node_with_another_build_is_rejected(
     cluster: Nodes, workspace: Path, tmp_path: Path, drivers: Drivers, version: str
 ) -> None:
     place = tmp_path / "site" / "elsewhere"
     shutil.copytree(Path(curate.__file__).parent, place, ignore=shutil.ignore_patterns("__pycache__"))
     file = place / "core/version.py"
     file.write_text(file.read_text().replace(f'"{curate.__version__}"', f'"{version}"') + "# another build\n")
-    said = refusal(cluster, tmp_path / "site", REPLACES.format(place), workspace, drivers)
+    said = error_of_run(cluster, tmp_path / "site", REPLACES.format(place), workspace, drivers)
     node = f"node {cluster.address.partition(':')[0]} has curate {version}"
     if version == curate.__version__:
         assert said.startswith(f"{node} like the driver, but from other source files ({place}); ")

@@ -38,7 +38,7 @@ def sleeps(seconds: float) -> int:
     return os.getpid()
 
 
-def test_a_worker_that_dies_takes_one_payload_along(over_ray: Scheduler) -> None:
+def test_a_worker_that_dies_loses_one_payload(over_ray: Scheduler) -> None:
     outcomes = {outcome.index: outcome for outcome in over_ray.map(dies, range(6), CPU)}
     assert outcomes[3] == Outcome(3, error="the worker process died", crashed=True)
     assert [outcomes[n].value for n in (0, 1, 2, 4, 5)] == [0, 1, 2, 4, 5]
@@ -52,7 +52,7 @@ def pid_or_death(value: tuple[int, str]) -> int:
     return number
 
 
-def test_whoever_is_left_takes_over_what_was_meant_for_the_dead(over_ray: Scheduler, tmp_path: Path) -> None:
+def test_the_last_worker_takes_over_payloads_of_dead_workers(over_ray: Scheduler, tmp_path: Path) -> None:
     """The last payload of a sticky call has lost its worker, and one worker is enough for one payload."""
     began = time.monotonic()
     for call in range(3):
@@ -62,7 +62,7 @@ def test_whoever_is_left_takes_over_what_was_meant_for_the_dead(over_ray: Schedu
     assert time.monotonic() - began < 2 * SECONDS
 
 
-def test_lanes_of_ray_are_processes_of_their_own(over_ray: Scheduler) -> None:
+def test_lanes_of_ray_are_separate_processes(over_ray: Scheduler) -> None:
     calls = [over_ray.open(sleeps, lane) for lane in (CPU, REMOTE)]
     for call in calls:
         for _ in range(4):

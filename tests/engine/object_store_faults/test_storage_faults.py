@@ -69,7 +69,7 @@ def test_an_empty_object_and_a_large_one_are_read(storage: Storage) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("fault", "said"), [("slow_down", "asks for fewer requests"), ("cut_reply", "not answer")])
+@pytest.mark.parametrize(("fault", "said"), [("slow_down", "limits requests"), ("cut_reply", "not answer")])
 def test_a_store_that_stays_away_is_named_in_one_line(
     proxy: Proxy, storage: Storage, fault: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,7 +67,7 @@ def test_small_files_are_joined(storage: Storage) -> None:
     answers.merge(task)
     [whole] = files(storage)
     answers.add(storage, FOLDER, written[:10])
-    answers.merge(answers.MergeTask(storage, FOLDER, tuple(files(storage))))
+    answers.merge(answers.MergeIndexTask(storage, FOLDER, tuple(files(storage))))
     [again] = files(storage)
     table = storage.read_table(f"{FOLDER}/{answers.FOLDER}/{again}")
     assert [tuple(row.values()) for row in table.to_pylist()] == sorted(written)

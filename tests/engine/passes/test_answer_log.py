@@ -76,9 +76,9 @@ def interrupted(workspace: Path, endpoint: Endpoint) -> Iterator[Callable[[int],
                 process.communicate(timeout=20)
             finally:
                 process.kill()
-        script.told({})
+        script.stats({})
         result = go(workspace, Say(url=script.url), rows=ROWS, shard_rows=SHARD_ROWS)
-        return script.told()["requests"], result
+        return script.stats()["requests"], result
 
     return end
 
@@ -107,7 +107,7 @@ def test_a_stopped_run_takes_in_what_is_answered_soon(workspace: Path, endpoint:
     pipeline = toys.chain(Say(url=script.url, max_in_flight=4), rows=32, shard_rows=32)
 
     def end() -> None:
-        while script.told()["requests"] < 8:
+        while script.stats()["requests"] < 8:
             time.sleep(0.02)
         stop.set()
 
@@ -116,10 +116,10 @@ def test_a_stopped_run_takes_in_what_is_answered_soon(workspace: Path, endpoint:
         with pytest.raises(DrainedError):
             run(pipeline, str(workspace), options=LOSSES, stop=stop)
         ending.result()
-    asked = script.told()["requests"]
+    asked = script.stats()["requests"]
     assert 8 <= asked == len(kept(workspace)) < 32
     result = run(pipeline, str(workspace), options=LOSSES)
-    assert script.told()["texts"] == {f"picture {n}": 1 for n in range(32)}
+    assert script.stats()["texts"] == {f"picture {n}": 1 for n in range(32)}
     assert (result.counts["stage_1"].asked_again, result.ledger["stage_1"].after) == (0, 32)
 
 
@@ -135,7 +135,7 @@ def test_a_worker_that_dies_on_ray_leaves_its_answers_to_the_next(
     counts = result.counts["stage_1"]
     assert result.ledger["stage_1"].after == 64 == counts.copied + counts.requests
     assert counts.copied >= 3 and 0 < counts.asked_again <= 2 * 8
-    assert script.told()["requests"] <= 64 + 2 * 8
+    assert script.stats()["requests"] <= 64 + 2 * 8
     assert [row["said"] for row in answer_rows(workspace)] == sorted(f"said picture {n}" for n in range(64))
     assert not segments(workspace)
 
@@ -157,10 +157,10 @@ def test_a_kill_anywhere_costs_what_was_not_flushed(workspace: Path, endpoint: E
     script = endpoint.script(latency_seconds=0.05, slots=8)
     kill = os.environ | {"CURATE_FAULT_KILL": point}
     assert subprocess.run(child(workspace, script), cwd=ROOT, env=kill, timeout=60).returncode == -signal.SIGKILL
-    before, first = len(kept(workspace)), script.told()["requests"]
+    before, first = len(kept(workspace)), script.stats()["requests"]
     result = go(workspace, Say(url=script.url), rows=ROWS, shard_rows=SHARD_ROWS)
     assert result.ledger["stage_1"].after == ROWS
-    assert script.told()["requests"] - first == ROWS - before
+    assert script.stats()["requests"] - first == ROWS - before
     assert [row["said"] for row in answer_rows(workspace)] == sorted(f"said picture {n}" for n in range(ROWS))
     assert not segments(workspace)
 
@@ -189,7 +189,7 @@ def test_the_next_run_puts_a_dead_runs_answers_into_tables(workspace: Path, endp
     made = toys.Pipeline().add("pool", toys.Numbers(namespace="toys", rows=20)).add("bright", toys.Brightness(), "pool")
     made.add("light", toys.Light(darkest=127.5), "bright").add("say", Say(url=script.url), "light")
     result = run(made.check(), str(workspace))
-    assert script.told()["requests"] == 0 and 0 < result.ledger["say"].after < 20
+    assert script.stats()["requests"] == 0 and 0 < result.ledger["say"].after < 20
     assert workspaces.rows_of(workspace, "toy.say") == 20
     assert go(workspace, Say(url=script.url), rows=20).counts["stage_1"].requests == 0
     assert go(workspace, Say(url=script.url), namespace="other", rows=20).counts["stage_1"].requests == 0
@@ -203,11 +203,11 @@ def test_a_kill_while_logs_are_put_into_tables(workspace: Path, endpoint: Endpoi
     command = child(workspace, script, 20, 10)
     assert subprocess.run(command, cwd=ROOT, env=kill, timeout=60).returncode == -signal.SIGKILL
     assert go(workspace, Say(url=script.url), rows=20).ledger["stage_1"].after == 20
-    assert script.told()["requests"] == 0 and workspaces.rows_of(workspace, "toy.say") == 20
+    assert script.stats()["requests"] == 0 and workspaces.rows_of(workspace, "toy.say") == 20
     assert not segments(workspace)
 
 
-def test_a_log_that_somebody_writes_is_left_alone(workspace: Path, dead: str) -> None:
+def test_a_log_with_a_live_writer_is_left_alone(workspace: Path, dead: str) -> None:
     storage = open_storage(str(workspace))
     other = f"{dead.rpartition('/')[0]}/{'0' * 32}"
     before = segments(workspace)
@@ -225,18 +225,18 @@ def test_gc_keeps_logs_by_default(workspace: Path, dead: str) -> None:
     assert [path for path in gc.unreachable(storage, keep=0, costly=True)[0] if path.startswith(log)]
 
 
-def refuse_segments(monkeypatch: pytest.MonkeyPatch, times: int) -> list[str]:
+def fail_segments(monkeypatch: pytest.MonkeyPatch, times: int) -> list[str]:
     """The storage fails to write segments `times` times. Returns the segments that failed."""
-    publish, refused = Storage.publish_table, list[str]()
+    publish, failed = Storage.publish_table, list[str]()
 
     def broken(storage: Storage, relative: str, *args: Any, **options: Any) -> None:
-        if f"/{answer_log.FOLDER}/" in relative and len(refused) < times:
-            refused.append(relative)
+        if f"/{answer_log.FOLDER}/" in relative and len(failed) < times:
+            failed.append(relative)
             raise StorageError(f"{relative}: no answer")
         publish(storage, relative, *args, **options)
 
     monkeypatch.setattr(Storage, "publish_table", broken)
-    return refused
+    return failed
 
 
 @pytest.mark.parametrize("times", [2, sys.maxsize])
@@ -244,11 +244,11 @@ def test_a_log_that_cannot_be_written_ends_no_requests(
     workspace: Path, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
     """For a while or permanently: answers are in the tables at the unit's end."""
-    refused = refuse_segments(monkeypatch, times)
+    failed = fail_segments(monkeypatch, times)
     script = endpoint.script(latency_seconds=0.05, slots=4)
     result = go(workspace, Say(url=script.url, max_in_flight=4, flush_seconds=0.0), rows=40, shard_rows=40)
-    assert len(refused) >= 2
-    assert script.told()["texts"] == {f"picture {n}": 1 for n in range(40)}
+    assert len(failed) >= 2
+    assert script.stats()["texts"] == {f"picture {n}": 1 for n in range(40)}
     assert (result.counts["stage_1"].asked_again, result.ledger["stage_1"].after) == (0, 40)
     assert not segments(workspace)
 
@@ -281,7 +281,7 @@ def test_segments_are_put_into_tables_few_at_a_time(
     monkeypatch.setattr(answer_log, "FOLD_BYTES", size)
     script = endpoint.script()
     result = go(workspace, Say(url=script.url), rows=20)
-    assert (script.told()["requests"], result.ledger["stage_1"].after) == (0, 20)
+    assert (script.stats()["requests"], result.ledger["stage_1"].after) == (0, 20)
     assert not segments(workspace) and sum(seen) == held > 1
     assert max(seen) == (held if size else 1)
 
@@ -291,7 +291,7 @@ def test_a_unit_that_failed_leaves_its_answers_to_the_next_attempt(
     workspace: Path, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
     """Its tables could not be written, once; nor could its log."""
-    refused = refuse_segments(monkeypatch, times)
+    failed = fail_segments(monkeypatch, times)
     remember = index.add
     left = [OSError("try again")]
 
@@ -303,6 +303,6 @@ def test_a_unit_that_failed_leaves_its_answers_to_the_next_attempt(
     monkeypatch.setattr(index, "add", broken)
     script = endpoint.script()
     result = go(workspace, Say(url=script.url), rows=10)
-    assert script.told()["requests"] == 10 and result.ledger["stage_1"].after == 10
-    assert len(refused) == times and result.counts["stage_1"].copied == 10 and not segments(workspace)
+    assert script.stats()["requests"] == 10 and result.ledger["stage_1"].after == 10
+    assert len(failed) == times and result.counts["stage_1"].copied == 10 and not segments(workspace)
     assert go(workspace, Say(url=script.url), namespace="other", rows=10).counts["stage_1"].copied == 10

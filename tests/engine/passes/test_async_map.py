@@ -28,11 +28,11 @@ def test_every_row_is_requested_once_in_all_runs(workspace: Path, endpoint: Endp
     script = endpoint.script()
     result = go(workspace, Say(url=script.url), rows=50, shard_rows=20)
     assert [row["said"] for row in answer_rows(workspace)] == sorted(f"said picture {n}" for n in range(50))
-    assert script.told()["texts"] == {f"picture {n}": 1 for n in range(50)}
+    assert script.stats()["texts"] == {f"picture {n}": 1 for n in range(50)}
     counts = result.counts["stage_1"]
     assert (counts.computed, counts.requests, counts.asked_again, result.ledger["stage_1"].after) == (50, 50, 0, 50)
     assert go(workspace, Say(url=script.url), rows=50, shard_rows=20).reused["stage_1"]
-    assert script.told()["requests"] == 50
+    assert script.stats()["requests"] == 50
     assert not segments(workspace)
 
 
@@ -40,14 +40,14 @@ def test_another_pool_finds_the_answers(workspace: Path, endpoint: Endpoint) -> 
     script = endpoint.script()
     go(workspace, Say(url=script.url), rows=30)
     result = go(workspace, Say(url=script.url), namespace="other", rows=40, shard_rows=7)
-    assert script.told()["requests"] == 40
+    assert script.stats()["requests"] == 40
     assert (result.counts["stage_1"].copied, result.counts["stage_1"].computed) == (30, 10)
 
 
 def test_equal_requests_of_a_unit_are_sent_once(workspace: Path, endpoint: Endpoint) -> None:
     script = endpoint.script()
     result = go(workspace, Say(url=script.url, modulo=5), rows=40, shard_rows=40)
-    assert script.told()["texts"] == {f"picture {n}": 1 for n in range(5)}
+    assert script.stats()["texts"] == {f"picture {n}": 1 for n in range(5)}
     assert result.ledger["stage_1"].after == 40
     assert [row["said"] for row in answer_rows(workspace)] == sorted(f"said picture {n % 5}" for n in range(40))
 
@@ -55,7 +55,7 @@ def test_equal_requests_of_a_unit_are_sent_once(workspace: Path, endpoint: Endpo
 def test_images_are_sent(workspace: Path, endpoint: Endpoint) -> None:
     script = endpoint.script()
     result = go(workspace, See(url=script.url), rows=24, shard_rows=12, broken=11)
-    told = script.told()
+    told = script.stats()
     assert told["requests"] == 24 and told["bytes"] > 24 * len(toys.image(1))
     assert result.ledger["stage_1"].after == 24  # nothing is decoded here: the endpoint decides what an image is
 
@@ -63,14 +63,14 @@ def test_images_are_sent(workspace: Path, endpoint: Endpoint) -> None:
 def test_max_in_flight_bounds_concurrent_requests(workspace: Path, endpoint: Endpoint) -> None:
     script = endpoint.script(latency_seconds=0.02)
     go(workspace, Say(url=script.url, max_in_flight=3), rows=60, shard_rows=20)
-    assert script.told()["most"] <= 3
+    assert script.stats()["most"] <= 3
 
 
 def test_all_slots_are_in_use_at_once(workspace: Path, endpoint: Endpoint) -> None:
     """How busy they are over time, `bench/engine/async_map.py` says."""
     script = endpoint.script(latency_seconds=0.2, slots=32)
     go(workspace, Say(url=script.url), rows=320, shard_rows=80)
-    told = script.told()
+    told = script.stats()
     assert told["requests"] == 320 and told["most"] >= 32
 
 
@@ -98,7 +98,7 @@ def test_rows_without_a_request(workspace: Path, endpoint: Endpoint) -> None:
     """None needs no answer: the row is done. A Reject makes it unusable."""
     script = endpoint.script()
     result = go(workspace, Say(url=script.url, silent=(1, 2), refused=(3,)), rows=10)
-    assert script.told()["requests"] == 7
+    assert script.stats()["requests"] == 7
     assert (result.ledger["stage_1"].after, result.ledger["stage_1"].unusable) == (9, {"not_asked": 1})
     assert sum(row["said"] is None and row["_status"] == 0 for row in answer_rows(workspace)) == 2
 
@@ -121,7 +121,7 @@ def test_what_may_be_over_later_is_tried_again(workspace: Path, endpoint: Endpoi
     faults = [fault | {"text": f"picture {n}", "times": 2} for n, fault in enumerate(AGAIN.values())]
     script = endpoint.script(faults=faults)
     result = go(workspace, Say(url=script.url, attempts=3, timeout_seconds=2.0), rows=20)
-    told = script.told()
+    told = script.stats()
     assert result.ledger["stage_1"].after == 20 and result.counts["stage_1"].requests == told["requests"]
     assert told["texts"] == {f"picture {n}": 3 if n < len(AGAIN) else 1 for n in range(20)}
 
@@ -134,10 +134,10 @@ def test_after_the_last_attempt_the_row_is_in_error(workspace: Path, endpoint: E
     result = go(workspace, stage, rows=20)
     assert result.ledger["stage_1"].error == dict.fromkeys(AGAIN, 1) and result.ledger["stage_1"].after == 11
     assert go(workspace, stage, rows=20).counts["stage_1"].requests == 0
-    assert script.told()["texts"]["picture 0"] == 2
-    script.told({})
+    assert script.stats()["texts"]["picture 0"] == 2
+    script.stats({})
     result = go(workspace, stage, Options(retry={"stage_1": ()}), rows=20)
-    assert result.ledger["stage_1"].after == 20 and script.told()["requests"] == len(AGAIN)
+    assert result.ledger["stage_1"].after == 20 and script.stats()["requests"] == len(AGAIN)
 
 
 def test_an_endpoint_that_does_not_listen(workspace: Path) -> None:
@@ -151,7 +151,7 @@ def test_retry_after_is_kept_to(workspace: Path, endpoint: Endpoint) -> None:
     fault = {"text": "picture 0", "times": 1, "status": 429, "headers": {"retry-after-ms": "400"}}
     script = endpoint.script(faults=[fault])
     go(workspace, Say(url=script.url), rows=1)
-    first, second = script.told()["times"]
+    first, second = script.stats()["times"]
     assert second - first >= 0.4
 
 
@@ -160,21 +160,19 @@ def test_a_rejected_request_makes_its_row_unusable(workspace: Path, endpoint: En
     script = endpoint.script(faults=[{"text": "picture 3", "status": status}])
     result = go(workspace, Say(url=script.url), rows=10)
     assert result.ledger["stage_1"].unusable == {f"refused_{status}": 1}
-    assert script.told()["texts"]["picture 3"] == 1
+    assert script.stats()["texts"]["picture 3"] == 1
 
 
 @pytest.mark.parametrize(("status", "remedy"), [(401, "check the key"), (403, "the key allows"), (404, "the URL")])
-def test_what_every_request_would_get_ends_the_run(
-    workspace: Path, endpoint: Endpoint, status: int, remedy: str
-) -> None:
+def test_an_error_of_every_request_ends_the_run(workspace: Path, endpoint: Endpoint, status: int, remedy: str) -> None:
     """In one line, with the stage's name. What was answered before is kept."""
     script = endpoint.script(faults=[{"text": "picture 9", "status": status, "body": "no\nentry"}])
     with pytest.raises(CurateError, match=rf"stage_1: {script.url}: {status} .*\(no entry\).*{remedy}") as raised:
         go(workspace, Say(url=script.url, max_in_flight=1), rows=20)
     assert "\n" not in str(raised.value)
-    script.told({})
+    script.stats({})
     go(workspace, Say(url=script.url), rows=20)
-    assert script.told()["requests"] <= 11
+    assert script.stats()["requests"] <= 11
 
 
 def test_a_redirect_is_not_followed(workspace: Path, endpoint: Endpoint) -> None:
@@ -184,7 +182,7 @@ def test_a_redirect_is_not_followed(workspace: Path, endpoint: Endpoint) -> None
         go(workspace, Say(url=endpoint.script(faults=[fault]).url), rows=1)
 
 
-def test_a_url_that_is_none(workspace: Path) -> None:
+def test_an_invalid_url(workspace: Path) -> None:
     with pytest.raises(CurateError, match="'nowhere' is not a valid URL"):
         go(workspace, Say(url="nowhere"), rows=1)
 
@@ -208,7 +206,7 @@ def test_a_row_whose_answer_never_ends_is_named(workspace: Path, endpoint: Endpo
     stage = Stuck(url=script.url, stuck=stuck, flush_seconds=0.1)
     result = go(workspace, stage, Options(failure_budget=1.0, deadline=3.0), rows=20, shard_rows=20)
     assert result.ledger["stage_1"].error == {"hung": len(stuck)}
-    assert result.ledger["stage_1"].after == script.told()["requests"] == 20 - len(stuck)
+    assert result.ledger["stage_1"].after == script.stats()["requests"] == 20 - len(stuck)
 
 
 REQUESTS = st.recursive(st.text() | st.binary(), lambda inner: st.tuples(inner, inner))

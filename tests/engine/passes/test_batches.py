@@ -136,7 +136,7 @@ def test_rejecting_a_batch_means_one_of_its_rows() -> None:
     assert produced.status.tolist() == [DONE, DONE, UNUSABLE, DONE] and produced.messages == {}
 
 
-def test_what_concerns_the_whole_run_is_raised() -> None:
+def test_errors_of_the_whole_run_are_raised() -> None:
     class Full(Doubled):
         def process(self, batch: Batch) -> dict[str, Any]:
             raise CurateError("GPU out of memory; lower batch_size")

@@ -35,7 +35,7 @@ def test_retry_after_as_a_date() -> None:
     assert found is not None and 20 < found <= 30
 
 
-def test_a_forked_child_has_a_loop_of_its_own(endpoint: Endpoint) -> None:
+def test_a_forked_child_has_a_separate_loop(endpoint: Endpoint) -> None:
     script = endpoint.script()
     asker = client.Requester(Say(url=script.url))
     assert asker.send("picture 1").result().columns

@@ -87,7 +87,7 @@ class About(Map):
         return {"answer": [f"about {text}" for text in batch.column("text")]}
 
 
-def asked(fails: int, later: bool) -> Pipeline:
+def costly_after_nulls(fails: int, later: bool) -> Pipeline:
     """A costly stage in the pass of the stage whose nulls it reads, or in a `later` one."""
     made = Pipeline().add("pool", toys.Numbers(namespace="toys", rows=20, shard_rows=10))
     made.add("text", Text(fails=fails), "pool", keep_null=True).add("unit", Unit(), "text")
@@ -101,11 +101,11 @@ def test_a_row_computed_from_a_null_is_computed_again_as_if_it_never_had_been(
     workspace: Path, memory: Path, later: bool
 ) -> None:
     """Number 7's null is final, and so is the answer to it: no other row may take that one."""
-    run(asked(4, later), str(workspace), options=LOSSES)
-    result = run(asked(0, later), str(workspace), options=retry("text"))
+    run(costly_after_nulls(4, later), str(workspace), options=LOSSES)
+    result = run(costly_after_nulls(0, later), str(workspace), options=retry("text"))
     assert (result.counts["text"].computed, result.counts["about"].computed) == (4, 4)
     clean = memory / f"never-failed-{later}"
-    run(asked(0, later), str(clean), options=LOSSES)
+    run(costly_after_nulls(0, later), str(clean), options=LOSSES)
     assert workspaces.facts(workspace) == workspaces.facts(clean)
     rows = rows_of(workspace, "toy.about")
     assert {row["answer"] for row in rows} == {f"about picture {n}" for n in range(20) if n != 7} | {"about None"}
@@ -129,7 +129,7 @@ def failing(fails: int, reason: str = "http_503") -> Pipeline:
     return made.add("even", toys.Even(each=3), "unit").check()
 
 
-def assert_says(workspace: Path, result: Result, reason: str, attempts: int) -> None:
+def assert_recorded(workspace: Path, result: Result, reason: str, attempts: int) -> None:
     """Numbers 0 .. 3 failed with this reason alone in the table, manifest, mask, ledger and `explain`."""
     assert result.ledger["text"].error == Counter({reason: 4})
     [tables] = workspaces.facts(workspace, "toy.text").values()
@@ -149,13 +149,13 @@ def assert_says(workspace: Path, result: Result, reason: str, attempts: int) -> 
 
 def test_a_retry_that_fails_for_another_reason_is_recorded_everywhere(workspace: Path) -> None:
     first = run(failing(4), str(workspace), options=LOSSES)
-    assert_says(workspace, first, "http_503", 1)
+    assert_recorded(workspace, first, "http_503", 1)
     second = run(failing(4, "http_429"), str(workspace), options=retry("text"))
     assert second.counts["text"].computed == 4
-    assert_says(workspace, second, "http_429", 2)
+    assert_recorded(workspace, second, "http_429", 2)
     again = run(failing(4), str(workspace), options=LOSSES)
     assert again.reused["text"] and again.ledger["text"] == second.ledger["text"]
-    assert_says(workspace, again, "http_429", 2)
+    assert_recorded(workspace, again, "http_429", 2)
 
 
 def test_a_retry_finds_rows_by_the_reason_that_they_failed_for_last(workspace: Path) -> None:
@@ -225,18 +225,18 @@ BUGS = [
 def test_a_bug_ends_the_run_and_loses_nothing_costly(
     workspace: Path, tmp_path: Path, stage: type[Flawed | Late], flaw: str, message: str
 ) -> None:
-    def made(flaw: str) -> Pipeline:
+    def flawed(flaw: str) -> Pipeline:
         pipeline = Pipeline().add("pool", toys.Numbers(namespace="toys", rows=40))
         pipeline.add("dear", toys.Costly(log=str(tmp_path / "log")), "pool")
         return pipeline.add("later", stage(flaw=flaw), "dear", place="recipe.yaml:7").check()
 
     with pytest.raises(CurateError, match=rf"^recipe\.yaml:7: later: {message}") as caught:
-        run(made(flaw), str(workspace), options=LOSSES)
+        run(flawed(flaw), str(workspace), options=LOSSES)
     assert "\n" not in str(caught.value)
     durable = rows_of(workspace)
     paid = (tmp_path / "log").read_text().split()
     assert 0 < len(paid) == len(durable) and {row[facts.STATUS_COLUMN] for row in durable} == {facts.DONE}
-    result = run(made(""), str(workspace))
+    result = run(flawed(""), str(workspace))
     assert result.ledger["later"].after == 40 and SET_ASIDE not in {row[facts.REASON] for row in rows_of(workspace)}
     paid = (tmp_path / "log").read_text().split()
     assert len(paid) == len(set(paid)) == 40 == result.counts["dear"].computed + len(durable)

@@ -59,7 +59,7 @@ def test_a_stage_without_pixels_does_not_lengthen_the_read_ahead(workspace: Path
 
 
 @pytest.mark.parametrize("room", [1, 300, 1000])
-def test_results_are_the_same_however_little_room_there_is(
+def test_results_do_not_depend_on_the_room(
     workspace: Path, memory: Path, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
     """A picture of the toys has 246 bytes: with room for 1 it goes alone."""

@@ -87,7 +87,7 @@ def assert_grown(before: pa.Table, after: pa.Table) -> None:
 
 
 @given(tables(), tables())
-def test_of_each_row_the_better_one_stands_and_of_equals_the_first_unless_they_are_errors(
+def test_merging_keeps_the_better_status_of_a_row_and_the_first_of_equals_unless_both_are_errors(
     base: pa.Table, fresh: pa.Table
 ) -> None:
     merged, used = facts.merge(base, fresh)
@@ -196,7 +196,7 @@ def test_a_second_writer_adds_its_own_rows(storage: Storage) -> None:
     assert made.table.column("value").to_pylist() == [1, 2, 2]
 
 
-def test_notes_are_no_part_of_rows_and_are_kept(storage: Storage) -> None:
+def test_notes_are_kept_apart_from_rows(storage: Storage) -> None:
     tried = {"attempts": {0: 1, 1: 1}, "messages": {"reason_1": "because"}}
     put(storage, 0, table([(0, ERROR, False, 1), (1, ERROR, False, 1)]), counters=Counter(seen=2), **tried)
     made = put(storage, 1, table([(0, ERROR, False, 2), (1, DONE, False, 2)]), counters=Counter(seen=2), **tried)
@@ -213,7 +213,7 @@ def test_notes_are_no_part_of_rows_and_are_kept(storage: Storage) -> None:
 
 @pytest.mark.parametrize("writers", [2, 4])
 @pytest.mark.parametrize("number", [0, 1])
-def test_of_writers_at_the_same_time_each_row_has_one_value(storage: Storage, writers: int, number: int) -> None:
+def test_concurrent_writers_leave_one_value_per_row(storage: Storage, writers: int, number: int) -> None:
     """Real threads, at one barrier: all have read the same table, and all have rows that others have too."""
     if number:
         put(storage, 0, table([(0, DONE, False, 99), (1, ERROR, False, 99)]))
@@ -257,7 +257,7 @@ def test_of_writers_at_the_same_time_each_row_has_one_value(storage: Storage, wr
 
 
 @given(tables())
-def test_facts_of_a_shard_are_null_where_there_is_no_row(fresh: pa.Table) -> None:
+def test_facts_of_missing_rows_are_null(fresh: pa.Table) -> None:
     whole = facts.expanded(fresh, SIZE, ["texts", "value"])
     there = {place: (row["texts"], row["value"]) for place, row in lines(fresh).items()}
     expected = [there.get(place, (None, None)) for place in range(SIZE)]

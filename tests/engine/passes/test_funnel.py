@@ -29,7 +29,7 @@ def shown(workspace: Path, run_id: str) -> dict[str, list[str]]:
     }
 
 
-def test_it_says_what_was_computed_and_what_was_reused(workspace: Path) -> None:
+def test_it_shows_what_was_computed_and_what_was_reused(workspace: Path) -> None:
     run(toys.pipeline(), str(workspace), run_id="one")
     run(toys.pipeline(light__darkest=125.0), str(workspace), run_id="two")
     one, two = shown(workspace, "one"), shown(workspace, "two")
@@ -42,7 +42,7 @@ def test_it_says_what_was_computed_and_what_was_reused(workspace: Path) -> None:
     assert (two["pool"][-1], two["total"][-1], one["total"][-1]) == ("reused", "built", "built")
 
 
-def test_rows_that_could_not_be_computed_have_columns_of_their_own(workspace: Path) -> None:
+def test_rows_that_could_not_be_computed_have_separate_columns(workspace: Path) -> None:
     recipe = toys.chain(toys.Brightness(), toys.Bad(numbers=(3,)), broken=20)
     run(recipe, str(workspace), options=LOSSES, run_id="one")
     lines = shown(workspace, "one")
@@ -56,7 +56,7 @@ def test_rows_that_pass_with_nulls_are_reported(workspace: Path) -> None:
     assert shown(workspace, "one")["caption"][-2] == "http_503 1, 1 of them pass with nulls"
 
 
-def test_children_are_counted_beside_their_parents(workspace: Path) -> None:
+def test_children_are_counted_in_addition_to_their_parents(workspace: Path) -> None:
     run(derived.pipeline(), str(workspace), run_id="one")
     run(derived.pipeline(light__darkest=125.0), str(workspace), run_id="two")
     one, two = shown(workspace, "one")["tiles"], shown(workspace, "two")["tiles"]
@@ -64,7 +64,7 @@ def test_children_are_counted_beside_their_parents(workspace: Path) -> None:
     assert two[-1] == f"computed 0, reused {two[1]}" and two[4] == f"{2 * int(two[1])} children"
 
 
-def test_two_runs_differ_in_words(workspace: Path) -> None:
+def test_differences_of_two_runs_are_named(workspace: Path) -> None:
     run(toys.pipeline(), str(workspace), run_id="one")
     run(toys.pipeline(light__darkest=125.0), str(workspace), run_id="two")
     run(toys.chain(), str(workspace), run_id="three")

@@ -96,7 +96,7 @@ class Shown(Report):
         return {"rows": json.dumps(rows).encode()}
 
 
-def made(**pack: Any) -> Pipeline:
+def word_pipeline(**pack: Any) -> Pipeline:
     pipeline = Pipeline().add("pool", toys.Numbers(namespace="toys", rows=ROWS)).add("words", Words(), "pool")
     pipeline.add("pick", Pick(), "words")
     pipeline.add("dataset", PackWebDataset(name="words", shard_rows=7, **pack), "pick")
@@ -104,10 +104,10 @@ def made(**pack: Any) -> Pipeline:
 
 
 def carried(workspace: Path) -> Result:
-    return run(made(text="words", carry={"word": "words"}), str(workspace))
+    return run(word_pipeline(text="words", carry={"word": "words"}), str(workspace))
 
 
-def there() -> Counter[str]:
+def distinct_words() -> Counter[str]:
     """Copies of each word that has any."""
     words = [word for number in range(ROWS) for word in words_of(number) if word is not None]
     return +Counter({word: copies(word) for word in words})
@@ -120,18 +120,21 @@ def test_the_ledger_counts_rows_items_and_copies(workspace: Path, monkeypatch: p
     wordless = sum(number % 4 == 0 for number in range(ROWS))
     fives = sum(number % 5 == 0 and number % 4 > 0 for number in range(ROWS))
     assert (entry.before, entry.rejected) == (ROWS, Counter(no_word=wordless, fives=fives))
-    assert (entry.items, entry.copies) == (len(there()), there().total())
+    assert (entry.items, entry.copies) == (len(distinct_words()), distinct_words().total())
     every = sum(word is not None for number in range(ROWS) for word in words_of(number))
-    refused = Counter(items=every + wordless, items_no_word=wordless, items_fives=every - len(there()))
+    refused = Counter(items=every + wordless, items_no_word=wordless, items_fives=every - len(distinct_words()))
     assert entry.counters == refused
-    assert result.ledger["dataset"].before == len(there()) and result.ledger["dataset"].copies == there().total()
+    assert (
+        result.ledger["dataset"].before == len(distinct_words())
+        and result.ledger["dataset"].copies == distinct_words().total()
+    )
 
 
 def test_a_sample_has_the_text_of_its_item(workspace: Path) -> None:
     result = carried(workspace)
     storage = open_storage(result.outputs["dataset"])
     rows = storage.read_table("index.parquet").to_pylist()
-    assert Counter(row["word"] for row in rows) == there()
+    assert Counter(row["word"] for row in rows) == distinct_words()
     tars = [storage.read(name) for name in sorted(storage.list("")) if name.endswith(".tar")]
     for row in rows:
         text = tars[row["shard"]][row["text_offset"] :][: row["text_size"]].decode()
@@ -164,7 +167,7 @@ def test_explain_names_items(workspace: Path) -> None:
 
 def test_another_text_for_items_is_rejected(workspace: Path) -> None:
     with pytest.raises(CurateError, match=r"'caption' has one text per row, but item 1 of .* give the list column"):
-        run(made(), str(workspace))
+        run(word_pipeline(), str(workspace))
 
 
 def test_tombstoned_rows_are_rejected_with_all_items(workspace: Path) -> None:
@@ -179,8 +182,8 @@ def test_tombstoned_rows_are_rejected_with_all_items(workspace: Path) -> None:
 
 
 def test_both_engines_agree(tmp_path: Path, on_ray: Any) -> None:
-    a = run(made(text="words"), str(tmp_path / "a"))
-    b = run(made(text="words"), str(tmp_path / "b"), engine=on_ray)
+    a = run(word_pipeline(text="words"), str(tmp_path / "a"))
+    b = run(word_pipeline(text="words"), str(tmp_path / "b"), engine=on_ray)
     one, two = (io.BytesIO(open_storage(r.outputs["dataset"]).read("index.parquet")) for r in (a, b))
     assert one.getvalue() == two.getvalue()
 
@@ -215,7 +218,7 @@ def left(*places: int) -> dict[int, dict[int, str]]:
     }
 
 
-def judged(*inputs: str) -> Pipeline:
+def filtered_words(*inputs: str) -> Pipeline:
     """Words, judged by two filters in turn (`later`) and in another branch (`last`)."""
     pipeline = Pipeline().add("pool", toys.Numbers(namespace="toys", rows=ROWS)).add("words", Words(), "pool")
     pipeline.add("first", Judge(), "words").add("later", Judge(place=2), "first")
@@ -225,7 +228,7 @@ def judged(*inputs: str) -> Pipeline:
 
 
 def test_the_ledger_counts_items_on_their_own(workspace: Path) -> None:
-    ledger = run(judged("later"), str(workspace)).ledger
+    ledger = run(filtered_words("later"), str(workspace)).ledger
     words = {number: words_of(number) for number in range(ROWS)}
     first, later = ledger["first"], ledger["later"]
     ones = sum(len(row) == 1 for row in words.values())
@@ -247,7 +250,7 @@ def test_rejected_items_are_not_selected_and_places_stay(workspace: Path, inputs
     """Where branches meet, an item passes if both branches pass it."""
     places = {"first": (0,), "later": (0, 2), "last": (2,)}
     words = left(*(place for name in inputs for place in places[name]))
-    result = run(judged(*inputs), str(workspace))
+    result = run(filtered_words(*inputs), str(workspace))
     index = open_storage(result.outputs["dataset"]).read_table("index.parquet").to_pylist()
     expected = +Counter({(word, str(p)): copies(word) for row in words.values() for p, word in row.items()})
     assert Counter((row["word"], row["item"]) for row in index) == expected and expected
@@ -258,7 +261,7 @@ def test_rejected_items_are_not_selected_and_places_stay(workspace: Path, inputs
 
 
 def test_reports_and_explain_show_rejected_items(workspace: Path) -> None:
-    result = run(judged("later"), str(workspace))
+    result = run(filtered_words("later"), str(workspace))
     by = Counter(row["rejected_by"] for row in json.loads((Path(result.outputs["shown"]) / "rows").read_text()))
     assert by["first"] == result.ledger["first"].lost.total() and by["later"] == result.ledger["later"].lost.total()
     found = latest(open_workspace(str(workspace), create=False), None)
@@ -271,7 +274,7 @@ def test_reports_and_explain_show_rejected_items(workspace: Path) -> None:
 
 def test_explain_attributes_a_reject_to_its_own_filter(workspace: Path) -> None:
     """A mask has reasons of items, not who gave them: they are shown once, where the ways meet."""
-    run(judged("first", "last"), str(workspace))
+    run(filtered_words("first", "last"), str(workspace))
     found = latest(open_workspace(str(workspace), create=False), None)
     way = {name: about for name, _, about in explain(found, "000003")}
     assert way["first"] == {"reject": None}
@@ -281,8 +284,8 @@ def test_explain_attributes_a_reject_to_its_own_filter(workspace: Path) -> None:
 
 def test_another_filter_computes_no_word_again(workspace: Path) -> None:
     """A selection is rebuilt only if it receives other items."""
-    run(judged("first", "last"), str(workspace))
-    result = run(judged("first"), str(workspace))
+    run(filtered_words("first", "last"), str(workspace))
+    result = run(filtered_words("first"), str(workspace))
     assert result.counts["words"].computed == 0 and not result.reused["pick"]
-    again = run(judged("first", "last"), str(workspace))
+    again = run(filtered_words("first", "last"), str(workspace))
     assert again.counts["words"].computed == 0 and again.reused["pick"] and again.reused["dataset"]

@@ -23,7 +23,7 @@ from curate.engine.record import gc
 from curate.engine.run import Result, run
 from curate.engine.state import Options
 from tests.engine import toys, workspaces
-from tests.engine.experiment import DEAR, IMAGES, SHARD_ROWS, Caption, Clean, Embed, Inspect, MinSide, Sizes
+from tests.engine.experiment import COSTLY_STAGES, IMAGES, SHARD_ROWS, Caption, Clean, Embed, Inspect, MinSide, Sizes
 
 LOSSES = Options(failure_budget=1.0)
 SMALL = IMAGES // 4
@@ -40,7 +40,9 @@ def index(workspace: Path, op: str = "*") -> Counter[tuple[Any, ...]]:
 # --- answers of other tables and pools --------------------------------------------------------------------------------
 
 
-def dear(side: int = 32, rule: bool = False, namespace: str = "one", shard_rows: int = SHARD_ROWS) -> Pipeline:
+def costly_pipeline(
+    side: int = 32, rule: bool = False, namespace: str = "one", shard_rows: int = SHARD_ROWS
+) -> Pipeline:
     made = Pipeline().add("pool", Sizes(namespace=namespace, shard_rows=shard_rows))
     made.add("inspect", Inspect(), "pool").add("size", MinSide(min_side=side), "inspect")
     made.add("text", Clean(rule=rule), "size")
@@ -49,7 +51,7 @@ def dear(side: int = 32, rule: bool = False, namespace: str = "one", shard_rows:
 
 def work(result: Result) -> dict[str, tuple[int, int]]:
     """Costly stage -> rows (computed, copied)."""
-    return {name: (result.counts[name].computed, result.counts[name].copied) for name in DEAR}
+    return {name: (result.counts[name].computed, result.counts[name].copied) for name in COSTLY_STAGES}
 
 
 def collect(workspace: Path) -> set[str]:
@@ -65,8 +67,8 @@ def test_answers_outlive_the_tables_that_they_were_first_in(
     workspace: Path, monkeypatch: pytest.MonkeyPatch, shard_rows: int
 ) -> None:
     """gc leaves each shard's highest table. The index leads to lower ones, whose rows that one has too."""
-    run(dear(side=64), str(workspace))
-    run(dear(side=32), str(workspace))
+    run(costly_pipeline(side=64), str(workspace))
+    run(costly_pipeline(side=32), str(workspace))
     gone = {path for path in collect(workspace) if path.endswith("/000001.parquet")}
     assert {path.split("/")[1] for path in gone} >= {"rules.embed", "rules.caption"}
     lost = [line for line in index(workspace, "rules.*") if facts.table_path(*line[1:]) in gone]
@@ -80,29 +82,32 @@ def test_answers_outlive_the_tables_that_they_were_first_in(
 
     monkeypatch.setattr(facts, "read", counted)
     monkeypatch.setattr(answers, "_cache", answers._Cache())  # as in another process
-    result = run(dear(namespace="two", shard_rows=shard_rows), str(workspace))
-    assert work(result) == dict.fromkeys(DEAR, (0, IMAGES))
+    result = run(costly_pipeline(namespace="two", shard_rows=shard_rows), str(workspace))
+    assert work(result) == dict.fromkeys(COSTLY_STAGES, (0, IMAGES))
     assert gone & asked.keys() and max(asked.values()) <= 2, asked.most_common(6)
 
 
 def test_a_table_that_gc_has_removed_with_all_that_follow_is_computed_again(workspace: Path) -> None:
     """The index still leads there."""
-    run(dear(), str(workspace))
+    run(costly_pipeline(), str(workspace))
     for folder in (workspace / "facts").glob("rules.caption/*/*/*/"):
         for path in folder.glob("0*.parquet"):
             path.unlink()
-    assert work(run(dear(namespace="two"), str(workspace))) == {"embed": (0, IMAGES), "caption": (IMAGES, 0)}
+    assert work(run(costly_pipeline(namespace="two"), str(workspace))) == {"embed": (0, IMAGES), "caption": (IMAGES, 0)}
 
 
 def test_copied_rows_add_no_lines_to_the_index(workspace: Path) -> None:
-    run(dear(rule=False), str(workspace))
+    run(costly_pipeline(rule=False), str(workspace))
     first = index(workspace, "rules.*")
     assert len(first) == first.total() == 2 * IMAGES
     changed = IMAGES // 32
-    assert work(run(dear(rule=True), str(workspace))) == {"embed": (0, 0), "caption": (changed, IMAGES - changed)}
+    assert work(run(costly_pipeline(rule=True), str(workspace))) == {
+        "embed": (0, 0),
+        "caption": (changed, IMAGES - changed),
+    }
     second = index(workspace, "rules.*")
     assert second.total() == first.total() + changed and not first - second
-    assert work(run(dear(namespace="two"), str(workspace))) == dict.fromkeys(DEAR, (0, IMAGES))
+    assert work(run(costly_pipeline(namespace="two"), str(workspace))) == dict.fromkeys(COSTLY_STAGES, (0, IMAGES))
     assert index(workspace, "rules.*") == second
 
 
@@ -193,7 +198,7 @@ STAGES: Sequence[type[Moody]] = (Moody, OneByOne, Looking)
 
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("bad", [0, 1, 3, 9, 13, 20])
-def test_an_error_is_no_answer_for_a_twin(
+def test_an_error_is_not_copied_to_a_twin(
     workspace: Path, monkeypatch: pytest.MonkeyPatch, stage: type[Moody], bad: int
 ) -> None:
     """Each twin of a row that failed is tried itself; the first that succeeds is computed for all that are left, in

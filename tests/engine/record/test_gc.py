@@ -40,7 +40,7 @@ def tops(garbage: dict[str, int]) -> set[str]:
     return {path.split("/")[0] for path in garbage}
 
 
-def test_nothing_goes_while_all_runs_are_kept(workspace: Path) -> None:
+def test_nothing_is_removed_while_all_runs_are_kept(workspace: Path) -> None:
     run(toys.pipeline(), str(workspace))
     run(toys.pipeline(even__each=4), str(workspace))
     before = workspaces.times(workspace)
@@ -48,7 +48,7 @@ def test_nothing_goes_while_all_runs_are_kept(workspace: Path) -> None:
     assert workspaces.times(workspace) == before
 
 
-def test_a_dropped_run_takes_along_what_was_its_own(workspace: Path) -> None:
+def test_outputs_of_a_dropped_run_alone_are_removed(workspace: Path) -> None:
     run(toys.pipeline(), str(workspace), run_id="one")
     before = workspaces.files(workspace)
     run(toys.pipeline(even__each=4, light__darkest=126.0), str(workspace), run_id="two")
@@ -178,7 +178,7 @@ def test_what_a_killed_import_has_done_stays_for_the_next(workspace: Path, monke
     assert "pools" in tops(collect(workspace, drop=("killed",)))
 
 
-def test_what_somebody_builds_now_stays(workspace: Path) -> None:
+def test_outputs_under_construction_stay(workspace: Path) -> None:
     run(toys.pipeline(), str(workspace), run_id="one")
     storage = Storage(str(workspace))
     held = sorted({path.split("/versions/")[0] for path in storage.list("") if path.startswith("facts/toy.parity/")})
@@ -191,7 +191,7 @@ def test_what_somebody_builds_now_stays(workspace: Path) -> None:
     assert all(name.startswith(folder) or f"/{gc.REMOVED}/" in name for name in left)
 
 
-def test_a_run_under_way_keeps_what_it_looks_into(workspace: Path, gate: Gate) -> None:
+def test_a_running_run_keeps_what_it_reads(workspace: Path, gate: Gate) -> None:
     """A run held in its costly stage continues while gc removes everything else: it keeps the masks and facts that it
     has found, and the answers that it may find."""
     run(toys.pipeline(), str(workspace), run_id="one")
@@ -237,7 +237,7 @@ def events_but(workspace: Path, run_id: str) -> list[str]:
     return [path.read_text() for path in sorted(workspace.glob("runs/*/events/*.jsonl")) if run_id not in path.parts]
 
 
-def test_gc_stops_where_its_lease_is_gone(workspace: Path) -> None:
+def test_gc_stops_if_its_lease_is_gone(workspace: Path) -> None:
     run(toys.pipeline(), str(workspace), run_id="one")
     storage = open_storage(str(workspace))
     before = workspaces.files(workspace)
@@ -267,7 +267,7 @@ def test_states_of_an_artifact_under_way_stay(workspace: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(("silent", "state"), [(0, "running"), (3600, "killed")])
-def test_a_run_of_another_host_is_told_by_the_clock(
+def test_the_state_of_a_run_on_another_host_depends_on_the_clock(
     workspace: Path, silent: float, state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lease, "LOOK_SECONDS", 0.5)  # seconds that the heart of a clock so far off is watched
@@ -309,8 +309,8 @@ def removals(workspace: Path, last: int) -> tuple[int, bool]:
 
 
 @pytest.mark.long
-def test_gc_killed_anywhere_leaves_nothing_half(workspace: Path, memory: Path) -> None:
-    """What has a manifest is whole, and the runs that follow make what they made before."""
+def test_gc_killed_anywhere_leaves_no_partial_output(workspace: Path, memory: Path) -> None:
+    """Outputs with a manifest are complete, and later runs give the same results as before."""
     strict, loose = toys.pipeline(pool__rows=20, light__darkest=126.0), toys.pipeline(pool__rows=20)
     before = [run(made, str(workspace)).ledger for made in (loose, strict)]
     copy = memory / "killed-gc"
@@ -329,7 +329,7 @@ def test_gc_killed_anywhere_leaves_nothing_half(workspace: Path, memory: Path) -
     shutil.rmtree(copy)
 
 
-def test_a_run_that_is_not_there(workspace: Path) -> None:
+def test_a_missing_run(workspace: Path) -> None:
     run(toys.chain(), str(workspace), run_id="one")
     with pytest.raises(InputError, match=r"run 'two': not in .*; the latest runs are one$"):
         gc.unreachable(open_storage(str(workspace)), drop=("two",))

@@ -32,7 +32,7 @@ def test_a_failed_attempt_is_logged_with_its_traceback(tmp_path: Path, at_once: 
     assert failed[0]["worker"] == "driver" and not [h for h in logs.LOGGER.handlers if isinstance(h, logs.Log)]
 
 
-def test_what_a_process_of_its_own_says_is_in_the_log(
+def test_the_log_contains_what_an_isolated_process_logs(
     tmp_path: Path, at_once: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tasks, "START_METHOD", "fork")

@@ -101,14 +101,14 @@ def test_a_report_sees_it(workspace: Path, storage: Storage, first: Result) -> N
     assert stages == ["pool", "bright", "brighter", "contrasty"]
 
 
-def test_a_plan_knows_it(workspace: Path, storage: Storage, first: Result) -> None:
+def test_a_plan_uses_a_pin(workspace: Path, storage: Storage, first: Result) -> None:
     made = growing(16, "pin:mean").check()
     steps = plan(made, storage, Options(), Scheduler(LocalBackend()), preflight(made, storage))
     found = {step.stage: (step.kind, step.needed, step.compute, step.certainty) for step in steps}
     assert found["brighter"] == ("pass", 16, 0, EXACT)
 
 
-def test_a_canary_takes_it(workspace: Path, first: Result) -> None:
+def test_a_canary_uses_a_pin(workspace: Path, first: Result) -> None:
     result = run(growing(64, "pin:mean"), str(workspace), options=Options(sample=0.5))
     assert 0 < result.ledger["brighter"].before < 64
 

@@ -66,7 +66,7 @@ def test_every_samples_way_agrees_with_the_ledger(done: tuple[Storage, Result]) 
     assert len(packed) == ledger["dataset"].after
 
 
-def test_a_way_names_who_rejected(done: tuple[Storage, Result]) -> None:
+def test_the_path_of_a_row_names_the_stage_that_rejected_it(done: tuple[Storage, Result]) -> None:
     way = ways(done)["000013"]
     assert way["bright"] == {
         "status": "unusable",
@@ -111,7 +111,7 @@ def test_two_runs_differ_where_they_differ(done: tuple[Storage, Result]) -> None
     assert only_first == only_second > 0 and only_first + both == done[1].ledger["even"].after
 
 
-def test_datasets_that_hold_the_buried_are_named(workspace: Path) -> None:
+def test_datasets_with_tombstoned_rows_are_named(workspace: Path) -> None:
     result = run(toys.pipeline(), str(workspace))
     storage = open_storage(str(workspace))
     assert affected_datasets(storage, tombstones.load(storage)) == {}
@@ -130,7 +130,7 @@ def pool_keys(workspace: Path) -> list[str]:
     return [key for name in tables for key in storage.read_table(f"pools/toys/shards/{name}")["key"].to_pylist()]
 
 
-def test_a_failed_run_says_why_and_what_it_had(workspace: Path) -> None:
+def test_a_failed_run_records_its_error_and_its_outputs(workspace: Path) -> None:
     with pytest.raises(BudgetError):
         run(toys.chain(toys.Brightness(), toys.Bad(numbers=(3, 4))), str(workspace), run_id="failed")
     record = RunRecord.load(open_storage(str(workspace)), "failed")
@@ -151,7 +151,7 @@ def test_events_are_segments_in_order(tmp_path: Path) -> None:
     assert [event["number"] for event in read_events(storage, "run")] == [0, 1, 2, 3, 4]
 
 
-def test_of_progress_a_segment_keeps_the_newest(tmp_path: Path) -> None:
+def test_a_segment_keeps_the_newest_progress(tmp_path: Path) -> None:
     storage = Storage(str(tmp_path))
     events = Events(storage, "run")
     for rows in range(5):

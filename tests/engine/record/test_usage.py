@@ -99,7 +99,7 @@ def test_no_port_takes_a_dataset(storage: Storage) -> None:
         run(made, storage.url)
 
 
-def test_what_has_made_neither_cannot_be_pinned(storage: Storage) -> None:
+def test_a_stage_without_an_artifact_or_a_pool_cannot_be_pinned(storage: Storage) -> None:
     told = r"pin x: 'even' built no artifact or dataset in run one; expected one of total, dataset$"
     with pytest.raises(InputError, match=told):
         pins.create(storage, "x", RunRecord.load(storage, "one"), "even")

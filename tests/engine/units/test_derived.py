@@ -30,7 +30,7 @@ def log(tmp_path: Path) -> Path:
 # --- what is made -----------------------------------------------------------------------------------------------------
 
 
-def test_children_have_keys_places_and_bytes_of_their_own(workspace: Path) -> None:
+def test_children_have_separate_keys_places_and_bytes(workspace: Path) -> None:
     run(derived.pipeline(light__darkest=LOOSE), str(workspace))
     found = rows(workspace)
     assert len(found) == 20 and len({row["key"] for row in found}) == 20
@@ -193,26 +193,26 @@ def test_a_pool_that_grew_makes_the_children_of_its_new_shards(workspace: Path, 
 def test_a_selection_right_after_it_gets_the_alive_rows(workspace: Path) -> None:
     """No pass in between, so no mask: the pool itself has the alive rows."""
 
-    def made(darkest: float) -> Pipeline:
+    def pipeline(darkest: float) -> Pipeline:
         stages = derived.pipeline(light__darkest=darkest)
         short = Pipeline()
         for name in ("pool", "bright", "light", "tiles"):
             short.add(name, stages.nodes[name].stage, stages.nodes[name].inputs)
         return short.add("every", derived.Every(), "tiles").add("dataset", derived.Plain(), "every").check()
 
-    loose, strict = run(made(0.0), str(workspace)), run(made(STRICT), str(workspace))
+    loose, strict = run(pipeline(0.0), str(workspace)), run(pipeline(STRICT), str(workspace))
     assert (loose.ledger["every"].before, strict.ledger["every"].before) == (40, 18)
     assert len(members(strict)) == 18
-    assert all(run(made(0.0), str(workspace)).reused.values())
+    assert all(run(pipeline(0.0), str(workspace)).reused.values())
 
 
 def test_children_of_what_was_selected(workspace: Path) -> None:
-    def made(each: int) -> Pipeline:
+    def pipeline(each: int) -> Pipeline:
         chosen = toys.chain(toys.Brightness(), toys.Parity(), toys.Even(each=each), rows=20, shard_rows=5)
         chosen.add("tiles", derived.Tiles(), "stage_3").add("shade", toys.Brightness(), "tiles")
         return chosen.add("every", derived.Every(), "shade").add("dataset", derived.Plain(), "every").check()
 
-    many, few = run(made(6), str(workspace)), run(made(2), str(workspace))
+    many, few = run(pipeline(6), str(workspace)), run(pipeline(2), str(workspace))
     assert (many.ledger["tiles"].before, few.ledger["tiles"].before, few.counts["tiles"].computed) == (15, 6, 0)
     assert (few.ledger["tiles"].children, few.ledger["shade"].before, len(members(few))) == (12, 12, 12)
     gone = next(row for row in rows(workspace) if row["key"] not in {line["key"] for line in members(few)})
@@ -221,7 +221,7 @@ def test_children_of_what_was_selected(workspace: Path) -> None:
 
 
 def test_children_of_children(workspace: Path) -> None:
-    def made(darkest: float) -> Pipeline:
+    def pipeline(darkest: float) -> Pipeline:
         stages = derived.pipeline(light__darkest=darkest).nodes
         deep = Pipeline()
         for name in ("pool", "bright", "light", "tiles", "shade"):
@@ -229,8 +229,8 @@ def test_children_of_children(workspace: Path) -> None:
         deep.add("again", toys.Light(), "shade").add("strips", derived.Tiles(namespace="strips"), "again")
         return deep.add("every", derived.Every(), "strips").add("dataset", derived.Plain(), "every").check()
 
-    loose = run(made(0.0), str(workspace))
-    strict = run(made(STRICT), str(workspace))
+    loose = run(pipeline(0.0), str(workspace))
+    strict = run(pipeline(STRICT), str(workspace))
     assert (loose.ledger["every"].before, strict.ledger["every"].before) == (80, 36)
     storage = open_storage(str(workspace))
     key = members(strict)[0]["key"]
@@ -241,5 +241,5 @@ def test_children_of_children(workspace: Path) -> None:
     assert grandchild["source_id"].startswith(child["source_id"] + "#left=")
     assert "parent: parent: light" in by_name
     tombstones.add(storage, [child["key"]], "asked for")
-    left = run(made(STRICT), str(workspace))
+    left = run(pipeline(STRICT), str(workspace))
     assert left.ledger["every"].rejected == {"tombstone": 2}

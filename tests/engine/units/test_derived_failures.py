@@ -130,7 +130,7 @@ def clean(memory: Path, drivers: Drivers) -> tuple[list[Path], list[list[str]]]:
     return [first, second], points
 
 
-def test_bytes_are_there_before_what_names_them(clean: tuple[list[Path], list[list[str]]]) -> None:
+def test_bytes_exist_before_the_tables_that_name_them(clean: tuple[list[Path], list[list[str]]]) -> None:
     for number, points in enumerate(clean[1], 1):
         done = [point.removesuffix(":published") for point in points if point.endswith(":published")]
         names = [point.rsplit("/", 1)[1] for point in done if "/keys/" not in point]

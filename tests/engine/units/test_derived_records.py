@@ -49,7 +49,7 @@ def test_explain_continues_with_the_parent(workspace: Path) -> None:
     assert explain(RunRecord.load(storage, "loose"), gone["key"])[0][2]["reject"] is None
 
 
-def test_plan_knows_which_children_are_lacking(workspace: Path) -> None:
+def test_plan_counts_missing_children(workspace: Path) -> None:
     def planned(darkest: float) -> dict[str, tuple[Any, ...]]:
         made, storage = derived.pipeline(light__darkest=darkest), open_workspace(str(workspace))
         steps = plan(made, storage, Options(), Scheduler(LocalBackend()), preflight(made, storage))
@@ -74,7 +74,7 @@ def test_plan_knows_which_children_are_lacking(workspace: Path) -> None:
 
 
 @pytest.mark.parametrize("by", ["key", "parent", "digest of the parent"])
-def test_tombstones_of_a_parent_bury_its_children(workspace: Path, by: str) -> None:
+def test_tombstones_of_a_parent_apply_to_its_children(workspace: Path, by: str) -> None:
     result = run(derived.pipeline(even__each=30), str(workspace))
     storage = open_storage(str(workspace))
     chosen = next(row for row in rows(workspace) if row["key"] in {line["key"] for line in members(result)})

@@ -132,7 +132,7 @@ def test_workers_killed_in_steps(clean: tuple[Path, list[str]], workspace: Path,
     workspaces.assert_same(clean[0], workspace)
 
 
-def going_on(drivers: Drivers, workspace: Path, log: Path, **kill: Any) -> dict[str, Any]:
+def resume(drivers: Drivers, workspace: Path, log: Path, **kill: Any) -> dict[str, Any]:
     """A run that does no pass again that a checkpoint holds, wherever it ends."""
     saved = [int(path.stem) for path in workspace.glob("artifacts/*/*/*/checkpoints/*.npz")]
     assert len(saved) <= 3  # the two last, and one more for a moment
@@ -150,9 +150,9 @@ def test_driver_killed_wherever_it_writes(
     folder, points = clean
     for point in points:
         if point.startswith("publish:"):
-            said = going_on(drivers, workspace, tmp_path / "log", environment={"CURATE_FAULT_KILL": point})
+            said = resume(drivers, workspace, tmp_path / "log", environment={"CURATE_FAULT_KILL": point})
             assert said["signal"] == signal.SIGKILL, point
-    assert going_on(drivers, workspace, tmp_path / "log")["error"] is None
+    assert resume(drivers, workspace, tmp_path / "log")["error"] is None
     workspaces.assert_same(folder, workspace)
 
 
@@ -168,9 +168,9 @@ def test_driver_killed_in_every_call(
             kinds.setdefault(":".join(point.split(":")[:2]), []).append(point)
     chance = random.Random(1)
     for point in map(chance.choice, kinds.values()):
-        said = going_on(drivers, workspace, tmp_path / "log", environment={"CURATE_FAULT_KILL": point})
+        said = resume(drivers, workspace, tmp_path / "log", environment={"CURATE_FAULT_KILL": point})
         assert said["signal"] == signal.SIGKILL, point
-        assert going_on(drivers, workspace, tmp_path / "log")["error"] is None, point
+        assert resume(drivers, workspace, tmp_path / "log")["error"] is None, point
         workspaces.assert_same(folder, workspace)
         shutil.rmtree(workspace)
 
@@ -271,7 +271,7 @@ class Odd(toys.Means):
         assert not first.flags.writeable and not shared.any()
         return {"facts": {}}
 
-    def _let_go(self, group: Group) -> Any:
+    def _drop_parts(self, group: Group) -> Any:
         """Parts of a group that is no longer in use are dropped."""
         before = sum(group.scatter("once", {"x": np.arange(40.0)}).each(sizes))
         cells = group.partition("cells", spread, 7)
@@ -325,7 +325,7 @@ def test_a_name_used_twice(workspace: Path, how: str) -> None:
 
 
 def test_the_same_on_both_engines(workspace: Path, memory: Path, on_ray: Any) -> None:
-    for how in ("side_by_side", "read_only", "many", "let_go"):
+    for how in ("side_by_side", "read_only", "many", "drop_parts"):
         local, other = odd(how, "local", workspace), odd(how, on_ray, memory / "other")
         assert artifact(local)["facts"] == artifact(other)["facts"]
     shutil.rmtree(memory / "other")

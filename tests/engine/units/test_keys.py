@@ -140,7 +140,9 @@ def test_a_name_is_searched_in_all_tables_with_a_notice(workspace: Path, monkeyp
     assert said == ["'nobody' is not a key or source id; searching 4 shards of pool for this name"]
 
 
-def test_children_of_a_buried_parent_are_found_beside_it(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_children_of_a_tombstoned_parent_are_found_in_its_tables(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Only the tables derived from the parent's shard are opened."""
     result = run(derived.pipeline(), str(workspace))
     storage = open_storage(str(workspace))

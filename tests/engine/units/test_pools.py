@@ -121,17 +121,17 @@ def test_a_selection_that_keeps_nothing_is_rejected(workspace: Path) -> None:
 # --- tombstones -------------------------------------------------------------------------------------------------------
 
 
-def bury(workspace: Path, *entries: str) -> None:
+def add_tombstones(workspace: Path, *entries: str) -> None:
     tombstones.add(Storage(str(workspace)), entries, "asked for")
 
 
-def test_a_buried_sample_is_selected_and_packed_no_more(workspace: Path) -> None:
+def test_a_tombstoned_sample_is_neither_selected_nor_packed(workspace: Path) -> None:
     first = run(toys.pipeline(), str(workspace))
     index = open_storage(first.outputs["dataset"]).read_table("index.parquet")
     victim = index.column("key")[0].as_py()
     by_key = {row["key"]: row for row in rows(first).to_pylist()}
     other = index.column("key")[1].as_py()
-    bury(workspace, victim, by_key[other]["sha256"])
+    add_tombstones(workspace, victim, by_key[other]["sha256"])
     before = workspaces.times(workspace)
     second = run(toys.pipeline(), str(workspace))
     assert [name for name, reused in second.reused.items() if not reused] == ["even", "dataset", "page"]
@@ -143,16 +143,16 @@ def test_a_buried_sample_is_selected_and_packed_no_more(workspace: Path) -> None
     assert all(run(toys.pipeline(), str(workspace)).reused.values())
 
 
-def test_the_buried_do_not_count_as_eligible(workspace: Path) -> None:
+def test_tombstoned_rows_do_not_count_as_eligible(workspace: Path) -> None:
     first = run(toys.chain(toys.Brightness(), toys.Parity(units=1), rows=10), str(workspace))
-    bury(workspace, *rows(first).column("key").to_pylist()[:5])
+    add_tombstones(workspace, *rows(first).column("key").to_pylist()[:5])
     with pytest.raises(TargetError, match="each 6: the pool can give 5"):
         run(toys.chain(toys.Brightness(), toys.Parity(units=1), toys.Even(each=6), rows=10), str(workspace))
 
 
-def test_a_whole_unit_may_be_buried(workspace: Path) -> None:
+def test_a_whole_unit_may_be_tombstoned(workspace: Path) -> None:
     first = run(toys.chain(toys.Brightness(), toys.Parity(units=1), rows=10), str(workspace))
-    bury(workspace, *rows(first).column("key").to_pylist())
+    add_tombstones(workspace, *rows(first).column("key").to_pylist())
     stages = toys.Brightness(), toys.Parity(units=1), toys.Nothing()
     result = run(toys.chain(*stages, rows=10), str(workspace), options=Options())
     assert result.ledger["stage_3"].rejected == Counter({"tombstone": 10})
@@ -173,7 +173,7 @@ def planned(pipeline: Pipeline, workspace: Path) -> list[tuple[str, int | None]]
     return [(step.kind, step.compute) for step in steps]
 
 
-def test_a_plan_knows_the_version_of_a_pool_with_repeats(workspace: Path) -> None:
+def test_a_plan_finds_the_version_of_a_pool_with_repeats(workspace: Path) -> None:
     pipeline = toys.chain(toys.Brightness(), rows=20, repeat=15)
     assert planned(pipeline, workspace) == [("acquire", 20), ("pass", None)]
     run(pipeline, str(workspace))

@@ -41,7 +41,7 @@ def published(storage: Storage, files: list[list[list[int]]]) -> list[shuffle.Sh
 @pytest.mark.parametrize("held", [1, 100, shuffle.HELD_BYTES])
 @settings(max_examples=25)
 @given(files=FILES)
-def test_every_row_is_in_its_bucket_in_its_order(
+def test_every_row_is_in_its_bucket_in_order(
     tmp_path_factory: pytest.TempPathFactory, held: int, files: list[list[list[int]]]
 ) -> None:
     storage = Storage(str(tmp_path_factory.mktemp("shuffle")))
@@ -64,7 +64,7 @@ def test_every_row_is_in_its_bucket_in_its_order(
 
 @settings(max_examples=25)
 @given(files=FILES)
-def test_a_file_says_itself_where_its_buckets_are(
+def test_a_file_records_where_its_buckets_are(
     tmp_path_factory: pytest.TempPathFactory, files: list[list[list[int]]]
 ) -> None:
     storage = Storage(str(tmp_path_factory.mktemp("shuffle")))
@@ -73,7 +73,7 @@ def test_a_file_says_itself_where_its_buckets_are(
         assert (again.rows == file.rows).all() and (again.edges == file.edges).all() and again.note == file.note
 
 
-def test_a_long_trailer_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_trailer_is_read_completely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shuffle, "_TAIL", 16)
     storage = Storage(str(tmp_path))
     [file] = published(storage, [[[0, 4, 4]]])
@@ -137,6 +137,6 @@ def test_packed_keys(names: list[str], cut: int) -> None:
 
 
 @pytest.mark.parametrize("keys", [["ab"], [None], ["0" * 31 + "é"]])
-def test_what_is_no_key_is_not_packed(keys: list[str]) -> None:
+def test_an_invalid_key_is_not_packed(keys: list[str]) -> None:
     with pytest.raises(ValueError):
         shuffle.packed(pa.array(keys, pa.string()))

@@ -67,7 +67,7 @@ def test_calls_that_share_an_inbox(local: Scheduler) -> None:
     assert found == {"a": [0, 2, None], "b": [20, 22, None]}
 
 
-def test_a_call_without_payloads_holds_nobody_up(local: Scheduler) -> None:
+def test_a_call_without_payloads_delays_no_other_call(local: Scheduler) -> None:
     empty = local.open(double, CPU)
     assert [outcome.value for outcome in local.map(double, [1], CPU)] == [2]
     empty.close()
@@ -80,7 +80,7 @@ def wrong(value: int) -> int:
     return value
 
 
-def test_what_cannot_be_mended_ends_its_own_call_only(local: Scheduler) -> None:
+def test_an_input_error_ends_only_its_call(local: Scheduler) -> None:
     other = local.open(double, CPU)
     with pytest.raises(InputError, match="three is bad"):
         list(local.map(wrong, range(100), CPU))
@@ -89,7 +89,7 @@ def test_what_cannot_be_mended_ends_its_own_call_only(local: Scheduler) -> None:
     assert [outcome.value for outcome in other] == [2]
 
 
-def test_an_error_is_tried_again_then_told(local: Scheduler) -> None:
+def test_an_error_is_retried_then_reported(local: Scheduler) -> None:
     tries: Counter[int] = Counter()
 
     def fails(value: int) -> int:
@@ -156,7 +156,7 @@ class Fakes(LocalBackend):
         return made
 
 
-def test_what_lay_with_a_dead_worker_may_have_been_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_payloads_of_a_dead_worker_may_have_been_started(monkeypatch: pytest.MonkeyPatch) -> None:
     fakes = Fakes(workers=1, queued=3)
     made = Scheduler(fakes)
     call = made.open(double, CPU)
@@ -176,7 +176,7 @@ def test_what_lay_with_a_dead_worker_may_have_been_begun(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("sticky", [False, True])
-def test_what_a_full_disk_refused_is_tried_there_again_when_nobody_else_is_left(
+def test_payloads_return_to_a_worker_with_a_full_disk_if_no_other_is_left(
     monkeypatch: pytest.MonkeyPatch, sticky: bool
 ) -> None:
     monkeypatch.setattr(worker_set, "NODES_SECONDS", 0.0)
@@ -215,7 +215,7 @@ def test_a_payload_that_avoids_a_worker_holds_up_no_other() -> None:
     assert work.take(0, "a", set()) is refused and work.waiting == 0
 
 
-def test_a_call_opened_while_the_scheduler_breaks_is_told() -> None:
+def test_a_call_opened_while_the_scheduler_breaks_raises() -> None:
     class Broken(LocalBackend):
         def take_parked(self, notify: Any) -> Any:
             raise RuntimeError("out of order")
@@ -235,7 +235,7 @@ def test_an_abandoned_call_frees_its_worker(local: Scheduler, doors: Doors) -> N
 
 
 @given(st.integers(0, 30), st.integers(1, 4), st.booleans(), st.sampled_from([None, 2, 5]), st.randoms())
-def test_a_call_hands_out_all_in_its_way(
+def test_a_call_assigns_every_payload(
     payloads: int, workers: int, sticky: bool, window: int | None, chance: Any
 ) -> None:
     """Payloads of dead workers are retried, absent workers are replaced, and nothing exceeds the window."""

@@ -58,7 +58,7 @@ def test_a_task_without_batches_that_hangs_is_tried_again(quick: Scheduler, door
     assert tries == {0: 1, 1: 2, 2: backends.ATTEMPTS, 3: 1}
 
 
-def test_batches_that_end_are_no_hang(quick: Scheduler) -> None:
+def test_batches_that_end_do_not_count_as_a_hang(quick: Scheduler) -> None:
     def task(value: int) -> int:
         for _ in range(12):
             beat.current().doing("slow", [0])
@@ -69,7 +69,7 @@ def test_batches_that_end_are_no_hang(quick: Scheduler) -> None:
     assert [outcome.value for outcome in quick.map(task, [7], CPU)] == [7]
 
 
-def test_who_hangs_in_its_turn_gives_it_up(quick: Scheduler, doors: Doors) -> None:
+def test_a_task_that_hangs_in_its_turn_releases_it(quick: Scheduler, doors: Doors) -> None:
     def task(value: int) -> int:
         mine = beat.current()
         with mine.turn:
@@ -83,7 +83,7 @@ def test_who_hangs_in_its_turn_gives_it_up(quick: Scheduler, doors: Doors) -> No
     assert outcomes[0].hung is not None and [outcomes[n].value for n in (1, 2, 3)] == [1, 2, 3]
 
 
-def test_a_process_of_its_own_that_hangs_is_killed(
+def test_an_isolated_process_that_hangs_is_killed(
     quick: Scheduler, doors: Doors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It relays its beat, so that its step learns where it hung."""
@@ -151,7 +151,7 @@ def test_short_tasks_do_not_make_a_long_one_hang(monkeypatch: pytest.MonkeyPatch
     assert tries == {0.0: 10, 1.0: 1}
 
 
-def test_a_set_up_is_no_batch(quick: Scheduler, tmp_path: Path) -> None:
+def test_a_setup_does_not_count_as_a_batch(quick: Scheduler, tmp_path: Path) -> None:
     """A setup, and the wait for it, may exceed the deadline; the beat then returns to its previous state."""
 
     class Slow(Stage):
@@ -177,7 +177,7 @@ def test_a_set_up_is_no_batch(quick: Scheduler, tmp_path: Path) -> None:
     assert [(one["stage"], one["pace"], one["idle"] < 0.5) for one in after] == [("embed", beat.BATCH, True)] * 2
 
 
-def test_progress_says_rows_and_rates() -> None:
+def test_progress_reports_rows_and_rates() -> None:
     meter = Meter()
     meter.units["gpu"] = 2
     meter.add("gpu", {"embed": BatchStats(2, 64, 1000, 1.0, [0.5, 0.5])})

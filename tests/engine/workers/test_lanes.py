@@ -83,7 +83,7 @@ class Longer(toys.Light):
 
 
 @pytest.fixture(autouse=True)
-def seen() -> Iterator[None]:
+def cleared() -> Iterator[None]:
     SEEN.clear()
     yield
     SEEN.clear()
@@ -98,7 +98,7 @@ def say(method: str) -> None:
     SAID.add((method, now["stage"], now["pace"]))
 
 
-class Said(toys.Light):
+class RecordedLight(toys.Light):
     op: ClassVar[str] = "lanes.said"
 
     def keep(self, table: pa.Table) -> Any:
@@ -106,7 +106,7 @@ class Said(toys.Light):
         return super().keep(table)
 
 
-class SaidTotal(toys.Total):
+class RecordedTotal(toys.Total):
     op: ClassVar[str] = "lanes.said_total"
 
     def partial(self, table: pa.Table) -> pa.Table:
@@ -122,7 +122,7 @@ class SaidTotal(toys.Total):
         return super().finish(state)
 
 
-class SaidMeans(toys.Means):
+class RecordedMeans(toys.Means):
     op: ClassVar[str] = "lanes.said_means"
 
     def load(self, table: pa.Table) -> Any:
@@ -158,9 +158,9 @@ def test_what_filters_reduces_and_fits_do_is_named_as_in_the_recipe(
     made = Pipeline()
     made.add("pool", toys.Numbers(namespace="pool", rows=40, shard_rows=5))
     made.add("bright", toys.Brightness(), ["pool"])
-    made.add("light", Said(), ["bright"])
-    made.add("total", SaidTotal(), ["light"])
-    made.add("means", SaidMeans(), ["light"])
+    made.add("light", RecordedLight(), ["bright"])
+    made.add("total", RecordedTotal(), ["light"])
+    made.add("means", RecordedMeans(), ["light"])
     monkeypatch.setattr(reduce, "FAN_IN", 2)
     SAID.clear()
     go(workspace, made.check())
@@ -212,7 +212,7 @@ def test_a_row_that_never_ends_is_found_named_and_left_out(workspace: Path, remo
     assert [sum(len(rows) for rows in event["rows"].values()) for event in hung] == [5, 1]
 
 
-def test_a_run_that_is_told_to_stop_ends_within_seconds_and_goes_on_later(workspace: Path) -> None:
+def test_a_stopped_run_ends_within_seconds_and_resumes_later(workspace: Path) -> None:
     stop = threading.Event()
     threading.Timer(1.0, stop.set).start()
     pipeline = recipe(first={"seconds": 0.3}, second={"seconds": EVER, "remote": True})

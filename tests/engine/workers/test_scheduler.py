@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from curate.core.contracts import Resources
 from curate.engine.backends.local import LocalBackend
 from curate.engine.workers import beat, dispatch
-from curate.engine.workers.lanes import Budget, Demand, Node, allocate, fair_share, fits
+from curate.engine.workers.lanes import Budget, ClusterNode, Demand, allocate, fair_share, fits
 from curate.engine.workers.scheduler import Scheduler
 from tests.engine.workers.tasks import CPU, GPU, REMOTE, SECONDS, Doors, double
 
 
-def test_lanes_are_alive_side_by_side(local: Scheduler) -> None:
+def test_lanes_run_concurrently(local: Scheduler) -> None:
     """Two tasks on the gpu lane and four on the remote one are there at once with one on the CPU, or none would end."""
     meeting = threading.Barrier(7)
     calls = [local.open(meeting.wait, lane) for lane in (CPU, GPU, REMOTE)]
@@ -45,16 +45,16 @@ def test_one_unit_of_the_gpu_lane_computes_at_a_time(local: Scheduler) -> None:
 
 
 def test_workers_are_laid_out_by_node() -> None:
-    nodes = [Node("a", 4), Node("b", 3), Node("g", 8, gpus=2)]
+    nodes = [ClusterNode("a", 4), ClusterNode("b", 3), ClusterNode("g", 8, gpus=2)]
     assert fits(nodes, Resources(cpus=2)) == 7 and fits(nodes, Resources(cpus=9)) == 0
     assert fits(nodes, Resources(cpus=1, gpus=1)) == 2 and fits(nodes, Resources(cpus=5, gpus=1)) == 1
 
 
 def test_each_lane_gets_a_worker() -> None:
     wants = [Demand(CPU, 1000), Demand(Resources(cpus=2, gpus=1), 1000), Demand(REMOTE, 1000)]
-    assert allocate([Node("a", 4, gpus=1)], wants, {"remote": 1}) == [1, 1, 1]
-    assert allocate([Node("a", 16, gpus=2)], wants, {"remote": 1}) == [11, 2, 1]
-    assert allocate([Node("a", 2)], [Demand(CPU, 9), Demand(Resources(cpus=2), 9)]) == [2, 0]
+    assert allocate([ClusterNode("a", 4, gpus=1)], wants, {"remote": 1}) == [1, 1, 1]
+    assert allocate([ClusterNode("a", 16, gpus=2)], wants, {"remote": 1}) == [11, 2, 1]
+    assert allocate([ClusterNode("a", 2)], [Demand(CPU, 9), Demand(Resources(cpus=2), 9)]) == [2, 0]
 
 
 sizes = st.builds(Resources, cpus=st.sampled_from([0.25, 1.0, 2.0]), gpus=st.sampled_from([0, 1]))
@@ -65,10 +65,10 @@ sizes = st.builds(Resources, cpus=st.sampled_from([0.25, 1.0, 2.0]), gpus=st.sam
     st.lists(st.tuples(sizes, st.integers(1, 9)), max_size=4, unique_by=lambda pair: pair[0]),
     st.floats(0, 20),
 )
-def test_no_more_is_given_out_than_there_is(
+def test_no_more_is_assigned_than_available(
     machines: list[tuple[int, int]], wanted: list[tuple[Resources, int]], budget: float
 ) -> None:
-    nodes = [Node(str(number), cpus, gpus) for number, (cpus, gpus) in enumerate(machines)]
+    nodes = [ClusterNode(str(number), cpus, gpus) for number, (cpus, gpus) in enumerate(machines)]
     wants = [Demand(*pair) for pair in wanted]
     got = allocate(nodes, wants)
     assert all(0 <= count <= want.workers for count, want in zip(got, wants, strict=True))

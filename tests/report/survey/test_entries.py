@@ -12,7 +12,7 @@ import pytest
 
 from curate.core.ledger import Entry
 from curate.report.page.stages import counters
-from curate.report.survey.entries import EntryCounts, entry_columns, entry_section, head_and_tail, item_values, shifts
+from curate.report.survey.entries import EntryBalance, entry_columns, entry_section, head_and_tail, item_values, shifts
 from curate.report.survey.scope import scope_of
 from curate.report.survey.survey import survey
 from curate.select.frequency import SelectFrequency
@@ -79,7 +79,7 @@ def test_other_selections_have_no_entries() -> None:
 
 
 def test_texts_without_entries_have_no_section() -> None:
-    assert entry_section(EntryCounts(), None, ["concepts"]) is None
+    assert entry_section(EntryBalance(), None, ["concepts"]) is None
     view = balanced_pool()
     for row in view.rows:
         row["concepts"] = [[]]
@@ -150,7 +150,7 @@ def test_an_item_has_the_value_at_its_place() -> None:
 
 
 def test_shifts_are_the_largest_and_by_name_if_equal() -> None:
-    counts = EntryCounts(["b", "a", "c"], np.array([9.0, 9, 4]), np.array([5.0, 5, 6]), np.array([4.0, 6, 8]))
+    counts = EntryBalance(["b", "a", "c"], np.array([9.0, 9, 4]), np.array([5.0, 5, 6]), np.array([4.0, 6, 8]))
     assert [(one.name, one.widths[0]) for one in shifts(counts, counts.before - counts.expected)] == [
         ("a", 100),
         ("b", 100),

@@ -9,17 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.report.survey.scope import scope_of
-from curate.report.survey.survey import Level, survey
+from curate.report.survey.survey import LevelSizes, survey
 from curate.report.survey.tree import choose, fanouts, gather, largest_and_tail
 from tests.report.memory_view import small_pool
 
 
-def levels_of(leaves: list[tuple[int, int]]) -> list[Level]:
+def levels_of(leaves: list[tuple[int, int]]) -> list[LevelSizes]:
     """Two levels from the (size, parent) of each leaf; half of every leaf is selected."""
     size = np.array([size for size, _ in leaves], dtype=np.int64)
     parent = np.array([parent for _, parent in leaves], dtype=np.int64)
-    fine = Level(size, size // 2, parent)
-    coarse = Level(np.bincount(parent, size).astype(np.int64), np.bincount(parent, size // 2).astype(np.int64))
+    fine = LevelSizes(size, size // 2, parent)
+    coarse = LevelSizes(np.bincount(parent, size).astype(np.int64), np.bincount(parent, size // 2).astype(np.int64))
     return [fine, coarse]
 
 

@@ -81,7 +81,7 @@ def test_hashtags_of_several_words(caption: str, text: str) -> None:
 @example("<" * 50 + "b>" * 50)
 @example("&#38;" + "#38;" * 50)
 @example('"' * 999)
-def test_clean_text_stays_as_it_is(caption: str) -> None:
+def test_clean_text_is_unchanged(caption: str) -> None:
     for rules in (rules_named(DEFAULT), ALL):
         text, _ = clean(caption, rules)
         assert clean(text, rules) == (text, set())
@@ -134,7 +134,7 @@ LONG_RUNS = [" " * 10**6 + "x", '<a "' + "=" * 10**6 + "<", "http://" + "." * 10
 def test_every_rule_is_linear(name: str) -> None:
     for piece in sorted({*PIECES, *WORST}):
         text = piece * (100_000 // len(piece)) + "x<"
-        assert BY_NAME[name].apply(text) is not None
+        assert len(BY_NAME[name].apply(text)) <= 2 * len(text)
 
 
 @pytest.mark.parametrize(

@@ -43,13 +43,13 @@ def rows_of(
     return {row.tag: row for row in rows}
 
 
-def told(counts: dict[str, int], **others: Any) -> dict[str, tuple[str | None, str, str]]:
+def decisions(counts: dict[str, int], **others: Any) -> dict[str, tuple[str | None, str, str]]:
     return {tag: (row.canonical, row.kind, row.how) for tag, row in rows_of(counts, **others).items()}
 
 
 def test_synonyms_plurals_and_spellings_are_one_tag() -> None:
     counts = {"dogs": 5, "hound": 3, "goldenretriever": 2, "golden retriever": 1, "colour": 4, "color": 9}
-    assert told(counts) == {
+    assert decisions(counts) == {
         "dogs": ("dog", "noun", "synset"),
         "hound": ("dog", "noun", "synset"),
         "goldenretriever": ("golden retriever", "noun", "synset"),
@@ -68,7 +68,7 @@ def test_the_lemma_that_the_pool_uses_most_is_the_name() -> None:
 
 def test_nouns_and_actions() -> None:
     counts = dict.fromkeys(("building", "swimming", "swim", "cook", "picture", "orange", "quick", "fluffy", "the"), 1)
-    assert told(counts) == {
+    assert decisions(counts) == {
         "building": ("building", "noun", "word"),  # a thing, although the verb is more frequent
         "swimming": ("swim", "action", "synset"),
         "swim": ("swim", "action", "word"),
@@ -84,14 +84,14 @@ def test_nouns_and_actions() -> None:
 def test_heads() -> None:
     counts = {"old house": 1, "oldhouse": 1, "house 7": 1}
     hints = {"oldhouse": "old house"}
-    assert {tag: row[0] for tag, row in told(counts).items()} == {
+    assert {tag: row[0] for tag, row in decisions(counts).items()} == {
         "old house": "house",
         "oldhouse": None,
         "house 7": None,
     }
-    assert told(counts, hints=hints)["oldhouse"] == ("house", "noun", "head")
-    assert told(counts, heads="all")["oldhouse"] == ("house", "noun", "head")
-    assert told(counts, heads="none")["old house"] == (None, "unmapped", "unknown")
+    assert decisions(counts, hints=hints)["oldhouse"] == ("house", "noun", "head")
+    assert decisions(counts, heads="all")["oldhouse"] == ("house", "noun", "head")
+    assert decisions(counts, heads="none")["old house"] == (None, "unmapped", "unknown")
 
 
 def test_spelling_follows_a_far_more_frequent_tag() -> None:
@@ -105,19 +105,19 @@ def test_spelling_follows_a_far_more_frequent_tag() -> None:
         "dogg": 1,
         "dog": 99,
     }
-    found = told(counts, spelling=20)
+    found = decisions(counts, spelling=20)
     mended = {tag for tag, (canonical, _, how) in found.items() if how == "spelling" and canonical == "picture"}
     assert mended == {"pictuer", "picturre", "pitcure"}
-    assert all(how != "spelling" for *_, how in told(counts, spelling=None).values())
+    assert all(how != "spelling" for *_, how in decisions(counts, spelling=None).values())
 
 
 def test_rare_canonical_tags_are_dropped() -> None:
     counts = {"dog": 2, "hound": 2, "house": 3, "picture": 1}
     edits = {"picture": Edit("house", None)}
-    found = told(counts, least_count=4, edits=edits)
+    found = decisions(counts, least_count=4, edits=edits)
     assert found["dog"] == ("dog", "noun", "word")
     assert found["house"] == ("house", "noun", "word")
-    assert told(counts, least_count=5)["house"] == (None, "unmapped", "rare")
+    assert decisions(counts, least_count=5)["house"] == (None, "unmapped", "rare")
 
 
 def test_edits_win() -> None:
@@ -129,7 +129,7 @@ def test_edits_win() -> None:
         "nowhere": Edit("x"),
         "house": Edit("housing", "action"),
     }
-    found = told({"dog": 9, "dogs": 5, "minecraft": 3, "swim": 1, "house": 1}, edits=edits)
+    found = decisions({"dog": 9, "dogs": 5, "minecraft": 3, "swim": 1, "house": 1}, edits=edits)
     assert found == {
         "dog": ("dog", "noun", "word"),  # an edit without effect
         "dogs": (None, "unmapped", "edit"),

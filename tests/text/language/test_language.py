@@ -32,7 +32,7 @@ def stage(**parameters: Any) -> Language:
     return made
 
 
-def told(*texts: str | None) -> list[tuple[str | None, float | None]]:
+def predictions(*texts: str | None) -> list[tuple[str | None, float | None]]:
     columns = stage().process(batch(text=pa.array(texts, pa.string())))
     return list(zip(columns["language"].to_pylist(), columns["language_score"].to_pylist(), strict=True))
 
@@ -46,7 +46,7 @@ def test_languages_of_phrases() -> None:
     rows = phrases()
     assert len(rows) >= 700 and all(2 <= len(row.text.split()) <= 12 or row.language in ("zh", "ja") for row in rows)
     assert len({row.language for row in rows}) >= 10
-    found = told(*(row.text for row in rows))
+    found = predictions(*(row.text for row in rows))
     right = Counter(
         (row.kind, row.language) for row, (code, _) in zip(rows, found, strict=True) if row.language == code
     )
@@ -61,19 +61,21 @@ def test_languages_of_phrases() -> None:
 
 def test_few_phrases_of_other_languages_are_english() -> None:
     others = [row.text for row in phrases() if row.language != "en" and row.kind == "phrase"]
-    wrong = [text for text, (code, score) in zip(others, told(*others), strict=True) if code == "en" and score >= 0.2]
+    wrong = [
+        text for text, (code, score) in zip(others, predictions(*others), strict=True) if code == "en" and score >= 0.2
+    ]
     assert len(wrong) <= 3
 
 
 def test_scores_are_probabilities_and_unknown_texts_are_null() -> None:
-    [known, *nothing] = told("how to bake bread at home", None, "", "😀 😀", "12345", "\0")
+    [known, *nothing] = predictions("how to bake bread at home", None, "", "😀 😀", "12345", "\0")
     assert known[0] == "en" and 0.5 < known[1] <= 1
     assert nothing == [(None, None)] * 5
 
 
 def test_upper_case_counts_as_lower_case() -> None:
-    assert told("JOYEUX NOËL À TOUS") == told("joyeux noël à tous")
-    assert told("JOYEUX NOËL À TOUS")[0][0] == "fr"
+    assert predictions("JOYEUX NOËL À TOUS") == predictions("joyeux noël à tous")
+    assert predictions("JOYEUX NOËL À TOUS")[0][0] == "fr"
 
 
 def test_a_column_of_lists_is_an_error() -> None:

@@ -78,10 +78,10 @@ def test_alt_texts_have_the_labels_that_the_library_gives() -> None:
         name.removeprefix("__label__") for (_, name), there in zip(said, known, strict=True) if there
     ]
     assert np.abs(score - [value for value, _ in said])[known].max() < 1e-5
-    assert {value for (value, _), there in zip(said, known, strict=True) if not there} == {said_of_nothing(library)}
+    assert {value for (value, _), there in zip(said, known, strict=True) if not there} == {score_of_nothing(library)}
 
 
-def said_of_nothing(library: fasttext.FastText._FastText) -> float:
+def score_of_nothing(library: fasttext.FastText._FastText) -> float:
     return library.predict("\n", 1, 0.0, "strict")[0][0]
 
 

@@ -66,7 +66,7 @@ def test_a_named_folder_goes_before_the_cache(nowhere: Path, monkeypatch: pytest
 
 
 @needs_dpkg
-def test_debians_package_is_fetched_once_for_all(
+def test_debians_package_is_fetched_once(
     nowhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = fake_debian(nowhere, monkeypatch, write_wordnet(nowhere / "files"))

@@ -276,7 +276,7 @@ def add(storage: Storage, folder: str, lines: Iterable[tuple[bytes, str, str, in
 
 
 @dataclass(frozen=True)
-class MergeTask:
+class MergeIndexTask:
     """Files of an index to merge into one."""
 
     storage: Storage
@@ -284,21 +284,21 @@ class MergeTask:
     files: tuple[str, ...]
 
 
-def merges(storage: Storage, folder: str) -> list[MergeTask]:
+def merges(storage: Storage, folder: str) -> list[MergeIndexTask]:
     """Files of similar size to merge, so that an index has few files and a line is rewritten only a few times."""
     tiers: dict[int, list[str]] = {}
     for file, size in sorted(storage.list(f"{folder}/{FOLDER}").items()):
         if size < MOST_BYTES:
             tiers.setdefault(max(0, size.bit_length() - 14) // 4, []).append(file)
     return [
-        MergeTask(storage, folder, tuple(files[start : start + MOST_FILES]))
+        MergeIndexTask(storage, folder, tuple(files[start : start + MOST_FILES]))
         for files in tiers.values()
         for start in range(0, len(files), MOST_FILES)
         if len(files) - start >= LEAST_FILES
     ]
 
 
-def merge(task: MergeTask) -> None:
+def merge(task: MergeIndexTask) -> None:
     """Merge files, and remove them once the new file is published; readers that miss them list the index again."""
     paths = [f"{task.folder}/{FOLDER}/{file}" for file in task.files]
     try:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from curate.core.contracts import Fit
 from curate.core.errors import CurateError, DrainedError, StageError
-from curate.core.group import LEAST_PART_ROWS, PARTS, Arrays, Step, cut, frozen, part_rows_for, shard_ranges
+from curate.core.group import LEAST_PART_ROWS, PARTS, Arrays, PartFunction, cut, frozen, part_rows_for, shard_ranges
 from curate.core.recipe.pipeline import Node
 from curate.core.store.arrays import read_arrays, write_arrays
 from curate.engine.backends import CallOptions
@@ -29,7 +29,7 @@ from curate.engine.units.fit.parts import (
     FromShards,
     Origin,
     agreed,
-    alike,
+    agreed_provenance,
     cell_file,
     load_block,
     plain,
@@ -75,7 +75,7 @@ class Build:
     stage: Fit
     built: Built
     bar: StepProgress
-    made: Mapping[str, str] = field(default_factory=dict)
+    shared_provenance: Mapping[str, str] = field(default_factory=dict)
     calls: int = 0
     saved: int = 0
     names: dict[str, int] = field(default_factory=dict)
@@ -106,7 +106,7 @@ class Build:
         group = EngineGroup(self, "pool", [(number, origin) for number, origin in enumerate(origins)])
         loaded = list(self.run(load_block, group.tasks()))
         agreed(self.stage.op, [block.kinds for block in loaded])
-        _, self.made = alike(self.stage.op, [block.made for block in loaded])
+        _, self.shared_provenance = agreed_provenance(self.stage.op, [block.provenance for block in loaded])
         group.known = [count for block in loaded for count in block.rows]
         return group, sum(block.alive for block in loaded)
 
@@ -159,7 +159,7 @@ class EngineGroup:
 
     @property
     def provenance(self) -> Mapping[str, str]:
-        return self.build.made
+        return self.build.shared_provenance
 
     @property
     def shards(self) -> Sequence[str]:
@@ -181,7 +181,7 @@ class EngineGroup:
             for first, origin in self.blocks
         ]
 
-    def each(self, step: Step, **shared: Any) -> Iterator[Any]:
+    def each(self, step: PartFunction, **shared: Any) -> Iterator[Any]:
         self.build.calls += 1
         call = self.build.calls
         for block in self.build.run(run_step, self.tasks(step=step, call=call), shared):
@@ -190,7 +190,7 @@ class EngineGroup:
                     self.build.take(name, call)
                 yield frozen(value)
 
-    def partition(self, name: str, step: Step, cells: int, **shared: Any) -> EngineGroup:
+    def partition(self, name: str, step: PartFunction, cells: int, **shared: Any) -> EngineGroup:
         build = self.build
         build.calls += 1
         folder, files = f"{build.base}/work/{build.take(name)}", len(self.rows)

@@ -19,18 +19,18 @@ from numpy.typing import NDArray
 
 from curate.core.contracts import PLAIN_NAME, Fit
 from curate.core.errors import InputError
-from curate.core.group import Arrays, Part, Step, frozen
+from curate.core.group import Arrays, Part, PartFunction, frozen
 from curate.core.nouns.pools import Shard
 from curate.core.rows import Rows
 from curate.core.store import faults
-from curate.core.store.arrays import CHUNK_BYTES, Member, members, read_arrays, read_rows, write_arrays
+from curate.core.store.arrays import CHUNK_BYTES, ArrayFile, members, read_arrays, read_rows, write_arrays
 from curate.core.store.spill import Spill, spilled
 from curate.core.store.storage import Storage
 from curate.engine.workers import beat
 
 Kinds = Mapping[str, tuple[str, tuple[int, ...], str]]
 """Name -> dtype and shape of a row, and a shard that has them."""
-Made = tuple[str, Mapping[str, str]]
+Provenance = tuple[str, Mapping[str, str]]
 """A shard with rows ("" if no shard has any), and its `Fit.provenance`."""
 _ONE_KIND = (
     "all rows must come from one encoder with the same settings; reject the others upstream, or import them as a "
@@ -53,7 +53,7 @@ class Block:
     alive: int = 0
     """Live rows passed to `Fit.load`."""
     kinds: Kinds = field(default_factory=dict)
-    made: Made = ("", {})
+    provenance: Provenance = ("", {})
     stored: dict[str, int] = field(default_factory=dict)
     """Name -> rows stored by the part in progress."""
 
@@ -82,11 +82,14 @@ class FromShards:
             block.alive += table.num_rows
             arrays = {name: np.asarray(value) for name, value in stage.load(table).items()}
             if len({len(value) for value in arrays.values()}) != 1:
-                raise ValueError(f"{stage.op}.load: arrays of {[len(v) for v in arrays.values()]} rows")
+                lengths = {name: len(value) for name, value in arrays.items()}
+                raise ValueError(f"{stage.op}.load: arrays of {lengths} rows; return arrays of one length per shard")
             kinds = {name: (value.dtype.str, value.shape[1:], shard.id) for name, value in arrays.items()}
             if len(next(iter(arrays.values()))):
                 block.kinds = agreed(stage.op, [block.kinds, kinds])
-                block.made = alike(stage.op, [block.made, (shard.id, stage.provenance(table.schema))])
+                block.provenance = agreed_provenance(
+                    stage.op, [block.provenance, (shard.id, stage.provenance(table.schema))]
+                )
                 spill.append(arrays)
             else:
                 empty = arrays
@@ -94,7 +97,7 @@ class FromShards:
 
 
 def agreed(op: str, found: Sequence[Kinds]) -> Kinds:
-    """Kinds of arrays of all shards with rows. Raises InputError with two shards that differ."""
+    """Kinds of the arrays of all shards with rows. Raises InputError, naming two shards, if they differ."""
     first: Kinds = {}
     for kinds in found:
         for name in {**first, **kinds} if first and kinds else ():
@@ -105,14 +108,14 @@ def agreed(op: str, found: Sequence[Kinds]) -> Kinds:
     return first
 
 
-def alike(op: str, found: Sequence[Made]) -> Made:
-    """Provenance of all shards with rows. Raises InputError with two shards that differ."""
-    known = [made for made in found if made[0]]
-    for shard, made in known[1:]:
+def agreed_provenance(op: str, found: Sequence[Provenance]) -> Provenance:
+    """Provenance of all shards with rows. Raises InputError, naming two shards, if they differ."""
+    known = [pair for pair in found if pair[0]]
+    for shard, provenance in known[1:]:
         first, before = known[0]
-        for name in sorted({**before, **made}):
-            if before.get(name) != made.get(name):
-                a, b = (repr(of[name]) if name in of else "unknown" for of in (before, made))
+        for name in sorted({**before, **provenance}):
+            if before.get(name) != provenance.get(name):
+                a, b = (repr(of[name]) if name in of else "unknown" for of in (before, provenance))
                 raise InputError(f"{op}: {name} of shard {first} is {a}, but of {shard} {b}: {_ONE_KIND}")
     return known[0] if known else ("", {})
 
@@ -147,7 +150,7 @@ class FromCells:
 
     def _gather(
         self,
-        held: dict[str, dict[str, Member]],
+        held: dict[str, dict[str, ArrayFile]],
         name: str,
         edges: NDArray[Any],
         counts: NDArray[Any],
@@ -179,7 +182,7 @@ class FromFile:
             return [read_arrays(self.storage, self.path)]
         return [{name: self._fetch(name, kind) for name, kind in members(self.storage, self.path).items()}]
 
-    def _fetch(self, name: str, kind: Member) -> NDArray[Any]:
+    def _fetch(self, name: str, kind: ArrayFile) -> NDArray[Any]:
         out, step = spilled(kind.shape, kind.dtype), max(1, CHUNK_BYTES // max(1, kind.row_bytes))
         for start in range(0, len(out), step):
             stop = min(start + step, len(out))
@@ -207,7 +210,7 @@ class BlockTask:
     origin: Origin
     threads: int
     call: int = 0
-    step: Step | None = None
+    step: PartFunction | None = None
     folder: str = ""
     """Folder of a regrouping's files."""
     cells: int = 0
@@ -272,12 +275,12 @@ class Loaded:
     alive: int
     rows: list[int]
     kinds: Kinds
-    made: Made
+    provenance: Provenance
 
 
 def load_block(task: BlockTask) -> Loaded:
     block = block_of(task)
-    return Loaded(block.alive, [part.rows for part in block.parts], block.kinds, block.made)
+    return Loaded(block.alive, [part.rows for part in block.parts], block.kinds, block.provenance)
 
 
 def run_step(task: BlockTask, shared: Mapping[str, Any]) -> list[tuple[Any, dict[str, int]]]:

@@ -32,7 +32,7 @@ from curate.engine.units.pack.tasks import (
     FinishTask,
     IndexTask,
     OrderTask,
-    ScatterTask,
+    PackScatterTask,
     ShardTask,
     pack_finish,
     pack_index,
@@ -102,7 +102,7 @@ def _scatter(
         tasks.append((f"work/ranks/{name}" in there, name, some))
 
     payloads = (
-        ScatterTask(
+        PackScatterTask(
             *common, found, name, some, ctx.placed(rows, some), selection, {s.id: places[s.id] for s in some}, ranges
         )
         for found, name, some in tasks

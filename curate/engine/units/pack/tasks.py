@@ -53,7 +53,7 @@ class PackTask:
 
 
 @dataclass(frozen=True)
-class ScatterTask(PackTask):
+class PackScatterTask(PackTask):
     done: bool
     """An earlier run has published the output of this task."""
     stretch: str
@@ -65,7 +65,7 @@ class ScatterTask(PackTask):
     ranges: int
 
 
-def pack_scatter(task: ScatterTask) -> ShuffleFile:
+def pack_scatter(task: PackScatterTask) -> ShuffleFile:
     """Write the copies of a stretch of pool shards, with the columns that `write` needs, by range of rank."""
     path = task.work(f"ranks/{task.stretch}")
     if task.done:
@@ -82,7 +82,7 @@ def pack_scatter(task: ScatterTask) -> ShuffleFile:
     return shuffle.write(task.storage, path, parts(), task.ranges, note)
 
 
-def _read(task: ScatterTask, shard: Shard) -> tuple[pa.Table, pa.Table, Shard]:
+def _read(task: PackScatterTask, shard: Shard) -> tuple[pa.Table, pa.Table, Shard]:
     """The selection's lines of a shard with copies, and the columns of each line's row."""
     made = {name for ref in task.rows.columns for name in ref.names}
     extra = [name for name in task.stage.text_columns() if name in made]
@@ -105,7 +105,9 @@ def _alive(rows: Rows, shard: Shard, lines: pa.Table) -> NDArray[np.bool_]:
     return keep
 
 
-def _copies(task: ScatterTask, lines: pa.Table, facts: pa.Table, shard: Shard) -> tuple[pa.Table, NDArray[np.uint64]]:
+def _copies(
+    task: PackScatterTask, lines: pa.Table, facts: pa.Table, shard: Shard
+) -> tuple[pa.Table, NDArray[np.uint64]]:
     """A row per copy of each line, and its rank."""
     copies = lines.column("copies").to_numpy()
     which = np.repeat(np.arange(lines.num_rows), copies)

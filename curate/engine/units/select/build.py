@@ -25,7 +25,7 @@ from curate.engine.units.select.tasks import (
     GatherTask,
     PickTask,
     PlanTask,
-    ScatterTask,
+    SelectScatterTask,
     select_gather,
     select_pick,
     select_plan,
@@ -49,7 +49,7 @@ def build_select(ctx: Context, node: Node, built: Built) -> None:
     common: Common = (ctx.storage, stage, node.name, ctx.ports(node), built.base)
     with ctx.progress.step(node.name, pool.rows) as step:
         scatters = (
-            ScatterTask(
+            SelectScatterTask(
                 *common, f"lines/{name}" in there, name, some, first, buckets, ctx.placed(rows, some), ctx.tombstones
             )
             for name, some, (first, _) in zip(names, shards, stretches, strict=True)

@@ -63,7 +63,7 @@ class SelectTask:
 
 
 @dataclass(frozen=True)
-class ScatterTask(SelectTask):
+class SelectScatterTask(SelectTask):
     stretch: str
     shards: tuple[Shard, ...]
     first: int
@@ -73,7 +73,7 @@ class ScatterTask(SelectTask):
     tombstones: Tombstones
 
 
-def select_scatter(task: ScatterTask) -> ShuffleFile:
+def select_scatter(task: SelectScatterTask) -> ShuffleFile:
     """Write lines of the live rows of a stretch of shards into a file, by bucket, and their number per unit."""
     path = task.work(f"lines/{task.stretch}")
     if task.done:
@@ -97,7 +97,7 @@ def select_scatter(task: ScatterTask) -> ShuffleFile:
 
 
 def _read(
-    task: ScatterTask, reads: tuple[str, ...], shard: Shard
+    task: SelectScatterTask, reads: tuple[str, ...], shard: Shard
 ) -> tuple[pa.Table, NDArray[np.int64], NDArray[np.bool_]]:
     """The columns that the stage reads of a shard's live rows (m,), the rows, and which of them have a tombstone."""
     names = tuple(dict.fromkeys((*reads, *(tombstones.COLUMNS if task.tombstones else ()))))
@@ -108,7 +108,7 @@ def _read(
     return table.select(["key", *(n for n in reads if n != "key")]), rows, tombstoned
 
 
-def _tombstoned_parents(task: ScatterTask, of: Rows, shard: Shard, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _tombstoned_parents(task: SelectScatterTask, of: Rows, shard: Shard, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
     """True for rows of a derived pool with a tombstone on their parent or a further ancestor, by any of the ancestor's
     columns, which the child does not have."""
     if of.parents is None or not shard.parent or not task.tombstones:
@@ -150,7 +150,7 @@ def _compact(lines: pa.Table, shard: int) -> pa.Table:
     return lines
 
 
-def _publish_counts(task: ScatterTask, counts: list[tuple[NDArray[np.int64], NDArray[np.int64]]]) -> None:
+def _publish_counts(task: SelectScatterTask, counts: list[tuple[NDArray[np.int64], NDArray[np.int64]]]) -> None:
     units, place = np.unique(np.concatenate([unit for unit, _ in counts]), return_inverse=True)
     found = np.zeros(len(units), np.int64)
     np.add.at(found, place, np.concatenate([count for _, count in counts]))

@@ -53,5 +53,5 @@ def test_the_state_of_another_plan_is_rejected(dataset):
 
 
 def test_nothing_to_read_is_an_error(dataset):
-    with pytest.raises(InputError, match="no samples on this side"):
+    with pytest.raises(InputError, match=r"no training samples; lower data\.test_fraction or add samples"):
         Stream(dataset, np.empty(0, dtype=np.int64), seed=0, sequences=1)

@@ -194,7 +194,7 @@ def test_missing_settings_of_a_modality_are_one_line_errors(places):
     with pytest.raises(InputError, match="no samples of modality 'video'"):
         Stream(mixture, np.arange(40), seed=0, sequences=1)
     weighted = mixture_of(places, a={"weight": 1}, b={"weight": 1})
-    with pytest.raises(InputError, match="has a weight, but no samples on this side"):
+    with pytest.raises(InputError, match="has a weight, but no training samples"):
         Stream(weighted, np.arange(40), seed=0, sequences=1)
 
 

@@ -141,7 +141,9 @@ def test_nothing_readable_is_a_one_line_error(tmp_path, cache):
         tar.addfile(info, io.BytesIO(b"hi"))
     with pytest.raises(InputError, match="0 samples; skipped 1 without an image"):
         open_source(str(folder))
-    with pytest.raises(InputError, match=r"b-7\.tar' does not exist; check the path or the pattern's range"):
+    with pytest.raises(
+        InputError, match=r"b-7\.tar' of '.*/b-{7\.\.9}\.tar' does not exist; check the path or the pattern's range"
+    ):
         open_source(f"{folder}/b-{{7..9}}.tar")
     with pytest.raises(InputError, match="close each brace"):
         open_source(f"{folder}/b-{{7..9.tar")
@@ -159,8 +161,13 @@ def test_nothing_readable_is_a_one_line_error(tmp_path, cache):
         ),
         (["a.tar.gz", "b.tar.gz", "c.txt"], "", r"\(found 2 \.tar\.gz, 1 \.txt\); decompress them"),
         (["a.jpg", "deep/b.jpg"], "", r"\(found 2 \.jpg\); give a folder of \.tar files"),
+        ([], "a-{0..1}.tar.gz", r"a-0\.tar\.gz' of '.*/a-{0\.\.1}\.tar\.gz' is neither a folder nor a \.tar file"),
         (["a.tar.gz"], "a.tar.gz", "is a file; give a dataset folder that a pipeline wrote, or"),
-        (["a.tar.gz"], "{a,b}.tar.gz", r"a\.tar\.gz' is a file; give a folder of \.tar files, a glob or a pattern"),
+        (
+            ["a.tar.gz"],
+            "{a,b}.tar.gz",
+            r"a\.tar\.gz' of '.*/{a,b}\.tar\.gz' is neither a folder nor a \.tar file; decom",
+        ),
         (["a.tar/b"], "a.tar", "is a folder; give a folder of .tar files"),
     ],
 )

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from curate.encoders.hog import colour_histogram, gradients, normalise_cells, oriented_cells, unit
+from curate.encoders.descriptor import colour_histogram, gradients, normalise_cells, oriented_cells, unit
 
 _PIXELS = arrays(np.uint8, (3, 16, 16, 3))
 
