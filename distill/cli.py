@@ -1,4 +1,7 @@
-"""`distill train`, `teach`, `eval` and `export`; also under `torchrun --nproc-per-node N -m distill.cli …`."""
+"""Train students from frozen teachers on curated datasets, and evaluate and export them.
+
+For several processes: `torchrun --nproc-per-node N -m distill.cli train RECIPE`.
+"""
 
 from __future__ import annotations
 
