@@ -18,6 +18,7 @@ from curate.codec.formats import sniff
 from curate.codec.images import decode, probe
 from curate.core.contracts import Pack, Packed
 from curate.core.errors import Undecodable
+from curate.kernels.meta import field_at
 
 Format = Literal["webp", "jpeg", "png"]
 INDEX_COLUMNS = frozenset(
@@ -169,7 +170,7 @@ def carried_values(row: Mapping[str, Any], sources: Mapping[str, str]) -> dict[s
     """
     meta = _meta(row) if any(source.startswith(META) for source in sources.values()) else {}
     return {
-        name: _text(_field(meta, source[len(META) :])) if source.startswith(META) else row[source]
+        name: _text(field_at(meta, source[len(META) :])) if source.startswith(META) else row[source]
         for name, source in sources.items()
     }
 
@@ -177,14 +178,6 @@ def carried_values(row: Mapping[str, Any], sources: Mapping[str, str]) -> dict[s
 def _meta(row: Mapping[str, Any]) -> dict[str, Any]:
     value = json.loads(row.get("meta") or "{}")
     return value if isinstance(value, dict) else {}
-
-
-def _field(fields: Mapping[str, Any], path: str) -> Any:
-    if path in fields:
-        return fields[path]
-    head, dot, rest = path.partition(".")
-    inner = fields.get(head)
-    return _field(inner, rest) if dot and isinstance(inner, dict) else None
 
 
 def _text(value: Any) -> str | None:

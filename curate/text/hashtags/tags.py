@@ -13,6 +13,7 @@ from pydantic import Field, field_validator
 
 from curate.core.contracts import Batch, Map
 from curate.core.items import texts_of
+from curate.kernels.meta import field_at
 from curate.text.columns import plain_texts
 
 _META = "meta."
@@ -86,7 +87,7 @@ class Tags(Map):
         wanted = [name for name in self.fields if name.startswith(_META)]
         meta = _object(row["meta"]) if wanted else {}
         for name in self.fields:
-            value = _field(meta, name.removeprefix(_META)) if name.startswith(_META) else row[name]
+            value = field_at(meta, name.removeprefix(_META)) if name.startswith(_META) else row[name]
             yield from tags_of_value(value)
 
     def _kept(self, tags: Iterable[str], counters: Counter[str]) -> list[str]:
@@ -133,11 +134,3 @@ def _object(text: str | None) -> dict[str, Any]:
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}
-
-
-def _field(fields: Mapping[str, Any], path: str) -> Any:
-    if path in fields:
-        return fields[path]
-    head, dot, rest = path.partition(".")
-    inner = fields.get(head)
-    return _field(inner, rest) if dot and isinstance(inner, dict) else None
