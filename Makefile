@@ -5,13 +5,19 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 RECIPES := vise vise_similarity uru metaclip datacomp_basic
-.PHONY: help setup quickstart tiny $(RECIPES) test test-fast test-long lint prose format bench docs lock clean
+.PHONY: help setup quickstart url_list recaption tiny serve $(RECIPES) test test-fast test-long lint prose format bench docs lock clean
 
 PYTHON_VERSION := 3.11
 PYTHON ?= python$(PYTHON_VERSION)
 WORKSPACE ?= workspace
 ENGINE ?= ray
 IMAGES ?=
+LIST ?=
+CONTACT ?=
+PORT ?=
+ENDPOINT ?=
+MODEL ?=
+KEY ?=
 ENCODER ?=
 SET ?=
 PYTEST ?=
@@ -31,6 +37,9 @@ help:  ## what there is to call
 	@echo
 	@echo "quickstart and the recipes take IMAGES=folder (your images instead of OpenClipart), WORKSPACE=path or URL,"
 	@echo "ENGINE=ray|local; recipes also SET='variable=value stage.parameter=value';"
+	@echo "url_list takes LIST=file, CONTACT='your e-mail address or URL', WORKSPACE, ENGINE and SET;"
+	@echo "recaption takes ENDPOINT=base URL, MODEL=name, KEY=env:VARIABLE, IMAGES, WORKSPACE, ENGINE and SET;"
+	@echo "serve takes PORT (8080; 0: any free one) and WORKSPACE; it keeps its database in WORKSPACE-service;"
 	@echo "test, test-fast and test-long take PYTEST='arguments', for instance PYTEST='tests/text -x', and JOBS (processes, 2); lock UPGRADE=--upgrade."
 
 setup: $(STAMP)  ## uv (with pip when missing), .venv, the locked packages, this project
@@ -51,6 +60,16 @@ $(STAMP): requirements.lock pyproject.toml
 quickstart: $(STAMP)  ## images in, dataset, report and a trained student out
 	@$(BIN)/python -m pipelines.quickstart --workspace "$(WORKSPACE)" --engine "$(ENGINE)" $(if $(IMAGES),--images "$(IMAGES)")
 
+url_list: $(STAMP)  ## a list of URLs in, a trained student out; without LIST, the quickstart's corpus over loopback
+	@$(BIN)/python -m pipelines.url_list --workspace "$(WORKSPACE)" --engine "$(ENGINE)" \
+	  $(if $(LIST),--list "$(LIST)") $(if $(CONTACT),--contact "$(CONTACT)") $(if $(PORT),--port "$(PORT)") \
+	  $(foreach value,$(SET),--set "$(value)")
+
+recaption: $(STAMP)  ## captions of images by the model behind ENDPOINT; without it, nonsense by a tiny model
+	@$(BIN)/python -m pipelines.recaption --workspace "$(WORKSPACE)" --engine "$(ENGINE)" \
+	  $(if $(ENDPOINT),--endpoint "$(ENDPOINT)") $(if $(MODEL),--model "$(MODEL)") $(if $(KEY),--key "$(KEY)") \
+	  $(if $(IMAGES),--images "$(IMAGES)") $(foreach value,$(SET),--set "$(value)")
+
 tiny: $(STAMP)  ## train the encoder `tiny` from scratch: corpus, training (over an hour), export to WORKSPACE/tiny
 	@$(BIN)/python -m pipelines.tiny --workspace "$(WORKSPACE)" --engine "$(ENGINE)" --to "$(WORKSPACE)/tiny"
 
@@ -62,6 +81,12 @@ datacomp_basic: ## DataComp's basic filter
 $(RECIPES): $(STAMP)
 	@$(BIN)/python -m pipelines.corpus $@ --workspace "$(WORKSPACE)" --engine "$(ENGINE)" \
 	  $(if $(IMAGES),--images "$(IMAGES)") $(if $(ENCODER),--set "encoder=$(ENCODER)") $(foreach value,$(SET),--set "$(value)")
+
+serve: $(STAMP)  ## the service on this machine: pages, API, a local Ray; prints its URL and, the first time, a token
+	@mkdir -p .cache; { [ -d .cache/openclipart/images ] || $(BIN)/python -m pipelines.openclipart .cache/openclipart; } \
+	  > .cache/openclipart.log 2>&1 < /dev/null &
+	@exec $(BIN)/curate service serve --embedded "$(WORKSPACE)" --port $(or $(PORT),8080) --recipes pipelines \
+	  --root images=.cache/openclipart/images
 
 test: lint  ## setup, linters, types, architecture, all tests but the long ones
 	@$(BIN)/python -m pytest -n $(JOBS) -m "not long" $(PYTEST)
@@ -94,10 +119,14 @@ docs: $(STAMP)  ## the site with its reference in .cache/site/html; a broken lin
 	@cd .cache/site && $(CURDIR)/$(BIN)/zensical build --strict
 	@echo "docs: open .cache/site/html/index.html; with search: python3 -m http.server -d .cache/site/html"
 
-lock:  ## requirements.lock from pyproject.toml, for any platform: versions and hashes, no registry's name
-	@$(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --no-annotate \
-	  --python-version $(PYTHON_VERSION) --extra dev $(UPGRADE) --output-file requirements.lock pyproject.toml
+COMPILE = $(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --no-annotate \
+  --python-version $(PYTHON_VERSION) $(UPGRADE)
+RUNNER := curate/acquire/runner
+
+lock:  ## requirements.lock from pyproject.toml, and the runner's, for any platform: versions and hashes, no registry's name
+	@$(COMPILE) --extra dev --output-file requirements.lock pyproject.toml
+	@$(COMPILE) --output-file $(RUNNER)/requirements.lock $(RUNNER)/requirements.in
 
 clean:  ## remove .venv, the caches and the default workspace
-	rm -rf .venv .cache workspace .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .cache workspace workspace-service .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -151,21 +151,26 @@ class StageContext:
         return fit_standardisers(self.teachers, self.recipe.teachers, batches, self.world)
 
     def text_tokens(self, batch: Batch) -> Tensor | None:
-        """Tokens (B, L) of the texts of a batch; None without a text tower."""
+        """Tokens (B, L) of the texts of a batch, or (B, 2, L) with pairs of texts; None without a text tower."""
         text = self.recipe.student.text
         if text is None or self.recipe.contrastive is None:
             return None
         if self.tokenizer is None:
             raise InputError("the run's folder has no tokenizer.json; train the recipe's student first")
-        tokens = self.tokenizer.encode([item or "" for item in batch.texts], text.context)
-        return torch.from_numpy(tokens).to(self.world.device)
+        texts = [item or "" for item in batch.texts]
+        if self.recipe.data.paired:
+            pairs = zip(texts, batch.second_texts, strict=True)
+            texts = [text for first, second in pairs for text in (first, second or first)]
+        tokens = torch.from_numpy(self.tokenizer.encode(texts, text.context)).to(self.world.device)
+        return tokens.unflatten(0, (-1, 2)) if self.recipe.data.paired else tokens
 
     def groups(self, batch: Batch, tokens: Tensor) -> Tensor:
-        """Numbers (B, 2) of each sample's text, as the text tower reads it, and of its duplicate set.
+        """Numbers (B, T + 1) of each sample's texts, as the text tower reads them, and of its duplicate set.
 
-        Samples that share a number are not negatives of each other. tokens: (B, L) of the texts.
+        An image and a text whose samples share a number are not negatives, see `same`. tokens: (B, L) or (B, T, L).
         """
-        texts = [make_key("text", str([token for token in row if token != PAD])) for row in tokens.tolist()]
+        rows = tokens.flatten(0, -2).tolist()
+        texts = key_words([make_key("text", str([token for token in row if token != PAD])) for row in rows])
         sets = self.dataset.sets_of([image.row for image in batch.images])
-        words = np.stack([pairs[:, 0] >> np.uint64(1) for pairs in (key_words(texts), sets)], axis=1)
+        words = np.concatenate([texts[:, 0].reshape(len(batch.images), -1), sets[:, :1]], axis=1) >> np.uint64(1)
         return torch.from_numpy(words.astype(np.int64)).to(self.world.device)

@@ -25,6 +25,7 @@ from curate.core.errors import CurateError, PreflightError
 
 _TIMEOUT = 600.0
 _STORE_TIMEOUT = timedelta(seconds=10)
+_FIRST_TIMEOUT = timedelta(seconds=300)
 T = TypeVar("T")
 
 
@@ -165,6 +166,31 @@ def join_world(device: str, timeout_seconds: float = _TIMEOUT) -> Iterator[World
         if not joined:
             with suppress(RuntimeError):  # the group may have lost a rank
                 dist.destroy_process_group()
+
+
+def from_first_rank(name: str, make: Callable[[], str]) -> str:
+    """The result of `make` on rank 0, sent to every rank of torchrun before they join the process group. An error of
+    rank 0 is every rank's. name: of the result, once per start of the group."""
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":  # nothing that could pass it on runs yet
+        return make()
+    key = f"distill/{name}/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = dist.TCPStore(host, port, is_master=False, timeout=_FIRST_TIMEOUT, wait_for_workers=False)
+    if os.environ["RANK"] == "0":
+        try:
+            text = make()
+        except CurateError as error:
+            store.set(key, f"!{error}")
+            raise
+        store.set(key, f"={text}")
+        return text
+    try:
+        found: str = store.get(key).decode()
+    except dist.DistError as error:
+        raise LostRankError(f"rank 0 sent no {name} within {_FIRST_TIMEOUT}; its message gives the cause") from error
+    if found.startswith("!"):
+        raise LostRankError(found[1:])
+    return found[1:]
 
 
 @cache

@@ -36,10 +36,18 @@ def quickstart(images: Path | None, workspace: str, engine: str, console: Consol
         settings = [f"images={openclipart(Path('.cache/openclipart'))}"]
     else:
         settings = own_images(images)
-
     outputs = run_pipeline(PIPELINE, settings, workspace, engine)
+    teach(outputs, workspace, [], console, "sort the images into a folder per class")
+
+
+def teach(outputs: dict[str, str], workspace: str, settings: list[str], console: Console, labels: str) -> None:
+    """Train a student on the dataset of a pipeline and evaluate it; print what came out.
+
+    settings: overrides of the training recipe; labels: what to do to have labels.
+    """
     place = workspace if "://" not in workspace else ".cache"  # checkpoints are written to a local disk
-    settings = [f"data.sources.0.dataset={outputs['dataset']}", f"run.folder={place}/students/{{name}}-{{fingerprint}}"]
+    folder = f"run.folder={place}/students/{{name}}-{{fingerprint}}"
+    settings = [f"data.sources.0.dataset={outputs['dataset']}", folder, *settings]
     print(f"\n$ distill train {shlex.join([TRAINING, *set_options(settings)])}", flush=True)
     run = train(load_recipe(TRAINING, settings), console)
     print(f"\n$ distill eval {run.path}", flush=True)
@@ -50,7 +58,7 @@ def quickstart(images: Path | None, workspace: str, engine: str, console: Consol
     print(f"report   {outputs['report']}/index.html")
     print(f"student  {run.path}")
     print(f"judged   {run.path}/{PAGE}")
-    print(f"kNN      {verdict(evaluated['sets'][0]['knn'])}")
+    print(f"kNN      {verdict(evaluated['sets'][0]['knn'], labels)}")
 
 
 def own_images(images: Path) -> list[str]:
@@ -60,23 +68,26 @@ def own_images(images: Path) -> list[str]:
         raise InputError(
             f"IMAGES={images}: no such folder, or no images in it; give a folder of images, or leave IMAGES out"
         )
-    part = min(1.0, files / OPENCLIPART)
-    levels = [max(least, int(most * part)) for least, most in ((3, 400), (2, 60), (1, 12))]
     return [
         f"images={images.absolute()}",
         "namespace=images",
-        f"levels={levels}",
-        "sample.target=null",
-        f"sample.share={SHARE}",
+        *sizes(files),
         "dataset.carry={label: meta.folder, duplicate_set: duplicate_set}",
         "report.label=meta.folder",
     ]
 
 
-def verdict(knn: dict[str, Any]) -> str:
-    """One line about the accuracy before and after training."""
+def sizes(images: int) -> list[str]:
+    """Settings that follow from the number of images."""
+    part = min(1.0, images / OPENCLIPART)
+    levels = [max(least, int(most * part)) for least, most in ((3, 400), (2, 60), (1, 12))]
+    return [f"levels={levels}", "sample.target=null", f"sample.share={SHARE}"]
+
+
+def verdict(knn: dict[str, Any], labels: str) -> str:
+    """One line about the accuracy before and after training; `labels` says what to do to have labels."""
     if not knn["models"]:
-        return f"none: {knn['why_none']}; sort the images into a folder per class to have labels"
+        return f"none: {knn['why_none']}; {labels} to have labels"
     accuracy = {name: f"{100 * model['accuracy']:.1f} %" for name, model in knn["models"].items()}
     teachers = ", ".join(f"{name} {accuracy[name]}" for name in accuracy if name not in (BEFORE, AFTER))
     return f"student {accuracy[BEFORE]} before training, {accuracy[AFTER]} after ({teachers})"

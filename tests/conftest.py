@@ -90,12 +90,64 @@ def on_this_ray(ray_session: Any, on_ray: Any) -> str:
 
 
 @pytest.fixture(scope="session")
+def ray_head() -> Iterator[str]:
+    """URL of the dashboard of a Ray head with a job server, on its own ports."""
+    from tests.engine.heads import started
+
+    with started() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def far_head() -> Iterator[Any]:
+    """A Ray head in a separate network (`tests.service.faults.heads.Head`)."""
+    from tests.service.faults.heads import NotPermittedError, started
+
+    try:
+        with started() as made:
+            yield made
+    except NotPermittedError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
 def endpoint() -> Iterator[Any]:
-    """An OpenAI-compatible endpoint in a separate process (`tests.engine.endpoint.Endpoint`)."""
-    from tests.engine.endpoint import started
+    """An OpenAI-compatible endpoint in a separate process (`tests.servers.scripted.Endpoint`)."""
+    from tests.servers.scripted import started
 
     with started() as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def real_server(pytestconfig: pytest.Config) -> Iterator[Any]:
+    """`transformers serve` with a tiny random model (`tests.servers.transformers_server.RealServer`): 1 GB, 10 s."""
+    from tests.servers.transformers_server import started
+
+    with started(pytestconfig.cache.mkdir("tiny_vlm")) as made:  # type: ignore[union-attr]
+        yield made
+
+
+@pytest.fixture(scope="session")
+def browser() -> Any:
+    """A real browser (`tests.html.browser.Browser`)."""
+    from tests.html.browser import found
+
+    return found()
+
+
+@pytest.fixture(scope="session")
+def runner_python() -> Path:
+    """Python of img2dataset's environment. Tests that need it skip where no package registry can be reached."""
+    from curate.acquire.download.environment import environment
+    from curate.core.errors import PreflightError
+
+    try:
+        return environment()
+    except PreflightError as error:
+        if any(sign in str(error) for sign in ("Failed to fetch", "was not found in the cache")):
+            pytest.skip(str(error))
+        raise
 
 
 @pytest.fixture(scope="session")
@@ -105,6 +157,17 @@ def object_store_server() -> Iterator[str]:
 
     with started() as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Any]:
+    """A PostgreSQL server (`tests.servers.postgres.Postgres`). Tests that need it skip where it is not installed."""
+    from tests.servers.postgres import folder, started
+
+    if folder() is None:
+        pytest.skip("PostgreSQL is not installed: no initdb on PATH or under /usr/lib/postgresql")
+    with started() as made:
+        yield made
 
 
 @pytest.fixture

@@ -14,23 +14,29 @@ ROOT = Path(__file__).parents[1]
 SERVERS = {
     "ray_session": "Ray",
     "ray_head": "a Ray head with its job server",
+    "far_head": "a Ray head in a separate network",
     "object_store_server": "object store",
     "endpoint": "endpoint",
+    "postgres": "PostgreSQL",
+    "real_server": "transformers serve",
     "browser": "browser",
 }
 """Session fixtures, each of which starts a server, and what they start."""
 
 
 HEAVY = (
+    "tests/acquire/download",
+    "tests/acquire/runner",
     "tests/api",
     "tests/bench",
+    "tests/caption/test_mix_run.py",
     "tests/distill/commands",
     "tests/distill/evaluation",
     "tests/distill/training",
     "tests/e2e",
     "tests/engine",
 )
-"""Folders whose tests run whole pipelines, trainings or command lines."""
+"""Folders whose tests run whole pipelines, trainings, img2dataset or command lines."""
 
 
 def is_heavy(file: str) -> bool:

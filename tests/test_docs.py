@@ -15,6 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image, ImageFilter
 
+from curate.acquire.fetch.codes import CODES
+from curate.acquire.lists.rows import REASONS as LISTED
 from curate.core import contracts
 from curate.core.contracts import Stage
 from curate.core.group import Group, Part
@@ -24,7 +26,7 @@ from curate.core.recipe.pipeline import Pipeline
 from curate.core.recipe.registry import resolve
 from curate.engine.run import Result, run
 from curate.engine.state import Options
-from tests.engine.endpoint import Endpoint
+from tests.servers.scripted import Endpoint
 
 ROOT = Path(__file__).parents[1]
 
@@ -148,6 +150,16 @@ def test_the_methods_that_add_a_stage_names_exist() -> None:
     for cls in (*vars(contracts).values(), Group, Part, StoredArtifact):
         known |= {*dir(cls), *getattr(cls, "__dataclass_fields__", ())}
     assert named - known == set()
+
+
+def test_the_codes_of_a_download_are_in_the_docs() -> None:
+    """Those of HTTP are in a sentence."""
+    text = (ROOT / "docs/how-to/url-lists.md").read_text()
+    shown = text.partition("<!-- codes -->\n")[2].partition("<!-- end -->")[0].splitlines()[2:]
+    named = [(code, *about) for code, about in CODES.items() if not code.startswith("http_") and code != "done"]
+    assert shown == [f"| `{code}` | {status} | {meaning} |" for code, status, meaning in named]
+    listed = re.search(r"Rows that\n`acquire.list` rejects are never fetched:(.*?)\. ", text, re.DOTALL)
+    assert listed and set(re.findall("`([a-z0-9_]+)`", listed[1])) == LISTED.keys() - {"no_url"}
 
 
 GENERATED = re.compile(r"(\.\./)*(reference/|architecture\.svg)")

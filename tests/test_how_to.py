@@ -6,18 +6,27 @@ output. A `console` block (clusters, training) is not run.
 
 from __future__ import annotations
 
+import io
 import re
 import shlex
 import subprocess
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
 
 from curate.api import load_recipe
+from curate.caption.prompt import read_prompt
+from curate.core.endpoints import read_endpoints
+from curate.service.settings import Settings
+from pipelines.serve import ImageServer, Request, Response
 from tests.core.store.object_store import forget_connections
 from tests.e2e.commands import curate
 
@@ -62,9 +71,12 @@ def write(code: str) -> None:
     Path(name).write_text(code)
 
 
-def follow(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def follow(page: str, monkeypatch: pytest.MonkeyPatch, replaced: Mapping[str, str] = {}) -> None:
+    """replaced: texts of the page -> what the test has in their place."""
     printed = ""
     for language, code in blocks(page):
+        for text, other in replaced.items():
+            code = code.replace(text, other)
         if language == "yaml":
             write(code)
         elif language == "sh":
@@ -90,8 +102,56 @@ def test_my_images(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     follow("my-images.md", monkeypatch)
 
 
+class Hosts(ImageServer):
+    """A server that is too busy for the first three requests of some images, as many as a URL gets in a run."""
+
+    def __init__(self, mounted: dict[str, bytes]) -> None:
+        super().__init__(mounted=mounted)
+        self.asked: Counter[str] = Counter()
+
+    def answer(self, request: Request) -> Response:
+        self.asked[request.path] += 1
+        return (
+            Response(status=503)
+            if "busy" in request.path and self.asked[request.path] <= 3
+            else super().answer(request)
+        )
+
+
+@pytest.mark.usefixtures("runner_python")
+def test_url_lists(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"{number:03}.jpg" for number in range(93)] + ["busy-1.jpg", "busy-2.jpg"]
+    new = [f"{number:03}.jpg" for number in range(93, 113)]
+    file = io.BytesIO()
+    pattern(np.random.default_rng(4), 0, 64).save(file, "jpeg")
+    with Hosts(dict.fromkeys([*names, *new], file.getvalue())) as server:
+        urls = [*map(server.url, [*names, "gone.jpg"]), None]
+        captions = [f"a pattern, number {number}" for number in range(len(urls))]
+        first = pa.table({"URL": [*urls, urls[0], urls[0]], "TEXT": [*captions, captions[0], "another caption"]})
+        pq.write_table(first, "urls.parquet")
+        grown = pa.table({"URL": [*map(server.url, new), *urls[:5]], "TEXT": ["a new one"] * 20 + captions[:5]})
+        pq.write_table(grown, "more.parquet")
+        follow(
+            "url-lists.md",
+            monkeypatch,
+            {
+                "https://example.org": server.origin(),
+                "allow_networks: []": "allow_networks: [127.0.0.0/8]",
+                "ports: [80, 443]": f"ports: [{server.port}]",
+            },
+        )
+    assert server.asked.pop("/images/busy-1.jpg") == server.asked.pop("/images/busy-2.jpg") == 4
+    assert set(server.asked.values()) == {1} and len(server.asked) == 114
+
+
 def test_tune_a_threshold(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     follow("tune-a-threshold.md", monkeypatch)
+
+
+def test_captions(here: Path, monkeypatch: pytest.MonkeyPatch, endpoint: Any) -> None:
+    script = endpoint.script(style="captions", models=["my-model"])
+    follow("captions.md", monkeypatch, {"http://localhost:8000/v1": script.base_url})
+    assert set(Counter((line["prompt"], line["seed"], *line["images"]) for line in script.log()).values()) <= {1, 2}
 
 
 def test_grow_a_pool(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +176,12 @@ def test_every_recipe_is_one(page: str, tmp_path: Path, monkeypatch: pytest.Monk
         if language == "yaml":
             write(code)
     for path in tmp_path.glob("*.yaml"):
-        assert load_recipe(path).nodes
+        if path.name == "prompt.yaml":
+            assert read_prompt(str(path)).user
+        elif path.name == "service.yaml":
+            assert Settings.read(path).secure
+        else:
+            assert read_endpoints(str(path)) if path.name == "endpoints.yaml" else load_recipe(path).nodes
 
 
 def test_the_objective_is_one() -> None:

@@ -32,7 +32,7 @@ def test_every_section_of_a_training_recipe_is_in_the_reference() -> None:
 
 
 def test_the_lists_of_commands_have_whole_sentences() -> None:
-    page = reference.commands("curate")
+    page = reference.commands("curate", "curate.cli")
     assert "\n* `retry`: Run a recipe and recompute the rows in error at one stage.\n" in page
     assert [line for line in page.splitlines() if line.startswith("* ") and line.endswith("...")] == []
 

@@ -6,5 +6,5 @@ teacher      a convolutional network trained on one of these parts: the frozen t
 runs         an arm with a seed: train, evaluate, store the result
 judge        evaluates students on held-out images
 statistics   paired differences with intervals
-curated, relations, phi_s, packing, balanced      the ablations
+curated, relations, phi_s, packing, balanced, texts      the ablations
 """

@@ -72,8 +72,7 @@ class Corpus:
         return decode(self._members.read(row))
 
     def title(self, row: int) -> str:
-        candidates = self._texts.candidates(row)
-        return candidates[0][1][0] if candidates else ""
+        return next((texts[0] for texts in self._texts.read(row).values()), "")
 
 
 def summaries(encoder: Encoder, images: Iterable[Image.Image]) -> Vectors:

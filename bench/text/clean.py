@@ -118,8 +118,8 @@ def applied(stage: Map, table: pa.Table, counters: Counter[str]) -> tuple[pa.Tab
 
 def peers(texts: list[str], spent: Counter[str], rows: Counter[str]) -> None:
     """The same work in the obvious way, text by text."""
+    from curate.kernels.sentences import split_sentences
     from curate.text.clean.rules import DEFAULT, clean, rules_named
-    from curate.text.sentences import split_sentences
 
     rules = rules_named(DEFAULT)
     cleaned = [clean(text, rules)[0] for text in texts]

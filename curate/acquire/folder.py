@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import posixpath
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, field_validator
 
 from curate.acquire import fields
 from curate.acquire.metadata import Row, is_metadata, load_metadata
-from curate.codec import listing
+from curate.codec import files, listing
 from curate.codec.formats import RASTER_EXTENSIONS
 from curate.codec.listing import FileInfo, extension
-from curate.core.contracts import Incoming, Portion, Runtime, Source
+from curate.core.contracts import Incoming, Location, Portion, Runtime, Source
 from curate.core.errors import InputError, Reject
 from curate.core.store.storage import Storage
 
-BATCH_FILES = 16
-BATCH_BYTES = 32 << 20
-"""Files read concurrently from an object store; local files are read one by one."""
-
 REASONS = {
+    **files.REASONS,
     **listing.REASONS,
     **fields.REASONS,
-    "vanished": "the file was deleted after it was listed",
-    "changed": "the file's size or time changed after it was listed; import again",
     "missing_file": "named in a metadata file, but missing or hidden",
     "other_extension": "named in a metadata file, but its extension is not in `extensions`",
     "unsafe_path": "named in a metadata file, but outside the folder",
@@ -42,14 +36,17 @@ class AcquireFolder(Source):
     are skipped, and symbolic links are followed only within the folder. Captions come from, in order of preference:
     `metadata.jsonl`, `.csv` or `.parquet` with a `file_name` column (Hugging Face's imagefolder), `NAME.txt` next to
     `NAME.jpg`, a caption field of `NAME.json`. All other fields go into `meta`, and the file's folder as `folder`
-    unless the metadata has a `label`.
+    unless the metadata has a `label`. With `in_place`, nothing is copied: stages read the files themselves, and a file
+    that no longer has the recorded bytes is an error of its row.
     """
 
     op: ClassVar[str] = "acquire.folder"
     unique_keys: ClassVar[bool] = True
 
     namespace: str = Field(description="enters every key: the same path in another namespace is another sample")
-    path: Annotated[str, Runtime()] = Field(description="the folder: a local path or a URL such as s3://bucket/photos")
+    path: Annotated[str, Runtime(), Location()] = Field(
+        description="the folder: a local path or a URL such as s3://bucket/photos"
+    )
     shard_rows: int = Field(1000, ge=1, description="samples per shard")
     extensions: tuple[str, ...] = Field(
         RASTER_EXTENSIONS, description="file name extensions of images, without the dot; case does not matter"
@@ -58,6 +55,9 @@ class AcquireFolder(Source):
         None, description="field of the metadata that holds the caption; default: caption, text, title, alt …"
     )
     max_bytes: int = Field(256 << 20, ge=1, description="larger files are rejected as too_large, unread; bytes")
+    in_place: Annotated[bool, Runtime()] = Field(
+        False, description="read the files where they are in every stage, instead of copying them once"
+    )
 
     @field_validator("extensions")
     @classmethod
@@ -77,7 +77,12 @@ class AcquireFolder(Source):
             )
         cuts = range(0, len(samples), self.shard_rows)
         parts = [samples[i : i + self.shard_rows] for i in cuts]
+        if self.in_place:
+            return [Portion({"files": part, "in_place": True}, len(part)) for part in parts]
         return [Portion({"files": part}, len(part), sum(file.get("size", 0) for file in part)) for part in parts]
+
+    def tar(self, portion: Portion) -> str | None:
+        return f"{listing.open_root(self.path, self._place).url.rstrip('/')}/" if self.in_place else None
 
     @property
     def _place(self) -> str:
@@ -110,14 +115,9 @@ class AcquireFolder(Source):
 
     def read(self, portion: Portion) -> Iterator[Incoming]:
         root = listing.open_root(self.path, self._place)
-        for batch in _batches(portion.content["files"]):
-            yield from self._read_batch(root, batch)
-
-    def _read_batch(self, root: Storage, batch: list[dict[str, Any]]) -> Iterator[Incoming]:
-        wanted = [dict(_files(item)) for item in batch]
-        data = iter(_read_files(root, [file for files in wanted for file in files.values()]))
-        for item, files in zip(batch, wanted, strict=True):
-            yield self._sample(item, {kind: next(data) for kind in files})
+        data = _read(root, [file for item in portion.content["files"] for file in _files(item).values()])
+        for item in portion.content["files"]:
+            yield self._sample(item, {kind: next(data) for kind in _files(item)})
 
     def _sample(self, item: dict[str, Any], data: dict[str, bytes | Reject]) -> Incoming:
         path = item["path"]
@@ -166,63 +166,15 @@ def _absent(path: str, row: Row, *, exists: bool) -> dict[str, Any]:
     return {"path": path, "size": 0, "stamp": None, "reject": reject, "row": row}
 
 
-def _files(item: dict[str, Any]) -> Iterator[tuple[str, FileInfo]]:
+def _files(item: dict[str, Any]) -> dict[str, FileInfo]:
     """Files to read for one sample, by kind."""
     if "reject" in item:
-        return
-    yield "image", FileInfo(item["path"], item["size"], item["stamp"])
-    for kind in ("txt", "json"):
-        if kind in item:
-            yield kind, FileInfo(*item[kind])
+        return {}
+    sidecars = {kind: FileInfo(*item[kind]) for kind in ("txt", "json") if kind in item}
+    return {"image": FileInfo(item["path"], item["size"], item["stamp"])} | sidecars
 
 
-def _batches(items: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """Batches that fit in memory."""
-    batch: list[dict[str, Any]] = []
-    for item in items:
-        held = sum(one["size"] for one in batch) + item["size"]
-        if batch and (len(batch) == BATCH_FILES or held > BATCH_BYTES):
-            yield batch
-            batch = []
-        batch.append(item)
-    if batch:
-        yield batch
-
-
-def _read_files(root: Storage, files: Sequence[FileInfo]) -> list[bytes | Reject]:
-    """Bytes of each file, or the reject: unreadable, vanished or changed; concurrent on an object store.
-
-    Errors of the store itself (time-outs, refused connections) are raised, so that the task is retried.
-    """
-    if root.local:
-        return [_read_local(root, file) for file in files]
-    paths = [root.path(file.path) for file in files]
-    got: dict[str, bytes | Exception] = root.fs.cat(paths, on_error="return") if paths else {}
-    if len(paths) == 1 and not isinstance(got, dict):
-        got = {paths[0]: got}
-    return [_checked(file, got[path]) for file, path in zip(files, paths, strict=True)]
-
-
-def _read_local(root: Storage, file: FileInfo) -> bytes | Reject:
-    try:
-        with open(root.path(file.path), "rb") as opened:
-            info = os.fstat(opened.fileno())
-            if (info.st_size, info.st_mtime_ns) != (file.size, file.stamp):
-                return Reject("changed", f"{info.st_size} bytes, but {file.size} were listed")
-            return _checked(file, opened.read(file.size + 1))
-    except FileNotFoundError:
-        return Reject("vanished", file.path)
-    except (PermissionError, IsADirectoryError, NotADirectoryError) as error:
-        return Reject("unreadable", error.strerror or "")
-
-
-def _checked(file: FileInfo, value: bytes | Exception) -> bytes | Reject:
-    if isinstance(value, FileNotFoundError):
-        return Reject("vanished", file.path)
-    if isinstance(value, PermissionError):
-        return Reject("unreadable", str(value))
-    if isinstance(value, Exception):
-        raise value
-    if len(value) != file.size:
-        return Reject("changed", f"{len(value)} bytes, but {file.size} were listed")
-    return bytes(value)
+def _read(root: Storage, wanted: list[FileInfo]) -> Iterator[bytes | Reject]:
+    """Bytes or reject of each file, read in batches."""
+    for batch in files.batches(wanted):
+        yield from files.read_files(root, batch)

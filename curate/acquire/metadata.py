@@ -1,7 +1,8 @@
 """Metadata files of Hugging Face's imagefolder: `metadata.jsonl`, `.csv` or `.parquet`, a row per image.
 
 `file_name` is relative to the folder of the metadata file. A broken row with a readable `file_name` rejects only that
-file.
+file. A row is about one image: other columns of paths (`mask_file_name`) are plain fields, and lists of images
+(`file_names`) are an error.
 """
 
 from __future__ import annotations
@@ -96,7 +97,9 @@ def _named(fields: dict[str, Any], place: str) -> tuple[str, Row]:
     name = fields.pop("file_name", None)
     if not isinstance(name, str) or not name:
         found = ", ".join(fields) or "none"
-        raise InputError(f"{place}: no file_name (fields: {found}); add the path of the image relative to this file")
+        several = any(field.endswith(("file_name", "file_names")) for field in fields)
+        remedy = "write a row per image" if several else "add the path of the image relative to this file"
+        raise InputError(f"{place}: no file_name (fields: {found}); {remedy}")
     return name, fields
 
 

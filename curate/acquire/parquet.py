@@ -17,7 +17,7 @@ from curate.acquire.row_groups import RowSpan, overlaps, split_rows
 from curate.codec.formats import EXTENSION_OF, sniff
 from curate.codec.listing import FileInfo, open_file
 from curate.codec.patterns import THREADS, find_files, root_of
-from curate.core.contracts import Incoming, Portion, Runtime, Source
+from curate.core.contracts import Incoming, Location, Portion, Runtime, Source
 from curate.core.errors import InputError, Reject
 from curate.core.store.storage import Storage
 
@@ -50,7 +50,7 @@ class AcquireParquet(Source):
     unique_keys: ClassVar[bool] = False
 
     namespace: str = Field(description="enters every key: the same source id in another namespace is another sample")
-    path: Annotated[str | tuple[str, ...], Runtime()] = Field(
+    path: Annotated[str | tuple[str, ...], Runtime(), Location()] = Field(
         description="parquet files: a folder, a file, a glob, a pattern such as train-{000..127}.parquet, or a list"
     )
     shard_rows: int = Field(1000, ge=1, description="maximum samples per shard")
@@ -226,7 +226,8 @@ def find_layout(schema: pa.Schema, place: str, image: str | None, caption: str |
         raise InputError(f"{place}: image: column {image!r} is {types[image]}; expected binary or struct<bytes, path>")
     image = image or _find_image(types)
     if image is None:
-        raise InputError(f"{place}: no column is clearly the image; found {columns}; set `image` to a column of bytes")
+        remedy = "set `image` to a column of bytes; acquire.list reads lists of URLs"
+        raise InputError(f"{place}: no column is clearly the image; found {columns}; {remedy}")
     caption = caption or next((name for name in fields.CAPTION_FIELDS if name in types and _is_text(types[name])), None)
     url = "url" if "url" in types and _is_text(types["url"]) else None
     used = {image, caption, url, id}

@@ -18,7 +18,7 @@ from curate.codec.groups import TEXT_SUFFIXES, MemberGroup, group_members, pick_
 from curate.codec.listing import FileInfo, open_file
 from curate.codec.patterns import THREADS, NoFilesError, find_files, root_of
 from curate.codec.tars import MEMBER_REASONS, Member, members
-from curate.core.contracts import Incoming, Portion, Runtime, Source
+from curate.core.contracts import Incoming, Location, Portion, Runtime, Source
 from curate.core.errors import InputError, Reject
 from curate.core.store.storage import Storage
 
@@ -48,7 +48,7 @@ class AcquireWebDataset(Source):
     unique_keys: ClassVar[bool] = False
 
     namespace: str = Field(description="enters every key: the same source id in another namespace is another sample")
-    path: Annotated[str | tuple[str, ...], Runtime()] = Field(
+    path: Annotated[str | tuple[str, ...], Runtime(), Location()] = Field(
         description="tars: a folder, a file, a glob, a pattern such as s3://bucket/{00000..00127}.tar, or a list"
     )
     layout: Literal["auto", "webdataset", "img2dataset"] = Field(

@@ -19,7 +19,7 @@ from curate.align.scores import cosines, encode_fixed
 from curate.core.contracts import Artifact, Batch
 from curate.core.items import places_of, texts_of
 from curate.core.vectors import from_binary, same_encoder
-from curate.encoders.stage import EncoderMap
+from curate.encoders.stage import EncoderMap, EncoderName
 
 _AT_ONCE = {"cpu": 16, "cuda": 64}
 """Texts per pass. On a CPU, 16 texts are as fast per text as more, and need less padding."""
@@ -39,7 +39,7 @@ class Similarity(EncoderMap):
     costly: ClassVar[bool] = True
     batch_rows: ClassVar[int] = 256
 
-    encoder: str = Field(
+    encoder: EncoderName = Field(
         description="Encoder that embedded the images: open_clip:NAME/TAG or hf:NAME (CLIP, SigLIP), each also with "
         "a local checkpoint"
     )

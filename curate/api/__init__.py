@@ -9,26 +9,44 @@ logs and stop it. Every method raises CurateError (one line) on failure.
 """
 
 from curate.api.clusters import Clusters
+from curate.api.recorded import recorded
+from curate.api.run import Run
 from curate.api.stages import abandoned, make_stage, try_row
-from curate.api.workspace import Run, Workspace
+from curate.api.workspace import Workspace
+from curate.core.fetches import opt_outs
 from curate.core.ledger import Entry
 from curate.core.recipe.catalog import Op, describe, ops
 from curate.core.recipe.load import json_schema
 from curate.core.recipe.load import load as load_recipe
 from curate.core.recipe.pipeline import Pipeline
 from curate.core.recipe.registry import resolve
+from curate.core.spend import Spend, dollars
+from curate.core.spend import words as spend_words
+from curate.engine.jobs import ClusterResources, JobInfo, JobServer, stop_environment
+from curate.engine.plan.cost import Cost
+from curate.engine.plan.cost import table as cost_table
+from curate.engine.plan.cost import to_json as plan_json
 from curate.engine.plan.lines import PlanLine
 from curate.engine.plan.lines import table as plan_table
 from curate.engine.progress import duration, speed
+from curate.engine.record.answers import StoredAnswers
 from curate.engine.record.diff import StageDiff
+from curate.engine.record.events import EventsPage
+from curate.engine.record.lineage import ArtifactInfo, Lineage, LineageNode
+from curate.engine.record.reading_logs import LogPage
 from curate.engine.record.runs import RunRecord
-from curate.engine.record.status import StageStatus, Status
+from curate.engine.record.status import FetchStatus, StageStatus, Status
+from curate.engine.record.summary import Attempt, RunSummary
 from curate.engine.record.usage import DatasetInfo, Usage
 from curate.engine.run import Result, new_run_id
 from curate.engine.state import Options
+from curate.engine.workers.allocation import Allocated
 
 __all__ = [
-    "Clusters", "DatasetInfo", "Entry", "Op", "Options", "Pipeline", "PlanLine", "Result", "Run", "RunRecord",
-    "StageDiff", "StageStatus", "Status", "Usage", "Workspace", "abandoned", "describe", "duration", "json_schema",
-    "load_recipe", "make_stage", "new_run_id", "ops", "plan_table", "resolve", "speed", "try_row",
+    "Allocated", "ArtifactInfo", "Attempt", "ClusterResources", "Clusters", "Cost", "DatasetInfo", "Entry",
+    "EventsPage", "FetchStatus", "JobInfo", "JobServer", "Lineage", "LineageNode", "LogPage", "Op", "Options",
+    "Pipeline", "PlanLine", "Result", "Run", "RunRecord", "RunSummary", "Spend", "StageDiff", "StageStatus", "Status",
+    "StoredAnswers", "Usage", "Workspace", "abandoned", "cost_table", "describe", "dollars", "duration", "json_schema",
+    "load_recipe", "make_stage", "new_run_id", "ops", "opt_outs", "plan_json", "plan_table", "recorded", "resolve",
+    "speed", "spend_words", "stop_environment", "try_row",
 ]  # fmt: skip

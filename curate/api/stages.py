@@ -28,7 +28,8 @@ def make_stage(op: str, **parameters: Any) -> Any:
         return resolve(op)(**parameters)
     except ValidationError as error:
         first = error.errors()[0]
-        raise RecipeError(f"--{first['loc'][0]}: {first['msg'].removeprefix('Value error, ')}") from None
+        name = f"{first['loc'][0]}: " if first["loc"] else ""  # a rule about several begins with the one at fault
+        raise RecipeError(f"--{name}{first['msg'].removeprefix('Value error, ')}") from None
 
 
 def try_row(stage: Map, column: str, value: str, output: str) -> tuple[Any, Batch]:

@@ -1,45 +1,43 @@
-"""Workspaces and their runs."""
+"""Workspaces."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import cached_property
 from typing import Any
 
 from rich.console import Console
 
-from curate.api.clusters import Clusters, clusters_of
-from curate.api.copies import copies_of
-from curate.api.stages import hashtag_map
-from curate.core.contracts import Derive, Map
-from curate.core.errors import CurateError, DrainedError, InputError, RecipeError
-from curate.core.ledger import Entry
+from curate.api.run import Run
+from curate.core.contracts import Derive, Map, Source
+from curate.core.errors import RecipeError
 from curate.core.nouns import tombstones as noun_tombstones
 from curate.core.recipe import catalog
 from curate.core.recipe.pipeline import Pipeline
+from curate.core.store.lease import HeartbeatWatch, lease_path
 from curate.core.store.storage import Storage, open_storage, open_workspace
 from curate.engine import detach as detached
+from curate.engine import killing
 from curate.engine.backends import local
-from curate.engine.handles import EndCheck, LocalRun, result_of
+from curate.engine.handles import LocalRun
+from curate.engine.plan.cost import Cost, measured_plan
 from curate.engine.plan.lines import PlanLine
 from curate.engine.plan.planner import plan as plan_of
 from curate.engine.preflight import preflight
-from curate.engine.record import events, gc, pins, reading_logs, runs, stop
+from curate.engine.record import answers, gc, lineage, pins, runs, stop, summary, usage
 from curate.engine.record.affected import affected_datasets
 from curate.engine.record.diff import StageDiff, diff
-from curate.engine.record.explain import explain
+from curate.engine.record.lineage import ArtifactInfo, Lineage
 from curate.engine.record.pins import Pin
 from curate.engine.record.runs import RunRecord
-from curate.engine.record.status import Status, status_of
-from curate.engine.record.usage import DatasetInfo, Usage, datasets, usage
-from curate.engine.run import Result, make_backend, new_run_id, scaled
+from curate.engine.record.status import Status
+from curate.engine.record.summary import Attempt, RunSummary
+from curate.engine.record.usage import DatasetInfo, Usage
+from curate.engine.run import make_backend, new_run_id, scaled
 from curate.engine.state import Options
 from curate.engine.workers.scheduler import Scheduler
-
-POLL_SECONDS = 0.5
 
 
 class Workspace:
@@ -65,6 +63,11 @@ class Workspace:
     def url_of(self, path: str) -> str:
         return self._storage.url_of(path)
 
+    def check(self) -> None:
+        """Raises StorageError if it is missing, for example because its file system is not mounted: an empty folder
+        in its place must not pass for a workspace without runs."""
+        open_workspace(self.url, create=False)
+
     # --- runs ---
 
     def submit(
@@ -84,7 +87,7 @@ class Workspace:
         for a detached run, `status` has them. `console` shows progress."""
         options, run_id = options or Options(), new_run_id() if run_id is None else run_id
         for stage in options.retry:
-            self._check_retry(pipeline, stage)
+            self._check_retry(pipeline, stage, options)
         if detach:
             if engine != "ray":
                 raise RecipeError(f"--detach: expected --engine ray, not {engine}; a detached run is a Ray job")
@@ -97,20 +100,59 @@ class Workspace:
     def submitted(
         self, run_id: str, *, engine: str = "ray", address: str | None = None, console: Console | None = None
     ) -> Run:
-        """Start a run that was submitted with `detach`; the cluster's job calls this. An error that prevents the start
-        is recorded beside the submission."""
+        """Start a run that was submitted with `detach` or by a service; the cluster's job calls this. An error that
+        prevents the start is recorded beside the submission."""
         storage = self._storage
+        killing.end_if_requested(storage, run_id)
         with detached.recording_refusal(storage, run_id):
-            pipeline, options = detached.read(storage, run_id)
-            task = LocalRun(make_backend(engine, address), lambda: detached.recording_refusal(storage, run_id))
-        task.start(pipeline, self.url, options, run_id, console)
+            found = detached.read(storage, run_id)
+            place = detached.own_cluster() if engine == "ray" and address is None else address
+            task = LocalRun(make_backend(engine, place), lambda: detached.recording_refusal(storage, run_id))
+        task.start(found.pipeline, self.url, found.options, run_id, console, found.about)
         return Run(self, run_id, task)
+
+    def prepare(
+        self, run_id: str, recipe: str, options: Mapping[str, Any], about: Mapping[str, str] | None = None
+    ) -> None:
+        """Write the submission of a recipe (YAML, checked by the caller) for a job that is started later with
+        `entrypoint`. May be repeated. `about`: who submits it, for its record. A workspace is created if there is none.
+        Raises RunExistsError if the run has another submission."""
+        detached.prepare(open_workspace(self.url), run_id, recipe, options, about)
+
+    def entrypoint(self, run_id: str) -> str:
+        """Shell command of the job of a submission."""
+        return detached.entrypoint(open_storage(self.url), run_id)
+
+    def request_stop(self, run_id: str, user: str = "") -> bool:
+        """Request a run to stop, also before it begins; False if it was requested before. Unlike `Run.stop`, it does
+        not look at the run. `user`: who requests it, if not the user of this process."""
+        return stop.request(self._storage, run_id, user) is not None
+
+    def request_kill(self, run_id: str, user: str = "") -> bool:
+        """Request the process of a run to end at once, also before it begins; False if it was requested before."""
+        return stop.request_kill(self._storage, run_id, user) is not None
 
     def run(self, run_id: str | None = None) -> Run:
         """A run by its id; the latest if None. Raises InputError if it does not exist."""
-        if run_id is not None and detached.is_submitted(self._storage, run_id):
+        if run_id is not None and (self.has(run_id) or detached.is_submitted(self._storage, run_id)):
             return Run(self, run_id)
         return Run(self, runs.latest(self._storage, run_id).run_id)
+
+    def run_names(self) -> list[str]:
+        """Names of all runs, by one listing. A name may have nothing but a request to stop."""
+        return summary.run_names(self._storage)
+
+    def summary(self, run_id: str) -> RunSummary:
+        """What a list of runs needs; reads no events of a run that has ended. Raises InputError if there is no run."""
+        return summary.summary(self._storage, run_id)
+
+    def attempt(self, run_id: str) -> Attempt:
+        """Whether a submitted run has started, and how it ended; at most three files are read."""
+        return summary.attempt(self._storage, run_id)
+
+    def heartbeat(self, run_id: str) -> HeartbeatWatch:
+        """Watches the process of a run that has started, without comparing clocks. Keep it and look repeatedly."""
+        return HeartbeatWatch(self._storage, lease_path(f"runs/{run_id}"))
 
     def has(self, run_id: str) -> bool:
         """Whether the workspace has a run with this id."""
@@ -127,8 +169,26 @@ class Workspace:
         """Differences between two runs, a line for each stage of either."""
         return diff(RunRecord.load(self._storage, first), RunRecord.load(self._storage, second))
 
-    def plan(self, pipeline: Pipeline, sample: float = 1.0, exact: bool = False) -> list[PlanLine]:
-        """What a run would do, a line for each stage. Computes nothing and creates no workspace."""
+    def plan(
+        self, pipeline: Pipeline, sample: float = 1.0, exact: bool = False, on_workers: bool = True
+    ) -> list[PlanLine]:
+        """What a run would do, a line for each stage. Computes nothing and creates no workspace. `on_workers`: also
+        check that this process has what workers need, such as secrets; False if the run's workers are elsewhere."""
+        with self._planning(pipeline, sample) as (scaled_down, storage, options, workers):
+            planned = preflight(scaled_down, storage, sample, workers, on_workers)
+            return plan_of(scaled_down, storage, options, workers, planned, exact)
+
+    def measure(self, pipeline: Pipeline, rows: int, exact: bool = False) -> tuple[list[PlanLine], list[Cost]]:
+        """Ask `rows` rows of each stage that asks endpoints, in this process, and keep their answers. Returns the plan
+        after that, and what the rest will cost."""
+        open_workspace(self.url)
+        with self._planning(pipeline) as (whole, storage, options, workers):
+            return measured_plan(whole, storage, options, workers, rows, exact)
+
+    @contextmanager
+    def _planning(
+        self, pipeline: Pipeline, sample: float = 1.0
+    ) -> Iterator[tuple[Pipeline, Storage, Options, Scheduler]]:
         # rows lost by earlier runs, at every stage, must not end the plan
         options = Options(sample=sample, failure_budget=float(len(pipeline.nodes)))
         pipeline = scaled(pipeline, sample) if sample < 1 else pipeline
@@ -136,17 +196,27 @@ class Workspace:
         if storage.exists("format.json"):
             storage = open_workspace(self.url)
         with closing(Scheduler(local.LocalBackend())) as workers:
-            return plan_of(pipeline, storage, options, workers, preflight(pipeline, storage, sample, workers), exact)
+            yield pipeline, storage, options, workers
 
-    def _check_retry(self, pipeline: Pipeline, stage: str) -> None:
-        """Check that rows of the stage can be in error. Raises RecipeError."""
-        able = [name for name, node in pipeline.nodes.items() if isinstance(node.stage, (Map, Derive))]
+    def _check_retry(self, pipeline: Pipeline, stage: str, options: Options) -> None:
+        """Check that a retry of these rows of the stage is possible. Raises RecipeError."""
+        able = [
+            name
+            for name, node in pipeline.nodes.items()
+            if isinstance(node.stage, (Map, Derive)) or (isinstance(node.stage, Source) and not node.stage.repeatable)
+        ]
         if stage not in pipeline.nodes:
             raise RecipeError(f"retry {stage}: not a stage of the recipe; expected one of {', '.join(able)}")
         if stage not in able:
             kind = catalog.contract_of(type(pipeline.nodes[stage].stage))
             raise RecipeError(
-                f"retry {stage}: a {kind} computes no facts; Maps and Derives do: {', '.join(able) or 'none'}"
+                f"retry {stage}: a {kind} has no rows in error; these stages may: {', '.join(able) or 'none'}"
+            )
+        if options.retry_status == "unusable" and not isinstance(pipeline.nodes[stage].stage, Source):
+            raise RecipeError(f"retry {stage}: --status unusable applies to downloads only; leave it out")
+        if options.retry_status == "unusable" and not options.retry[stage]:
+            raise RecipeError(
+                f"retry {stage}: --status unusable needs --reason; name the reasons to retry, such as port"
             )
         assert self._storage is not None  # raises if the workspace does not exist: nothing was computed there
 
@@ -154,11 +224,24 @@ class Workspace:
 
     def datasets(self) -> list[DatasetInfo]:
         """Complete datasets, oldest first."""
-        return datasets(self._storage)
+        return usage.datasets(self._storage)
+
+    def dataset(self, base: str) -> DatasetInfo | None:
+        """A complete dataset by its folder, without its runs and pins; None if there is none."""
+        return usage.dataset(self._storage, base)
+
+    def artifacts(self) -> list[ArtifactInfo]:
+        """Committed artifacts, by folder. Reads records of runs, from the newest on."""
+        return lineage.artifacts(self._storage)
+
+    def lineage(self, output: str, hops: int = 2, runs: Iterable[str] = ()) -> Lineage:
+        """What an output (a folder) was made from and what was made from it, `hops` stages away at most. `runs`: those
+        that probably have it; otherwise the records of the newest runs are read."""
+        return lineage.lineage(self._storage, output, hops, runs)
 
     def usage(self) -> list[Usage]:
         """Files and bytes by noun and op, and what `gc` would free."""
-        return usage(self._storage)
+        return usage.usage(self._storage)
 
     def gc(
         self, keep: int | None = None, drop: Sequence[str] = (), costly: bool = False, delete: bool = False
@@ -172,6 +255,14 @@ class Workspace:
             garbage, gone = gc.unreachable(storage, keep, drop, costly)
             gc.collect(storage, garbage, gone)
         return garbage, gone
+
+    def export_answers(self, target: str, op: str | None = None) -> list[answers.StoredAnswers]:
+        """Write stored answers of costly stages (of one `op`) to a folder or URL, by stage."""
+        return answers.export(self._storage, open_storage(target), op)
+
+    def import_answers(self, source: str) -> list[answers.StoredAnswers]:
+        """Add answers that `export_answers` wrote, by stage. A workspace is created if there is none."""
+        return answers.import_(open_workspace(self.url), open_storage(source))
 
     @property
     def pins(self) -> dict[str, Pin]:
@@ -198,127 +289,3 @@ class Workspace:
         """URL of each dataset with tombstoned samples -> their number."""
         found = affected_datasets(self._storage, noun_tombstones.load(self._storage))
         return {self._storage.url_of(base): count for base, count in found.items()}
-
-
-class Run:
-    """A run of a workspace: running in this process or in another, or ended."""
-
-    def __init__(self, workspace: Workspace, run_id: str, task: LocalRun | None = None) -> None:
-        self.workspace, self.id, self._task = workspace, run_id, task
-        self._end_check: EndCheck | None = None
-
-    @property
-    def _storage(self) -> Storage:
-        return self.workspace._storage
-
-    def _ended(self) -> bool:
-        if self._task is not None:
-            return self._task.done()
-        self._end_check = self._end_check or EndCheck(self._storage, self.id)
-        return self._end_check()
-
-    @property
-    def record(self) -> RunRecord:
-        """The record of the run, read again."""
-        return RunRecord.load(self._storage, self.id)
-
-    def status(self) -> Status:
-        """State, stages with rows, rates and time left, and any request to stop."""
-        return self._status()
-
-    def _status(self, brief: bool = False) -> Status:
-        if self._task is not None and not self.workspace.has(self.id):
-            return self._task.status(self.id)
-        waiting = detached.status(self._storage, self.id, ask=not brief)
-        return waiting if waiting is not None else status_of(self.record, brief)
-
-    def wait(self, timeout: float | None = None) -> Result:
-        """Wait for the result. Raises the run's error if it failed, DrainedError if it was stopped, CurateError if its
-        process died, TimeoutError after `timeout` seconds."""
-        if self._task is not None:
-            return self._task.wait(timeout)
-        until = None if timeout is None else time.monotonic() + timeout
-        while not self._ended():
-            if until is not None and time.monotonic() > until:
-                raise TimeoutError(f"run {self.id}: still running after {timeout:g} s")
-            time.sleep(POLL_SECONDS)
-        status = self.status()
-        if status.state == "done":
-            return result_of(self.record)
-        if status.state == "killed":
-            raise CurateError(f"run {self.id}: its process died; the same command resumes from there")
-        raise (DrainedError if status.state == "stopped" else CurateError)(f"run {self.id}: {status.error}")
-
-    def stop(self) -> None:
-        """Request it to stop: finished work is committed, and the same command resumes it. Returns at once; see `wait`.
-        Raises InputError if the run has ended or was requested to stop before."""
-        if self._task is not None:
-            self._task.stop()
-            return
-        status = self.status()
-        if status.ended and status.stop is None:
-            raise InputError(f"run {self.id}: already {status.state}; only a running run can be stopped")
-        if status.ended or stop.request(self._storage, self.id) is None:
-            raise InputError(f"run {self.id}: {self._stop_requested(status)}")
-
-    def _stop_requested(self, status: Status) -> str:
-        request = stop.requested(self._storage, self.id) or {}
-        then = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(request.get("time", 0)))
-        who = f"{request.get('user', '?')} on {request.get('host', '?')}"
-        now = status.state if status.ended else "stopping"
-        return f"{who} requested to stop it at {then}; it is {now}"
-
-    def events(self, follow: bool = False) -> Iterator[Mapping[str, Any]]:
-        """Events in order; with `follow`, as they happen, until the run ends."""
-        if not follow:
-            return iter(self.record.events)
-        return events.follow_events(self._storage, self.id, self._ended)
-
-    def logs(
-        self, stage: str | None = None, level: str = "debug", follow: bool = False
-    ) -> Iterator[reading_logs.LogRecord]:
-        """Log records of its workers and its driver, by time; with `follow`, as they arrive, until the run ends."""
-        if stage is not None and not detached.is_submitted(self._storage, self.id):
-            known = self.record.ops()
-            if stage not in known:
-                raise InputError(f"--stage {stage}: not a stage of run {self.id}; expected one of {', '.join(known)}")
-        if follow:
-            return reading_logs.follow_logs(self._storage, self.id, self._ended, stage, level)
-        return reading_logs.read_logs(self._storage, self.id, stage, level)
-
-    def ledger(self) -> dict[str, Entry]:
-        """Rows before, rejected, unusable, in error and after, by stage."""
-        return self.record.ledger()
-
-    def ops(self) -> dict[str, str]:
-        return self.record.ops()
-
-    def counts(self) -> dict[str, dict[str, Any]]:
-        """Rows computed, copied and requested, by stage."""
-        return self.record.counts()
-
-    def reused(self) -> dict[str, bool]:
-        """Stage -> whether its whole output existed before."""
-        return self.record.reused()
-
-    @property
-    def outputs(self) -> dict[str, str]:
-        """Stage -> URL of its output."""
-        return {name: self._storage.url_of(output["base"]) for name, output in self.record.outputs.items()}
-
-    def explain(self, key: str, say: Callable[[str], None] = lambda _: None) -> list[tuple[str, str, dict[str, Any]]]:
-        """Everything known about one sample: (stage, op, facts), starting with the pool. `key` may be the start of a
-        key, a source id or a name; for a name, all tables are read, which `say` announces."""
-        return explain(self.record, key, say)
-
-    def copies_of(self, key: str) -> list[str]:
-        """Keys of the samples that were dropped as copies of one."""
-        return copies_of(self.record, key)
-
-    def clusters(self, stage: str | None = None) -> Clusters:
-        """The clusters built by a stage."""
-        return clusters_of(self.record, stage)
-
-    def hashtag_map(self, stage: str | None = None) -> list[str]:
-        """The hashtag map built by a stage, as tab-separated lines."""
-        return hashtag_map(self.record, stage)

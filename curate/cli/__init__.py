@@ -9,12 +9,16 @@ from typing import Annotated
 import typer
 
 from curate import __version__
+from curate.cli.answers import answers
+from curate.cli.caption import caption
 from curate.cli.cluster import cluster
 from curate.cli.data import data
 from curate.cli.runs import runs
+from curate.cli.servers import servers
 from curate.cli.stages import stages
 from curate.cli.submit import submit
 from curate.cli.text import text
+from curate.cli.verbs import verbs
 from curate.core.errors import CurateError, DrainedError
 
 
@@ -30,11 +34,31 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(submit)
+app.add_typer(verbs)
 app.add_typer(runs)
+app.add_typer(servers)
 app.add_typer(stages)
 app.add_typer(data)
 app.add_typer(cluster, name="cluster")
 app.add_typer(text, name="text")
+app.add_typer(caption, name="caption")
+app.add_typer(answers, name="answers")
+
+
+@app.command(
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+)
+def service(context: typer.Context) -> None:
+    """Operate the service: init, serve, migrate, user, token, backup, reindex (`curate service --help`)."""
+    try:
+        from curate.service.commands import app as commands  # SQLAlchemy and FastAPI take a second
+    except ModuleNotFoundError as error:
+        package = (error.name or "").split(".")[0]
+        if package == "curate":
+            raise
+        raise CurateError(f"service: the package {package} is missing; install curate[service]") from None
+    raise typer.Exit(commands(context.args, prog_name="curate service", standalone_mode=False) or 0)
 
 
 @app.callback()

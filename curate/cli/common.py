@@ -17,6 +17,15 @@ out = Console(width=None if sys.stdout.isatty() else 150)
 WorkspaceUrl = Annotated[
     str, typer.Option("--workspace", "-w", envvar="CURATE_WORKSPACE", help="Folder or URL (s3://…) of all outputs.")
 ]
+ServerName = Annotated[
+    str,
+    typer.Option(
+        "--server",
+        envvar="CURATE_SERVER",
+        help="URL of a service, or its name from `curate login`; --workspace is then a workspace's name there.",
+    ),
+]
+OneRun = Annotated[str, typer.Argument(metavar="RUN", help="Run id.")]
 RunId = Annotated[str | None, typer.Argument(help="Run id (default: the latest run).")]
 
 
@@ -31,9 +40,5 @@ def opened(url: str) -> Workspace:
 
 def show_outputs(run: Run) -> None:
     """Print the URLs of a run's datasets and reports."""
-    for output in run.record.outputs.values():
-        place = run.workspace.url_of(output["base"])
-        if output["base"].startswith("datasets/"):
-            out.print(f"dataset  {place}", soft_wrap=True, highlight=False)
-        if output["base"].startswith("artifacts/report."):
-            out.print(f"report   {place}/index.html", soft_wrap=True, highlight=False)
+    for kind, url in run.products():
+        out.print(f"{kind:8} {url}", soft_wrap=True, highlight=False)

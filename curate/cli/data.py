@@ -116,7 +116,7 @@ def tombstone_add(
         lines += _lines(entry[1:]) if entry.startswith("@") else [entry]
     place = opened(workspace)
     count = place.add_tombstones(lines, why)
-    out.print(f"{count:,} entries tombstoned; later selects and packs leave them out")
+    out.print(f"{count:,} {'entry' if count == 1 else 'entries'} tombstoned; later selects and packs leave them out")
     _affected(place)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,7 +14,10 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from curate.cli.common import WorkspaceUrl, opened, out
+from curate.cli import remote
+from curate.cli.common import OneRun, ServerName, WorkspaceUrl, opened, out
+from curate.cli.fetches import fetches
+from curate.cli.spending import spending
 from curate.cli.tables import funnel, under_way
 from curate.core.errors import CurateError, DrainedError
 
@@ -27,8 +32,6 @@ STOP_SECONDS = 30.0
 """Time that `curate stop` waits."""
 WAIT_SECONDS = 5.0
 LEVEL_STYLES = {"WARNING": "yellow", "ERROR": "red", "CRITICAL": "red", "DEBUG": "dim"}
-
-OneRun = Annotated[str, typer.Argument(metavar="RUN", help="Run id.")]
 
 
 @runs.command()
@@ -57,6 +60,8 @@ def status(
         return
     if not all(stage.state in ("done", "reused") for stage in now.stages):
         out.print(under_way(now, out.width))
+    for block in (*fetches(now), *spending(now)):
+        out.print(block)
     record = run.record
     out.print(funnel(record, out.width))
     for event in record.events:
@@ -65,9 +70,20 @@ def status(
 
 
 @runs.command()
-def stop(run_id: OneRun, workspace: WorkspaceUrl = "") -> None:
+def stop(
+    run_id: OneRun,
+    workspace: WorkspaceUrl = "",
+    kill: Annotated[bool, typer.Option("--kill", help="End it at once, without committing what is under way.")] = False,
+    server: ServerName = "",
+) -> None:
     """Stop a run, from any machine. Finished work is committed, and the same command resumes from there."""
+    if server:
+        remote.stop(server, run_id, workspace, kill, STOP_SECONDS)
+        return
     run = opened(workspace).run(run_id)
+    if kill:
+        _kill(run)
+        return
     run.stop()
     out.print(f"run {run_id}: stop requested", highlight=False)
     began = time.monotonic()
@@ -86,6 +102,75 @@ def stop(run_id: OneRun, workspace: WorkspaceUrl = "") -> None:
     )
 
 
+def _kill(run: Run) -> None:
+    """Kill a run, and wait until it has ended."""
+    run.kill()
+    out.print(f"run {run.id}: kill requested", highlight=False)
+    began = time.monotonic()
+    while time.monotonic() - began < STOP_SECONDS:
+        state = run.status().state
+        if state not in ("starting", "submitted", "running"):
+            out.print(f"run {run.id}: {state}; the same command resumes from there", highlight=False)
+            return
+        time.sleep(0.5)
+    raise CurateError(f"run {run.id}: alive after {STOP_SECONDS:.0f} s; stop its Ray job, or end its process by hand")
+
+
+@runs.command()
+def limit(
+    run_id: OneRun,
+    requests_per_second: Annotated[
+        str | None, typer.Option(help="Limit on downloads of the whole run, or `none`.")
+    ] = None,
+    bytes_per_second: Annotated[
+        str | None, typer.Option(help="Limit on downloads of the whole run, such as 20MB, or `none`.")
+    ] = None,
+    max_tokens: Annotated[str | None, typer.Option(help="Ceiling of the run's tokens at endpoints, or `none`.")] = None,
+    max_dollars: Annotated[str | None, typer.Option(help="Ceiling of what the run spends, or `none`.")] = None,
+    endpoint: Annotated[str | None, typer.Option(help="Endpoint whose limits per minute change.")] = None,
+    requests_per_minute: Annotated[str | None, typer.Option(help="Limit of --endpoint, or `none`.")] = None,
+    tokens_per_minute: Annotated[str | None, typer.Option(help="Limit of --endpoint, or `none`.")] = None,
+    workspace: WorkspaceUrl = "",
+) -> None:
+    """Change how fast a running run downloads or asks, and how much it may spend. Workers follow within seconds."""
+    whole = {"requests_per_second": requests_per_second, "bytes_per_second": bytes_per_second}
+    whole |= {"max_tokens": max_tokens, "max_dollars": max_dollars}
+    minute = {"requests_per_minute": requests_per_minute, "tokens_per_minute": tokens_per_minute}
+    wanted: dict[str, Any] = {name: _number(name, text) for name, text in whole.items() if text is not None}
+    of_endpoint = {name: _number(name, text) for name, text in minute.items() if text is not None}
+    if bool(of_endpoint) != (endpoint is not None):
+        raise CurateError("limit: --endpoint needs --requests-per-minute or --tokens-per-minute, and they need it")
+    if endpoint is not None:
+        wanted["endpoints"] = {endpoint: of_endpoint}
+    if not wanted:
+        raise CurateError("limit: nothing to change; give --requests-per-second, --max-tokens or another limit")
+    now = opened(workspace).run(run_id).limit(wanted)
+    out.print(f"run {run_id}: {', '.join(_changed(now))}", highlight=False)
+
+
+def _changed(limits: dict[str, Any], of: str = "") -> Iterator[str]:
+    for name, value in sorted(limits.items()):
+        if name == "endpoints":
+            for endpoint, inner in sorted(value.items()):
+                yield from _changed(inner, f"{endpoint}: ")
+        else:
+            yield f"{of}{name} {'none' if value is None else f'{value:,.10g}'}"
+
+
+def _number(name: str, text: str) -> float | None:
+    """A number such as `20`, `0.5`, `20MB`, `1.5 GiB`, `2M`; None for `none`."""
+    if text.lower() == "none":
+        return None
+    found = re.fullmatch(r"([0-9]*\.?[0-9]+) *(?:([kMGT])(i?)B?|B?)", text.strip())
+    value = float(found[1]) * (1024 if found[3] else 1000) ** " kMGT".index(found[2] or " ") if found else 0.0
+    if not value > 0:
+        such = "20MB" if name == "bytes_per_second" else "2k"
+        raise CurateError(
+            f"--{name.replace('_', '-')} {text}: expected a number above 0, such as 50 or {such}, or none"
+        )
+    return value
+
+
 def _draining(run: Run) -> str:
     """The stages that a draining run still works on."""
     names = [stage.stage for stage in run.status().stages if stage.state == "running"]
@@ -101,11 +186,15 @@ def logs(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Print records as they arrive, until the run ends.")
     ] = False,
+    server: ServerName = "",
 ) -> None:
     """Print the log of a run: records of all workers by time, with tracebacks. Times are from each worker's clock."""
-    run = opened(workspace).run(run_id)
+    if server:
+        records: Iterator[Any] = remote.logs(server, run_id, workspace, stage, level, follow)
+    else:
+        records = opened(workspace).run(run_id).logs(stage, level, follow)
     count = 0
-    for count, record in enumerate(run.logs(stage, level, follow), 1):  # noqa: B007 - counted
+    for count, record in enumerate(records, 1):  # noqa: B007 - counted
         out.print(_line(record), soft_wrap=True)
         if record.get("traceback"):
             out.print(Text("    " + str(record["traceback"]).rstrip().replace("\n", "\n    "), "dim"), soft_wrap=True)

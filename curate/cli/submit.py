@@ -21,7 +21,7 @@ from curate.cli.tables import funnel
 from curate.core.errors import CurateError, DrainedError, RecipeError
 
 if TYPE_CHECKING:
-    from curate.api import Pipeline, Result, Run, Workspace
+    from curate.api import Cost, Pipeline, Result, Run, Workspace
 
 submit = typer.Typer()
 
@@ -52,6 +52,12 @@ class Launch:
             "batch, at least 10 minutes)."
         ),
     ] = None
+    max_tokens: Annotated[
+        int | None, typer.Option(help="Stop before this run uses more tokens at endpoints; it can be resumed.")
+    ] = None
+    max_dollars: Annotated[
+        float | None, typer.Option(help="Stop before this run spends more at endpoints; it can be resumed.")
+    ] = None
     detach: Annotated[
         bool, typer.Option("--detach", help="Run as a job of the Ray cluster; print the run id and return.")
     ] = False
@@ -81,6 +87,7 @@ class Launch:
 
         self.check()
         pipeline, place = _load(recipe, self.set_, self.workspace)
+        options |= {"max_tokens": self.max_tokens, "max_dollars": self.max_dollars}
         chosen = Options(failure_budget=self.failure_budget, deadline=self.deadline, **options)
         where: dict[str, Any] = {"engine": self.engine, "address": self.address, "cpus": self.cpus}
         if self.detach:
@@ -92,8 +99,8 @@ class Launch:
             return
         run_id = new_run_id() if self.run_id is None else self.run_id
         console = None if self.quiet else out
-        with _guarded(place, run_id):
-            _finish(place.submit(pipeline, options=chosen, run_id=run_id, console=console, **where), self.json_file)
+        with guarded(place, run_id):
+            finish(place.submit(pipeline, options=chosen, run_id=run_id, console=console, **where), self.json_file)
 
 
 def launches(command: Callable[..., None]) -> Callable[..., None]:
@@ -125,8 +132,8 @@ def run(
 ) -> None:
     """Run a recipe. Existing outputs are reused; the same command resumes a run that was killed."""
     if submission is not None:
-        with _guarded(opened(launch.workspace), submission) as place:
-            _finish(place.submitted(submission, engine=launch.engine, address=launch.address, console=out), None)
+        with guarded(opened(launch.workspace), submission) as place:
+            finish(place.submitted(submission, engine=launch.engine, address=launch.address, console=out), None)
         return
     if recipe is None:
         raise typer.BadParameter("missing; give a YAML file, such as pipelines/quickstart.yaml", param_hint="RECIPE")
@@ -139,15 +146,17 @@ def retry(
     launch: Launch,
     recipe: Recipe,
     stage: Annotated[str, typer.Argument(help="Stage whose rows in error are computed again.")],
-    status: Annotated[str, typer.Option(help="Must be error; other rows are never computed again.")] = "error",
+    status: Annotated[
+        str, typer.Option(help="error; or unusable, with --reason, for URLs that failed because of wrong settings.")
+    ] = "error",
     reason: Annotated[
         list[str] | None, typer.Option(help="Only rows with this reason; may be repeated (default: all reasons).")
     ] = None,
 ) -> None:
     """Run a recipe and recompute the rows in error at one stage."""
-    if status != "error":
-        raise RecipeError(f"--status {status}: expected error; done and unusable rows are never computed again")
-    launch.start(recipe, retry={stage: tuple(reason or ())})
+    if status not in ("error", "unusable"):
+        raise RecipeError(f"--status {status}: expected error or unusable; rows that are done are never computed again")
+    launch.start(recipe, retry={stage: tuple(reason or ())}, retry_status=status)
 
 
 @submit.command()
@@ -157,16 +166,32 @@ def plan(
     set_: Sets = None,
     sample: Sample = "1",
     exact: Annotated[bool, typer.Option("--exact", help="Fold the masks of all shards instead of a sample.")] = False,
+    measure: Annotated[
+        int | None,
+        typer.Option(help="Ask this many rows of each stage that asks an endpoint, and keep the answers."),
+    ] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the plan to this file, too.")] = None,
 ) -> None:
-    """Show what a run would do and cost, at the rates of earlier runs. Computes nothing."""
-    from curate.api import plan_table
+    """Show what a run would do and cost, at the rates of earlier runs. Computes nothing, except for --measure."""
+    from curate.api import cost_table, plan_json, plan_table
 
+    if measure is not None and sample != "1":
+        raise RecipeError("--measure: excludes --sample; it takes few rows in any case")
     pipeline, place = _load(recipe, set_, workspace)
-    out.print(plan_table(place.plan(pipeline, share(sample), exact)))
+    costs: list[Cost] = []
+    if measure is None:
+        lines = place.plan(pipeline, share(sample), exact)
+    else:
+        lines, costs = place.measure(pipeline, measure, exact)
+    out.print(plan_table(lines))
+    if costs:
+        out.print(cost_table(costs))
+    if json_file is not None:
+        json_file.write_text(json.dumps(plan_json(lines, costs), indent=1))
 
 
 @contextlib.contextmanager
-def _guarded(place: Workspace, run_id: str) -> Iterator[Workspace]:
+def guarded(place: Workspace, run_id: str) -> Iterator[Workspace]:
     """Turn an unexpected exception into one line; its traceback is in the run's log."""
     try:
         yield place
@@ -181,8 +206,10 @@ def _guarded(place: Workspace, run_id: str) -> Iterator[Workspace]:
         ) from bug
 
 
-def _finish(begun: Run, json_file: Path | None) -> None:
+def finish(begun: Run, json_file: Path | None) -> None:
     """Wait for a run of this process and show its result. SIGTERM and Ctrl-C stop it, a second Ctrl-C ends it."""
+    from curate.api import spend_words
+
     before = signal.signal(signal.SIGTERM, lambda *_: begun.stop())
     try:
         result = _wait(begun)
@@ -190,6 +217,8 @@ def _finish(begun: Run, json_file: Path | None) -> None:
         signal.signal(signal.SIGTERM, before)
     out.print(funnel(begun.record, out.width))
     show_outputs(begun)
+    if result.spend.stages:
+        out.print(f"spent    {spend_words(result.spend.total)}", highlight=False)
     out.print(f"run      {begun.id} in {result.seconds:.1f} s", highlight=False)
     if json_file is not None:
         json_file.write_text(json.dumps(_summary(result), indent=1))
@@ -213,7 +242,7 @@ def _wait(begun: Run) -> Result:
 def _summary(result: Result) -> dict[str, Any]:
     ledger = {name: entry.to_json() for name, entry in result.ledger.items()}
     value = {"run_id": result.run_id, "outputs": result.outputs, "ledger": ledger, "seconds": result.seconds}
-    return value | {"stages": result.stages()}
+    return value | {"stages": result.stages(), "spend": result.spend.to_json()}
 
 
 def share(text: str) -> float:

@@ -22,7 +22,8 @@ _OTHER_FORMATS: tuple[tuple[str, bytes], ...] = (
     ("exr", b"v/1\x01"),
     ("djvu", b"AT&TFORM"),
 )
-_SVG = re.compile(rb"\A\s*(<\?xml[^>]*\?>\s*)?(<!--.*?-->\s*)*(<!DOCTYPE\s+svg|<([a-z]+:)?svg[\s>])", re.S | re.I)
+# Atomic: two dozen comments would otherwise be split in every possible way before the match fails.
+_SVG = re.compile(rb"\A\s*(<\?xml[^>]*\?>\s*)?(?>(<!--.*?-->\s*)*)(<!DOCTYPE\s+svg|<([a-z]+:)?svg[\s>])", re.S | re.I)
 _PNM = re.compile(rb"\AP[1-7]\s")
 
 DECODED = ("jpeg", "png", "gif", "webp", "avif", "bmp", "tiff", "jpeg2000")

@@ -32,12 +32,26 @@ from curate.core.store.storage import Storage, open_storage
 
 THREADS = 16
 """Concurrent requests for the info of single files on an object store."""
+SHOWN_SUFFIXES = 3
+"""More are named once in a message."""
+Suffix = str | tuple[str, ...]
+"""Extension of the files of a source, or several: `tar`, `csv.gz`; in lower case, without the first dot."""
 _COMPRESSED = (".tar.gz", ".tgz", ".tar.zst", ".tar.xz", ".tar.bz2")
 _DECOMPRESS = "decompress them: samples are read at random positions"
 
 
 class NoFilesError(InputError):
     """A folder or glob without a file of the expected extension."""
+
+
+def suffixes(suffix: Suffix) -> tuple[str, ...]:
+    return (suffix,) if isinstance(suffix, str) else suffix
+
+
+def has_suffix(path: str, suffix: Suffix) -> bool:
+    """Whether a file has the extension, or one of them."""
+    name = path.rpartition("/")[2].lower()
+    return name[1:].endswith(tuple(f".{one}" for one in suffixes(suffix)))
 
 
 def expand(paths: str | Iterable[str], place: str = "path") -> list[str]:
@@ -49,7 +63,7 @@ def expand(paths: str | Iterable[str], place: str = "path") -> list[str]:
         raise InputError(f"{place}: {paths!r}: {error}; close each brace or remove it") from None
 
 
-def root_of(paths: str | Iterable[str], suffix: str, place: str) -> Storage:
+def root_of(paths: str | Iterable[str], suffix: Suffix, place: str) -> Storage:
     """The deepest folder that is certain to contain all files named: the path before any wildcard or brace."""
     given = [paths] if isinstance(paths, str) else list(paths)
     if not given:
@@ -62,7 +76,7 @@ def root_of(paths: str | Iterable[str], suffix: str, place: str) -> Storage:
 
 
 def find_files(
-    root: Storage, paths: str | Iterable[str], suffix: str, place: str, *, follow_links: bool = False
+    root: Storage, paths: str | Iterable[str], suffix: Suffix, place: str, *, follow_links: bool = False
 ) -> list[FileInfo]:
     """Files of the given extension, relative to the root, each once, sorted by path; `list_files` says which of a
     folder.
@@ -86,10 +100,10 @@ def _named(path: str, text: str) -> str:
     return repr(path) if path == text else f"{path!r} of {text!r}"
 
 
-def _folder(path: str, suffix: str) -> str:
+def _folder(path: str, suffix: Suffix) -> str:
     """The path before any wildcard or brace, without the file name."""
     if not _is_pattern(path):
-        is_file = extension(path) == suffix
+        is_file = has_suffix(path, suffix)
         return path.rpartition("/")[0] or ("/" if path.startswith("/") else ".") if is_file else path
     parts = path.split("/")
     fixed = next(i for i, part in enumerate(parts) if _is_pattern(part))
@@ -108,16 +122,16 @@ def _common(paths: list[str]) -> str:
     return "/".join(split[0][:shared]) or "/"
 
 
-def _find(root: Storage, path: str, name: str, *, suffix: str, place: str, follow_links: bool) -> list[FileInfo]:
+def _find(root: Storage, path: str, name: str, *, suffix: Suffix, place: str, follow_links: bool) -> list[FileInfo]:
     inside = str(root.fs._strip_protocol(path))
     if root.local:
         inside = str(Path(inside).absolute())  # without `//` and `/./`, like the root
     if has_magic(path):
-        found = [file for file in _glob(root, inside, path, place) if extension(file.path) == suffix]
+        found = [file for file in _glob(root, inside, path, place) if has_suffix(file.path, suffix)]
         if not found:
-            raise NoFilesError(f"{place}: {name} matches no .{suffix} file; {_expected(suffix)}")
+            raise NoFilesError(f"{place}: {name} matches no {_dotted(suffix)} file; {_expected(suffix)}")
         return found
-    if extension(path) == suffix:
+    if has_suffix(path, suffix):
         return [_one(root, path, name, inside, place, suffix)]
     below = open_storage(str(root.fs.unstrip_protocol(inside)))
     try:
@@ -126,15 +140,15 @@ def _find(root: Storage, path: str, name: str, *, suffix: str, place: str, follo
         if not extension(path):
             raise
         remedy = _DECOMPRESS if suffix == "tar" and path.lower().endswith(_COMPRESSED) else _expected(suffix)
-        raise NoFolderError(f"{place}: {name} is neither a folder nor a .{suffix} file; {remedy}") from None
-    found = [file for file in listed if file.folder or extension(file.path) == suffix]
+        raise NoFolderError(f"{place}: {name} is neither a folder nor a {_dotted(suffix)} file; {remedy}") from None
+    found = [file for file in listed if file.folder or has_suffix(file.path, suffix)]
     if not found:
-        raise NoFilesError(f"{place}: {name} has no .{suffix} file ({_contents(listed, suffix)}")
+        raise NoFilesError(f"{place}: {name} has no {_dotted(suffix)} file ({_contents(listed, suffix)}")
     prefix = below.root[len(root.root.rstrip("/")) + 1 :]
     return [replace(file, path=f"{prefix}/{file.path}" if prefix else file.path) for file in found]
 
 
-def _one(root: Storage, path: str, name: str, inside: str, place: str, suffix: str) -> FileInfo:
+def _one(root: Storage, path: str, name: str, inside: str, place: str, suffix: Suffix) -> FileInfo:
     try:
         info = root.fs.info(inside)
         if info["type"] == "directory":
@@ -156,7 +170,7 @@ def _glob(root: Storage, inside: str, path: str, place: str) -> list[FileInfo]:
     return [file for file in found if not is_hidden(file.path)]
 
 
-def _contents(files: Sequence[FileInfo], suffix: str) -> str:
+def _contents(files: Sequence[FileInfo], suffix: Suffix) -> str:
     """The end of a message about a folder without the expected files."""
     kinds = Counter("".join(PurePosixPath(file.path).suffixes[-2:]) or file.path for file in files)
     held = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(3)) or "nothing"
@@ -165,5 +179,11 @@ def _contents(files: Sequence[FileInfo], suffix: str) -> str:
     return f"found {held}); {remedy}"
 
 
-def _expected(suffix: str) -> str:
-    return f"give a folder of .{suffix} files, a glob or a pattern such as part-{{000..127}}.{suffix}"
+def _expected(suffix: Suffix) -> str:
+    pattern = f"part-{{000..127}}.{suffixes(suffix)[0]}"
+    kind = _dotted(suffix) if len(suffixes(suffix)) <= SHOWN_SUFFIXES else "such"
+    return f"give a folder of {kind} files, a glob or a pattern such as {pattern}"
+
+
+def _dotted(suffix: Suffix) -> str:
+    return ", ".join(f".{one}" for one in suffixes(suffix))

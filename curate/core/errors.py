@@ -12,6 +12,7 @@ CurateError
 ├── BudgetError            more rows or shards were lost to failures than the run allows
 ├── PreflightError         credentials, weights or disk space are missing before a run
 ├── StageError             a unit that the run cannot continue without failed at every attempt
+├── UnreachableError       a Ray cluster does not answer
 ├── DrainedError           SIGTERM received: finished work is committed, the same command resumes from it
 ├── LedgerError            counts do not add up: a bug, not the user's mistake
 └── Reject                 one sample cannot be used, and why: status `unusable` of its row; does not end a run
@@ -27,66 +28,74 @@ from collections.abc import Iterable
 
 
 class CurateError(Exception):
-    """Base of all errors that the package raises for its users."""
+    """Base of all errors that the package raises for its users. Programs may depend on `code`, which never changes."""
+
+    code: str = "error"
 
     def __str__(self) -> str:
         return " ".join(str(super().__str__()).split())
 
 
 class RecipeError(CurateError):
-    pass
+    code = "recipe"
 
 
 class InputError(CurateError):
-    pass
+    code = "input"
 
 
 class StorageError(CurateError):
-    pass
+    code = "storage"
 
 
 class AlreadyExistsError(StorageError):
-    pass
+    code = "exists"
 
 
 class CorruptError(CurateError):
-    pass
+    code = "corrupt"
 
 
 class RunExistsError(CurateError):
-    pass
+    code = "conflict"
 
 
 class PinnedError(CurateError):
-    pass
+    code = "pinned"
 
 
 class TargetError(CurateError):
-    pass
+    code = "too_few_rows"
 
 
 class BudgetError(CurateError):
-    pass
+    code = "budget"
 
 
 class PreflightError(CurateError):
-    pass
+    code = "preflight"
 
 
 class StageError(CurateError):
-    pass
+    code = "stage"
+
+
+class UnreachableError(CurateError):
+    code = "unreachable"
 
 
 class DrainedError(CurateError):
-    pass
+    code = "stopped"
 
 
 class LedgerError(CurateError):
-    pass
+    code = "ledger"
 
 
 class Reject(CurateError):
     """Rejects one sample. The ledger counts by `reason`, a snake_case word; `detail` is for people."""
+
+    code = "reject"
 
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(f"{reason}: {detail}" if detail else reason)
@@ -98,7 +107,7 @@ class Reject(CurateError):
 
 
 class Undecodable(Reject):
-    pass
+    code = "undecodable"
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:

@@ -58,6 +58,11 @@ def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return x ^ (x >> np.uint64(31))
 
 
+def mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """A step of splitmix64: a bijection of 64-bit words that changes about half of the bits for any change."""
+    return _mix(words + _GAMMA)
+
+
 def key_words(keys: Sequence[str] | NDArray[Any]) -> NDArray[np.uint64]:
     """Keys (n strings of 32 hex characters) as words (n, 2) of 64 bits."""
     joined = "".join(keys)
@@ -85,9 +90,9 @@ def ranks(seed: int, keys: Sequence[str] | NDArray[Any], *salts: int | NDArray[A
 def ranks_of_words(seed: int, words: NDArray[np.uint64], *salts: int | NDArray[Any]) -> NDArray[np.uint64]:
     """`ranks` of keys given as words (n, 2)."""
     with np.errstate(over="ignore"):
-        state = _mix(np.full(len(words), seed & 0xFFFFFFFFFFFFFFFF, dtype=np.uint64) + _GAMMA)
+        state = mixed(np.full(len(words), seed & 0xFFFFFFFFFFFFFFFF, dtype=np.uint64))
         for part in (words[:, 0], words[:, 1], *(np.asarray(salt).astype(np.uint64) for salt in salts)):
-            state = _mix((state ^ part) + _GAMMA)
+            state = mixed(state ^ part)
     return state
 
 

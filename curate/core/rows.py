@@ -18,7 +18,7 @@ from curate.core.nouns.pools import POOL_SCHEMA, Shard, read_pool
 from curate.core.nouns.selections import Lines, read_selected, selection_places
 from curate.core.store.storage import Storage, open_storage
 
-POOL_COLUMNS = tuple(name for name in POOL_SCHEMA.names if name != "reject")
+POOL_COLUMNS = tuple(name for name in POOL_SCHEMA.names if name not in ("reject", "status"))
 
 
 @dataclass(frozen=True)

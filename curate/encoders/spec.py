@@ -20,6 +20,7 @@ The path does not affect the output, only the files there do: `Spec.public` omit
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,16 @@ _OPTIONS = {
     "distill": ("head", "max_tokens"),
 }
 _EXAMPLE = "try 'timm:vit_base_patch16_dinov3', 'open_clip:ViT-B-32/laion2b_s34b_b79k', 'hf:DIR', 'distill:DIR', 'tiny'"
+_PUBLIC = {
+    "timm": (
+        r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)?",
+        ("random", "img_size", "patch_size", "depth", "global_pool", "dynamic_img_size", "crop_pct", "crop_mode",
+         "interpolation"),
+    ),
+    "open_clip": (r"[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)?", _OPTIONS["open_clip"]),
+}  # fmt: skip
+"""Library -> form of the names on its own list, and the options that do not choose files."""
+_PLAIN_VALUE = re.compile(r"[A-Za-z0-9_.\[\], -]{1,40}")
 
 
 @dataclass(frozen=True)
@@ -77,6 +88,19 @@ def parse_spec(text: str) -> Spec:
     if not path and (at or not name):
         raise RecipeError(f"encoder: {text!r} has no {'path after @' if name else 'model'}; {_EXAMPLE}")
     return Spec(kind, name, _options(text, kind, query), str(Path(path).expanduser()) if path else None)
+
+
+def is_public(text: str) -> bool:
+    """Whether the weights are included, random, or of a model on timm's or open_clip's own list, which they load
+    without running code from the file. Other repositories of the hub, local files and transformers are not public."""
+    if text in WORDS:
+        return True
+    kind, _, rest = text.partition(":")
+    name, _, query = rest.partition("?")
+    form, allowed = _PUBLIC.get(kind, ("", ()))
+    options = [item.partition("=") for item in query.split("&") if item]
+    plain = all(key in allowed and _PLAIN_VALUE.fullmatch(value) for key, _, value in options)
+    return bool(form and re.fullmatch(form, name)) and plain
 
 
 def _options(text: str, kind: str, query: str) -> dict[str, Any]:

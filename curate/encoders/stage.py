@@ -8,23 +8,24 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PrivateAttr, field_validator
 
-from curate.core.contracts import Artifact, Map, Resources, Runtime
+from curate.core.contracts import Artifact, Location, Map, Resources, Runtime
 from curate.core.errors import CurateError
 from curate.encoders.base import Encoder
 from curate.encoders.families import identity, load, place, problems
-from curate.encoders.spec import parse_spec
+from curate.encoders.spec import is_public, parse_spec
 
 SPECS = (
     "timm:NAME, open_clip:NAME/TAG or hf:NAME, each also with a local checkpoint ('timm:NAME@PATH', 'hf:FOLDER'), "
     "distill:FOLDER (written by `distill export`), tiny (small image-text model in the package), "
     "or descriptor (colour histogram + HOG, no weights)"
 )
+EncoderName = Annotated[str, Location("encoder", included=is_public)]
 
 
 class EncoderMap(Map):
     """A Map with a frozen encoder."""
 
-    encoder: str = Field(description=SPECS)
+    encoder: EncoderName = Field(description=SPECS)
     precision: Literal["float32", "bfloat16", "float16"] = Field(
         default="float32", description="precision of the model; bfloat16 is several times faster on a GPU"
     )

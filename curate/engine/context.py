@@ -28,6 +28,7 @@ from curate.core.store.storage import Storage
 from curate.engine.backends import CALL_DEFAULTS, CallOptions, Outcome
 from curate.engine.progress import Progress
 from curate.engine.record.events import Events
+from curate.engine.spending import Spending
 from curate.engine.state import Built, Mask, Options, Pool
 from curate.engine.workers.scheduler import Scheduler
 
@@ -61,6 +62,8 @@ class Context:
     """For a plan: masks and facts that are not stored."""
     failed: threading.Event = field(default_factory=threading.Event)
     """A step failed or the run must stop: the other steps end as soon as they can."""
+    spending: Spending | None = None
+    """What the run spends at endpoints; None in a plan."""
     lock: threading.RLock = field(default_factory=threading.RLock)
     """Guards the counts that all steps, each in a thread, add to."""
 
@@ -259,9 +262,23 @@ class Context:
                 if self.failed.is_set():
                     raise self.drained() from None
 
+    @property
+    def budgeted(self) -> bool:
+        """Whether workers may spend only what the run's limiter deals them."""
+        return self.spending is not None and bool(self.spending.ceilings)
+
+    @property
+    def over_budget(self) -> bool:
+        """Whether the run's budget is used up. Requests in flight are still answered, because they are paid for."""
+        return self.spending is not None and self.spending.over
+
     def drained(self, tasks: int = 0) -> DrainedError:
         what = f"stopped with {tasks:,} tasks to do" if tasks else "stopped"
         return DrainedError(f"{what}; the same command resumes from there")
+
+    def limiter(self, room: str) -> dict[str, Any]:
+        """Where the run's limiter answers; stages have a room each."""
+        return {**self.backend.limiter.address, "room": room}
 
     def check_resources(self) -> None:
         """Check once, when the backend is first needed, that no stage needs more resources than exist."""
@@ -295,11 +312,13 @@ class Context:
             self.lost[what] = rows
             self.lost_example = self.lost_example or (why if rows else "")
             lost, allowed = sum(self.lost.values()), math.ceil(self.options.failure_budget * pool_rows)
+        if lost and not self.known.plan:
+            self.events.emit("lost", rows=lost, allowed=allowed)
         if lost > allowed:
             raise BudgetError(
                 f"{lost:,} rows were lost to failures, the budget is {allowed:,} "
                 f"({self.options.failure_budget:.1%} of {pool_rows:,}); first: {self.lost_example}; "
-                "fix the cause or raise --failure-budget"
+                "fix the cause (`curate retry` tries them again) or raise --failure-budget"
             )
 
     def finish(

@@ -1,4 +1,4 @@
-"""Detached runs: `curate run --detach` writes a submission and starts a Ray job, which carries out the run.
+"""Submissions: runs that a job on a Ray cluster carries out, started by `curate run --detach` or by the service.
 
     runs/<id>/submission.json    recipe and options, created before the job
     runs/<id>/refused.json       why the job could not start the run
@@ -16,74 +16,106 @@ import shlex
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
-from dataclasses import asdict
-from typing import Any, TypeVar
-from urllib.parse import urlsplit
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
 
 import yaml
 
 from curate.core.contracts import PLAIN_NAME
-from curate.core.errors import AlreadyExistsError, CurateError, RecipeError, RunExistsError
+from curate.core.errors import AlreadyExistsError, CurateError, RecipeError, RunExistsError, UnreachableError
 from curate.core.recipe import load as recipe
 from curate.core.recipe import registry
 from curate.core.recipe.pipeline import Node, Pipeline
 from curate.core.secrets import redacted
 from curate.core.store.storage import Storage
+from curate.engine.jobs import ADVICE, ANSWER_SECONDS, JobServer, stop_environment
 from curate.engine.record import stop
 from curate.engine.record.status import Status
 from curate.engine.state import Options
 
 STOP_SECONDS = 60
-"""Time that Ray gives a job between stopping and killing it; its default is 3."""
-CONNECT_SECONDS = 3.0
-ANSWER_SECONDS = 6.0
-"""Ray itself would wait for minutes."""
-SUBMIT_SECONDS = 60.0
-ADVICE = "check it with `ray status`, or give the dashboard's address, http://HOST:8265"
-T = TypeVar("T")
+"""Time that Ray gives a detached run between stopping and killing it."""
+ASKED = ("recipe", "options", "submission", "address")
+"""What makes two submissions the same."""
+
+
+@dataclass(frozen=True)
+class Submission:
+    pipeline: Pipeline
+    options: Options
+    about: Mapping[str, str] = field(default_factory=dict)
+    """From a service: run, attempt, user, service."""
 
 
 def submit(storage: Storage, pipeline: Pipeline, options: Options, run_id: str, address: str | None) -> None:
     """Write the submission and start its job on the cluster at `address` (auto, host:port, or its dashboard's http://…).
     Raises CurateError on failure."""
-    if not PLAIN_NAME.fullmatch(run_id):
-        raise RecipeError(f"--run-id {run_id!r}: expected letters, digits, . - and _, and a letter or digit first")
-    written = {"run_id": run_id, "submitted": time.time(), "host": socket.gethostname(), "address": address}
-    written |= {"recipe": _text(pipeline), "options": asdict(options)}
+    _check_name(run_id)
+    text = _text(pipeline)
     if _has(storage, run_id, "run") or _has(storage, run_id, "submission"):
         raise _exists(storage, run_id)
-    jobs = Jobs(address)
-    if jobs.known(run_id):  # Ray's own error for a duplicate name is unclear
-        raise RunExistsError(f"--run-id {run_id}: the cluster has a job of this name; choose another id")
-    try:
-        storage.create(f"runs/{run_id}/submission.json", json.dumps(written, indent=1, sort_keys=True).encode())
-    except AlreadyExistsError:
-        raise _exists(storage, run_id) from None
-    try:
-        jobs.submit(run_id, entrypoint(storage, run_id), {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS)})
-    except BaseException:  # Ctrl-C too: remove the submission, because no job will start it
-        storage.remove(f"runs/{run_id}")
-        raise
+    with contextlib.closing(job_server(address)) as jobs:
+        if jobs.info(run_id) is not None:
+            raise RunExistsError(f"--run-id {run_id}: the cluster has a job of this name; choose another id")
+        if not _create(storage, run_id, {"recipe": text, "options": asdict(options), "address": address}):
+            raise _exists(storage, run_id)
+        try:
+            jobs.submit(run_id, entrypoint(storage, run_id), stop_environment(STOP_SECONDS))
+        except BaseException:  # Ctrl-C too: remove the submission, because no job will start it
+            storage.remove(f"runs/{run_id}")
+            raise
+
+
+def prepare(
+    storage: Storage, run_id: str, text: str, options: Mapping[str, Any], about: Mapping[str, str] | None = None
+) -> None:
+    """Write the submission of a recipe that was checked elsewhere, for a job that is started later. May be repeated.
+    Raises RunExistsError if the run has another submission, or was started without one."""
+    _check_name(run_id)
+    asked = {"recipe": text, "options": asdict(options_of(options)), "submission": dict(about or {})}
+    asked = json.loads(json.dumps(asked))  # as it is read
+    if not _create(storage, run_id, asked):
+        found = storage.read_json(f"runs/{run_id}/submission.json")
+        if any(found.get(name) != asked.get(name) for name in ASKED):
+            raise _exists(storage, run_id)
+
+
+def options_of(given: Mapping[str, Any]) -> Options:
+    """Options from JSON. Raises RecipeError for an unknown one."""
+    unknown = sorted(given.keys() - {each.name for each in fields(Options)})
+    if unknown:
+        raise RecipeError(f"options: {', '.join(unknown)}: unknown; see `curate run --help`")
+    retry = {stage: tuple(reasons) for stage, reasons in (given.get("retry") or {}).items()}
+    return Options(**{**given, "retry": retry})
 
 
 def entrypoint(storage: Storage, run_id: str) -> str:
-    """Shell command of the job."""
+    """Shell command of the job. Ray sets the address of the cluster in its environment."""
     words = ["curate", "run", "--submission", run_id, "--workspace", storage.url, "--engine", "ray"]
-    return shlex.join([*words, "--address", "auto"])
+    return shlex.join(words)
 
 
-def read(storage: Storage, run_id: str) -> tuple[Pipeline, Options]:
-    """The submitted pipeline and options. Raises CurateError if the submission does not exist."""
+def own_cluster() -> str:
+    """Address of the cluster that runs this job. `auto` could find any Ray of this machine."""
+    address = os.environ.get("RAY_ADDRESS")
+    if not address or address == "auto":
+        raise CurateError("--submission: RAY_ADDRESS is not set; only a job of a Ray cluster can run it, or --address")
+    return address
+
+
+def read(storage: Storage, run_id: str) -> Submission:
+    """Raises CurateError if it does not exist."""
     try:
         found = storage.read_json(f"runs/{run_id}/submission.json")
     except FileNotFoundError:
         raise CurateError(
             f"--submission {run_id}: not found in {storage.url}; check that this machine sees the workspace"
         ) from None
-    retry = {stage: tuple(reasons) for stage, reasons in found["options"].pop("retry", {}).items()}
-    return recipe.parse(found["recipe"], file=f"runs/{run_id}/submission"), Options(**found["options"], retry=retry)
+    pipeline = recipe.parse(found["recipe"], file=f"runs/{run_id}/submission")
+    return Submission(pipeline, options_of(found["options"]), found.get("submission") or {})
 
 
 @contextlib.contextmanager
@@ -127,11 +159,32 @@ def status(storage: Storage, run_id: str, ask: bool = False) -> Status | None:
 
 def _job_failed(storage: Storage, run_id: str) -> str:
     """Why the job of a submission ended; "" while it runs, or if the cluster cannot be queried from here."""
-    with contextlib.suppress(CurateError):
-        address = storage.read_json(f"runs/{run_id}/submission.json")["address"]
-        why = Jobs(address).ended(run_id)
-        return "" if why is None else f"its job ended before the run began: {why}"
+    submission = storage.read_json(f"runs/{run_id}/submission.json")
+    if "address" not in submission:  # a service watches it
+        return ""
+    with contextlib.suppress(CurateError), contextlib.closing(job_server(submission["address"])) as jobs:
+        job = jobs.info(run_id)
+        if job is None:
+            return "its job ended before the run began: the cluster does not know this job"
+        if job.ended:
+            last = f" ({job.last_line})" if job.last_line else ""
+            return f"its job ended before the run began: {job.status}{last}"
     return ""
+
+
+def _check_name(run_id: str) -> None:
+    if not PLAIN_NAME.fullmatch(run_id):
+        raise RecipeError(f"--run-id {run_id!r}: expected letters, digits, . - and _, and a letter or digit first")
+
+
+def _create(storage: Storage, run_id: str, asked: Mapping[str, Any]) -> bool:
+    """Write a submission; False if there is one."""
+    written = {"run_id": run_id, "submitted": time.time(), "host": socket.gethostname()} | dict(asked)
+    try:
+        storage.create(f"runs/{run_id}/submission.json", json.dumps(written, indent=1, sort_keys=True).encode())
+    except AlreadyExistsError:
+        return False
+    return True
 
 
 def _has(storage: Storage, run_id: str, what: str) -> bool:
@@ -165,83 +218,60 @@ def _stage(node: Node) -> dict[str, Any]:
     return {"op": op, **({"from": list(node.inputs)} if node.inputs else {}), **node.ports, **about, **values}
 
 
-# --- Ray's job server -------------------------------------------------------------------------------------------------
+# --- where the job server is ------------------------------------------------------------------------------------------
 
 
-class Jobs:
-    """Client of Ray's job server at an address: auto (this machine's cluster), host:port of its GCS, or http://… of its
-    dashboard. Raises CurateError within seconds if no job server answers."""
+def job_server(address: str | None) -> JobServer:
+    """The job server of a cluster: `auto` (this machine's), host:port of its GCS, or http://… of its dashboard. Raises
+    CurateError within seconds if there is none."""
+    place = address or os.environ.get("RAY_API_SERVER_ADDRESS") or os.environ.get("RAY_ADDRESS") or "auto"
+    try:
+        if place.startswith("ray://"):
+            raise CurateError(f"this address serves no jobs; {ADVICE}")
+        server = JobServer(place if "://" in place else _dashboard(place), _token())
+        server.version()
+    except CurateError as error:
+        text = str(error).removeprefix("--address ")
+        raise type(error)(f"--address {text if text.startswith(place) else f'{place}: {text}'}") from None
+    return server
 
-    def __init__(self, address: str | None) -> None:
-        self.address = address or os.environ.get("RAY_API_SERVER_ADDRESS") or os.environ.get("RAY_ADDRESS") or "auto"
-        if self.address.startswith("ray://"):
-            raise CurateError(
-                f"--address {self.address}: does not serve jobs; give the dashboard's address, http://HOST:8265"
-            )
-        if ":" in self.address:
-            self._reach(self.address)
-        self._client = self._within(ANSWER_SECONDS, self._connected)
 
-    def known(self, name: str) -> bool:
-        """Whether the cluster has a job of this name."""
-        return self._within(ANSWER_SECONDS, lambda: self._info(name)) is not None
+def _dashboard(address: str) -> str:
+    """URL of the dashboard, which only Ray's GCS knows. The thread that asks it is abandoned if it does not answer."""
+    from curate.engine.backends.connection import checked
+    from curate.engine.backends.ray import dashboard_url
 
-    def ended(self, name: str) -> str | None:
-        """How a job ended, in one line; None while it runs. A job unknown to the cluster has ended."""
-        found = self._within(ANSWER_SECONDS, lambda: self._info(name))
-        if found is None:
-            return "the cluster does not know this job"
-        if not found.status.is_terminal():
-            return None
-        lines = [line.strip() for line in str(found.message or "").splitlines() if line.strip()]
-        return f"{found.status.value.lower()}" + (f" ({lines[-1][:200]})" if lines else "")
+    future: Future[str] = Future()
+    try:
+        place = checked(address)
+    except CurateError as error:
+        raise UnreachableError(f"{error}, or give the dashboard's address, http://HOST:8265") from None
 
-    def _info(self, name: str) -> Any:
+    def ask() -> None:
         try:
-            return self._client.get_job_info(name)
-        except RuntimeError as error:  # of any HTTP status
-            if "404" not in str(error):
-                raise
-            return None
+            future.set_result(dashboard_url(place))
+        except BaseException as error:  # noqa: BLE001 - Ray raises anything, SystemExit too
+            future.set_exception(error)
 
-    def submit(self, name: str, entrypoint: str, environment: dict[str, str]) -> None:
-        """Start a job. No files are uploaded: the cluster has the package, the workspace everything else."""
-        about: dict[str, Any] = {"submission_id": name, "runtime_env": {"env_vars": environment}}
-        self._within(SUBMIT_SECONDS, lambda: self._client.submit_job(entrypoint=entrypoint, **about))
+    threading.Thread(target=ask, daemon=True).start()
+    try:
+        return future.result(ANSWER_SECONDS)
+    except TimeoutError:
+        raise UnreachableError(f"no answer within {ANSWER_SECONDS:g} s; {ADVICE}") from None
+    except BaseException as error:  # Ray raises anything; users get one line
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        text = " ".join(str(error).split())[:200]
+        raise UnreachableError(f"no Ray job server answers there ({text}); {ADVICE}") from None
 
-    def _connected(self) -> Any:
-        from curate.engine.backends.ray import job_client
 
-        return job_client(self.address)
-
-    def _reach(self, address: str) -> None:
-        found = urlsplit(address if "://" in address else f"//{address}")
-        try:
-            port = found.port or (443 if found.scheme == "https" else 80)
-            socket.create_connection((found.hostname or "", port), CONNECT_SECONDS).close()
-        except (OSError, ValueError) as error:
-            raise self._no_answer(error) from None
-
-    def _within(self, seconds: float, ask: Callable[[], T]) -> T:
-        """The result of `ask`. Raises CurateError after `seconds`; the waiting thread is abandoned."""
-        future: Future[T] = Future()
-
-        def answer() -> None:
-            try:
-                future.set_result(ask())
-            except BaseException as error:  # noqa: BLE001 - Ray's client raises anything, SystemExit too
-                future.set_exception(error)
-
-        threading.Thread(target=answer, daemon=True).start()
-        try:
-            return future.result(seconds)
-        except TimeoutError:
-            raise self._no_answer(f"nothing within {seconds:g} s") from None
-        except BaseException as error:  # Ray's client raises anything; users get one line
-            if isinstance(error, KeyboardInterrupt):
-                raise
-            raise self._no_answer(error) from None
-
-    def _no_answer(self, why: object) -> CurateError:
-        text = " ".join(str(why).split())[:200]
-        return CurateError(f"--address {self.address}: no Ray job server answers there ({text}); {ADVICE}")
+def _token() -> str:
+    """The token of a cluster, where Ray's own tools look for it."""
+    if os.environ.get("RAY_AUTH_MODE", "").lower() != "token":
+        return ""
+    if token := os.environ.get("RAY_AUTH_TOKEN"):
+        return token.strip()
+    file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+    with contextlib.suppress(OSError, UnicodeDecodeError):  # without a token, the cluster says that it needs one
+        return file.read_text(encoding="utf-8").strip()
+    return ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from curate.core.contracts import Derive, Filter, Map, Pack, Report, Select, Source
+from curate.core.contracts import Collect, Derive, Filter, Map, Pack, Report, Select, Source
 from curate.core.hashing import digest
 from curate.core.nouns.pools import FORMAT_OF_POOL
 from curate.core.nouns.selections import FORMAT_OF_SELECTION
@@ -28,6 +28,9 @@ def fingerprint(ctx: Context, node: Node) -> str:
         return digest([what, {name: column_fingerprint(ctx, node, name) for name in stage.reads()}])
     if isinstance(stage, Derive):
         return what
+    if isinstance(stage, Collect):
+        parts, _ = ctx.portions[node.name]
+        return digest([what, [part.content for part in parts]])
     if isinstance(stage, Report):
         return digest(_global(ctx, node, what, _report_columns(ctx, node)) | {"alive": _reported(ctx, node)})
     reads = list(stage.reads())  # type: ignore[attr-defined]
@@ -91,7 +94,7 @@ def _global(ctx: Context, node: Node, what: str, columns: dict[str, str]) -> dic
         value["alive"] = _content(ctx, node)
     if isinstance(stage, (Pack, Report)):
         upstream = (ctx.pipeline.reaches if isinstance(stage, Report) else ctx.pipeline.along)(node.name)
-        makers = [up for up in upstream if not isinstance(up.stage, (Source, Derive, Map, Filter))]
+        makers = [up for up in upstream if not isinstance(up.stage, (Collect, Source, Derive, Map, Filter))]
         value["from"] = sorted(ctx.built[up.name].fingerprint for up in makers)
     if isinstance(stage, Select):
         value["format"] = FORMAT_OF_SELECTION

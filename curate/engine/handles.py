@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent import futures
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, closing, nullcontext
+from typing import Any
 
 from rich.console import Console
 
@@ -21,6 +22,8 @@ from curate.engine.record.status import Status
 from curate.engine.run import Result, run
 from curate.engine.state import Counts, Options
 
+WAIT_SECONDS = 0.5
+"""Longest wait that Ctrl-C cannot interrupt."""
 ASK_SECONDS = 15.0
 """Between two queries of a cluster."""
 STARTING_SECONDS = 10.0
@@ -35,17 +38,22 @@ class LocalRun:
         self._future: Future[Result] = Future()
         self._stopping = threading.Event()
 
-    def start(self, pipeline: Pipeline, url: str, options: Options, run_id: str, console: Console | None) -> None:
-        words = (pipeline, url, options, run_id, console)
-        threading.Thread(target=self._run, args=words, name="curate-run", daemon=True).start()
+    def start(
+        self,
+        pipeline: Pipeline,
+        url: str,
+        options: Options,
+        run_id: str,
+        console: Console | None,
+        submission: Mapping[str, str] | None = None,
+    ) -> None:
+        words = {"options": options, "run_id": run_id, "console": console, "submission": submission}
+        threading.Thread(target=self._run, args=(pipeline, url, words), name="curate-run", daemon=True).start()
 
-    def _run(self, pipeline: Pipeline, url: str, options: Options, run_id: str, console: Console | None) -> None:
+    def _run(self, pipeline: Pipeline, url: str, words: dict[str, Any]) -> None:
         try:
             with self.guard(), closing(self.backend):
-                result = run(
-                    pipeline, url, engine=self.backend, options=options, run_id=run_id, console=console,
-                    stop=self._stopping,
-                )  # fmt: skip
+                result = run(pipeline, url, engine=self.backend, stop=self._stopping, **words)
         except BaseException as error:  # noqa: BLE001 - raised again by `wait`
             self._future.set_exception(error)
         else:
@@ -61,6 +69,8 @@ class LocalRun:
     def wait(self, timeout: float | None) -> Result:
         if timeout is not None and not futures.wait([self._future], timeout).done:
             raise TimeoutError(f"the run is still running after {timeout:g} s")
+        while not futures.wait([self._future], WAIT_SECONDS).done:
+            pass  # polars restarts waits that Ctrl-C interrupts, so that a longer wait would not notice it
         return self._future.result()
 
     def status(self, run_id: str) -> Status:
@@ -106,4 +116,6 @@ def result_of(record: RunRecord) -> Result:
     outputs = {name: record.storage.url_of(output["base"]) for name, output in record.outputs.items()}
     counts = {name: Counts(**found) for name, found in record.counts().items()}
     ops = {name: op for name, op in record.ops().items() if name in outputs}
-    return Result(record.run_id, outputs, record.ledger(), ops, record.seconds, record.reused(), counts)
+    made = Result(record.run_id, outputs, record.ledger(), ops, record.seconds, record.reused(), counts)
+    made.spend = record.spend()
+    return made

@@ -5,42 +5,46 @@ from __future__ import annotations
 import contextlib
 import math
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
-from curate.core.contracts import Portion, Secret, Select, Source
+from curate.core.contracts import AsyncMap, Collect, Portion, Secret, Select, Source, Stage
 from curate.core.errors import InputError, PreflightError
 from curate.core.hashing import digest
 from curate.core.recipe.pipeline import Node, Pipeline
 from curate.core.store.storage import Storage
 from curate.engine.backends.local import LocalBackend
+from curate.engine.requests import preflight as endpoints
 from curate.engine.workers.scheduler import Scheduler
 
 Planned = dict[str, tuple[list[Portion], float]]
-"""Source -> its portions, and the share of rows to take inside each."""
+"""Source (without ports) or Collect -> its portions, and the share of rows to take inside each."""
 LEAST_FREE_BYTES = 64 << 20
 
 
-def preflight(pipeline: Pipeline, storage: Storage, fraction: float = 1.0, backend: Scheduler | None = None) -> Planned:
-    """Plan every source and check every stage. Secrets are read in a worker of `backend`, without one in this process.
-    Raises PreflightError or RecipeError, naming the stage."""
-    if backend is None:
-        with contextlib.closing(Scheduler(LocalBackend())) as workers:
-            check_secrets(pipeline, workers)
-    else:
-        check_secrets(pipeline, backend)
+def preflight(
+    pipeline: Pipeline,
+    storage: Storage,
+    fraction: float = 1.0,
+    backend: Scheduler | None = None,
+    on_workers: bool = True,
+) -> Planned:
+    """Plan every source and check every stage. Secrets are read in a worker of `backend`, without one in this process,
+    and not at all without `on_workers`. Raises PreflightError or RecipeError, naming the stage."""
     for node in pipeline.nodes.values():
         problems = node.stage.preflight()
         if problems:
             raise PreflightError(f"{node.place or 'pipeline'}: {node.name}: {problems[0]}")
+    if on_workers and backend is None:
+        with contextlib.closing(Scheduler(LocalBackend())) as workers:
+            check_workers(pipeline, workers)
+    elif on_workers and backend is not None:
+        check_workers(pipeline, backend)
     planned: Planned = {}
     for node in pipeline.nodes.values():
-        if isinstance(node.stage, Source):
-            try:
-                portions = node.stage.plan()
-            except (InputError, PreflightError) as error:
-                raise node.located(error) from None
-            planned[node.name] = sampled(node.stage, portions, fraction)
-            _check_space(node, storage, *planned[node.name])
+        if isinstance(node.stage, (Collect, Source)) and not node.ports:
+            planned[node.name] = plan_source(node, storage, node.stage, fraction)
     for node in pipeline.nodes.values():
         pool = pipeline.pool_of(node.name)
         if isinstance(node.stage, Select) and pool in planned:  # the number of samples that a Derive makes is unknown
@@ -48,17 +52,54 @@ def preflight(pipeline: Pipeline, storage: Storage, fraction: float = 1.0, backe
     return planned
 
 
-def check_secrets(pipeline: Pipeline, backend: Scheduler) -> None:
-    """Check that every secret can be read in one worker with the stage's resources. On a cluster, the other nodes are
-    not checked, nor is this process, which may read secrets too (a source's plan, a fit). No value is sent back. Raises
-    PreflightError."""
+def plan_source(node: Node, storage: Storage, stage: Collect | Source, fraction: float) -> tuple[list[Portion], float]:
+    """The portions to read, and the share of rows to take inside each. `stage` is the node's, after `setup` if it has
+    ports. Raises InputError or PreflightError."""
+    try:
+        portions = stage.plan()
+    except (InputError, PreflightError) as error:
+        raise node.located(error) from None
+    if isinstance(stage, Collect):  # a canary run reads the whole input: the portions depend on all of it
+        return portions, 1.0
+    planned = sampled(stage, portions, fraction)
+    _check_space(node, storage, *planned)
+    return planned
+
+
+def check_workers(pipeline: Pipeline, backend: Scheduler) -> None:
+    """Check that one worker with the stage's resources can read its secrets and has what it needs. On a cluster, the
+    other nodes are not checked, nor is this process, which may read secrets too (a source's plan, a fit). No value is
+    sent back. Raises PreflightError."""
     for node in pipeline.nodes.values():
-        place, secrets = f"{node.place or 'pipeline'}: {node.name}", node.stage.secrets()
-        for outcome in backend.map(_unreadable, [secrets] if secrets else [], node.stage.resources()):
+        place, stage = f"{node.place or 'pipeline'}: {node.name}", node.stage
+        checked = stage.secrets() or type(stage).preflight_on_worker is not Stage.preflight_on_worker
+        for outcome in backend.map(_worker_problems, [stage] if checked else [], stage.resources()):
             if outcome.error:
-                raise PreflightError(f"{place}: the worker reading its secrets failed: {outcome.error}")
-            for name, problem in outcome.value.items():
-                raise PreflightError(f"{place}.{name}: {problem}")
+                raise PreflightError(f"{place}: the worker that checks it failed: {outcome.error}")
+            for name, problem in outcome.value:
+                raise PreflightError(f"{place}{name and '.'}{name}: {problem}")
+
+
+def check_endpoints(pipeline: Pipeline, storage: Storage, backend: Scheduler) -> list[str]:
+    """Check that a worker reaches the endpoints that stages ask, with their keys and models. Raises PreflightError.
+
+    If the workspace has facts of the op, the run may need no request, and the endpoint may have been stopped: what is
+    wrong is then returned, one line each, and the first request ends the run."""
+    warnings = []
+    for node in pipeline.nodes.values():
+        place, stage = f"{node.place or 'pipeline'}: {node.name}", node.stage
+        asks = isinstance(stage, AsyncMap) and stage.asks()
+        for outcome in backend.map(endpoints.problems, [stage] if asks else [], stage.resources()):
+            found = [f"the worker that checks it failed: {outcome.error}"] if outcome.error else outcome.value
+            if found and not storage.exists(f"facts/{stage.op}"):
+                raise PreflightError(f"{place}: {found[0]}")
+            warnings += [f"{place}: {problem}" for problem in found]
+    return warnings
+
+
+def _worker_problems(stage: Stage) -> list[tuple[str, str]]:
+    """(parameter or "", problem), in this process."""
+    return [*_unreadable(stage.secrets()).items(), *(("", problem) for problem in stage.preflight_on_worker())]
 
 
 def _unreadable(secrets: dict[str, Secret]) -> dict[str, str]:
@@ -76,12 +117,13 @@ def sampled(stage: Source, portions: list[Portion], fraction: float) -> tuple[li
     return [portions[i] for i in sorted(order[:count])], inside
 
 
-def record_path(stage: Source, portion: Portion, inside: float) -> str:
-    """Path of the record that maps a portion to its shard."""
-    value = {"op": stage.op, "version": stage.version, "parameters": stage.parameters(), "portion": portion.content}
+def record_paths(stage: Source, portions: Iterable[Portion], inside: float) -> list[str]:
+    """Paths of the records that map portions to their shards."""
+    same: dict[str, Any] = {"op": stage.op, "version": stage.version, "parameters": stage.parameters()}
     if inside < 1.0:
-        value["inside"] = inside
-    return f"pools/{stage.namespace}/portions/{digest(value)}.json"
+        same["inside"] = inside
+    digests = (digest(same | {"portion": portion.content}) for portion in portions)
+    return [f"pools/{stage.namespace}/portions/{name}.json" for name in digests]
 
 
 def _check_target(node: Node, stage: Select, portions: list[Portion], inside: float) -> None:
@@ -103,7 +145,8 @@ def _check_space(node: Node, storage: Storage, portions: list[Portion], inside: 
     assert isinstance(node.stage, Source)
     base = f"pools/{node.stage.namespace}/portions/"
     existing = storage.list(base.rstrip("/"))
-    missing = [p for p in portions if record_path(node.stage, p, inside).removeprefix(base) not in existing]
+    paths = record_paths(node.stage, portions, inside)
+    missing = [p for p, path in zip(portions, paths, strict=True) if path.removeprefix(base) not in existing]
     need = int(inside * sum(portion.bytes for portion in missing)) + LEAST_FREE_BYTES
     place = next(folder for folder in (Path(storage.root), *Path(storage.root).parents) if folder.exists())
     free = shutil.disk_usage(place).free

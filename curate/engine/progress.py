@@ -47,9 +47,12 @@ class RowRate:
 class StepProgress:
     """Progress of a running stage or pass: rows done out of `total`."""
 
-    def __init__(self, owner: Progress, label: str, total: int, bar: TaskID | None) -> None:
+    def __init__(self, owner: Progress, label: str, total: int, bar: TaskID | None, live: bool = False) -> None:
         self.owner, self.label, self.total, self.bar = owner, label, total, bar
+        self.live = live
         self.done = 0
+        self._reported = 0
+        """For a live step: rows that its tasks have reported, unfinished tasks included."""
         self.text = ""
         self.rejects: Counter[str] = Counter()
         self.began = self.printed = self.emitted = time.monotonic()
@@ -62,6 +65,16 @@ class StepProgress:
             self.done += rows
             self.rejects[stage] += rejects
             self._show()
+
+    def report(self, rows: int) -> None:
+        with self._lock:
+            self._reported = rows
+            self._show()
+
+    @property
+    def shown(self) -> int:
+        """Rows done, of unfinished tasks too if the step is live."""
+        return max(self.done, min(self._reported, self.total))
 
     def progress(self, share: float, text: str) -> None:
         """Progress of work not counted in rows: share done (0 .. 1) and the current activity."""
@@ -93,24 +106,29 @@ class StepProgress:
         return f"{count(self.rejects.total())} rejected" if self.rejects.total() else ""
 
     def _show(self) -> None:
-        now, rate = time.monotonic(), self._rate.at(self.done)
-        left = (self.total - self.done) / rate if rate > 0 and self.done < self.total else None
+        done = self.shown
+        now, rate = time.monotonic(), max(0.0, self._rate.at(done))
+        left = (self.total - done) / rate if rate > 0 and done < self.total else None
         if self.owner.bars is not None and self.bar is not None:
             fields = {"rate": "" if self.text else f"{count(rate)}/s", "note": self.text or self._note()}
             fields |= {"text": self.text, "left": "" if left is None else f"{duration(left)} left"}
-            self.owner.bars.update(self.bar, completed=self.done, **_fields(**fields))
-        elif now - self.printed > LINE_SECONDS and 0 < self.done < self.total:
+            self.owner.bars.update(self.bar, completed=done, **_fields(**fields))
+        elif now - self.printed > LINE_SECONDS and 0 < done < self.total:
             self.printed = now
-            done = f"{self.done / self.total:.0%}" if self.text else f"{self.done:,} of {self.total:,}"
+            share = f"{done / self.total:.0%}" if self.text else f"{done:,} of {self.total:,}"
             what = self.text or f"{rate:,.0f}/s"
-            self.owner.say(f"  {self.label}: {done}, {what}" + (f", {duration(left)} left" if left is not None else ""))
+            self.owner.say(
+                f"  {self.label}: {share}, {what}" + (f", {duration(left)} left" if left is not None else "")
+            )
         if now - self.emitted > EVENT_SECONDS:
             self.emitted = now
             self._emit(rate, left)
 
     def _emit(self, rate: float | None, left: float | None = None) -> None:
         """Emit an event; without a rate, the step has ended."""
-        about: dict[str, Any] = {"stage": self.label, "rows": self.done, "total": self.total, "text": self.text}
+        rows = self.done if rate is None else self.shown
+        about: dict[str, Any] = {"stage": self.label, "rows": rows, "total": self.total, "text": self.text}
+        about |= {"live": True} if self.live else {}
         about |= {"ended": True} if rate is None else {"rows_per_s": round(rate, 3)}
         if left is not None:
             about["left_seconds"] = round(left, 1)
@@ -127,10 +145,13 @@ class Progress:
         self._showing = threading.Lock()
         self._ended: set[str] = set()
         """Stages that have ended; later events of the scheduler for them are ignored."""
+        self._live: dict[str, StepProgress] = {}
+        self._reported: dict[str, dict[str, int]] = {}
+        """Stage -> lane -> rows that its tasks have reported, without those of lost tasks."""
         if console is not None and console.is_terminal:
             self.bars = _bars(console)
-            if events is not None:
-                events.listener = self._on_event
+        if events is not None:
+            events.listener = self._on_event
 
     @contextmanager
     def live(self) -> Iterator[None]:
@@ -141,13 +162,17 @@ class Progress:
                 yield
 
     @contextmanager
-    def step(self, label: str, total: int) -> Iterator[StepProgress]:
+    def step(self, label: str, total: int, live: bool = False) -> Iterator[StepProgress]:
+        """`live`: between two calls of `advance`, rows count as soon as tasks report them to their beats."""
         bar = None
         if self.bars is not None:
             bar = self.bars.add_task(label, total=total, **_fields())
-        step = StepProgress(self, label, total, bar)
-        self.emit("step", stage=label, rows=0, total=total, text="", rows_per_s=0.0)
+        step = StepProgress(self, label, total, bar, live)
+        if live:
+            self._live[label] = step
+        self.emit("step", stage=label, rows=0, total=total, text="", rows_per_s=0.0, **({"live": True} if live else {}))
         yield step
+        self._live.pop(label, None)
         step.finish()
 
     def reused(self, label: str, rows: int) -> None:
@@ -162,8 +187,15 @@ class Progress:
             self.events.emit(event, **fields)
 
     def _on_event(self, event: str, fields: dict[str, Any]) -> None:
-        """A line below the bars for each active stage and lane, removed when the stage ends."""
+        """Rows of live steps; and on a terminal, a line below the bars for each active stage and lane, removed when the
+        stage ends."""
         stage, lane = fields.get("stage"), fields.get("lane")
+        if event == "progress" and lane and stage is not None and (step := self._live.get(stage)) is not None:
+            of_stage = self._reported.setdefault(stage, {})
+            of_stage[lane] = fields["rows"] - fields.get("lost", 0)
+            step.report(sum(of_stage.values()))
+        if self.bars is None:
+            return
         with self._showing:
             if stage is None or stage in self._ended:
                 return

@@ -15,16 +15,17 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rich.console import Console
 
-from curate.core.contracts import PLAIN_NAME, Derive, Fit, Reduce, Stage
+from curate.core.contracts import PLAIN_NAME, Collect, Derive, Fit, Reduce, Report, Stage
 from curate.core.errors import (
     AlreadyExistsError,
     CurateError,
+    DrainedError,
     RecipeError,
     RunExistsError,
 )
@@ -32,16 +33,21 @@ from curate.core.ledger import Entry
 from curate.core.nouns import tombstones
 from curate.core.recipe.pipeline import Pipeline
 from curate.core.secrets import redacted
+from curate.core.spend import RunSpend
 from curate.core.store import lease
 from curate.core.store.storage import Storage, open_workspace
 from curate.engine.backends import Backend
 from curate.engine.context import POLL_SECONDS, Context
-from curate.engine.preflight import preflight
+from curate.engine.killing import killed_on_request
+from curate.engine.preflight import check_endpoints, preflight
 from curate.engine.progress import Progress
-from curate.engine.record import pins
+from curate.engine.record import limits, pins
 from curate.engine.record import stop as stopping
 from curate.engine.record.events import Events
 from curate.engine.runner import Runner
+from curate.engine.spending import Spending
+from curate.engine.spending import check as check_ceilings
+from curate.engine.spending import described as described_endpoints
 from curate.engine.state import Counts, Options
 from curate.engine.workers.scheduler import Scheduler
 
@@ -61,6 +67,8 @@ class Result:
     seconds: float
     reused: dict[str, bool] = field(default_factory=dict)
     counts: dict[str, Counts] = field(default_factory=dict)
+    spend: RunSpend = field(default_factory=RunSpend)
+    """What it spent at endpoints."""
 
     def stages(self) -> dict[str, dict[str, Any]]:
         """Counts of rows by stage, as `curate run --json` writes them."""
@@ -81,6 +89,8 @@ class Result:
                 "repeated": counts.repeated,
                 "asked_again": counts.asked_again,
             } | ({} if entry.children is None else {"children": entry.children})
+            if name in self.spend.stages:
+                found[name]["spend"] = {of: spend.to_json() for of, spend in self.spend.stages[name].items()}
         return found
 
 
@@ -99,7 +109,7 @@ def make_backend(engine: str, address: str | None = None, cpus: int | None = Non
 
 def new_run_id() -> str:
     now = datetime.datetime.now(datetime.UTC)
-    return f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    return f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
 
 
 def run(
@@ -111,14 +121,14 @@ def run(
     run_id: str | None = None,
     console: Console | None = None,
     stop: threading.Event | None = None,
+    submission: Mapping[str, str] | None = None,
 ) -> Result:
     """Run a pipeline in a workspace (any fsspec URL). Raises CurateError (one line). When `stop` is set, and on SIGTERM
-    or `curate stop`, the run ends within seconds and raises DrainedError."""
+    or `curate stop`, the run ends within seconds and raises DrainedError. `curate stop --kill` ends this process.
+    submission: who submitted it, if a service did, for its record."""
     options = options or Options()
     run_id = new_run_id() if run_id is None else run_id
-    if not PLAIN_NAME.fullmatch(run_id):
-        raise RecipeError(f"--run-id {run_id!r}: expected letters, digits, . - and _, and a letter or digit first")
-    pipeline.check()
+    _check(pipeline, run_id, options)
     if options.sample < 1.0:
         pipeline = scaled(pipeline, options.sample)
     storage = open_workspace(workspace)
@@ -127,36 +137,58 @@ def run(
     events = Events(storage, run_id)
     workers = Scheduler(backend, storage=storage, run_id=run_id, deadline=options.deadline, events=events)
     with contextlib.ExitStack() as closing:
+        closing.enter_context(killed_on_request(storage, run_id, events.flush))
         if isinstance(engine, str):
             closing.callback(backend.close)
         closing.callback(workers.close)
         pipeline = placed(pipeline, workers)
         portions = preflight(pipeline, storage, options.sample, workers)
-        _open_record(storage, run_id, pipeline, backend.name, options)
+        warnings = check_endpoints(pipeline, storage, workers)
+        _open_record(storage, run_id, pipeline, backend.name, options, submission)
         buried = tombstones.load(storage)
         context = Context(pipeline, storage, workers, options, buried, events, Progress(console, events), portions)
         context.built |= pinned
-        began = time.monotonic()
-        error: str | None = "killed"
-        with _stopped_on_request(storage, run_id, workers, stop), _run_lease(storage, run_id):
-            try:
-                with context.progress.live():
-                    Runner(context).walk()
-                error = None
-            except CurateError as problem:
-                error = str(redacted(problem))
-                raise
-            except KeyboardInterrupt:
-                error = "interrupted"
-                raise
-            except Exception as bug:  # the record names any error before it ends the process
-                error = f"{type(bug).__name__}: {redacted(bug)}"
-                log.exception("the run ends: %s", error)
-                raise
-            finally:
-                workers.close()  # first, because units that wind down may still publish
-                result = _close_record(context, run_id, error, time.monotonic() - began)
+        context.spending = Spending(options, workers, events)
+        for warning in warnings:
+            context.progress.say(f"warning: {warning}")
+        return _walk(context, workers, run_id, stop)
+
+
+def _walk(context: Context, workers: Scheduler, run_id: str, stop: threading.Event | None) -> Result:
+    """Run the steps, and close the record with how it went. Raises the run's error."""
+    began, spending = time.monotonic(), context.spending
+    assert spending is not None
+    error: str | None = "killed"
+    with _stopped_on_request(context.storage, run_id, workers, spending, stop), _run_lease(context.storage, run_id):
+        try:
+            with context.progress.live():
+                Runner(context).walk()
+            error = None
+        except DrainedError as problem:
+            error = spending.reason() if spending.over else str(redacted(problem))
+            raise DrainedError(error) from None
+        except CurateError as problem:
+            error = str(redacted(problem))
+            raise
+        except KeyboardInterrupt:
+            error = "interrupted"
+            raise
+        except Exception as bug:  # the record names any error before it ends the process
+            error = f"{type(bug).__name__}: {redacted(bug)}"
+            log.exception("the run ends: %s", error)
+            raise
+        finally:
+            workers.close()  # first, because units that wind down may still publish
+            result = _close_record(context, run_id, error, time.monotonic() - began)
     return result
+
+
+def _check(pipeline: Pipeline, run_id: str, options: Options) -> None:
+    """Check what a run is given, before anything exists. Raises RecipeError."""
+    if not PLAIN_NAME.fullmatch(run_id):
+        raise RecipeError(f"--run-id {run_id!r}: expected letters, digits, . - and _, and a letter or digit first")
+    pipeline.check()
+    check_ceilings(pipeline, options)
 
 
 def placed(pipeline: Pipeline, workers: Scheduler) -> Pipeline:
@@ -186,7 +218,14 @@ def _changed(pipeline: Pipeline, change: Callable[[Stage], Stage]) -> Pipeline:
 # --- the run's record -------------------------------------------------------------------------------------------------
 
 
-def _open_record(storage: Storage, run_id: str, pipeline: Pipeline, engine: str, options: Options) -> None:
+def _open_record(
+    storage: Storage,
+    run_id: str,
+    pipeline: Pipeline,
+    engine: str,
+    options: Options,
+    submission: Mapping[str, str] | None,
+) -> None:
     record = {
         "run_id": run_id,
         "started": time.time(),
@@ -197,11 +236,13 @@ def _open_record(storage: Storage, run_id: str, pipeline: Pipeline, engine: str,
         "stages": {
             node.name: {"op": node.stage.op, "from": list(node.inputs), "ports": dict(node.ports)}
             | {"parameters": node.stage.parameters()}
-            | ({"kind": node.stage.kind} if isinstance(node.stage, (Reduce, Fit)) else {})
+            | ({"kind": node.stage.kind} if isinstance(node.stage, (Collect, Reduce, Fit)) else {})
             | ({"derives": True} if isinstance(node.stage, Derive) else {})
+            | ({"reports": True} if isinstance(node.stage, Report) else {})
             for node in pipeline.nodes.values()
         },
-    }
+        "endpoints": described_endpoints(pipeline),
+    } | ({"submission": dict(submission)} if submission else {})
     try:
         storage.create(f"runs/{run_id}/run.json", json.dumps(record, indent=1, default=str).encode())
     except AlreadyExistsError:
@@ -220,6 +261,10 @@ def _run_lease(storage: Storage, run_id: str) -> Iterator[None]:
 
 def _close_record(ctx: Context, run_id: str, error: str | None, seconds: float) -> Result:
     done = {name: built for name, built in ctx.built.items() if name in ctx.pipeline.nodes and built.manifest}
+    spend = RunSpend()
+    if ctx.spending is not None:
+        ctx.spending.emit()
+        spend = ctx.spending.spent()
     result = Result(
         run_id,
         {name: ctx.storage.url_of(built.base) for name, built in done.items()},
@@ -228,6 +273,7 @@ def _close_record(ctx: Context, run_id: str, error: str | None, seconds: float) 
         seconds,
         {name: built.reused for name, built in done.items()},
         {name: built.counts for name, built in done.items()},
+        spend,
     )
     ctx.events.emit("end", error=error, seconds=round(seconds, 3))
     ctx.events.flush()
@@ -244,6 +290,9 @@ def _close_record(ctx: Context, run_id: str, error: str | None, seconds: float) 
         "pins": {name: {"base": b.base, "fingerprint": b.fingerprint} for name, b in ctx.pinned().items()},
         "reused": result.reused,
         "ledger": {name: entry.to_json() for name, entry in result.ledger.items()},
+        "spend": spend.to_json(),
+        "allocated": ctx.backend.allocated().to_json(),
+        "lost": sum(ctx.lost.values()),
     }
     ctx.storage.publish_bytes(f"runs/{run_id}/result.json", json.dumps(record, indent=1).encode())
     return result
@@ -251,13 +300,15 @@ def _close_record(ctx: Context, run_id: str, error: str | None, seconds: float) 
 
 @contextlib.contextmanager
 def _stopped_on_request(
-    storage: Storage, run_id: str, workers: Scheduler, stop: threading.Event | None
+    storage: Storage, run_id: str, workers: Scheduler, spending: Spending, stop: threading.Event | None
 ) -> Iterator[None]:
-    """Drain the run on SIGTERM, on `curate stop` from any machine, and when `stop` is set."""
+    """Drain the run on SIGTERM, on `curate stop` from any machine, and when `stop` is set. Apply `curate limit`, and
+    record what is spent."""
     over = threading.Event()
 
     def watch() -> None:
         checked = -math.inf  # the request may come before the run begins
+        changes = limits.Changes(workers, spending)
         while not over.wait(POLL_SECONDS):
             if stop is not None and stop.is_set():
                 workers.stop()
@@ -268,6 +319,8 @@ def _stopped_on_request(
                 ):  # the file system may fail for a moment; the next check tries again
                     if stopping.requested(storage, run_id) is not None:
                         workers.stop()
+                    changes.apply(limits.requested(storage, run_id))
+                    spending.emit()
 
     if stop is not None and stop.is_set():
         workers.stop()

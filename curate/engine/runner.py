@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from curate.core.contracts import Derive, Fit, Pack, Reduce, Report, Select, Source
+from curate.core.contracts import Collect, Derive, Fit, Pack, Reduce, Report, Select, Source
 from curate.core.errors import CurateError, DrainedError, InputError, LedgerError, TargetError
 from curate.core.ledger import Entry
 from curate.core.nouns.manifest import Manifest
@@ -18,6 +19,7 @@ from curate.engine.passes import plan as pass_plan
 from curate.engine.passes.build import PassBuild
 from curate.engine.record import gc
 from curate.engine.steps import above, steps
+from curate.engine.units.collect.build import build_collect
 from curate.engine.units.common import prepare, tidy
 from curate.engine.units.derive.build import DeriveBuild
 from curate.engine.units.fit.build import build_fit
@@ -25,10 +27,12 @@ from curate.engine.units.pack.build import build_pack
 from curate.engine.units.reduce import build_reduce
 from curate.engine.units.report import build_report
 from curate.engine.units.select.build import build_select
-from curate.engine.units.source import build_source
+from curate.engine.units.source.build import build_source
 
 WAIT_SECONDS = 1.0
 """Between two checks of which steps are ready, if none has ended."""
+ANSWER_SECONDS = 600.0
+"""Longest wait for requests in flight once the budget is used up; each has its own, shorter limit."""
 
 
 class Runner:
@@ -57,12 +61,22 @@ class Runner:
                     self.changed.wait(WAIT_SECONDS)
         finally:
             if len(self.ended) < len(self.steps):
+                self._wait_for_answers()
                 self.ctx.failed.set()
                 self.ctx.backend.stop()
             for thread in threads.values():
                 thread.join()
         for error in [*(e for e in self.errors if not isinstance(e, DrainedError)), *self.errors]:
             raise error
+
+    def _wait_for_answers(self) -> None:
+        """If the budget is used up: let passes finish the requests in flight, which are paid for."""
+        until = time.monotonic() + ANSWER_SECONDS
+        with self.changed:
+            while self.ctx.over_budget and any(build.running and build.asks for build in self.passes.values()):
+                if time.monotonic() > until or not all(isinstance(error, DrainedError) for error in self.errors):
+                    return
+                self.changed.wait(WAIT_SECONDS)
 
     def _is_ready(self, number: int) -> bool:
         step = self.steps[number]
@@ -127,17 +141,13 @@ class Runner:
         build.settled.set()
 
     def _announce(self, place: str, *nodes: Node) -> None:
-        """Record the folders that this run is about to read (`place` and the nodes' facts), so that gc keeps them; then
-        wait for a running gc. The run reads nothing there before that."""
-        ctx = self.ctx
+        """Make gc keep the folders that this run is about to read: `place` and the nodes' facts."""
         mask = place if place.startswith("masks/") else ""
-        for node in nodes:
-            path = ctx.built[node.name].path if node.name in ctx.built else ""
-            ctx.events.emit("build", stage=node.name, base=path or place, path=path, mask=mask)
-        ctx.events.flush()
-        gc.wait(ctx.storage, lambda: ctx.failed.is_set() or ctx.backend.draining.is_set())
-        if ctx.failed.is_set() or ctx.backend.draining.is_set():
-            raise ctx.drained()
+        paths = {node.name: self.ctx.built[node.name].path if node.name in self.ctx.built else "" for node in nodes}
+        gc.keep(
+            self.ctx,
+            [{"stage": name, "base": path or place, "path": path, "mask": mask} for name, path in paths.items()],
+        )
 
     def _global(self, node: Node) -> None:
         ctx = self.ctx
@@ -162,6 +172,7 @@ class Runner:
     def _build(self, node: Node) -> None:
         built = self.ctx.built[node.name]
         kinds: list[tuple[type, Callable[..., None]]] = [
+            (Collect, build_collect),
             (Reduce, build_reduce),
             (Fit, build_fit),
             (Select, build_select),

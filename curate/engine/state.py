@@ -25,6 +25,12 @@ class Options:
     """Small shards are joined into tasks of up to this many rows."""
     retry: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Stage -> reasons whose rows in error are computed again (an empty tuple: all reasons)."""
+    retry_status: str = "error"
+    """`unusable`: retry unusable rows with these reasons, of a source that may read something else the next time."""
+    max_tokens: int | None = None
+    """Ceiling of the tokens that this run may use at endpoints."""
+    max_dollars: float | None = None
+    """Ceiling of what this run may spend at endpoints."""
 
 
 @dataclass
@@ -51,7 +57,7 @@ class Counts:
     requests: int = 0
     repeated: int = 0
     asked_again: int = 0
-    """Requests to an endpoint that were in flight when a worker died."""
+    """Requests to an endpoint that earlier workers may have sent: they died before they stored the answer."""
     rebuilt: bool = False
 
 

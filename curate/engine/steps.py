@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from curate.core.contracts import Derive, Filter, Map, Source
+from curate.core.contracts import Collect, Derive, Filter, Map, Source
 from curate.core.hashing import digest
 from curate.core.recipe.pipeline import Node, Pipeline
 
@@ -36,14 +36,14 @@ def steps(pipeline: Pipeline, built: Collection[str] = ()) -> list[Step]:
         have.update(node.name for node in group)
 
     for node in pipeline.nodes.values():
-        if isinstance(node.stage, Source):
+        if isinstance(node.stage, (Collect, Source)) and have.issuperset(node.upstream):
             add([node])
-            pools.append(node.name)
+            pools += [node.name] if isinstance(node.stage, Source) else []
     while left := [node for node in pipeline.nodes.values() if node.name not in have]:
         group = together(pipeline, pools, [node for node in left if isinstance(node.stage, (Map, Filter))], have)
         if not group:
             group = [next(node for node in left if have.issuperset(node.upstream))]
-            pools += [node.name for node in group if isinstance(node.stage, Derive)]
+            pools += [node.name for node in group if isinstance(node.stage, (Derive, Source))]
         add(group)
     return found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,25 +52,31 @@ class Curve:
     """(x, y, tooltip) of a few points."""
 
 
-@dataclass(frozen=True)
-class RankChart:
-    """Sizes of groups by rank, on log axes."""
+@dataclass(frozen=True, kw_only=True)
+class CurveChart:
+    """Curves in a frame with ticks, and the frame's place in the image (pixels)."""
 
     x_ticks: list[tuple[float, str]]
     y_ticks: list[tuple[float, str]]
     curves: list[Curve]
-    what: str
-    """Name of a group: cluster, label, entry."""
-    axis: str
-    """Unit of a group's size."""
-    total: str
-    """Name of the sum of all sizes."""
     width: int = WIDTH
     height: int = HEIGHT
     left: int = LEFT
     right: int = RIGHT
     top: int = TOP
     bottom: int = BOTTOM
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankChart(CurveChart):
+    """Sizes of groups by rank, on log axes."""
+
+    what: str
+    """Name of a group: cluster, label, entry."""
+    axis: str
+    """Unit of a group's size."""
+    total: str
+    """Name of the sum of all sizes."""
 
 
 def rank_chart(
@@ -84,7 +90,8 @@ def rank_chart(
     largest = max((int(sizes.max(initial=0)) for _, _, sizes in series), default=0)
     x = LogAxis(max(groups, 2), LEFT, RIGHT)
     y = LogAxis(max(largest * 1.15, 2), BOTTOM, TOP)
-    return RankChart(x.ticks(), y.ticks(), [_curve(*one, x, y, what) for one in series], what, axis, total)
+    curves = [_curve(*one, x, y, what) for one in series]
+    return RankChart(x_ticks=x.ticks(), y_ticks=y.ticks(), curves=curves, what=what, axis=axis, total=total)
 
 
 def _curve(name: str, style: str, sizes: NDArray[np.int64], x: LogAxis, y: LogAxis, what: str) -> Curve:
@@ -139,3 +146,80 @@ def heatmap(rows: Sequence[tuple[str, str, Sequence[float | None]]], columns: Se
                 cells.append((left + place * width, y, round(min(max(value, 0.0), 1.0), 3), tooltip))
     heads = [(left + place * width + width // 2, axis) for place, (_, axis) in enumerate(columns)]
     return Heatmap(left + len(columns) * width, top + len(rows) * height + 18, cells, groups, heads, (width, height))
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepChart(CurveChart):
+    """Values over equal steps, on linear axes."""
+
+    x_axis: str
+    y_axis: str
+
+
+UNITS = ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
+
+
+def time_chart(series: Sequence[tuple[str, str, Sequence[float]]], period: float, axis: str) -> StepChart:
+    """Rates over time. `series`: (name, style, a value for each period of `period` seconds)."""
+    periods = max((len(values) for _, _, values in series), default=0)
+    size, unit = next(((size, unit) for size, unit in UNITS if periods * period >= 3 * size), UNITS[-1])
+
+    def tooltip(name: str, place: int, value: float) -> str:
+        return f"{name}: {value:,.3g} {axis} after {place * period / size:.3g} {unit}"
+
+    return _step_chart(series, period / size, (unit, axis), tooltip)
+
+
+def share_chart(series: Sequence[tuple[str, str, NDArray[np.int64]]], unit: str, bins: int = 40) -> StepChart:
+    """Distributions of counts. `series`: (name, style, counts (n,)). The last step also has all larger counts, up to 1
+    in 200."""
+    counts = np.concatenate([values for _, _, values in series]) if series else np.zeros(0, np.int64)
+    high = int(np.quantile(counts, 0.995)) + 1 if len(counts) else 1
+    power = 10 ** max(0, math.floor(math.log10(high / bins))) if high > bins else 1
+    step = next(step * power for step in (1, 2, 5, 10, 20) if high <= bins * step * power)
+    steps = -(-high // step)
+    shares = []
+    for name, style, values in series:
+        found = np.bincount(np.minimum(values // step, steps - 1), minlength=steps)
+        shares.append((name, style, (100 * found / max(1, len(values))).tolist()))
+
+    def tooltip(name: str, place: int, value: float) -> str:
+        last = f" to {(place + 1) * step - 1:,}" if step > 1 else ""
+        return f"{name}: {value:.3g} % with {place * step:,}{' or more' if place == steps - 1 else last} {unit}"
+
+    return _step_chart(shares, step, (unit, "% of texts"), tooltip)
+
+
+def _step_chart(
+    series: Sequence[tuple[str, str, Sequence[float]]],
+    step: float,
+    axes: tuple[str, str],
+    tooltip: Callable[[str, int, float], str],
+) -> StepChart:
+    """`step`: width of a step in units of the x axis; `axes`: names of x and y; `tooltip(name, place, value)`."""
+    span = max(max((len(values) for _, _, values in series), default=0) * step, 1e-9)
+    top = max((max(values, default=0.0) for _, _, values in series), default=0.0) * 1.05 or 1.0
+
+    def x(place: float) -> float:
+        return round(LEFT + (RIGHT - LEFT) * place * step / span, 1)
+
+    def y(value: float) -> float:
+        return round(BOTTOM - (BOTTOM - TOP) * value / top, 1)
+
+    curves = []
+    for name, style, values in series:
+        steps = (f"{x(place)},{y(value)} {x(place + 1)},{y(value)}" for place, value in enumerate(values))
+        thinned = range(0, len(values), max(1, len(values) // 24))
+        dots = [(x(place + 0.5), y(values[place]), tooltip(name, place, values[place])) for place in thinned]
+        curves.append(Curve(name, style, " ".join(steps), dots))
+    x_ticks = [(round(LEFT + (RIGHT - LEFT) * tick / span, 1), text) for tick, text in linear_ticks(span)]
+    y_ticks = [(y(tick), text) for tick, text in linear_ticks(top)]
+    return StepChart(x_ticks=x_ticks, y_ticks=y_ticks, curves=curves, x_axis=axes[0], y_axis=axes[1])
+
+
+def linear_ticks(high: float, most: int = 6) -> list[tuple[float, str]]:
+    """(value, label): up to about `most` round values from 0 to `high`."""
+    power = 10.0 ** math.floor(math.log10(high / most))
+    step = next(step * power for step in (1, 2, 5, 10) if high / (step * power) <= most)
+    count = int(high / step + 1e-9)
+    return [(place * step, f"{place * step:,.10g}") for place in range(count + 1)]

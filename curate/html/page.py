@@ -1,13 +1,14 @@
 """Renders a page into one HTML file that loads nothing from other files or the network.
 
 A page is a folder of templates: NAME.html, which extends the kit's base.html, with NAME.css and NAME.js if it needs
-them. Its macros come from its own templates and from the kit's kit.html.
+them. Pages of a folder may share further styles. Its macros come from its own templates and from the kit's kit.html.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -21,13 +22,14 @@ KIT = Path(__file__).parent / "templates"
 _CONTROLS = dict.fromkeys([*range(9), 11, 12, *range(14, 32), *range(127, 160)], "\ufffd")
 
 
-def render(folder: Path, name: str, **values: Any) -> bytes:
-    """The page NAME.html of `folder`, filled in with `values`, which need a `title`.
+def render(folder: Path, name: str, *, styles: Sequence[str] = (), **values: Any) -> bytes:
+    """The page NAME.html of `folder`, filled in with `values`, which need a `title`. `styles`: names
+    of .css files of the folder to include before the page's own.
 
     Every value is escaped; only the styles and scripts of the templates are inserted as they are. The page's content
     security policy forbids the network and any other script.
     """
-    style, script = _files(folder, name, ".css"), _files(folder, name, ".js")
+    style, script = _files(folder, (*styles, name), ".css"), _files(folder, (name,), ".js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     text = _template(folder, name).render({"terms": {}} | values, style=style, script=script, policy=policy)
@@ -48,9 +50,9 @@ def _template(folder: Path, name: str) -> jinja2.Template:
     return environment.get_template(f"{name}.html")
 
 
-def _files(folder: Path, name: str, suffix: str) -> Markup:
-    """The kit's style or script, then the page's if it has one."""
-    places = (KIT / f"base{suffix}", folder / f"{name}{suffix}")
+def _files(folder: Path, names: Sequence[str], suffix: str) -> Markup:
+    """The kit's style or script, then the page's if it has any."""
+    places = (KIT / f"base{suffix}", *(folder / f"{name}{suffix}" for name in names))
     return Markup("\n".join(place.read_text("utf-8") for place in places if place.exists()))
 
 

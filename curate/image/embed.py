@@ -10,7 +10,7 @@ from pydantic import Field
 
 from curate.core.contracts import Batch, Runtime, Sample
 from curate.core.vectors import has_direction, to_binary, vector_type
-from curate.encoders.stage import SPECS, EncoderMap
+from curate.encoders.stage import SPECS, EncoderMap, EncoderName
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,7 +28,7 @@ class Embed(EncoderMap):
     costly: ClassVar[bool] = True
     batch_rows: ClassVar[int] = 128
 
-    encoder: str = Field(default="descriptor", description=SPECS)
+    encoder: EncoderName = Field(default="descriptor", description=SPECS)
     column: str = Field(
         default="embedding",
         pattern=r"^[a-z][a-z0-9_]*$",

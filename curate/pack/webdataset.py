@@ -9,15 +9,15 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from datetime import date, datetime
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from PIL import Image
 from pydantic import Field, field_validator, model_validator
 
 from curate.codec.formats import sniff
 from curate.codec.images import decode, probe
-from curate.core.contracts import Pack, Packed
-from curate.core.errors import Undecodable
+from curate.core.contracts import Added, Pack, Packed
+from curate.core.errors import CurateError, Undecodable, did_you_mean
 from curate.kernels.meta import field_at
 
 Format = Literal["webp", "jpeg", "png"]
@@ -40,8 +40,9 @@ class PackWebDataset(Pack):
     """Write the selected samples as WebDataset tars, globally shuffled, with `sizes.json` and a wids index.
 
     The members of a sample are `{key}-{item}-{copy}` with the image's extension, `.txt` (if there is a text) and
-    `.json`. `carry` adds columns to the index: a list of columns (`carry: [duplicate_set, cluster_1]`), or a mapping
-    from new names to columns or fields of `meta` (`carry: {label: meta.category, duplicate_set: duplicate_set}`).
+    `.json`. `texts` adds the texts of `caption.mix` to the JSON, by kind. `carry` adds columns to the index: a list of
+    columns (`carry: [duplicate_set, cluster_1]`), or a mapping from new names to columns or fields of `meta`
+    (`carry: {label: meta.category, duplicate_set: duplicate_set}`).
     """
 
     op: ClassVar[str] = "pack.webdataset"
@@ -59,8 +60,12 @@ class PackWebDataset(Pack):
     quality: int = Field(90, ge=1, le=100, description="quality of resized images in lossy formats")
     text: str | None = Field(
         None,
-        description="column of the text (default: `text` if there is one, else `caption`); if items were selected, "
-        "a column with one text per item (`sentences`)",
+        description="column of the text (default: `text` if there is one, else `caption`), or a kind in the column of "
+        "`caption.mix` (`texts.short`); if items were selected, a column with one text per item (`sentences`)",
+    )
+    texts: Annotated[str | None, Added()] = Field(
+        None,
+        description="column of `caption.mix`: all its texts are written into the JSON, without those that are null",
     )
     carry: dict[str, str] | list[str] = Field(
         default_factory=list,
@@ -79,6 +84,8 @@ class PackWebDataset(Pack):
         taken = sorted(INDEX_COLUMNS & self._sources().keys())
         if taken:
             raise ValueError(f"carry: the index already has a column {taken[0]!r}; carry it under another name")
+        if self.texts is not None and self._sources().get(TEXTS, self.texts) != self.texts:
+            raise ValueError(f"carry: the JSON already has a field {TEXTS!r}; carry the column under another name")
         return self
 
     def _sources(self) -> dict[str, str]:
@@ -86,10 +93,17 @@ class PackWebDataset(Pack):
 
     def reads(self) -> tuple[str, ...]:
         columns = [source for source in self._sources().values() if not source.startswith(META)]
-        return tuple(dict.fromkeys(([self.text] if self.text else []) + columns))
+        named = [self._text_source[0], self.texts or ""]
+        return tuple(dict.fromkeys([name for name in named if name] + columns))
 
     def text_columns(self) -> tuple[str, ...]:
-        return (self.text,) if self.text else ("text", "caption")
+        return (self._text_source[0],) if self.text else ("text", "caption")
+
+    @property
+    def _text_source(self) -> tuple[str, str]:
+        """(column, kind) of the text; an empty kind if the column has plain texts, empty strings without `text`."""
+        column, _, kind = (self.text or "").partition(".")
+        return column, kind
 
     def write(self, row: Mapping[str, Any], data: bytes, add: Callable[[str, bytes], int]) -> Packed:
         stem = f"{row['key']}-{row['item']}-{row['copy']}"
@@ -101,12 +115,19 @@ class PackWebDataset(Pack):
             text_bytes = text.encode()
             text_offset = add(f"{stem}.txt", text_bytes)
         carried = carried_values(row, self._sources())
-        add(f"{stem}.json", describe(row, image, carried))
+        texts = {} if self.texts is None else _kinds(row, self.texts, "texts")
+        add(f"{stem}.json", describe(row, image, carried, texts))
         size = image["width"], image["height"]
         return Packed(ext, offset, len(data), text_offset, len(text_bytes), *size, carried)
 
     def _text(self, row: Mapping[str, Any]) -> str | None:
+        column, kind = self._text_source
+        if kind:
+            return _kind(row, column, kind)
         value = next((row[name] for name in self.text_columns() if row.get(name) is not None), None)
+        if isinstance(value, dict):
+            kinds = ", ".join(f"{column}.{name}" for name in value)
+            raise CurateError(f"{self.op}.text: column {column!r} has texts of several kinds; give one of {kinds}")
         return value if value is None else str(value)
 
     def _image(self, row: Mapping[str, Any], data: bytes) -> tuple[bytes, str, dict[str, Any]]:
@@ -126,6 +147,28 @@ class PackWebDataset(Pack):
         shards = [{"url": tar, "nsamples": samples} for tar, samples in tars]
         index = {"__kind__": WIDS_KIND, "wids_version": 1, "name": self.name, "shardlist": shards}
         return {"sizes.json": _json(dict(tars)), "index.json": _json(index)}
+
+
+def _kinds(row: Mapping[str, Any], column: str, parameter: str) -> dict[str, str | None]:
+    """Texts by kind of a row's `caption.mix`. Raises CurateError if the column has something else."""
+    value = row[column]
+    if value is not None and not isinstance(value, dict):
+        raise CurateError(
+            f"{PackWebDataset.op}.{parameter}: column {column!r} has {type(value).__name__}, expected texts by kind; "
+            "give a column of caption.mix"
+        )
+    return value or {}
+
+
+def _kind(row: Mapping[str, Any], column: str, kind: str) -> str | None:
+    """The text of one kind; None if the row has no text of it."""
+    texts = _kinds(row, column, "text")
+    if texts and kind not in texts:
+        raise CurateError(
+            f"{PackWebDataset.op}.text: column {column!r} has no kind {kind!r}; "
+            + did_you_mean(kind, texts, f"it has {', '.join(texts)}")
+        )
+    return texts.get(kind)
 
 
 def _extension(given: str, format: str | None) -> str:
@@ -155,6 +198,8 @@ def _json(value: Any) -> bytes:
 
 META = "meta."
 """Prefix of a carried value that is a field of the pool's `meta`, not a column."""
+TEXTS = "texts"
+"""Field of the JSON with the texts by kind."""
 
 
 def carry_mapping(carry: Mapping[str, str] | list[str]) -> dict[str, str]:
@@ -184,14 +229,21 @@ def _text(value: Any) -> str | None:
     return value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
 
 
-def describe(row: Mapping[str, Any], image: Mapping[str, Any], carried: Mapping[str, Any]) -> bytes:
+def describe(
+    row: Mapping[str, Any],
+    image: Mapping[str, Any],
+    carried: Mapping[str, Any],
+    texts: Mapping[str, str | None] | None = None,
+) -> bytes:
     """The .json member. `image` describes the image in the tar. If the image was resized, the pool's values are added
-    as original_width, original_height, original_format and original_sha256."""
+    as original_width, original_height, original_format and original_sha256. `texts`: by kind; nulls are left out."""
     value: dict[str, Any] = {name: row.get(name) for name in ("key", "item", "copy", "source_id", "url")}
     value |= image
     if image["sha256"] != row.get("sha256"):
         value |= {f"original_{name}": row.get(name) for name in ("width", "height", "format", "sha256")}
-    value |= {"meta": _meta(row)} | {name: _json_value(item) for name, item in carried.items() if name not in value}
+    present = {kind: text for kind, text in (texts or {}).items() if text}
+    value |= {"meta": _meta(row)} | ({TEXTS: present} if present else {})
+    value |= {name: _json_value(item) for name, item in carried.items() if name not in value}
     return json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
 
 

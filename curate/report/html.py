@@ -1,11 +1,11 @@
 """The report: one HTML page about a run that needs no other file and no network.
 
-It shows the funnel, the balance of clusters and of texts over entries before and after the selection, the clusters
-themselves, the rejects by reason, the time of each stage, and the recipe. The first pass over the tables counts and
-samples rows; the second fetches the images nearest to the centroids of the clusters shown. If the pool has more than
-READ_SHARDS shards, the passes read that many, chosen by hash, and the page says so; the ledger and the selection's
-quotas give the counts of the whole pool. Time therefore does not grow with the pool. Memory is the counts (a few
-numbers per cluster, three per entry) and samples of fixed size.
+It shows the funnel, downloads, the balance of clusters and of texts over entries before and after the selection, the
+clusters themselves, the rejects by reason, the time of each stage, and the recipe. The first pass over the tables
+counts and samples rows; the second fetches the images nearest to the centroids of the clusters shown. If the pool has
+more than READ_SHARDS shards, the passes read that many, chosen by hash, and the page says so; the ledger and the
+selection's quotas give the counts of the whole pool. Time therefore does not grow with the pool. Memory is the counts
+(a few numbers per cluster, three per entry) and samples of fixed size.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from pydantic import Field
 from curate.core.contracts import Report, Runtime
 from curate.core.view import View
 from curate.html.page import render
+from curate.html.thumbnails import thumbnails
 from curate.report.page import sections, stages
+from curate.report.page.downloads import downloads
 from curate.report.page.images import Gallery
-from curate.report.page.terms import TERMS
-from curate.report.page.thumbnails import thumbnails
+from curate.report.page.terms import DOWNLOAD_TERMS, TERMS
 from curate.report.survey.entries import entry_section
 from curate.report.survey.profile import drifts, profile_of
 from curate.report.survey.quotas import fills
@@ -96,12 +97,14 @@ class ReportHtml(Report):
         selected = scope.select is not None
         rejects = sections.reject_groups(found, gallery, gathered.keepers, list(view.stages))
         anchors = {(group.stage, group.reason): group.anchor for group in rejects}
+        fetched = downloads(view.stages, found.sizes)
         return {
             "title": self.title,
             "selected": selected,
             "found": found,
             "dataset": view.dataset(),
             "funnel": stages.funnel(view.stages, anchors),
+            "downloads": fetched,
             "rejects": rejects,
             "balances": sections.balances(found.levels, selected) if root else [],
             "tree": sections.branch(root, gallery, selected, 1) if root else None,
@@ -113,7 +116,7 @@ class ReportHtml(Report):
             "counters": stages.counters(view.stages),
             "timings": stages.timings(view.stages),
             "recipe": stages.cards(view.stages),
-            "terms": TERMS,
+            "terms": TERMS | (DOWNLOAD_TERMS if fetched else {}),
         }
 
 
@@ -129,6 +132,7 @@ def _links(values: dict[str, Any]) -> list[tuple[str, str]]:
     links = [
         ("drift", "Growth", values["drifts"]),
         ("funnel", "Funnel", True),
+        ("downloads", "Downloads", values["downloads"]),
         ("balance", "Balance", values["balances"]),
         ("entries", "Entries", values["entries"]),
         ("labels", "Labels", values["label"]),

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from curate.core.errors import InputError, PinnedError, RecipeError, StorageError
 from curate.encoders.student.model_folder import CONFIG, TOKENIZER, ModelConfig, read_config
+from distill.commands.tags import with_resolved_tags
 from distill.evaluation.settings import check, evaluation_digest, with_datasets
 from distill.evaluation.show import show_evaluation
 from distill.recipe import Recipe, apply_overrides, parse_recipe
@@ -54,7 +55,7 @@ def evaluate(
 def _evaluate_run(
     run: RunFolder, overrides: Sequence[str], datasets: Sequence[str], console: Console
 ) -> tuple[dict[str, Any], Path]:
-    recipe = _evaluation_recipe(run.recipe(), overrides, datasets, str(run.path))
+    recipe = with_resolved_tags(_evaluation_recipe(run.recipe(), overrides, datasets, str(run.path)), console)
     fingerprint = run.fingerprint()
     step = run.last_step()
     if step is None:
@@ -116,7 +117,7 @@ def _evaluate_model(
     from distill.parallel import join_world
 
     config = read_config(folder)
-    recipe = _evaluation_recipe(_recipe_of_model(config), overrides, datasets, str(folder))
+    recipe = with_resolved_tags(_evaluation_recipe(_recipe_of_model(config), overrides, datasets, str(folder)), console)
     print_doubts(recipe, None, console)
     run = RunFolder(_writable(local_folder(to or f"evaluation-{config.name}", "--to")))
     with join_world(recipe.run.device, recipe.run.timeout_seconds) as world:

@@ -18,6 +18,7 @@ from rich.progress import Progress
 
 from curate.core.errors import InputError, RecipeError, StorageError
 from curate.core.store.storage import Storage
+from distill.commands.tags import with_resolved_tags
 from distill.parallel import World, join_world
 from distill.recipe import Recipe
 from distill.recipe.data import SourceRecipe
@@ -70,6 +71,7 @@ def jobs_of(recipe: Recipe, mixtures: Sequence[Mixture]) -> list[Job]:
 
 def teach(recipe: Recipe, console: Console) -> Path:
     """Fill run.teacher_cache with the teachers' features of the recipe's datasets; returns the folder."""
+    recipe = with_resolved_tags(recipe, console)
     mixtures = open_mixtures(stage.data for stage in recipe.staged())
     if recipe.run.teacher_cache is None:
         raise RecipeError("run.teacher_cache: missing; name the folder to fill, as in --set run.teacher_cache=FOLDER")

@@ -9,16 +9,18 @@ from typing import Any
 from rich.console import Console
 
 from distill.commands.evaluate import evaluate_student, is_first_rank, print_doubts
+from distill.commands.tags import with_resolved_tags
 from distill.evaluation.settings import evaluation_digest
 from distill.recipe import Recipe
 from distill.recipe.paths import with_absolute_paths
 from distill.samples.sources.mixture import Mixture, open_mixtures
+from distill.samples.texts import missing_texts
 from distill.training.run_folder import RunFolder, run_fingerprint
 
 
 def train(recipe: Recipe, console: Console) -> RunFolder:
     """Train and evaluate; returns at once if the folder holds the finished run of the same fingerprint."""
-    recipe = with_absolute_paths(recipe)
+    recipe = with_resolved_tags(with_absolute_paths(recipe), console, resume=True)
     run, fingerprint, mixtures = locate_run(recipe)
     finished = run.finished(fingerprint) or _train(recipe, mixtures, run, fingerprint, console)
     if is_first_rank():
@@ -42,6 +44,9 @@ def _train(
     from distill.training.run import TrainingRun
 
     print_doubts(recipe, mixtures[-1], console)
+    if is_first_rank():
+        for line in dict.fromkeys(line for mixture in mixtures for line in missing_texts(mixture)):
+            console.print(line, highlight=False, soft_wrap=True, markup=False)
     with join_world(recipe.run.device, recipe.run.timeout_seconds) as world, run.writing(), ExitStack() as stack:
         if world.first:
             stack.enter_context(run.claimed(recipe, fingerprint, mixtures))

@@ -17,6 +17,7 @@ import ray
 from rich.console import Console
 
 from curate.core.errors import CurateError, PreflightError, RecipeError
+from distill.commands.tags import with_resolved_tags
 from distill.commands.train import locate_run, train
 from distill.parallel import LostRankError
 from distill.recipe import Recipe, parse_recipe
@@ -38,7 +39,7 @@ def train_on_ray(recipe: Recipe, workers: str, console: Console) -> RunFolder:
 
     Returns at once for a finished run. Raises RecipeError for any other form, CurateError with the error of a rank.
     """
-    group, recipe = _group_size(workers), with_absolute_paths(recipe)
+    group, recipe = _group_size(workers), with_resolved_tags(with_absolute_paths(recipe), console, resume=True)
     run, fingerprint, mixtures = locate_run(recipe)
     if run.finished(fingerprint) is None:
         values = with_dataset_urls(recipe, mixtures)

@@ -1,7 +1,9 @@
 """Contrastive losses between images and texts over the whole batch: softmax (CLIP) and sigmoid (SigLIP).
 
-Two samples with equal texts (clip-arts share titles) or in the same duplicate set are not negatives of each other. The
-sums leave such pairs out; each sample's own pair is always included.
+An image and the text of another sample are not negatives if the image's sample has an equal text (clip-arts share
+titles), or if both are in the same duplicate set. The sums leave such pairs out; each sample's own pair is always
+included. With several texts per image, the loss is the mean of the losses of the first texts, of the second texts, …:
+two texts of one image are never compared with each other (Xray's siamese loss, section 4.7.1, 1:1).
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from distill.recipe import ContrastiveRecipe
 
 def contrastive_loss(
     images_ND: Tensor,
-    texts_ND: Tensor,
+    texts: Tensor,
     logit_scale: Tensor,
     logit_bias: Tensor | None,
     recipe: ContrastiveRecipe,
@@ -23,19 +25,23 @@ def contrastive_loss(
 ) -> Tensor:
     """Unweighted mean over the N pairs of the global batch; without pairs 0, with a gradient.
 
-    groups: numbers of each sample's text and duplicate set; samples with an equal number in a column are not negatives
-    (see `same`). The scale is clamped after each update (`limit_scale`): clamped in here, it would have no gradient and
-    stay above the limit permanently.
+    texts: (N, D), or (N, T, D) with T texts per image; groups: numbers of each sample's texts and of its duplicate set,
+    which decide what is not a negative (see `same`). The scale is clamped after each update (`limit_scale`): clamped in
+    here, it would have no gradient and stay above the limit permanently.
     """
     if not len(images_ND):
-        return (images_ND.sum() + texts_ND.sum()) * 0.0 + logit_scale * 0.0
-    images, texts = normalize(images_ND, dim=-1), normalize(texts_ND, dim=-1)
-    alike = same(groups_NG)
-    logits = images @ texts.T * logit_scale.exp()
-    if recipe.loss == "sigmoid":
-        assert logit_bias is not None
-        return sigmoid_loss(logits + logit_bias, alike)
-    return softmax_loss(logits, alike, recipe.smoothing)
+        return (images_ND.sum() + texts.sum()) * 0.0 + logit_scale * 0.0
+    sides = texts.unbind(1) if texts.ndim == 3 else [texts]
+    images, losses = normalize(images_ND, dim=-1), []
+    for number, texts_ND in enumerate(sides):
+        alike = same(groups_NG, number)
+        logits = images @ normalize(texts_ND, dim=-1).T * logit_scale.exp()
+        if recipe.loss == "sigmoid":
+            assert logit_bias is not None
+            losses.append(sigmoid_loss(logits + logit_bias, alike))
+        else:
+            losses.append(softmax_loss(logits, alike, recipe.smoothing))
+    return losses[0] if len(losses) == 1 else torch.stack(losses).mean()
 
 
 def softmax_loss(logits_NN: Tensor, alike_NN: Tensor, smoothing: float = 0.0) -> Tensor:
@@ -63,7 +69,18 @@ def sigmoid_loss(logits_NN: Tensor, alike_NN: Tensor) -> Tensor:
     return -logsigmoid(sign * logits_NN).masked_fill(alike_NN, 0.0).sum() / len(logits_NN)
 
 
-def same(groups_NG: Tensor) -> Tensor:
-    """Mask (N, N) of different samples with an equal number in some column; negative numbers equal nothing."""
-    equal = (groups_NG[:, None] == groups_NG[None]) & (groups_NG[:, None] >= 0)
-    return equal.any(-1).fill_diagonal_(False)
+def same(groups_NG: Tensor, side: int = 0) -> Tensor:
+    """Mask (N, N) of the pairs of image i and text `side` of another sample j that are not negatives: sample i has the
+    same text, or the same duplicate set.
+
+    groups: a column for each text of a sample, and a last one for its duplicate set; negative numbers equal nothing.
+    """
+    *texts, sets = groups_NG.unbind(1)
+    alike = _equal(sets, sets)
+    for own in texts:
+        alike |= _equal(own, texts[side])
+    return alike.fill_diagonal_(False)
+
+
+def _equal(a_N: Tensor, b_N: Tensor) -> Tensor:
+    return (a_N[:, None] == b_N) & (a_N[:, None] >= 0)

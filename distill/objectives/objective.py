@@ -49,8 +49,8 @@ def student_terms(
 ) -> Terms:
     """Run the student on a batch and compute the terms of its images.
 
-    targets: one per teacher, not standardised; tokens (B, L): of the images' texts; groups (B, G): samples that share a
-    number are not negatives of each other (see contrastive_loss).
+    targets: one per teacher, not standardised; tokens: (B, L) of the images' texts, or (B, T, L) of T texts per image;
+    groups (B, T + 1): samples that share a number are not negatives of each other (see contrastive_loss).
     """
     device, dtype = student.backbone.prefix.device, student.backbone.prefix.dtype
     output = student(batch.tensor(device), batch.grids)
@@ -63,8 +63,8 @@ def student_terms(
         _add_teacher(terms, teacher, predicted.to(device, dtype), target, lengths)
     if recipe.contrastive is not None:
         assert student.text is not None and tokens is not None and groups is not None
-        vectors = (student.project(output.summary).to(dtype), student.text(tokens).to(dtype))
-        terms.pairs[CONTRASTIVE] = (*vectors, groups)
+        images, texts = student.project(output.summary).to(dtype), student.text(tokens.flatten(0, -2)).to(dtype)
+        terms.pairs[CONTRASTIVE] = images, texts.unflatten(0, tokens.shape[:-1]), groups
     return terms
 
 

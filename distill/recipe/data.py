@@ -6,26 +6,46 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator, model_validator
 
-from curate.core.contracts import Runtime
+from curate.core.contracts import Added, Runtime
 from curate.core.recipe.section import Section, Width
 
 Positive = Annotated[float, Field(gt=0, le=1e12)]
+
+
+class TagRecipe(Section):
+    """The tag that a run found its dataset by. Runs write it into their recipe; resuming reads it, so that a run stays
+    with its dataset when the tag moves."""
+
+    url: str
+    """curate://SERVER/NAME@TAG."""
+    dataset: str
+    """What it was then."""
+    fingerprint: str
+    resolved: str
+    """When, in UTC."""
 
 
 class SourceRecipe(Section):
     """One dataset of the mixture."""
 
     dataset: Annotated[str, Runtime()]
-    """A dataset folder of `curate`, or any WebDataset: a folder of tars or `tars-{000..099}.tar`; local or s3://. Its
-    content enters the fingerprint, its path does not."""
+    """A dataset folder of `curate`, or any WebDataset: a folder of tars or `tars-{000..099}.tar`; local or s3://; or
+    by a tag of the service, `curate://SERVER/NAME@TAG`. Its content enters the fingerprint, its path does not."""
+    tag: Annotated[TagRecipe | None, Runtime()] = None
     weight: Annotated[float | None, Field(gt=0, le=1e12)] = None
     """Share of the images drawn, relative to the other sources' weights; None: its number of samples."""
     max_tokens: Width | dict[Width, Positive] = 256
     """Most patches of an image; larger images are scaled down with their aspect kept. With several
     ({256: 0.5, 1024: 0.5}), one is drawn by weight per image and epoch."""
     texts: dict[str, Positive] = {}
-    """Texts of an image: members of the tar (`txt`) or fields of its JSON (`json.title`), with weights. One of those
-    that an image has is drawn per epoch. Empty: no text is read."""
+    """Texts of an image, with weights: members of the tar (`txt`), fields of its JSON (`json.title`), or kinds of
+    `caption.mix` (`short`, which is `json.texts.short`). One of those that an image has is drawn per epoch. Empty: no
+    text is read."""
+    single_sentence: Annotated[float, Added(), Field(ge=0, le=1)] = 0.0
+    """Probability that one sentence of the drawn text is used instead of all of it, if it has several."""
+    text_pair: Annotated[tuple[str, str] | None, Added()] = None
+    """Two of `texts`: the contrastive loss is computed for both texts of each image, and its two values count 1:1
+    (Xray's siamese loss). In place of a text that an image lacks, one is drawn from `texts`."""
     modality: Annotated[str, Field(pattern=r"^[\w-]+$")] = "image"
     """Each step has samples of one modality."""
 
@@ -43,6 +63,16 @@ class SourceRecipe(Section):
             if not name or name == "json" or name.endswith(".") or name.startswith("."):
                 raise ValueError(f"{name!r} is not a text; give a member of the tar (txt) or a field (json.title)")
         return value
+
+    @model_validator(mode="after")
+    def _known_pair(self) -> SourceRecipe:
+        for name in self.text_pair or ():
+            if name not in self.texts:
+                known = ", ".join(self.texts) or "none"
+                raise ValueError(f"text_pair: {name!r} is not one of `texts` ({known}); add it there, with a weight")
+        if self.text_pair is not None and self.text_pair[0] == self.text_pair[1]:
+            raise ValueError(f"text_pair: {self.text_pair[0]!r} twice; expected two different texts")
+        return self
 
     @property
     def sizes(self) -> dict[int, float]:
@@ -89,6 +119,11 @@ class DataRecipe(Section):
     def max_tokens(self) -> int:
         """Patches of the largest image."""
         return max(size for source in self.sources for size in source.sizes)
+
+    @property
+    def paired(self) -> bool:
+        """Whether a step has two texts per image. For an image of a source without `text_pair` they are equal."""
+        return any(source.text_pair is not None for source in self.sources)
 
     @property
     def varies(self) -> bool:

@@ -41,8 +41,8 @@ class EvaluateRecipe(Section):
     prompts: str | None = None
     """A file of sentences with `{}` where the name goes; None: the 22 of the package."""
     texts: list[str] = []
-    """Members or JSON fields with the texts of an image, for retrieval; empty: those of data.sources, for every
-    dataset."""
+    """Texts of an image for retrieval, by name as in data.sources: members, JSON fields or kinds of `caption.mix`;
+    empty: those of data.sources, for every dataset."""
     text_encoders: dict[str, str] = {}
     """By teacher: an encoder with texts in the space of the teacher's summaries, for teachers without a
     text tower ({siglip2: 'open_clip:ViT-SO400M-16-SigLIP2-384/webli'})."""

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from curate.core.contracts import Runtime, is_runtime
+from curate.core.contracts import Runtime, is_as_before, is_runtime
 from curate.core.recipe.section import Section
 from curate.encoders.student.config import StudentConfig
 from distill.recipe.data import DataRecipe
@@ -113,11 +113,11 @@ def _teaches(teacher: TeacherRecipe) -> bool:
 
 
 def semantic(value: Any) -> Any:
-    """The value without fields marked Runtime."""
+    """The value without fields marked Runtime, and without fields marked Added that have their default."""
     if isinstance(value, BaseModel):
-        fields = type(value).model_fields.items()
-        kept = [name for name, info in fields if not is_runtime(info.metadata)]
-        return {name: semantic(getattr(value, name)) for name in kept}
+        fields = {name: info for name, info in type(value).model_fields.items() if not is_runtime(info.metadata)}
+        values = {name: getattr(value, name) for name, info in fields.items()}
+        return {name: semantic(item) for name, item in values.items() if not is_as_before(fields[name], item)}
     if isinstance(value, Mapping):
         return {str(key): semantic(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -37,7 +37,7 @@ class MicroBatch:
     batch: Batch
     targets: Sequence[Target]
     tokens: Tensor | None = None
-    """(B, L) tokens of their texts."""
+    """Tokens of their texts, see `student_terms`."""
     groups: Tensor | None = None
     """(B, G), see `student_terms`."""
 

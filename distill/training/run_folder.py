@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import glob
 import json
 import os
 import re
@@ -194,6 +195,23 @@ class RunFolder:
         if finished is None or finished["fingerprint"] != fingerprint:
             return None
         return dict(finished) if self.last_step() in (None, finished["step"]) else None
+
+
+def resumed_recipe(recipe: Recipe) -> Recipe | None:
+    """Recipe of the run that training `recipe` resumes, before its datasets are known: the run in its folder; if the
+    folder's name has {fingerprint}, the latest unfinished run with the same settings."""
+    place = recipe.run.folder.replace("{name}", recipe.name)
+    several = "{fingerprint}" in place
+    pattern = glob.escape(str(local_folder(place, "run.folder"))).replace("{fingerprint}", "[0-9a-f]*")
+    files = [Path(found) / "recipe.yaml" for found in glob.glob(pattern)]
+    for file in sorted(filter(Path.is_file, files), key=lambda file: file.stat().st_mtime, reverse=True):
+        run = RunFolder(file.parent)
+        if several and (run.path / "finished.json").exists():
+            continue
+        held = run.recipe()
+        if not several or held.semantic() == recipe.semantic():
+            return held
+    return None
 
 
 def is_disk_full(error: BaseException | None) -> bool:

@@ -25,6 +25,7 @@ HIDDEN = "---\nsearch:\n  exclude: true\n---\n\n"
 OTHERS = {
     "reference/training-recipe.md": "Training recipe",
     "reference/curate.md": "Command curate",
+    "reference/curate-service.md": "Command curate service",
     "reference/distill.md": "Command distill",
 }
 """Pages of the reference other than ops, and their titles in the menu."""

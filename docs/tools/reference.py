@@ -34,8 +34,9 @@ def pages() -> dict[str, str]:
     return {
         **{f"reference/ops/{family}.md": ops(family, members) for family, members in sorted(families.items())},
         "reference/training-recipe.md": training_recipe(),
-        "reference/curate.md": commands("curate"),
-        "reference/distill.md": commands("distill"),
+        "reference/curate.md": commands("curate", "curate.cli"),
+        "reference/curate-service.md": commands("curate service", "curate.service.commands"),
+        "reference/distill.md": commands("distill", "distill.cli"),
     }
 
 
@@ -75,8 +76,13 @@ def columns(cls: type[Stage], contract: str) -> Iterator[str]:
     if kind := getattr(cls, "kind", ""):
         yield f"Writes the artifact `{kind}`.\n"
     if contract in ("Map", "AsyncMap"):
+        try:
+            fields = list(stage.schema())
+        except Exception:  # noqa: BLE001 - as above
+            yield "Writes the columns that its parameters name.\n"
+            return
         rows = []
-        for field in stage.schema():
+        for field in fields:
             notes = {key.decode(): value.decode() for key, value in (field.metadata or {}).items()}
             kind_of_value = "set by the model" if pa.types.is_null(field.type) else code(str(field.type))
             rows.append((f"`{field.name}`", kind_of_value, "; ".join(f"{k}: {v}" for k, v in notes.items())))
@@ -161,9 +167,9 @@ def doc(cls: type) -> str:
     return inspect.cleandoc(cls.__dict__.get("__doc__") or "")
 
 
-def commands(program: str) -> str:
+def commands(program: str, module: str) -> str:
     """The help of every command, as typer writes it, with whole sentences in its lists of commands."""
-    command = [sys.executable, "-m", "typer", f"{program}.cli", "utils", "docs", "--name", program]
+    command = [sys.executable, "-m", "typer", module, "utils", "docs", "--name", program]
     text = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     about = dict(re.findall(r"^#+ `(.+)`\n\n(.+)$", text, re.MULTILINE))
     lines, path = [], ""

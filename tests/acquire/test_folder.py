@@ -56,6 +56,18 @@ def test_a_moved_folder_has_the_same_content(tmp_path: Path) -> None:
     assert folder(tmp_path / "one").parameters() == folder(tmp_path / "two").parameters()
 
 
+def test_in_place_gives_the_same_samples_and_copies_nothing(tmp_path: Path) -> None:
+    write(tmp_path, {"a/1.png": PNG, "a/1.txt": "one", "2.png": encoded_image(2), "2.json": "{", "3.png": b""})
+    copied, here = folder(tmp_path, shard_rows=2), folder(tmp_path, shard_rows=2, in_place=True)
+    assert read_all(here) == read_all(copied)
+    assert here.parameters() == copied.parameters()
+    portions, theirs = here.plan(), copied.plan()
+    assert sum(portion.bytes for portion in portions) == 0 < sum(portion.bytes for portion in theirs)
+    assert all(ours.content != other.content for ours, other in zip(portions, theirs, strict=True))
+    assert {here.tar(portion) for portion in portions} == {f"{tmp_path}/"}
+    assert {copied.tar(portion) for portion in theirs} == {None}
+
+
 def test_a_touched_file_or_sidecar_changes_the_content(tmp_path: Path) -> None:
     write(tmp_path, {"1.png": PNG, "1.txt": "one", "2.png": PNG})
     contents = [folder(tmp_path).plan()]

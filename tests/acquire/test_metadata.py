@@ -48,6 +48,45 @@ def test_a_metadata_file_covers_its_own_folder(images: Path) -> None:
     assert (samples["a.png"].caption, samples["x/b.png"].caption) == ("a", "from beside")
 
 
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+def test_splits_are_folders_with_their_own_metadata(tmp_path: Path, kind: str) -> None:
+    """As `datasets` writes them: a metadata file beside the images of each split, which may have sub-folders."""
+    splits = {"train": ("0001.png", "deep/0002.png"), "test": ("0001.png",)}
+    for split, names in splits.items():
+        write(tmp_path, {f"{split}/{name}": PNG for name in names})
+        rows = [{"file_name": name, "text": f"{split} {name}", "bbox": [1, 2]} for name in names]
+        if kind == "parquet":
+            pq.write_table(pa.Table.from_pylist(rows), tmp_path / split / "metadata.parquet")
+        elif kind == "jsonl":
+            write(tmp_path, {f"{split}/metadata.jsonl": lines(*rows)})
+        else:
+            table = [["file_name", "text"], *([row["file_name"], row["text"]] for row in rows)]
+            write(tmp_path, {f"{split}/metadata.csv": "".join(f"{','.join(row)}\n" for row in table)})
+    write(tmp_path, {"README.md": "---\n---\n"})
+    samples = by_id(folder(tmp_path))
+    assert {name: sample.caption for name, sample in samples.items()} == {
+        "test/0001.png": "test 0001.png", "train/0001.png": "train 0001.png",
+        "train/deep/0002.png": "train deep/0002.png",
+    }  # fmt: skip
+    assert [sample.meta["folder"] for sample in samples.values()] == ["test", "train", "train/deep"]
+    assert kind == "csv" or samples["test/0001.png"].meta["bbox"] == [1, 2]
+
+
+def test_one_metadata_file_may_cover_all_splits(images: Path) -> None:
+    write(images, {"metadata.jsonl": lines(*ROWS), "x/other.png": PNG})
+    samples = by_id(folder(images))
+    assert samples["x/b.png"].caption == "a b"
+    assert samples["x/other.png"].caption is None and not samples["x/other.png"].reject
+
+
+def test_a_second_column_of_paths_is_a_field_and_its_images_are_samples(images: Path) -> None:
+    row = {"file_name": "a.png", "mask_file_name": "c.png", "text": "an a"}
+    write(images, {"metadata.jsonl": lines(row)})
+    samples = by_id(folder(images))
+    assert samples["a.png"].meta == {"mask_file_name": "c.png", "folder": ""}
+    assert (samples["c.png"].caption, samples["c.png"].reject) == (None, None)
+
+
 def test_the_row_takes_precedence_over_sidecars_and_is_merged(images: Path) -> None:
     write(images, {
         "metadata.jsonl": lines({"file_name": "a.png", "text": "row", "n": 1}, {"file_name": "c.png", "n": 3}),
@@ -84,7 +123,13 @@ def test_invalid_csv_rows_reject_only_their_files(images: Path) -> None:
     [
         ("metadata.jsonl", lines(ROWS[0], '{"text": "cut'), "line 2: invalid JSON without a readable file_name"),
         ("metadata.jsonl", lines(ROWS[0], "", [1]), "line 3: expected a JSON object with file_name, not list"),
-        ("metadata.jsonl", lines({"image": "a.png"}), r"line 1: no file_name \(fields: image\)"),
+        ("metadata.jsonl", lines({"image": "a.png"}), r"line 1: no file_name \(fields: image\); add the path"),
+        (
+            "metadata.jsonl",
+            lines({"file_names": ["a.png", "c.png"]}),
+            r"no file_name \(fields: file_names\); write a row",
+        ),
+        ("metadata.csv", "left_file_name,right_file_name\na.png,c.png\n", r"right_file_name\); write a row per image"),
         (
             "metadata.jsonl",
             lines(ROWS[0], ROWS[1], ROWS[0] | {"n": 9}),

@@ -14,9 +14,18 @@ from curate.acquire.folder import AcquireFolder
 from curate.acquire.parquet import AcquireParquet
 from curate.acquire.webdataset import AcquireWebDataset
 from curate.core.errors import InputError
+from curate.core.recipe import registry
+from curate.core.recipe.pipeline import Pipeline
+from curate.core.store.storage import open_storage
+from curate.engine.run import run
 from tests.acquire.helpers import encoded_image, read_all, write_tar
 
 URL = "s3://bucket/deep/photos"
+STAGES: list[tuple[str, str, str, dict[str, Any]]] = [
+    ("inspect", "image.inspect", "pool", {}),
+    ("all", "select.all", "inspect", {}),
+    ("dataset", "pack.webdataset", "all", {"name": "photos", "shard_rows": 7}),
+]
 
 
 @pytest.fixture
@@ -38,6 +47,24 @@ def test_a_folder_of_images(bucket: s3fs.S3FileSystem) -> None:
     assert [s.data for s in samples] == [encoded_image(i) for i in order]
     assert (samples[0].caption, samples[10].caption) == ("zero", "one")
     assert "bucket" not in str([portion.content for portion in source.plan()])
+
+
+def test_a_folder_in_place(bucket: s3fs.S3FileSystem, tmp_path: Path) -> None:
+    """From objects to a dataset, with the same tars as from copies; names may look like patterns."""
+    for i in range(20):
+        bucket.pipe_file(f"{URL}/{i % 2}/[{i:02d}]*.png", encoded_image(i))
+    found = []
+    for in_place in (True, False):
+        made = Pipeline()
+        made.add("pool", AcquireFolder(namespace="test", path=URL, shard_rows=6, in_place=in_place))
+        for name, op, source, parameters in STAGES:
+            made.add(name, registry.resolve(op)(**parameters), source)
+        result = run(made.check(), str(tmp_path / str(in_place)))
+        assert result.ledger["inspect"].after == 20
+        dataset = open_storage(result.outputs["dataset"])
+        found.append({name: dataset.read(name) for name in dataset.list("") if name.endswith(".tar")})
+        assert bool(list(tmp_path.glob(f"{in_place}/pools/test/shards/*.tar"))) != in_place
+    assert found[0] == found[1] and len(found[0]) == 3
 
 
 def test_objects_that_changed_since_the_plan_are_rejects(bucket: s3fs.S3FileSystem) -> None:

@@ -17,6 +17,11 @@ def test_any_bytes_have_at_most_one_format(data: bytes) -> None:
     assert sniff_other(data) is None or sniff(data) is None
 
 
+def test_svg_behind_any_number_of_comments() -> None:
+    assert sniff_other(b"<?xml version='1.0'?>" + b"<!-- a -->\n" * 100 + b"<svg >") == "svg"
+    assert sniff_other(b"<!---->" * 500 + b"<html>") is None  # at once, not after 2^500 steps
+
+
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("prefix", [b"", b"Exif\0\0"])
 def test_orientation_is_read_in_either_byte_order(orientation: int, prefix: bytes) -> None:

@@ -42,6 +42,7 @@ def curate(*words: str | Path) -> CommandResult:
     argv = ["curate", *map(str, words)]
     with (
         mock.patch.object(sys, "argv", argv),
+        mock.patch.object(os, "_exit", sys.exit),  # as `main` ends beside a thread that hangs
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):

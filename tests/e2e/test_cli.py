@@ -291,7 +291,7 @@ def test_a_tombstoned_sample_is_left_out_and_its_datasets_are_named(work: Path) 
     dataset = Path(json.loads((work / "first.json").read_text())["outputs"]["dataset"])
     key = pq.read_table(dataset / "index.parquet")["key"][0].as_py()
     printed = curate("tombstone", "add", key, "--why", "asked for", "-w", work / "workspace")
-    assert "1 entries tombstoned" in printed.words and f"datasets/small/{dataset.name}" in printed.out.replace("\n", "")
+    assert "1 entry tombstoned" in printed.words and f"datasets/small/{dataset.name}" in printed.out.replace("\n", "")
     assert key in curate("tombstone", "list", "-w", work / "workspace").words
     result = _run(work, "--run-id", "second")
     made = Path(result["outputs"]["dataset"])

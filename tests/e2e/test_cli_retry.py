@@ -57,7 +57,8 @@ def _stages(folder: Path, run_id: str) -> dict[str, dict[str, Any]]:
 
 def test_json_records_what_each_stage_did(once: Path) -> None:
     value = json.loads((once / "first.json").read_text())
-    assert set(value) == {"run_id", "outputs", "ledger", "seconds", "stages"} and list(value["stages"]) == list(STAGES)
+    assert set(value) == {"run_id", "outputs", "ledger", "seconds", "stages", "spend"}
+    assert list(value["stages"]) == list(STAGES)
     printed = value["stages"]["caption"]
     wanted = {"alive": 16, "computed": 16, "reused": 0, "rejected": {}, "unusable": 0, "error": 2, "requests": 16}
     assert printed | wanted | {"after": 14, "rebuilt": True} == printed
@@ -89,9 +90,9 @@ def test_attempts_are_shown(work: Path) -> None:
     ("words", "message"),
     [
         (["retry", "RECIPE", "captoin"], "retry captoin: not a stage of the recipe; "),
-        (["retry", "RECIPE", "size"], "retry size: a Filter computes no facts; Maps and Derives do: inspect, text, "),
-        (["retry", "RECIPE", "dataset"], "retry dataset: a Pack computes no facts; "),
-        (["retry", "RECIPE", "caption", "--status", "unusable"], "--status unusable: expected error; "),
+        (["retry", "RECIPE", "size"], "retry size: a Filter has no rows in error; these stages may: inspect, text, "),
+        (["retry", "RECIPE", "dataset"], "retry dataset: a Pack has no rows in error; "),
+        (["retry", "RECIPE", "caption", "--status", "done"], "--status done: expected error or unusable; "),
         (["retry", "RECIPE", "caption", "--run-id", "first"], "--run-id first: this run exists"),
         (["gc", "--keep", "-1"], "--keep -1: expected 0 or more"),
         (["pin", "x", "first", "even"], "pin x: 'even' built no artifact or dataset in run first; expected one of"),

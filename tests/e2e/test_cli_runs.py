@@ -140,7 +140,7 @@ def test_logs_of_a_run(tmp_path: Path) -> None:
         (["--deadline", "0"], "--deadline 0: expected seconds above 0"),
         (["--detach"], "--detach: expected --engine ray, not local"),
         (["--detach", "--engine", "ray", "--json", "x.json"], "--json: a detached run has no result yet"),
-        (["--detach", "--engine", "ray", "--address", "127.0.0.1:1"], "--address 127.0.0.1:1: no Ray job server"),
+        (["--detach", "--engine", "ray", "--address", "127.0.0.1:1"], "--address 127.0.0.1:1: no Ray cluster"),
         (["--submission", "none"], "not a workspace"),
     ],
 )

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.core.errors import RecipeError
-from curate.encoders.spec import Spec, parse_spec
+from curate.encoders.spec import Spec, is_public, parse_spec
 
 _NAMES = st.from_regex(r"[a-z][a-z0-9_.\-]{0,20}", fullmatch=True)
 
@@ -78,3 +78,48 @@ def test_an_unknown_name_is_an_error_with_examples(text):
 def test_a_bad_option_is_an_error_with_its_name(text, message):
     with pytest.raises(RecipeError, match=message):
         parse_spec(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "tiny",
+        "descriptor",
+        "timm:vit_small_patch16_224",
+        "timm:vit_small_patch16_224.augreg_in1k",
+        "timm:vit_base_patch16_224?depth=2&random=7&img_size=[224,224]",
+        "open_clip:ViT-B-32/laion2b_s34b_b79k",
+        "open_clip:ViT-B-32?random=1&resize_mode=squash",
+    ],
+)
+def test_included_and_listed_models_are_public(text):
+    assert is_public(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "vitb",
+        "timm:/models/vits",
+        "timm:../vits",
+        "timm:local-dir:/models/vits",
+        "timm:hf-hub:somebody/model",
+        "timm:vit_small_patch16_224@/weights/vits.pth",
+        "timm:vit_small_patch16_224?random=7@/weights/vits.pth",
+        "timm:vit_small_patch16_224?checkpoint_path=/weights/vits.pth",
+        'timm:vit_small_patch16_224?pretrained_cfg={"file":"/x"}',
+        "timm:vit_small_patch16_224?cache_dir=x",
+        "timm:vit_small_patch16_224?depth=../x",
+        "open_clip:/models/tiny",
+        "open_clip:ViT-B-32/../../x",
+        "open_clip:ViT-B-32@/weights/b32.pt",
+        "open_clip:hf-hub:somebody/model",
+        "hf:google/siglip-base-patch16-224",
+        "hf:/models/siglip",
+        "distill:/models/student",
+        "timm:vit_small_patch16_224\n",
+    ],
+)
+def test_files_and_other_repositories_are_not_public(text):
+    assert not is_public(text)

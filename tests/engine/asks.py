@@ -11,8 +11,10 @@ from typing import Annotated, Any, ClassVar
 import pyarrow as pa
 
 from curate.core.contracts import AsyncMap, Client, Filter, Runtime
+from curate.core.endpoints import Endpoint, Endpoints, endpoint_of
 from curate.core.errors import Reject
-from curate.engine.passes.answers import client, log
+from curate.engine.passes.answers import log
+from curate.engine.requests import http
 from curate.engine.run import Result, run
 from curate.engine.state import Options
 from tests.engine import toys, workspaces
@@ -35,7 +37,7 @@ class Say(AsyncMap):
 
     def setup(self, artifacts: Mapping[str, Any]) -> None:
         log.FLUSH_SECONDS = self.flush_seconds  # here and in any worker
-        client.BACKOFF_SECONDS = self.backoff_seconds
+        http.BACKOFF_SECONDS = self.backoff_seconds
 
     def reads(self) -> tuple[str, ...]:
         return ("caption",)
@@ -55,6 +57,56 @@ class Say(AsyncMap):
         body = {"model": "scripted", "messages": [{"role": "user", "content": request}]}
         found = await client.post(self.url, body)
         return {"said": found["choices"][0]["message"]["content"], "tokens": found["usage"]["completion_tokens"]}
+
+
+class Ask(AsyncMap):
+    """The answer of a named endpoint to a caption."""
+
+    op: ClassVar[str] = "toy.ask"
+
+    endpoints: Annotated[Endpoints, Runtime()]
+    endpoint: Annotated[str, Runtime()] = "local"
+    max_tokens: int = 10
+    backoff_seconds: Annotated[float, Runtime()] = 0.01
+
+    def setup(self, artifacts: Mapping[str, Any]) -> None:
+        http.BACKOFF_SECONDS = self.backoff_seconds  # here and in any worker
+
+    def asks(self) -> Mapping[str, Endpoint]:
+        return {self.endpoint: endpoint_of(self.endpoints, self.endpoint)}
+
+    def reads(self) -> tuple[str, ...]:
+        return ("caption",)
+
+    def schema(self) -> pa.Schema:
+        return pa.schema([pa.field("said", pa.string()), pa.field("model", pa.string())])
+
+    def request(self, row: Mapping[str, Any]) -> Hashable | None:
+        return f"picture {row['caption'].split()[-1]}"
+
+    async def answer(self, request: Any, client: Client) -> dict[str, Any]:
+        model, messages = self.asks()[self.endpoint].model, [{"role": "user", "content": request}]
+        body = {"model": model, "messages": messages, "max_tokens": self.max_tokens}
+        found = await client.post("/chat/completions", body, endpoint=self.endpoint)
+        return {"said": found["choices"][0]["message"]["content"], "model": found["model"]}
+
+
+class AskTwice(Ask):
+    """Another stage with the same endpoint."""
+
+    op: ClassVar[str] = "toy.ask_twice"
+
+    def schema(self) -> pa.Schema:
+        return pa.schema([pa.field("said_twice", pa.string())])
+
+    async def answer(self, request: Any, client: Client) -> dict[str, Any]:
+        return {"said_twice": (await super().answer(f"second {request}", client))["said"]}
+
+
+def ask(*base_urls: str, max_in_flight: int = 40, timeout_seconds: float = 10.0, **endpoint: Any) -> Ask:
+    """A stage whose endpoint has these URLs."""
+    local = {"base_urls": base_urls, "model": "scripted", "patience_seconds": 5.0} | endpoint
+    return Ask(endpoints={"local": local}, max_in_flight=max_in_flight, timeout_seconds=timeout_seconds)
 
 
 class Loose(Say):
@@ -109,7 +161,7 @@ class Answered(Filter):
         return ["nothing" if said is None else None for said in table.column("said").to_pylist()]
 
 
-def go(workspace: Path, stage: Say, options: Options = LOSSES, engine: Any = "local", **source: Any) -> Result:
+def go(workspace: Path, stage: Say | Ask, options: Options = LOSSES, engine: Any = "local", **source: Any) -> Result:
     return run(toys.chain(stage, **source), str(workspace), options=options, engine=engine)
 
 

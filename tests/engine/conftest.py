@@ -41,12 +41,3 @@ def gate(tmp_path: Path) -> Iterator[Gate]:
     made = Gate(tmp_path)
     yield made
     made.close()
-
-
-@pytest.fixture(scope="session")
-def ray_head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """URL of the dashboard of a Ray head with a job server, on its own ports."""
-    from tests.engine.heads import started
-
-    with started() as url:
-        yield url

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -13,6 +12,8 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+
+from curate.service.local_ray import end_tree
 
 START_SECONDS = 120.0
 
@@ -35,12 +36,7 @@ def started() -> Iterator[str]:
             _wait(f"http://127.0.0.1:{dashboard}", head)
             yield f"http://127.0.0.1:{dashboard}"
         finally:
-            head.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                head.wait(30)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(head.pid, signal.SIGKILL)
-            head.wait()
+            end_tree(head)  # after SIGTERM a head drains for 30 s
 
 
 def _wait(url: str, head: subprocess.Popen[bytes]) -> None:

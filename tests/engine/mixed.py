@@ -108,5 +108,13 @@ def table(place: Path) -> dict[str, Any]:
     return {"path": str(place / "rows.parquet"), "image": "image", "caption": "caption", "id": "id", "shard_rows": 10}
 
 
-SOURCES = {"acquire.folder": folder, "acquire.webdataset": tars, "acquire.parquet": table}
+def urls(place: Path) -> dict[str, Any]:
+    """URLs and captions of the samples, some twice, and rows that cannot be fetched."""
+    rows = [{"url": f"http://example.org/{s.source_id}", "caption": s.caption} | s.meta for s in samples()]
+    rows += [rows[0], rows[1] | {"caption": "another"}, rows[2] | {"url": "file:///etc/passwd"}, {"url": None}]
+    (place / "urls.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return {"path": str(place / "urls.jsonl"), "portion_rows": 10}
+
+
+SOURCES = {"acquire.folder": folder, "acquire.webdataset": tars, "acquire.parquet": table, "acquire.list": urls}
 """Op -> function that writes the samples into a folder and returns the parameters to acquire them."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from curate.core.contracts import Derive, Filter, Fit, Map, Reduce, Report, Select, Source, Stage
+from curate.core.contracts import Collect, Derive, Filter, Fit, Map, Reduce, Report, Select, Source, Stage
 from curate.core.ledger import Entry
 from curate.core.nouns import facts
 from curate.core.nouns.artifacts import StoredArtifact
@@ -27,7 +27,8 @@ class Output:
     def __init__(self, workspace: str, result: Result) -> None:
         self.storage: Storage = open_storage(workspace)
         self.bases = {name: url.removeprefix(f"{self.storage.url}/") for name, url in result.outputs.items()}
-        self.shards = read_shards(self.storage, self.bases["pool"])
+        base = self.bases["pool"]
+        self.shards = read_shards(self.storage, base) if base.startswith("pools/") else []
         self.result = result
         self.order = {name: place for place, name in enumerate(result.ops)}
 
@@ -72,6 +73,9 @@ class Output:
         if isinstance(stage, Select):
             rows = [{n: row[n] for n in ("key", "item", "copies", "reject")} for row in self.selection(name)]
             return sorted(rows, key=lambda row: (row["key"], row["item"]))
+        if isinstance(stage, Collect):
+            stored = StoredArtifact(self.storage, self.bases[name])
+            return [stored.portion(line).to_pylist() for line in stored["portions"].to_pylist()]
         if isinstance(stage, (Reduce, Fit)):
             return {part: plain(value) for part, value in StoredArtifact(self.storage, self.bases[name]).items()}
         files = [f for f in sorted(self.storage.list(self.bases[name])) if f not in ("manifest.json", "shards.parquet")]
@@ -83,7 +87,8 @@ class Output:
         rows = {}
         for shard in read_shards(self.storage, self.bases[name]):
             table = self.storage.read_table(shard.table).drop_columns(["offset", "size", "parent_row"])
-            rows |= {row["key"]: row for row in table.to_pylist()}
+            unset = () if table["status"].null_count < len(table) else ("status",)
+            rows |= {row["key"]: row for row in table.drop_columns(unset).to_pylist()}
         return rows
 
     def _rows_of_facts(self, name: str) -> dict[str, Any]:

@@ -16,7 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from curate.core.contracts import Derive, Filter, Fit, Map, Pack, Reduce, Report, Select, Source
+from curate.core.contracts import Collect, Derive, Filter, Fit, Map, Pack, Reduce, Report, Select, Source
+from curate.core.contracts.collect import GROUP, ROW
 from curate.core.errors import CurateError
 from curate.core.items import per_item
 from curate.core.nouns import facts
@@ -33,10 +34,10 @@ from tests.engine.mixed import ROWS, Mixed
 from tests.engine.output import Output, plain
 
 OPS = sorted(registry.OPS)
-CONTRACTS = (Source, Map, Filter, Derive, Reduce, Fit, Select, Pack, Report)
+CONTRACTS = (Collect, Source, Map, Filter, Derive, Reduce, Fit, Select, Pack, Report)
 KINDS = {op: next(base for base in CONTRACTS if issubclass(registry.resolve(op), base)) for op in OPS}
-SOURCES, MAPS, FILTERS, DERIVES, REDUCES, FITS, SELECTS, PACKS, REPORTS = (
-    [op for op in OPS if KINDS[op] is kind] for kind in CONTRACTS
+COLLECTS, SOURCES, MAPS, FILTERS, DERIVES, REDUCES, FITS, SELECTS, PACKS, REPORTS = (
+    [op for op in OPS if KINDS[op] is kind and op not in contract.ELSEWHERE] for kind in CONTRACTS
 )
 REASON = re.compile(r"[a-z][a-z0-9_]*")
 
@@ -57,13 +58,13 @@ def built(memory: Path) -> Output:
 
 
 @pytest.fixture(scope="module")
-def imported(memory: Path) -> dict[str, tuple[Source, Path, Output]]:
+def imported(memory: Path) -> dict[str, tuple[Collect | Source, Path, Output]]:
     found = {}
-    for op in SOURCES:
+    for op in (*COLLECTS, *SOURCES):
         files = memory / op
         files.mkdir()
         source = contract.stage_of(op, files)
-        assert isinstance(source, Source)
+        assert isinstance(source, (Collect, Source))
         pool = Pipeline().add("pool", source)
         found[op] = source, files, Output(f"{files}-workspace", run(pool, f"{files}-workspace"))
     return found
@@ -73,13 +74,15 @@ def imported(memory: Path) -> dict[str, tuple[Source, Path, Output]]:
 
 
 @pytest.mark.parametrize("op", OPS)
-def test_golden(op: str, built: Output, imported: dict[str, tuple[Source, Path, Output]]) -> None:
+def test_golden(op: str, built: Output, imported: dict[str, tuple[Any, Path, Output]]) -> None:
     stored = json.loads(contract.GOLDENS.read_text())
     contract.case(op)
     assert op in stored, f"{op}: no golden; write it with {contract.UPDATE} and commit it"
     if op in imported:
         source, files, output = imported[op]
         now = contract.goldens_of(output, op, contract.neutral(source, files))
+    elif op in contract.ELSEWHERE:
+        now = contract.goldens_of(None, op, contract.stage_of(op))
     else:
         now = contract.goldens_of(built, op, contract.stage_of(op))
     was = stored[op]
@@ -362,7 +365,7 @@ def test_report_has_a_page(op: str, built: Output) -> None:
 
 
 @pytest.mark.parametrize("op", SOURCES)
-def test_source_plans_and_reads_the_same_again(op: str, imported: dict[str, tuple[Source, Path, Output]]) -> None:
+def test_source_plans_and_reads_the_same_again(op: str, imported: dict[str, tuple[Any, Path, Output]]) -> None:
     source, _, output = imported[op]
     portions = source.plan()
     assert portions == source.plan() and len(portions) > 1
@@ -383,10 +386,13 @@ def test_source_plans_and_reads_the_same_again(op: str, imported: dict[str, tupl
     assert run(Pipeline().add("pool", source), str(output.storage.root)).reused["pool"]
 
 
-@pytest.mark.parametrize("op", SOURCES)
-def test_source_names_a_missing_path(op: str, tmp_path: Path) -> None:
-    source = contract.stage_of(op, tmp_path)
-    gone = source.model_copy(update={"path": str(tmp_path / "nowhere")})
-    assert isinstance(gone, Source)
-    with pytest.raises(CurateError, match="nowhere"):
-        gone.plan()
+@pytest.mark.parametrize("op", COLLECTS)
+def test_collect_reads_every_row(op: str, imported: dict[str, tuple[Any, Path, Output]]) -> None:
+    collect, _, output = imported[op]
+    parts = collect.plan()
+    assert parts == collect.plan() and all(json.loads(json.dumps(part.content)) == part.content for part in parts)
+    tables = [table for part in parts for table in collect.read(part)]
+    assert all({GROUP, ROW, "reject"} <= set(table.column_names) for table in tables)
+    entry = output.result.ledger["pool"]
+    assert sum(table.num_rows for table in tables) == entry.before == entry.rejected.total() + entry.after
+    assert run(Pipeline().add("pool", collect), str(output.storage.root)).reused["pool"]

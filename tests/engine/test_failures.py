@@ -310,7 +310,7 @@ def test_a_failed_global_step_ends_the_run(workspace: Path, monkeypatch: pytest.
     def broken(*_: Any) -> None:
         raise OSError("the disk\nis gone")
 
-    monkeypatch.setattr(packing, "read_spans", broken)
+    monkeypatch.setattr(packing, "read_members", broken)
     with pytest.raises(StageError, match="dataset: OSError: the disk is gone; fix the cause and rerun the"):
         run(toys.pipeline(), str(workspace))
 

@@ -86,6 +86,36 @@ def test_a_terminal_shows_steps_and_lanes_without_breaking_lines(tmp_path: Path)
         assert len(shown_by(made)) == 2
 
 
+def test_a_live_step_counts_rows_of_unfinished_tasks_once(clock: list[float], tmp_path: Path) -> None:
+    console = Console(file=io.StringIO(), width=200)
+    events = Events(Storage(str(tmp_path)), "run")
+    made = Progress(console, events)
+
+    def report(rows: int, lost: int = 0, lane: str = "cpu", stage: str = "pool") -> None:
+        clock[0] += 16.0
+        events.emit("progress", stage=stage, lane=lane, rows=rows, lost=lost)
+
+    with made.step("pool", 1000, live=True) as step:
+        report(100)
+        report(50, lane="far")
+        assert step.shown == 150
+        step.advance(120)  # a task of 120 rows has ended
+        assert step.shown == 150
+        report(200, lost=100)  # a worker died, and its rows are read again
+        assert step.shown == 150 and step.done == 120
+        report(5000, stage="other")
+        assert step.shown == 150
+        report(5000)
+        assert step.shown == 1000
+        step.advance(880)
+    report(1, stage="pool")
+    told = lines(console)
+    assert told[0].startswith("  pool: 100 of 1,000, ") and told[-1].startswith("pool: 1,000 rows in ")
+    events.flush()
+    steps = [event for event in read_events(events.storage, "run") if event["event"] == "step"]
+    assert steps[-1]["live"] and steps[-1]["ended"]
+
+
 def shown_by(made: Progress) -> list[str]:
     console = Console(file=io.StringIO(), width=100)
     assert made.bars is not None

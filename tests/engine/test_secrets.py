@@ -22,14 +22,11 @@ from curate.core.recipe import load as recipe
 from curate.core.recipe.pipeline import Pipeline
 from curate.engine.backends.local import LocalBackend
 from curate.engine.backends.tasks import run_isolated
-from curate.engine.preflight import check_secrets
+from curate.engine.preflight import check_workers
 from curate.engine.workers.scheduler import Scheduler
 from tests.e2e.commands import CommandResult, curate
 from tests.engine import toys, workspaces
-
-VALUE = "sk-zQ7/+vK2wXj9Lm4Tb8RfYc3N"
-PIECE = 8
-"""Characters of it that may appear nowhere."""
+from tests.engine.leaks import VALUE, traces, traces_in
 
 
 class Sign(Map):
@@ -83,30 +80,6 @@ def written(tmp_path: Path) -> Path:
     }
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({"stages": stages}, sort_keys=False))
     return tmp_path / "recipe.yaml"
-
-
-def traces(where: str, data: bytes) -> list[str]:
-    """Positions in bytes of a piece of the secret, its hex or one of its base64 forms."""
-    whole = VALUE.encode()
-    texts = [whole, whole.hex().encode(), whole.hex().upper().encode()]
-    for before in range(3):
-        text = base64.b64encode(bytes(before) + whole)[4 if before else 0 :].rstrip(b"=")
-        texts += [text, text.replace(b"+", b"-").replace(b"/", b"_")]
-    pieces = {text[i : i + PIECE] for text in texts for i in range(len(text) - PIECE + 1)}
-    return [f"{where}: {piece!r}" for piece in sorted(pieces) if piece in data]
-
-
-def traces_in(folder: Path) -> list[str]:
-    """The same of all files, those of Parquet also as the tables that they hold."""
-    found = []
-    for path in sorted(folder.rglob("*")):
-        found += traces(f"name of {path}", str(path).encode())
-        if path.is_file():
-            found += traces(str(path), path.read_bytes())
-        if path.suffix == ".parquet":
-            table = pq.read_table(path, partitioning=None)
-            found += traces(f"rows of {path}", f"{table.to_pylist()} {table.schema.metadata}".encode())
-    return found
 
 
 def test_the_search_finds_planted_traces(tmp_path: Path) -> None:
@@ -174,9 +147,9 @@ def test_the_check_names_stage_and_parameter(monkeypatch: pytest.MonkeyPatch, tm
     pipeline = Pipeline().add("pool", toys.Numbers(namespace="toys"))
     pipeline.add("sign", Sign(key=Secret(f"file:{tmp_path}/key")), "pool")
     with pytest.raises(PreflightError, match=r"^pipeline: sign\.key: file:.*/key: the file cannot be read \(No such"):
-        check_secrets(pipeline, Scheduler(LocalBackend()))
+        check_workers(pipeline, Scheduler(LocalBackend()))
     (tmp_path / "key").write_text("x")
-    check_secrets(pipeline, Scheduler(LocalBackend()))
+    check_workers(pipeline, Scheduler(LocalBackend()))
 
 
 def test_a_value_on_the_command_line_is_rejected(written: Path, workspace: Path) -> None:

@@ -11,12 +11,27 @@ from pathlib import Path
 import pytest
 from pydantic_core import PydanticUndefined
 
-from curate.core.contracts import Derive, Filter, Fit, Map, Pack, Reduce, Report, Select, Source, Stage, is_runtime
+from curate.core.contracts import (
+    Collect,
+    Derive,
+    Filter,
+    Fit,
+    Map,
+    Pack,
+    Reduce,
+    Report,
+    Select,
+    Source,
+    Stage,
+    is_as_before,
+    is_runtime,
+)
+from curate.core.errors import CurateError
 from curate.core.recipe import registry
 from tests.engine import contract
 
 OPS = sorted(registry.OPS)
-CONTRACTS = (Source, Map, Filter, Derive, Reduce, Fit, Select, Pack, Report)
+CONTRACTS = (Collect, Source, Map, Filter, Derive, Reduce, Fit, Select, Pack, Report)
 KINDS = {op: next(base for base in CONTRACTS if issubclass(registry.resolve(op), base)) for op in OPS}
 
 
@@ -75,7 +90,9 @@ def test_its_parameters_are_what_decides(stage: Stage) -> None:
     assert json.loads(json.dumps(parameters)) == parameters
     execution = {name for name, field in type(stage).model_fields.items() if is_runtime(field.metadata)}
     assert not execution & set(parameters)
-    assert set(parameters) | execution == set(type(stage).model_fields)
+    as_before = {name for name, field in type(stage).model_fields.items() if is_as_before(field, getattr(stage, name))}
+    assert set(parameters) | execution | as_before == set(type(stage).model_fields)
+    assert not as_before & set(parameters)
     assert json.loads(json.dumps(stage.identity())) == stage.identity()
     assert stage.resources().cpus > 0 and isinstance(stage.preflight(), list)
 
@@ -90,3 +107,16 @@ def test_every_port_has_a_maker() -> None:
     kinds = {getattr(registry.resolve(op), "kind", None) for op in OPS}
     ports = {(op, port, kind) for op in OPS for port, kind in registry.resolve(op).ports.items()}
     assert [port for port in ports if port[2] not in kinds] == []
+
+
+def test_ops_that_are_tested_elsewhere() -> None:
+    assert all((Path(__file__).parents[2] / file).is_file() for file, _ in contract.ELSEWHERE.values())
+
+
+@pytest.mark.parametrize("op", sorted(contract.SOURCES))
+def test_source_names_a_missing_path(op: str, tmp_path: Path) -> None:
+    source = contract.stage_of(op, tmp_path)
+    gone = source.model_copy(update={"path": str(tmp_path / "nowhere")})
+    assert isinstance(gone, (Collect, Source))
+    with pytest.raises(CurateError, match="nowhere"):
+        gone.plan()

@@ -1,58 +1,88 @@
-"""A real browser for tests of pages: headless Chromium without network."""
+"""A real browser for tests of pages: headless Chromium, by playwright."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-DRIVER = shutil.which("chromedriver")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = """
-    --headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
-    --disable-component-update --disable-sync --disable-dev-shm-usage --window-size=1200,900
-    --force-prefers-reduced-motion
+    --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update
+    --disable-sync --disable-dev-shm-usage --force-prefers-reduced-motion
 """
-
-needs_browser = pytest.mark.skipif(
-    not (BROWSER and DRIVER), reason="chromium and chromedriver are not installed; apt-get install chromium-driver"
-)
+WINDOW = {"width": 1200, "height": 900}
 
 
-@contextmanager
-def opened(page: bytes, folder: Path) -> Iterator[Any]:
-    """A driver with the page open, from a file in `folder`."""
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
+@dataclass(frozen=True)
+class Tab:
+    """An open page (`playwright.sync_api.Page`)."""
 
-    (folder / "index.html").write_bytes(page)
-    options = webdriver.ChromeOptions()
-    options.binary_location = BROWSER
-    for flag in (*FLAGS.split(), f"--user-data-dir={folder / 'profile'}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
-    try:
-        driver.get((folder / "index.html").as_uri())
-        yield driver
-    finally:
-        driver.quit()
+    page: Any
+    messages: list[str] = field(default_factory=list)
+    """Warnings and errors in the console, and uncaught exceptions."""
+
+    def evaluate(self, script: str) -> Any:
+        return self.page.evaluate(script)
 
 
-def contrasts_by_theme(browser: Any) -> dict[float, float]:
+class Browser:
+    """Chromium. Each `tab` starts it, in 0.5 s: while playwright runs, its event loop occupies the thread, and tests of
+    other files could not run theirs."""
+
+    @contextmanager
+    def tab(self, **options: Any) -> Iterator[Tab]:
+        """A new window without cookies. `options`: those of playwright's `new_context`."""
+        from playwright.sync_api import sync_playwright
+
+        with sync_playwright() as playwright:
+            chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS.split())
+            try:
+                made = Tab(chromium.new_context(viewport=options.pop("viewport", WINDOW), **options).new_page())
+                made.page.on("console", lambda message: _note(made.messages, message))
+                made.page.on("pageerror", lambda error: made.messages.append(str(error)))
+                yield made
+            finally:
+                chromium.close()
+
+    @contextmanager
+    def opened(self, content: bytes, folder: Path) -> Iterator[Tab]:
+        """A page without network, from a file in `folder`."""
+        (folder / "index.html").write_bytes(content)
+        with self.tab(offline=True) as tab:
+            tab.page.goto((folder / "index.html").as_uri())
+            yield tab
+
+
+def found() -> Browser:
+    """Skips the test if there is no browser."""
+    if CHROMIUM is None:
+        pytest.skip("chromium is not installed; apt-get install chromium")
+    return Browser()
+
+
+def _note(messages: list[str], message: Any) -> None:
+    if message.type in ("warning", "error"):
+        messages.append(message.text)
+
+
+def contrasts_by_theme(tab: Tab) -> dict[float, float]:
     """Contrast of text and background (WCAG 2.2) in both themes, by luminance of the background."""
-    browser.execute_script("scrollTo({top: 0, behavior: 'instant'})")
+    tab.evaluate("scrollTo({top: 0, behavior: 'instant'})")
     contrasts = {}
     for _ in range(2):
-        browser.find_element("id", "theme").click()
-        style = "(style => [style.color, style.backgroundColor])(getComputedStyle(document.body))"
-        ink, page = (_luminance(colour) for colour in browser.execute_script(f"return {style}"))
+        tab.page.locator("#theme").click()
+        ink, page = (_luminance(colour) for colour in tab.evaluate(f"({COLOURS})()"))
         contrasts[round(page, 3)] = (max(ink, page) + 0.05) / (min(ink, page) + 0.05)
     return contrasts
+
+
+COLOURS = "() => (style => [style.color, style.backgroundColor])(getComputedStyle(document.body))"
 
 
 def _luminance(colour: str) -> float:
@@ -62,10 +92,9 @@ def _luminance(colour: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def width_on_a_phone(browser: Any) -> int:
-    """Width of the page in a window of 390 pixels; more than 390 if it scrolls sideways."""
-    metrics = {"width": 390, "height": 800, "deviceScaleFactor": 2, "mobile": True}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-    width: int = browser.execute_script("return document.documentElement.scrollWidth")
-    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-    return width
+def width_on_a_phone(tab: Tab, width: int = 390) -> int:
+    """Width of the page in a narrow window; more than the window's if it scrolls sideways."""
+    tab.page.set_viewport_size({"width": width, "height": 800})
+    found: int = tab.evaluate("document.documentElement.scrollWidth")
+    tab.page.set_viewport_size(WINDOW)
+    return found

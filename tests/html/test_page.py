@@ -33,6 +33,12 @@ def test_the_policy_allows_the_page_its_own_script_only(folder):
     assert data_uri(sha256(script.encode()).digest(), "x") == f"data:x;base64,{digest}"
 
 
+def test_pages_of_a_folder_share_styles(folder):
+    (folder / "shared.css").write_text("p { margin: 0 } b { color: blue }")
+    page = render(folder, "toy", styles=("shared",), title="", text="").decode()
+    assert 0 < page.index("b { color: blue }") < page.index(".toy > b")  # the page's own style comes last, and wins
+
+
 def test_texts():
     assert printable("a\x00b\nc") == "a\ufffdb\nc"
     assert printable(3) == 3

@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import re
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from webdataset.tariterators import group_by_keys, tar_file_expander
 from curate.codec.images import decode, probe
 from curate.codec.tars import TarWriter
 from curate.core.contracts import Packed
-from curate.core.errors import Undecodable
+from curate.core.errors import CurateError, Undecodable
 from curate.core.hashing import make_key
 from curate.pack.webdataset import PackWebDataset, fitted_size, resize
 from tests.codec.make_images import encoded, gradient, noise
@@ -273,3 +274,75 @@ def test_the_same_rows_give_the_same_bytes(tmp_path: Path, images: list[bytes]) 
 
 def test_every_parameter_is_described() -> None:
     assert all(field.description for field in PackWebDataset.model_fields.values())
+
+
+# --- several texts ---
+
+TEXTS = {"original": "IMG_1", "short": "a cat", "tags": None}
+
+
+def members(stage: PackWebDataset, data: bytes, **columns: Any) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+
+    def add(name: str, content: bytes) -> int:
+        found[name.rpartition(".")[2]] = content
+        return 0
+
+    stage.write(sample(0, data, **columns), data, add)
+    return found
+
+
+def test_all_texts_are_in_the_json_and_one_of_them_may_be_the_txt_member(images: list[bytes]) -> None:
+    stage = PackWebDataset(name="d", texts="texts", text="texts.short")
+    assert (stage.reads(), stage.text_columns()) == (("texts",), ("texts",))
+    found = members(stage, images[0], texts=TEXTS)
+    assert found["txt"] == b"a cat"
+    assert json.loads(found["json"])["texts"] == {"original": "IMG_1", "short": "a cat"}
+    assert "txt" not in members(stage, images[0], texts=TEXTS | {"short": None})
+    nothing = members(stage, images[0], texts=None)
+    assert "txt" not in nothing and "texts" not in json.loads(nothing["json"])
+
+
+def test_texts_are_beside_the_usual_text_and_in_the_index_only_if_carried(images: list[bytes]) -> None:
+    stage = PackWebDataset(name="d", texts="mixed", carry=["mixed"])
+    assert (stage.reads(), stage.text_columns()) == (("mixed",), ("text", "caption"))
+    found = members(stage, images[0], mixed=TEXTS)
+    assert found["txt"] == b"caption 0"
+    assert json.loads(found["json"])["texts"] == {"original": "IMG_1", "short": "a cat"}
+    packed = stage.write(sample(0, images[0], mixed=TEXTS), images[0], ignored)
+    assert packed.carried == {"mixed": TEXTS}
+    assert PackWebDataset(name="d", texts="mixed").write(sample(0, images[0], mixed=TEXTS), images[0], ignored) == (
+        Packed(packed.ext, 0, packed.size, 0, packed.text_size, packed.width, packed.height, {})
+    )
+
+
+def test_a_stage_without_texts_has_the_parameters_that_it_had() -> None:
+    plain = PackWebDataset(name="d")
+    assert "texts" not in plain.parameters()
+    assert PackWebDataset(name="d", texts="texts").parameters() == plain.parameters() | {"texts": "texts"}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "texts", "message"),
+    [
+        (
+            {"text": "texts.shrot"},
+            TEXTS,
+            "pack.webdataset.text: column 'texts' has no kind 'shrot'; did you mean 'short'?",
+        ),
+        (
+            {"text": "texts"},
+            TEXTS,
+            "column 'texts' has texts of several kinds; give one of texts.original, texts.short",
+        ),
+        ({"texts": "texts"}, "a cat", "pack.webdataset.texts: column 'texts' has str, expected texts by kind"),
+    ],
+)
+def test_wrong_kinds_are_one_line(parameters: dict[str, str], texts: Any, message: str, images: list[bytes]) -> None:
+    with pytest.raises(CurateError, match=re.escape(message)):
+        PackWebDataset(name="d", **parameters).write(sample(0, images[0], texts=texts), images[0], ignored)
+
+
+def test_a_carried_column_cannot_hide_the_texts() -> None:
+    with pytest.raises(ValidationError, match="carry: the JSON already has a field 'texts'"):
+        PackWebDataset(name="d", texts="texts", carry={"texts": "meta.texts"})

@@ -20,13 +20,13 @@ def test_a_missing_folder_is_one_line(
 
 def test_the_verdict_names_both_sides_of_training_and_the_teacher() -> None:
     models = {BEFORE: {"accuracy": 0.1}, AFTER: {"accuracy": 0.25}, "teacher descriptor": {"accuracy": 0.3}}
-    assert quickstart.verdict({"models": models}) == (
+    assert quickstart.verdict({"models": models}, "") == (
         "student 10.0 % before training, 25.0 % after (teacher descriptor 30.0 %)"
     )
 
 
 def test_without_labels_the_verdict_gives_the_reason() -> None:
-    said = quickstart.verdict({"models": {}, "why_none": "no column 'label'"})
+    said = quickstart.verdict({"models": {}, "why_none": "no column 'label'"}, "sort the images into a folder")
     assert said.startswith("none: no column 'label'; sort the images into a folder")
 
 

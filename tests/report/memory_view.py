@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -49,7 +49,7 @@ TYPES = {
 
 @dataclass
 class MemoryView:
-    """Rows (dicts with the names of TYPES) and encoded images by key; `absent` columns do not exist."""
+    """Rows (dicts with the names of `types`) and encoded images by key; `absent` columns do not exist."""
 
     rows: list[dict[str, Any]]
     stages: dict[str, Manifest]
@@ -64,12 +64,15 @@ class MemoryView:
     """Keys whose bytes were requested."""
     read: list[int] = field(default_factory=list)
     """First rows of the shards whose tables were read."""
+    types: Mapping[str, pa.DataType] = field(default_factory=lambda: TYPES)
+    """Columns and their types."""
 
     def columns(self) -> tuple[str, ...]:
-        return tuple(name for name in TYPES if name not in self.absent)
+        return tuple(name for name in self.types if name not in self.absent)
 
     def tables(self, names: Sequence[str], shards: int = 0) -> Iterator[pa.Table]:
-        schema = pa.schema([(name, TYPES[name]) for name in dict.fromkeys(("key", *names)) if name in self.columns()])
+        wanted = [name for name in dict.fromkeys(("key", *names)) if name in self.columns()]
+        schema = pa.schema([(name, self.types[name]) for name in wanted])
         starts = range(0, max(len(self.rows), 1), self.shard_rows)
         for start in starts[:: -(-len(starts) // shards)] if shards else starts:
             self.read.append(start)

@@ -18,7 +18,7 @@ from curate.report.survey.survey import survey, with_pool_counts
 from curate.report.survey.tree import choose
 from tests.report.memory_view import MemoryView, clustered_pool, drawing, manifest, small_pool, stages_of
 
-VOID = {"meta", "link", "img", "line", "br", "wbr"}
+VOID = {"meta", "link", "img", "input", "line", "br", "wbr"}
 
 
 class Page(HTMLParser):

@@ -1,6 +1,7 @@
 """The stage contracts: all that the author of a stage has to know. Each has a file and a main method.
 
 Source   plan() -> portions, read(portion) -> samples             a pool
+Collect  plan() -> parts, read(part) -> tables                    an artifact whose portions a Source reads
 Map      process(batch) -> as many rows of new columns            facts
 AsyncMap request(row) -> request, answer(request, client)         facts that an endpoint answers
 Filter   keep(table) -> a reason or null per row or item          a mask
@@ -13,6 +14,7 @@ Report   render(view) -> files                                    an artifact th
 """
 
 from curate.core.contracts.async_map import AsyncMap, Client, NoAnswer
+from curate.core.contracts.collect import Collect
 from curate.core.contracts.derive import Child, Derive
 from curate.core.contracts.filter import Filter
 from curate.core.contracts.fit import Fit
@@ -21,14 +23,17 @@ from curate.core.contracts.pack import Pack, Packed
 from curate.core.contracts.reduce import Reduce
 from curate.core.contracts.report import Report
 from curate.core.contracts.select import Select
-from curate.core.contracts.source import Incoming, Portion, Source
+from curate.core.contracts.source import Fetch, Incoming, Portion, Source
 from curate.core.contracts.stage import (
     PLAIN_NAME,
+    Added,
     Artifact,
+    Location,
     Resources,
     Runtime,
     Stage,
     Table,
+    is_as_before,
     is_runtime,
     is_semantic,
     kind_of,
@@ -36,7 +41,8 @@ from curate.core.contracts.stage import (
 from curate.core.secrets import Secret
 
 __all__ = [
-    "PLAIN_NAME", "Artifact", "AsyncMap", "Batch", "Child", "Client", "Derive", "Filter", "Fit", "Incoming", "Map",
-    "NoAnswer", "Pack", "Packed", "Portion", "Reduce", "Report", "Resources", "Runtime", "Sample", "Secret", "Select",
-    "Source", "Stage", "Table", "is_runtime", "is_semantic", "kind_of",
+    "PLAIN_NAME", "Added", "Artifact", "AsyncMap", "Batch", "Child", "Client", "Collect", "Derive", "Fetch", "Filter",
+    "Fit", "Incoming", "Location", "Map", "NoAnswer", "Pack", "Packed", "Portion", "Reduce", "Report", "Resources",
+    "Runtime", "Sample", "Secret", "Select", "Source", "Stage", "Table", "is_as_before", "is_runtime", "is_semantic",
+    "kind_of",
 ]  # fmt: skip

@@ -9,6 +9,8 @@ from pydantic import Field
 
 from curate.core.contracts.map import Batch, Map, Sample
 from curate.core.contracts.stage import Resources, Runtime
+from curate.core.endpoints import Endpoint
+from curate.core.secrets import Secret
 
 
 class NoAnswer(Exception):
@@ -25,11 +27,17 @@ class Client(Protocol):
     """The HTTP client of `answer`. The engine bounds the requests in flight, and retries those that may succeed
     later."""
 
-    async def post(self, url: str, body: Any, headers: Mapping[str, str] | None = None) -> Any:
+    async def post(
+        self, url: str, body: Any, headers: Mapping[str, str] | None = None, *, endpoint: str | None = None
+    ) -> Any:
         """Send `body` (bytes unchanged, other values as JSON) and return the decoded JSON of the answer.
 
-        Raises NoAnswer if every attempt failed (`timeout`, `connect`, `reset`, `not_json`, `http_503`), Reject if the
-        endpoint rejects this request (`refused_400`), CurateError if it rejects all requests (401, 403, 404)."""
+        endpoint: a name of `asks()`; `url` is then a path below one of its base URLs (`/chat/completions`), and its
+        key, limits and budget apply.
+
+        Raises NoAnswer if every attempt failed (`timeout`, `connect`, `reset`, `not_json`, `http_503`), or if a healthy
+        endpoint fails on this request (`endpoint_refuses`); Reject if a plain URL rejects it (`refused_400`);
+        CurateError if the endpoint rejects all requests (401, 403, 404) or is down for too long."""
         ...
 
 
@@ -48,8 +56,17 @@ class AsyncMap(Map):
     attempts: Annotated[int, Runtime(), Field(ge=1)] = 5
     """Attempts before a row is in error."""
 
+    def asks(self) -> Mapping[str, Endpoint]:
+        """The endpoints that `answer` asks, by name."""
+        return {}
+
+    def secrets(self) -> dict[str, Secret]:
+        keys = {f"key of {name}": one.key for name, one in self.asks().items() if one.key is not None}
+        return super().secrets() | keys
+
     def resources(self) -> Resources:
-        return Resources(cpus=0.25, remote=True)
+        gpus = max((one.launch.gpus for one in self.asks().values() if one.launch), default=0.0)
+        return Resources(cpus=0.25, gpus=gpus, remote=not gpus)
 
     def prepare(self, sample: Sample) -> Any:
         return sample.data

@@ -83,6 +83,10 @@ class Map(Stage):
         """Columns of the pool's table or of upstream stages; `key` is always there."""
         return ()
 
+    def use_of(self, column: str) -> str:
+        """What reads a column, for messages, if the stage's parameters do not show it: a part of a prompt."""
+        return ""
+
     def schema(self) -> pa.Schema:  # type: ignore[override]  # pydantic's own is deprecated
         """Names, types, units and provenance (field metadata) of the new columns. Called before and after `setup`; a
         type that depends on a loaded model is `pa.null()` before. List columns with a value per item are marked with

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pydantic import field_validator
 
 from curate.core.contracts.stage import Stage, plain_name
 
 
-@dataclass(frozen=True)
+def _never() -> bool:
+    return False
+
+
+def _ignored(rows: int, status: str, code: str, size: int) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
 class Portion:
     """The data of one shard. `content` (JSON-able) is all that `read` needs, and determines the shard."""
 
@@ -20,11 +28,34 @@ class Portion:
     """Most rows, if known without reading; otherwise None."""
     bytes: int = 0
     """Bytes to copy into the pool, as far as known without reading."""
+    place: dict[str, Any] = field(default_factory=dict)
+    """Where `read` finds the content; it does not determine the shard."""
+    only: Container[str] | None = None
+    """Source ids to read, in a later generation of the portion or a canary run; None: all. The engine drops others."""
+    limiter: dict[str, Any] | None = None
+    """Where the run's limiter answers, for a source with `limited`: see `core.limits.Limits`."""
+    stopped: Callable[[], bool] = _never
+    """Whether the run is stopping, for a source whose portions take long. A source that asks is not considered hung."""
+    received: Callable[[int, str, str, int], None] = _ignored
+    """Takes rows, status, code and bytes of a fetch that has ended, so that progress counts them before `read` yields
+    them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """What it took to get a sample. It is kept beside the shard and never determines it."""
+
+    host: str
+    tries: int = 1
+    seconds: float = 0.0
+    bytes: int = 0
+    detail: str = ""
 
 
 @dataclass
 class Incoming:
-    """A sample to put into a pool: bytes to copy, or the location of its member in a tar that stays in place."""
+    """A sample to put into a pool: bytes to copy, bytes of a file that stays in place, or the location of its member in
+    a tar that stays in place."""
 
     source_id: str
     name: str = ""
@@ -37,22 +68,35 @@ class Incoming:
     url: str | None = None
     meta: dict[str, Any] = field(default_factory=dict)
     reject: str | None = None
+    """Reason why it is not alive."""
+    status: Literal["unusable", "error"] | None = None
+    """For a sample without a member, whose reason is `reject`: `error` may pass, so that `curate retry` tries again."""
+    same_member: bool = False
+    """Its member is that of the sample before it; `data` is then None."""
+    fetch: Fetch | None = None
 
 
 class Source(Stage):
     unique_keys: ClassVar[bool] = False
     """Whether keys are unique across portions; otherwise the engine searches for repeats across shards."""
+    repeatable: ClassVar[bool] = True
+    """Whether a portion read again gives the same samples. Otherwise the first published shard wins, and rows in error
+    can be retried: each retry is a generation."""
+    limited: ClassVar[bool] = False
+    """Whether `read` needs the run's limiter."""
     namespace: str
     """Part of every key: the same source id in another namespace is another sample. Also names a folder."""
 
     _plain_namespace = field_validator("namespace", check_fields=False)(plain_name)
 
     def plan(self) -> list[Portion]:
-        """The data to read, divided into shards. Raises InputError if there is none."""
+        """The data to read, divided into shards. Raises InputError if there is none. A source with ports is planned
+        after `setup` with its artifacts, once they exist."""
         raise NotImplementedError
 
     def tar(self, portion: Portion) -> str | None:
-        """URL of the existing tar of the portion's members, which stays in place; None if bytes are copied."""
+        """URL of the existing tar of the portion's members, which stays in place; or of a folder (it ends in `/`) whose
+        files stay in place, each at its sample's `source_id`; None if bytes are copied."""
         return None
 
     def read(self, portion: Portion) -> Iterator[Incoming]:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self, TypeAlias
+from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
@@ -36,6 +36,26 @@ def plain_name(value: str) -> str:
 
 class Runtime:
     """Marks a parameter that affects speed or place, never the result: `threads: Annotated[int, Runtime()] = 2`."""
+
+
+class Added:
+    """Marks a parameter that was added to an existing stage or recipe. At its default it does not enter the
+    fingerprint, so that outputs from before it stay valid."""
+
+
+@dataclass(frozen=True)
+class Location:
+    """Marks a parameter whose text leads to something outside of the recipe: `path: Annotated[str, Location()]`. The
+    service admits only what an admin has registered, so a parameter without the mark must not be opened or connected
+    to. It never enters the fingerprint.
+
+    path: a file, folder, pattern or URL that the stage reads, or several; endpoints: a file of endpoints; prompt: a
+    file; encoder: where weights come from; proxy: an address to connect to; network: addresses that may be reached.
+    """
+
+    kind: Literal["path", "endpoints", "prompt", "encoder", "proxy", "network"] = "path"
+    included: Callable[[str], bool] | None = None
+    """Whether a text only names something that the package includes or vouches for."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +92,10 @@ class Stage(BaseModel):
         for name, info in cls.model_fields.items():
             alone = is_secret(info.annotation) and not isinstance(info.default, str)
             secret = holds_secret(info.annotation) or Secret in info.metadata
-            assert alone or not secret, f"{cls.__name__}.{name}: write `{name}: Secret` or `{name}: Secret | None`"
+            listed = is_runtime(info.metadata) and cls.secrets is not Stage.secrets
+            assert alone or not secret or listed, (
+                f"{cls.__name__}.{name}: write `{name}: Secret` or `{name}: Secret | None`"
+            )
 
     @field_validator("*", check_fields=False)
     @classmethod
@@ -84,7 +107,8 @@ class Stage(BaseModel):
 
     def parameters(self) -> dict[str, Any]:
         """The semantic parameters, JSON-able, which enter the fingerprint."""
-        hidden = {name for name, info in type(self).model_fields.items() if not is_semantic(info)}
+        fields = type(self).model_fields.items()
+        hidden = {name for name, info in fields if not is_semantic(info) or is_as_before(info, getattr(self, name))}
         return json.loads(self.model_dump_json(exclude=hidden))
 
     def identity(self) -> dict[str, Any]:
@@ -109,6 +133,10 @@ class Stage(BaseModel):
         machine, which need not have the secrets; the engine checks those on the machines that run the stage."""
         return []
 
+    def preflight_on_worker(self) -> list[str]:
+        """The same, for what every worker needs: called in one worker before anything runs."""
+        return []
+
     def setup(self, artifacts: Mapping[str, Artifact]) -> None:
         """Load models and data, once per process, into pydantic private attributes; `artifacts` by port."""
 
@@ -127,6 +155,12 @@ def kind_of(info: Any) -> str:
 
 def is_semantic(info: Any) -> bool:
     return kind_of(info) == "semantic"
+
+
+def is_as_before(info: Any, value: Any) -> bool:
+    """Whether a field was added to an existing model and has its default value."""
+    added = any(isinstance(item, Added) for item in info.metadata)
+    return added and bool(value == info.get_default(call_default_factory=True))
 
 
 def is_runtime(metadata: Iterable[Any]) -> bool:

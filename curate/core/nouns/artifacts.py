@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from curate.core.contracts.stage import Artifact
 from curate.core.hashing import digest_bytes
-from curate.core.nouns.manifest import Manifest
+from curate.core.nouns.manifest import Manifest, reading
 from curate.core.store.arrays import read_arrays
 from curate.core.store.spill import Spill
 from curate.core.store.storage import Storage
@@ -47,6 +47,14 @@ def save_artifact(storage: Storage, base: str, artifact: Artifact) -> tuple[int,
     return size, digests
 
 
+def read_portion(storage: Storage, line: Mapping[str, Any], columns: Sequence[str] | None = None) -> pa.Table:
+    """Rows of a portion of a Collect's artifact: the row group that its `line` names."""
+    path = f"{line['base']}/{line['file']}"
+    remedy = f"remove the folder {line['base']} and rerun the recipe"
+    with reading(storage, path, "file of portions", remedy), storage.open(path) as file:
+        return pq.ParquetFile(file).read_row_group(line["index"], columns=None if columns is None else list(columns))
+
+
 class StoredArtifact(Mapping[str, Any]):
     """The parts of a committed artifact by name, as its stage returned them, read on first access. What the steps of a
     Fit stored under a name is `<name>/<part, six digits>`: a dict of arrays."""
@@ -77,6 +85,10 @@ class StoredArtifact(Mapping[str, Any]):
     def parts(self, name: str) -> list[int]:
         """Indices of the parts that stored arrays under `name`, in order."""
         return [int(key.rpartition("/")[2]) for key in self._files if key.rpartition("/")[0] == name]
+
+    def portion(self, line: Mapping[str, Any]) -> pa.Table:
+        """Rows of one portion of a Collect's artifact, by its line in the part `portions`."""
+        return read_portion(self._storage, line)
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._parts:

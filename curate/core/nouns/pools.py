@@ -34,22 +34,27 @@ POOL_SCHEMA = pa.schema(
         pa.field("span", pa.string(), metadata={"content": "JSON object: which part of the parent it is"}),
         pa.field("parent_row", pa.int32(), metadata={"of": "row of the parent in its shard"}),
         pa.field("reject", pa.string()),
+        pa.field("status", pa.string(), metadata={"values": "null, unusable, or error: a retry may succeed"}),
     ]
 )
 
 
+LATER = pa.schema([POOL_SCHEMA.field("status")])
+"""Columns that tables of older versions lack."""
 FORMAT_OF_POOL = 2
 """Increased when the meaning of a pool column changes, so that facts computed from it are recomputed."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Shard:
-    """An immutable shard: a table, and the tar of its members (an absolute URL if the tar stays in place)."""
+    """An immutable shard: a table, and the tar of its members. If they stay in place, `tar` is the absolute URL of an
+    existing tar, or of a folder (it ends in `/`) of their files."""
 
     id: str
     rows: int
     tar: str
     tar_bytes: int
+    """Bytes of the tar, or of all files in place."""
     table: str
     parent: str = ""
     """For a shard of a derived pool: the parents' shard, as JSON."""
@@ -62,16 +67,19 @@ class Shard:
 
 
 def in_place(shard: Shard) -> bool:
-    """Whether the tar is outside the workspace, where it was acquired."""
+    """Whether the members are outside the workspace, where they were acquired."""
     return "://" in shard.tar or shard.tar.startswith("/")
 
 
-def locate(storage: Storage, shard: Shard) -> tuple[Any, str]:
-    """File system and path of the shard's tar: in the workspace, or in place."""
-    if in_place(shard):
-        other = open_storage(shard.tar)
-        return other.fs, other.root
-    return storage.fs, storage.path(shard.tar)
+def in_folder(shard: Shard) -> bool:
+    """Whether each member is a file in place: that of its row's `source_id`."""
+    return shard.tar.endswith("/")
+
+
+def place_url(place: str) -> str:
+    """Absolute URL of a tar, or of a folder, which ends in `/`."""
+    url = open_storage(place).url
+    return f"{url.rstrip('/')}/" if place.endswith("/") else url
 
 
 def pool_base(namespace: str, fingerprint: str) -> str:
@@ -86,7 +94,7 @@ def read_pool(storage: Storage, path: str, columns: list[str] | None = None) -> 
         records = " and ".join(f"{'/'.join(parts[:2])}/{name}" for name in ("portions", "repeats"))
         remedy = f"restore it, or remove it and the folders {records} and rerun the recipe"
     with reading(storage, path, "table of a pool", remedy):
-        return storage.read_table(path, columns=columns)
+        return storage.read_table(path, columns=columns, absent=LATER)
 
 
 def read_shards(storage: Storage, base: str) -> list[Shard]:

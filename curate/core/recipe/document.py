@@ -26,11 +26,11 @@ MAX_DEPTH = 40
 """Maximum number of mappings and lists around a value: OmegaConf exceeds Python's recursion limit at 100."""
 
 
-class _Loader(yaml.SafeLoader):
+class RecipeLoader(yaml.SafeLoader):
     """Reads `1e3` as a number, as YAML 1.2 does."""
 
 
-_Loader.add_implicit_resolver(
+RecipeLoader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+0123456789.")
 )
 
@@ -66,9 +66,11 @@ class Document:
     def _read(self, text: str) -> None:
         """Set values and lines. Raises RecipeError, YAMLError or RecursionError."""
         lines = _Lines(self.file)
-        lines.add(yaml.compose(text, Loader=_Loader))
+        parser = RecipeLoader(text)
+        node = parser.get_single_node()
+        lines.add(node)
         self.lines = lines.lines
-        self.values = _load(text)
+        self.values = None if node is None else _constructed(parser, node)
 
     def line(self, *places: Place) -> str:
         """`file:line` of the first place that has a line, or whose parents have one; otherwise `file`."""
@@ -163,10 +165,10 @@ class _Lines:
         return place
 
 
-def _load(text: str) -> Any:
-    """YAML -> values. A date such as 2024-99-99, or a tag that does not fit, makes its constructors raise others."""
+def _constructed(parser: RecipeLoader, node: yaml.Node) -> Any:
+    """The node's values. A date such as 2024-99-99, or a tag that does not fit, makes its constructors raise others."""
     try:
-        return yaml.load(text, _Loader)
+        return parser.construct_document(node)
     except (ValueError, TypeError, KeyError, AttributeError):
         raise yaml.YAMLError("a value does not fit its type") from None
 
@@ -199,6 +201,8 @@ def first_problem(error: ValidationError, values: Any) -> tuple[Place, ErrorDeta
 def message(problem: ErrorDetails) -> str:
     """The message as the end of a sentence: pydantic's own begin with a capital letter."""
     text = " ".join(problem["msg"].removeprefix("Value error, ").split())
+    if problem["type"] == "literal_error" and isinstance(problem["input"], bool):
+        text += "; quote it, since YAML reads no, off, yes and on as booleans"
     return text if problem["type"] == "value_error" else text[:1].lower() + text[1:]
 
 

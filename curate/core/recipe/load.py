@@ -10,7 +10,7 @@ from typing import Any
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from curate.core.contracts import Stage
+from curate.core.contracts import Map, Stage
 from curate.core.errors import RecipeError, did_you_mean
 from curate.core.recipe import registry
 from curate.core.recipe.document import Document, parse_override
@@ -35,6 +35,12 @@ def parse(text: str, overrides: Iterable[str] = (), file: str = "recipe") -> Pip
 
 
 def _build(document: Document, overrides: Iterable[str]) -> Pipeline:
+    override(document, overrides)
+    return build(document, resolve(document))
+
+
+def override(document: Document, overrides: Iterable[str]) -> None:
+    """Check the recipe's sections and apply the overrides."""
     raw, file = document.values, document.file
     if isinstance(raw, dict) and not isinstance(raw.setdefault("vars", {}) or {}, dict):
         found = type(raw["vars"]).__name__  # not its value: it may hold a secret
@@ -45,9 +51,12 @@ def _build(document: Document, overrides: Iterable[str]) -> Pipeline:
         if name not in TOP:
             raise RecipeError(f"{document.line((name,))}: {name}: unknown section; a recipe has {', '.join(TOP)}")
     _check_environment(document, raw, ())
-    for override in overrides:
-        _override(document, override)
-    resolved = _resolve(document)
+    for one in overrides:
+        _override(document, one)
+
+
+def build(document: Document, resolved: dict[str, Any]) -> Pipeline:
+    """Build and check the stages of a resolved recipe."""
     pipeline = Pipeline()
     pipeline.source = resolved
     for name, values in resolved["stages"].items():
@@ -66,8 +75,8 @@ def _check_environment(document: Document, value: Any, path: tuple[str, ...]) ->
         raise RecipeError(f"{document.line(path)}: {'.'.join(path[1:] or path)}: {NO_ENVIRONMENT}")
 
 
-def _override(document: Document, override: str) -> None:
-    name, text, value = parse_override(override, "name=value or stage.parameter=value")
+def _override(document: Document, given: str) -> None:
+    name, text, value = parse_override(given, "name=value or stage.parameter=value")
     if ENVIRONMENT.search(text):
         raise RecipeError(f"--set {name}: {NO_ENVIRONMENT}")
     if not document.values["vars"]:
@@ -84,8 +93,8 @@ def _override(document: Document, override: str) -> None:
         raise RecipeError(f"--set {name}: no such variable or stage; {hint}")
 
 
-def _resolve(document: Document) -> dict[str, Any]:
-    """The recipe with the value of every `${variable}`."""
+def resolve(document: Document) -> dict[str, Any]:
+    """The recipe, after `override`, with the value of every `${variable}`."""
     variables, stages = document.values["vars"] or {}, document.values["stages"]
     try:
         config = OmegaConf.create({**variables, "stages": stages, "workspace": document.values.get("workspace")})
@@ -140,6 +149,8 @@ def json_schema() -> dict[str, Any]:
         schema = cls.model_json_schema(ref_template="#/$defs/{model}")
         definitions |= schema.pop("$defs", {})
         properties = {"op": {"const": op}, "from": _from_schema(), **schema.get("properties", {})}
+        if issubclass(cls, Map):
+            properties["keep_null"] = {"type": "boolean", "description": "keep rows without facts, with nulls"}
         for port, kind in cls.ports.items():
             properties[port] = {"type": "string", "description": f"stage that makes the {kind}, or pin:NAME"}
         needed = [port for port in cls.ports if port not in cls.optional_ports]

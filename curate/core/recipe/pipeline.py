@@ -22,7 +22,7 @@ from typing import Any
 import pyarrow as pa
 from pydantic import ValidationError
 
-from curate.core.contracts import Derive, Filter, Map, Pack, Report, Select, Source, Stage, kind_of
+from curate.core.contracts import Collect, Derive, Filter, Map, Pack, Report, Select, Source, Stage, kind_of
 from curate.core.errors import CurateError, RecipeError, did_you_mean
 from curate.core.items import family_of, per_item
 from curate.core.nouns.pools import POOL_SCHEMA
@@ -116,7 +116,9 @@ class Pipeline:
         return [node for node in self.nodes.values() if node.name in found]
 
     def pool_of(self, name: str) -> str:
-        """Name of the Source or Derive that makes the rows of a stage."""
+        """Name of the Source or Derive that makes the rows of a stage; "" for a Collect, which has no pool."""
+        if isinstance(self.nodes[name].stage, Collect):
+            return ""
         if isinstance(self.nodes[name].stage, (Source, Derive)):
             return name
         return self.pool_upstream(name)
@@ -194,7 +196,7 @@ class Pipeline:
 
     def _check_inputs(self, node: Node) -> None:
         stage = node.stage
-        if isinstance(stage, Source):
+        if isinstance(stage, (Collect, Source)):
             if node.inputs:
                 raise node.fail(f"`from` does not apply to {stage.op}, which is a source; remove it")
             return
@@ -249,7 +251,8 @@ class Pipeline:
                 writer = next((n for n in self.nodes if column in self.columns_of(n) and n != node.name), None)
                 hint = did_you_mean(column, [*makers, *POOL_COLUMNS], "add a stage that writes it")
                 hint = f"add {writer!r} to `from`" if writer else hint
-                raise node.fail(f"column {column!r} is missing upstream; {hint}")
+                use = node.stage.use_of(column) if isinstance(node.stage, Map) else ""
+                raise node.fail(f"column {column!r}{f' ({use})' if use else ''} is missing upstream; {hint}")
         if isinstance(node.stage, Filter):
             self._check_filter(node, node.stage)
 
@@ -301,5 +304,6 @@ def build_stage(
             name, _, rest = text.partition(": ")
             raise fail(*(name, rest) if name in fields else ("", text)) from None
         secret = problem["type"] == "secret_reference" or kind_of(fields[str(place[0])]) == "secret"
-        given = "" if secret else f"{problem['input']!r}: "  # the value given for a secret may be the secret itself
+        named = text.startswith(f"{problem['input']}:")  # the value is the file in which the problem is
+        given = "" if secret or named else f"{problem['input']!r}: "  # a secret's value may be the secret itself
         raise fail(".".join(map(str, place)), f"{given}{text}") from None

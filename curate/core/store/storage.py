@@ -15,7 +15,7 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -31,6 +31,7 @@ FORMAT = 2
 SMALL_BYTES = 1 << 14
 """Tables smaller than this are not compressed."""
 TEMPORARY = ".tmp"
+SCRATCH = "scratch"
 ONE_REQUEST_BYTES = 8 << 20
 """Smaller objects are read by one request."""
 FEW_VALUES = 1 << 17
@@ -98,9 +99,12 @@ class Storage:
     def read_json(self, relative: str) -> Any:
         return json.loads(self.read(relative))
 
-    def read_table(self, relative: str, columns: list[str] | None = None, **options: Any) -> pa.Table:
-        """A Parquet file, or the named columns. Raises ArrowInvalid if it is corrupt or a column is missing. `filters`
-        and other `options` of `pyarrow.parquet.read_table` take several times as long to open a small file."""
+    def read_table(
+        self, relative: str, columns: list[str] | None = None, absent: pa.Schema | None = None, **options: Any
+    ) -> pa.Table:
+        """A Parquet file, or the named columns. Raises ArrowInvalid if it is corrupt or a column is missing; those of
+        `absent`, which files of an older version lack, are null there. `filters` and other `options` of
+        `pyarrow.parquet.read_table` take several times as long to open a small file."""
         with _explain_errors(self.url_of(relative)), contextlib.ExitStack() as stack:
             source: Any = self.path(relative)
             if not self.local:
@@ -115,6 +119,8 @@ class Storage:
         if columns is None:
             return table
         for name in columns:
+            if absent is not None and name in absent.names and name not in table.column_names:
+                table = table.append_column(absent.field(name), pa.nulls(len(table), absent.field(name).type))
             if name not in table.column_names:
                 raise pa.ArrowInvalid(f"column {name!r} is missing")
         return table.select(columns)
@@ -134,6 +140,22 @@ class Storage:
             names = {name[len(base) + 1 :]: int(info["size"]) for name, info in found.items()}
         return {name: size for name, size in names.items() if not name.endswith(TEMPORARY)}
 
+    def entries(self, prefix: str) -> dict[str, float | None]:
+        """Names directly below a prefix: folder -> None, file -> when it was published, by the storage's own clock
+        (0 if it does not tell). Temporary files are left out. On an object store one request for each thousand."""
+        base = self.path(prefix)
+        try:
+            if self.local:
+                with os.scandir(base) as entries:
+                    found = {each.name: None if each.is_dir() else each.stat().st_mtime for each in entries}
+            else:
+                with _explain_errors(self.url_of(prefix)):
+                    listed = self.fs.ls(base, detail=True, refresh=True)
+                found = {each["name"].rstrip("/").rpartition("/")[2]: _published(each) for each in listed}
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+        return {name: then for name, then in found.items() if not name.endswith(TEMPORARY)}
+
     # --- writing ---
 
     @contextlib.contextmanager
@@ -150,12 +172,19 @@ class Storage:
     @contextlib.contextmanager
     def scratch(self, folder: str) -> Iterator[Path]:
         """A local path for a file whose final name depends on its content; pass it to `adopt` once complete."""
-        aside = self._aside(f"{folder}/scratch")
+        aside = self._aside(f"{folder}/{SCRATCH}")
         try:
             with _explain_errors(self.url_of(folder)):
                 yield aside
         finally:
             aside.unlink(missing_ok=True)
+
+    def remove_scratch(self, folder: str) -> None:
+        """Remove scratch files of killed processes; for the holder of the lease on what is written there. On an object
+        store they were in the temporary folders of workers."""
+        if self.local:
+            for path in Path(self.path(folder)).glob(f".{SCRATCH}.*{TEMPORARY}"):
+                path.unlink(missing_ok=True)
 
     def adopt(self, aside: Path, relative: str) -> None:
         """Publish a complete scratch file under its final name."""
@@ -309,6 +338,14 @@ def _walk(folder: str, prefix: str) -> Iterator[tuple[str, int]]:
             else:
                 with contextlib.suppress(FileNotFoundError):
                     yield f"{prefix}{entry.name}", entry.stat().st_size
+
+
+def _published(info: Mapping[str, Any]) -> float | None:
+    """From a line of an object store's listing; each has its own word."""
+    found = next((info[name] for name in ("LastModified", "updated", "mtime", "created") if info.get(name)), 0.0)
+    if info["type"] == "directory":
+        return None
+    return found.timestamp() if hasattr(found, "timestamp") else found if isinstance(found, float) else 0.0
 
 
 def _protocols(fs: Any) -> tuple[str, ...]:

@@ -165,6 +165,10 @@ class Backend(Protocol):
         """Current nodes. Raises CurateError if the cluster cannot be reached."""
         ...
 
+    def host(self) -> str:
+        """Address of this machine that its workers reach."""
+        ...
+
     def has_gpu(self) -> bool:
         """Whether any node has a GPU."""
         ...

@@ -34,6 +34,9 @@ class LocalBackend:
     def nodes(self) -> Sequence[ClusterNode]:
         return [ClusterNode("local", MANY, MANY, 1 << 62)]
 
+    def host(self) -> str:
+        return "127.0.0.1"
+
     def has_gpu(self) -> bool:
         return Path("/dev/nvidia0").exists()
 

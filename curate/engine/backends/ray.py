@@ -56,6 +56,8 @@ def _actor_class(units: int) -> Any:
             import os
 
             os.environ.update(environment)
+            self.tasks: Any = None
+            """Set by `up`; the run may end, and ask for snapshots, before that."""
 
         def up(self) -> dict[str, Any]:
             """Node, host and build of this process."""
@@ -81,10 +83,11 @@ def _actor_class(units: int) -> Any:
             return self.tasks.run(ticket, job, shared)
 
         def snapshots(self) -> Any:
-            return self.tasks.snapshots()
+            return self.tasks.snapshots() if self.tasks else {}
 
         def wind_down(self, tickets: Any) -> None:
-            self.tasks.wind_down(tickets)
+            if self.tasks:
+                self.tasks.wind_down(tickets)
 
         def call(self, function: Any, payload: Any) -> None:
             function(payload)
@@ -250,6 +253,10 @@ class RayBackend:
             for has in [node["Resources"]]
         ]
 
+    def host(self) -> str:
+        self.connect()
+        return str(UNTYPED.util.get_node_ip_address())
+
     @property
     def shared(self) -> bool:
         """A Ray that this backend started runs nothing else."""
@@ -346,15 +353,8 @@ def _init(address: str | None, cpus: int | None) -> None:
         raise CurateError(f"{what} ({' '.join(str(error).split())[:200]}); {advice}") from error
 
 
-def job_client(address: str) -> Any:
-    """Ray's client for jobs at `auto`, host:port of a GCS or http://… of a dashboard. RAY_ADDRESS is hidden meanwhile,
-    because Ray prefers it to the given address."""
-    from ray.dashboard.utils import ray_address_to_api_server_url as url_of
-    from ray.job_submission import JobSubmissionClient
+def dashboard_url(address: str) -> str:
+    """URL of the dashboard of the cluster whose GCS has this address. Ray may wait for minutes."""
+    from ray.dashboard.utils import ray_address_to_api_server_url
 
-    url = address if "://" in address else url_of(address)
-    hidden = {name: os.environ.pop(name) for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS") if name in os.environ}
-    try:
-        return JobSubmissionClient(url)
-    finally:
-        os.environ.update(hidden)
+    return str(ray_address_to_api_server_url(address))

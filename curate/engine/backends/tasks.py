@@ -7,6 +7,7 @@ import errno
 import logging
 import os
 import platform
+import signal
 import threading
 import time
 import traceback
@@ -28,8 +29,9 @@ from curate.engine.workers.beat import Beat
 BACKOFF_SECONDS = 0.5
 START_METHOD = "forkserver"
 """Tests use "fork"."""
-PRELOADED = ["curate.engine.passes.run", "curate.cli", "ray"]
-"""Modules that the fork server imports once (if they exist), so that a payload costs a fork and no imports."""
+PRELOADED = ["curate.engine.backends.forking", "curate.engine.passes.run", "curate.cli", "ray"]
+"""Modules that the fork server imports once (if they exist), so that a payload costs a fork and no imports. The first
+makes it ignore SIGTERM."""
 RELAY_SECONDS = 0.25
 """Between two snapshots that a child process sends of its beat."""
 log = logging.getLogger("curate.tasks")
@@ -204,6 +206,9 @@ def _child(
     payload: Any,
     index: int,
 ) -> None:
+    # a drain sends SIGTERM to all processes of a run; this one ends when its parent says so. Programs that it starts do
+    # not inherit a handler, as they would inherit SIG_IGN
+    signal.signal(signal.SIGTERM, lambda *_: None)
     os.environ.update(environment)
     mine, sending, over = Beat(about.unit, about.lane), threading.Lock(), threading.Event()
     mine.run, mine.again, mine.turn = about.run, about.again, beat.turn(about.lane)

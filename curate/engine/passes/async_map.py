@@ -1,18 +1,16 @@
 """An AsyncMap in a pass: requests for the rows without an answer, many in flight, and their results.
 
-The unit's thread makes requests ahead of those in flight and accepts answers in groups. The process's event loop sends
-the requests (`answers/client.py`). Answers go to the worker's log (`answers/log.py`) until the unit's tables are
-published.
+The unit's thread makes requests ahead and accepts answers in groups; the process's event loop sends the requests
+(`curate/engine/requests`). Answers go to the worker's log (`answers/log.py`) until the unit's tables are published.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import queue
-import sys
 import time
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -26,13 +24,15 @@ from curate.core.contracts import AsyncMap
 from curate.core.errors import CurateError, Reject, StorageError
 from curate.core.nouns.facts import DONE, ERROR, UNUSABLE
 from curate.core.secrets import redact
+from curate.core.spend import Spend, combined
 from curate.engine.passes.answers import log as answer_log
-from curate.engine.passes.answers.client import Answered, Requester
 from curate.engine.passes.answers.index import Answer
 from curate.engine.passes.batches import BatchResult, to_table
 from curate.engine.passes.decode import ByteBudget
 from curate.engine.passes.map import MapMember
 from curate.engine.passes.task import Stopped
+from curate.engine.requests.client import Answered, Requester, in_flight
+from curate.engine.requests.costs import weight
 from curate.engine.workers import beat
 
 GROUP = 32
@@ -41,6 +41,12 @@ GROUP_SECONDS = 1.0
 """How long the first answer of a group waits for the others."""
 LOOK_SECONDS = 0.5
 """Time between two checks whether the unit is to stop, while no answer arrives."""
+AHEAD = 10_000
+"""Rows that are looked up at once and queued. More are held in columns only."""
+LAST_SECONDS = 3.0
+"""How long a unit that is to stop waits for answers to requests in flight."""
+PATIENCE_SECONDS = 60.0
+"""How long a unit waits until its requests can be logged."""
 SMALL = 4096
 """Bytes up to which a request is kept until the unit ends, so that an equal request is not sent again."""
 BUDGET = ByteBudget(256 << 20)
@@ -56,6 +62,9 @@ class AsyncMember(MapMember):
         self._unit = self.task.units[0] if self.task.units else answer_log.token(s.id for s in self.unit.shards)
         self._log = answer_log.log_of(self.task.storage, self.spec.path)
         self._requester: Requester | None = None
+        self._most = in_flight(self.stage)
+        self._denied: list[int] = []
+        """Rows that the run's budget is not enough for: no further request is sent, those in flight are waited for."""
         self._flying: dict[Future[Answered], Hashable] = {}
         self._rows: dict[Hashable, list[int]] = {}
         """Request in flight -> its rows."""
@@ -66,26 +75,33 @@ class AsyncMember(MapMember):
         self._ended: queue.SimpleQueue[Future[Answered]] = queue.SimpleQueue()
         self._log_before: answer_log.Logged | None = None
         """Answers that earlier attempts at this unit have logged."""
-        self._interrupted = {given for inputs in self.task.in_flight.get(self.name, {}).values() for given in inputs}
-        """Inputs of requests that were in flight when a worker died."""
+        in_flight_then = self.task.in_flight.get(self.name, {}).values()
+        self._interrupted = Counter(given for inputs in in_flight_then for given in inputs)
+        """Inputs of requests that were in flight when a worker died -> how often."""
+        self._again: dict[int, int] = {}
+        """Row with such a request in flight -> how often."""
         self._from_log: set[bytes] = set()
         """Inputs whose answers are in a log only."""
 
     # --- going over the rows ---
+
+    def _go_over(self, stop: int) -> Iterator[None]:
+        while self.cursor < stop:
+            yield from super()._go_over(min(stop, self.cursor + AHEAD))
 
     def _work(self) -> Iterable[None]:
         self._send_all()
         return ()
 
     def _finish(self) -> Iterable[None]:
-        while self._buffer or self._flying:  # a row is sent after all if the row with the same input got an error
+        while self._buffer or self._flying or self._denied:  # rows wait for an equal one, which may end in error
             self._send_all()
-            if self._flying:
+            if self._flying or self._denied:
                 self._collect()
         return ()
 
     def _unfinished(self) -> int:
-        return min([super()._unfinished(), *self._making, *self._in_flight()])
+        return min([super()._unfinished(), *self._making, *self._denied, *self._in_flight()])
 
     def _in_flight(self) -> list[int]:
         return [row for rows in self._rows.values() for row in rows]
@@ -97,7 +113,7 @@ class AsyncMember(MapMember):
             with suppress(StorageError, OSError):  # an earlier attempt in this process may hold unlogged answers
                 self._log.leave(self._unit)
             self._log_before = answer_log.logged_by(self.task.storage, self.spec.path, [self._unit, *self.task.units])
-            self._interrupted |= {given for inputs in self._log_before.in_flight.values() for given in inputs}
+            self._interrupted.update(self._log_before.times)
         if self._log_before is not None:
             logged = {given: self._log_before.places[given] for given in wanted if given in self._log_before.places}
             self._from_log |= logged.keys() - found.keys()
@@ -130,7 +146,7 @@ class AsyncMember(MapMember):
         flying = self._in_flight() if self.alone else []
         if flying and self.alone.intersection([self._buffer[0], *flying]):
             return []
-        free = 2 * self.stage.max_in_flight - len(self._flying)
+        free = 0 if self._denied else 2 * self._most - len(self._flying)
         rows: list[int] = []
         while self._buffer and len(rows) < min(free, GROUP):
             if rows and (self._buffer[0] in self.alone or rows[0] in self.alone):
@@ -177,16 +193,39 @@ class AsyncMember(MapMember):
         if self._requester is None:
             stage = self.ready()
             assert isinstance(stage, AsyncMap)
-            self._requester = Requester(stage)
-        self._rows[request] = [row]
+            self._requester = Requester(stage, self.task.limiter)
         given = self._input(row)
+        if not self._log.is_announced(self._unit, given):
+            self._announce(row)
+        self._rows[request] = [row]
         self._log.sent(self._unit, given, *self._place(row))
-        if given in self._interrupted:
-            self._interrupted.remove(given)
-            self.facts.count([row], "asked_again")
+        if times := self._interrupted.pop(given, 0):
+            self.facts.count([row], "asked_again", times)
+            self._again[row] = times
         future = self._requester.send(request)
         self._flying[future] = request
         future.add_done_callback(partial(self._ended_in_loop, size))
+
+    def _announce(self, row: int) -> None:
+        """Log the requests that will be sent from `row` on until the log is flushed again, so that those a kill repeats
+        are counted. If that fails, accept answers meanwhile, and give up after PATIENCE_SECONDS."""
+        rows = [*self._making[self._making.index(row) :], *self._buffer] if row in self._making else [row]
+        count = max(1, 2 * self._most - len(self._flying)) + self._log.ahead()
+        places = {self._input(other): self._place(other) for other in rows[:count]}
+        until = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            try:
+                self._log.announce(self._unit, places)
+                return
+            except (StorageError, OSError) as error:
+                if time.monotonic() > until:
+                    raise
+                log.warning("%s: cannot log requests (%s); sending none until it can", self.name, redact(str(error)))
+            if self._flying:
+                self._collect()
+            else:
+                self._check_stop()
+                time.sleep(LOOK_SECONDS)
 
     def _ended_in_loop(self, size: int, future: Future[Answered]) -> None:
         """Called in the event loop's thread when a request has ended."""
@@ -208,9 +247,8 @@ class AsyncMember(MapMember):
         """Accept a group of answers: wait for them, or take those that have arrived."""
         if self._requester is None or not (wait or self._ended.qsize()):
             return
-        pulse, began, seen = beat.current(), time.monotonic(), self._requester.ended
-        pulse.doing(self.name, sorted(self._in_flight())[:GROUP])
-        wanted = min(GROUP, self.stage.max_in_flight, len(self._flying)) if wait else self._ended.qsize()
+        pulse, began, seen = beat.current(), time.monotonic(), self._show_life()
+        wanted = min(GROUP, self._most, len(self._flying)) if wait else self._ended.qsize()
         group: list[Future[Answered]] = []
         while len(group) < wanted and not (group and time.monotonic() - began > GROUP_SECONDS):
             try:
@@ -219,53 +257,75 @@ class AsyncMember(MapMember):
                 self._flush_log()
                 if pulse.stopping:
                     break
-                if self._requester.ended != seen:  # attempts fail, but the unit does not hang
-                    seen = self._requester.ended
-                    pulse.doing(self.name, sorted(self._in_flight())[:GROUP])
+                seen = self._show_life(seen)
         if group:
             self._accept_group(group, began)
         self._flush_log()
         self._settle()
         self._check_stop()
 
+    def _show_life(self, seen: int = -1) -> int:
+        """Tell the beat that the unit does not hang: more attempts than `seen` have ended, or requests wait for the
+        endpoint or for the limits of the run. Returns how many have ended."""
+        assert self._requester is not None
+        if self._requester.ended != seen or self._requester.waiting:
+            beat.current().doing(self.name, sorted(self._in_flight())[:GROUP])
+        return self._requester.ended
+
     def _accept_group(self, group: Sequence[Future[Answered]], began: float) -> None:
         """Accept the results of requests that have ended; the wait for them began at `began` (time.monotonic())."""
         ended = [(self._rows.pop(self._flying.pop(future)), future.result()) for future in group]
         sent = sum(answered.sent_bytes for _, answered in ended)
-        beat.current().done(self.name, len(group), time.monotonic() - began, sent)
+        pulse = beat.current()
+        pulse.done(self.name, len(group), time.monotonic() - began, sent)
+        spend: dict[str, Spend] = {}
+        for _, answered in ended:
+            spend = combined(spend, answered.spend)
+        for endpoint, of_group in spend.items():
+            pulse.spent(self.name, endpoint, of_group)
+        for rows, answered in ended:
+            if rows[0] in self._again:  # it may have been several requests then, as it is now
+                self.facts.count(rows[:1], "asked_again", max(0, answered.requests - 1) * self._again.pop(rows[0]))
+        self._denied += [row for rows, answered in ended for row in rows if answered.over]
+        unsent = [row for rows, answered in ended for row in rows if answered.over and not answered.requests]
+        self._log.add(self._unit, [self._input(row) for row in unsent], None)  # they are not repeated
         self._accept_all(ended)
         fatal = next((answered.fatal for _, answered in ended if answered.fatal), None)
         if fatal is not None:
             raise fatal
 
     def _flush_log(self) -> None:
-        """Log new answers. If a segment cannot be written, requests continue, and its answers go into the next segment.
-        At the unit's end the tables hold all answers; an error in writing those is raised."""
+        """Log new answers. If a segment cannot be written, its answers go into the next one. At the unit's end the
+        tables hold all answers; an error in writing those is raised."""
         try:
             self._log.flush()
         except (StorageError, OSError) as error:
             log.warning("%s: cannot log answers (%s); retrying with the next segment", self.name, redact(str(error)))
 
     def _check_stop(self) -> None:
-        """Raise Stopped if the run is to stop."""
+        """Raise Stopped if the run is to stop, or if its budget is used up and nothing is in flight."""
+        if self._denied and not self._flying:
+            raise Stopped
         if beat.current().stopping and not (self.task.probe or self.task.dry):
             raise Stopped
 
     def wait_for_answers(self, until: float) -> bool:
-        came = False
+        came, seen, began = False, -1, time.monotonic()
         while self._flying and (left := until - time.monotonic()) > 0:
-            began = time.monotonic()
             try:
-                group = [self._ended.get(timeout=left)]
+                group = [self._ended.get(timeout=min(left, LOOK_SECONDS))]
             except queue.Empty:
-                break
+                seen = self._show_life(seen)
+                if beat.current().stopping:
+                    until = min(until, time.monotonic() + LAST_SECONDS)
+                continue
             self._accept_group([*group, *(self._ended.get() for _ in range(self._ended.qsize()))], began)
-            came = True
+            came, began = True, time.monotonic()
         return came
 
     def _accept_all(self, ended: Sequence[tuple[list[int], Answered]]) -> None:
         """Accept the results of requests, each for one row or several."""
-        pairs = [(row, answered) for rows, answered in ended for row in rows if answered.fatal is None]
+        pairs = [(row, answered) for rows, answered in ended for row in rows if not (answered.fatal or answered.over)]
         if not pairs:
             return
         table = self._table([answered for _, answered in pairs])
@@ -318,7 +378,8 @@ class AsyncMember(MapMember):
                 shard = pa.array([self.unit.shards[index].id] * made.num_rows, pa.string())
                 tables.append(made.append_column(answer_log.SHARD_FIELD, shard))
             table = pa.concat_tables(tables)
-        self._log.add(self._unit, [self._input(row) for row in rows], table)
+        again = np.setdiff1d(order, final).tolist()
+        self._log.add(self._unit, [self._input(row) for row in rows], table, [self._input(row) for row in again])
 
     def publish(self, whole: bool = True) -> bool:
         changed = super().publish(whole)
@@ -336,14 +397,3 @@ class AsyncMember(MapMember):
             self._requester = None
             with suppress(StorageError, OSError):  # must not hide an earlier error
                 self._log.leave(self._unit)
-
-
-def weight(request: Any) -> int:
-    """Approximate bytes of a request."""
-    if isinstance(request, (str, bytes)):
-        return len(request)
-    if dataclasses.is_dataclass(request):
-        return sum(weight(getattr(request, item.name)) for item in dataclasses.fields(request))
-    if isinstance(request, (tuple, frozenset)):
-        return sum(weight(part) for part in request)
-    return sys.getsizeof(request)

@@ -20,7 +20,8 @@ KILLED = "killed"
 
 
 class PrepareError(Exception):
-    """An exception of `prepare`: the name of its class, and its message without the stage's secrets."""
+    """An exception of `prepare`: the name of its class, and its message without the stage's secrets. Or a file in place
+    that cannot be read any more: the reason, and the file."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)

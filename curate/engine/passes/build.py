@@ -7,13 +7,13 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 
-from curate.core.contracts import AsyncMap, Map, Resources
+from curate.core.contracts import AsyncMap, Map
 from curate.core.hashing import digest
 from curate.core.ledger import Entry
 from curate.core.nouns.manifest import Manifest, read_lines
@@ -21,8 +21,9 @@ from curate.core.nouns.pools import Shard
 from curate.core.recipe.pipeline import Node
 from curate.engine.backends import Outcome
 from curate.engine.context import Context
-from curate.engine.passes.answers import index as answers
 from curate.engine.passes.answers import log as answer_log
+from curate.engine.passes.answers.lines import FOLDER as INDEX
+from curate.engine.passes.answers.merge import merge_in_run
 from curate.engine.passes.plan import PassPlan
 from curate.engine.passes.recovery import UnitRunner
 from curate.engine.passes.run import run_pass
@@ -53,6 +54,9 @@ class PassBuild:
         self.seconds = dict.fromkeys(self.counts, 0.0)
         self.settled, self.complete = threading.Event(), threading.Event()
         """`settled`: it holds its leases, or needs none. `complete`: all of its output exists."""
+        self.asks = any(isinstance(node.stage, AsyncMap) and node.stage.asks() for node in nodes)
+        self.running = 0
+        """Units whose outcomes are not known yet."""
         self._lock = threading.Lock()
         self._listeners: list[queue.Queue[Any]] = []
         self._earlier: dict[str, str] = {}
@@ -73,6 +77,7 @@ class PassBuild:
 
     def build(self) -> None:
         began = time.monotonic()
+        self._merge_indexes(self.plan.due)  # a run that was killed has merged nothing
         self._earlier = {} if self.runner.retry else self._earlier_results()
         streams = not all(up.complete.is_set() for up in self.above)
         shards = self.pool.shards if streams else [s for s in self.pool.shards if not self._reuse_shard(s)]
@@ -170,6 +175,7 @@ class PassBuild:
         unit_of = {shard.id: number for number, unit in enumerate(units) for shard in unit}
         call: Call | None = None
         tasks: dict[int, PassTask] = {}
+        unpaid = 0
         try:
             while ready or waits or tasks:
                 while ready and (call is None or call.room()):
@@ -180,8 +186,12 @@ class PassBuild:
                         tasks[call.put(task)] = task
                 if not (tasks or waits):
                     continue
+                self.running = len(tasks)
                 source, message = self.ctx.get(inbox)
-                if source is call:
+                if source is call and self._ended_unpaid(message):
+                    del tasks[message.index]
+                    unpaid += 1
+                elif source is call:
                     outcome = self._checked(message, len(tasks) + len(ready) + len(waits))
                     yield tasks.pop(outcome.index), outcome
                 elif (number := unit_of.get(message, -1)) in waits:
@@ -189,13 +199,21 @@ class PassBuild:
                     if not waits[number]:
                         del waits[number]
                         ready.append(number)
+            if unpaid:
+                raise self.ctx.drained(unpaid)
         finally:
+            self.running = 0
             if call is not None:
                 call.cancel()
 
     def _call(self, inbox: queue.Queue[Any]) -> Call:
         self.ctx.check_resources()
         return self.ctx.backend.open(run_pass, self.runner.resources(), inbox=inbox, label=self.nodes[0].name)
+
+    def _ended_unpaid(self, outcome: Outcome | None) -> bool:
+        """Whether a unit ended early because the budget is used up: others may still wait for answers."""
+        early = outcome is not None and outcome.value is None and outcome.error is None and outcome.fatal is None
+        return early and self.ctx.over_budget
 
     def _checked(self, outcome: Outcome | None, left: int) -> Outcome:
         """The outcome. Raises its error if no retry can help, and DrainedError if the run is to stop."""
@@ -230,24 +248,23 @@ class PassBuild:
 
     # --- committing ---
 
-    def fold_logs(self) -> None:
+    def fold_logs(self, ended: bool = False) -> None:
         """Put answers that dead workers have logged into tables. Requires the leases of the facts."""
         for spec in self.plan.stages:
             if isinstance(spec.stage, AsyncMap):
-                in_flight = answer_log.fold(self.ctx.storage, spec.path)
+                in_flight = answer_log.fold(self.ctx.storage, spec.path, ended=ended)
                 self.runner.in_flight[spec.name] = {shard: tuple(inputs) for shard, inputs in in_flight.items()}
 
-    def _merge_indexes(self) -> None:
-        """Merge the small files that the units have added to the indexes of answers."""
-        for spec in self.plan.stages:
-            if isinstance(spec.stage, Map) and spec.stage.costly and self.counts[spec.name].computed:
-                merges = answers.merges(self.ctx.storage, spec.path.rpartition("/")[0])
-                list(self.ctx.run_with(answers.merge, merges, Resources()))  # a later run repeats a merge that fails
+    def _merge_indexes(self, names: Collection[str]) -> None:
+        """Merge the small files that units have added to some stages' indexes of answers."""
+        for node in (node for node in self.nodes if node.name in names):
+            folder = self.ctx.built[node.name].path.rpartition("/")[0]
+            self.plan.indexes[node.name] = merge_in_run(self.ctx, node, f"{folder}/{INDEX}")
 
     def _commit(self, wall: float) -> None:
         ctx, shards = self.ctx, self.pool.shards
-        self.fold_logs()  # logs of workers that died in this run: other workers have finished their units
-        self._merge_indexes()
+        self.fold_logs(ended=True)  # logs of workers that died in this run: other workers have finished their units
+        self._merge_indexes({name for name in self.plan.indexes if self.counts[name].computed})
         for spec in self.plan.stages:
             if isinstance(spec.stage, Map):
                 self.plan.numbers[spec.name] = ctx.built[spec.name].numbers
@@ -365,18 +382,9 @@ def facts_base(built: Built, numbers: Mapping[str, int]) -> str:
 
 
 def mask_manifest(node: Node, built: Built, entry: Entry, seconds: float) -> Manifest:
-    stage = node.stage
-    return Manifest(
-        "mask",
-        stage.op,
-        stage.version,
-        built.fingerprint,
-        stage.parameters(),
-        stage.identity(),
-        ledger=entry.check(node.name).to_json(),
-        rows=entry.after,
-        seconds=seconds,
-    )
+    stage, ledger = node.stage, entry.check(node.name).to_json()
+    identity = (stage.op, stage.version, built.fingerprint, stage.parameters(), stage.identity())
+    return Manifest("mask", *identity, ledger=ledger, rows=entry.after, seconds=seconds)
 
 
 def _dump(result: ShardResult) -> str:

@@ -19,10 +19,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from curate.codec.images import decode
-from curate.codec.tars import read_spans
+from curate.codec.members import member_columns, read_members
 from curate.core.contracts import Sample
 from curate.core.errors import CurateError, Reject
-from curate.core.nouns.pools import locate
 from curate.core.secrets import redact
 from curate.engine.passes.batches import PrepareError
 from curate.engine.passes.map import MapMember
@@ -113,30 +112,32 @@ class Decoder:
             rows = range(start, stop)
             yield start, stop, [self._submit(pool, row, next(data)) if wanted[row] else None for row in rows]
 
-    def _encoded(self, rows: NDArray[np.int64]) -> Iterator[bytes]:
+    def _encoded(self, rows: NDArray[np.int64]) -> Iterator[bytes | Reject]:
         """Encoded images of some rows (ascending), shard by shard."""
-        places = self.unit.pool(("offset", "size")).take(pa.array(rows))
-        spans = list(zip(places.column("offset").to_pylist(), places.column("size").to_pylist(), strict=True))
+        places = self.unit.pool(member_columns(self.unit.shards)).take(pa.array(rows))
         for index, shard in enumerate(self.unit.shards):
             low, high = np.searchsorted(rows, self.unit.edges[index : index + 2])
             if low < high:
-                fs, path = locate(self.unit.storage, shard)
-                yield from read_spans(fs, path, spans[low:high], shard.tar_bytes)
+                yield from read_members(self.unit.storage, shard, places.slice(low, high - low).to_pydict())
 
-    def _submit(self, pool: ThreadPoolExecutor, row: int, data: bytes) -> Future[Prepared]:
+    def _submit(self, pool: ThreadPoolExecutor, row: int, data: bytes | Reject) -> Future[Prepared]:
         """Queue an image for the decoding threads, once the budget has room for its bytes."""
-        size = len(data)
+        size = 0 if isinstance(data, Reject) else len(data)
         BUDGET.take(size)
         future = pool.submit(self._prepare, row, data)
         future.add_done_callback(lambda _: BUDGET.give(size))
         return future
 
-    def _prepare(self, row: int, data: bytes) -> Prepared:
-        sample = Sample(data, decode)
+    def _prepare(self, row: int, data: bytes | Reject) -> Prepared:
+        lost_file = PrepareError(data.reason, str(data)) if isinstance(data, Reject) else None
+        sample = Sample(b"" if isinstance(data, Reject) else data, decode)
         values: Prepared = {}
         for member in self.members:
             lost = any(isinstance(values.get(name), Exception) for name in member.depends)
             if lost or not member.wanted[row] or row in member.poison:
+                continue
+            if lost_file is not None:
+                values[member.name] = lost_file
                 continue
             began = time.perf_counter()
             try:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from curate.codec.members import member_columns
 from curate.core.contracts import Map
 from curate.core.errors import CurateError, Reject
 from curate.core.ledger import SET_ASIDE
@@ -113,8 +114,7 @@ class MapMember(PassMember):
         if not self.spec.may_mark:
             return marks
         for name in self.stage.reads():
-            maker = self.makers.get(name)
-            if maker is not None:
+            if (maker := self.makers.get(name)) is not None:
                 marks |= maker.marked[start:stop] | (maker.status[start:stop] == ERROR)
             elif name not in POOL_COLUMNS or any(name in ref.names for ref in self.spec.columns.columns):
                 marks |= self.unit.marks(self.spec.columns, name)[start:stop]
@@ -135,7 +135,7 @@ class MapMember(PassMember):
             return self.wanted
         outside = {*self.makers, *(name for ref in self.spec.columns.columns for name in ref.names)}
         names = [name for name in self.stage.reads() if name in POOL_COLUMNS and name not in outside]
-        pool = self.unit.pool(("offset", "size", "sha256", *names))  # all columns in one read
+        pool = self.unit.pool(tuple(dict.fromkeys((*member_columns(self.unit.shards), "sha256", *names))))
         rows = np.flatnonzero(alive & pool.column(0).is_valid().to_numpy(zero_copy_only=False))
         if self.facts.input is not None and not self.makers and len(rows):
             self._look_up(rows)
@@ -387,8 +387,7 @@ class MapMember(PassMember):
             counted.update(self.facts.reason[start:stop][alive & (status == code)].tolist())
         entry.kept = entry.lost.total() if self.spec.keep_null else 0
         notes = self.facts.notes.get(self.unit.shards[index].id)
-        if notes is not None:
-            entry.counters = notes.counters
+        entry.counters = notes.counters if notes is not None else entry.counters
         todo = self.todo[start:stop]
         found: StageResult = {"entry": entry.check(self.name).to_json(), "lacking": int((alive & todo).sum())}
         found["unsure"] = int((alive & self._vague[start:stop]).sum())

@@ -19,6 +19,9 @@ from curate.engine.fingerprints import fingerprint as fingerprint_of
 from curate.engine.fingerprints import stage_digest
 from curate.engine.passes.answers import index as answers
 from curate.engine.passes.answers import log as answer_log
+from curate.engine.passes.answers.lines import FOLDER as INDEX
+from curate.engine.passes.answers.merge import is_due
+from curate.engine.passes.answers.search import searched
 from curate.engine.passes.task import ATTEMPTS, PassStage, Point
 from curate.engine.state import Built, Mask
 
@@ -42,7 +45,9 @@ class PassPlan:
     """Map -> shard -> number of its highest table."""
     others: dict[str, OtherTables] = field(default_factory=dict)
     indexes: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Costly stage -> files of its index of answers."""
+    """Costly stage -> files and layers of its index of answers."""
+    due: frozenset[str] = frozenset()
+    """Costly stages whose index has many small files."""
     sizes: dict[str, dict[str, int]] = field(default_factory=dict)
     """Map -> file -> bytes."""
     suspects: set[str] = field(default_factory=set)
@@ -158,26 +163,28 @@ def survey(ctx: Context, plan: PassPlan) -> None:
             plan.sizes[spec.name] = found = ctx.storage.list(spec.path)
             plan.numbers[spec.name] = {s: n for s, n in facts.latest(found).items() if s in shards}
             if spec.stage.costly:
-                plan.others[spec.name], plan.indexes[spec.name] = _others(ctx, spec, shards)
+                plan.others[spec.name], index = _others(ctx, spec, shards)
+                plan.indexes[spec.name] = searched(index)
+                plan.due = plan.due | {spec.name} if is_due(index) else plan.due - {spec.name}
     for file in ctx.storage.list(f"{plan.chain}/{ATTEMPTS}"):
         with contextlib.suppress(FileNotFoundError):
             plan.suspects.update(ctx.storage.read(f"{plan.chain}/{ATTEMPTS}/{file}").decode().split())
 
 
-def _others(ctx: Context, spec: PassStage, shards: set[str]) -> tuple[OtherTables, tuple[str, ...]]:
-    """Highest tables of the stage under a few other fingerprints; and the files of its index."""
+def _others(ctx: Context, spec: PassStage, shards: set[str]) -> tuple[OtherTables, dict[str, int]]:
+    """Highest tables of the stage under a few other fingerprints; and the listing of its index."""
     folder, own = spec.path.rsplit("/", 1)
     by_fingerprint: dict[str, list[str]] = {}
-    index: list[str] = []
-    for file in ctx.storage.list(folder):
+    index: dict[str, int] = {}
+    for file, size in ctx.storage.list(folder).items():
         name, _, rest = file.partition("/")
-        if name == answers.FOLDER:
-            index.append(rest)
-        elif name not in (own, answer_log.FOLDER, "removed"):
+        if name == INDEX:
+            index[rest] = size
+        elif name not in (own, answer_log.FOLDER, "removed", answers.IMPORTED):
             by_fingerprint.setdefault(name, []).append(rest)
     found: OtherTables = {}
     for name in sorted(by_fingerprint)[-answers.OTHERS :]:
         for shard, number in facts.latest(by_fingerprint[name]).items():
             if shard in shards:
                 found[shard] = (*found.get(shard, ()), (f"{folder}/{name}", number))
-    return found, tuple(sorted(index))
+    return found, index

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from curate.core.contracts import Map, Resources
+from curate.core.contracts import AsyncMap, Map, Resources
 from curate.core.ledger import SET_ASIDE
 from curate.core.nouns import facts
 from curate.core.nouns.pools import Shard
@@ -63,10 +63,16 @@ class UnitRunner:
             units=(answer_log.token(ids), *sorted({u for s in ids for u in self._units_before.get(s, ())})),
             in_flight={name: of(inputs) for name, inputs in self.in_flight.items()},
             retry=self.retry,
+            limiter=self._limiter(),
             segment_seconds=ctx.options.segment_seconds,
             mark=ctx.backend.name == "local",
             **changes,
         )
+
+    def _limiter(self) -> dict[str, Any] | None:
+        """Where the run's limiter answers, if a stage asks named endpoints."""
+        asks = any(isinstance(spec.stage, AsyncMap) and spec.stage.asks() for spec in self.plan.stages)
+        return self.ctx.backend.limiter.address if asks else None
 
     def resources(self) -> Resources:
         each = [spec.stage.resources() for spec in self.plan.stages]

@@ -8,6 +8,7 @@ published in DAG order, then the mask at the points that later steps read.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,22 +16,22 @@ from typing import Any
 
 import pyarrow as pa
 
+from curate.codec.members import member_columns
 from curate.core.contracts import AsyncMap, Filter, Map
 from curate.core.errors import CurateError, StorageError
 from curate.core.nouns import facts
 from curate.core.nouns.masks import Fate, columns_of, mask_file
 from curate.core.nouns.pools import Shard
 from curate.core.rows import POOL_COLUMNS
-from curate.engine.passes.async_map import AsyncMember
+from curate.engine.passes.async_map import LAST_SECONDS, AsyncMember
 from curate.engine.passes.decode import Decoder
 from curate.engine.passes.map import MapMember
 from curate.engine.passes.member import FilterMember, PassMember
+from curate.engine.passes.sampled import SampledMember
 from curate.engine.passes.task import ATTEMPTS, PassStage, PassTask, Point, ShardResult, Stopped
 from curate.engine.passes.unit import Unit
 from curate.engine.workers import beat
 
-LAST_SECONDS = 3.0
-"""How long a unit that stops early waits for answers to requests in flight."""
 Numbers = dict[str, dict[str, int]]
 """Stage -> shard -> number of its highest table."""
 
@@ -83,7 +84,7 @@ def _pool_columns(task: PassTask) -> tuple[str, ...]:
     """Columns of the pool that the pass reads: the stages' inputs, rejects, and places of images."""
     read = {name for spec in task.stages for name in spec.stage.reads() if name in POOL_COLUMNS}
     if any(isinstance(spec.stage, Map) and spec.stage.pixels for spec in task.stages):
-        read |= {"offset", "size", "sha256"}
+        read |= {*member_columns(task.shards), "sha256"}
     parent = ["parent_row"] if any(shard.parent for shard in task.shards) else []
     return ("key", "reject", *parent, *sorted(read - {"key"}))
 
@@ -111,7 +112,9 @@ class _Pass:
             if isinstance(spec.stage, Filter):
                 self.members[spec.name] = FilterMember(task, spec, unit, near)
             else:
-                kind = AsyncMember if isinstance(spec.stage, AsyncMap) else MapMember
+                kind: type[MapMember] = MapMember
+                if isinstance(spec.stage, AsyncMap):
+                    kind = AsyncMember if task.sample is None else SampledMember
                 member = kind(task, spec, unit, near, alone, numbers[spec.name], counts[spec.name])
                 self.members[spec.name] = member
         self.maps = [member for member in self.members.values() if isinstance(member, MapMember)]
@@ -133,7 +136,7 @@ class _Pass:
             raise
         else:
             if saves:
-                self._publish()
+                self._publish(whole=self.task.sample is None)
             return [] if self.task.probe else self._results()
         finally:
             for member in self.maps:
@@ -166,8 +169,9 @@ class _Pass:
             self.saved = time.monotonic()
 
     def _stop_early(self) -> None:
-        """Publish what is computed. Workers that take too long are killed, so answers in flight are waited for last."""
-        until = time.monotonic() + LAST_SECONDS
+        """Publish what is computed. Workers that take too long are killed, so answers in flight are waited for last:
+        shortly if the run is to stop, to the end if its budget is used up, because they are paid for."""
+        until = time.monotonic() + LAST_SECONDS if self.beat.stopping else math.inf
         self._publish(whole=False)
         arrived = [member.wait_for_answers(until) for member in self.maps]
         if any(arrived):
@@ -191,11 +195,12 @@ class _Pass:
             fates = {name: fate.slice(start, stop) for name, fate in points.items()}
             found["contents"] = {name: fate.content() for name, fate in fates.items()}
             found["reasons"] = {name: fate.reasons() for name, fate in fates.items()}
-            if self.task.dry:
+            if self.task.dry or self.task.sample is not None:
                 found["fates"] = fates
+            if self.task.dry:
                 copied = [member for member in self.maps if steps[member.name]["copied"]]
                 found["tables"] = {member.name: member.dry_table(index) for member in copied}
-            else:
+            elif self.task.sample is None:
                 found["file"] = self._save_mask(shard, fates)
             results.append(found)
         return results

@@ -68,6 +68,16 @@ class Point:
 
 
 @dataclass(frozen=True)
+class Sample:
+    """The rows of a measurement. A unit computes nothing for the others, and no mask is stored."""
+
+    rows: Mapping[str, tuple[int, ...]]
+    """Shard -> rows."""
+    asks: Mapping[str, int]
+    """AsyncMap -> most rows that it computes; the rest is left out."""
+
+
+@dataclass(frozen=True)
 class PassTask:
     storage: Storage
     stages: tuple[PassStage, ...]
@@ -97,6 +107,8 @@ class PassTask:
     """Shard -> stage -> row that crashes or hangs the process -> the reason to record for it."""
     alone: Mapping[str, frozenset[int]] = field(default_factory=dict)
     """Shard -> rows of a batch that hung: each is computed in a batch of one, so that a second hang identifies it."""
+    limiter: Mapping[str, Any] | None = None
+    """Where the run's limiter answers, for AsyncMaps that ask named endpoints; its key is a secret of the run."""
     segment_seconds: float = 60.0
     mark: bool = False
     """Leave a mark in ATTEMPTS while the unit is under way."""
@@ -106,5 +118,7 @@ class PassTask:
     """Compute only these rows (first, stop) and publish nothing: finds a row that crashes the process."""
     aside: str = ""
     """Why the unit's only shard was set aside: every row without a status gets an error."""
+    sample: Sample | None = None
+    """Compute and publish only these rows, for a measurement."""
     dry: bool = False
     """Compute and publish nothing; count missing facts."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from curate.core.contracts import Derive, Filter, Map, Select, Source
+from curate.core.contracts import Collect, Derive, Filter, Map, Select, Source
 from curate.core.hashing import digest
 from curate.core.ledger import Entry, total
 from curate.core.nouns import facts, tombstones
@@ -24,7 +24,7 @@ from curate.engine.passes import build as build_pass
 from curate.engine.passes.plan import make_plan
 from curate.engine.passes.run import run_pass
 from curate.engine.plan.lines import ESTIMATED, EXACT, UNKNOWN, PlanLine
-from curate.engine.preflight import Planned, record_path
+from curate.engine.preflight import Planned, plan_source, record_paths
 from curate.engine.progress import Progress
 from curate.engine.record import pins
 from curate.engine.record.events import Events, read_events
@@ -33,7 +33,9 @@ from curate.engine.state import Built, Options, Pool
 from curate.engine.steps import Step, above, steps
 from curate.engine.units.common import prepare
 from curate.engine.units.derive.build import DeriveBuild
-from curate.engine.units.source import amended, known_repeats, read_records
+from curate.engine.units.source.build import with_artifacts
+from curate.engine.units.source.records import read_records
+from curate.engine.units.source.repeats import amended, known_repeats
 from curate.engine.workers.scheduler import Scheduler
 
 RUNS = 20
@@ -98,7 +100,9 @@ class Planner:
     def walk(self) -> dict[str, PlanLine]:
         ctx = self.ctx
         for node in ctx.pipeline.nodes.values():
-            if isinstance(node.stage, Source):
+            if isinstance(node.stage, Collect):
+                self.lines[node.name] = self._global(node)
+            elif isinstance(node.stage, Source):
                 self.lines[node.name] = self._source(node)
         run_steps = steps(ctx.pipeline, ctx.built)
         for number, step in enumerate(run_steps):
@@ -126,17 +130,23 @@ class Planner:
     def _source(self, node: Node) -> PlanLine:
         ctx, stage = self.ctx, node.stage
         assert isinstance(stage, Source)
+        if node.ports:
+            blocked = next((name for name in node.ports.values() if name not in ctx.built), None)
+            if blocked is not None:
+                return PlanLine(node.name, stage.op, "acquire", note=f"depends on {blocked}")
+            ctx.portions[node.name] = plan_source(node, ctx.storage, with_artifacts(ctx, node), ctx.options.sample)
         portions, inside = ctx.portions[node.name]
-        records = [record_path(stage, portion, inside) for portion in portions]
-        found, _ = read_records(ctx.storage, stage.namespace, records)
-        done = [found[record] for record in records if record in found]
-        shards = [record.shard for record in done]
+        first = record_paths(stage, portions, inside)
+        paths, records = read_records(ctx.storage, stage.namespace, first)
+        done = [of_portion for of_portion in paths if of_portion[0] in records.found]
+        shards = [records.found[path].shard for of_portion in done for path in of_portion]
         known = [portion.rows for portion in portions]
-        whole = len(done) == len(records)
-        rows = sum(shard.rows for shard in shards) if whole else None
+        whole = len(done) == len(paths)
+        ready = sum(records.found[of_portion[-1]].ledger.before for of_portion in done)
+        rows = ready if whole else None
         if rows is None and None not in known:
             rows = int(inside * sum(row or 0 for row in known))
-        line = PlanLine(node.name, stage.op, "acquire", sum(shard.rows for shard in shards), rows)
+        line = PlanLine(node.name, stage.op, "acquire", ready, rows)
         line.compute = None if rows is None else rows - (line.done or 0)
         line.certainty = EXACT if whole else ESTIMATED if rows is not None else UNKNOWN
         line.after = rows
@@ -148,7 +158,7 @@ class Planner:
             ctx.built[node.name] = Built("", base, manifest=Manifest.load(ctx.storage, base))
             self.folded.add(node.name)
         else:
-            line.note = f"{len(done):,} of {len(records):,} shards exist"
+            line.note = f"{len(done):,} of {len(paths):,} shards exist"
         return line
 
     # --- passes ---

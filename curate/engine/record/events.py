@@ -7,12 +7,15 @@ segments with nothing but progress become rarer the longer a run takes. A run of
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
+from curate.core.errors import InputError
 from curate.core.store.storage import Storage
 
 FLUSH_SECONDS = 2.0
@@ -20,10 +23,21 @@ MOST_SECONDS = 60.0
 """Maximum interval between two segments with nothing but progress."""
 SHARE = 0.01
 """Interval between them as a share of the run's time so far."""
-THINNED = ("progress", "step")
+THINNED = ("progress", "step", "fetches", "spend", "allocated", "lost")
 """Event types of which a segment keeps only the newest by stage and lane."""
 READERS = 16
 FOLLOW_SECONDS = 2.0
+PLACE = re.compile(r"([0-9]{1,9}):([0-9]{1,9})")
+
+
+@dataclass(frozen=True)
+class EventsPage:
+    """Some events of a run, in order."""
+
+    events: tuple[tuple[str, dict[str, Any]], ...]
+    """(id, event); an id is `<segment>:<line>`, both counted from 1."""
+    next: str
+    """Where the next page begins. Without news it costs one storage operation to look there."""
 
 
 class Events:
@@ -100,3 +114,40 @@ def follow_events(
         if last:
             return
         time.sleep(poll_seconds)
+
+
+def events_page(storage: Storage, run_id: str, after: str = "", limit: int = 500) -> EventsPage:
+    """Events after an id, or after `next` of another page; "" begins with the first. Reads only the segments that it
+    returns, which never change. Raises InputError for anything else."""
+    number, line = _place(after)
+    found: list[tuple[str, dict[str, Any]]] = []
+    while len(found) < limit:
+        try:
+            text = storage.read(segment(f"runs/{run_id}/events", number))
+        except FileNotFoundError:
+            break
+        lines = text.splitlines()
+        taken = lines[line : line + limit - len(found)]
+        found += [(f"{number}:{place}", json.loads(one)) for place, one in enumerate(taken, line + 1)]
+        line += len(taken)
+        if line >= len(lines):
+            number, line = number + 1, 0
+    return EventsPage(tuple(found), f"{number}:{line}")
+
+
+def _place(after: str) -> tuple[int, int]:
+    """(segment, lines of it that are known)."""
+    if not after:
+        return 1, 0
+    match = PLACE.fullmatch(after)
+    if match is None:
+        raise InputError(
+            f"after {after[:40]!r}: expected SEGMENT:LINE, such as 12:3; leave it out to begin at the start"
+        )
+    return max(1, int(match[1])), int(match[2])
+
+
+def last_segment(storage: Storage, run_id: str) -> int:
+    """Number of the newest segment, by a listing; 0 if there is none."""
+    names = [name.removesuffix(".jsonl") for name in storage.list(f"runs/{run_id}/events")]
+    return max((int(name) for name in names if name.isdecimal()), default=0)

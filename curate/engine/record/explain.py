@@ -25,6 +25,8 @@ from curate.engine.units.common import fetched
 from curate.engine.units.derive.build import COVERS
 from curate.engine.units.derive.record import read_record
 from curate.engine.units.keys import look_up
+from curate.engine.units.source.build import FETCHES
+from curate.engine.units.source.records import read_fetch
 
 PREFIX = re.compile("[0-9a-f]{4,32}")
 MOST_HITS = 64
@@ -51,11 +53,11 @@ def find(run: RunRecord, wanted: str, say: Say = lambda _: None) -> Hit:
     exact = [hit for hit in hits if wanted in (hit[3]["key"], hit[3]["source_id"])]
     hits = exact or hits
     if not hits:
-        raise InputError(f"{wanted!r}: no sample of run {run.run_id} has this key, key prefix, source id or name")
+        raise InputError(f"{wanted!r}: no sample of run {run.run_id} has this key, key prefix, source id, name or URL")
     if len({hit[3]["key"] for hit in hits}) > 1:
         some = ", ".join(hit[3]["key"] for hit in hits[:3])
         raise InputError(f"{wanted!r}: {count} samples of run {run.run_id} match ({some} …); give more of the key")
-    return hits[0]
+    return next((hit for hit in hits if not hit[3]["status"]), hits[-1])  # later generations replace failed rows
 
 
 def _places(run: RunRecord, base: str, wanted: str) -> list[tuple[int, int]]:
@@ -82,8 +84,9 @@ def _scanned(run: RunRecord, name: str, base: str, wanted: str, say: Say) -> Ite
         say(f"{wanted!r} is not a key or source id; searching {len(shards):,} shards of {name} for this name")
 
     def hits(shard: Shard) -> list[int]:
-        table = read_pool(run.storage, shard.table, ["key", "source_id", "name"])
+        table = read_pool(run.storage, shard.table, ["key", "source_id", "name", "url"])
         hit = pc.or_(pc.equal(table["source_id"], wanted), pc.equal(table["name"], wanted))
+        hit = pc.or_(hit, pc.fill_null(pc.equal(table["url"], wanted), False))
         if PREFIX.fullmatch(wanted):
             hit = pc.or_(hit, pc.starts_with(table["key"], wanted))
         return np.flatnonzero(hit.to_numpy(zero_copy_only=False)).tolist()
@@ -97,7 +100,10 @@ def explain(run: RunRecord, wanted: str, say: Say = lambda _: None) -> list[tupl
     rejected before."""
     pool, shard, row, found = find(run, wanted, say)
     ops = run.ops()
-    found_at: list[tuple[str, str, dict[str, Any]]] = [(pool, ops[pool], found | {"shard": shard.id, "row": row})]
+    if found["status"]:
+        found["reason"] = found["reject"]
+    about = found | _fetch(run, pool, shard, found["key"]) | {"shard": shard.id, "row": row}
+    found_at: list[tuple[str, str, dict[str, Any]]] = [(pool, ops[pool], about)]
     rejects, items = _rejects(run, shard, row, pool)
     if found["reject"]:
         rejects[pool] = found["reject"]
@@ -125,6 +131,17 @@ def explain(run: RunRecord, wanted: str, say: Say = lambda _: None) -> list[tupl
         elif base.startswith("datasets/"):
             found_at.append((name, ops[name], _dataset(run, base, found["key"])))
     return [*found_at, *((f"parent: {name}", op, about) for name, op, about in parent)]
+
+
+def _fetch(run: RunRecord, pool: str, shard: Shard, key: str) -> dict[str, Any]:
+    """What it took to get a downloaded sample: host, tries, seconds, bytes and detail of the last fetch."""
+    base = run.outputs[pool]["base"]
+    manifest = Manifest.load(run.storage, base)
+    if manifest is None or FETCHES not in manifest.extra:
+        return {}
+    fetch = read_fetch(run.storage, base.split("/")[1], shard.id, key) or {}
+    fetch = {name: value for name, value in fetch.items() if name not in ("key", "code") and value is not None}
+    return {f"fetch {name}": round(value, 3) if name == "seconds" else value for name, value in fetch.items()}
 
 
 def _absence(run: RunRecord, pool: str, parent: Sequence[tuple[str, str, dict[str, Any]]]) -> str:

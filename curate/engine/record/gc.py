@@ -11,7 +11,7 @@ stages.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,21 +19,24 @@ from curate.core.errors import StorageError
 from curate.core.nouns import facts
 from curate.core.nouns.artifacts import STATES
 from curate.core.nouns.manifest import Manifest, read_lines
-from curate.core.nouns.pools import read_shards
+from curate.core.nouns.pools import in_folder, read_shards
 from curate.core.store import lease
 from curate.core.store.storage import TEMPORARY, Storage
-from curate.engine.passes.answers.index import FOLDER as INDEX
+from curate.engine.context import Context
+from curate.engine.passes.answers.lines import FOLDER as INDEX
 from curate.engine.passes.answers.log import FOLDER as LOG
 from curate.engine.record.pins import Pin, pins
 from curate.engine.record.runs import RunRecord, list_runs
 from curate.engine.units.common import fetched
 from curate.engine.units.derive.build import COVERS
-from curate.engine.units.source import ALL, read_all, read_record, read_repeats
+from curate.engine.units.source.fetches import fetches_path
+from curate.engine.units.source.records import ALL, read_all, read_record
+from curate.engine.units.source.repeats import read_repeats
 
 ASIDE_SECONDS = 24 * 3600
 """Temporary files older than this are abandoned."""
 STARTING_SECONDS = 60.0
-TOPS = ("facts", "masks", "artifacts", "selections", "datasets", "pools")
+TOPS = ("facts", "masks", "artifacts", "selections", "datasets", "pools", "fetches")
 LEASE = "gc"
 BATCH = 1000
 """Removals between two checks of the lease."""
@@ -46,6 +49,17 @@ def wait(storage: Storage, over: Callable[[], bool] = lambda: False) -> None:
     path = lease.lease_path(LEASE)
     while not over() and lease.is_alive(storage, path):
         time.sleep(lease.POLL_SECONDS)
+
+
+def keep(ctx: Context, folders: Iterable[Mapping[str, str]]) -> None:
+    """Record the folders that this run is about to read (`stage`, `base`, `path` of facts, `mask`), so that gc keeps
+    them; then wait for a running gc. The run reads nothing there before that."""
+    for folder in folders:
+        ctx.events.emit("build", **folder)
+    ctx.events.flush()
+    wait(ctx.storage, lambda: ctx.failed.is_set() or ctx.backend.draining.is_set())
+    if ctx.failed.is_set() or ctx.backend.draining.is_set():
+        raise ctx.drained()
 
 
 @contextmanager
@@ -137,6 +151,9 @@ class Reachable:
             self._tables(base.split("/versions/")[0], base)
         elif top == "pools":
             self._pool(base, manifest)
+        elif top == "artifacts" and "bases" in manifest.extra:
+            for other in manifest.extra["bases"]:
+                self._output(other)
         elif "states" in manifest.extra:
             names = read_lines(self.storage, base, ["file"], STATES).column("file").to_pylist()
             self.roots |= {f"{manifest.extra['states']}/{name}" for name in names}
@@ -225,9 +242,10 @@ def _acquisition_records(pool: str, files: Iterable[str], storage: Storage, root
         path: record.shard for path, record in zip(rest, fetched(lambda p: read_record(storage, p), rest), strict=True)
     }
     for path, shard in known.items():
-        if shard.table in roots or shard.tar in roots:
-            found |= {path, shard.table}
-    return found | {path for path, all_ in combined.items() if all_.keys() <= found}
+        if shard.table in roots or (shard.tar in roots and not in_folder(shard)):
+            found |= {path, fetches_path(path), shard.table}
+    kept = {path for path, all_ in combined.items() if all_.keys() <= found}
+    return found | kept | {fetches_path(path) for path in kept}
 
 
 def _leased(storage: Storage) -> set[str]:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
 
 from curate.core.errors import InputError
 from curate.core.ledger import Entry
+from curate.core.spend import RunSpend
 from curate.core.store import lease
 from curate.core.store.storage import Storage
 from curate.engine.record.events import read_events
+from curate.engine.workers.allocation import Allocated
 
 STOPPED = ("stopped", "interrupted")
 """Prefixes of the errors of stopped runs."""
+MANY = 200
+"""Records that a message may read."""
 
 
 @dataclass
@@ -29,7 +34,7 @@ class RunRecord:
         try:
             record = storage.read_json(f"runs/{run_id}/run.json")
         except FileNotFoundError:
-            known = ", ".join(list_runs(storage)[-3:]) or "none"
+            known = ", ".join(_newest(storage)) or "none"
             raise InputError(f"run {run_id!r}: not in {storage.url}; the latest runs are {known}") from None
         try:
             result = storage.read_json(f"runs/{run_id}/result.json")
@@ -46,8 +51,7 @@ class RunRecord:
         """done, failed, stopped (on request), running or killed. Takes seconds if the driver's host has another time;
         see `lease.is_alive`."""
         if self.result is not None:
-            error = self.result["error"]
-            return "stopped" if error and error.startswith(STOPPED) else "failed" if error else "done"
+            return ended_as(self.result)
         return "running" if self._alive else "killed"
 
     @property
@@ -101,6 +105,29 @@ class RunRecord:
             return dict(self.result["counts"])
         return {name: output["counts"] for name, output in self.outputs.items()}
 
+    def spend(self) -> RunSpend:
+        """What the run has spent at endpoints, by its result or its last event."""
+        if self.result is not None:
+            return RunSpend.from_json(self.result.get("spend", {}))
+        return RunSpend.from_json(self._last("spend").get("stages", {}))
+
+    def allocated(self) -> Allocated:
+        """What its workers have occupied, by its result or its last event."""
+        if self.result is not None:
+            return Allocated.from_json(self.result.get("allocated") or {})
+        return Allocated.from_json(self._last("allocated"))
+
+    def lost(self) -> tuple[int, int | None]:
+        """(rows lost to failures, most that may be lost); the second is known only while it runs, after the first
+        loss."""
+        if self.result is not None:
+            return int(self.result.get("lost") or 0), None
+        found = self._last("lost")
+        return int(found.get("rows", 0)), found.get("allowed")
+
+    def _last(self, kind: str) -> dict[str, Any]:
+        return next((event for event in reversed(self.events) if event["event"] == kind), {})
+
     def reused(self) -> dict[str, bool]:
         """Stage -> whether its whole output existed before."""
         if self.result is not None:
@@ -117,6 +144,10 @@ class RunRecord:
     def kinds(self) -> dict[str, str]:
         """Stage -> kind of its artifact, for stages that build one."""
         return {name: stage["kind"] for name, stage in self.record["stages"].items() if stage.get("kind")}
+
+    def reports(self) -> set[str]:
+        """Stages that make a page."""
+        return {name for name, stage in self.record["stages"].items() if stage.get("reports")}
 
     def pool_of(self, name: str) -> str:
         """The source or Derive that made the rows of a stage."""
@@ -142,11 +173,23 @@ class RunRecord:
         return order
 
 
+def ended_as(result: Mapping[str, Any]) -> str:
+    """done, failed or stopped, by a run's result."""
+    error = result["error"]
+    return "stopped" if error and error.startswith(STOPPED) else "failed" if error else "done"
+
+
 def list_runs(storage: Storage) -> list[str]:
     """Run ids, oldest first."""
     names = {file.split("/")[0] for file in storage.list("runs") if file.endswith("/run.json")}
     started = {name: storage.read_json(f"runs/{name}/run.json")["started"] for name in names}
     return sorted(names, key=lambda name: (started[name], name))
+
+
+def _newest(storage: Storage) -> list[str]:
+    """The latest runs. If there are many, by name: ids begin with the date, and reading all records takes minutes."""
+    names = sorted(name for name, then in storage.entries("runs").items() if then is None)
+    return (names if len(names) > MANY else list_runs(storage))[-3:]
 
 
 def latest(storage: Storage, run_id: str | None) -> RunRecord:

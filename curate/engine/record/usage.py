@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from curate.core.nouns.manifest import Manifest
 from curate.core.store.storage import TEMPORARY, Storage
@@ -42,6 +42,8 @@ class DatasetInfo:
     runs: tuple[str, ...] = ()
     """Runs that built or found it, oldest first."""
     pins: tuple[str, ...] = ()
+    committed: float = 0.0
+    """Seconds since the epoch."""
 
 
 def usage(storage: Storage) -> list[Usage]:
@@ -101,15 +103,19 @@ def datasets(storage: Storage) -> list[DatasetInfo]:
     pinned: dict[str, list[str]] = {}
     for pin in pins(storage).values():
         pinned.setdefault(pin.base, []).append(pin.name)
-    found = []
-    for file in storage.list("datasets"):
-        if not file.endswith("/manifest.json"):
-            continue
-        base = f"datasets/{file.removesuffix('/manifest.json')}"
-        manifest = Manifest.load(storage, base)
-        if manifest is not None:
-            sizes = (manifest.rows, manifest.extra.get("tars", 0), manifest.bytes)
-            users = (tuple(runs.get(base, ())), tuple(pinned.get(base, ())))
-            dataset = DatasetInfo(base.split("/")[1], manifest.fingerprint, base, *sizes, *users)
-            found.append((manifest.extra.get("committed", 0.0), dataset))
-    return [dataset for _, dataset in sorted(found, key=lambda item: (item[0], item[1].base))]
+    bases = (f"datasets/{file}" for file in storage.list("datasets") if file.endswith("/manifest.json"))
+    found = [dataset(storage, file.removesuffix("/manifest.json")) for file in bases]
+    known = [
+        replace(one, runs=tuple(runs.get(one.base, ())), pins=tuple(pinned.get(one.base, ()))) for one in found if one
+    ]
+    return sorted(known, key=lambda one: (one.committed, one.base))
+
+
+def dataset(storage: Storage, base: str) -> DatasetInfo | None:
+    """A committed dataset, without its runs and pins; None if there is none in this folder."""
+    manifest = Manifest.load(storage, base) if base.startswith("datasets/") else None
+    if manifest is None:
+        return None
+    sizes = (manifest.rows, manifest.extra.get("tars", 0), manifest.bytes)
+    committed = float(manifest.extra.get("committed", 0.0))
+    return DatasetInfo(base.split("/")[1], manifest.fingerprint, base, *sizes, committed=committed)

@@ -134,7 +134,7 @@ def deal_keys(task: DealTask) -> shuffle.ShuffleFile:
 
 def _keys_by_range(task: DealTask) -> Iterator[tuple[pa.Table, NDArray[np.int64]]]:
     def read(shard: Shard) -> pa.Table:
-        return read_pool(task.storage, shard.table, ["key", "reject"])
+        return read_pool(task.storage, shard.table, ["key", "reject", "status"])
 
     for number, table in enumerate(fetched(read, task.shards, AHEAD), task.first):
         with beat.working(task.name) as work:
@@ -144,6 +144,7 @@ def _keys_by_range(task: DealTask) -> Iterator[tuple[pa.Table, NDArray[np.int64]
                 "shard": pa.array(np.full(table.num_rows, number, dtype=np.int32)),
                 "row": pa.array(np.arange(table.num_rows, dtype=np.int32)),
                 "alive": pc.is_null(table.column("reject")),
+                "failed": pc.is_valid(table.column("status")),
             }
             yield pa.table(columns), _range_of(words[:, 0], task.ranges)
             work.rows = table.num_rows
@@ -169,22 +170,24 @@ def sort_keys(task: SortTask) -> None:
 
 def _sort_keys(task: SortTask) -> int:
     words, shard, row = np.zeros((0, 2), np.uint64), np.zeros(0, np.int32), np.zeros(0, np.int32)
-    alive = np.zeros(0, dtype=bool)
+    alive = failed = np.zeros(0, dtype=bool)
     if task.pieces:
         table = shuffle.read(task.storage, task.pieces)
         words = _words(table.column("key"))
         shard, row = (table.column(name).to_numpy() for name in ("shard", "row"))
-        alive = table.column("alive").to_numpy(zero_copy_only=False)
+        alive, failed = (table.column(name).to_numpy(zero_copy_only=False) for name in ("alive", "failed"))
     order = np.lexsort((row, shard, words[:, 1], words[:, 0]))
     live = order[alive[order]]
     again = live[1:][np.all(words[live[1:]] == words[live[:-1]], axis=1)]
     places = pa.table([pa.array(shard[again]), pa.array(row[again])], schema=REPEATS)
     stretch = np.searchsorted(task.starts, shard[again], side="right") - 1
     shuffle.write(task.storage, _repeats_path(task.folder, task.number), [(places, stretch)], len(task.starts))
+    same = np.all(words[order[1:]] == words[order[:-1]], axis=1)
+    order = np.delete(order, np.flatnonzero(failed[order[:-1]] & same))  # a later generation has the row
     columns = {"key": _keys(words[order]), "shard": pa.array(shard[order]), "row": pa.array(row[order])}
     path = f"{task.folder}/{task.number:06d}.parquet"
     task.storage.publish_table(path, pa.table(columns), row_group_size=ROW_GROUP, use_dictionary=False)
-    return len(order)
+    return len(words)
 
 
 def _repeats_path(folder: str, number: int) -> str:

@@ -12,14 +12,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from curate.codec.tars import read_spans
+from curate.codec.members import member_columns, read_members
 from curate.core.contracts import Artifact, Map, Pack, Report, Select
+from curate.core.errors import Reject
 from curate.core.hashing import digest
-from curate.core.ledger import Entry
+from curate.core.ledger import SET_ASIDE, Entry
 from curate.core.nouns.artifacts import StoredArtifact, save_artifact
 from curate.core.nouns.manifest import Manifest
 from curate.core.nouns.masks import ABSENT, ALIVE, Fate
-from curate.core.nouns.pools import Shard, locate
+from curate.core.nouns.pools import Shard, read_pool
 from curate.core.nouns.selections import read_selected, read_selection, selection_places
 from curate.core.recipe.pipeline import Node
 from curate.core.rows import POOL_COLUMNS, MaskRef, Rows
@@ -100,7 +101,20 @@ class StoredView:
         return (*POOL_COLUMNS, *made, *FATE)
 
     def size(self) -> tuple[int, int]:
-        return len(self.shards), sum(shard.rows for shard in self.shards)
+        return len(self.shards), self._rows - self._replaced
+
+    @property
+    def _rows(self) -> int:
+        return sum(shard.rows for shard in self.shards)
+
+    @property
+    def _replaced(self) -> int:
+        """Rows in error that later generations replace; a source's ledger counts each once."""
+        manifest = self.stages.get(self.source)
+        if manifest is None or not manifest.ledger or self.rows.parents is not None:
+            return 0
+        entry = manifest.entry
+        return max(0, self._rows - entry.before + entry.lost[SET_ASIDE])
 
     def tables(self, names: Sequence[str], shards: int = 0) -> Iterator[pa.Table]:
         return self._tables(names, self._chosen(shards))
@@ -115,6 +129,7 @@ class StoredView:
     def _tables(self, names: Sequence[str], shards: Sequence[Shard]) -> Iterator[pa.Table]:
         known = self.columns()
         wanted = [name for name in names if name in known and name not in FATE]
+        generations = Generations(self.storage, self.shards) if self._replaced else None
         for shard in shards:
             table = self.rows.table(shard, tuple(wanted))
             fate = self._fate_of(shard)
@@ -122,7 +137,9 @@ class StoredView:
                 for name, column in self._fate(shard, fate).items():
                     if name in names:
                         table = table.append_column(name, column)
-            yield table.filter(pa.array(fate.reason != ABSENT)) if self.rows.parents is not None else table
+            if self.rows.parents is not None:
+                table = table.filter(pa.array(fate.reason != ABSENT))
+            yield table if generations is None else table.filter(pa.array(generations.latest(shard)))
 
     def _chosen(self, most: int) -> list[Shard]:
         """Up to `most` shards, chosen by hash, in the pool's order."""
@@ -183,14 +200,13 @@ class StoredView:
         found: dict[str, bytes] = {}
         wanted = pa.array(list(keys), pa.string())
         for shard in self._shards_of(keys):
-            table = self.rows.table(shard, ("offset", "size"))
+            table = self.rows.table(shard, member_columns([shard]))
             hit = pc.and_(pc.is_in(table.column("key"), value_set=wanted), pc.is_valid(table.column("offset")))
             table = table.filter(hit)
-            spans = list(zip(table.column("offset").to_pylist(), table.column("size").to_pylist(), strict=True))
-            fs, path = locate(self.storage, shard)
-            data = read_spans(fs, path, spans, shard.tar_bytes)
+            data = read_members(self.storage, shard, table.to_pydict())
             for key, image in zip(table.column("key").to_pylist(), data, strict=True):
-                found.setdefault(key, image)
+                if not isinstance(image, Reject):
+                    found.setdefault(key, image)
         return found
 
     def _shards_of(self, keys: Sequence[str]) -> list[Shard]:
@@ -211,6 +227,27 @@ class StoredView:
             "tars": manifest.extra["tars"],
             "bytes": manifest.bytes,
         }
+
+
+class Generations:
+    """Which rows of a pool's shards are in later generations too. These follow the shard whose rows they replace."""
+
+    def __init__(self, storage: Storage, shards: Sequence[Shard]) -> None:
+        self.storage, self.shards = storage, shards
+        self._places = {shard.id: place for place, shard in enumerate(shards)}
+
+    def latest(self, shard: Shard) -> NDArray[np.bool_]:
+        """Mask (n,) of the rows that no later generation replaces."""
+        table = read_pool(self.storage, shard.table, ["key", "status"])
+        keys, failed = table.column("key"), pc.is_valid(table.column("status"))
+        waiting = keys.filter(failed)
+        for later in self.shards[self._places[shard.id] + 1 :]:
+            found = read_pool(self.storage, later.table, ["key"]).column("key") if len(waiting) else keys[:0]
+            if not len(found) or not pc.all(pc.is_in(found, value_set=waiting.combine_chunks())).as_py():
+                break
+            waiting = waiting.filter(pc.invert(pc.is_in(waiting, value_set=found.combine_chunks())))
+        kept = pc.or_(pc.invert(failed), pc.is_in(keys, value_set=waiting.combine_chunks()))
+        return np.asarray(kept.to_numpy(zero_copy_only=False), dtype=bool)
 
 
 def _listed(rows: int, items: np.ndarray, values: list[np.ndarray]) -> pa.Array:

@@ -103,9 +103,13 @@ def write(
     parts: Iterable[tuple[pa.Table, NDArray[np.integer]]],
     buckets: int,
     note: dict[str, Any] | None = None,
+    *,
+    held_bytes: int | None = None,
+    codec: str | pa.Codec | None = "zstd",
 ) -> ShuffleFile:
     """Publish parts (a table, and the bucket (n,) of each row) as one file; a bucket's rows keep their order. `note` is
-    read after the last part. Holds HELD_BYTES of rows in memory, and the rest in unnamed files."""
+    read after the last part. Holds `held_bytes` (default HELD_BYTES) of rows in memory, the rest in unnamed files."""
+    most = HELD_BYTES if held_bytes is None else held_bytes
     with ExitStack() as stack:
         runs: list[tuple[BinaryIO, ShuffleFile]] = []
         held: list[tuple[pa.Table, NDArray[np.integer]]] = []
@@ -113,16 +117,16 @@ def write(
         for part in parts:
             held.append(part)
             size += part[0].nbytes
-            if size >= HELD_BYTES:
+            if size >= most:
                 aside = stack.enter_context(unnamed())
-                runs.append((aside, _sorted_into(aside, held, buckets, path)))
+                runs.append((aside, _sorted_into(aside, held, buckets, path, codec)))
                 held, size = [], 0
         with storage.publish(path) as final, open(final, "wb") as out:
             if not runs:
-                file = _sorted_into(out, held, buckets, path)
+                file = _sorted_into(out, held, buckets, path, codec)
             else:
                 aside = stack.enter_context(unnamed())
-                runs.append((aside, _sorted_into(aside, held, buckets, path)))
+                runs.append((aside, _sorted_into(aside, held, buckets, path, codec)))
                 file = _joined(out, runs, path)
             trailer = {"rows": file.rows.tolist(), "edges": file.edges.tolist(), "note": note or {}}
             data = json.dumps(trailer, sort_keys=True).encode()
@@ -131,7 +135,11 @@ def write(
 
 
 def _sorted_into(
-    out: BinaryIO, parts: Sequence[tuple[pa.Table, NDArray[np.integer]]], buckets: int, path: str
+    out: BinaryIO,
+    parts: Sequence[tuple[pa.Table, NDArray[np.integer]]],
+    buckets: int,
+    path: str,
+    codec: str | pa.Codec | None,
 ) -> ShuffleFile:
     rows, edges = np.zeros(buckets, np.int64), np.zeros(buckets + 1, np.int64)
     if parts:
@@ -141,7 +149,7 @@ def _sorted_into(
             bucket = bucket.astype(np.uint16)  # numpy sorts these by radix
         table = table.combine_chunks().take(pa.array(np.argsort(bucket, kind="stable"))).combine_chunks()
         rows += np.bincount(bucket, minlength=buckets)
-        options = ipc.IpcWriteOptions(compression="zstd")
+        options = ipc.IpcWriteOptions(compression=codec)
         starts = np.concatenate([[0], np.cumsum(rows)])
         for number in np.flatnonzero(rows):
             with ipc.new_stream(out, table.schema, options=options) as writer:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -15,7 +16,9 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from curate.core.contracts import Stage
+from curate.core.fetches import Code
 from curate.core.nouns.artifacts import StoredArtifact
+from curate.core.spend import Spend, combined
 from curate.core.store.storage import Storage
 
 AnyStage = TypeVar("AnyStage", bound=Stage)
@@ -48,11 +51,17 @@ class BatchStats:
     seconds: float = 0.0
     recent: list[float] = field(default_factory=list)
     """Seconds of the last RECENT batches."""
+    codes: Counter[Code] = field(default_factory=Counter)
+    """Fetches by code."""
+    spend: dict[str, Spend] = field(default_factory=dict)
+    """Endpoint -> what requests to it cost."""
 
     def add(self, more: BatchStats) -> None:
         self.batches, self.rows = self.batches + more.batches, self.rows + more.rows
         self.bytes, self.seconds = self.bytes + more.bytes, self.seconds + more.seconds
         self.recent = [*self.recent, *more.recent][-RECENT:]
+        self.codes.update(more.codes)
+        self.spend = combined(self.spend, more.spend)
 
 
 class Beat:
@@ -88,12 +97,18 @@ class Beat:
             self.moved, self.stage, self.pace = time.monotonic(), stage, BATCH if rows else LONG
             self._running = RunningBatch(stage, tuple(rows), self.moved)
 
-    def done(self, stage: str, rows: int, seconds: float, size: int = 0) -> None:
-        """A batch has ended. `size`: bytes read or sent for it."""
+    def done(self, stage: str, rows: int, seconds: float, size: int = 0, codes: Counter[Code] | None = None) -> None:
+        """A batch has ended. `size`: bytes read or sent for it; `codes`: its fetches by code."""
         with self._lock:
             self.moved, self._running = time.monotonic(), None
             self.batches += 1
-            self._stats.setdefault(stage, BatchStats()).add(BatchStats(1, rows, size, seconds, [seconds]))
+            batch = BatchStats(1, rows, size, seconds, [seconds], codes or Counter())
+            self._stats.setdefault(stage, BatchStats()).add(batch)
+
+    def spent(self, stage: str, endpoint: str, spend: Spend) -> None:
+        """Requests of a stage to an endpoint have ended."""
+        with self._lock:
+            self._stats.setdefault(stage, BatchStats()).add(BatchStats(spend={endpoint: spend}))
 
     @contextmanager
     def setting_up(self, stage: str) -> Iterator[None]:

@@ -25,11 +25,11 @@ from curate.engine.backends import (
 )
 from curate.engine.record.events import Events
 from curate.engine.workers.assign import Assigner
-from curate.engine.workers.beat import RunningBatch
+from curate.engine.workers.beat import BatchStats, RunningBatch
 from curate.engine.workers.calls import END, Call, Payload
 from curate.engine.workers.lanes import covers
 from curate.engine.workers.meter import Meter
-from curate.engine.workers.worker_set import WorkerSet, WorkerSlot
+from curate.engine.workers.worker_set import Assignment, WorkerSet, WorkerSlot
 
 SNAPSHOT_SECONDS = 2.0
 """Between two requests for a worker's snapshots."""
@@ -228,7 +228,7 @@ class Dispatcher:
         self.workers.dirty |= slot.leaving
         call, payload, outcome = task.call, task.payload, event.outcome
         call.queue.running -= 1
-        self.meter.add(slot.lane, event.snapshot.get("stats", {}))
+        self._measure(slot, task, event.snapshot.get("stats", {}))
         if not event.snapshot.get("batches"):
             call.queue.times.append(time.monotonic() - task.since)
         if outcome.elsewhere:
@@ -237,6 +237,7 @@ class Dispatcher:
             others = (s for s in self.workers.all if s.ready and s.worker not in payload.avoid)
             if payload.refusals < ATTEMPTS and any(covers(other.resources, call.resources) for other in others):
                 log.warning("%s %d goes to another worker: %s", call.label, payload.index, outcome.error)
+                self.meter.lose(slot.lane, task.reported)
                 self._requeue(call, payload)
                 return
         self._deliver(call, outcome)
@@ -244,9 +245,15 @@ class Dispatcher:
     def _on_snapshots(self, slot: WorkerSlot, event: Snapshots) -> None:
         slot.asked = 0.0
         for ticket, snapshot in event.snapshots.items():
-            self.meter.add(slot.lane, snapshot["stats"])
+            self._measure(slot, slot.tasks.get(ticket), snapshot["stats"])
             if ticket in slot.tasks:
                 slot.tasks[ticket].snapshot, slot.tasks[ticket].snapshot_at = dict(snapshot), time.monotonic()
+
+    def _measure(self, slot: WorkerSlot, task: Assignment | None, stats: Mapping[str, BatchStats]) -> None:
+        self.meter.add(slot.lane, stats)
+        if task is not None:
+            for stage, more in stats.items():
+                task.reported.setdefault(stage, BatchStats()).add(more)
 
     def _on_down(self, slot: WorkerSlot, event: WorkerDown) -> None:
         """A worker's process died: its payloads are tried again, a bounded number of times."""
@@ -267,6 +274,7 @@ class Dispatcher:
                         self._deliver(call, Outcome(-1, fatal=event.fatal or error))
         for number, task in reversed(list(enumerate(tasks))):
             task.call.queue.running -= 1
+            self.meter.lose(slot.lane, task.reported)
             if number >= slot.units:  # it had not started
                 self._requeue(task.call, task.payload)
             else:
@@ -346,8 +354,10 @@ class Dispatcher:
         error = f"hung: {stage} finished no batch for {idle:,.0f} s{rows}"
         log.error("%s %d, %s: %s; it is ended", call.label, payload.index, slot, error, extra={"stage": stage})
         call.queue.running -= 1
+        self.meter.lose(slot.lane, task.reported)
         if not slot.worker.end(ticket):
             for other in reversed(slot.tasks.values()):
+                self.meter.lose(slot.lane, other.reported)
                 other.call.queue.running -= 1
                 self._requeue(other.call, other.payload)
             self.workers.dismiss(slot)
@@ -365,6 +375,8 @@ class Dispatcher:
             self._emitted = now
             for progress in self.meter.changed():
                 self._events.emit("progress", **progress)
+            if self.workers.all:
+                self._events.emit("allocated", **self.workers.allocation.so_far().to_json())
         if self.backend.shared and now - self._posted > POST_SECONDS:
             self._posted = now
             wish = self.workers.wish(self._assigner.demands())

@@ -5,11 +5,13 @@ from __future__ import annotations
 import statistics
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from curate.core.fetches import FETCHED, Code, codes_to_json
+from curate.core.spend import Spend, combined
 from curate.engine.workers.beat import BATCH, SET_UP, BatchStats
 
 RECENT_SECONDS = 30.0
@@ -33,21 +35,33 @@ class StageRate:
     bytes: int = 0
     seconds: float = 0.0
     """Time spent in batches, over all units."""
-    recent: deque[tuple[float, int, int, float]] = field(default_factory=deque)
-    """(when, rows, bytes, seconds) of the last RECENT_SECONDS."""
+    codes: Counter[Code] = field(default_factory=Counter)
+    spend: dict[str, Spend] = field(default_factory=dict)
+    """Endpoint -> what requests to it cost, those of lost tasks included."""
+    lost: int = 0
+    """Rows of tasks whose worker died or that hung: another attempt repeats them."""
+    recent: deque[tuple[float, BatchStats]] = field(default_factory=deque)
+    """Stats of the last RECENT_SECONDS, and when they came."""
 
     def add(self, stats: BatchStats, now: float) -> None:
         self.rows, self.batches = self.rows + stats.rows, self.batches + stats.batches
         self.bytes, self.seconds = self.bytes + stats.bytes, self.seconds + stats.seconds
-        self.recent.append((now, stats.rows, stats.bytes, stats.seconds))
+        self.codes.update(stats.codes)
+        self.spend = combined(self.spend, stats.spend)
+        self.recent.append((now, stats))
 
-    def lately(self, now: float, began: float) -> tuple[float, float, float]:
-        """(rows, bytes, busy seconds) per second over the last RECENT_SECONDS."""
+    def lose(self, stats: BatchStats) -> None:
+        self.lost += stats.rows
+        self.codes.subtract(stats.codes)
+
+    def lately(self, now: float, began: float) -> tuple[float, float, float, float]:
+        """(rows, bytes, busy seconds, fetches done) per second over the last RECENT_SECONDS."""
         while self.recent and self.recent[0][0] < now - RECENT_SECONDS:
             self.recent.popleft()
         span = max(1.0, min(RECENT_SECONDS, now - began))
-        rows, size, busy = (sum(entry[k] for entry in self.recent) / span for k in (1, 2, 3))
-        return rows, size, busy
+        last = [stats for _, stats in self.recent]
+        rows, size = sum(stats.rows for stats in last) / span, sum(stats.bytes for stats in last) / span
+        return rows, size, sum(s.seconds for s in last) / span, sum(s.codes[FETCHED] for s in last) / span
 
 
 class Meter:
@@ -74,6 +88,12 @@ class Meter:
                 self._batches[stage] = self._batches.get(stage, 0) + more.batches
                 self._times.setdefault(stage, deque(maxlen=KEPT)).extend(more.recent)
 
+    def lose(self, lane: str, stats: Mapping[str, BatchStats]) -> None:
+        """Count the rows of a task that was lost, which another attempt repeats."""
+        with self._lock:
+            for stage, lost in stats.items():
+                self._rates[lane, stage].lose(lost)
+
     def limit(self, stage: str, pace: str = BATCH) -> float:
         """Seconds without a finished batch after which a unit of this stage counts as hung. A deadline does not shorten
         the hour that a setup may take."""
@@ -98,22 +118,35 @@ class Meter:
             return self.deadline
         return max(FIRST_SECONDS, TIMES * statistics.median(times)) if times else FIRST_SECONDS
 
+    def spend(self) -> dict[str, dict[str, Spend]]:
+        """Stage -> endpoint -> what requests cost so far."""
+        found: dict[str, dict[str, Spend]] = {}
+        with self._lock:
+            for (_, stage), rate in self._rates.items():
+                if rate.spend:
+                    found[stage] = combined(found.get(stage, {}), rate.spend)
+        return found
+
     def changed(self) -> list[dict[str, Any]]:
         """Entries of `snapshot` for the stages that finished a batch since the last call."""
         with self._lock:
             batches = {key: rate.batches for key, rate in self._rates.items()}
         new = {key for key, count in batches.items() if self._shown.get(key) != count}
         self._shown = batches
-        names = ("stage", "lane", "rows", "rows_per_s", "bytes_per_s", "busy")
-        return [{k: each[k] for k in names} for each in self.snapshot() if (each["lane"], each["stage"]) in new]
+        found = [each for each in self.snapshot() if (each["lane"], each["stage"]) in new]
+        return [{name: value for name, value in each.items() if name not in ("batches", "seconds")} for each in found]
 
     def snapshot(self) -> list[dict[str, Any]]:
         """Per lane and stage: total rows, batches, bytes and busy seconds; over the last RECENT_SECONDS, rows and bytes
-        per second and the busy share of the lane's units."""
+        per second and the busy share of the lane's units. `lost`: rows that were repeated. For a stage that fetches:
+        fetches by code, and those done per second."""
         now, found = time.monotonic(), []
         with self._lock:
             for (lane, stage), rate in self._rates.items():
-                rows, size, busy = rate.lately(now, self._began[lane, stage])
+                rows, size, busy, fetched = rate.lately(now, self._began[lane, stage])
+                more: dict[str, Any] = {"lost": rate.lost} if rate.lost else {}
+                if rate.codes:
+                    more |= {"codes": codes_to_json(rate.codes), "fetched_per_s": round(fetched, 1)}
                 found.append(
                     {
                         "stage": stage,
@@ -126,5 +159,6 @@ class Meter:
                         "bytes_per_s": round(size),
                         "busy": round(min(1.0, busy / max(1, self.units.get(lane, 1))), 3),
                     }
+                    | more
                 )
         return found

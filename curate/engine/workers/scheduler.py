@@ -17,8 +17,10 @@ from curate.core.store.storage import Storage
 from curate.engine.backends import CALL_DEFAULTS, Backend, CallOptions, Outcome
 from curate.engine.record import logs
 from curate.engine.record.events import Events
+from curate.engine.workers.allocation import Allocated
 from curate.engine.workers.calls import END, Call, ahead_of
 from curate.engine.workers.dispatch import Dispatcher
+from curate.engine.workers.limiter import Limiter
 from curate.engine.workers.meter import Meter
 
 
@@ -58,6 +60,7 @@ class Scheduler:
         self._dispatcher = Dispatcher(backend, self._inbox, self.draining, self.meter, events, run_id, self._log)
         self._thread: threading.Thread | None = None
         self._guard = threading.Lock()
+        self._limiter: Limiter | None = None
 
     def slots(self, resources: Resources) -> int:
         """How many tasks with these resources can run at a time. Raises CurateError if none can."""
@@ -69,6 +72,10 @@ class Scheduler:
             want = f"{wanted.cpus:g} CPUs and {wanted.gpus:g} GPUs on one node"
             raise CurateError(f"a stage needs {want}, the cluster has {have}; lower `threads` or add nodes")
         return slots
+
+    def allocated(self) -> Allocated:
+        """What its workers have occupied so far."""
+        return self._dispatcher.workers.allocation.so_far()
 
     def has_gpu(self) -> bool:
         """Whether any node has a GPU."""
@@ -123,6 +130,18 @@ class Scheduler:
         """Run function(payload) in every worker that is up, without waiting for it."""
         self.post("broadcast", function, payload)
 
+    @property
+    def limiter(self) -> Limiter:
+        """The run's limiter, which the first use starts."""
+        with self._guard:
+            if self._limiter is None:
+                self._limiter = Limiter(self.backend.host())
+            return self._limiter
+
+    @property
+    def has_limiter(self) -> bool:
+        return self._limiter is not None
+
     def release(self) -> None:
         """End idle workers: the run that this one waits for may need their resources."""
         self.post("release")
@@ -141,6 +160,9 @@ class Scheduler:
             self.post("end")
             self._thread.join()
             self._thread = None
+        if self._limiter is not None:
+            self._limiter.close()
+            self._limiter = None
         if self._log is not None:
             logs.detach(*self._log)
 

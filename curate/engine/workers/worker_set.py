@@ -11,6 +11,8 @@ from typing import Any
 
 from curate.core.contracts import Resources
 from curate.engine.backends import Backend, Notify, Wish, Worker
+from curate.engine.workers.allocation import Allocation
+from curate.engine.workers.beat import BatchStats
 from curate.engine.workers.calls import Call, Payload
 from curate.engine.workers.lanes import (
     UNITS,
@@ -40,6 +42,8 @@ class Assignment:
     snapshot: dict[str, Any] = field(default_factory=dict)
     snapshot_at: float = 0.0
     """When the last snapshot arrived; 0 before the first."""
+    reported: dict[str, BatchStats] = field(default_factory=dict)
+    """Stats of all snapshots, by stage."""
 
     def idle(self, now: float) -> float:
         """Seconds since it finished a batch."""
@@ -87,6 +91,7 @@ class WorkerSet:
     def __init__(self, backend: Backend, notify: Notify, on_up: Callable[[WorkerSlot], None]) -> None:
         self.backend, self._notify, self._on_up = backend, notify, on_up
         self.all: list[WorkerSlot] = []
+        self.allocation = Allocation()
         self._of: dict[Worker, WorkerSlot] = {}
         self.dirty = False
         """Whether workers may be missing or superfluous."""
@@ -133,6 +138,7 @@ class WorkerSet:
                 self.backend.park(slot.lane, slot.resources, slot.worker)
             else:
                 slot.worker.kill()
+            self.allocation.end(slot)
         self.all, self._of = [], {}
 
     def start(self, resources: Resources) -> None:
@@ -145,10 +151,12 @@ class WorkerSet:
         number = next(number for number in itertools.count() if number not in taken)
         self._of[worker] = slot = WorkerSlot(number, lane, resources, worker, up=up)
         self.all.append(slot)
+        self.allocation.begin(slot, resources)
         return slot
 
     def dismiss(self, slot: WorkerSlot) -> None:
         slot.worker.kill()
+        self.allocation.end(slot)
         self.all.remove(slot)
         del self._of[slot.worker]
         self.dirty = True

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from curate.report.page.thumbnails import MISSING, Thumbnail
+from curate.html.thumbnails import MISSING, Thumbnail
 from curate.report.survey.rows import label_of
 
 TEXT_CHARACTERS = 400

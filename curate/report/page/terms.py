@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
+
 from curate.codec.images import REASONS
 from curate.core.ledger import SET_ASIDE
 
@@ -104,6 +106,29 @@ TERMS = {
 }
 """Term -> (title, explanation)."""
 
+DOWNLOAD_TERMS = {
+    "fetched": (
+        "Fetched",
+        "Rows of a list that have the same URL share one fetch. A retry fetches the URLs in error again and is counted "
+        "again; the funnel shows what became of each row in the end.",
+    ),
+    "rate": (
+        "Over time",
+        "Each step is a period of at least ten seconds. Periods without any fetch, such as those between two runs, are "
+        "left out.",
+    ),
+    "hosts": (
+        "Hosts with most failures",
+        "The hosts with the most failed URLs. Hosts with few URLs in every shard may be missing.",
+    ),
+    "slow": (
+        "Slowest hosts",
+        "The hosts with the highest mean time of a URL, retries and redirects included, among those with at least ten "
+        "URLs.",
+    ),
+}
+"""Terms of the section about downloads, which only downloaded pools have."""
+
 MEANINGS = REASONS | {
     "animated": "several frames, which the recipe does not allow",
     "aspect": "longer and thinner than the recipe allows",
@@ -147,8 +172,54 @@ MEANINGS = REASONS | {
 """Reject reason -> explanation. Other packages add reasons, which have none."""
 
 
+FETCHES = {
+    "bad_url": "the text is not an absolute URL with a valid host",
+    "bad_line": "a line of the list that cannot be read",
+    "caption_not_utf8": "a caption in the list that is not UTF-8",
+    "changed": "the body's digest differs from the list's",
+    "connect": "no connection to the host",
+    "credentials": "the URL contains a user name or a password",
+    "deadline": "the fetch, or its shard, took too long",
+    "denied_host": "the host is in the file of denied hosts",
+    "denied_url": "the URL is in the file of denied URLs",
+    "dns": "the host name has no address, or its name server does not answer",
+    "encoding": "the body's Content-Encoding is unknown or corrupt, or it expands too far",
+    "headers": "the response's header is malformed or too large",
+    "not_image": "the body is not an image in a format that is decoded",
+    "opt_out_content_usage": "the header Content-Usage: train-ai=n forbids training",
+    "opt_out_tdm_reservation": "the header tdm-reservation: 1 reserves the rights of text and data mining",
+    "opt_out_x_robots_tag": "the header X-Robots-Tag forbids the use of the image",
+    "parked": "the host asks for a pause that is longer than a URL may take",
+    "port": "the port is not allowed",
+    "private_address": "the host has no public address",
+    "redirects": "too many redirects, or a loop of them",
+    "reset": "the host closed the connection before it answered",
+    "resize": "img2dataset's resizer rejected the image",
+    "robots_txt": "the host's robots.txt disallows the URL",
+    "runner_died": "the process that fetched the URL died twice",
+    "scheme": "the scheme is neither http nor https",
+    "timeout": "the host was silent for too long",
+    "tls": "the host's certificate is invalid, or it does not speak TLS",
+    "too_large": "the body is larger than the recipe allows",
+    "too_many_pixels": "the image has more pixels than the recipe allows",
+    "truncated": "the body's length differs from the announced length",
+    "unexpected": "an error that no other code covers",
+    "url_too_long": "the URL is too long",
+}
+"""Code of a fetch -> explanation."""
+HTTP = "http_"
+
+
+def fetch_meaning(code: str) -> str:
+    if not code.startswith(HTTP):
+        return FETCHES.get(code, "")
+    number = int(code.removeprefix(HTTP))
+    known = number in HTTPStatus.__members__.values()
+    return f"the host answered {number}" + (f" ({HTTPStatus(number).phrase})" if known else "")
+
+
 def meaning(reason: str) -> str:
-    return MEANINGS.get(reason, "")
+    return MEANINGS.get(reason) or fetch_meaning(reason)
 
 
 def human(reason: str) -> str:

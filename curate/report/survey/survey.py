@@ -18,10 +18,12 @@ from numpy.typing import NDArray
 from curate.core.hashing import ranks
 from curate.core.ledger import Entry
 from curate.core.view import View
+from curate.kernels.reservoir import Reservoir
 from curate.report.survey.entries import EntryBalance
 from curate.report.survey.quotas import TreeQuotas, quotas_of
-from curate.report.survey.rows import LabelCounts, Reservoir, add_at, grown, integers, label_column, label_values, texts
+from curate.report.survey.rows import LabelCounts, add_at, grown, integers, label_column, label_values, texts
 from curate.report.survey.scope import FACTS, Scope, read_tables, shards_read
+from curate.report.survey.sizes import ImageSizes
 
 BACKGROUND_TEXTS = 5000
 
@@ -73,6 +75,7 @@ class Survey:
     """Finest first."""
     labels: LabelCounts = field(default_factory=LabelCounts)
     entries: EntryBalance = field(default_factory=EntryBalance)
+    sizes: ImageSizes = field(default_factory=ImageSizes)
     reject_rows: dict[tuple[str, str], list[dict[str, Any]]] = field(default_factory=dict)
     kept_rows: list[dict[str, Any]] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
@@ -98,6 +101,7 @@ class Surveyor:
         self.found.rows += table.num_rows
         self.found.kept += int((copies > 0).sum())
         self.found.copies += int(copies.sum())
+        self.found.sizes.add(table)
         self._add_rejects(table, order)
         self._add_levels(table, reached, copies)
         kept = np.flatnonzero(copies > 0)

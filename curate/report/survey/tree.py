@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from curate.core.hashing import KEY_HEX, ranks
 from curate.core.view import View
 from curate.kernels.cluster_names import Terms, cluster_names
+from curate.kernels.reservoir import Reservoir
 from curate.report.survey.profile import Facts, ProfileTable
-from curate.report.survey.rows import Reservoir, integers, label_column
+from curate.report.survey.rows import integers, label_column
 from curate.report.survey.scope import FACTS, Scope, read_tables
 from curate.report.survey.survey import LevelSizes, Survey
 

@@ -11,7 +11,7 @@ import polars as pl
 import pyarrow as pa
 from pydantic import Field
 
-from curate.core.contracts import Artifact, Reduce, Runtime, Table
+from curate.core.contracts import Artifact, Location, Reduce, Runtime, Table
 from curate.core.errors import InputError
 from curate.core.hashing import digest_bytes
 from curate.text.columns import plain_texts
@@ -70,7 +70,7 @@ class HashtagMap(Reduce):
     least_count: int = Field(
         1, ge=1, description="Uses below which a canonical tag is dropped and its tags are `rare`."
     )
-    edits: Annotated[Path | None, Runtime()] = Field(
+    edits: Annotated[Path | None, Runtime(), Location()] = Field(
         None,
         description="File of canonical tags that override all rules: lines of tag, TAB, canonical, TAB, kind (none: "
         "unmapped), as printed by `curate text map`, or .json.",

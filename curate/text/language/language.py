@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, PrivateAttr, field_validator
 
-from curate.core.contracts import Artifact, Batch, Filter, Map, Runtime, Table
+from curate.core.contracts import Artifact, Batch, Filter, Location, Map, Runtime, Table
 from curate.core.errors import InputError
 from curate.text.columns import plain_texts
 
@@ -64,7 +64,7 @@ class Language(Map):
     batch_rows: ClassVar[int] = 4096
 
     column: str = Field("text", description="Column of texts, one per row.")
-    model: Annotated[str | None, Runtime()] = Field(
+    model: Annotated[str | None, Runtime(), Location()] = Field(
         None,
         description="fastText model for languages (lid.176.bin: 126 MB, more accurate); null for the compact model "
         "installed with this package. Its content counts, not its path.",

@@ -13,7 +13,7 @@ import polars as pl
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from curate.core.contracts import Artifact, Reduce, Runtime, Table
+from curate.core.contracts import Artifact, Location, Reduce, Runtime, Table
 from curate.core.errors import CurateError, InputError
 from curate.core.hashing import digest_bytes
 from curate.core.items import texts_of
@@ -68,7 +68,7 @@ class BuildVocabulary(Reduce):
     bigrams: Bigrams | None = Field(
         Bigrams(), description="Limits for pairs of words of the pool, `count` and `pmi`; null takes no pairs."
     )
-    entries: Annotated[Path | None, Runtime()] = Field(
+    entries: Annotated[Path | None, Runtime(), Location()] = Field(
         None, description="File of more entries: a JSON list of strings, or .txt with one per line."
     )
     stop_words: bool = Field(

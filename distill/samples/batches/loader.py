@@ -154,6 +154,8 @@ class Batch:
     images: list[PatchedImage]
     texts: list[str | None]
     """Text drawn for each image."""
+    second_texts: list[str | None]
+    """The second text of each image, see `SourceRecipe.text_pair`."""
 
     def tensor(self, device: torch.device) -> torch.Tensor:
         """The patches on a device. Pinned memory makes the copy to a GPU asynchronous."""
@@ -169,4 +171,5 @@ def collate(images: Sequence[PatchedImage]) -> Batch:
         [item.grid for item in ordered],
         ordered,
         [item.text for item in ordered],
+        [item.second_text for item in ordered],
     )

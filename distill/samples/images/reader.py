@@ -25,7 +25,7 @@ from distill.samples.batches.draws import AUGMENT, SIZE, Draws, choose
 from distill.samples.sources.dataset import Dataset
 from distill.samples.sources.members import OPEN_TARS, MemberReader
 from distill.samples.sources.mixture import Mixture, as_mixture
-from distill.samples.texts import Candidates, Texts
+from distill.samples.texts import Found, Texts
 
 _ENLARGE = 1 << 16
 """Factor that scales any image above its limit, since `grid` never enlarges."""
@@ -52,6 +52,8 @@ class PatchedImage:
     """Inputs of the teachers that have no features of this image yet, by teacher."""
     text: str | None = None
     """The text drawn for it; None if its source names no texts, or if the sample has none of them."""
+    second_text: str | None = None
+    """The other text of its source's `text_pair`."""
     augmented: bool = False
     """Augmented at random, so that the teachers' features for it must not be reused."""
 
@@ -127,7 +129,7 @@ class ImageReader:
         self._allowance, self._augment = allowance or Allowance(0), augment
         self._kept: dict[tuple[int, int], PatchedImage] = {}
         self._kept_images: dict[int, Image.Image] = {}
-        self._kept_texts: dict[int, Candidates] = {}
+        self._kept_texts: dict[int, Found] = {}
 
     def tokens(self, rows: NDArray[np.int64], epochs: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
         """Patches (n,) planned for rows (n,) in epochs (n,) of their source; without epochs, at the largest limits."""
@@ -136,7 +138,7 @@ class ImageReader:
     def get(self, row: int, epoch: int | None = None) -> PatchedImage | Skipped:
         """An image as drawn in an epoch of its source; without an epoch, at the largest limit and not augmented."""
         try:
-            text = self._text(row, epoch or 0)
+            texts = self._texts(row, epoch)
             if self._augment is None or epoch is None:
                 image = self._plain(row, self._patch_counts.limit_of(row, epoch))
             else:
@@ -147,7 +149,7 @@ class ImageReader:
             raise
         except Exception as error:  # noqa: BLE001 - one sample never ends a run; the limit of skipped samples does
             return Skipped(row, "preparation_failed", f"{type(error).__name__}: {error}")
-        image.text = text
+        image.text, image.second_text = (*texts, None, None)[:2]
         return image
 
     def _plain(self, row: int, limit: int) -> PatchedImage:
@@ -212,18 +214,19 @@ class ImageReader:
             self._kept_images[row] = image
         return image
 
-    def _text(self, row: int, epoch: int) -> str | None:
+    def _texts(self, row: int, epoch: int | None) -> tuple[str, ...]:
+        """The text drawn in an epoch, or the two of a pair."""
         if not self._reads_text or not self.texts.has_choices(row):
-            return None
-        candidates = self._kept_texts.get(row)
-        if candidates is None:
-            candidates = self.texts.candidates(row)
-            if self._allowance.take(sum(len(text) + 64 for _, texts in candidates for text in texts)):
-                self._kept_texts[row] = candidates
-        text = self.texts.draw(row, epoch, candidates)
-        if text is None and self._needs_text:
+            return ()
+        found = self._kept_texts.get(row)
+        if found is None:
+            found = self.texts.read(row)
+            if self._allowance.take(sum(len(text) + 64 for texts in found.values() for text in texts)):
+                self._kept_texts[row] = found
+        drawn = self.texts.draw(row, epoch, found)
+        if not drawn and self._needs_text:
             raise Reject("no_text", f"row {row}: the sample has none of the texts that its source names")
-        return text
+        return drawn
 
 
 class PatchCounts:

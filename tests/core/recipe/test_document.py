@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from pydantic import BaseModel, ValidationError
@@ -118,6 +118,7 @@ class Inner(BaseModel):
 class Outer(BaseModel):
     part: int | Inner
     pair: tuple[int, int] = (0, 0)
+    mode: Literal["no", "crop"] = "no"
 
 
 @pytest.mark.parametrize(
@@ -127,6 +128,8 @@ class Outer(BaseModel):
         ({"part": {}}, ("part", "size"), "field required"),
         ({}, ("part",), "field required"),
         ({"part": 1, "pair": [1, "x"]}, ("pair", 1), "input should be a valid integer"),
+        ({"part": 1, "mode": False}, ("mode",), "input should be 'no' or 'crop'; quote it, since YAML reads no, off"),
+        ({"part": 1, "mode": "x"}, ("mode",), "input should be 'no' or 'crop'"),
     ],
 )
 def test_the_innermost_problem(values: dict[str, Any], place: tuple[int | str, ...], text: str) -> None:

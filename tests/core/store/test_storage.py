@@ -6,6 +6,7 @@ import os
 import pickle
 import signal
 import stat
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,16 @@ def test_one_of_many_processes_creates(tmp_path: Path) -> None:
     assert sorted(storage.list("")) == ["name"]
 
 
+def test_scratch_files_of_killed_processes_are_removed(tmp_path: Path) -> None:
+    storage = Storage(str(tmp_path))
+    with storage.scratch("pools/shards") as path:
+        path.write_bytes(b"partial")
+        storage.publish_bytes("pools/shards/one.tar", b"whole")
+        storage.remove_scratch("pools/shards")
+        assert [one.name for one in (tmp_path / "pools/shards").iterdir()] == ["one.tar"]
+    storage.remove_scratch("pools/none")
+
+
 def test_a_scratch_file_is_named_by_its_content(storage: Storage) -> None:
     with storage.scratch("pools/shards") as path:
         path.write_bytes(b"content")
@@ -139,6 +150,17 @@ def other(storage: Storage, name: str, data: bytes) -> None:
 
         bucket, _, key = storage.path(name).partition("/")
         boto3.client("s3").put_object(Bucket=bucket, Key=key, Body=data)
+
+
+def test_names_directly_below_a_prefix(storage: Storage) -> None:
+    assert storage.entries("runs") == {}
+    before = time.time()
+    for name in ("runs/b/run.json", "runs/a/logs/1", "runs/note"):
+        storage.publish_bytes(name, b"x")
+    found = storage.entries("runs")
+    assert sorted(found) == ["a", "b", "note"] and found["a"] is None and found["b"] is None
+    assert abs((found["note"] or 0.0) - before) < 60
+    assert storage.entries("runs/a/logs/1/none") == {}
 
 
 def test_a_storage_is_picklable(storage: Storage) -> None:

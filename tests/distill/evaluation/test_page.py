@@ -5,7 +5,7 @@ import pytest
 from distill.evaluation.page import main_model, render_page
 from distill.evaluation.show import AFTER, BEFORE
 from tests.distill.evaluation.toys import disc_image, encoded
-from tests.html.browser import contrasts_by_theme, needs_browser, opened, width_on_a_phone
+from tests.html.browser import contrasts_by_theme, width_on_a_phone
 
 
 def accuracies(*values):
@@ -45,12 +45,11 @@ def test_the_main_model_is_the_trained_student_or_the_first():
     assert main_model({"toy": 0, "toy, heads together": 0}) == "toy"
 
 
-@needs_browser
 @pytest.mark.long
-def test_the_page_is_readable_in_both_themes_and_on_a_phone(page, tmp_path):
-    with opened(page, tmp_path) as browser:
-        contrasts = contrasts_by_theme(browser)
+def test_the_page_is_readable_in_both_themes_and_on_a_phone(page, browser, tmp_path):
+    with browser.opened(page, tmp_path) as tab:
+        contrasts = contrasts_by_theme(tab)
         assert len(contrasts) == 2 and min(contrasts.values()) > 7
-        assert width_on_a_phone(browser) == 390
-        assert browser.execute_script("return [...document.images].every(one => one.naturalWidth > 0)")
-        assert browser.get_log("browser") == []
+        assert width_on_a_phone(tab) == 390
+        assert tab.evaluate("[...document.images].every(one => one.naturalWidth > 0)")
+        assert tab.messages == []

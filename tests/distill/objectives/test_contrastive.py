@@ -74,6 +74,35 @@ def test_same():
     assert alike.nonzero().tolist() == [[0, 1], [0, 2], [1, 0], [2, 0]]
 
 
+def test_a_text_is_not_a_negative_of_an_image_that_has_it():
+    """Texts of both sides: the image's sample may have the text on either side. Duplicate sets are the last column."""
+    groups = torch.tensor([[0, 1, 9], [0, 2, 8], [3, 1, 7], [1, 5, 6], [4, 6, 9]])
+    assert same(groups, 0).nonzero().tolist() == [[0, 1], [0, 3], [0, 4], [1, 0], [2, 3], [4, 0]]
+    assert same(groups, 1).nonzero().tolist() == [[0, 2], [0, 4], [2, 0], [3, 0], [3, 2], [4, 0]]
+
+
+@pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
+def test_two_texts_count_one_to_one(loss):
+    recipe, others = ContrastiveRecipe(loss=loss), torch.randn(N, D, dtype=torch.float64)
+    groups = torch.stack([torch.arange(N), torch.arange(N) + N, torch.arange(N) + 2 * N], 1)
+    found = contrastive_loss(IMAGES, torch.stack([TEXTS, others], 1), SCALE, BIAS, recipe, groups)
+    alone = [contrastive_loss(IMAGES, texts, SCALE, BIAS, recipe, APART) for texts in (TEXTS, others)]
+    assert found.item() == pytest.approx(sum(alone).item() / 2, rel=1e-12)
+    assert contrastive_loss(IMAGES[:0], TEXTS[:0, None].repeat(1, 2, 1), SCALE, BIAS, recipe, groups[:0]) == 0
+
+
+def test_the_texts_of_one_sample_are_not_compared():
+    """The gradient of a text does not depend on the sample's other text."""
+    groups = torch.stack([torch.arange(N), torch.arange(N) + N, torch.arange(N) + 2 * N], 1)
+
+    def gradient(others: torch.Tensor) -> torch.Tensor:
+        texts = torch.stack([TEXTS, others], 1).requires_grad_()
+        contrastive_loss(IMAGES, texts, SCALE, None, ContrastiveRecipe(), groups).backward()
+        return texts.grad[:, 0]
+
+    assert torch.equal(gradient(TEXTS.flip(0)), gradient(IMAGES)) and gradient(TEXTS).abs().max() > 1e-3
+
+
 def test_perfect_pairs_have_almost_no_loss():
     assert softmax_loss(100.0 * torch.eye(N, dtype=torch.float64), NONE) < 1e-30
 

@@ -1,6 +1,9 @@
 """Images and texts, from the tars to a student that distinguishes them."""
 
 import json
+import shutil
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +13,7 @@ from curate.encoders.student.tokenizer import Tokenizer
 from distill.commands.train import train
 from distill.context import StageContext
 from distill.objectives.contrastive import same
+from distill.objectives.objective import relational, student_terms
 from distill.parallel import World
 from distill.recipe import Recipe, parse_recipe
 from distill.samples.batches.loader import collate
@@ -47,6 +51,95 @@ def test_a_student_learns_from_texts(recipe):
     assert len(Tokenizer.parse((run.path / "tokenizer.json").read_text())) <= 300
     sets = json.loads((run.path / "evaluation.json").read_text())["sets"]
     assert [item["retrieval"]["from"] for item in sets] == [["txt"], ["txt"]]  # the members of data.sources
+
+
+def paired(recipe: Recipe, tmp_path: Path, **data: Any) -> Recipe:
+    """Half of the images have a second text, in their JSON; every eighth has only that one."""
+    items = drawn_items(40)
+    texts = [
+        None if number % 8 == 3 else WORDS[int(item.columns["label"][-1])].encode() for number, item in enumerate(items)
+    ]
+    documents = [{"texts": {"tags": f"tag {number // 8}"}} if number % 2 else {} for number in range(40)]
+    values = recipe.model_dump(mode="json")
+    source = {"dataset": str(write_dataset(tmp_path / "paired", items, texts=texts, documents=documents))}
+    values["data"]["sources"][0] |= source | {"texts": {"txt": 1, "tags": 1}, "text_pair": ["txt", "tags"], **data}
+    return parse_recipe(values, "test")
+
+
+def tokenized(recipe: Recipe) -> StageContext:
+    context = StageContext.of(recipe, open_mixture(recipe.data), ALONE)
+    context.tokenizer = context.fit_tokenizer()
+    return context
+
+
+def test_a_pair_of_texts_is_two_rows_of_tokens_per_image(recipe, tmp_path):
+    context = tokenized(paired(recipe, tmp_path))
+    batch = collate([context.reader.get(row, 0) for row in range(16)])
+    tokens = context.text_tokens(batch)
+    assert tokens.shape[:2] == (16, 2)
+    first = context.tokenizer.encode(batch.texts, 8)
+    assert tokens[:, 0, : first.shape[1]].tolist() == first.tolist() and not tokens[:, 0, first.shape[1] :].any()
+    for image, (first, second) in zip(batch.images, tokens, strict=True):
+        assert torch.equal(first, second) == (image.row % 2 == 0 or image.row % 8 == 3)
+    groups = context.groups(batch, tokens)
+    assert groups.shape == (16, 3)
+    assert torch.equal(groups[:, 0] == groups[:, 1], (tokens[:, 0] == tokens[:, 1]).all(1))
+
+
+def test_images_without_a_pair_count_their_text_twice(recipe, tmp_path):
+    """A source without `text_pair`, beside one that has it, has the loss that it has alone."""
+    values = paired(recipe, tmp_path).model_dump(mode="json")
+    alone = tokenized(
+        parse_recipe(
+            values
+            | {
+                "data": values["data"]
+                | {"sources": [values["data"]["sources"][0] | {"text_pair": None, "texts": {"txt": 1}}]}
+            },
+            "test",
+        )
+    )
+    both = tokenized(paired(recipe, tmp_path / "b", texts={"txt": 1, "none": 1}, text_pair=["txt", "none"]))
+    rows = [row for row in range(16) if row % 8 != 3]
+    images = [alone.reader.get(row, 0) for row in rows]
+    losses = []
+    for context in (alone, both):
+        batch = collate(images)
+        tokens = context.text_tokens(batch)
+        student = context.new_student()
+        terms = student_terms(student, batch, [], [], context.recipe, tokens, context.groups(batch, tokens))
+        losses.append(relational(context.recipe, terms.pairs, student)[0].item())
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+
+
+def test_a_student_learns_from_two_texts_per_image_and_resumes(recipe, tmp_path):
+    values = paired(recipe, tmp_path, single_sentence=0.5).model_dump(mode="json")
+    values["train"] |= {"steps": 6, "learning_rate": 5e-3, "warmup_steps": 1}
+    values["run"] |= {"checkpoint_every": 2, "tensorboard": False, "micro_sequences": 2}
+    values["evaluate"] |= {"tasks": []}
+    lines = {}
+    for name in ("whole", "resumed"):
+        values["run"]["folder"] = str(tmp_path / name)
+        run = train(parse_recipe(values, "test"), Console(quiet=True))
+        if name == "resumed":
+            shutil.rmtree(run.checkpoint(6))
+            run.metrics.write_text("".join(run.metrics.read_text().splitlines(True)[:4]))
+            (run.path / "finished.json").unlink()
+            console = Console(record=True, width=400)
+            run = train(parse_recipe(values, "test"), console)
+            assert "resuming after step 4" in console.export_text()
+        lines[name] = [json.loads(line)["contrastive"] for line in run.metrics.read_text().splitlines()]
+    assert lines["resumed"] == lines["whole"] and len(lines["whole"]) == 6
+
+
+def test_names_that_no_sample_has_are_printed_before_training(recipe, tmp_path):
+    values = paired(recipe, tmp_path, texts={"txt": 1, "tag": 1}, text_pair=None).model_dump(mode="json")
+    values["train"] |= {"steps": 1, "warmup_steps": 0}
+    values["data"]["max_bad_fraction"] = 1.0
+    values["evaluate"] |= {"tasks": []}
+    console = Console(record=True, width=400)
+    train(parse_recipe(values, "test"), console)
+    assert "'tag' is in none of 10 samples of" in console.export_text().splitlines()[0]
 
 
 def test_groups_contain_equal_texts_and_duplicate_sets(recipe):

@@ -143,6 +143,27 @@ def test_execution_parameters_stay_outside_of_the_fingerprint(recipe):
         assert apply_overrides(recipe, [change], "r").semantic() != recipe.semantic(), change
 
 
+def test_texts_that_a_source_may_have(recipe):
+    texts = "data.sources.0.texts={original: 0.2, short: 0.8}"
+    before = apply_overrides(recipe, [texts], "r")
+    assert not {"single_sentence", "text_pair"} & before.semantic()["data"]["sources"][0].keys()  # as older runs
+    for change in ("single_sentence=0.1", "text_pair=[original, short]"):
+        changed = apply_overrides(recipe, [texts, f"data.sources.0.{change}"], "r")
+        assert changed.semantic() != before.semantic()
+        assert changed.data.paired == change.startswith("text_pair")
+    for change, message in (
+        (
+            "text_pair=[original, long]",
+            r"text_pair: 'long' is not one of `texts` \(original, short\); add it there, with",
+        ),
+        ("text_pair=[short, short]", r"text_pair: 'short' twice; expected two different texts"),
+        ("text_pair=[short]", "expected more values than 1"),
+        ("single_sentence=1.5", "single_sentence: 1.5: .*less than or equal to 1"),
+    ):
+        with pytest.raises(RecipeError, match=message):
+            apply_overrides(recipe, [texts, f"data.sources.0.{change}"], "r")
+
+
 def test_a_recipe_survives_its_own_yaml(recipe):
     assert Recipe.model_validate(yaml.safe_load(yaml.safe_dump(recipe.model_dump(mode="json")))) == recipe
 

@@ -80,19 +80,38 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Recipe with two texts per image; every third image lacks one of them. No experts, so no routing to replay."""
+    items = drawn_items(40)
+    captions = [None if number % 3 == 1 else f"number {number}".encode() for number in range(len(items))]
+    documents = [
+        {"texts": {} if number % 3 == 2 else {"tags": item.columns["label"]}} for number, item in enumerate(items)
+    ]
+    place = tmp_path_factory.mktemp("pairs")
+    values = everything(
+        str(write_dataset(place / "toy", items, texts=captions, documents=documents)), str(place / "run")
+    )
+    values["data"]["sources"][0] |= {"texts": {"txt": 1, "tags": 1}, "text_pair": ["txt", "tags"]}
+    values["student"] |= {"moe": None}
+    return values
+
+
+@pytest.fixture(scope="module")
 def alone(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Steps of one process with one batch; other jobs replay its routing."""
     return take_steps(everything(str(texts), str(tmp_path_factory.mktemp("alone"))), ALONE)
 
 
 @pytest.fixture(scope="module")
-def finished(folder: Path, texts: Path, alone: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Finished:
+def finished(
+    folder: Path, texts: Path, pairs: dict[str, Any], alone: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> Finished:
     """All jobs run in one process, because importing torch takes seconds."""
     place = tmp_path_factory.mktemp("ranks")
     plain = recipe_values(str(folder), str(place / "plain"))
     plain["train"] |= {"precision": "float64", "steps": 9}
     plain["teachers"][0]["standardise"] = "scale"
-    jobs = {"plain": plain}
+    jobs = {"plain": plain, "pairs": pairs | {"run": pairs["run"] | {"micro_sequences": 1}}}
     for name, run in (
         ("micro", {"micro_sequences": 1}),
         ("sharded", {"parallel": "fsdp", "activation_checkpointing": True}),
@@ -163,6 +182,13 @@ def test_micro_batches_equal_the_whole_batch(texts, alone, tmp_path):
 def test_two_ranks_equal_one_with_losses_between_images(finished, alone, name):
     """Also with experts, clipping and the moving average, however weights and batches are divided."""
     assert_same(alone, finished.ranks(name))
+
+
+def test_two_ranks_equal_one_with_two_texts_per_image(finished, pairs):
+    """Two ranks with micro-batches against one process with whole batches."""
+    one = take_steps(pairs, ALONE)
+    assert_same(one, finished.ranks("pairs"))
+    assert all(step["sums"]["contrastive"] > 0 for step in one["steps"])
 
 
 @pytest.mark.parametrize("name", ["micro", "sharded"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import threading
 import time
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from curate.core.contracts import Resources
 from curate.core.store.storage import open_storage
 from curate.engine import backends
 from curate.engine.backends import CallOptions, Outcome
@@ -25,6 +27,16 @@ def over_ray(on_ray: Any) -> Iterator[Scheduler]:
     made = Scheduler(on_ray)
     yield made
     made.close()
+
+
+def test_a_worker_may_get_its_end_before_it_is_up(on_ray: Any) -> None:
+    told: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    worker = on_ray.start("cpu", Resources(cpus=0), 1, told.put)  # no wait for what other tests hold
+    worker.wind_down(None)
+    worker.request_snapshots()
+    heard = [told.get(timeout=SECONDS), told.get(timeout=SECONDS)]
+    worker.kill()
+    assert {type(one) for one in heard} == {backends.Snapshots, backends.WorkerUp}
 
 
 def dies(value: int) -> int:

@@ -1,178 +1,37 @@
-"""Answers survive kills, stops and failures: each worker logs them, and the next run puts them into tables."""
+"""Logs of answers: each worker writes one, and the next run puts those of dead workers into tables."""
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
-from curate.core.errors import DrainedError, StorageError
+from curate.core.errors import CurateError, StorageError
 from curate.core.store.storage import Storage, open_storage
+from curate.engine.passes import async_map
 from curate.engine.passes.answers import index
 from curate.engine.passes.answers import log as answer_log
 from curate.engine.record import gc
-from curate.engine.run import Result, run
-from tests.engine import toys, workspaces
-from tests.engine.asks import LOSSES, Say, answer_rows, go, segments
-from tests.engine.deaths import deaths
-from tests.engine.endpoint import Endpoint, Scripted
-
-ROOT = Path(__file__).parents[3]
-
-
-# --- kills and stops --------------------------------------------------------------------------------------------------
-
-CHILD = """
-import sys
-from curate.engine.state import Options
 from curate.engine.run import run
-from tests.engine import asks, toys
-stage = asks.Say(url=sys.argv[2], flush_seconds=0.1, max_in_flight=8)
-run(toys.chain(stage, rows=int(sys.argv[3]), shard_rows=int(sys.argv[4])), sys.argv[1])
-"""
-ROWS, SHARD_ROWS, ANSWERED = 64, 16, 40
-
-
-def child(workspace: Path, script: Scripted, rows: int = ROWS, shard_rows: int = SHARD_ROWS) -> list[str]:
-    """Command of a run in a separate process."""
-    return [sys.executable, "-c", CHILD, str(workspace), script.url, str(rows), str(shard_rows)]
-
-
-def kept(workspace: Path) -> set[bytes]:
-    """Inputs that have an answer, in tables and in segments of logs."""
-    found = set()
-    for path in [*workspace.glob("facts/*/*/log/*/*.parquet"), *workspace.glob("facts/*/*/*/*/0*.parquet")]:
-        try:
-            rows = pq.read_table(path, columns=["_input", "_status"], partitioning=None).to_pylist()
-        except FileNotFoundError:  # its unit has just ended
-            continue
-        found |= {row["_input"] for row in rows if row["_status"] >= 0}
-    return found
-
-
-@pytest.fixture
-def interrupted(workspace: Path, endpoint: Endpoint) -> Iterator[Callable[[int], tuple[int, Result]]]:
-    """Ends a run that has got 40 of 64 answers by a signal; returns what the next one asks, and its result."""
-
-    def end(by: int) -> tuple[int, Result]:
-        script = endpoint.script(stall_after=ANSWERED)
-        with subprocess.Popen(child(workspace, script), cwd=ROOT, stderr=subprocess.PIPE) as process:
-            try:
-                until = time.monotonic() + 60
-                while len(kept(workspace)) < ANSWERED:
-                    assert time.monotonic() < until and process.poll() is None
-                    time.sleep(0.05)
-                process.send_signal(by)
-                process.communicate(timeout=20)
-            finally:
-                process.kill()
-        script.stats({})
-        result = go(workspace, Say(url=script.url), rows=ROWS, shard_rows=SHARD_ROWS)
-        return script.stats()["requests"], result
-
-    return end
-
-
-def test_requests_in_flight_of_a_killed_run_are_repeated(
-    workspace: Path, interrupted: Callable[[int], tuple[int, Result]]
-) -> None:
-    requests, result = interrupted(signal.SIGKILL)
-    assert requests == ROWS - ANSWERED and result.ledger["stage_1"].after == ROWS
-    assert 0 < result.counts["stage_1"].asked_again <= ROWS - ANSWERED
-    assert not segments(workspace)
-    assert [row["said"] for row in answer_rows(workspace)] == sorted(f"said picture {n}" for n in range(ROWS))
-
-
-def test_a_stopped_run_keeps_its_answers(workspace: Path, interrupted: Callable[[int], tuple[int, Result]]) -> None:
-    """Requests without an answer are counted when they are repeated."""
-    requests, result = interrupted(signal.SIGTERM)
-    assert requests == ROWS - ANSWERED and result.ledger["stage_1"].after == ROWS
-    assert 0 < result.counts["stage_1"].asked_again <= ROWS - ANSWERED
-    assert not segments(workspace)
-
-
-def test_a_stopped_run_takes_in_what_is_answered_soon(workspace: Path, endpoint: Endpoint) -> None:
-    """All requests in flight get their answers: no request is repeated."""
-    script, stop = endpoint.script(latency_seconds=0.3, slots=4), threading.Event()
-    pipeline = toys.chain(Say(url=script.url, max_in_flight=4), rows=32, shard_rows=32)
-
-    def end() -> None:
-        while script.stats()["requests"] < 8:
-            time.sleep(0.02)
-        stop.set()
-
-    with ThreadPoolExecutor(1) as pool:
-        ending = pool.submit(end)
-        with pytest.raises(DrainedError):
-            run(pipeline, str(workspace), options=LOSSES, stop=stop)
-        ending.result()
-    asked = script.stats()["requests"]
-    assert 8 <= asked == len(kept(workspace)) < 32
-    result = run(pipeline, str(workspace), options=LOSSES)
-    assert script.stats()["texts"] == {f"picture {n}": 1 for n in range(32)}
-    assert (result.counts["stage_1"].asked_again, result.ledger["stage_1"].after) == (0, 32)
-
-
-def test_a_worker_that_dies_on_ray_leaves_its_answers_to_the_next(
-    workspace: Path, endpoint: Endpoint, on_ray: Any, tmp_path: Path
-) -> None:
-    """The worker dies when its third segment is written. It loses at most its later requests: twice as many as
-    may be in flight."""
-    script = endpoint.script(latency_seconds=0.2, slots=8)
-    stage = Say(url=script.url, max_in_flight=8, flush_seconds=0.05)
-    with deaths(on_ray, ["publish:facts/toy.say/*/log/*-000003-*:published"], tmp_path):
-        result = go(workspace, stage, engine=on_ray, rows=64, shard_rows=64)
-    counts = result.counts["stage_1"]
-    assert result.ledger["stage_1"].after == 64 == counts.copied + counts.requests
-    assert counts.copied >= 3 and 0 < counts.asked_again <= 2 * 8
-    assert script.stats()["requests"] <= 64 + 2 * 8
-    assert [row["said"] for row in answer_rows(workspace)] == sorted(f"said picture {n}" for n in range(64))
-    assert not segments(workspace)
-
-
-POINTS = (
-    "publish:facts/toy.say/*/log/*-000001-*:written",
-    "publish:facts/toy.say/*/log/*-000004-*:published",
-    "publish:facts/toy.say/*/index/*:written",
-    "publish:facts/toy.say/*/index/*:published",
-    "publish:facts/toy.say/*/000001.parquet:written",
-    "publish:facts/toy.say/*/000001.parquet:published",
-)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("point", POINTS)
-def test_a_kill_anywhere_costs_what_was_not_flushed(workspace: Path, endpoint: Endpoint, point: str) -> None:
-    """Twice as many as may be in flight, of each of four units, and what came since the last flush."""
-    script = endpoint.script(latency_seconds=0.05, slots=8)
-    kill = os.environ | {"CURATE_FAULT_KILL": point}
-    assert subprocess.run(child(workspace, script), cwd=ROOT, env=kill, timeout=60).returncode == -signal.SIGKILL
-    before, first = len(kept(workspace)), script.stats()["requests"]
-    result = go(workspace, Say(url=script.url), rows=ROWS, shard_rows=SHARD_ROWS)
-    assert result.ledger["stage_1"].after == ROWS
-    assert script.stats()["requests"] - first == ROWS - before
-    assert [row["said"] for row in answer_rows(workspace)] == sorted(f"said picture {n}" for n in range(ROWS))
-    assert not segments(workspace)
-
-
-# --- the log ----------------------------------------------------------------------------------------------------------
+from tests.engine import toys, workspaces
+from tests.engine.asks import Say, answer_rows, go, segments
+from tests.engine.passes.test_answer_kills import POINTS, ROOT, child, kept
+from tests.servers.scripted import Endpoint
 
 
 @pytest.fixture
 def dead(workspace: Path, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> str:
     """Folder of facts of a run of which only the log is left, as a kill leaves it: all answers, and no tables."""
     monkeypatch.setattr(answer_log.Log, "end", lambda *_: None)
-    monkeypatch.setattr(answer_log, "fold", lambda *_: {})
+    monkeypatch.setattr(answer_log, "fold", lambda *_, **__: {})
     go(workspace, Say(url=endpoint.script().url, flush_seconds=0.0), rows=20)
     monkeypatch.undo()
     [folder] = [path for path in workspace.glob("facts/toy.say/*/*") if path.name not in ("index", "log")]
@@ -239,12 +98,12 @@ def fail_segments(monkeypatch: pytest.MonkeyPatch, times: int) -> list[str]:
     return failed
 
 
-@pytest.mark.parametrize("times", [2, sys.maxsize])
-def test_a_log_that_cannot_be_written_ends_no_requests(
-    workspace: Path, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, times: int
+def test_a_log_that_cannot_be_written_for_a_while_loses_nothing(
+    workspace: Path, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For a while or permanently: answers are in the tables at the unit's end."""
-    failed = fail_segments(monkeypatch, times)
+    """No request is sent meanwhile, and none is repeated."""
+    monkeypatch.setattr(async_map, "LOOK_SECONDS", 0.01)
+    failed = fail_segments(monkeypatch, 2)
     script = endpoint.script(latency_seconds=0.05, slots=4)
     result = go(workspace, Say(url=script.url, max_in_flight=4, flush_seconds=0.0), rows=40, shard_rows=40)
     assert len(failed) >= 2
@@ -261,8 +120,9 @@ def test_requests_in_flight_outlast_tables_of_others(workspace: Path) -> None:
     log.end("unit")
     log.leave("unit")
     assert answer_log.logged_by(storage, path, ["unit"]).in_flight == {"000": {b"x" * 16}}
-    assert answer_log.fold(storage, path) == {"000": {b"x" * 16}}
-    assert not segments(workspace)
+    for _ in range(2):  # the run that asks again may die too
+        assert answer_log.fold(storage, path) == {"000": {b"x" * 16}}
+        assert len(segments(workspace)) == 1
 
 
 @pytest.mark.parametrize("size", [0, answer_log.FOLD_BYTES])
@@ -270,12 +130,14 @@ def test_segments_are_put_into_tables_few_at_a_time(
     workspace: Path, endpoint: Endpoint, dead: str, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     """Or one by one, where one holds as much as may be in memory."""
-    held, into = len(segments(workspace)), answer_log._into_tables
+    tables = [pq.read_table(path, partitioning=None) for path in workspace.glob("facts/*/*/log/*/*.parquet")]
+    held = sum(any(status >= 0 for status in table["_status"].to_pylist()) for table in tables)
+    into = answer_log._into_tables
     seen: list[int] = []
 
-    def counting(storage: Any, path: str, tables: Any, files: Any) -> None:
+    def counting(storage: Any, path: str, tables: Any) -> None:
         seen.append(len(tables))
-        into(storage, path, tables, files)
+        into(storage, path, tables)
 
     monkeypatch.setattr(answer_log, "_into_tables", counting)
     monkeypatch.setattr(answer_log, "FOLD_BYTES", size)
@@ -284,6 +146,52 @@ def test_segments_are_put_into_tables_few_at_a_time(
     assert (script.stats()["requests"], result.ledger["stage_1"].after) == (0, 20)
     assert not segments(workspace) and sum(seen) == held > 1
     assert max(seen) == (held if size else 1)
+
+
+def test_a_full_disk_ends_the_run_and_the_next_one_repeats_what_is_counted(
+    workspace: Path, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is full from the fourth segment on, also for tables. Nothing that was published is lost."""
+    finish, seen, kept_then = Storage._finish, list[str](), list[set[bytes]]()
+
+    def full(storage: Storage, aside: Path, relative: str, *, exclusive: bool) -> None:
+        seen.extend([relative] if f"/{answer_log.FOLDER}/" in relative else [])
+        if len(seen) > 3 and relative.startswith("facts/"):
+            kept_then[:] = kept_then or [kept(workspace)]
+            raise OSError(errno.ENOSPC, "No space left on device")
+        finish(storage, aside, relative, exclusive=exclusive)
+
+    monkeypatch.setattr(Storage, "_finish", full)
+    monkeypatch.setattr(async_map, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(async_map, "PATIENCE_SECONDS", 0.1)
+    script = endpoint.script(latency_seconds=0.05, slots=4)
+    stage = Say(url=script.url, max_in_flight=4, flush_seconds=0.1)
+    with pytest.raises(CurateError, match=r"(?i)space") as raised:
+        go(workspace, stage, rows=60, shard_rows=60)
+    assert "\n" not in str(raised.value) and len(script.stats()["texts"]) < 60
+    monkeypatch.undo()
+    monkeypatch.setattr(answer_log, "_logs", {})  # as in another process
+    assert kept_then[0] and kept(workspace) == kept_then[0]
+    result = go(workspace, stage, rows=60, shard_rows=60)
+    asked, counts = script.stats()["texts"], result.counts["stage_1"]
+    assert len(asked) == result.ledger["stage_1"].after == 60
+    assert counts.requests == 60 - len(kept_then[0])
+    assert sum(asked.values()) - len(asked) <= counts.asked_again
+    assert [row["said"] for row in answer_rows(workspace)] == sorted(f"said picture {n}" for n in range(60))
+    assert not segments(workspace)
+
+
+def test_no_request_is_sent_before_it_is_logged(
+    workspace: Path, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log that cannot be written at all: a kill would repeat requests that are counted nowhere."""
+    monkeypatch.setattr(async_map, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(async_map, "PATIENCE_SECONDS", 0.05)
+    fail_segments(monkeypatch, sys.maxsize)
+    script = endpoint.script()
+    result = go(workspace, Say(url=script.url), rows=10)
+    assert script.stats()["requests"] == 0
+    assert result.ledger["stage_1"].error == Counter(shard_set_aside=10)
 
 
 @pytest.mark.parametrize("times", [0, 1])

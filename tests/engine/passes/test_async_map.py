@@ -7,19 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from curate.core.errors import CurateError
 from curate.engine.passes import async_map
-from curate.engine.passes.answers import client
-from curate.engine.passes.async_map import weight
 from curate.engine.passes.decode import ByteBudget
+from curate.engine.requests import http
 from curate.engine.run import run
 from curate.engine.state import Options
 from tests.engine import toys, workspaces
-from tests.engine.asks import Answered, Loose, Say, See, Stuck, answer_rows, go, segments
-from tests.engine.endpoint import Endpoint
+from tests.engine.asks import Answered, AskTwice, Loose, Say, See, Stuck, answer_rows, ask, go, segments
+from tests.servers.scripted import Endpoint
 
 # --- answers ----------------------------------------------------------------------------------------------------------
 
@@ -193,9 +190,30 @@ def test_an_answer_that_does_not_fit_the_schema_is_an_error_of_its_row(workspace
 
 
 def test_an_answer_that_is_too_large(workspace: Path, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "ANSWER_BYTES", 1000)
+    monkeypatch.setattr(http, "ANSWER_BYTES", 1000)
     script = endpoint.script(faults=[{"text": "picture 1", "status": 200, "body": '"' + "x" * 1000 + '"'}])
     assert go(workspace, Say(url=script.url), rows=3).ledger["stage_1"].error == {"answer_too_large": 1}
+
+
+def test_a_unit_that_waits_for_its_endpoint_does_not_hang(
+    workspace: Path, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing ends for longer than the deadline: every request waits until the endpoint may be asked again."""
+    monkeypatch.setattr(async_map, "LOOK_SECONDS", 0.05)
+    busy = {"times": 1, "status": 429, "headers": {"Retry-After": "3"}}
+    script = endpoint.script(faults=[busy])
+    result = go(workspace, ask(script.base_url, max_in_flight=1), Options(deadline=1.0), rows=20, shard_rows=20)
+    assert result.ledger["stage_1"].after == 20 and script.stats()["requests"] == 21
+
+
+def test_stages_share_the_pool_of_an_endpoint(workspace: Path, endpoint: Endpoint) -> None:
+    """And their units do: together they have no more in flight than one may."""
+    script = endpoint.script(latency_seconds=0.02)
+    first = ask(script.base_url, max_in_flight=4)
+    second = AskTwice(endpoints=first.endpoints, max_in_flight=4)
+    run(toys.chain(first, second, rows=80, shard_rows=20), str(workspace))
+    told = script.stats()
+    assert told["requests"] == 160 and told["most"] <= 4
 
 
 @pytest.mark.parametrize("stuck", [(4,), pytest.param((4, 7), marks=pytest.mark.long)])
@@ -207,14 +225,3 @@ def test_a_row_whose_answer_never_ends_is_named(workspace: Path, endpoint: Endpo
     result = go(workspace, stage, Options(failure_budget=1.0, deadline=3.0), rows=20, shard_rows=20)
     assert result.ledger["stage_1"].error == {"hung": len(stuck)}
     assert result.ledger["stage_1"].after == script.stats()["requests"] == 20 - len(stuck)
-
-
-REQUESTS = st.recursive(st.text() | st.binary(), lambda inner: st.tuples(inner, inner))
-
-
-@given(REQUESTS)
-def test_a_request_weighs_what_it_holds(request_made: Any) -> None:
-    def held(part: Any) -> int:
-        return sum(map(held, part)) if isinstance(part, tuple) else len(part)
-
-    assert weight(request_made) == held(request_made)

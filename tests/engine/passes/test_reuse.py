@@ -81,7 +81,7 @@ def test_answers_outlive_the_tables_that_they_were_first_in(
         return read(storage, folder, shard, number, columns)
 
     monkeypatch.setattr(facts, "read", counted)
-    monkeypatch.setattr(answers, "_cache", answers._Cache())  # as in another process
+    answers.forget_recent()  # as in another process
     result = run(costly_pipeline(namespace="two", shard_rows=shard_rows), str(workspace))
     assert work(result) == dict.fromkeys(COSTLY_STAGES, (0, IMAGES))
     assert gone & asked.keys() and max(asked.values()) <= 2, asked.most_common(6)

@@ -151,7 +151,7 @@ def test_driver_killed_wherever_it_writes(
     for point in points:
         if point.startswith("publish:"):
             said = resume(drivers, workspace, tmp_path / "log", environment={"CURATE_FAULT_KILL": point})
-            assert said["signal"] == signal.SIGKILL, point
+            assert said["signal"] == signal.SIGKILL, (point, said)
     assert resume(drivers, workspace, tmp_path / "log")["error"] is None
     workspaces.assert_same(folder, workspace)
 
@@ -169,7 +169,7 @@ def test_driver_killed_in_every_call(
     chance = random.Random(1)
     for point in map(chance.choice, kinds.values()):
         said = resume(drivers, workspace, tmp_path / "log", environment={"CURATE_FAULT_KILL": point})
-        assert said["signal"] == signal.SIGKILL, point
+        assert said["signal"] == signal.SIGKILL, (point, said)
         assert resume(drivers, workspace, tmp_path / "log")["error"] is None, point
         workspaces.assert_same(folder, workspace)
         shutil.rmtree(workspace)

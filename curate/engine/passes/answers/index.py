@@ -1,12 +1,14 @@
 """Cache of costly stages' results, keyed by a digest of their inputs: an image is embedded once, in any shard, pool or
 run that has it.
 
-    facts/<op>/<stage>/index/<digest>.parquet    input -> the table with its answer, sorted by input
+    facts/<op>/<stage>/index/<digest>.parquet    input -> the table with its answer: the answers of a unit
+    facts/<op>/<stage>/index/<layer>/            the same of many units, sorted, in files by range (`layers.py`)
 
 `<stage>` is the stage's fingerprint without the columns that it reads. A changed rule upstream changes the fingerprint,
 but rows whose values it did not change keep their inputs. A look-up searches the shard's own tables under a few other
 fingerprints, then the lines that this process wrote last, then the index over all shards as listed when the pass began.
-Each unit adds one file; once a pass is complete, workers merge small files.
+Each unit adds one file. Before a pass and after it, workers merge files into layers (`merge.py`), so that a look-up
+opens few files, however many units there were.
 """
 
 from __future__ import annotations
@@ -14,47 +16,34 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from curate.core.errors import CorruptError
 from curate.core.hashing import digest
 from curate.core.nouns import facts
 from curate.core.store.storage import Storage
+from curate.engine.passes.answers.lines import FOLDER, SCHEMA, Place
+from curate.engine.passes.answers.search import close, index_of, searched
 
-FOLDER = "index"
+IMPORTED = "imported"
+"""In place of a fingerprint: tables of imported answers, which belong to no run."""
 OTHERS = 4
 """Other fingerprints of a stage whose tables of the same shard are searched."""
-LEAST_FILES, MOST_FILES = 16, 256
-"""How many index files of similar size are merged: the least, and the most that one task merges."""
-MOST_BYTES = 256 << 20
-"""Index files of this size or more are not merged."""
 MOST_TABLES = 16
 """Tables with answers that one stage of a unit keeps in memory."""
 LOOKS = 100
 """How often a look-up lists an index again because its files were merged meanwhile."""
-HELD_BYTES = 256 << 20
-"""Memory for index files that a process keeps: the lines of about six million answers, or only the first word of each
-input for 30 million, which is enough to rule an answer out. Beyond that, each unit searches the files."""
-LINE_BYTES, WORD_BYTES = 40, 8
-"""Approximate bytes of an answer in memory."""
-UNUSED_SECONDS = 600.0
-"""Files unused for this long make room for others."""
 RECENT = 1 << 17
 """Lines that a process wrote last and keeps."""
 GROUP_ROWS = 1 << 16
 """Lines of a row group of an index file."""
 Answer = tuple[pa.Table, int]  # a table of facts, and a row of it
-Place = tuple[str, str, int]  # folder of a fingerprint, shard, number of its table
+Line = tuple[bytes, str, str, int]  # input, folder of a fingerprint, shard, number of its table
 
 
 def inputs_of(table: pa.Table, names: Sequence[str], content: Sequence[str | None] | None) -> list[bytes]:
@@ -86,7 +75,8 @@ class Answers:
         files: Sequence[str] = (),
     ) -> None:
         self.storage, self.folder, self.own, self.files = storage, folder, own, tuple(files)
-        """`own`: shard -> (folder of another fingerprint, number of its table). `files`: of the index."""
+        """`own`: shard -> (folder of another fingerprint, number of its table). `files`: of the index, as `searched`
+        names them."""
         self._tables: OrderedDict[tuple[str, str], tuple[pa.Table, dict[bytes, int]] | None] = OrderedDict()
 
     def find(self, wanted: Mapping[bytes, str]) -> dict[bytes, Answer]:
@@ -95,7 +85,7 @@ class Answers:
         for shard in dict.fromkeys(wanted.values()):
             for path, number in self.own.get(shard, ()):
                 found |= self._among(path, shard, number, [given for given, of in wanted.items() if of == shard])
-        for places in (self._recent, self._places):
+        for places in (self._recent, self.places):
             missing = [given for given in wanted if given not in found]
             by_table: dict[Place, list[bytes]] = {}
             for given, place in places(missing) if missing else ():
@@ -106,7 +96,7 @@ class Answers:
 
     def _recent(self, missing: list[bytes]) -> list[tuple[bytes, Place]]:
         """Lines that this process wrote after the index was listed."""
-        lines: Mapping[bytes, Place] = _cache.recent.get(self.storage.url_of(self.folder), {})
+        lines: Mapping[bytes, Place] = _recent.lines.get(self.storage.url_of(self.folder), {})
         return [(given, lines[given]) for given in missing if given in lines]
 
     def _among(self, path: str, shard: str, number: int, wanted: Sequence[bytes]) -> dict[bytes, Answer]:
@@ -141,128 +131,43 @@ class Answers:
         except CorruptError:
             return None
 
-    def _places(self, missing: list[bytes]) -> list[tuple[bytes, Place]]:
+    def places(self, missing: list[bytes]) -> list[tuple[bytes, Place]]:
         """Lines of the index for these inputs; lists the index again if its files were merged meanwhile."""
-        wanted = pa.array(sorted(missing), pa.binary(16))
-        for _ in range(LOOKS):
+        index = f"{self.folder}/{FOLDER}"
+        for _ in range(LOOKS if self.files else 0):
             try:
-                tables = [self._lines(file, wanted) for file in self.files]
-                return [line for table in tables for line in _pairs(table)]
+                return index_of(self.storage, index, self.files).find(missing)
             except FileNotFoundError:
-                self.files = tuple(sorted(self.storage.list(f"{self.folder}/{FOLDER}")))
+                self.files = searched(self.storage.list(index))
         return []
 
-    def _lines(self, file: str, wanted: pa.Array) -> pa.Table:
-        path = f"{self.folder}/{FOLDER}/{file}"
-        cached = _cache.file(self.storage, path)
-        if cached is not None:
-            words = _first_words(wanted)
-            low, high = np.searchsorted(cached.words, words, "left"), np.searchsorted(cached.words, words, "right")
-            wanted = wanted.filter(pa.array(low < high))
-            if not len(wanted):
-                return SCHEMA.empty_table()
-            table = cached.table  # another unit may drop it meanwhile
-            if table is not None:
-                near = sorted({(a, b) for a, b in zip(low.tolist(), high.tolist(), strict=True) if a < b})
-                rows = table.take(pa.array(np.concatenate([np.arange(a, b) for a, b in near])))
-                return rows.filter(pc.is_in(rows.column("input"), wanted)).cast(SCHEMA)
-        return self.storage.read_table(path, filters=pc.field("input").isin(wanted)).cast(SCHEMA)
 
-
-def _pairs(table: pa.Table) -> list[tuple[bytes, Place]]:
-    columns = [table.column(name).to_pylist() for name in ("input", "path", "shard", "number")]
-    return [(given, (path, shard, number)) for given, path, shard, number in zip(*columns, strict=True)]
-
-
-def _first_words(inputs: pa.Array) -> NDArray[np.uint64]:
-    """The first 8 bytes of each digest, as integers in the same order."""
-    both = np.frombuffer(inputs.buffers()[1] or b"", ">u8")[2 * inputs.offset :][: 2 * len(inputs)]
-    return both[::2].astype(np.uint64)
-
-
-@dataclass
-class _File:
-    """An index file in memory."""
-
-    words: NDArray[np.uint64]
-    """First words of the inputs, ascending."""
-    table: pa.Table | None
-    used: float
-
-    @property
-    def size(self) -> int:
-        return len(self.words) * (WORD_BYTES + (LINE_BYTES if self.table is not None else 0))
-
-
-class _Cache:
-    """Index files in memory while there is room, and the lines that the process wrote last."""
+class _Recent:
+    """The lines that the process wrote last, by the URL of their stage's folder: input -> place."""
 
     def __init__(self) -> None:
-        self.recent: dict[str, OrderedDict[bytes, Place]] = {}
-        """URL of an index -> its last lines, input -> place."""
+        self.lines: dict[str, OrderedDict[bytes, Place]] = {}
         self._lock = threading.Lock()
-        self._files: dict[str, _File] = {}
 
-    def add(self, folder: str, lines: Iterable[tuple[bytes, str, str, int]]) -> None:
+    def add(self, folder: str, lines: Iterable[Line]) -> None:
         with self._lock:
-            recent = self.recent.setdefault(folder, OrderedDict())
+            recent = self.lines.setdefault(folder, OrderedDict())
             for given, path, shard, number in lines:
-                recent[given] = path, shard, number
+                recent[given] = Place(path, shard, number)
             while len(recent) > RECENT:
                 recent.popitem(last=False)
 
-    def file(self, storage: Storage, path: str) -> _File | None:
-        """A file in memory; None if there is no room for it. Units of the process wait for each other: a file is
-        read once."""
-        url, now = storage.url_of(path), time.monotonic()
-        with self._lock:
-            found = self._files.get(url)
-            if found is None:
-                found = self._read(storage, path, now)
-                if found is not None:
-                    self._files[url] = found
-            if found is not None:
-                found.used = now
-            return found
 
-    def _room(self, size: int) -> int:
-        """Free bytes; if these are too few, files drop their lines and keep the words."""
-        for cached in [None, *self._files.values()]:
-            if cached is not None:
-                cached.table = None
-            free = HELD_BYTES - sum(other.size for other in self._files.values())
-            if free >= size:
-                break
-        return free
-
-    def _read(self, storage: Storage, path: str, now: float) -> _File | None:
-        with storage.open(path) as source, pq.ParquetFile(source, read_dictionary=["path", "shard"]) as parquet:
-            rows = parquet.metadata.num_rows
-            free = self._room(rows * WORD_BYTES)
-            if rows * WORD_BYTES > free:
-                self._files = {url: file for url, file in self._files.items() if now - file.used < UNUSED_SECONDS}
-                return None
-            whole = rows * (WORD_BYTES + LINE_BYTES) <= free
-            table = parquet.read(columns=None if whole else ["input"]).combine_chunks()
-        column = table.column("input")
-        words = _first_words(column.chunk(0)) if rows else np.zeros(0, np.uint64)
-        return _File(words, table if whole else None, now)
+_recent = _Recent()
 
 
-_cache = _Cache()
+def forget_recent() -> None:
+    """Forget what this process has written and opened, as in another process."""
+    _recent.lines.clear()
+    close()
 
 
-SCHEMA = pa.schema(
-    [
-        pa.field("input", pa.binary(16)),
-        pa.field("path", pa.string()),
-        pa.field("shard", pa.string()),
-        pa.field("number", pa.int32()),
-    ]
-)
-
-
-def add(storage: Storage, folder: str, lines: Iterable[tuple[bytes, str, str, int]]) -> None:
+def add(storage: Storage, folder: str, lines: Iterable[Line]) -> None:
     """Add (input, path, shard, number) of new answers to a stage's index, as a new file."""
     rows = sorted(set(lines))
     if rows:
@@ -272,41 +177,4 @@ def add(storage: Storage, folder: str, lines: Iterable[tuple[bytes, str, str, in
         name = digest([[row[0].hex(), *row[1:]] for row in rows])
         table = pa.table(columns, schema=SCHEMA)
         storage.publish_table(f"{folder}/{FOLDER}/{name}.parquet", table, row_group_size=GROUP_ROWS)
-        _cache.add(storage.url_of(folder), rows)
-
-
-@dataclass(frozen=True)
-class MergeIndexTask:
-    """Files of an index to merge into one."""
-
-    storage: Storage
-    folder: str
-    files: tuple[str, ...]
-
-
-def merges(storage: Storage, folder: str) -> list[MergeIndexTask]:
-    """Files of similar size to merge, so that an index has few files and a line is rewritten only a few times."""
-    tiers: dict[int, list[str]] = {}
-    for file, size in sorted(storage.list(f"{folder}/{FOLDER}").items()):
-        if size < MOST_BYTES:
-            tiers.setdefault(max(0, size.bit_length() - 14) // 4, []).append(file)
-    return [
-        MergeIndexTask(storage, folder, tuple(files[start : start + MOST_FILES]))
-        for files in tiers.values()
-        for start in range(0, len(files), MOST_FILES)
-        if len(files) - start >= LEAST_FILES
-    ]
-
-
-def merge(task: MergeIndexTask) -> None:
-    """Merge files, and remove them once the new file is published; readers that miss them list the index again."""
-    paths = [f"{task.folder}/{FOLDER}/{file}" for file in task.files]
-    try:
-        whole = pa.concat_tables([task.storage.read_table(path) for path in paths])
-    except FileNotFoundError:  # another run merged them first
-        return
-    once = whole.group_by(whole.column_names).aggregate([]).select(SCHEMA.names).sort_by("input")
-    path = f"{task.folder}/{FOLDER}/{digest(list(task.files))}.parquet"
-    task.storage.publish_table(path, once.cast(SCHEMA), row_group_size=GROUP_ROWS)
-    for path in paths:
-        task.storage.remove_file(path)
+        _recent.add(storage.url_of(folder), rows)

@@ -3,18 +3,23 @@
     facts/<op>/<stage>/log/<fingerprint>/<worker>-000001-<unit>-<unit>.parquet
 
 A segment has the answers of all units of a worker since the last segment: a table of facts with the `_shard` of each
-row, and the units in its name. It also has the requests in flight, without a status, so that the next run can count the
-requests that it repeats. Once a unit has ended, its answers are in the tables of its shards, and segments that no other
-unit needs are removed. The worker that takes over a dead worker's unit reads its segments; the next run puts them into
-tables before it sends a request (`fold`).
+row, and the units in its name. It also has rows without a status, with their unit as reason: the requests in flight and
+those that will be sent before the next segment is due. No request is sent before a segment has it, so the next run can
+count those that it may repeat; the last segment with a unit decides. Requests that ended in error count as well: the
+next run sends them again. Once a unit has ended, its answers are in the
+tables of its shards, and segments that no other unit needs are removed. The worker that takes over a dead worker's unit
+reads its segments; the next run puts them into tables before it sends a request (`fold`). What it may repeat stays in
+a segment without a unit until it has a result, as that run may die too.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,9 +28,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curate.core.errors import StorageError
 from curate.core.hashing import digest
 from curate.core.nouns import facts
-from curate.core.nouns.facts import MISSING, Notes
+from curate.core.nouns.facts import DONE, ERROR, MISSING, UNUSABLE, Notes
 from curate.core.store import lease
 from curate.core.store.storage import Storage
 from curate.engine.passes.answers import index
@@ -53,15 +59,24 @@ def token(shards: Iterable[str]) -> str:
     return digest(list(shards))[:8]
 
 
+Place = tuple[str, int]
+
+
 @dataclass
 class _Unit:
     """Answers of a unit that are not in a table yet, and its requests in flight."""
 
     fresh: list[pa.Table] = field(default_factory=list)
     """Answers since the last flush."""
-    in_flight: dict[bytes, tuple[str, int]] = field(default_factory=dict)
-    """Input of a request -> its shard and row."""
+    announced: dict[bytes, Place] = field(default_factory=dict)
+    """Input of a request that a segment has and that is not sent yet -> its shard and row."""
+    in_flight: dict[bytes, Place] = field(default_factory=dict)
+    in_error: dict[bytes, Place] = field(default_factory=dict)
+    """Requests that ended in error, which only a table keeps."""
     segments: set[str] = field(default_factory=set)
+
+    def without_answer(self) -> dict[bytes, Place]:
+        return self.in_error | self.in_flight | self.announced
 
 
 class Log:
@@ -74,81 +89,131 @@ class Log:
         self._writing = threading.Lock()
         """Held while a segment is published, so that its units do not end meanwhile."""
         self._units: dict[str, _Unit] = {}
-        self._number = 0
+        self._number = self._ended = 0
+        """`_ended`: requests since the last segment."""
         self._flushed = time.monotonic()
+        self._rate = 0.0
+        """Requests that end per second."""
 
     def _unit(self, unit: str) -> _Unit:
         return self._units.setdefault(unit, _Unit())
 
+    def ahead(self) -> int:
+        """How many further requests a unit will send before the next segment is due."""
+        with self._lock:
+            units = sum(bool(unit.in_flight or unit.announced) for unit in self._units.values())
+            return int(self._rate * FLUSH_SECONDS / max(1, units))
+
+    def is_announced(self, unit: str, given: bytes) -> bool:
+        with self._lock:
+            return given in self._unit(unit).announced
+
+    def announce(self, unit: str, places: Mapping[bytes, Place]) -> None:
+        """Publish requests (input -> shard and row) before they are sent."""
+        with self._lock:
+            self._unit(unit).announced |= places
+        with self._writing:
+            self._publish()
+
     def sent(self, unit: str, given: bytes, shard: str, row: int) -> None:
         """Note a request in flight."""
         with self._lock:
+            self._unit(unit).announced.pop(given, None)
             self._unit(unit).in_flight[given] = shard, row
 
-    def add(self, unit: str, inputs: Sequence[bytes], answered: pa.Table | None) -> None:
+    def add(self, unit: str, inputs: Sequence[bytes], answered: pa.Table | None, failed: Iterable[bytes] = ()) -> None:
         """Note requests that have ended; `answered` has the rows with a final answer."""
         with self._lock:
             noted = self._unit(unit)
+            self._ended += len(inputs)
+            noted.in_error |= {given: noted.in_flight[given] for given in failed if given in noted.in_flight}
             for given in inputs:
                 noted.in_flight.pop(given, None)
+                noted.announced.pop(given, None)
             if answered is not None and answered.num_rows:
                 noted.fresh.append(answered)
 
-    def flush(self, leaving: str = "") -> None:
-        """Publish new answers and the requests in flight, every FLUSH_SECONDS, or at once for the unit `leaving`."""
-        if not leaving and time.monotonic() - self._flushed < FLUSH_SECONDS:
+    def flush(self) -> None:
+        """Publish new answers every FLUSH_SECONDS."""
+        if time.monotonic() - self._flushed < FLUSH_SECONDS:
             return
         with self._writing:
             with self._lock:
-                fresh = {name: unit.fresh for name, unit in self._units.items() if unit.fresh or name == leaving}
-                if not fresh or not (leaving or time.monotonic() - self._flushed >= FLUSH_SECONDS):
-                    return
-                self._number, self._flushed = self._number + 1, time.monotonic()
-                file = f"{self.worker}-{self._number:06d}-{'-'.join(sorted(fresh))}.parquet"
-                tables = [table for unfinished in fresh.values() for table in unfinished]
-                in_flight = {given: place for unit in self._units.values() for given, place in unit.in_flight.items()}
-                for name in fresh:
-                    self._units[name].fresh = []
-                    self._units[name].segments.add(file)
-            try:
-                whole = pa.concat_tables([*tables, _without_status(in_flight, tables[0].schema if tables else FLYING)])
-                self.storage.publish_table(f"{self.folder}/{file}", whole)
-            except BaseException:  # put the answers back before any exception, also a KeyboardInterrupt
-                with self._lock:
-                    for name, unpublished in fresh.items():
-                        self._unit(name).fresh[:0] = unpublished
-                raise
+                due = time.monotonic() - self._flushed >= FLUSH_SECONDS
+                due = due and any(unit.fresh for unit in self._units.values())
+            if due:
+                self._publish()
+
+    def _publish(self, also: str = "") -> None:
+        """Publish a segment: new answers, and the requests without an answer, of all units that have some, and of the
+        unit `also`. Requires `_writing`."""
+        with self._lock:
+            told = {n: u for n, u in self._units.items() if u.fresh or u.without_answer() or n == also}
+            now = time.monotonic()
+            if now > self._flushed:
+                self._rate = self._ended / (now - self._flushed)
+            self._number, self._flushed, self._ended = self._number + 1, now, 0
+            file = f"{self.worker}-{self._number:06d}-{'-'.join(sorted(told))}.parquet"
+            fresh = {name: unit.fresh for name, unit in told.items()}
+            tables = [table for of_unit in fresh.values() for table in of_unit]
+            rest = _without_status({n: u.without_answer() for n, u in told.items()}, tables)
+            for unit in told.values():
+                unit.fresh = []
+                unit.segments.add(file)
+        try:
+            self.storage.publish_table(f"{self.folder}/{file}", pa.concat_tables([*tables, rest]))
+        except BaseException:  # put the answers back before any exception, also a KeyboardInterrupt
+            with self._lock:
+                for name, unpublished in fresh.items():
+                    self._unit(name).fresh[:0] = unpublished
+            raise
 
     def end(self, unit: str) -> None:
         """Remove a unit's segments: all of its answers so far are in tables."""
-        with self._writing, self._lock:
-            ended = self._units.pop(unit, _Unit())
-            if ended.in_flight:  # the unit continues
-                self._units[unit] = _Unit(in_flight=ended.in_flight)
-            needed = {file for other in self._units.values() for file in other.segments}
+        with self._writing:
+            with self._lock:
+                ended = self._units.pop(unit, _Unit())
+                if ended.in_flight:  # the unit continues
+                    self._units[unit] = _Unit(announced=ended.announced, in_flight=ended.in_flight)
+            try:
+                if ended.in_flight and ended.segments:
+                    self._publish()
+            except (StorageError, OSError):  # keep the segments that have these requests
+                self._units[unit].segments |= ended.segments
+            self._remove(ended)
+
+    def _remove(self, ended: _Unit) -> None:
+        """Remove the segments of a unit that no other one needs."""
+        with self._lock:
+            needed = {file for other in self._units.values() if other is not ended for file in other.segments}
         for file in sorted(ended.segments - needed):
             self.storage.remove_file(f"{self.folder}/{file}")
 
     def leave(self, unit: str) -> None:
         """A unit has ended, and its requests with it. If it failed or was stopped, publish its answers that are not in
-        a table, and its requests without an answer."""
-        with self._lock:
-            ended = self._units.get(unit)
-        if ended is None:
-            return
-        try:
-            if ended.fresh or ended.in_flight:
-                self.flush(leaving=unit)
-        finally:
+        a table, and its requests without an answer; what it has announced will not be sent."""
+        with self._writing:
             with self._lock:
-                ended.in_flight = {}
+                ended = self._units.get(unit)
+                if ended is None:
+                    return
+                changed = bool(ended.fresh or ended.without_answer())
+                ended.announced = {}
+            try:
+                if changed:
+                    self._publish(also=unit)
+            finally:
+                with self._lock:
+                    ended.in_flight, ended.in_error = {}, {}
 
 
-def _without_status(in_flight: Mapping[bytes, tuple[str, int]], schema: pa.Schema) -> pa.Table:
-    """Rows of requests in flight."""
-    shards, rows = [place[0] for place in in_flight.values()], [place[1] for place in in_flight.values()]
-    made: dict[str, Any] = {facts.ROW: rows, facts.STATUS_COLUMN: [MISSING] * len(rows)}
-    made |= {facts.MARKED: [False] * len(rows), facts.INPUT: list(in_flight), SHARD: shards}
+def _without_status(units: Mapping[str, Mapping[bytes, Place]], answers: Sequence[pa.Table]) -> pa.Table:
+    """Rows of requests without an answer, with the schema of the `answers` they are published with."""
+    schema = answers[0].schema if answers else FLYING
+    lines = [(name or None, given, *place) for name, of_unit in units.items() for given, place in of_unit.items()]
+    names, inputs, shards, rows = (list(column) for column in zip(*lines, strict=True)) if lines else ([], [], [], [])
+    made: dict[str, Any] = {facts.ROW: rows, facts.STATUS_COLUMN: [MISSING] * len(rows), facts.REASON: names}
+    made |= {facts.MARKED: [False] * len(rows), facts.INPUT: inputs, SHARD: shards}
     columns = [pa.array(made.get(item.name, [None] * len(rows)), item.type) for item in schema]
     return pa.table(columns, schema=schema)
 
@@ -175,38 +240,68 @@ class Logged:
     """Input -> row of `answers`."""
     in_flight: dict[str, set[bytes]] = field(default_factory=dict)
     """Shard -> inputs."""
+    times: Counter[bytes] = field(default_factory=Counter)
+    """Input -> workers that had it in flight: the counts of workers that died are lost with them."""
 
 
 def logged_by(storage: Storage, path: str, units: Iterable[str]) -> Logged:
     """Segments that earlier attempts at some units have logged, in this worker or a dead one."""
     wanted = set(units)
-    files = [file for file in storage.list(folder_of(path)) if wanted & set(file[: -len(".parquet")].split("-")[2:])]
-    return _read(storage, folder_of(path), files)
-
-
-def _read(storage: Storage, folder: str, files: Iterable[str]) -> Logged:
-    tables = []
-    for file in sorted(files):
-        try:
-            tables.append(storage.read_table(f"{folder}/{file}"))
-        except FileNotFoundError:  # its worker ended the unit meanwhile
-            continue
-    if not tables:
+    last = {file: named & wanted for file, named in _last_named(storage.list(folder_of(path))).items()}
+    files = sorted(file for file in last if wanted & _units_of(file))
+    answers, flying = [], []
+    for file in files:
+        for segment in _segments(storage, folder_of(path), [file]):
+            answers.append(segment.filter(_answered(segment)))
+            flying.append(_without_answer(segment, last[file]))
+    if not answers:
         return Logged()
-    whole = pa.concat_tables(tables, promote_options="default")
-    final = pc.not_equal(whole.column(facts.STATUS_COLUMN), MISSING)
-    found, flying = whole.filter(final), whole.filter(pc.invert(final))
+    found = pa.concat_tables(answers, promote_options="default")
     places = {given: row for row, given in enumerate(found.column(facts.INPUT).to_pylist())}
     logged = Logged(found, places)
-    for given, shard in zip(flying.column(facts.INPUT).to_pylist(), flying.column(SHARD).to_pylist(), strict=True):
+    for given, (shard, _) in (line for lines in flying for line in lines.items()):
         if given not in places:
             logged.in_flight.setdefault(shard, set()).add(given)
+            logged.times[given] += 1
     return logged
 
 
-def fold(storage: Storage, path: str) -> dict[str, set[bytes]]:
+def _units_of(file: str) -> set[str]:
+    return set(file[: -len(".parquet")].split("-")[2:])
+
+
+def _last_named(files: Iterable[str]) -> dict[str, set[str]]:
+    """Segment -> the units of its worker that no later one names. Their requests without an answer are those it has."""
+    found: dict[str, set[str]] = {}
+    seen: set[tuple[str, str]] = set()
+    for file in sorted(files, reverse=True):
+        worker = file.partition("-")[0]
+        found[file] = {unit for unit in _units_of(file) if (worker, unit) not in seen}
+        seen |= {(worker, unit) for unit in found[file]}
+    return found
+
+
+def _segments(storage: Storage, folder: str, files: Iterable[str]) -> Iterator[pa.Table]:
+    for file in files:
+        with contextlib.suppress(FileNotFoundError):  # its worker ended the unit meanwhile
+            yield storage.read_table(f"{folder}/{file}")
+
+
+def _answered(segment: pa.Table) -> pa.ChunkedArray:
+    return pc.not_equal(segment.column(facts.STATUS_COLUMN), MISSING)
+
+
+def _without_answer(segment: pa.Table, units: set[str]) -> dict[bytes, Place]:
+    """A segment's requests without an answer, of some units."""
+    rows = segment.filter(pc.invert(_answered(segment)))
+    columns = (rows.column(name).to_pylist() for name in (facts.INPUT, SHARD, facts.ROW, facts.REASON))
+    return {given: (shard, row) for given, shard, row, unit in zip(*columns, strict=True) if not unit or unit in units}
+
+
+def fold(storage: Storage, path: str, *, ended: bool = False) -> dict[str, set[bytes]]:
     """Put segments of dead workers into tables: of a folder of facts whose lease we hold, and of other fingerprints of
-    the stage that no run computes now. Returns shard -> inputs that were in flight, for our folder.
+    the stage that no run computes now. Returns shard -> inputs that were in flight and have no result, for our folder.
+    ended: our run has gone over all rows, so that errors are results.
 
     Segments are read in turn and put into tables whenever they hold FOLD_BYTES. Memory is bounded by FOLD_BYTES and one
     segment, twice (as read, and grouped by shard), and the tables of THREADS shards."""
@@ -220,7 +315,7 @@ def fold(storage: Storage, path: str) -> dict[str, set[bytes]]:
         theirs = f"{stage}/{fingerprint}"
         if fingerprint != mine and _is_held(storage, theirs):
             continue
-        flying = _fold(storage, theirs, sorted(files))
+        flying = _fold(storage, theirs, sorted(files), ended and fingerprint == mine)
         for given, shard in flying.items() if fingerprint == mine else ():
             in_flight.setdefault(shard, set()).add(given)
     return in_flight
@@ -231,32 +326,52 @@ def _is_held(storage: Storage, output: str) -> bool:
     return held is not None and not lease.is_dead(held)
 
 
-def _fold(storage: Storage, path: str, files: Sequence[str]) -> dict[bytes, str]:
-    """Returns inputs that were in flight -> their shards."""
-    folder, in_flight = folder_of(path), dict[bytes, str]()
+def _fold(storage: Storage, path: str, files: Sequence[str], ended: bool) -> dict[bytes, str]:
+    """Returns inputs that were in flight and have no result -> their shards; a segment keeps them."""
+    folder, in_flight, last = folder_of(path), dict[bytes, Place](), _last_named(files)
     tables: list[pa.Table] = []
-    done: list[str] = []
     for file in files:
-        try:
-            segment = storage.read_table(f"{folder}/{file}")
-        except FileNotFoundError:  # its worker ended the unit meanwhile
-            continue
-        final = pc.not_equal(segment.column(facts.STATUS_COLUMN), MISSING)
-        answered, flying = segment.filter(final), segment.filter(pc.invert(final))
-        for given in answered.column(facts.INPUT).to_pylist() if in_flight else ():
-            in_flight.pop(given, None)
-        in_flight |= zip(flying.column(facts.INPUT).to_pylist(), flying.column(SHARD).to_pylist(), strict=True)
-        tables += [answered] if answered.num_rows else []
-        done.append(file)
+        for segment in _segments(storage, folder, [file]):
+            answered = segment.filter(_answered(segment))
+            for given in answered.column(facts.INPUT).to_pylist() if in_flight else ():
+                in_flight.pop(given, None)
+            in_flight |= _without_answer(segment, last[file])
+            tables += [answered] if answered.num_rows else []
         if sum(table.nbytes for table in tables) >= FOLD_BYTES:
-            _into_tables(storage, path, tables, done)
-            tables, done = [], []
-    _into_tables(storage, path, tables, done)
-    return in_flight
+            _into_tables(storage, path, tables)
+            tables = []
+    _into_tables(storage, path, tables)
+    left = _without_result(storage, path, in_flight, ended)
+    kept = _keep(storage, folder, left, files)
+    for file in files:
+        if file != kept:
+            storage.remove_file(f"{folder}/{file}")
+    return {given: shard for given, (shard, _) in left.items()}
 
 
-def _into_tables(storage: Storage, path: str, segments: Sequence[pa.Table], files: Iterable[str]) -> None:
-    """Put the answers of some segments into tables, then remove the segments."""
+def _without_result(storage: Storage, path: str, in_flight: Mapping[bytes, Place], errors: bool) -> dict[bytes, Place]:
+    """Those of some requests that their shard's table has no result of. errors: they are results."""
+    results = pa.array([DONE, UNUSABLE, *([ERROR] if errors else [])], pa.int8())
+    ended: set[bytes] = set()
+    for shard in {shard for shard, _ in in_flight.values()}:
+        number = facts.latest(f"{shard}/{name}" for name in storage.list(f"{path}/{shard}")).get(shard, 0)
+        if number:
+            table = facts.read(storage, path, shard, number, [facts.INPUT, facts.STATUS_COLUMN])
+            found = table.filter(pc.is_in(table.column(facts.STATUS_COLUMN), results))
+            ended.update(found.column(facts.INPUT).to_pylist())
+    return {given: place for given, place in in_flight.items() if given not in ended}
+
+
+def _keep(storage: Storage, folder: str, left: Mapping[bytes, Place], files: Sequence[str]) -> str:
+    """Publish a segment with these requests alone, unless it is one of `files`; returns its name."""
+    file = f"{digest(sorted(given.hex() for given in left))[:12]}-000000.parquet"
+    if left and file not in files:
+        storage.publish_table(f"{folder}/{file}", _without_status({"": left}, ()))
+    return file if left else ""
+
+
+def _into_tables(storage: Storage, path: str, segments: Sequence[pa.Table]) -> None:
+    """Put the answers of some segments into tables."""
     if segments:
         whole = pa.concat_tables(segments).sort_by(SHARD).combine_chunks()
         parts, start = [], 0
@@ -265,8 +380,6 @@ def _into_tables(storage: Storage, path: str, segments: Sequence[pa.Table], file
             start += found["counts"]
         with ThreadPoolExecutor(THREADS) as pool:
             list(pool.map(lambda part: _publish(storage, path, *part), parts))
-    for file in files:
-        storage.remove_file(f"{folder_of(path)}/{file}")
 
 
 def _publish(storage: Storage, path: str, shard: str, logged: pa.Table) -> None:

@@ -13,13 +13,14 @@ import numpy as np
 import pyarrow as pa
 
 from curate.codec.images import decode
-from curate.codec.tars import TarWriter, read_spans
+from curate.codec.members import COLUMNS, member_columns, read_members
+from curate.codec.tars import TarWriter
 from curate.core.contracts import Child, Derive, Sample
 from curate.core.errors import AlreadyExistsError, CurateError, Reject
 from curate.core.hashing import canonical, make_child_key
 from curate.core.ledger import SET_ASIDE
 from curate.core.nouns import facts
-from curate.core.nouns.pools import POOL_SCHEMA, Shard, locate, read_pool
+from curate.core.nouns.pools import POOL_SCHEMA, Shard, read_pool
 from curate.core.rows import Rows
 from curate.core.secrets import redact
 from curate.core.store.storage import Storage
@@ -39,7 +40,7 @@ from curate.engine.units.derive.record import (
 from curate.engine.workers import beat
 
 INHERITED = ("source_id", "name", "caption", "url")
-READ = ("key", *INHERITED, "meta", "root", "offset", "size")
+READ = ("key", *INHERITED, "meta", "root", *COLUMNS)
 """Columns of a parent that its children need."""
 
 
@@ -161,17 +162,20 @@ class _Children:
                 self._fail(row, ERROR, self.task.poison[row])
             elif data is None:
                 self._fail(row, UNUSABLE, "no_data")
+            elif isinstance(data, Reject):
+                self._fail(row, ERROR, data.reason, str(data))
             else:
                 self._derive(stage, row, parent, data)
-            beat.current().done(self.task.name, 1, time.monotonic() - began, len(data or b""))
+            size = len(data) if isinstance(data, bytes) else 0
+            beat.current().done(self.task.name, 1, time.monotonic() - began, size)
 
-    def _parents(self, rows: list[int]) -> Iterator[tuple[int, dict[str, Any], bytes | None]]:
+    def _parents(self, rows: list[int]) -> Iterator[tuple[int, dict[str, Any], bytes | Reject | None]]:
         task, shard = self.task, self.shard
-        table = read_pool(task.storage, shard.table, list(READ)).take(pa.array(rows, pa.int64()))
+        names = list(dict.fromkeys((*READ, *member_columns([shard]))))
+        table = read_pool(task.storage, shard.table, names).take(pa.array(rows, pa.int64()))
         parents = table.to_pylist()
-        fs, path = locate(task.storage, shard)
-        spans = [(parent["offset"], parent["size"]) for parent in parents if parent["offset"] is not None]
-        data = read_spans(fs, path, spans, shard.tar_bytes)
+        present = table.filter(table.column("offset").is_valid())
+        data = read_members(task.storage, shard, present.select(member_columns([shard])).to_pydict())
         for row, parent in zip(rows, parents, strict=True):
             yield row, parent, None if parent["offset"] is None else next(data)
 
@@ -193,8 +197,7 @@ class _Children:
         except Exception as error:  # noqa: BLE001 - the sample boundary: one bad sample is one parent's status
             self._truncate(start)
             name = type(error).__name__
-            self._fail(row, ERROR, name)
-            self.record.messages.setdefault(name, redact(f"{name}: {error}", stage.secrets().values()))
+            self._fail(row, ERROR, name, redact(f"{name}: {error}", stage.secrets().values()))
         else:
             self.lines += lines
             self.record.parents[row] = Parent(DONE, None, len(lines), self.number)
@@ -214,5 +217,7 @@ class _Children:
         self.file.truncate()
         self.tar.offset = start
 
-    def _fail(self, row: int, status: str, reason: str) -> None:
+    def _fail(self, row: int, status: str, reason: str, message: str = "") -> None:
         self.record.parents[row] = Parent(status, reason, 0, self.number)
+        if message:
+            self.record.messages.setdefault(reason, message)

@@ -14,12 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from curate.codec.tars import TarWriter, read_spans
+from curate.codec.members import member_columns, read_members
+from curate.codec.tars import TarWriter
 from curate.core.contracts import Pack
 from curate.core.errors import CurateError, Reject, StorageError
 from curate.core.hashing import digest_bytes, ranks
 from curate.core.items import element, per_item
-from curate.core.nouns.pools import Shard, locate
+from curate.core.nouns.pools import Shard
 from curate.core.nouns.selections import Lines, read_selected
 from curate.core.rows import POOL_COLUMNS, Rows
 from curate.core.store.storage import Storage
@@ -185,7 +186,7 @@ def _write_shard(task: ShardTask, stage: Pack) -> tuple[int, int]:
             fact = row | {"item": own["_item"], "copy": own["_copy"]}
             fact |= {name: element(fact[name], own["_item"]) for name in itemised}
             try:
-                packed = stage.write(fact, data[own["_tar"], own["_row"]], tar.add)
+                packed = stage.write(fact, data[own["_tar"], row["key"]], tar.add)
             except Reject as reject:
                 rejected[reject.reason] += fact["copy"] == 0
                 continue
@@ -199,23 +200,31 @@ def _write_shard(task: ShardTask, stage: Pack) -> tuple[int, int]:
     return len(part), tar.offset
 
 
-def _members(storage: Storage, rows: list[dict[str, Any]]) -> dict[tuple[str, int], bytes]:
-    """(tar, row in the pool's shard) -> bytes. Ranges of a tar are merged, and several tars are read at a time."""
-    wanted: dict[str, dict[int, tuple[int, int]]] = {}
-    total = {row["_tar"]: row["_tar_bytes"] for row in rows}
-    for row in rows:
-        wanted.setdefault(row["_tar"], {})[row["_row"]] = (row["offset"], row["size"])
+def _members(storage: Storage, rows: list[dict[str, Any]]) -> dict[tuple[str, str], bytes]:
+    """(tar or folder, key) -> bytes. Ranges of a tar are merged, and several tars are read at a time."""
+    wanted: dict[str, dict[str, dict[str, Any]]] = {}
+    for row in sorted(rows, key=lambda row: row["_row"]):
+        wanted.setdefault(row["_tar"], {})[row["key"]] = row
 
     def read(tar: str) -> list[bytes]:
-        fs, path = locate(storage, Shard("", 0, tar, total[tar], ""))
-        return list(read_spans(fs, path, [span for _, span in sorted(wanted[tar].items())], total[tar]))
+        members = list(wanted[tar].values())
+        shard = Shard("", 0, tar, members[0]["_tar_bytes"], "")
+        columns = {name: [row[name] for row in members] for name in member_columns([shard])}
+        return [_present(shard, data) for data in read_members(storage, shard, columns)]
 
     tars = sorted(wanted)
     return {
-        (tar, row): member
+        (tar, key): member
         for tar, members in zip(tars, fetched(read, tars), strict=True)
-        for row, member in zip(sorted(wanted[tar]), members, strict=True)
+        for key, member in zip(wanted[tar], members, strict=True)
     }
+
+
+def _present(shard: Shard, data: bytes | Reject) -> bytes:
+    """Bytes of a selected row. A dataset without it would depend on when it was built."""
+    if isinstance(data, Reject):
+        raise StorageError(f"{shard.tar}: {data}; restore the file, or run the recipe again to import the folder as is")
+    return data
 
 
 def _check_texts(stage: Pack, rows: list[dict[str, Any]], itemised: set[str]) -> None:

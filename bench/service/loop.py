@@ -1,0 +1,49 @@
+"""The reconciler: `reindex` of all runs, and passes over many running runs on a cluster in memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent import futures
+from dataclasses import replace
+
+from sqlalchemy import update
+
+from bench.kit.measure import line
+from bench.service.server import cluster, hold
+from bench.service.world import World, record_running
+from curate.service.database.models import TargetRow
+from curate.service.reconcile.index import reindex
+from curate.service.reconcile.loop import Reconciler
+from curate.service.reconcile.targets import Targets
+from curate.service.service import Service
+
+PASSES = 6
+
+
+def timed(work: Callable[[], object]) -> tuple[float, float]:
+    """Seconds by the clock, and of this process's cores."""
+    began, cpu = time.perf_counter(), time.process_time()
+    work()
+    return time.perf_counter() - began, time.process_time() - cpu
+
+
+def measure(world: World, running: int = 1000) -> None:
+    service = Service.of(world.settings())
+    seconds, cpu = timed(lambda: reindex(service))
+    line(f"reindex of {len(world.ended)} runs", f"{seconds:.1f} s", f"{cpu:.1f} s of CPU")
+    more = replace(world, running=record_running(service, world, running))
+    hold(more)
+    service.targets = Targets(lambda address, token: cluster(more))
+    with service.database.write() as session:
+        session.execute(update(TargetRow).values(max_runs=10 * running))
+    loop = Reconciler(service)
+    loop.check_targets()
+    passes = []
+    for _ in range(PASSES):
+        passes.append(timed(lambda: (loop.once(), futures.wait(list(loop._busy.values())))))
+        time.sleep(2.0)
+    walls, cpus = (sorted(one)[PASSES // 2] for one in zip(*passes, strict=True))
+    line(f"a pass over {running} running runs, every 2 s", f"{walls:.2f} s", f"median; {cpus:.2f} s of CPU")
+    loop.stop()
+    service.close()

@@ -1,0 +1,158 @@
+"""One connection, and what is read from it in time.
+
+http.client parses responses; the socket below is ours, because two things have to hold for every byte: no wait outlasts
+the fetch's deadline (a body that drips, a handshake that hangs), and no response has more bytes than allowed.
+"""
+
+from __future__ import annotations
+
+import io
+import socket
+import ssl
+import time
+from http.client import HTTPException, HTTPResponse, IncompleteRead
+from typing import Any, cast
+
+from curate.acquire.fetch.codes import Failure
+
+HEAD_BYTES = 256 * 1024
+BUFFER_BYTES = 64 * 1024
+
+
+class Wire(io.RawIOBase):
+    """Bytes of a socket, until `end` (on the monotonic clock) and up to a number of bytes."""
+
+    def __init__(self, sock: socket.socket, timeout: float) -> None:
+        self.sock = sock
+        self.timeout = timeout
+        self.end = 0.0
+        self.received = 0
+        """Bytes since the request."""
+        self.ended = False
+        """Whether the other side has closed the connection."""
+        self._limit = 0
+        self._wait: float | None = None
+
+    def begin(self, end: float) -> None:
+        """A new request: its response ends by `end`."""
+        self.end = end
+        self.received = 0
+        self._wait = None
+        self.allow(HEAD_BYTES + BUFFER_BYTES)
+
+    def allow(self, more_bytes: int) -> None:
+        """Read at most `more_bytes` from now on. The limit of a body is lower, so what exceeds this one is
+        header."""
+        self._limit = self.received + more_bytes
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        if self._wait != 0:
+            self._arm()
+        try:
+            count = self.sock.recv_into(buffer)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return None
+        except TimeoutError:
+            raise late(self.end, self.timeout) from None
+        self.ended = count == 0
+        self.received += count
+        if self.received > self._limit:
+            raise Failure("headers", f"more than {self._limit} bytes came")
+        return count
+
+    def send(self, data: bytes) -> None:
+        self._arm()
+        try:
+            self.sock.sendall(data)
+        except TimeoutError:
+            raise late(self.end, self.timeout) from None
+
+    def _arm(self) -> None:
+        """Let the next wait end at the deadline, or after `timeout`."""
+        left = self.end - time.monotonic()
+        if left <= 0:
+            raise Failure("deadline")
+        wait = min(self.timeout, left)
+        if wait != self._wait:
+            self.sock.settimeout(wait)
+            self._wait = wait
+
+    def look(self, reader: io.BufferedReader) -> bool:
+        """Whether `reader`, the buffer of this wire, has bytes now; `ended` tells whether more may come."""
+        self.sock.settimeout(0)
+        self._wait = 0
+        try:
+            return bool(reader.peek(1))
+        except (OSError, Failure):
+            self.ended = True
+            return False
+
+
+class Reader(io.BufferedReader):
+    """Outlives the responses that are read from it, since http.client closes its file after each."""
+
+    def close(self) -> None:
+        pass
+
+
+class Connection:
+    """A connected socket, with TLS where the scheme says so."""
+
+    def __init__(self, sock: socket.socket, timeout: float) -> None:
+        self.wire = Wire(sock, timeout)
+        self._reader = Reader(self.wire, BUFFER_BYTES)
+
+    def ask(self, request: bytes, end: float, method: str = "GET") -> HTTPResponse:
+        """Send a request and read the response's header. Raises Failure."""
+        self.wire.begin(end)
+        try:
+            self.wire.send(request)
+            while True:
+                response = HTTPResponse(cast(socket.socket, self), method=method)
+                response.begin()
+                if not 102 <= response.status < 200:  # http.client skips 100 only; 101 was not asked for
+                    break
+        except (OSError, HTTPException, ValueError) as error:
+            raise explain(error) from error
+        if self.wire.ended:  # http.client takes the end of the stream for the end of the header
+            raise Failure("reset", "the header is incomplete")
+        if rest := response.headers.get_payload():  # the parser ignores a malformed line and all that follow
+            raise Failure("headers", f"a line is malformed: {str(rest).splitlines()[0][:80]!r}")
+        return response
+
+    def is_quiet(self) -> bool:
+        """Whether the connection is open and has nothing to read. Bytes beyond a response are not the next one's."""
+        return not self.wire.look(self._reader) and not self.wire.ended
+
+    def makefile(self, mode: str = "rb") -> Reader:
+        """What http.client calls on its socket."""
+        return self._reader
+
+    def close(self) -> None:
+        self.wire.sock.close()
+
+
+def late(end: float, timeout: float) -> Failure:
+    """Which limit a wait has reached."""
+    if time.monotonic() >= end:
+        return Failure("deadline")
+    return Failure("timeout", f"silent for {timeout:g} s")
+
+
+def explain(error: Exception) -> Failure:
+    """The failure that an error of the socket, of TLS or of http.client amounts to."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+    if isinstance(error, IncompleteRead):
+        return Failure("truncated", text)
+    if isinstance(error, TimeoutError):
+        return Failure("timeout", text)
+    if isinstance(error, (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError)):
+        return Failure("reset", text)
+    if isinstance(error, ssl.SSLError):
+        return Failure("tls", text)
+    if isinstance(error, OSError):
+        return Failure("reset", text)
+    return Failure("headers", text)

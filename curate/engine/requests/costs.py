@@ -1,0 +1,70 @@
+"""What a request takes: memory, and tokens and dollars, as expected by its length and as the endpoint reports them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import sys
+from typing import Any
+
+from curate.core.endpoints import Endpoint
+from curate.core.spend import Spend
+from curate.engine.requests.allowance import Cost
+
+CHARACTERS_PER_TOKEN = 4
+IMAGE_TOKENS = 500
+"""An image, as a data URL, is taken to be so many tokens."""
+COMPLETION_TOKENS = 256
+"""Taken for a request that sets no maximum."""
+MOST_TOKENS = re.compile(rb'"max_(?:completion_)?tokens"\s*:\s*(\d{1,9})')
+
+
+def guess(body: bytes) -> Cost:
+    """Tokens that a request is expected to take."""
+    texts, images, at = [], 0, 0
+    while (start := body.find(b";base64,", at)) >= 0:
+        texts.append(body[at:start])
+        images += 1
+        at = body.find(b'"', start)
+        at = len(body) if at < 0 else at
+    texts.append(body[at:])
+    text = b"".join(texts)
+    most = MOST_TOKENS.search(text)
+    completion = int(most[1]) if most else COMPLETION_TOKENS
+    return Cost(len(text) / CHARACTERS_PER_TOKEN + images * IMAGE_TOKENS, completion)
+
+
+def of_answer(endpoint: Endpoint, guessed: Cost, answer: Any) -> Spend:
+    """What a request cost, by `usage` of its answer; if there is none, by the length of its texts."""
+    if not isinstance(answer, dict):
+        answer = {}
+    if isinstance(usage := answer.get("usage"), dict):
+        prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
+        if isinstance(prompt, int) and isinstance(completion, int) and min(prompt, completion) >= 0:
+            return spend(endpoint, prompt, completion)
+    characters = len(json.dumps(answer.get("choices")))
+    return spend(endpoint, guessed.prompt, characters / CHARACTERS_PER_TOKEN, estimated=True)
+
+
+def spend(endpoint: Endpoint, prompt: float = 0, completion: float = 0, estimated: bool = False) -> Spend:
+    """One request."""
+    prompt, completion = round(prompt), round(completion)
+    dollars = None if endpoint.price is None else endpoint.price.of(prompt, completion)
+    return Spend(1, prompt, completion, int(estimated), dollars)
+
+
+def expected(endpoint: Endpoint, guess: Cost) -> Spend:
+    """One request whose answer is not known."""
+    return spend(endpoint, guess.prompt, guess.completion, estimated=True)
+
+
+def weight(request: Any) -> int:
+    """Approximate bytes of a request."""
+    if isinstance(request, (str, bytes)):
+        return len(request)
+    if dataclasses.is_dataclass(request):
+        return sum(weight(getattr(request, item.name)) for item in dataclasses.fields(request))
+    if isinstance(request, (tuple, frozenset)):
+        return sum(weight(part) for part in request)
+    return sys.getsizeof(request)

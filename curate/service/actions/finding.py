@@ -1,0 +1,142 @@
+"""Runs by their id, as a user may see them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from curate.api import Workspace
+from curate.service.actions.places import opened, workspace_row
+from curate.service.auth.roles import Principal, Role
+from curate.service.database.models import IndexedRun, Submission, TargetRow, User, WorkspaceRow
+from curate.service.problems import ConflictProblem, NotFoundProblem
+from curate.service.queue import positions
+from curate.service.states import RESUMABLE, State
+
+
+@dataclass(frozen=True)
+class FoundRun:
+    """A run with its surroundings. `row`: None for one that was started in the workspace without the service; then
+    `line` is there."""
+
+    place: WorkspaceRow
+    row: Submission | None
+    line: IndexedRun | None
+    user: str
+    target: str
+
+    @property
+    def id(self) -> str:
+        return self._any.id
+
+    @property
+    def attempt_id(self) -> str:
+        return self._any.attempt_id
+
+    @property
+    def attempt(self) -> int:
+        return self.row.attempt if self.row else 1
+
+    @property
+    def state(self) -> State:
+        return State(self._any.state)
+
+    @property
+    def reason(self) -> str:
+        return self._any.reason
+
+    @property
+    def alert(self) -> str:
+        return self._any.alert
+
+    @property
+    def _any(self) -> Submission | IndexedRun:
+        found = self.row or self.line
+        assert found is not None
+        return found
+
+    @property
+    def workspace(self) -> Workspace:
+        return opened(self.place)
+
+    @property
+    def resubmitted(self) -> bool:
+        """Whether it is lost, and the service is about to submit it again."""
+        row = self.row
+        return row is not None and self.state is State.LOST and not row.request and row.lost <= row.retries
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended, and stays so unless it is resumed."""
+        return self.state.ended and not self.resubmitted
+
+    @property
+    def resumable(self) -> bool:
+        return self.row is not None and self.state in RESUMABLE and not self.resubmitted
+
+    @property
+    def begun(self) -> bool:
+        """Whether its attempt may have a record in the workspace."""
+        return self.state not in (State.QUEUED, State.SUBMITTING)
+
+    @property
+    def alive(self) -> bool | None:
+        """Whether its driver is; None if only the workspace can tell."""
+        if self.row is None:
+            return None
+        return self.state in (State.STARTING, State.RUNNING, State.STOPPING)
+
+
+def found(session: Session, who: Principal, run: str, workspace: str | None, needed: Role) -> FoundRun:
+    """Raises NotFoundProblem, ForbiddenProblem, and ConflictProblem if several workspaces have a run with this id."""
+    if workspace is not None:
+        places = {row.id: row for row in [workspace_row(session, who, workspace, Role.VIEWER)]}
+    else:
+        places = visible(session, who)
+    submitted = session.execute(
+        _SUBMITTED.where(Submission.id == run, Submission.workspace_id.in_(places))
+    ).one_or_none()
+    row = submitted[0] if submitted is not None else None
+    here = (IndexedRun.workspace_id.in_(places), IndexedRun.id == run)
+    lines = {line.workspace_id: line for line in session.scalars(select(IndexedRun).where(*here))}
+    having = lines.keys() | ({row.workspace_id} if row else set())
+    if not having:
+        raise NotFoundProblem(f"run {run}: not found; the list of runs has those that you can see")
+    if len(having) > 1:
+        names = ", ".join(sorted(places[one].name for one in having))
+        raise ConflictProblem(f"run {run}: in several workspaces ({names}); name one with ?workspace=")
+    place = places[having.pop()]
+    who.check(needed, place.id, place.name)
+    line = lines.get(place.id)
+    if submitted is None:
+        assert line is not None
+        return FoundRun(place, None, line, line.user, line.target)
+    return FoundRun(place, row, line, submitted[1], submitted[2])
+
+
+_SUBMITTED = (
+    select(Submission, User.name, TargetRow.name)
+    .join(User, Submission.user_id == User.id)
+    .join(TargetRow, Submission.target_id == TargetRow.id)
+)
+
+
+def visible(session: Session, who: Principal) -> dict[int, WorkspaceRow]:
+    """The workspaces that they may see, by id."""
+    return {row.id: row for row in session.scalars(select(WorkspaceRow)) if who.role(row.id) is not None}
+
+
+def queue_positions(session: Session, states: Iterable[str]) -> dict[str, int]:
+    """Queued run -> its position, if one of these states is that of a queued run."""
+    if State.QUEUED.value not in states:
+        return {}
+    waiting: Any = session.execute(
+        select(Submission.id, TargetRow.name, Submission.priority, Submission.queued)
+        .join(TargetRow, TargetRow.id == Submission.target_id)
+        .where(Submission.state == State.QUEUED.value)
+    ).all()
+    return positions(tuple(one) for one in waiting)

@@ -1,0 +1,209 @@
+"""Runs as they are shown: lists from the index, one run with its live status, its funnel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, and_, or_, select
+
+from curate.api import Entry, StageStatus
+from curate.service.actions.finding import FoundRun, found, queue_positions, visible
+from curate.service.actions.places import workspace_row
+from curate.service.actions.remedies import failed_stage, remedy
+from curate.service.auth.roles import Principal, Role
+from curate.service.database.models import Change, IndexedRun
+from curate.service.problems import ConflictProblem, InvalidProblem, UnavailableProblem
+from curate.service.rest.paging import decode, encode
+from curate.service.service import Service
+from curate.service.shapes.common import Page
+from curate.service.shapes.runs import FunnelLine, RunLine, RunShape, StageShape
+from curate.service.states import State
+from curate.service.watch.reader import Known
+
+LINE = (
+    "id", "title", "user", "target", "submitted", "state", "reason", "started", "ended", "seconds", "stages",
+    "stages_done", "rows", "gpu_hours", "dollars", "alert",
+)  # fmt: skip
+CHANGE = ("time", "attempt", "before", "after", "reason")
+MOST_QUERY = 200
+
+# --- lists ------------------------------------------------------------------------------------------------------------
+
+
+def runs(
+    service: Service,
+    who: Principal,
+    *,
+    workspace: str | None = None,
+    state: str | None = None,
+    user: str | None = None,
+    query: str | None = None,
+    cursor: str | None = None,
+    limit: int = 50,
+) -> Page[RunLine]:
+    """Newest first. `query`: part of the id or the title."""
+    if state is not None and state not in set(State):
+        raise InvalidProblem(f"state: {state!r} is not a state; expected one of {', '.join(State)}")
+    with service.database.read() as session:
+        if workspace is not None:
+            place = workspace_row(session, who, workspace, Role.VIEWER)
+            names = {place.id: place.name}
+        else:
+            names = {row.id: row.name for row in visible(session, who).values()}
+        chosen = _chosen(names, state, user, query, cursor)
+        rows = session.scalars(chosen.limit(limit + 1)).all()
+        shown = rows[:limit]
+        waiting = queue_positions(session, {row.state for row in shown})
+    last = shown[-1] if len(rows) > limit else None
+    return Page(
+        items=[_line(row, names[row.workspace_id], waiting.get(row.id)) for row in shown],
+        next=encode(float(last.started), last.id, last.workspace_id) if last else None,
+    )
+
+
+def _chosen(
+    names: Mapping[int, str], state: str | None, user: str | None, query: str | None, cursor: str | None
+) -> Select[IndexedRun]:
+    place, begun, run = IndexedRun.workspace_id, IndexedRun.started, IndexedRun.id
+    wanted: list[ColumnElement[bool]] = [place.in_(names)]
+    if state:
+        wanted.append(IndexedRun.state == state)
+    if user:
+        wanted.append(IndexedRun.user == user)
+    if query:
+        text = query[:MOST_QUERY]
+        wanted.append(or_(run.icontains(text, autoescape=True), IndexedRun.title.icontains(text, autoescape=True)))
+    if cursor:
+        started, last, where = decode(cursor, float, str, int)
+        same = and_(begun == started, or_(run < last, and_(run == last, place < where)))
+        wanted += [begun <= started, or_(begun < started, same)]
+    return select(IndexedRun).where(*wanted).order_by(begun.desc(), run.desc(), place.desc())
+
+
+def _line(row: IndexedRun, workspace: str, position: int | None) -> RunLine:
+    values = {field: getattr(row, field) for field in LINE}
+    return RunLine.model_validate({**values, "workspace": workspace, "position": position})
+
+
+# --- one run ----------------------------------------------------------------------------------------------------------
+
+
+def run(service: Service, who: Principal, id: str, workspace: str | None = None) -> RunShape:
+    """With the status of its attempt, at most some seconds old. While the workspace does not answer, what the database
+    knows."""
+    with service.database.read() as session:
+        one = found(session, who, id, workspace, Role.VIEWER)
+        changes = list(session.scalars(select(Change).where(Change.submission_id == id).order_by(Change.id)))
+        position = queue_positions(session, {one.state.value}).get(one.id)
+    known = known_of(service, one)
+    stages = _stages(one, known)
+    about = _about(service, one) | {
+        "position": position,
+        "changes": [_fields(change, CHANGE) for change in changes] if one.row else [],
+        "stage_list": stages,
+        "stages": len(stages),
+        "stages_done": sum(stage.state in ("done", "reused") for stage in stages),
+        "datasets": [base for base in known.outputs.values() if base.startswith("datasets/")] if known else [],
+        "reports": [base for stage, base in known.outputs.items() if stage in known.reports] if known else [],
+    }
+    return RunShape.model_validate(about)
+
+
+def known_of(service: Service, one: FoundRun) -> Known | None:
+    """What its attempt's record and events tell; None if they do not, or not now."""
+    if not one.begun:
+        return None
+    try:
+        return service.watch.known(one.place.url, one.attempt_id, one.alive)
+    except UnavailableProblem:
+        return None
+
+
+def _about(service: Service, one: FoundRun) -> dict[str, Any]:
+    """What the database has."""
+    line, row = one.line, one.row
+    shown = _fields(line, LINE) if line is not None else {"stages": 0, "stages_done": 0, "rows": None}
+    shown |= {"id": one.id, "workspace": one.place.name, "attempt": one.attempt, "attempt_id": one.attempt_id}
+    shown |= {"user": one.user, "target": one.target, "state": one.state, "reason": one.reason, "alert": one.alert}
+    shown |= {"resumable": one.resumable, "stoppable": not one.over}
+    if row is None:
+        return shown | {
+            "request": "", "requested_by": "", "priority": 0, "retries": 0, "drain_seconds": 0.0, "recipe": "",
+            "set": [], "options": {}, "tokens": 0, "version": 1,
+        }  # fmt: skip
+    until = row.ended if row.ended is not None else service.clock()
+    copied = ("request", "requested_by", "priority", "retries", "drain_seconds", "recipe", "options", "tokens")
+    return shown | _fields(row, (*copied, "title", "gpu_hours", "dollars", "version", "ended")) | {
+        "set": row.sets, "submitted": True, "started": row.created,
+        "seconds": max(0.0, until - row.started) if row.started is not None else None,
+    }  # fmt: skip
+
+
+def _fields(row: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in names}
+
+
+def _stages(one: FoundRun, known: Known | None) -> list[StageShape]:
+    """From the attempt's status; before it begins, from the recipe as it was submitted."""
+    planned = {stage["stage"]: stage for stage in one.row.stages} if one.row else {}
+    if known is None or not known.status.stages:
+        return [
+            StageShape(
+                stage=name, op=stage["op"], contract=stage["contract"], inputs=stage["inputs"], ports=stage["ports"],
+                state="waiting", rows=0, total=None, left_seconds=None, text="", lanes=[],
+            )
+            for name, stage in planned.items()
+        ]  # fmt: skip
+    error = one.reason or known.status.error if one.state in (State.FAILED, State.LOST) else ""
+    begun = [stage.stage for stage in known.status.stages if stage.state in ("unfinished", "running")]
+    failed = failed_stage(error, begun) if error else None
+    return [
+        _stage(stage, known, str(planned.get(stage.stage, {}).get("contract", "")), error, stage.stage == failed)
+        for stage in known.status.stages
+    ]
+
+
+def _stage(stage: StageStatus, known: Known, contract: str, error: str, failed: bool) -> StageShape:
+    inputs, ports = known.graph.get(stage.stage, ([], {}))
+    return StageShape.model_validate(
+        {
+            **_fields(stage, ("stage", "op", "state", "rows", "total", "left_seconds", "text")),
+            "contract": contract, "inputs": inputs, "ports": ports,
+            "lanes": [vars(lane) for lane in stage.lanes], "remedy": remedy(error) if failed else "",
+        }
+    )  # fmt: skip
+
+
+# --- its counts -------------------------------------------------------------------------------------------------------
+
+
+def ledger(service: Service, who: Principal, id: str, workspace: str | None = None) -> dict[str, Any]:
+    """Stage -> counts, as the run has recorded them, of stages that are done."""
+    _, known = recorded(service, who, id, workspace)
+    return {stage: entry.to_json() for stage, entry in known.ledger.items()}
+
+
+def funnel(service: Service, who: Principal, id: str, workspace: str | None = None) -> list[FunnelLine]:
+    """Rows before, rejected and after, of stages that are done."""
+    _, known = recorded(service, who, id, workspace)
+    ops = {stage.stage: stage.op for stage in known.status.stages}
+    return [_funnel_line(stage, op, known.ledger[stage]) for stage, op in ops.items() if stage in known.ledger]
+
+
+def _funnel_line(stage: str, op: str, entry: Entry) -> FunnelLine:
+    return FunnelLine(
+        stage=stage, op=op, before=entry.before, rejected=dict(entry.rejected), unusable=dict(entry.unusable),
+        error=dict(entry.error), kept=entry.kept, after=entry.after, children=entry.children,
+        items={family: items.to_json() for family, items in entry.of_items.items()},
+    )  # fmt: skip
+
+
+def recorded(service: Service, who: Principal, id: str, workspace: str | None) -> tuple[FoundRun, Known]:
+    """A run whose attempt has started. Raises ConflictProblem for another."""
+    with service.database.read() as session:
+        one = found(session, who, id, workspace, Role.VIEWER)
+    known = service.watch.known(one.place.url, one.attempt_id, one.alive) if one.begun else None
+    if known is None:
+        raise ConflictProblem(f"run {id}: is {one.state} and has not started; its counts come with its first stage")
+    return one, known

@@ -1,0 +1,76 @@
+"""The service as one ASGI application: the API, the pages, and the loop that moves runs.
+
+Everything is closed until `auth.dependency` says otherwise: it is a dependency of the whole application, and nothing is
+mounted beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import Depends, FastAPI
+from fastapi.routing import APIRoute
+from starlette.concurrency import run_in_threadpool
+from starlette.middleware.body_limit import RequestBodyLimitMiddleware
+
+from curate.service import pages
+from curate.service.auth.dependency import principal
+from curate.service.operate.metrics import Metrics, MetricsMiddleware
+from curate.service.reconcile.loop import Reconciler
+from curate.service.rest import data, errors, operate, people, places, recipes, runs, upkeep
+from curate.service.rest.closed import Closed
+from curate.service.rest.frame import Frame
+from curate.service.rest.idempotency import Replayed, Replies, replay, reservation
+from curate.service.rest.openapi import TAGS, openapi
+from curate.service.service import Service
+
+API = "/api/v1"
+
+
+def create_app(service: Service, *, reconcile: bool = True) -> FastAPI:
+    """`reconcile`: whether this process may move runs; one replica at a time does."""
+    reconciler = Reconciler(service) if reconcile else None
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        service.sandbox.start()
+        if reconciler is not None:
+            service.wake = reconciler.wake
+            reconciler.start()
+        try:
+            yield
+        finally:
+            service.watch.close()
+            if reconciler is not None:
+                await run_in_threadpool(reconciler.stop)
+
+    app = FastAPI(
+        title="curate",
+        lifespan=lifespan,
+        dependencies=[Depends(principal), Depends(reservation)],
+        openapi_url=None,  # FastAPI's own route would need no token
+        openapi_tags=TAGS,
+        generate_unique_id_function=_operation_id,
+        redirect_slashes=False,
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
+    )
+    app.state.service, app.state.reconciler = service, reconciler
+    app.state.metrics = Metrics(service, reconciler)
+    errors.handle(app)
+    app.add_exception_handler(Replayed, replay)
+    for part in (people, places, recipes, runs, data, upkeep):
+        app.include_router(part.router, prefix=API)
+    app.include_router(operate.router)
+    app.add_api_route("/openapi.json", openapi, include_in_schema=False)
+    app.include_router(pages.router, include_in_schema=False)
+    app.add_middleware(RequestBodyLimitMiddleware, max_body_size=service.settings.limits.body_bytes)
+    app.add_middleware(Replies)
+    app.add_middleware(Closed)
+    app.add_middleware(Frame, settings=service.settings)
+    app.add_middleware(MetricsMiddleware, metrics=app.state.metrics)
+    return app
+
+
+def _operation_id(route: APIRoute) -> str:
+    return route.name

@@ -1,0 +1,1 @@
+"""Users of requests, and what they may do."""

@@ -1,0 +1,77 @@
+"""The user of a request. A dependency of the whole application, so that a new route is closed by default.
+
+Bearer tokens and browser sessions work on every route; writes by a session need a CSRF token. Only the paths in
+`PUBLIC` are open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+
+from curate.service.auth import audit, sessions, tokens
+from curate.service.auth.roles import NOBODY, Principal
+from curate.service.problems import ForbiddenProblem, NotLoggedInProblem, Problem
+
+if TYPE_CHECKING:
+    from curate.service.service import Service
+
+PUBLIC = frozenset({"/healthz", "/login", "/static/service.css"})
+
+
+async def principal(request: Request) -> Principal:
+    """Raises NotLoggedInProblem, ForbiddenProblem (CSRF) or TooManyProblem. Sets `request.state.csrf` for forms."""
+    request.state.csrf = ""
+    path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
+    if path in PUBLIC:
+        return NOBODY
+    service: Service = request.app.state.service
+    who, csrf = await run_in_threadpool(_identified, service, request)
+    service.limiter.request(who.token_id)
+    if csrf and request.method not in sessions.SAFE:
+        try:
+            await sessions.check_write(service, request, csrf)
+        except ForbiddenProblem as problem:
+            await run_in_threadpool(_forged, service, who, request, problem)
+            raise
+    request.state.csrf = csrf
+    return who
+
+
+def still(service: Service, who: Principal) -> Principal:
+    """The same person now, for streams that outlive a request. Raises NotLoggedInProblem once their token has ended."""
+    now = service.clock()
+    with service.database.read() as session:
+        return tokens.by_id(session, who.token_id, now).principal(who.request_id)
+
+
+def _identified(service: Service, request: Request) -> tuple[Principal, str]:
+    """(person, the session's CSRF token or "")."""
+    now = service.clock()
+    given, cookie = request.headers.get("authorization"), request.cookies.get(sessions.COOKIE)
+    if given is None and cookie is None:
+        raise tokens.not_logged_in()
+    csrf = ""
+    try:
+        with service.database.read() as session:
+            if given is not None:
+                kind, _, text = given.partition(" ")
+                found = tokens.verified(session, text.strip() if kind.lower() == "bearer" else "", now)
+            else:
+                longest = service.settings.limits.session_seconds
+                found, csrf = sessions.verified(session, cookie or "", now, longest)
+    except NotLoggedInProblem as problem:
+        if given is not None:  # a browser whose session has ended does not guess
+            sessions.failed(service, request, "login", problem)
+        raise
+    if not tokens.is_used(found.token, now):
+        with contextlib.suppress(Problem), service.database.write() as session:  # reading works without it
+            tokens.note_use(session, found.token.id, now)
+    return found.principal(getattr(request.state, "request_id", "")), csrf
+
+
+def _forged(service: Service, who: Principal, request: Request, problem: Problem) -> None:
+    audit.rejected(service, who, "csrf", problem, target=request.url.path)

@@ -1,0 +1,72 @@
+"""Roles, and the user of a request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from curate.service.problems import ForbiddenProblem, NotFoundProblem
+
+
+class Role(StrEnum):
+    """Each may do what the one before it may."""
+
+    VIEWER = "viewer"
+    """Sees runs, datasets and samples."""
+    OPERATOR = "operator"
+    """Submits, stops and resumes runs; sets tags, pins and tombstones."""
+    ADMIN = "admin"
+    """In a workspace: frees storage and gives roles. In the service: everything."""
+
+    def covers(self, needed: Role) -> bool:
+        return self.rank >= needed.rank
+
+    @property
+    def rank(self) -> int:
+        return list(Role).index(self)
+
+
+def lesser(one: Role, other: Role) -> Role:
+    return one if other.covers(one) else other
+
+
+def greatest(roles: Iterable[Role]) -> Role | None:
+    return max(roles, key=lambda role: role.rank, default=None)
+
+
+@dataclass(frozen=True)
+class Principal:
+    """The user of a request, with the roles that the token allows. `everywhere`: the role in the whole service."""
+
+    user_id: int
+    user: str
+    token_id: str
+    everywhere: Role | None = None
+    roles: Mapping[int, Role] = field(default_factory=dict)
+    """Workspace -> role there."""
+    token_role: Role = Role.VIEWER
+    """The most that the token may do, and tokens made with it."""
+    request_id: str = ""
+
+    def role(self, workspace: int) -> Role | None:
+        return greatest(role for role in (self.roles.get(workspace), self.everywhere) if role is not None)
+
+    def check(self, needed: Role, workspace: int, name: str) -> None:
+        """Raises NotFoundProblem if they may not know the workspace, and ForbiddenProblem if they may."""
+        role = self.role(workspace)
+        if role is None:
+            raise NotFoundProblem(f"workspace {name}: not found; `GET /api/v1/workspaces` lists yours")
+        if not role.covers(needed):
+            raise ForbiddenProblem(f"workspace {name}: this needs the role {needed}, and you are {role}; ask an admin")
+
+    def check_service(self, needed: Role = Role.ADMIN) -> None:
+        """Raises ForbiddenProblem without the role in the whole service."""
+        if self.everywhere is None or not self.everywhere.covers(needed):
+            raise ForbiddenProblem(f"this needs the role {needed} in the whole service; ask an admin")
+
+
+NOBODY = Principal(user_id=0, user="-", token_id="")
+"""The user of a public page. Has no role."""
+SERVICE = Principal(user_id=0, user="service", token_id="", everywhere=Role.ADMIN, token_role=Role.ADMIN)
+"""The service itself, and `curate service …` on its machine."""

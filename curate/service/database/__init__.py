@@ -1,0 +1,1 @@
+"""Tables, connections and migrations of the service's database: SQLite, or PostgreSQL by a URL."""

@@ -1,0 +1,277 @@
+"""Renders templates, and what every page gets: who asks, the service, and the token against forged forms."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+from urllib.parse import quote, urlencode
+
+import jinja2
+from fastapi import Depends, Request, Response
+from fastapi.responses import HTMLResponse, RedirectResponse
+from markupsafe import Markup
+from pydantic import ValidationError
+from starlette.datastructures import FormData
+
+from curate.core.errors import CurateError
+from curate.html import numbers
+from curate.html.page import printable
+from curate.service.auth.roles import Principal
+from curate.service.problems import InvalidProblem, NotLoggedInProblem
+from curate.service.rest.deps import Served, Who
+from curate.service.service import Service
+from curate.service.shapes.runs import RunLine
+
+HERE = Path(__file__).parent
+STATIC = HERE / "static"
+LIMIT = 50
+"""Lines of a list on one page."""
+NAVIGATION = (
+    (("/runs", "Runs"), ("/datasets", "Datasets")),  # what explains data comes here
+    (("/workspaces", "Workspaces"), ("/targets", "Targets"), ("/people", "People"), ("/audit", "Audit")),
+)
+TONES = {
+    "queued": "idle", "submitting": "live", "starting": "live", "running": "live", "stopping": "warn", "done": "good",
+    "failed": "bad", "stopped": "idle", "killed": "bad", "lost": "warn", "reused": "good", "waiting": "idle",
+    "unfinished": "warn",
+}  # fmt: skip
+"""State of a run or a stage -> CSS class."""
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One request of a page."""
+
+    request: Request
+    service: Service
+    who: Principal
+
+    @property
+    def csrf(self) -> str:
+        return str(getattr(self.request.state, "csrf", ""))
+
+    @property
+    def args(self) -> tuple[Service, Principal]:
+        """The first two arguments of every action."""
+        return self.service, self.who
+
+    def query(self, name: str) -> str:
+        """A parameter of the URL; "" if it is absent."""
+        return self.request.query_params.get(name, "").strip()[:500]
+
+
+def _visit(request: Request, service: Served, who: Who) -> Visit:
+    request.state.visit = Visit(request, service, who)  # for the page of an error
+    return request.state.visit
+
+
+Visiting = Annotated[Visit, Depends(_visit)]
+
+
+async def _form(request: Request) -> FormData:
+    return await request.form()
+
+
+Form = Annotated[FormData, Depends(_form)]
+
+
+def words(form: FormData, name: str) -> str:
+    """A field of a form without spaces around it; "" if it is absent."""
+    return str(form.get(name) or "").strip()
+
+
+def real(form: FormData, name: str) -> float | None:
+    """A number; None if the field is empty."""
+    value = words(form, name)
+    if not value:
+        return None
+    try:
+        found = float(value)
+    except ValueError:
+        found = math.nan
+    if not math.isfinite(found):
+        raise InvalidProblem(f"{name}: {value[:50]!r} is not a number; give one, or leave the field empty")
+    return found
+
+
+def whole(form: FormData, name: str) -> int | None:
+    """An integer; None if the field is empty."""
+    value = real(form, name)
+    if value is not None and value != int(value):
+        raise InvalidProblem(f"{name}: {value:g} is not an integer; give one, or leave the field empty")
+    return None if value is None else int(value)
+
+
+def made(shape: Callable[..., Made], **fields: Any) -> Made:
+    """A body made from a form. Raises InvalidProblem in the words of its first mistake."""
+    try:
+        return shape(**fields)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        name = ".".join(str(part) for part in first["loc"])
+        raise InvalidProblem(f"{name or 'form'}: {first['msg']} (given: {str(first.get('input'))[:100]!r})") from None
+
+
+def page(visit: Visit, name: str, status: int = 200, problem: CurateError | None = None, **values: Any) -> HTMLResponse:
+    """The page NAME.html. `problem`: what its reader asked for and did not get."""
+    if problem is not None:
+        status = getattr(problem, "status", 422)
+    shared = {
+        "user": visit.who.user, "token": visit.csrf, "navigation": NAVIGATION, "here": visit.request.url.path,
+        "said": SAID.get(visit.query("said"), ""), "who": visit.who, "server": visit.service.settings.url,
+    }  # fmt: skip
+    return HTMLResponse(render(name, shared | values | {"problem": problem and shown(problem)}), status, _headers())
+
+
+def fragment(visit: Visit, name: str, **values: Any) -> HTMLResponse:
+    """Elements with ids, each of which replaces the one of the same id in the page."""
+    return HTMLResponse(render(name, {"token": visit.csrf, "who": visit.who} | values), 200, _headers())
+
+
+def _headers() -> dict[str, str]:
+    return {"Cache-Control": "no-store"}
+
+
+def render(name: str, values: Mapping[str, Any]) -> str:
+    return templates().get_template(f"{name}.html").render(values)
+
+
+def shown(problem: CurateError, text: str = "") -> dict[str, str]:
+    """A problem as the pages show it, in its own words or with `text`."""
+    code = getattr(problem, "code", "error")
+    return {"title": TITLES.get(code, "That did not work."), "detail": text or str(problem)}
+
+
+TITLES = {
+    "not_logged_in": "Not logged in.",
+    "forbidden": "You may not do that.",
+    "not_found": "Not found.",
+    "conflict": "That is not possible now.",
+    "changed": "It has changed meanwhile.",
+    "invalid": "Please correct this.",
+    "policy": "The recipe needs something that is not registered.",
+    "too_many": "Too many.",
+    "too_large": "Too large.",
+    "unavailable": "The service cannot do that at the moment.",
+}
+SAID = {
+    "stop": "A stop was requested. The run finishes what is under way, saves it and ends.",
+    "kill": "A kill was requested. What the run has saved remains, and it can be resumed.",
+    "resume": "The run was queued again. It continues from what it has saved.",
+    "saved": "Saved.",
+    "added": "Added.",
+    "removed": "Removed.",
+    "revoked": "The token is revoked.",
+    "freed": "The storage was freed.",
+}
+"""What a page says after a form, by the parameter `said`."""
+
+
+def done(path: str, said: str = "", **query: str | None) -> Response:
+    """After a form that succeeded: the page again, so that reloading it repeats nothing."""
+    return RedirectResponse(link(path, **query, said=said), 303)
+
+
+def acted(action: Callable[[], Response], again: Callable[[CurateError], Response]) -> Response:
+    """What a form led to: the answer of `action`, or its page again with the problem."""
+    try:
+        return action()
+    except NotLoggedInProblem:
+        raise
+    except CurateError as problem:
+        return again(problem)
+
+
+def link(path: str, **query: str | None) -> str:
+    """A path with those parameters that are not empty."""
+    kept = {name: value for name, value in query.items() if value}
+    return f"{path}?{urlencode(kept)}" if kept else path
+
+
+@cache
+def templates() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE / "templates"), autoescape=True, undefined=jinja2.StrictUndefined,
+        finalize=printable, trim_blocks=True, lstrip_blocks=True, auto_reload=False,
+    )  # fmt: skip
+    environment.filters |= {
+        "number": numbers.number, "percent": numbers.percent, "size": numbers.size, "duration": duration,
+        "sentence": sentence, "when": when, "part": part, "tone": TONES.get, "short": short, "count": count,
+        "address": address,
+    }  # fmt: skip
+    environment.globals |= {
+        "version": version(), "link": link, "said": "", "problem": None, "user": "", "navigation": (), "here": "",
+        "events": "",
+    }  # fmt: skip
+    return environment
+
+
+@cache
+def version() -> str:
+    """Changes with the static files, which browsers keep."""
+    digest = hashlib.sha256()
+    for place in sorted(STATIC.iterdir()):
+        digest.update(place.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def when(value: datetime | None, form: str = "minute") -> Markup:
+    """A time in UTC; browsers with JavaScript show it in their own zone. `form`: minute, or clock for logs."""
+    if value is None:
+        return Markup("–")
+    time = value.astimezone(UTC)
+    text = f"{time:%H:%M:%S}" if form == "clock" else f"{time.day} {time:%b %Y, %H:%M}"
+    exact = time.isoformat(timespec="seconds").replace("+00:00", "Z")
+    return Markup(f'<time datetime="{exact}" data-form="{form}">{text}</time>')  # no text of others: nothing to escape
+
+
+def address(run: RunLine) -> str:
+    """The page of a run. The service's own ids are unique; others may be in several workspaces."""
+    return link(f"/runs/{part(run.id)}", workspace=None if run.submitted else run.workspace)
+
+
+def duration(seconds: float | None) -> str:
+    """In whole units, for lists: 45 s, 12 min, 3 h 05 min, 2 d 4 h."""
+    if seconds is None:
+        return "–"
+    if seconds < 90:
+        return f"{max(0, round(seconds))} s"
+    minutes = round(seconds / 60)
+    if minutes < 90:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+
+
+def sentence(text: str) -> str:
+    """With a capital first letter, unless it begins with a name, a value or an address."""
+    return text[:1].upper() + text[1:] if _WORD.match(text) else text
+
+
+_WORD = re.compile(r"[a-z]+( |, |$)")
+
+
+def short(value: float) -> str:
+    """A rate or a count in a narrow place: 1,234 or 12.3 k or 4.56 M."""
+    for size, unit in ((1e9, " G"), (1e6, " M"), (1e4, " k")):
+        if abs(value) >= size:
+            return f"{numbers.number(value / (1e3 if unit == ' k' else size))}{unit}"
+    return numbers.number(value)
+
+
+def count(value: int | None, one: str, many: str = "") -> str:
+    """1 stage, 5 stages, – stages."""
+    return f"{'–' if value is None else f'{value:,}'} {one if value == 1 else many or f'{one}s'}"
+
+
+def part(value: object) -> str:
+    """Text as one segment of a path."""
+    return quote(str(value), safe="")

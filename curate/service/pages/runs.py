@@ -1,0 +1,173 @@
+"""/runs: all runs, and /runs/{id}: one of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Response
+from fastapi.responses import PlainTextResponse, RedirectResponse
+
+from curate.core.errors import CurateError
+from curate.service.actions import places as place_actions
+from curate.service.actions import runs as actions
+from curate.service.pages.graph import stages_graph
+from curate.service.pages.kit import LIMIT, Form, Visit, Visiting, acted, done, fragment, link, made, page, part, real
+from curate.service.problems import InvalidProblem
+from curate.service.shapes.runs import NewLimits, RunShape
+from curate.service.states import State
+
+router = APIRouter()
+FILTERS = ("q", "workspace", "state", "user")
+LEVELS = (("debug", "debug"), ("info", "info"), ("warning", "warning"), ("error", "error"))
+STATES = [(state.value, state.value.capitalize()) for state in State]
+LOG_LINES = 100
+SHOWN_RECIPE = 8_000
+"""Letters; the file has all of it."""
+FEW_STAGES = 60
+"""Longer funnels leave out the stages that lost no row."""
+
+
+@router.get("/")
+def start() -> Response:
+    return RedirectResponse("/runs", 303)
+
+
+@router.get("/runs")
+def runs(visit: Visiting) -> Response:
+    return page(visit, "runs", **_list(visit))
+
+
+@router.get("/runs/fragment")
+def runs_fragment(visit: Visiting) -> Response:
+    return fragment(visit, "runs_list", **_list(visit))
+
+
+def _list(visit: Visit) -> dict[str, Any]:
+    query = {name: visit.query(name) for name in FILTERS}
+    cursor = visit.query("cursor")
+    found = actions.runs(
+        *visit.args, workspace=query["workspace"] or None, state=query["state"] or None, user=query["user"] or None,
+        query=query["q"] or None, cursor=cursor or None, limit=LIMIT,
+    )  # fmt: skip
+    places = [(one.name, one.name) for one in place_actions.workspaces(*visit.args)]
+    open_ = any(not State(run.state).ended for run in found.items)
+    return {
+        "title": "Runs", "page": found, "query": query, "filtered": any(query.values()), "places": places,
+        "states": STATES, "live": link("/runs/fragment", **query, cursor=cursor), "every": 4 if open_ else 15,
+        "now": visit.service.clock(),
+        "filtered_first": link("/runs", **query) if cursor else "",
+    }  # fmt: skip
+
+
+@router.get("/runs/{run_id}")
+def run(visit: Visiting, run_id: str) -> Response:
+    return _run(visit, run_id)
+
+
+@router.get("/runs/{run_id}/recipe")
+def recipe(visit: Visiting, run_id: str) -> Response:
+    found = _found(visit, run_id)
+    headers = {"Content-Disposition": f'attachment; filename="{part(found.id)}.yaml"', "Cache-Control": "no-store"}
+    return PlainTextResponse(found.recipe, headers=headers)
+
+
+@router.get("/runs/{run_id}/fragment/{name}")
+def run_fragment(visit: Visiting, run_id: str, name: str) -> Response:
+    found = _found(visit, run_id)
+    values = _shared(visit, found)
+    if name == "progress":
+        return fragment(visit, "run_progress", **values)
+    if name == "funnel":
+        return fragment(visit, "run_funnel", **values, **_funnel(visit, found))
+    if name == "log":
+        return fragment(visit, "run_log", **values, **_log(visit, found))
+    raise InvalidProblem(f"fragment {name!r}: expected progress, funnel or log")
+
+
+@router.post("/runs/{run_id}/limit")
+def limit(visit: Visiting, form: Form, run_id: str) -> Response:
+    def action() -> Response:
+        given = {name: real(form, name) for name in ("max_dollars", "max_tokens")}
+        order = made(NewLimits, **{name: value for name, value in given.items() if value is not None})
+        actions.limit(*visit.args, run_id, order, _where(visit))
+        return done(f"/runs/{part(run_id)}", "saved", workspace=_where(visit))
+
+    return acted(action, lambda problem: _run(visit, run_id, problem))
+
+
+@router.post("/runs/{run_id}/{verb}")
+def act(visit: Visiting, run_id: str, verb: str) -> Response:
+    verbs = {"stop": actions.stop, "kill": actions.kill, "resume": actions.resume}
+    if verb not in verbs:
+        raise InvalidProblem(f"{verb!r}: expected {', '.join(verbs)}")
+
+    def action() -> Response:
+        verbs[verb](*visit.args, run_id, _where(visit))
+        return done(f"/runs/{part(run_id)}", verb, workspace=_where(visit))
+
+    return acted(action, lambda problem: _run(visit, run_id, problem))
+
+
+def _where(visit: Visit) -> str | None:
+    """The workspace of the run where the address names it: two may have runs of the same id."""
+    return visit.query("workspace") or None
+
+
+def _found(visit: Visit, run_id: str) -> RunShape:
+    return actions.run(*visit.args, run_id, _where(visit))
+
+
+def _run(visit: Visit, run_id: str, problem: CurateError | None = None) -> Response:
+    found = _found(visit, run_id)
+    values = _shared(visit, found) | _funnel(visit, found) | _log(visit, found)
+    ended = values["ended"]
+    events = "" if ended else link(f"/api/v1/runs/{part(found.id)}/events", workspace=_where(visit))
+    return page(
+        visit, "run", problem=problem, title=found.title or found.id, events=events,
+        levels=LEVELS, shown_recipe=SHOWN_RECIPE, **values,
+    )  # fmt: skip
+
+
+def _shared(visit: Visit, found: RunShape) -> dict[str, Any]:
+    base = f"/runs/{part(found.id)}"
+    ended = _over(found)
+    role = {one.name: one.role for one in place_actions.workspaces(*visit.args)}.get(found.workspace)
+    return {
+        "run": found, "ended": ended, "base": base, "suffix": link("", workspace=_where(visit)),
+        "workspace": visit.query("workspace"), "may": role in ("operator", "admin"),
+        "graph": stages_graph(found.stage_list),
+        "live": "" if ended else link(f"{base}/fragment/progress", workspace=_where(visit)),
+    }  # fmt: skip
+
+
+def _over(run: RunShape) -> bool:
+    """Whether its page is final; a lost run may be about to be resubmitted."""
+    return State(run.state).ended and not run.stoppable
+
+
+def _funnel(visit: Visit, found: RunShape) -> dict[str, Any]:
+    try:
+        lines = actions.funnel(*visit.args, found.id, _where(visit))
+    except CurateError:  # before the run has a record
+        lines = []
+    live = "" if _over(found) else link(f"/runs/{part(found.id)}/fragment/funnel", workspace=_where(visit))
+    ends = {lines[0].stage, lines[-1].stage} if lines else set()
+    few = len(lines) <= FEW_STAGES
+    shown = [line for line in lines if few or line.stage in ends or line.rejected or line.unusable or line.error]
+    return {"funnel": shown, "left_out": len(lines) - len(shown), "funnel_live": live}
+
+
+def _log(visit: Visit, found: RunShape) -> dict[str, Any]:
+    query = {"level": visit.query("level") or "info", "stage": visit.query("stage")}
+    if query["level"] not in dict(LEVELS):
+        raise InvalidProblem(f"level: {query['level']!r}; expected debug, info, warning or error")
+    lines = actions.logs(
+        *visit.args,
+        found.id,
+        level=query["level"],
+        stage=query["stage"] or None,
+        limit=LOG_LINES,
+        workspace=_where(visit),
+    )
+    fresh = link(f"/runs/{part(found.id)}/fragment/log", **query, workspace=_where(visit))
+    return {"log": lines, "log_query": query, "log_live": "" if _over(found) else fresh}

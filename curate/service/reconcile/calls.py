@@ -1,0 +1,112 @@
+"""Calling one webhook, or one command, once."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import IO
+from urllib.parse import urlsplit
+
+import httpx2
+
+from curate.core.addresses import networks, reason_denied
+from curate.core.errors import CurateError
+from curate.service.settings import Command, Webhook
+
+SECONDS = 10.0
+"""For each step of a request."""
+SIGNATURE = "X-Curate-Signature"
+PASSED = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR")
+"""Variables of the service that a command gets. The others may hold the service's secrets."""
+AGAIN = frozenset({408, 425, 429})
+
+
+class FinalError(CurateError):
+    """Trying again would not help."""
+
+
+def post(hook: Webhook, body: bytes) -> None:
+    """Raises CurateError unless the answer is 2xx. Connects to the address that was checked, follows no redirects, and
+    reads no answer's body."""
+    url = httpx2.URL(hook.url)
+    headers = {"Content-Type": "application/json", "User-Agent": "curate", "Host": _authority(hook.url)}
+    if hook.secret is not None:
+        headers[SIGNATURE] = hmac.new(hook.secret.value().encode(), body, hashlib.sha256).hexdigest()
+    address = _address(hook)
+    try:
+        with (
+            httpx2.Client(trust_env=False, follow_redirects=False, timeout=SECONDS) as client,
+            client.stream(
+                "POST", url.copy_with(host=address), content=body, headers=headers,
+                extensions={"sni_hostname": url.host},
+            ) as answer,
+        ):  # fmt: skip
+            status = answer.status_code
+    except httpx2.HTTPError as error:
+        raise CurateError(f"{url.host}: does not answer ({type(error).__name__}: {error})") from None
+    if 200 <= status < 300:
+        return
+    kind = CurateError if status >= 500 or status in AGAIN else FinalError
+    raise kind(f"{url.host}: answered {status}; expected 2xx, and no redirect")
+
+
+def _authority(url: str) -> str:
+    """For the Host header: without user and password."""
+    return urlsplit(url).netloc.rpartition("@")[2]
+
+
+def _address(hook: Webhook) -> str:
+    """An address of the webhook's host that may be connected to."""
+    parts = urlsplit(hook.url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise FinalError("a webhook's url is not http://… or https://…")
+    try:
+        allowed = networks(hook.allow_networks)
+        found = socket.getaddrinfo(parts.hostname, parts.port or 443, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise CurateError(f"{parts.hostname}: not resolved ({error.strerror or error})") from None
+    except ValueError as error:
+        raise FinalError(f"{parts.hostname}: {error}") from None
+    reasons = {str(place[0]): reason_denied(str(place[0]), allowed) for *_, place in found}
+    for address, reason in reasons.items():
+        if reason is None:
+            return address
+    why = "; ".join(str(reason) for reason in reasons.values())
+    raise FinalError(f"{parts.hostname}: {why}; if it is meant, add its network to allow_networks")
+
+
+def execute(hook: Command, environment: Mapping[str, str]) -> None:
+    """Raises CurateError unless the command exits with 0 in time; its children end with it."""
+    passed = {name: os.environ[name] for name in PASSED if name in os.environ} | dict(environment)
+    with tempfile.TemporaryFile() as said:
+        try:
+            process = subprocess.Popen(
+                hook.words, env=passed, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said,
+                start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            raise FinalError(f"{hook.words[0]}: cannot be started ({error.strerror})") from None
+        try:
+            code = process.wait(hook.seconds)
+        except subprocess.TimeoutExpired:
+            raise CurateError(f"{hook.words[0]}: did not end within {hook.seconds:g} s") from None
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        if code:
+            raise CurateError(f"{hook.words[0]}: exited with {code} ({_last_line(said)})")
+
+
+def _last_line(file: IO[bytes]) -> str:
+    file.seek(0, os.SEEK_END)
+    file.seek(max(0, file.tell() - 2000))
+    lines = file.read().decode("utf-8", "replace").strip().splitlines()
+    return lines[-1][:200] if lines else "no message"

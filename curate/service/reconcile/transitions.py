@@ -1,0 +1,111 @@
+"""Writing the next state of a run: the submission, its change, its row in the list, and the hooks that are due. All of
+it is one transaction, which applies only to the version that was read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import update
+from sqlalchemy.orm import Session
+
+from curate.service.database.models import Change, IndexedRun, Submission
+from curate.service.reconcile import hooks
+from curate.service.reconcile.observe import Run
+from curate.service.reconcile.swap import swapped
+from curate.service.states import Action, State, Step
+
+if TYPE_CHECKING:
+    from curate.service.service import Service
+
+
+SHOWN = ("state", "reason", "ended", "alert")
+"""Values that the list of runs has too."""
+
+
+@dataclass(frozen=True)
+class Totals:
+    """What all attempts of a run used, and what its newest one made."""
+
+    gpu_hours: float = 0.0
+    dollars: float = 0.0
+    tokens: int = 0
+    stages: int = 0
+    stages_done: int = 0
+    rows: int | None = None
+
+
+def write(service: Service, run: Run, step: Step, totals: Totals | None = None) -> bool:
+    """Whether it was written; False if the submission was changed meanwhile, or nothing is new."""
+    row, now = run.row, service.clock()
+    values = _values(row, step, now, totals)
+    if not values:
+        return False
+    with service.database.write() as session:
+        same = (Submission.id == row.id, Submission.version == row.version)
+        if not swapped(session, update(Submission).where(*same).values(version=row.version + 1, **values)):
+            return False
+        if "state" in values:
+            attempt = values.get("attempt", row.attempt)
+            session.add(
+                Change(
+                    submission_id=row.id, time=now, attempt=attempt, before=row.state, after=step.state.value,
+                    reason=step.reason,
+                )
+            )  # fmt: skip
+            if step.state.ended and not resubmitted(row, step):
+                hooks.due(session, service.settings, run, step)
+        _update_index(session, run, step, values, totals)
+    return True
+
+
+def resubmitted(row: Submission, step: Step) -> bool:
+    """Whether a run that is lost by this step has retries left, so that it has not come to its end."""
+    return step.state is State.LOST and row.lost < row.retries
+
+
+def set_alert(service: Service, run: Run, text: str) -> None:
+    row = run.row
+    with service.database.write() as session:
+        same = (Submission.id == row.id, Submission.version == row.version)
+        if swapped(session, update(Submission).where(*same).values(alert=text, version=row.version + 1)):
+            this = (IndexedRun.workspace_id == row.workspace_id, IndexedRun.id == row.id)
+            session.execute(update(IndexedRun).where(*this).values(alert=text))
+
+
+def _values(row: Submission, step: Step, now: float, totals: Totals | None) -> dict[str, Any]:
+    before, values = State(row.state), dict[str, Any]()
+    reason = step.reason or (row.reason if step.state is before and before.ended else "")
+    if reason != row.reason:
+        values["reason"] = reason
+    if step.action is Action.NEXT_ATTEMPT:
+        values |= {"attempt": row.attempt + 1, "request": "", "requested": None, "requested_by": ""}
+    if totals is not None:
+        values |= {"gpu_hours": totals.gpu_hours, "dollars": totals.dollars, "tokens": totals.tokens}
+    if step.state is before and "attempt" not in values:
+        return values
+    values |= {"state": step.state.value, "since": now, "reason": reason}
+    values["ended"] = now if step.state.ended else None
+    if step.state is State.RUNNING and row.started is None:
+        values["started"] = now
+    if step.state is State.LOST:
+        values["lost"] = row.lost + 1
+    if step.state is not State.RUNNING:
+        values["alert"] = ""
+    return values
+
+
+def _update_index(session: Session, run: Run, step: Step, values: dict[str, Any], totals: Totals | None) -> None:
+    shown: dict[str, Any] = {name: values[name] for name in SHOWN if name in values}
+    if "attempt" in values:
+        shown |= {"attempt_id": f"{run.row.id}-{values['attempt']}"}
+    if values.get("ended") is not None:
+        began = run.row.started
+        shown["seconds"] = None if began is None else max(0.0, values["ended"] - began)
+    if totals is not None:
+        shown |= {"gpu_hours": totals.gpu_hours, "dollars": totals.dollars}
+        shown |= {"stages": totals.stages, "stages_done": totals.stages_done} if totals.stages else {}
+        shown |= {"rows": totals.rows} if totals.rows is not None else {}
+    if shown:
+        this = (IndexedRun.workspace_id == run.row.workspace_id, IndexedRun.id == run.row.id)
+        session.execute(update(IndexedRun).where(*this).values(**shown))

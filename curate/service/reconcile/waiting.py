@@ -1,0 +1,87 @@
+"""The queue's view of the database and of the targets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from sqlalchemy import ColumnElement, func, or_, select
+from sqlalchemy.orm import Session
+
+from curate.service.database.models import Change, IndexedRun, Quota, Submission, TargetRow, User
+from curate.service.queue import Active, Allowance, Place, Verdict, Waiting, choose
+from curate.service.reconcile.targets import discreet
+from curate.service.states import State
+
+if TYPE_CHECKING:
+    from curate.service.reconcile.observe import Memory, Run
+    from curate.service.reconcile.targets import Targets
+
+QUOTA_SECONDS = 30 * 86_400.0
+
+
+def verdicts(
+    runs: Sequence[Run], memories: Mapping[str, Memory], quotas: Mapping[str, Allowance], targets: Targets
+) -> dict[str, Verdict]:
+    """Queued run -> verdict."""
+    waiting = [_waiting(run, memories[run.row.id]) for run in runs if run.state is State.QUEUED and not run.row.request]
+    active = [Active(run.user, run.target.name) for run in runs if run.state.active]
+    return choose(waiting, active, quotas, places((run.target for run in runs), targets))
+
+
+def _waiting(run: Run, memory: Memory) -> Waiting:
+    row = run.row
+    held = f"waits before the next try: {row.reason}" if memory.clock() < memory.held else ""
+    return Waiting(row.id, run.user, run.target.name, row.priority, row.queued, row.needs, held)
+
+
+def places(rows: Iterable[TargetRow], targets: Targets) -> dict[str, Place]:
+    """What the queue has to know about targets."""
+    found: dict[str, Place] = {}
+    for row in rows:
+        health = targets.health(row.name)
+        if health is None:
+            found[row.name] = Place(row.max_runs)
+        else:
+            found[row.name] = Place(row.max_runs, health.healthy, discreet(row, health.error), health.gpus)
+    return found
+
+
+def allowances(session: Session, users: Iterable[str], now: float) -> dict[str, Allowance]:
+    """User -> what they may use, with the GPU-hours of the last 30 days."""
+    chosen = select(User.name, Quota).join_from(Quota, User, Quota.user_id == User.id, isouter=True)
+    quotas: dict[str | None, Quota] = {key: value for key, value in session.execute(chosen)}  # noqa: C416
+    found = {user: quotas.get(user) or quotas.get(None) for user in users}
+    limited = [user for user, quota in found.items() if quota is not None and quota.gpu_hours is not None]
+    used = gpu_hours(session, limited, now - QUOTA_SECONDS)
+    return {
+        user: Allowance(quota.running, quota.gpu_hours, used.get(user, 0.0))
+        for user, quota in found.items()
+        if quota is not None
+    }
+
+
+def gpu_hours(session: Session, users: Sequence[str], since: float) -> dict[str, float]:
+    """User -> GPU-hours of their runs that ended after a time, or are under way."""
+    if not users:
+        return {}
+    recent: ColumnElement[bool] = or_(IndexedRun.ended.is_(None), IndexedRun.ended >= since)
+    total = func.sum(IndexedRun.gpu_hours)
+    mine = (IndexedRun.submitted.is_(True), IndexedRun.user.in_(users), recent)
+    chosen = select(IndexedRun.user, total).where(*mine).group_by(IndexedRun.user)
+    return {key: value for key, value in session.execute(chosen)}  # noqa: C416
+
+
+def tried(session: Session, rows: Iterable[Submission]) -> set[str]:
+    """Queued runs whose current attempt was submitting before."""
+    attempts = {row.id: row.attempt for row in rows if row.state == State.QUEUED}
+    if not attempts:
+        return set()
+    same = (Change.submission_id == Submission.id, Change.attempt == Submission.attempt)
+    chosen = (
+        select(Submission.id)
+        .join(Change, Change.submission_id == Submission.id)
+        .where(*same, Submission.state == State.QUEUED.value, Change.after == State.SUBMITTING.value)
+        .distinct()
+    )
+    return set(session.scalars(chosen))

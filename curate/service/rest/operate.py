@@ -1,0 +1,38 @@
+"""For machines that operate the service: /metrics, /healthz, /readyz."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import PlainTextResponse
+
+from curate.service.auth.roles import Role
+from curate.service.operate import health
+from curate.service.operate.metrics import CONTENT_TYPE, Metrics
+from curate.service.rest.deps import Served, Who, problems
+
+router = APIRouter(tags=["operate"])
+TEXT: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
+
+
+@router.head("/healthz", response_class=PlainTextResponse, include_in_schema=False)
+@router.get("/healthz", response_class=PlainTextResponse, responses=TEXT)
+async def get_health() -> str:
+    """Whether the process answers. Open to everybody, and says nothing else."""
+    return "ok\n"
+
+
+@router.get("/readyz", response_class=PlainTextResponse, responses={**TEXT, **problems(503)})
+def get_readiness(service: Served, who: Who, request: Request) -> str:
+    """Whether the database answers and has the expected tables, and a replica moves runs."""
+    health.check(service, request.app.state.reconciler)
+    return "ready\n"
+
+
+@router.get("/metrics", response_class=PlainTextResponse, responses={**TEXT, **problems(403)})
+def get_metrics(who: Who, request: Request) -> Response:
+    """For Prometheus. Needs the role viewer in the whole service."""
+    who.check_service(Role.VIEWER)
+    metrics: Metrics = request.app.state.metrics
+    return Response(metrics.text(), media_type=CONTENT_TYPE)

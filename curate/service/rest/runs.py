@@ -1,0 +1,137 @@
+"""Runs: submit, list, watch, stop, kill, resume."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Body, Header, Path, Query, Request, Response
+
+from curate.service.actions import runs
+from curate.service.rest.deps import SEEN, Cursor, InWorkspace, Limit, Served, Who, problems
+from curate.service.rest.etags import tagged
+from curate.service.rest.idempotency import Once
+from curate.service.rest.sse import STREAM, RunStream, wants_page
+from curate.service.shapes.common import NAME, Page
+from curate.service.shapes.runs import Event, FunnelLine, LogLine, NewLimits, NewRun, RunLine, RunShape
+from curate.service.states import State
+
+router = APIRouter(tags=["runs"])
+RunId = Annotated[str, Path(pattern=NAME, description="Id of a run.")]
+Lines = Annotated[int, Query(ge=1, le=5000)]
+FOUND = problems(404, 409)
+STREAMED: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "For `Accept: application/json`, a page of events; otherwise the stream, which ends with `end`.",
+        "content": {
+            "application/json": {"schema": {"$ref": "#/components/schemas/Page_Event_"}},
+            STREAM: {"schema": {"type": "string"}},
+        },
+    }
+}
+LastEventId = Annotated[str | None, Header(max_length=200, description="Continue a stream after this event.")]
+
+
+@router.post("/runs", status_code=202)
+def submit_run(service: Served, who: Who, order: NewRun, once: Once) -> RunShape:
+    """Into the queue. Repeat it with the same Idempotency-Key if the answer is lost."""
+    if once is not None and once.reference:  # an earlier process had submitted it
+        return runs.run(service, who, once.reference, order.workspace)
+    return runs.submit(service, who, order, once.mark if once is not None else None)
+
+
+@router.get("/runs")
+def list_runs(
+    service: Served,
+    who: Who,
+    workspace: Annotated[str | None, Query(pattern=NAME)] = None,
+    state: State | None = None,
+    user: Annotated[str | None, Query(max_length=64)] = None,
+    query: Annotated[str | None, Query(max_length=200, description="Part of the id or the title.")] = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> Page[RunLine]:
+    """Newest first, of all workspaces that you may see."""
+    return runs.runs(service, who, workspace=workspace, state=state, user=user, query=query, cursor=cursor, limit=limit)
+
+
+@router.get("/runs/{run}", response_model=RunShape, responses={**FOUND, **SEEN})
+def get_run(service: Served, who: Who, request: Request, run: RunId, workspace: InWorkspace = None) -> Response:
+    """With the live status of its stages, a few seconds behind."""
+    found = runs.run(service, who, run, workspace)
+    return tagged(request, found, found.version)
+
+
+@router.post("/runs/{run}/stop", status_code=202)
+def stop_run(service: Served, who: Who, run: RunId, workspace: InWorkspace = None) -> RunShape:
+    """Request it to commit its finished work and end. After its drain time it is killed."""
+    return runs.stop(service, who, run, workspace)
+
+
+@router.post("/runs/{run}/kill", status_code=202)
+def kill_run(service: Served, who: Who, run: RunId, workspace: InWorkspace = None) -> RunShape:
+    """Request it to end at once. What was committed stays."""
+    return runs.kill(service, who, run, workspace)
+
+
+@router.post("/runs/{run}/resume", status_code=202)
+def resume_run(service: Served, who: Who, run: RunId, workspace: InWorkspace = None) -> RunShape:
+    """Its next attempt, into the queue. Finished work is reused."""
+    return runs.resume(service, who, run, workspace)
+
+
+@router.post("/runs/{run}/limit")
+def limit_run(
+    service: Served, who: Who, run: RunId, order: Annotated[NewLimits, Body()], workspace: InWorkspace = None
+) -> dict[str, Any]:
+    """Change limits of a running run. The answer has all that were changed so far."""
+    return runs.limit(service, who, run, order, workspace)
+
+
+@router.get("/runs/{run}/funnel", responses=FOUND)
+def get_funnel(service: Served, who: Who, run: RunId, workspace: InWorkspace = None) -> list[FunnelLine]:
+    """Rows before, rejected by reason and after, of the stages that are done."""
+    return runs.funnel(service, who, run, workspace)
+
+
+@router.get("/runs/{run}/ledger", responses=FOUND)
+def get_ledger(service: Served, who: Who, run: RunId, workspace: InWorkspace = None) -> dict[str, Any]:
+    """The counts as the run has recorded them, by stage."""
+    return runs.ledger(service, who, run, workspace)
+
+
+@router.get("/runs/{run}/logs", responses=FOUND)
+def get_logs(
+    service: Served,
+    who: Who,
+    run: RunId,
+    stage: Annotated[str | None, Query(max_length=200)] = None,
+    level: Literal["debug", "info", "warning", "error", "critical"] = "info",
+    attempt: Annotated[int | None, Query(ge=1, le=1_000_000)] = None,
+    after: Annotated[
+        str | None, Query(max_length=1000, description="`next` of another page; empty for the beginning.")
+    ] = None,
+    limit: Lines = 500,
+    workspace: InWorkspace = None,
+) -> Page[LogLine]:
+    """Oldest first; without `after`, the newest lines."""
+    return runs.logs(
+        service, who, run, stage=stage, level=level, attempt=attempt, after=after, limit=limit, workspace=workspace
+    )
+
+
+@router.get("/runs/{run}/events", response_model=Page[Event], responses={**FOUND, **STREAMED, **problems(429)})
+def get_events(
+    service: Served,
+    who: Who,
+    request: Request,
+    run: RunId,
+    after: Annotated[str | None, Query(max_length=200, description="Id of an event, or `next` of a page.")] = None,
+    limit: Lines = 500,
+    workspace: InWorkspace = None,
+    last_event_id: LastEventId = None,
+) -> Any:
+    """As server-sent events: `state` whenever the run's state changes, its events as they come (without a name), `gap`
+    where some are left out, and `end`. With `Accept: application/json`, a page of events."""
+    if wants_page(request.headers.get("accept", "")):
+        return runs.events(service, who, run, after, limit, workspace)
+    return RunStream(runs.streamed(service, who, run, workspace), last_event_id or after)

@@ -1,0 +1,82 @@
+"""Serves the application on a socket, until SIGTERM or Ctrl-C."""
+
+from __future__ import annotations
+
+import errno
+import signal
+import socket
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import uvicorn
+
+from curate.core.errors import CurateError
+from curate.service.app import create_app
+from curate.service.protocol import Protocol
+from curate.service.service import Service
+
+GRACE_SECONDS = 3
+"""For requests under way; event streams are cut, and their clients come back."""
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """A socket that accepts connections. Raises CurateError, for example if the port is in use."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=1024)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise CurateError(f"port {port}: another program listens on {host}:{port}; choose another port") from None
+        text = error.strerror or str(error)
+        raise CurateError(f"{host}:{port}: cannot listen there ({text}); choose another host or port") from None
+
+
+def url_of(bound: socket.socket) -> str:
+    host, port = bound.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._announce = started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if not self.should_exit:
+            self._announce()
+
+
+def serve(service: Service, bound: socket.socket, started: Callable[[], None], **options: Any) -> None:
+    """Serve until a signal. `started` is called once requests are answered. Raises CurateError if it cannot start.
+
+    uvicorn raises a signal again after it has shut down, so that it must lead here and not end the process.
+    """
+    signals: list[int] = []
+
+    def note(number: int, _: FrameType | None) -> None:
+        signals.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
+    config = uvicorn.Config(
+        create_app(service),
+        http=Protocol,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,  # the application knows which proxies to believe
+        lifespan="on",
+        ws="none",
+        timeout_graceful_shutdown=GRACE_SECONDS,
+        **options,
+    )
+    server = _Server(config, started)
+    try:
+        server.run(sockets=[bound])
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        bound.close()
+    if not server.started:
+        raise CurateError("the service did not start; its log says why")

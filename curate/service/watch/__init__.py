@@ -1,0 +1,1 @@
+"""Live status and events of runs: read from the workspace once per process, however many watch."""

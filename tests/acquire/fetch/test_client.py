@@ -1,0 +1,162 @@
+"""Connections that are used again, and bodies."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from types import SimpleNamespace
+
+import pytest
+
+from curate.acquire.fetch import client
+from curate.acquire.fetch.client import Trip
+from curate.acquire.fetch.codes import Failure
+from tests.acquire.fetch.scripted import IMAGE, Scripted, path_of, redirect, response
+
+
+def test_a_connection_is_used_again() -> None:
+    with Scripted(response()) as server, closing(server.fetcher()) as fetcher:
+        assert {fetcher.fetch(server.url(f"/{n}")).code for n in range(5)} == {"done"}
+        assert len(server.requests) == 5 and server.connections == 1
+        assert fetcher.fetch(server.url(host="127.0.0.2").replace("127.0.0.2", "localhost")).code == "done"
+        assert server.connections == 2
+
+
+def test_a_connection_is_used_again_after_errors_and_redirects() -> None:
+    answers = {"/404": response(b"no", status="404 Not Found"), "/302": redirect("/a")}
+    with (
+        Scripted(lambda head: answers.get(path_of(head), response())) as server,
+        closing(server.fetcher()) as fetcher,
+    ):
+        assert [fetcher.fetch(server.url(path)).code for path in ("/404", "/302", "/a")] == ["http_404", "done", "done"]
+        assert server.connections == 1
+
+
+def test_the_body_of_an_error_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "DRAIN_SECONDS", 0.1)
+    head = b"HTTP/1.1 404 Not Found\r\nContent-Length: 500\r\n\r\n"
+    with Scripted(head + b"half") as server, closing(server.fetcher()) as fetcher:
+        assert [(fetcher.fetch(server.url()).code, server.connections) for _ in range(2)] == [
+            ("http_404", 1),
+            ("http_404", 2),
+        ]
+    gone = response(b"x" * 100_000, status="410 Gone")
+    with Scripted(gone) as server, closing(server.fetcher()) as fetcher:
+        assert [fetcher.fetch(server.url()).code for _ in range(2)] == ["http_410"] * 2
+        assert server.connections == 2
+
+
+def test_an_idle_connection_that_the_host_closes_is_replaced() -> None:
+    answered = threading.Event()
+
+    def script(head: bytes) -> bytes | None:
+        if answered.is_set() and server.connections == 1:
+            return None  # the second request: as if the idle time were over just then
+        answered.set()
+        return response()
+
+    with Scripted(script) as server, closing(server.fetcher(retries=0)) as fetcher:
+        assert [fetcher.fetch(server.url()).tries for _ in range(2)] == [1, 1]
+        assert len(server.requests) == 3 and server.connections == 2
+
+
+def test_bytes_beyond_a_response_are_not_the_next_one() -> None:
+    poison = response(b"\x89PNG\r\n\x1a\n")
+    with Scripted(response() + poison) as server, closing(server.fetcher()) as fetcher:
+        assert [fetcher.fetch(server.url()).data for _ in range(3)] == [IMAGE] * 3
+        assert server.connections == 3
+
+
+def test_no_more_idle_connections_than_allowed() -> None:
+    together = threading.Barrier(8, timeout=30)
+
+    def script(head: bytes) -> bytes:
+        if path_of(head) == "/together":
+            together.wait()
+        return response()
+
+    with (
+        Scripted(script) as server,
+        closing(server.fetcher(host_connections=3)) as fetcher,
+        ThreadPoolExecutor(8) as pool,
+    ):
+        assert {found.code for found in pool.map(fetcher.fetch, [server.url("/together")] * 8)} == {"done"}
+        assert server.connections == 8
+        together.reset()
+        assert {found.code for found in pool.map(fetcher.fetch, [server.url("/together")] * 8)} == {"done"}
+        assert server.connections == 8 + 5
+
+
+@pytest.mark.parametrize("size", [1000, 2**16, 2**20 + 7])
+def test_the_cap_counts_the_body(size: int) -> None:
+    image = IMAGE + bytes(size - len(IMAGE))
+    chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (size, image)
+    until_close = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + image
+
+    def script(head: bytes) -> bytes | None:
+        if path_of(head) == "/length":
+            return response(image)
+        if path_of(head) == "/chunked":
+            return chunked
+        return until_close if path_of(head) == "/close" else None
+
+    with Scripted(script) as server:
+        with closing(server.fetcher(max_bytes=size)) as fetcher:
+            assert [fetcher.fetch(server.url(path)).data == image for path in ("/length", "/chunked")] == [True, True]
+            assert server.connections == 1
+        with closing(server.fetcher(max_bytes=size - 1)) as fetcher:
+            assert [fetcher.fetch(server.url(path)).code for path in ("/length", "/chunked")] == ["too_large"] * 2
+
+
+def test_a_body_that_ends_with_the_connection() -> None:
+    def script(head: bytes) -> bytes | None:
+        return b"HTTP/1.0 200 OK\r\n\r\n" + IMAGE if len(server.requests) == 1 else None
+
+    with Scripted(script) as server, closing(server.fetcher(timeout=0.2, retries=0)) as fetcher:
+        found = fetcher.fetch(server.url())
+    assert found.code == "timeout"  # the connection stays open
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: many\r\nConnection: close\r\n\r\n",
+        b"HTTP/1.1 twohundred OK\r\n\r\n",
+        b"HTTP/9.9 200 OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 101 + b"\r\n",
+        b"HTTP/1.1 200 OK\r\nA: " + b"b" * 70_000 + b"\r\n\r\n",
+        b"HTTP/1.1 100 Continue\r\n\r\n" * 20_000,
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        b"\r\n\r\n",
+    ],
+)
+def test_a_malformed_response_has_a_code(answer: bytes) -> None:
+    with Scripted(answer) as server, closing(server.fetcher(timeout=0.5, retries=0)) as fetcher:
+        assert fetcher.fetch(server.url()).code in {"headers", "truncated", "timeout"}
+
+
+def test_two_different_lengths() -> None:
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\nContent-Length: %d\r\n\r\n" % len(IMAGE) + IMAGE
+    with Scripted(answer) as server, closing(server.fetcher(retries=0)) as fetcher:
+        assert fetcher.fetch(server.url()).code == "headers"
+
+
+def test_pauses_do_not_count_as_slowness(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=100.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr(client, "time", clock)
+
+    def move(host: str, seconds: float) -> bool:
+        clock.now += 5
+        return host != "busy.example"
+
+    trip = Trip(60.0, move)
+    trip.take_turn("a.example")  # who starts the fetch has waited for this one
+    clock.now += 1
+    trip.take_turn("b.example")
+    with trip.pausing():
+        clock.now += 10
+    with pytest.raises(Failure, match=r"deadline: busy\.example is busy"):
+        trip.take_turn("busy.example")
+    assert (trip.seconds(), trip.left(), trip.host) == (1.0, 39.0, "busy.example")

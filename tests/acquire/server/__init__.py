@@ -1,0 +1,1 @@
+"""A server of HTTP and HTTPS on loopback that misbehaves on demand."""

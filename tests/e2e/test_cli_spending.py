@@ -1,0 +1,109 @@
+"""Money on the command line: `curate plan --measure`, ceilings, `curate status` and `curate limit`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.e2e import image_files
+from tests.e2e.commands import curate
+from tests.servers.scripted import Endpoint, Scripted
+
+IMAGES = 24
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return image_files.write_good(tmp_path_factory.mktemp("images"), IMAGES)
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    return tmp_path / "workspace"
+
+
+def written(folder: Path, images: Path, script: Scripted, **about: Any) -> Path:
+    """A recipe that captions images."""
+    endpoints = {"local": {"base_urls": [script.base_url], "model": "tiny", "max_in_flight": 2, **about}}
+    (folder / "endpoints.yaml").write_text(yaml.safe_dump(endpoints))
+    stages = {
+        "pool": {"op": "acquire.folder", "namespace": "images", "path": str(images)},
+        "generate": {"op": "caption.generate", "from": "pool", "endpoints": str(folder / "endpoints.yaml")},
+    }
+    (folder / "recipe.yaml").write_text(yaml.safe_dump({"stages": stages}, sort_keys=False))
+    return folder / "recipe.yaml"
+
+
+def test_a_recipe_is_measured_stopped_and_resumed(
+    workspace: Path, tmp_path: Path, images: Path, endpoint: Endpoint
+) -> None:
+    script = endpoint.script(style="captions")
+    recipe = written(tmp_path, images, script, price={"input": 1.0, "output": 10.0})
+    place = ("-w", workspace)
+    planned = curate("plan", recipe, *place, "--measure", "4", "--json", tmp_path / "plan.json")
+    [cost] = json.loads((tmp_path / "plan.json").read_text())["requests"]
+    assert (cost["stage"], cost["asked"], cost["rows"], cost["requests"]) == ("generate", 4, 20, 20)
+    assert script.stats()["requests"] == 4 and 0 < cost["seconds"] < 60 and cost["dollars"] > 0
+    assert f"{cost['tokens_per_request']:,.0f} ± {cost['margin']:,.0f}" in planned.words
+    assert "4 rows were measured for $" in planned.words
+
+    stopped = curate("run", recipe, *place, "--run-id", "one", "--max-dollars", f"{cost['dollars'] / 2:.6f}")
+    assert stopped.code == 143 and stopped.err.startswith("curate: stopped: $") and stopped.err.count("\n") == 1
+    asked = script.stats()["requests"]
+    assert 4 < asked < IMAGES
+    status = curate("status", "one", *place)
+    assert "one: stopped" in status.words and f"generate local {asked - 4:,}" in status.words
+    assert "spent $" in status.words and "%)" in status.words
+
+    done = curate("run", recipe, *place, "--run-id", "two", "--max-tokens", "1000000", "--json", tmp_path / "two.json")
+    assert done.code == 0 and f"spent {IMAGES - asked} requests, " in done.words
+    spend = json.loads((tmp_path / "two.json").read_text())
+    assert spend["spend"]["generate"]["local"]["requests"] == IMAGES - asked == spend["stages"]["generate"]["computed"]
+    assert script.stats()["requests"] == IMAGES
+    again = curate("run", recipe, *place)
+    assert again.code == 0 and "spent" not in again.words
+
+
+def test_a_run_without_prices_says_so(workspace: Path, tmp_path: Path, images: Path, endpoint: Endpoint) -> None:
+    script = endpoint.script(style="captions", reports_usage=False)
+    recipe = written(tmp_path, images, script)
+    assert "has no price; add `price: " in curate("run", recipe, "-w", workspace, "--max-dollars", "1").error
+    assert script.stats()["requests"] == 0
+    done = curate("run", recipe, "-w", workspace, "--run-id", "one")
+    assert f"({IMAGES} requests by estimate), no price given" in done.words
+    assert "no price given" in curate("status", "one", "-w", workspace).words
+    told = curate("limit", "one", "-w", workspace, "--max-tokens", "2k").error
+    assert told.endswith("run one: already done; only the limits of a running run can be changed")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("run", "--max-tokens", "-5"), "--max-tokens -5: expected a number above 0; leave it out for no ceiling"),
+        (("plan", "--measure", "0"), "--measure 0: expected at least 1 row to ask; leave it out to ask none"),
+        (("plan", "--measure", "5", "--sample", "1%"), "--measure: excludes --sample; it takes few rows in any case"),
+    ],
+)
+def test_options_out_of_range(
+    workspace: Path, tmp_path: Path, images: Path, endpoint: Endpoint, words: tuple[str, ...], said: str
+) -> None:
+    recipe = written(tmp_path, images, endpoint.script())
+    assert curate(words[0], recipe, "-w", workspace, *words[1:]).error == f"curate: {said}"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "limit: nothing to change; give --requests-per-second, --max-tokens or another limit"),
+        (("--max-tokens", "some"), "--max-tokens some: expected a number above 0, such as 50 or 2k, or none"),
+        (("--endpoint", "a"), "limit: --endpoint needs --requests-per-minute or --tokens-per-minute, and they need it"),
+        (("--tokens-per-minute", "5"), "limit: --endpoint needs --requests-per-minute or --tokens-per-minute, "
+         "and they need it"),
+    ],
+)  # fmt: skip
+def test_limits_that_make_no_sense(workspace: Path, words: tuple[str, ...], said: str) -> None:
+    assert curate("limit", "one", "-w", workspace, *words).error == f"curate: {said}"

@@ -1,0 +1,204 @@
+"""Limits and budgets over several workers: pools with a limiter between them, as the endpoint sees their requests."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from curate.core.endpoints import Endpoint as Described
+from curate.core.limits import LimiterGoneError
+from curate.engine.requests import allowance, costs
+from curate.engine.requests.asking import Asking, BudgetUsedUpError
+from curate.engine.requests.client import Requester
+from curate.engine.requests.pool import Pool
+from curate.engine.workers.limiter import Limiter
+from tests.engine.asks import ask
+from tests.engine.requests.test_pool import paced
+from tests.servers.scripted import Endpoint, Scripted
+
+
+@pytest.fixture
+def limiter() -> Iterator[Limiter]:
+    with Limiter("127.0.0.1") as made:
+        yield made
+
+
+class Owner:
+    waiting = ended = 0
+
+
+Outcome = Any
+"""The answer, or the exception."""
+
+
+def work(
+    script: Scripted,
+    workers: int,
+    requests: int,
+    limiter: Mapping[str, Any] | None,
+    in_flight: int = 8,
+    then: Callable[[list[Pool]], object] = lambda _: None,
+    **described: Any,
+) -> list[Outcome]:
+    """Send requests from the pools of several workers at once. `then` is called in the loop once they are sent."""
+    endpoint = Described(base_urls=(script.base_url,), model="scripted", **described)
+
+    async def one(pool: Pool, number: int) -> Outcome:
+        body = b'{"model": "scripted", "max_tokens": 5, "messages": [{"role": "user", "content": "picture %d"}]}'
+        asking = Asking(Owner(), "/chat/completions", body % number, {}, 30.0, 5, costs.guess(body))
+        try:
+            return await pool.post(asking)
+        except (BudgetUsedUpError, LimiterGoneError) as error:
+            return error
+
+    async def all_of_them() -> list[Outcome]:
+        pools = [Pool("local", endpoint, limiter, asyncio.get_running_loop()) for _ in range(workers)]
+        for pool in pools:
+            pool.join(in_flight)
+        asked = [asyncio.ensure_future(one(pools[number % workers], number)) for number in range(requests)]
+        then(pools)
+        try:
+            return await asyncio.gather(*asked)
+        finally:
+            for pool in pools:
+                await pool.leave()
+                if pool.allowance._thread is not None:
+                    pool.allowance._thread.join(timeout=10)
+
+    return asyncio.run(all_of_them())
+
+
+@pytest.mark.parametrize("workers", [1, 2, 8])
+def test_requests_per_minute_of_all_workers(endpoint: Endpoint, limiter: Limiter, workers: int) -> None:
+    """50 per second, and one more per worker."""
+    script, began = endpoint.script(), time.monotonic()
+    found = work(script, workers, 40, limiter.address, requests_per_minute=3000.0)
+    assert not any(isinstance(outcome, Exception) for outcome in found)
+    times = sorted(line["time"] for line in script.log())
+    assert paced(times, began, 50.0, workers) and times[-1] - times[0] <= 5.0
+
+
+def test_tokens_per_minute(endpoint: Endpoint, limiter: Limiter) -> None:
+    """Requests take 2 tokens and their answers 3, which is learned from the first ones: 250 tokens and so 50 requests
+    per second."""
+    script = endpoint.script()
+    work(script, 2, 60, limiter.address, tokens_per_minute=15_000.0)
+    told, times = script.stats(), sorted(line["time"] for line in script.log())
+    tokens = (told["prompt_tokens"] + told["completion_tokens"]) / 60
+    assert 0.5 <= (times[-1] - times[20]) / (39 * tokens / 250.0) <= 2.0
+
+
+@pytest.mark.parametrize("workers", [1, 2, 8])
+def test_a_budget_is_exceeded_by_no_more_than_what_is_in_flight(
+    endpoint: Endpoint, limiter: Limiter, workers: int
+) -> None:
+    """And what is left is less than one more request."""
+    script = endpoint.script(latency_seconds=0.01)
+    told: list[str] = []
+    limiter.on_over(told.append)
+    limiter.set_budget(tokens=300.0)
+    found = work(script, workers, 200, limiter.address)
+    denied = [outcome for outcome in found if isinstance(outcome, BudgetUsedUpError)]
+    stats = script.stats()
+    spent = stats["prompt_tokens"] + stats["completion_tokens"]
+    assert 290 <= spent <= 300 + 8 * workers and len(denied) + stats["requests"] == 200
+    assert len(told) == 1 and told[0].startswith("the budget is used up: ")
+    counted = limiter.spent()["local"]
+    assert counted["prompt_tokens"] + counted["completion_tokens"] == spent
+    assert (counted["requests"], counted["estimated"], counted["dollars"]) == (stats["requests"], 0, None)
+
+
+def test_a_budget_of_dollars(endpoint: Endpoint, limiter: Limiter) -> None:
+    script = endpoint.script(latency_seconds=0.01)
+    limiter.set_budget(dollars=0.001)
+    work(script, 2, 200, limiter.address, price={"input": 1.0, "output": 2.0})
+    stats = script.stats()
+    dollars = (stats["prompt_tokens"] + 2 * stats["completion_tokens"]) / 1e6
+    assert limiter.spent()["local"]["dollars"] == pytest.approx(dollars) and dollars <= 0.001
+    assert stats["requests"] == 200 or dollars >= 0.00095
+
+
+def test_a_run_within_its_budget_is_not_stopped(endpoint: Endpoint, limiter: Limiter) -> None:
+    script, told = endpoint.script(), list[str]()
+    limiter.on_over(told.append)
+    limiter.set_budget(tokens=100_000.0)
+    found = work(script, 2, 50, limiter.address)
+    assert not any(isinstance(outcome, Exception) for outcome in found) and not told
+    assert limiter.spent()["local"]["requests"] == 50
+
+
+def test_limits_change_while_a_run_runs(endpoint: Endpoint, limiter: Limiter) -> None:
+    """One request in a thousand seconds, until the limit is lifted."""
+    script = endpoint.script()
+
+    def lift(pools: list[Pool]) -> None:
+        asyncio.get_running_loop().call_later(0.3, lambda: limiter.set_endpoint("local", requests_per_minute=None))
+
+    found = work(script, 2, 20, limiter.address, then=lift, requests_per_minute=0.06)
+    assert not any(isinstance(outcome, Exception) for outcome in found)
+    times = sorted(line["time"] for line in script.log())
+    assert len(times) == 20 and times[-1] - times[2] < 5.0
+
+
+def test_a_limit_that_was_changed_before_the_first_worker_came(endpoint: Endpoint, limiter: Limiter) -> None:
+    script, began = endpoint.script(), time.monotonic()
+    limiter.set_endpoint("local", requests_per_minute=1200.0)
+    work(script, 1, 10, limiter.address)
+    assert paced([line["time"] for line in script.log()], began, 20.0)
+
+
+def test_without_its_limiter_a_worker_sends_nothing(
+    endpoint: Endpoint, limiter: Limiter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver has ended: after some attempts to reach it, requests fail."""
+    monkeypatch.setattr(allowance, "RECONNECT_SECONDS", 0.5)
+    script, address = endpoint.script(), limiter.address
+    limiter.close()
+    began = time.monotonic()
+    found = work(script, 1, 5, address)
+    assert all(isinstance(outcome, LimiterGoneError) for outcome in found) and time.monotonic() - began < 10.0
+    assert script.stats()["requests"] == 0
+    requester = Requester(ask(script.base_url), address)
+    assert isinstance(requester.send("picture 1").result(timeout=10).fatal, LimiterGoneError)  # its unit is retried
+    requester.close()
+
+
+def test_a_lost_connection_takes_its_part_of_the_budget_along(limiter: Limiter) -> None:
+    """The limiter gives it to others, so nothing begins until there is a connection again."""
+    limiter.set_budget(tokens=1500.0)
+    changed, cost = threading.Event(), costs.Cost(2.0, 3.0)
+    described = Described(base_urls=("http://127.0.0.1:1/v1",), model="scripted")
+    mine = allowance.Allowance("local", described, limiter.address, changed.set)
+    mine.want(100)
+    mine.join()
+    while mine.wait(cost):
+        assert changed.wait(timeout=10)
+        changed.clear()
+    limiter.close()
+    deadline = time.monotonic() + 3.0  # less than an answer of the limiter is valid
+    while not mine.wait(cost):
+        assert time.monotonic() < deadline
+        changed.wait(timeout=0.05)
+    mine.close()
+
+
+def test_a_lost_connection_is_restored(endpoint: Endpoint, limiter: Limiter) -> None:
+    """What was in flight then counts as an estimate."""
+    script = endpoint.script(latency_seconds=0.2)
+
+    def cut(pools: list[Pool]) -> None:
+        def now() -> None:
+            for connected in list(limiter._open.values()):
+                connected.shutdown(2)
+
+        asyncio.get_running_loop().call_later(0.3, now)
+
+    found = work(script, 1, 40, limiter.address, then=cut)
+    assert not any(isinstance(outcome, Exception) for outcome in found)
+    assert script.stats()["requests"] == 40
+    assert 40 <= limiter.spent()["local"]["requests"] <= 48

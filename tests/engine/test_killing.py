@@ -1,0 +1,72 @@
+"""`curate stop --kill`: the process of a run ends at once, and the run resumes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from curate.api import Workspace
+from curate.core.errors import InputError
+from curate.core.store.lease import lease_path
+from curate.core.store.storage import open_storage, open_workspace
+from curate.engine import killing
+from tests.e2e.commands import curate
+from tests.engine.forks import Drivers
+from tests.engine.gates import Gate
+from tests.engine.workers.tasks import log_lines
+
+pytestmark = pytest.mark.timeout(100)
+SECONDS = 2.0 + killing.FLUSH_SECONDS
+"""A driver ends within this time, on a busy machine a little later."""
+
+
+@pytest.fixture(scope="module")
+def drivers() -> Iterator[Drivers]:
+    with Drivers() as made:
+        yield made
+
+
+def test_a_killed_run_ends_at_once_and_resumes(workspace: Path, gate: Gate, drivers: Drivers) -> None:
+    drivers.start(workspace, run_id="one", changes={"dear__gate": str(gate.folder)})
+    gate.wait()
+    place, began = Workspace(str(workspace)), time.monotonic()
+    said = curate("stop", "one", "--kill", "-w", workspace)
+    assert said.out == "run one: kill requested\nrun one: killed; the same command resumes from there\n"
+    assert drivers.end()["signal"] == signal.SIGKILL and time.monotonic() - began < SECONDS + 5
+    assert not open_storage(str(workspace)).exists(
+        lease_path("runs/one")
+    )  # no other host has to wait for its heartbeat
+    assert place.attempt("one").state == "open" and place.summary("one").state == "killed"
+    assert any("run one: killed, as" in line["message"] for line in log_lines(workspace / "runs/one/logs"))
+    with pytest.raises(InputError, match="run one: already killed; only a running run can be killed"):
+        place.run("one").kill()
+    assert drivers.run(workspace, run_id="two")["error"] is None
+    result = place.run("two").wait(timeout=5)
+    assert result.reused["pool"] and not result.reused["dataset"]
+
+
+def test_a_run_that_is_to_be_killed_never_begins(workspace: Path, drivers: Drivers) -> None:
+    open_workspace(str(workspace))
+    place = Workspace(str(workspace))
+    assert place.request_kill("one", "somebody") and not place.request_kill("one")
+    drivers.start(workspace, run_id="one")
+    assert drivers.end()["signal"] == signal.SIGKILL
+    assert place.attempt("one").state == "none" and not place.has("one")
+    assert open_storage(str(workspace)).read_json("runs/one/kill.json")["user"] == "somebody"
+
+
+def test_slow_storage_delays_the_end_by_a_second_at_most(tmp_path: Path) -> None:
+    storage = open_workspace(str(tmp_path / "workspace"))
+    Workspace(storage.url).request_kill("one")
+    pid = os.fork()
+    if not pid:
+        killing.end_if_requested(storage, "one", lambda: time.sleep(60))
+        os._exit(0)
+    began = time.monotonic()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+    assert time.monotonic() - began < killing.FLUSH_SECONDS + 5
