@@ -167,7 +167,7 @@ class Storage:
                 yield aside
                 self._finish(aside, relative, exclusive=False)
         finally:
-            aside.unlink(missing_ok=True)
+            _discard(aside)
 
     @contextlib.contextmanager
     def scratch(self, folder: str) -> Iterator[Path]:
@@ -177,7 +177,7 @@ class Storage:
             with _explain_errors(self.url_of(folder)):
                 yield aside
         finally:
-            aside.unlink(missing_ok=True)
+            _discard(aside)
 
     def remove_scratch(self, folder: str) -> None:
         """Remove scratch files of killed processes; for the holder of the lease on what is written there. On an object
@@ -200,7 +200,7 @@ class Storage:
         except FileExistsError as error:
             raise AlreadyExistsError(f"{self.url_of(relative)}: exists already") from error
         finally:
-            aside.unlink(missing_ok=True)
+            _discard(aside)
 
     def publish_bytes(self, relative: str, data: bytes) -> None:
         with self.publish(relative) as path:
@@ -222,7 +222,7 @@ class Storage:
         except FileExistsError as error:
             raise AlreadyExistsError(f"{self.url_of(relative)}: exists already") from error
         finally:
-            aside.unlink(missing_ok=True)
+            _discard(aside)
 
     def create_json(self, relative: str, value: Any) -> None:
         self.create(relative, json.dumps(value, indent=1, sort_keys=True).encode())
@@ -377,6 +377,13 @@ def _raise_if_fixable(_: Any, __: str, raised: tuple[type[BaseException], BaseEx
 
 _NO_ANSWER = ("aiohttp.", "aiobotocore.", "botocore.")
 """Modules of the errors that s3fs passes on after some seconds of retries."""
+
+
+def _discard(aside: Path) -> None:
+    """Remove a scratch file. A disk that has become read-only must not hide the error of the write; readers skip such
+    files."""
+    with contextlib.suppress(OSError):
+        aside.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -136,6 +136,8 @@ class Reply(Base, kw_only=True):
     key: Mapped[str] = mapped_column(String(200), primary_key=True)
     request: Mapped[str] = mapped_column(String(64))
     """SHA-256 of method, path and body."""
+    holder: Mapped[str] = mapped_column(String(200))
+    """The process that answers it."""
     created: Mapped[float] = mapped_column(index=True)
     status: Mapped[int | None] = mapped_column(default=None)
     """None while the first request is under way."""

@@ -2,8 +2,9 @@
 
 A key belongs to a user, and to the method, path and body it came with first. Only successes are kept: an error had no
 effect, so that the repeated request may try again. A key is reserved before the action runs. If the process dies in
-between, the reservation can be taken over after `UNDER_WAY_SECONDS`; an action that must not happen twice then finds
-in `Reservation.reference` what it had made, since it wrote that in its own transaction (`mark`).
+between, the reservation can be taken over: at once by a process of the same machine, which sees that it has ended, and
+elsewhere after `UNDER_WAY_SECONDS`. An action that must not happen twice then finds in `Reservation.reference` what it
+had made, since it wrote that in its own transaction (`mark`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from curate.core.errors import CurateError
+from curate.service import process
 from curate.service.database.models import Reply
 from curate.service.problems import ConflictProblem, InvalidProblem
 from curate.service.reconcile.swap import swapped
@@ -118,16 +120,16 @@ def reserve(service: Service, user_id: int, key: str, digest: str) -> Reservatio
             session.execute(delete(Reply).where(or_(Reply.created < now - kept, Reply.created > now + kept)))
             found = session.get(Reply, (user_id, key))
             if found is None:
-                session.add(Reply(user_id=user_id, key=key, request=digest, created=now))
+                session.add(Reply(user_id=user_id, key=key, request=digest, holder=process.name(), created=now))
                 session.flush()
                 return Reservation(service, user_id, key, now)
             if found.request != digest:
                 raise ConflictProblem(f"{HEADER}: used for another request before; choose a new key")
             if found.status is not None:
                 raise Replayed(found.status, found.body or "")
-            if abs(now - found.created) < UNDER_WAY_SECONDS:
+            if abs(now - found.created) < UNDER_WAY_SECONDS and not process.has_ended(found.holder):
                 raise UnderWayProblem(f"{HEADER}: the first request is still under way; repeat it in a moment")
-            found.created = now
+            found.created, found.holder = now, process.name()
             return Reservation(service, user_id, key, now, found.body or "")
     except ConflictProblem as problem:
         if isinstance(problem.__cause__, IntegrityError):  # another process reserved it at the same moment
