@@ -12,7 +12,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -130,27 +129,6 @@ class Head:
                 if info is not None:
                     found[f"{run}-{number}"] = info.status
         return found
-
-    @contextlib.contextmanager
-    def single(self, run: str) -> Iterator[None]:
-        """Asserts that at no look two jobs of a run are alive."""
-        over, wrong = threading.Event(), list[dict[str, str]]()
-
-        def look() -> None:
-            while not over.wait(0.5):
-                with contextlib.suppress(Exception):  # the head may be dead
-                    found = self.jobs(run)
-                    if sum(status in LIVE for status in found.values()) > 1:
-                        wrong.append(found)
-
-        thread = threading.Thread(target=look)
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join()
-        assert not wrong, wrong
 
 
 def _run(*words: str) -> None:

@@ -9,9 +9,10 @@ import select
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from curate.service.service import Service
 from curate.service.settings import Settings
 from tests.engine import workspaces
 from tests.engine.gates import Gate
-from tests.service.faults.heads import Head
+from tests.service.faults.heads import LIVE, Head
 
 IMAGES = 24
 SLOW = "tests.engine.toys.rows:Costly"
@@ -123,6 +124,32 @@ class Site:
         Workspace(str(local)).submit(parse(text)).wait()
         ours, theirs = (workspaces.files(place, f"datasets/{name}/") for place in (self.workspace, local))
         assert ours == theirs and ours
+
+    @contextmanager
+    def single(self, run: str) -> Iterator[None]:
+        """Asserts that at no look two drivers of a run were at work. One that has written its result is not, although
+        Ray may still wait for its process."""
+        over, wrong = threading.Event(), list[set[str]]()
+
+        def look() -> None:
+            while not over.wait(0.5):
+                with suppress(CurateError):  # the head may be dead
+                    jobs = self.head.jobs(run)
+                    alive = {job for job in jobs if jobs[job] in LIVE and not self.result(job).exists()}
+                    if len(alive) > 1:
+                        wrong.append(alive)
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+        assert not wrong, wrong
+
+    def result(self, attempt: str) -> Path:
+        return self.workspace / "runs" / attempt / "result.json"
 
     @contextmanager
     def replica(self, **about: Any) -> Iterator[Replica]:

@@ -80,7 +80,7 @@ def test_a_run_whose_head_dies_is_lost_resubmitted_and_done_with_the_same_bytes(
     assert ("lost", 1) in path(found)
     head: Head = site.head
     head.start()
-    with head.single(run):
+    with site.single(run):
         found = replica.reaches(run, "done", 120)
     second = [state for state, attempt in path(found) if attempt == 2]
     assert second == ["queued", "submitting", "starting", "running", "done"]
