@@ -92,7 +92,7 @@ def made(folder: Path, url: str, *, runs: int, recorded: int, running: int, data
     for name in world.running:
         record(put, f"{name}-1", now - 100, with_log=True, ended=False)
     _database(service, known.workspace, known.operator.principal.user_id, known.target, world, runs, now)
-    _datasets(service, known.workspace.id, datasets, now)
+    _datasets(service, known.workspace.id, put, datasets, now)
     service.close()
     (folder / "images").mkdir(exist_ok=True)
     world = World(**asdict(world) | {"dataset": f"datasets/set00/{0:016x}"})
@@ -206,7 +206,8 @@ def _database(
             "id": name, "workspace_id": place.id, "target_id": target.id, "user_id": user, "recipe": RECIPE,
             "title": f"run {number} of {chance.choice(('birds', 'cars', 'streets'))}", "resolved": RECIPE, "sets": [],
             "options": {}, "needs": {}, "stages": stages, "created": began, "state": state, "since": began,
-            "queued": began, "started": began, "ended": ended, "priority": 0, "retries": 1, "drain_seconds": 60.0,
+            "queued": began, "started": began, "ended": ended, "seconds": 0.0, "priority": 0, "retries": 1,
+            "drain_seconds": 60.0,
             "request": "", "requested_by": "", "attempt": 1, "lost": 0, "gpu_hours": 1.0, "dollars": 0.1,
             "tokens": 10, "alert": "", "version": 4, "reason": "stage embed: out of memory" * (state == "failed"),
         }  # fmt: skip
@@ -219,7 +220,15 @@ def _database(
             ("starting", state),
         ):
             changes.append(
-                {"submission_id": name, "time": began, "attempt": 1, "before": before, "after": after, "reason": ""}
+                {
+                    "submission_id": name,
+                    "time": began,
+                    "attempt": 1,
+                    "before": before,
+                    "after": after,
+                    "reason": "",
+                    "gpu_hours": 0.0,
+                }
             )
         audit += [
             {"time": began, "user": "operator", "action": action, "workspace": "main", "target": name, "outcome": "ok",
@@ -234,7 +243,7 @@ def _database(
         session.add(root)
 
 
-def _datasets(service: Service, place: int, count: int, now: float) -> None:
+def _datasets(service: Service, place: int, put: Put, count: int, now: float) -> None:
     rows = [
         {
             "workspace_id": place, "base": f"datasets/set{number % 40:02d}/{number:016x}",
@@ -244,6 +253,9 @@ def _datasets(service: Service, place: int, count: int, now: float) -> None:
         }
         for number in range(count)
     ]  # fmt: skip
+    for row in rows:
+        about = {"noun": "dataset", "op": "pack.webdataset", "version": 1, "fingerprint": row["fingerprint"]}
+        put(f"{row['base']}/manifest.json", about | {name: row[name] for name in ("rows", "bytes")})
     tags = [
         {"workspace_id": place, "name": row["name"], "tag": "good", "base": row["base"], "time": now,
          "user": "operator", "newest": True}

@@ -210,6 +210,13 @@ class RemoteRun:
     def _query(self) -> str:
         return "" if self.workspace is None else f"?workspace={_part(self.workspace)}"
 
+    def prioritise(self, priority: int) -> dict[str, Any]:
+        """Change the priority of a queued run: larger ones start first."""
+        found: dict[str, Any] = self.client.http.request(
+            "PATCH", self._path, body={"priority": priority}, query={"workspace": self.workspace}
+        )
+        return found
+
     def stop(self) -> dict[str, Any]:
         """Request it to stop: finished work is committed, and `resume` continues from there."""
         return self._post("/stop")

@@ -15,7 +15,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 
 from curate.service import pages
-from curate.service.auth.dependency import principal
+from curate.service.auth.dependency import principal, turn
 from curate.service.operate.metrics import Metrics, MetricsMiddleware
 from curate.service.reconcile.loop import Reconciler
 from curate.service.rest import data, errors, operate, people, places, recipes, runs, upkeep
@@ -48,7 +48,7 @@ def create_app(service: Service, *, reconcile: bool = True) -> FastAPI:
     app = FastAPI(
         title="curate",
         lifespan=lifespan,
-        dependencies=[Depends(principal), Depends(reservation)],
+        dependencies=[Depends(principal), Depends(turn, scope="function"), Depends(reservation)],
         openapi_url=None,  # FastAPI's own route would need no token
         openapi_tags=TAGS,
         generate_unique_id_function=_operation_id,

@@ -57,6 +57,8 @@ class Place:
     healthy: bool = True
     error: str = ""
     gpus: float | None = None
+    max_gpus: float = 0.0
+    """GPUs that it can scale up to."""
 
 
 @dataclass(frozen=True)
@@ -112,10 +114,11 @@ def _unfit(run: Waiting, target: Place) -> str:
         return f"waits: target {run.target} does not answer{error}"
     if target.gpus is None:
         return f"waits: target {run.target} has not been checked yet"
-    if gpus <= target.gpus:
+    most = max(target.gpus, target.max_gpus)
+    if gpus <= most:
         return ""
     stage = run.needs.get("stage")
-    has = "no GPU" if target.gpus == 0 else f"{target.gpus:g} GPU{'s' if target.gpus != 1 else ''}"
+    has = "no GPU" if most == 0 else f"{most:g} GPU{'s' if most != 1 else ''}"
     return f"waits: target {run.target} has {has}, {f'its stage {stage}' if stage else 'it'} needs {gpus:g}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import resource
 import signal
 import socket
 from collections.abc import Callable
@@ -10,12 +11,15 @@ from types import FrameType
 from typing import Any
 
 import uvicorn
+from fastapi import FastAPI
 
 from curate.core.errors import CurateError
 from curate.service.app import create_app
 from curate.service.protocol import Protocol
 from curate.service.service import Service
 
+OTHER_FILES = 256
+"""Open files of a process that are not connections of clients."""
 GRACE_SECONDS = 3
 """For requests under way; event streams are cut, and their clients come back."""
 
@@ -35,6 +39,32 @@ def listening(host: str, port: int) -> socket.socket:
 def url_of(bound: socket.socket) -> str:
     host, port = bound.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def configured(service: Service, app: FastAPI, **options: Any) -> uvicorn.Config:
+    """How the application is served."""
+    about: dict[str, Any] = {
+        "http": Protocol,
+        "log_config": None,
+        "access_log": False,
+        "server_header": False,
+        "proxy_headers": False,  # the application knows which proxies to believe
+        "lifespan": "on",
+        "ws": "none",
+        "timeout_graceful_shutdown": GRACE_SECONDS,
+        "limit_concurrency": _connections(service.settings.limits.connections) + 1,
+    }
+    return uvicorn.Config(app, **about | options)
+
+
+def _connections(most: int) -> int:
+    """Connections that this process can hold beside its other files, after raising its limit of open files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY or hard > soft:
+        wanted = most + OTHER_FILES
+        soft = max(soft, wanted if hard == resource.RLIM_INFINITY else min(wanted, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return min(most, max(1, soft - OTHER_FILES))
 
 
 class _Server(uvicorn.Server):
@@ -59,19 +89,7 @@ def serve(service: Service, bound: socket.socket, started: Callable[[], None], *
         signals.append(number)
 
     before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
-    config = uvicorn.Config(
-        create_app(service),
-        http=Protocol,
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,  # the application knows which proxies to believe
-        lifespan="on",
-        ws="none",
-        timeout_graceful_shutdown=GRACE_SECONDS,
-        **options,
-    )
-    server = _Server(config, started)
+    server = _Server(configured(service, create_app(service), **options), started)
     try:
         server.run(sockets=[bound])
     finally:

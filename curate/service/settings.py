@@ -28,11 +28,15 @@ class Limits(Section):
     """Bounds of what one request, one client or one recipe may use."""
 
     requests_per_minute: Count = 1200
-    """Requests with one token."""
+    """Requests of one user."""
+    requests_at_once: Count = 8
+    """Requests of one user that are answered at a time; further ones wait."""
     failures_per_minute: Count = 10
     """Failed logins of one address."""
     streams: Count = 20
-    """Event streams at a time of one token."""
+    """Event streams at a time of one user."""
+    connections: Count = 1000
+    """Connections at a time. Beyond, the one that has sent no request for longest is closed."""
     body_bytes: Count = 2_000_000
     recipe_bytes: Count = 262_144
     recipe_stages: Count = 300

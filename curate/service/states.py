@@ -273,10 +273,13 @@ def _killed(seen: Seen, late: bool) -> str:
 def _lost(seen: Seen, limits: Limits) -> Step:
     if seen.record is Record.OPEN and seen.driver is Driver.ALIVE:  # its heartbeat came back
         return Step(State.RUNNING)
-    if seen.request or not seen.retries_left:
+    if not seen.retries_left:
         return Step(State.LOST)
     if seen.record is Record.OPEN and seen.driver is Driver.UNSURE:
-        return Step(State.LOST, reason="waits until its old driver has lost its lease")
+        action = Action.KILL if seen.request else Action.NONE
+        return Step(State.LOST, action, "waits until its old driver has lost its lease")
+    if seen.request:
+        return Step(_given_up(seen), Action.KILL, "ended before it was resubmitted")
     return Step(State.QUEUED, Action.NEXT_ATTEMPT, "lost; resubmitted")
 
 

@@ -56,6 +56,9 @@ def test_a_target_starts_no_more_runs_than_it_may_have() -> None:
             "waits: target big has 1 GPU, its stage embed needs 2",
         ),
         (Place(2, gpus=4), {"gpus": 8}, "waits: target big has 4 GPUs, it needs 8"),
+        (Place(2, gpus=0, max_gpus=8), {"gpus": 8}, ""),
+        (Place(2, gpus=8, max_gpus=4), {"gpus": 8}, ""),
+        (Place(2, gpus=0, max_gpus=4), {"gpus": 8}, "waits: target big has 4 GPUs, it needs 8"),
         (Place(2), {}, "waits: target big has not been checked yet"),
         (
             Place(2, healthy=False, error="connection refused"),

@@ -99,6 +99,10 @@ TABLE = [
     (seen(LOST), LOST, Action.NONE),
     (seen(LOST, retries_left=1, record=Record.OPEN, driver=UNSURE), LOST, Action.NONE),
     (seen(LOST, retries_left=1, record=Record.OPEN, driver=DEAD), Q, Action.NEXT_ATTEMPT),
+    (seen(LOST, retries_left=1, request=STOP), STOPPED, Action.KILL),
+    (seen(LOST, retries_left=1, request=KILL, record=Record.OPEN, driver=DEAD), KILLED, Action.KILL),
+    (seen(LOST, retries_left=1, request=KILL, record=Record.OPEN, driver=UNSURE), LOST, Action.KILL),
+    (seen(LOST, request=KILL), LOST, Action.NONE),
     (seen(LOST, record=Record.OPEN, driver=ALIVE), RUN, Action.NONE),
     (seen(LOST, record=Record.DONE), DONE, Action.NONE),
     # ended
@@ -181,15 +185,18 @@ def test_an_ended_run_is_unchanged_unless_it_was_lost() -> None:
         if given.state.ended and given.state is not LOST:
             assert step == Step(given.state), given
         if given.state is LOST:
-            assert step.state in {LOST, Q, RUN, *RESULTS.values()}, given
+            assert step.state in {LOST, Q, RUN, STOPPED, KILLED, *RESULTS.values()}, given
 
 
-def test_a_lost_run_comes_back_only_with_a_result_a_living_driver_or_a_new_attempt() -> None:
+def test_a_lost_run_changes_only_with_a_result_a_living_driver_a_request_or_a_new_attempt() -> None:
     for given, step in everything():
         if given.state is not LOST or step.state is LOST or given.record in RESULTS:
             continue
         if step.state is RUN:
             assert given.record is Record.OPEN and given.driver is ALIVE, given
+        elif given.request:
+            assert given.retries_left and (given.record is Record.NONE or given.driver is DEAD), given
+            assert step == Step(KILLED if given.request is KILL else STOPPED, Action.KILL, step.reason), given
         else:
             assert step == Step(Q, Action.NEXT_ATTEMPT, step.reason) and given.retries_left, given
 

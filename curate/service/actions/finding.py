@@ -67,7 +67,7 @@ class FoundRun:
     def resubmitted(self) -> bool:
         """Whether it is lost, and the service is about to submit it again."""
         row = self.row
-        return row is not None and self.state is State.LOST and not row.request and row.lost <= row.retries
+        return row is not None and self.state is State.LOST and row.lost <= row.retries
 
     @property
     def over(self) -> bool:

@@ -194,7 +194,9 @@ def tokens(service: Service, who: Principal, user: str | None = None) -> list[To
 
 
 def make_token(service: Service, who: Principal, user: str, order: NewToken) -> MadeToken:
-    """Users make their own tokens, admins of the service make any. The new role is at most the caller's."""
+    """Users make their own tokens, admins of the service make any. The new role is at most the caller's. A user's own
+    token ends no later than the one that makes it, also from a browser, where that one was exchanged for a session:
+    otherwise a stolen token could be extended forever."""
     role = order.role or who.token_role
     about: dict[str, Any] = {"target": user, "role": role.value, "days": order.days}
     with audited(service, who, "token.make", alone=PEOPLE, **about) as session:
@@ -207,7 +209,8 @@ def make_token(service: Service, who: Principal, user: str, order: NewToken) -> 
         valid = (Token.revoked.is_(None), or_(Token.expires.is_(None), Token.expires > now))
         if (session.scalar(select(func.count()).where(Token.user_id == row.id, *valid)) or 0) >= MOST_TOKENS:
             raise ConflictProblem(f"user {user}: has {MOST_TOKENS} tokens; revoke those that are not used any more")
-        token, text = made_tokens.made(row.id, now, role=role, days=order.days, label=order.label)
+        until = session.get_one(Token, who.token_id).expires if user == who.user else None
+        token, text = made_tokens.made(row.id, now, role=role, days=order.days, until=until, label=order.label)
         session.add(token)
         session.flush()
         return MadeToken(**_token(token, row).model_dump(), token=text)

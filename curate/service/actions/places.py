@@ -21,7 +21,6 @@ from curate.service.policy.rules import check_registration
 from curate.service.problems import (
     ChangedProblem,
     ConflictProblem,
-    ForbiddenProblem,
     InvalidProblem,
     NotFoundProblem,
     UnavailableProblem,
@@ -178,7 +177,7 @@ def _workspace(who: Principal, row: WorkspaceRow) -> WorkspaceShape:
 
 def targets(service: Service, who: Principal) -> list[TargetShape]:
     """All of them, for everybody with a role anywhere: the names to submit to."""
-    if not _has(who, Role.VIEWER):
+    if not who.has(Role.VIEWER):
         return []
     with service.database.read() as session:
         rows = session.scalars(select(TargetRow).order_by(TargetRow.name))
@@ -187,7 +186,7 @@ def targets(service: Service, who: Principal) -> list[TargetShape]:
 
 
 def target(service: Service, who: Principal, name: str) -> TargetShape:
-    if not _has(who, Role.VIEWER):
+    if not who.has(Role.VIEWER):
         raise NotFoundProblem(f"target {name}: not found; `GET /api/v1/targets` lists them")
     with service.database.read() as session:
         row = target_row(session, name)
@@ -234,8 +233,7 @@ def remove_target(service: Service, who: Principal, name: str) -> None:
 
 def check_target(service: Service, who: Principal, name: str) -> TargetShape:
     """Ask the cluster now. For those who submit to it."""
-    if not _has(who, Role.OPERATOR):
-        raise ForbiddenProblem(f"target {name}: checking it needs the role operator in some workspace; ask an admin")
+    who.check_anywhere(Role.OPERATOR)
     with service.database.read() as session:
         row = target_row(session, name)
         active = _active(session).get(row.id, 0)
@@ -243,15 +241,10 @@ def check_target(service: Service, who: Principal, name: str) -> TargetShape:
     return _target(service, who, row, active)
 
 
-def _has(who: Principal, needed: Role) -> bool:
-    """Whether they have the role anywhere."""
-    return any(role is not None and role.covers(needed) for role in (who.everywhere, *dict(who.roles).values()))
-
-
 def _target(service: Service, who: Principal, row: TargetRow, active: int) -> TargetShape:
     """Only admins see where a cluster is, and which token the service uses."""
     shown = who.everywhere is Role.ADMIN
-    about = {field: getattr(row, field) for field in ("name", "max_runs", "created", "version")}
+    about = {field: getattr(row, field) for field in ("name", "max_runs", "max_gpus", "created", "version")}
     about |= {field: getattr(row, field) if shown else "" for field in ("address", "token")}
     health = service.targets.health(row.name)
     if health is not None and health.error and not shown:  # names the address, or where the token is
@@ -271,7 +264,7 @@ def _active(session: Session) -> dict[int, int]:
 def registrations(service: Service, who: Principal, workspace: str | None = None) -> list[RegistrationShape]:
     """Those of the whole service, and of one workspace or all that they may see. What they stand for is shown to admins
     of the service only."""
-    if not _has(who, Role.VIEWER):
+    if not who.has(Role.VIEWER):
         return []
     with service.database.read() as session:
         names = {row.id: row.name for row in session.scalars(select(WorkspaceRow)) if who.role(row.id) is not None}

@@ -58,7 +58,8 @@ def admitted(service: Service, who: Principal, order: RecipeOrder) -> Admitted:
 
 
 def templates(service: Service, who: Principal) -> list[Template]:
-    """Recipes in the folders that the settings name, by name."""
+    """Recipes in the folders that the settings name, by name. Raises ForbiddenProblem for users without any role."""
+    who.check_anywhere()
     found: dict[str, Template] = {}
     for folder in service.settings.recipes:
         for path in sorted(Path(folder).glob("*.yaml")):
@@ -68,7 +69,8 @@ def templates(service: Service, who: Principal) -> list[Template]:
 
 
 def ops(service: Service, who: Principal) -> list[OpShape]:
-    """What recipes can use, with parameters."""
+    """What recipes can use, with parameters. Raises ForbiddenProblem for users without any role."""
+    who.check_anywhere()
     return [OpShape(**op) for op in service.sandbox.ops()]
 
 

@@ -83,9 +83,7 @@ class Streamed:
         """Server-sent events, encoded; see `watch`."""
         key = (self.place.id, self.id)
         after = ids.parse(last_event_id)
-        return self.service.watch.stream(
-            key, self.place.url, self.look, after, self.over, self.who.token_id, self.allowed
-        )
+        return self.service.watch.stream(key, self.place.url, self.look, after, self.over, self.who.login, self.allowed)
 
     def look(self) -> Look:
         """The run now, as every viewer sees it. Raises NotFoundProblem once it is gone."""
@@ -118,14 +116,14 @@ def _look(session: Session, place: int, id: str, submitted: bool) -> Look | None
         if line is None:
             return None
         return Look(line.state, line.reason, 1, line.attempt_id, State(line.state).ended, line.alert)
-    names = ("state", "reason", "attempt", "alert", "lost", "retries", "request")
+    names = ("state", "reason", "attempt", "alert", "lost", "retries")
     row = session.execute(
         select(*(getattr(Submission, name) for name in names)).where(Submission.id == id)
     ).one_or_none()
     if row is None:
         return None
     state = State(row.state)
-    resubmitted = state is State.LOST and not row.request and row.lost <= row.retries
+    resubmitted = state is State.LOST and row.lost <= row.retries
     begun = state not in (State.QUEUED, State.SUBMITTING)
     over = state.ended and not resubmitted
     return Look(row.state, row.reason, row.attempt, f"{id}-{row.attempt}", over, row.alert, begun)
@@ -152,9 +150,22 @@ def logs(
         raise InvalidProblem(f"level: {level!r}; expected one of {', '.join(LEVELS)}")
     with service.database.read() as session:
         one = found(session, who, id, workspace, Role.VIEWER)
+    return log_of(service, one, stage=stage, level=level, attempt=attempt, after=after, limit=limit)
+
+
+def log_of(
+    service: Service,
+    one: FoundRun,
+    *,
+    stage: str | None = None,
+    level: str = "info",
+    attempt: int | None = None,
+    after: str | None = None,
+    limit: int = 500,
+) -> Page[LogLine]:
     number = attempt or one.attempt
     if not 1 <= number <= one.attempt:
-        raise NotFoundProblem(f"run {id}: has no attempt {number}; it has {one.attempt}")
+        raise NotFoundProblem(f"run {one.id}: has no attempt {number}; it has {one.attempt}")
     name = one.attempt_id if number == one.attempt else f"{one.id}-{number}"
     if name == one.attempt_id and not one.begun:
         return Page(items=[], next=encode(number, "") if not one.over else None)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, and_, or_, select
@@ -89,18 +90,37 @@ def _line(row: IndexedRun, workspace: str, position: int | None) -> RunLine:
 # --- one run ----------------------------------------------------------------------------------------------------------
 
 
-def run(service: Service, who: Principal, id: str, workspace: str | None = None) -> RunShape:
-    """With the status of its attempt, at most some seconds old. While the workspace does not answer, what the database
-    knows."""
+@dataclass(frozen=True)
+class Look:
+    """One look at a run, for everything that is shown of it at once."""
+
+    one: FoundRun
+    changes: Sequence[Change]
+    position: int | None
+    """In the queue."""
+    known: Known | None
+    """What its attempt's record and events tell, at most some seconds old; None if they do not, or not now."""
+
+
+def look(service: Service, who: Principal, id: str, workspace: str | None = None) -> Look:
     with service.database.read() as session:
         one = found(session, who, id, workspace, Role.VIEWER)
-        changes = list(session.scalars(select(Change).where(Change.submission_id == id).order_by(Change.id)))
+        changes = session.scalars(select(Change).where(Change.submission_id == id).order_by(Change.id)).all()
         position = queue_positions(session, {one.state.value}).get(one.id)
-    known = known_of(service, one)
+    return Look(one, changes, position, _known(service, one))
+
+
+def run(service: Service, who: Principal, id: str, workspace: str | None = None) -> RunShape:
+    """With the status of its attempt. While the workspace does not answer, what the database knows."""
+    return shape(service, look(service, who, id, workspace))
+
+
+def shape(service: Service, seen: Look) -> RunShape:
+    one, known = seen.one, seen.known
     stages = _stages(one, known)
     about = _about(service, one) | {
-        "position": position,
-        "changes": [_fields(change, CHANGE) for change in changes] if one.row else [],
+        "position": seen.position,
+        "changes": [_fields(change, CHANGE) for change in seen.changes] if one.row else [],
         "stage_list": stages,
         "stages": len(stages),
         "stages_done": sum(stage.state in ("done", "reused") for stage in stages),
@@ -110,8 +130,7 @@ def run(service: Service, who: Principal, id: str, workspace: str | None = None)
     return RunShape.model_validate(about)
 
 
-def known_of(service: Service, one: FoundRun) -> Known | None:
-    """What its attempt's record and events tell; None if they do not, or not now."""
+def _known(service: Service, one: FoundRun) -> Known | None:
     if not one.begun:
         return None
     try:
@@ -132,11 +151,10 @@ def _about(service: Service, one: FoundRun) -> dict[str, Any]:
             "request": "", "requested_by": "", "priority": 0, "retries": 0, "drain_seconds": 0.0, "recipe": "",
             "set": [], "options": {}, "tokens": 0, "version": 1,
         }  # fmt: skip
-    until = row.ended if row.ended is not None else service.clock()
     copied = ("request", "requested_by", "priority", "retries", "drain_seconds", "recipe", "options", "tokens")
     return shown | _fields(row, (*copied, "title", "gpu_hours", "dollars", "version", "ended")) | {
         "set": row.sets, "submitted": True, "started": row.created,
-        "seconds": max(0.0, until - row.started) if row.started is not None else None,
+        "seconds": row.seconds_until(service.clock()),
     }  # fmt: skip
 
 
@@ -187,6 +205,10 @@ def ledger(service: Service, who: Principal, id: str, workspace: str | None = No
 def funnel(service: Service, who: Principal, id: str, workspace: str | None = None) -> list[FunnelLine]:
     """Rows before, rejected and after, of stages that are done."""
     _, known = recorded(service, who, id, workspace)
+    return funnel_of(known)
+
+
+def funnel_of(known: Known) -> list[FunnelLine]:
     ops = {stage.stage: stage.op for stage in known.status.stages}
     return [_funnel_line(stage, op, known.ledger[stage]) for stage, op in ops.items() if stage in known.ledger]
 

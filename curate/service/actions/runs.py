@@ -17,21 +17,23 @@ from curate.service.actions import recipes
 from curate.service.actions.finding import FoundRun, found
 from curate.service.actions.places import target_row, workspace_row
 from curate.service.actions.run_logs import events, logs, streamed
+from curate.service.actions.run_page import run_page
 from curate.service.actions.run_views import funnel, ledger, run, runs
 from curate.service.actions.writes import recorded
 from curate.service.auth import audit
 from curate.service.auth.audit import audited
 from curate.service.auth.roles import Principal, Role
 from curate.service.database.models import Change, IndexedRun, Quota, Submission, TargetRow, WorkspaceRow
-from curate.service.problems import ConflictProblem, InvalidProblem, TooManyProblem
+from curate.service.problems import ChangedProblem, ConflictProblem, InvalidProblem, TooManyProblem
 from curate.service.reconcile.index import indexed
 from curate.service.reconcile.swap import swapped
 from curate.service.service import Service
-from curate.service.shapes.runs import NewLimits, NewRun, RecipeOrder, RunShape
+from curate.service.shapes.runs import ChangedRun, NewLimits, NewRun, RecipeOrder, RunShape
 from curate.service.states import State
 
 __all__ = [
-    "events", "funnel", "kill", "ledger", "limit", "logs", "resume", "run", "runs", "stop", "streamed", "submit",
+    "change", "events", "funnel", "kill", "ledger", "limit", "logs", "resume", "run", "run_page", "runs", "stop",
+    "streamed", "submit",
 ]  # fmt: skip
 QUEUE = "queue"
 """Writers that count queued runs take turns."""
@@ -123,6 +125,30 @@ def _check_quota(session: Session, user_id: int) -> None:
         )
 
 
+def change(
+    service: Service,
+    who: Principal,
+    id: str,
+    order: ChangedRun,
+    workspace: str | None = None,
+    if_match: int | None = None,
+) -> RunShape:
+    """Change the priority of a queued run. Above 0 it takes an admin, to set it and to take it back."""
+    one = _seen(service, who, id, workspace, "run.change")
+    name = one.place.name
+    with audited(service, who, "run.change", workspace=name, target=id, priority=order.priority) as session:
+        one = found(session, who, id, name, Role.OPERATOR)
+        if one.row is None or one.state is not State.QUEUED:
+            raise ConflictProblem(f"run {id}: is {one.state}; only the priority of a queued run can be changed")
+        if if_match is not None and if_match != one.row.version:
+            raise ChangedProblem(f"run {id}: has version {one.row.version}, not {if_match}; read it again first")
+        who.check(Role.ADMIN if max(order.priority, one.row.priority) > 0 else Role.OPERATOR, one.place.id, name)
+        if order.priority != one.row.priority:
+            _change(session, one.row, {"priority": order.priority})
+    service.wake()
+    return run(service, who, id, name)
+
+
 # --- requests ---------------------------------------------------------------------------------------------------------
 
 
@@ -209,6 +235,7 @@ def _queue_again(session: Session, row: Submission, now: float, admitted: recipe
     values: dict[str, Any] = {
         "state": State.QUEUED.value, "reason": "", "since": now, "queued": now, "attempt": attempt, "lost": 0,
         "request": "", "requested": None, "requested_by": "", "ended": None, "alert": "",
+        "seconds": row.seconds_until(now) or 0.0, "started": None,
         "resolved": admitted.resolved, "needs": admitted.needs,
         "stages": [stage.model_dump() for stage in admitted.stages],
     }  # fmt: skip
@@ -216,7 +243,7 @@ def _queue_again(session: Session, row: Submission, now: float, admitted: recipe
     session.add(Change(submission_id=row.id, time=now, attempt=attempt, before=row.state, after=State.QUEUED.value))
     this = (IndexedRun.workspace_id == row.workspace_id, IndexedRun.id == row.id)
     shown = {"state": State.QUEUED.value, "reason": "", "attempt_id": f"{row.id}-{attempt}", "ended": None}
-    session.execute(update(IndexedRun).where(*this).values(**shown, seconds=None, alert=""))
+    session.execute(update(IndexedRun).where(*this).values(**shown, seconds=values["seconds"] or None, alert=""))
 
 
 def _change(session: Session, row: Submission, values: dict[str, Any]) -> None:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from curate.service.service import Service
 
 MOST_TARGET = 500
+SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+"""Methods that only read."""
 _PASSWORD = re.compile(r"(?<=://)[^/\s]*@")
 """User and password in a URL."""
 log = logging.getLogger("curate.audit")
@@ -111,6 +113,13 @@ def rejected(
                 record(session, who, action, **about, **detail)
             return
     log.warning(json.dumps({"time": now(), "user": who.user, "action": action, **about, "detail": detail}, default=str))
+
+
+def malformed(service: Service, who: Principal, method: str, path: str, error: CurateError) -> None:
+    """Record a write whose form is wrong, so that no action has seen it. Without its values, which may be secrets. Does
+    nothing for a request that only reads, or by an unknown user, who could fill the database."""
+    if method not in SAFE and who.user_id:
+        rejected(service, who, "request", error, target=f"{method} {path}")
 
 
 def _plain(value: Any) -> Any:

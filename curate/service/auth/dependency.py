@@ -7,8 +7,10 @@ Bearer tokens and browser sessions work on every route; writes by a session need
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Annotated
 
+from fastapi import Depends
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
@@ -30,8 +32,9 @@ async def principal(request: Request) -> Principal:
         return NOBODY
     service: Service = request.app.state.service
     who, csrf = await run_in_threadpool(_identified, service, request)
-    service.limiter.request(who.token_id)
-    if csrf and request.method not in sessions.SAFE:
+    request.state.who = who
+    service.limiter.request(who.user_id)
+    if csrf and request.method not in audit.SAFE:
         try:
             await sessions.check_write(service, request, csrf)
         except ForbiddenProblem as problem:
@@ -42,35 +45,51 @@ async def principal(request: Request) -> Principal:
 
 
 def still(service: Service, who: Principal) -> Principal:
-    """The same person now, for streams that outlive a request. Raises NotLoggedInProblem once their token has ended."""
+    """The same person now, for streams that outlive a request. Raises NotLoggedInProblem once their token or session
+    has ended."""
     now = service.clock()
-    with service.database.read() as session:
-        return tokens.by_id(session, who.token_id, now).principal(who.request_id)
+    with service.database.reading() as session:
+        if who.session:
+            found, _ = sessions.verified(session, who.session, now, service.settings.limits.session_seconds)
+        else:
+            found = tokens.by_id(session, who.token_id, now)
+        return found.principal(who.request_id, who.session)
+
+
+async def turn(request: Request, who: Annotated[Principal, Depends(principal)]) -> AsyncIterator[None]:
+    """Holds one of the user's turns until the endpoint has returned. A dependency of the whole application."""
+    if who is NOBODY:
+        yield
+        return
+    service: Service = request.app.state.service
+    async with service.limiter.turns.turn(who.user_id):
+        yield
 
 
 def _identified(service: Service, request: Request) -> tuple[Principal, str]:
     """(person, the session's CSRF token or "")."""
     now = service.clock()
-    given, cookie = request.headers.get("authorization"), request.cookies.get(sessions.COOKIE)
+    given, cookie = request.headers.get("authorization"), sessions.given(service, request)
     if given is None and cookie is None:
         raise tokens.not_logged_in()
-    csrf = ""
+    csrf = login = ""
     try:
-        with service.database.read() as session:
+        with service.database.reading() as session:
             if given is not None:
                 kind, _, text = given.partition(" ")
                 found = tokens.verified(session, text.strip() if kind.lower() == "bearer" else "", now)
             else:
                 longest = service.settings.limits.session_seconds
-                found, csrf = sessions.verified(session, cookie or "", now, longest)
+                login = tokens.digest(cookie or "")
+                found, csrf = sessions.verified(session, login, now, longest)
     except NotLoggedInProblem as problem:
         if given is not None:  # a browser whose session has ended does not guess
             sessions.failed(service, request, "login", problem)
         raise
-    if not tokens.is_used(found.token, now):
+    if not tokens.is_used(found, now):
         with contextlib.suppress(Problem), service.database.write() as session:  # reading works without it
-            tokens.note_use(session, found.token.id, now)
-    return found.principal(getattr(request.state, "request_id", "")), csrf
+            tokens.note_use(session, found.id, now)
+    return found.principal(getattr(request.state, "request_id", ""), login), csrf
 
 
 def _forged(service: Service, who: Principal, request: Request, problem: Problem) -> None:

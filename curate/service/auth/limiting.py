@@ -1,4 +1,4 @@
-"""Limits on requests per token, and on failed logins per address.
+"""Limits on requests per user, with all of their tokens, and on failed logins per address.
 
 A valid token works from every address: otherwise one attacker would lock out all users of the same proxy. Each process
 has separate counts.
@@ -8,50 +8,64 @@ from __future__ import annotations
 
 import ipaddress
 import math
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from limits import RateLimitItemPerMinute
-from limits.storage import MemoryStorage
-from limits.strategies import FixedWindowRateLimiter
 from starlette.requests import HTTPConnection
 
+from curate.service.auth.turns import Turns
 from curate.service.problems import TooManyProblem
 from curate.service.settings import Limits
 
-JUMP_SECONDS = 5.0
+MINUTE = 60.0
 FORWARDED_HOPS = 20
 """Limit on addresses of X-Forwarded-For, from the right."""
 
 
 class Limiter:
     def __init__(self, limits: Limits) -> None:
-        self._storage = MemoryStorage()
-        self._windows = FixedWindowRateLimiter(self._storage)
-        self._requests = RateLimitItemPerMinute(limits.requests_per_minute)
-        self._failures = RateLimitItemPerMinute(limits.failures_per_minute)
-        self._offset = _offset()
+        self._requests = Window(limits.requests_per_minute)
+        self._failures = Window(limits.failures_per_minute)
+        self.turns = Turns(limits.requests_at_once)
 
-    def request(self, token_id: str) -> None:
-        """Raises TooManyProblem if the token has sent too many in this minute."""
-        self._count(self._requests, "token", token_id, f"{self._requests.amount} requests a minute of one token")
+    def request(self, user_id: int) -> None:
+        """Raises TooManyProblem if the user has sent too many in this minute."""
+        _check(self._requests.count(str(user_id)), f"{self._requests.most} requests a minute of one user")
 
     def failure(self, address: str) -> None:
         """Raises TooManyProblem if the address has failed too often to log in in this minute."""
-        self._count(self._failures, "address", address, f"{self._failures.amount} failed logins a minute")
-
-    def _count(self, item: RateLimitItemPerMinute, kind: str, name: str, limit: str) -> None:
-        if abs(_offset() - self._offset) > JUMP_SECONDS:  # the library's windows end by the wall clock
-            self._storage.reset()
-            self._offset = _offset()
-        if not self._windows.hit(item, kind, name):
-            left = self._windows.get_window_stats(item, kind, name).reset_time - time.time()
-            wait = min(max(math.ceil(left), 1), 60)
-            raise TooManyProblem(f"more than {limit}; repeat in {wait} s", retry_after=wait)
+        _check(self._failures.count(address), f"{self._failures.most} failed logins a minute")
 
 
-def _offset() -> float:
-    return time.time() - time.monotonic()
+class Window:
+    """Counts by name. A name's minute begins with its first event. Thread-safe."""
+
+    def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.most, self._clock = most, clock
+        self._lock = threading.Lock()
+        self._minutes: dict[str, tuple[float, int]] = {}
+        """Name -> when its minute ends, and its events so far."""
+        self._full = 1000
+
+    def count(self, name: str) -> float:
+        """Count an event. Seconds until the name's next minute if it had too many, otherwise 0."""
+        now = self._clock()
+        with self._lock:
+            ends, events = self._minutes.get(name, (0.0, 0))
+            if now >= ends:
+                ends, events = now + MINUTE, 0
+            self._minutes[name] = ends, events + 1
+            if len(self._minutes) > self._full:
+                self._minutes = {name: one for name, one in self._minutes.items() if now < one[0]}
+                self._full = max(1000, 2 * len(self._minutes))
+        return ends - now if events >= self.most else 0.0
+
+
+def _check(seconds: float, limit: str) -> None:
+    if seconds:
+        wait = math.ceil(seconds)
+        raise TooManyProblem(f"more than {limit}; repeat in {wait} s", retry_after=wait)
 
 
 def address(connection: HTTPConnection, proxies: Sequence[str]) -> str:

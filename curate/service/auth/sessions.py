@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from sqlalchemy import delete
+from sqlalchemy import bindparam, delete, select
 from sqlalchemy.orm import Session
 from starlette.requests import Request
 from starlette.responses import Response
@@ -27,10 +27,14 @@ if TYPE_CHECKING:
     from curate.service.service import Service
 
 COOKIE = "curate_session"
+SECURE_COOKIE = f"__Host-{COOKIE}"
+"""Behind TLS: browsers take it from this host alone, and never over plain HTTP."""
 FIELD = "csrf"
 """Of forms."""
 HEADER = "x-csrf-token"
-SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+_QUERY = select(BrowserSession.token_id, BrowserSession.csrf, BrowserSession.expires).where(
+    BrowserSession.digest == bindparam("digest")
+)
 OWN_SITES = frozenset({"same-origin", "none"})
 """Sec-Fetch-Site of requests by our own pages, and by people who reload or type an address."""
 
@@ -51,7 +55,7 @@ def log_in(service: Service, request: Request, token: str) -> LoggedIn:
         check_origin(service, request)
         with service.database.write() as session:
             found = tokens.verified(session, token.strip(), now)
-            service.limiter.request(found.token.id)
+            service.limiter.request(found.user_id)
             made = _made(session, found, now, service.settings.limits.session_seconds)
             audit.record(
                 session, _principal(found, request), "login", target=address(request, service.settings.proxies)
@@ -65,23 +69,23 @@ def log_in(service: Service, request: Request, token: str) -> LoggedIn:
 def _made(session: Session, found: tokens.Bearer, now: float, longest: float) -> LoggedIn:
     session.execute(delete(BrowserSession).where(BrowserSession.expires <= now))
     cookie, csrf = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
-    expires = min(now + longest, found.token.expires or float("inf"))
+    expires = min(now + longest, found.expires or float("inf"))
     session.add(
-        BrowserSession(digest=tokens.digest(cookie), token_id=found.token.id, csrf=csrf, created=now, expires=expires)
+        BrowserSession(digest=tokens.digest(cookie), token_id=found.id, csrf=csrf, created=now, expires=expires)
     )
     return LoggedIn(cookie, csrf, expires - now)
 
 
 def log_out(service: Service, who: Principal, request: Request) -> None:
     with audit.audited(service, who, "logout") as session:
-        session.execute(delete(BrowserSession).where(BrowserSession.digest == tokens.digest(_cookie(request))))
+        session.execute(delete(BrowserSession).where(BrowserSession.digest == who.session))
 
 
-def verified(session: Session, cookie: str, now: float, longest: float) -> tuple[tokens.Bearer, str]:
-    """The session's token, and its CSRF token. Raises NotLoggedInProblem.
+def verified(session: tokens.Reading, digest: str, now: float, longest: float) -> tuple[tokens.Bearer, str]:
+    """The token of the session with this digest of its cookie, and its CSRF token. Raises NotLoggedInProblem.
 
     A session that would last longer than any was made before the clock went back: people log in again."""
-    found = session.get(BrowserSession, tokens.digest(cookie))
+    found = session.execute(_QUERY, {"digest": digest}).one_or_none()
     if found is None or not now < found.expires <= now + longest:
         raise tokens.not_logged_in()
     return tokens.by_id(session, found.token_id, now), found.csrf
@@ -97,7 +101,7 @@ def failed(service: Service, request: Request, action: str, problem: Problem) ->
 
 def set_cookie(response: Response, service: Service, made: LoggedIn) -> None:
     response.set_cookie(
-        COOKIE,
+        cookie_name(service),
         made.cookie,
         max_age=int(made.seconds),
         httponly=True,
@@ -107,7 +111,7 @@ def set_cookie(response: Response, service: Service, made: LoggedIn) -> None:
 
 
 def remove_cookie(response: Response, service: Service) -> None:
-    response.delete_cookie(COOKIE, httponly=True, samesite="strict", secure=service.settings.secure)
+    response.delete_cookie(cookie_name(service), httponly=True, samesite="strict", secure=service.settings.secure)
 
 
 async def check_write(service: Service, request: Request, csrf: str) -> None:
@@ -142,8 +146,14 @@ def _is_ours(service: Service, request: Request, origin: str) -> bool:
     return secure and bool(parts.netloc) and parts.netloc == request.headers.get("host")
 
 
-def _cookie(request: Request) -> str:
-    return request.cookies.get(COOKIE, "")
+def cookie_name(service: Service) -> str:
+    return SECURE_COOKIE if service.settings.secure else COOKIE
+
+
+def given(service: Service, request: Request) -> str | None:
+    """The cookie of a request. Behind TLS, one without the prefix is not ours: another host of the domain, or an
+    attacker in the network, may have set it."""
+    return request.cookies.get(cookie_name(service))
 
 
 def _principal(found: tokens.Bearer, request: Request) -> Principal:

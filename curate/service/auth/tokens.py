@@ -7,43 +7,59 @@ import hashlib
 import hmac
 import re
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import or_, select, update
+from sqlalchemy import Connection, Row, bindparam, or_, select, update
 from sqlalchemy.orm import Session
 
 from curate.service.auth.roles import Principal, Role, lesser
 from curate.service.database.models import Grant, Token, User
 from curate.service.problems import NotLoggedInProblem
 
+Reading = Session | Connection
 FORM = re.compile(r"cur_([0-9a-f]{8})_[A-Za-z0-9_-]{43}")
 NO_DIGEST = "0" * 64
 USED_SECONDS = 60.0
 """How exact a token's last use is."""
 DAY_SECONDS = 86_400.0
 
-Row = tuple[Token, User, Grant | None]
+_QUERY = (
+    select(
+        Token.id, Token.digest, Token.role, Token.expires, Token.revoked, Token.used, Token.user_id, User.name,
+        User.disabled, Grant.workspace_id, Grant.role.label("granted"),
+    )
+    .join(User, User.id == Token.user_id)
+    .outerjoin(Grant, Grant.user_id == User.id)
+    .where(Token.id == bindparam("id"))
+)  # fmt: skip
+"""A row for each grant of the user, or one without a grant. Columns: objects would cost a multiple on each request."""
 
 
 @dataclass(frozen=True)
 class Bearer:
     """A token that is valid now, with its user and their grants: (workspace or None, role)."""
 
-    token: Token
-    user: User
+    id: str
+    role: Role
+    user_id: int
+    user: str
     grants: tuple[tuple[int | None, Role], ...]
+    expires: float | None = None
+    used: float | None = None
 
-    def principal(self, request_id: str = "") -> Principal:
-        most = Role(self.token.role)
-        roles = {workspace: lesser(role, most) for workspace, role in self.grants}
+    def principal(self, request_id: str = "", session: str = "") -> Principal:
+        roles = {workspace: lesser(role, self.role) for workspace, role in self.grants}
         return Principal(
-            user_id=self.user.id,
-            user=self.user.name,
-            token_id=self.token.id,
+            user_id=self.user_id,
+            user=self.user,
+            token_id=self.id,
             everywhere=roles.pop(None, None),
             roles={workspace: role for workspace, role in roles.items() if workspace is not None},
-            token_role=most,
+            token_role=self.role,
             request_id=request_id,
+            session=session,
         )
 
 
@@ -52,52 +68,57 @@ def digest(text: str) -> str:
 
 
 def made(
-    user_id: int, now: float, *, role: Role = Role.ADMIN, days: float | None = 90, label: str = ""
+    user_id: int,
+    now: float,
+    *,
+    role: Role = Role.ADMIN,
+    days: float | None = 90,
+    until: float | None = None,
+    label: str = "",
 ) -> tuple[Token, str]:
-    """A new token and its text, which is shown once."""
+    """A new token and its text, which is shown once. It ends after `days`, and at the latest at `until`."""
     name = secrets.token_hex(4)
     text = f"cur_{name}_{secrets.token_urlsafe(32)}"
-    expires = None if days is None else now + days * DAY_SECONDS
+    ends = [until, None if days is None else now + days * DAY_SECONDS]
+    expires = min((end for end in ends if end is not None), default=None)
     token = Token(
         id=name, user_id=user_id, digest=digest(text), label=label, role=role.value, created=now, expires=expires
     )
     return token, text
 
 
-def verified(session: Session, text: str, now: float) -> Bearer:
+def verified(session: Reading, text: str, now: float) -> Bearer:
     """Raises NotLoggedInProblem, and never says why."""
     match = FORM.fullmatch(text)
     rows = _rows(session, match[1]) if match else []
-    known = rows[0][0].digest if rows else NO_DIGEST
+    known = rows[0].digest if rows else NO_DIGEST
     if not hmac.compare_digest(known, digest(text)):
         raise not_logged_in()
     return _bearer(rows, now)
 
 
-def by_id(session: Session, token_id: str, now: float) -> Bearer:
+def by_id(session: Reading, token_id: str, now: float) -> Bearer:
     """Whose session or stream this is. Raises NotLoggedInProblem if the token has ended."""
     return _bearer(_rows(session, token_id), now)
 
 
-def _bearer(rows: list[Row], now: float) -> Bearer:
+def _bearer(rows: Sequence[Row[Any]], now: float) -> Bearer:
     if not rows:
         raise not_logged_in()
-    token, user, _ = rows[0]
-    if token.revoked is not None or user.disabled is not None or (token.expires is not None and token.expires <= now):
+    one = rows[0]
+    if one.revoked is not None or one.disabled is not None or (one.expires is not None and one.expires <= now):
         raise not_logged_in()
-    grants = tuple((grant.workspace_id, Role(grant.role)) for _, _, grant in rows if grant is not None)
-    return Bearer(token, user, grants)
+    grants = tuple((row.workspace_id, Role(row.granted)) for row in rows if row.granted is not None)
+    return Bearer(one.id, Role(one.role), one.user_id, one.name, grants, one.expires, one.used)
 
 
-def _rows(session: Session, token_id: str) -> list[Row]:
-    """One for each grant of the user, or one without a grant."""
-    query = select(Token, User, Grant).join(User, User.id == Token.user_id).outerjoin(Grant, Grant.user_id == User.id)
-    return [(token, user, grant) for token, user, grant in session.execute(query.where(Token.id == token_id))]
+def _rows(session: Reading, token_id: str) -> Sequence[Row[Any]]:
+    return session.execute(_QUERY, {"id": token_id}).all()
 
 
-def is_used(token: Token, now: float) -> bool:
+def is_used(found: Bearer, now: float) -> bool:
     """Whether its last use has been noted, to the minute."""
-    return token.used is not None and abs(now - token.used) < USED_SECONDS
+    return found.used is not None and abs(now - found.used) < USED_SECONDS
 
 
 def note_use(session: Session, token_id: str, now: float) -> None:

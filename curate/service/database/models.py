@@ -142,6 +142,8 @@ class Reply(Base, kw_only=True):
     status: Mapped[int | None] = mapped_column(default=None)
     """None while the first request is under way."""
     body: Mapped[str | None] = mapped_column(Text, default=None)
+    checked: Mapped[dict[str, Any]] = mapped_column(default_factory=dict)
+    """Roles that the request needed; see `auth.roles.Principal.checked`."""
 
 
 # --- where runs run ---------------------------------------------------------------------------------------------------
@@ -172,6 +174,8 @@ class TargetRow(Base, kw_only=True):
     """Reference to its token, env:NAME or file:PATH, which the service reads; "" if it needs none."""
     max_runs: Mapped[int] = mapped_column(default=4)
     """Runs at a time."""
+    max_gpus: Mapped[int] = mapped_column(default=0)
+    """GPUs that it can scale up to, if those are more than it has."""
     created: Mapped[float]
     version: Mapped[int] = mapped_column(default=1)
 
@@ -260,7 +264,9 @@ class Submission(Base, kw_only=True):
     lost: Mapped[int] = mapped_column(default=0)
     """How often it was lost since it was last submitted or resumed."""
     started: Mapped[float | None] = mapped_column(default=None)
-    """When its first attempt began."""
+    """When its current attempt began."""
+    seconds: Mapped[float] = mapped_column(default=0.0)
+    """Of the attempts before, from their beginning to their end."""
     ended: Mapped[float | None] = mapped_column(default=None)
     gpu_hours: Mapped[float] = mapped_column(default=0.0)
     """Sum over its attempts."""
@@ -276,6 +282,12 @@ class Submission(Base, kw_only=True):
         """Id of the current attempt: the engine's run and Ray's job."""
         return f"{self.id}-{self.attempt}"
 
+    def seconds_until(self, now: float) -> float | None:
+        """How long its attempts have run, without the time between them; None if none has begun."""
+        if self.started is None:
+            return self.seconds or None
+        return self.seconds + max(0.0, (now if self.ended is None else self.ended) - self.started)
+
 
 class Change(Base, kw_only=True):
     """A change of a submission's state."""
@@ -289,6 +301,8 @@ class Change(Base, kw_only=True):
     before: Mapped[str] = mapped_column(String(16))
     after: Mapped[str] = mapped_column(String(16))
     reason: Mapped[str] = mapped_column(Text, default="")
+    gpu_hours: Mapped[float] = mapped_column(default=0.0)
+    """What the attempt used, if this change is its end."""
 
 
 # --- the index, which can be rebuilt ----------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from starlette.datastructures import FormData
 from curate.core.errors import CurateError
 from curate.html import numbers
 from curate.html.page import printable
+from curate.service.auth import audit
 from curate.service.auth.roles import Principal
 from curate.service.problems import InvalidProblem, NotLoggedInProblem
 from curate.service.rest.deps import Served, Who
@@ -68,7 +69,7 @@ class Visit:
         return self.request.query_params.get(name, "").strip()[:500]
 
 
-def _visit(request: Request, service: Served, who: Who) -> Visit:
+async def _visit(request: Request, service: Served, who: Who) -> Visit:
     request.state.visit = Visit(request, service, who)  # for the page of an error
     return request.state.visit
 
@@ -124,6 +125,8 @@ def page(visit: Visit, name: str, status: int = 200, problem: CurateError | None
     """The page NAME.html. `problem`: what its reader asked for and did not get."""
     if problem is not None:
         status = getattr(problem, "status", 422)
+        if isinstance(problem, InvalidProblem):
+            audit.malformed(visit.service, visit.who, visit.request.method, visit.request.url.path, problem)
     shared = {
         "user": visit.who.user, "token": visit.csrf, "navigation": NAVIGATION, "here": visit.request.url.path,
         "said": SAID.get(visit.query("said"), ""), "who": visit.who, "server": visit.service.settings.url,

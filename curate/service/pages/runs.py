@@ -10,16 +10,33 @@ from fastapi.responses import PlainTextResponse, RedirectResponse
 from curate.core.errors import CurateError
 from curate.service.actions import places as place_actions
 from curate.service.actions import runs as actions
+from curate.service.auth.roles import Role
 from curate.service.pages.graph import stages_graph
-from curate.service.pages.kit import LIMIT, Form, Visit, Visiting, acted, done, fragment, link, made, page, part, real
+from curate.service.pages.kit import (
+    LIMIT,
+    Form,
+    Visit,
+    Visiting,
+    acted,
+    done,
+    fragment,
+    link,
+    made,
+    page,
+    part,
+    real,
+    whole,
+)
 from curate.service.problems import InvalidProblem
-from curate.service.shapes.runs import NewLimits, RunShape
+from curate.service.shapes.common import Page
+from curate.service.shapes.runs import ChangedRun, FunnelLine, LogLine, NewLimits, RunShape
 from curate.service.states import State
 
 router = APIRouter()
 FILTERS = ("q", "workspace", "state", "user")
 LEVELS = (("debug", "debug"), ("info", "info"), ("warning", "warning"), ("error", "error"))
 STATES = [(state.value, state.value.capitalize()) for state in State]
+FRAGMENTS = ("progress", "funnel", "log")
 LOG_LINES = 100
 SHOWN_RECIPE = 8_000
 """Letters; the file has all of it."""
@@ -73,15 +90,19 @@ def recipe(visit: Visiting, run_id: str) -> Response:
 
 @router.get("/runs/{run_id}/fragment/{name}")
 def run_fragment(visit: Visiting, run_id: str, name: str) -> Response:
-    found = _found(visit, run_id)
-    values = _shared(visit, found)
-    if name == "progress":
-        return fragment(visit, "run_progress", **values)
+    query = _log_query(visit)
+    seen = actions.run_page(
+        *visit.args, run_id, _where(visit), level=query["level"], stage=query["stage"] or None,
+        log_lines=LOG_LINES if name == "log" else 0,
+    )  # fmt: skip
+    if name not in FRAGMENTS:
+        raise InvalidProblem(f"fragment {name!r}: expected {', '.join(FRAGMENTS)}")
+    values = _shared(visit, seen.run, seen.role)
     if name == "funnel":
-        return fragment(visit, "run_funnel", **values, **_funnel(visit, found))
-    if name == "log":
-        return fragment(visit, "run_log", **values, **_log(visit, found))
-    raise InvalidProblem(f"fragment {name!r}: expected progress, funnel or log")
+        values |= _funnel(visit, seen.run, seen.funnel)
+    elif name == "log":
+        values |= _log(visit, seen.run, seen.log)
+    return fragment(visit, f"run_{name}", **values)
 
 
 @router.post("/runs/{run_id}/limit")
@@ -90,6 +111,16 @@ def limit(visit: Visiting, form: Form, run_id: str) -> Response:
         given = {name: real(form, name) for name in ("max_dollars", "max_tokens")}
         order = made(NewLimits, **{name: value for name, value in given.items() if value is not None})
         actions.limit(*visit.args, run_id, order, _where(visit))
+        return done(f"/runs/{part(run_id)}", "saved", workspace=_where(visit))
+
+    return acted(action, lambda problem: _run(visit, run_id, problem))
+
+
+@router.post("/runs/{run_id}/priority")
+def priority(visit: Visiting, form: Form, run_id: str) -> Response:
+    def action() -> Response:
+        order = made(ChangedRun, priority=whole(form, "priority"))
+        actions.change(*visit.args, run_id, order, _where(visit))
         return done(f"/runs/{part(run_id)}", "saved", workspace=_where(visit))
 
     return acted(action, lambda problem: _run(visit, run_id, problem))
@@ -118,23 +149,25 @@ def _found(visit: Visit, run_id: str) -> RunShape:
 
 
 def _run(visit: Visit, run_id: str, problem: CurateError | None = None) -> Response:
-    found = _found(visit, run_id)
-    values = _shared(visit, found) | _funnel(visit, found) | _log(visit, found)
-    ended = values["ended"]
-    events = "" if ended else link(f"/api/v1/runs/{part(found.id)}/events", workspace=_where(visit))
+    query = _log_query(visit)
+    seen = actions.run_page(
+        *visit.args, run_id, _where(visit), level=query["level"], stage=query["stage"] or None, log_lines=LOG_LINES
+    )
+    found = seen.run
+    values = _shared(visit, found, seen.role) | _funnel(visit, found, seen.funnel) | _log(visit, found, seen.log)
+    events = "" if _over(found) else link(f"/api/v1/runs/{part(found.id)}/events", workspace=_where(visit))
     return page(
         visit, "run", problem=problem, title=found.title or found.id, events=events,
         levels=LEVELS, shown_recipe=SHOWN_RECIPE, **values,
     )  # fmt: skip
 
 
-def _shared(visit: Visit, found: RunShape) -> dict[str, Any]:
+def _shared(visit: Visit, found: RunShape, role: Role | None) -> dict[str, Any]:
     base = f"/runs/{part(found.id)}"
     ended = _over(found)
-    role = {one.name: one.role for one in place_actions.workspaces(*visit.args)}.get(found.workspace)
     return {
         "run": found, "ended": ended, "base": base, "suffix": link("", workspace=_where(visit)),
-        "workspace": visit.query("workspace"), "may": role in ("operator", "admin"),
+        "workspace": visit.query("workspace"), "may": role is not None and role.covers(Role.OPERATOR),
         "graph": stages_graph(found.stage_list),
         "live": "" if ended else link(f"{base}/fragment/progress", workspace=_where(visit)),
     }  # fmt: skip
@@ -145,11 +178,7 @@ def _over(run: RunShape) -> bool:
     return State(run.state).ended and not run.stoppable
 
 
-def _funnel(visit: Visit, found: RunShape) -> dict[str, Any]:
-    try:
-        lines = actions.funnel(*visit.args, found.id, _where(visit))
-    except CurateError:  # before the run has a record
-        lines = []
+def _funnel(visit: Visit, found: RunShape, lines: list[FunnelLine]) -> dict[str, Any]:
     live = "" if _over(found) else link(f"/runs/{part(found.id)}/fragment/funnel", workspace=_where(visit))
     ends = {lines[0].stage, lines[-1].stage} if lines else set()
     few = len(lines) <= FEW_STAGES
@@ -157,17 +186,14 @@ def _funnel(visit: Visit, found: RunShape) -> dict[str, Any]:
     return {"funnel": shown, "left_out": len(lines) - len(shown), "funnel_live": live}
 
 
-def _log(visit: Visit, found: RunShape) -> dict[str, Any]:
+def _log_query(visit: Visit) -> dict[str, str]:
     query = {"level": visit.query("level") or "info", "stage": visit.query("stage")}
     if query["level"] not in dict(LEVELS):
         raise InvalidProblem(f"level: {query['level']!r}; expected debug, info, warning or error")
-    lines = actions.logs(
-        *visit.args,
-        found.id,
-        level=query["level"],
-        stage=query["stage"] or None,
-        limit=LOG_LINES,
-        workspace=_where(visit),
-    )
+    return query
+
+
+def _log(visit: Visit, found: RunShape, lines: Page[LogLine]) -> dict[str, Any]:
+    query = _log_query(visit)
     fresh = link(f"/runs/{part(found.id)}/fragment/log", **query, workspace=_where(visit))
     return {"log": lines, "log_query": query, "log_live": "" if _over(found) else fresh}

@@ -65,8 +65,8 @@ def remove(visit: Visiting, name: str) -> Response:
 
 
 def _most(form: Form) -> dict[str, int]:
-    found = whole(form, "max_runs")
-    return {} if found is None else {"max_runs": found}
+    found = {name: whole(form, name) for name in ("max_runs", "max_gpus")}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _page(visit: Visit, problem: CurateError | None = None, typed: dict[str, Any] | None = None) -> Response:

@@ -38,6 +38,8 @@ class Admission:
     place: Callable[[str, tuple[str, ...]], str]
     """(stage, place in it) -> `file:line` in messages."""
     problems: list[CurateError] = field(default_factory=list)
+    files: int = 0
+    """That the paths of all stages stand for."""
 
     def stages(self, stages: Mapping[str, Any]) -> dict[str, Any]:
         return {name: self._stage(name, values) for name, values in stages.items()}
@@ -143,10 +145,14 @@ class _Part:
             self._fail(f"{text!r}: {EXPECTED[kind.kind]}; it may be registered by an admin ({self._known(kind)})")
             return text
         try:
-            return paths.admitted(text, rules.names("root"))
+            found = paths.admitted(text, rules.names("root"))
         except paths.OutsideError as error:
             self._fail(f"{text!r} {error}; give a path below one of the workspace's roots ({rules.known('root')})")
             return text
+        self.whole.files += paths.files(found)
+        if self.whole.files > paths.MOST_FILES:
+            self._fail(f"the recipe's paths stand for more than {paths.MOST_FILES:,} files; give their folder")
+        return found
 
     def _known(self, kind: Location | type[Secret]) -> str:
         return f"there are: {self.whole.rules.known(REGISTERED[kind.kind] if isinstance(kind, Location) else 'secret')}"

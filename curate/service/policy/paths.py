@@ -6,6 +6,7 @@ A value may begin with the name of a root: `photos/2024` with the root photos ->
 from __future__ import annotations
 
 import fnmatch
+import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,6 +18,10 @@ _BRACES = re.compile(r"\{-?\d{1,12}\.\.-?\d{1,12}(\.\.\d{1,12})?\}|\{[\w-]+(,[\w
 """The patterns {000..127} and {train,test}, which cannot yield `..` or a slash."""
 _ENCODED = re.compile(r"%(2e|2f|5c|25|0[0-9a-f]|1[0-9a-f])", re.IGNORECASE)
 _WILD = "*?[{"
+MOST_STARS = 3
+"""In one component: the time to match a name of n characters grows with n to the power of their number."""
+MOST_FILES = 1_000_000
+"""That the braces of a recipe's paths may stand for; the driver lists them in memory."""
 
 
 class OutsideError(ValueError):
@@ -67,7 +72,24 @@ def _plain(path: str, parts: list[str]) -> tuple[str, ...]:
     rest = _BRACES.sub("", path)
     if "{" in rest or "}" in rest:
         raise OutsideError("has braces other than {000..127} and {a,b}")
+    if path.count("**") > 1 or any(part.count("*") > MOST_STARS for part in parts):
+        raise OutsideError(f"has more than {MOST_STARS} * between two slashes, or several **")
+    if files(path) > MOST_FILES:
+        raise OutsideError(f"stands for more than {MOST_FILES:,} files")
     return tuple(parts)
+
+
+def files(path: str) -> int:
+    """How many paths its braces stand for."""
+    return math.prod(_choices(found[0][1:-1]) for found in _BRACES.finditer(path))
+
+
+def _choices(inner: str) -> int:
+    """How many texts a pair of braces stands for: 000..127, 0..100..5 or a,b."""
+    if ".." not in inner:
+        return inner.count(",") + 1
+    first, last, step = (*inner.split(".."), "1")[:3]
+    return abs(int(last) - int(first)) // max(1, int(step)) + 1
 
 
 def admitted(text: str, roots: Mapping[str, str]) -> str:

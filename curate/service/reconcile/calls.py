@@ -25,6 +25,7 @@ SECONDS = 10.0
 SIGNATURE = "X-Curate-Signature"
 PASSED = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR")
 """Variables of the service that a command gets. The others may hold the service's secrets."""
+NOT_A_URL = "a webhook's url is not http://… or https://… with a host"
 AGAIN = frozenset({408, 425, 429})
 
 
@@ -35,7 +36,10 @@ class FinalError(CurateError):
 def post(hook: Webhook, body: bytes) -> None:
     """Raises CurateError unless the answer is 2xx. Connects to the address that was checked, follows no redirects, and
     reads no answer's body."""
-    url = httpx2.URL(hook.url)
+    try:
+        url = httpx2.URL(hook.url)
+    except httpx2.InvalidURL:  # whose text may have its password
+        raise FinalError(NOT_A_URL) from None
     headers = {"Content-Type": "application/json", "User-Agent": "curate", "Host": _authority(hook.url)}
     if hook.secret is not None:
         headers[SIGNATURE] = hmac.new(hook.secret.value().encode(), body, hashlib.sha256).hexdigest()
@@ -66,7 +70,7 @@ def _address(hook: Webhook) -> str:
     """An address of the webhook's host that may be connected to."""
     parts = urlsplit(hook.url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise FinalError("a webhook's url is not http://… or https://…")
+        raise FinalError(NOT_A_URL)
     try:
         allowed = networks(hook.allow_networks)
         found = socket.getaddrinfo(parts.hostname, parts.port or 443, type=socket.SOCK_STREAM)

@@ -304,7 +304,7 @@ def _submitted(
 
 def indexed(row: Submission, user: str, target: str) -> Values:
     """The row of a submission in the list of runs, without what only its workspace has."""
-    seconds = max(0.0, row.ended - row.started) if row.ended is not None and row.started is not None else None
+    seconds = row.seconds_until(row.ended) if row.ended is not None else None
     return {
         "workspace_id": row.workspace_id, "id": row.id, "attempt_id": row.attempt_id, "submitted": True,
         "title": row.title, "user": user, "target": target, "state": row.state, "reason": row.reason,

@@ -182,7 +182,7 @@ class Reconciler:
         """The runs to look at."""
         since = self.service.clock() - LOST_SECONDS
         alive = [state.value for state in State if not state.ended]
-        again = (Submission.lost <= Submission.retries) & (Submission.request == "")
+        again = Submission.lost <= Submission.retries
         lost = (Submission.state == State.LOST.value) & or_(again, Submission.since >= since)
         chosen = (
             select(Submission, WorkspaceRow, TargetRow, User.name)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 PROGRESS_SECONDS = 10.0
 """Between two looks at the events of a running run."""
-MOST_WAIT = 60.0
+MOST_WAIT = 15.0
 """Longest wait after an action that failed."""
 HELD_SECONDS = 30.0
 MOST_HELD = 600.0

@@ -47,10 +47,11 @@ def write(service: Service, run: Run, step: Step, totals: Totals | None = None) 
             return False
         if "state" in values:
             attempt = values.get("attempt", row.attempt)
+            used = max(0.0, totals.gpu_hours - row.gpu_hours) if totals is not None else 0.0
             session.add(
                 Change(
                     submission_id=row.id, time=now, attempt=attempt, before=row.state, after=step.state.value,
-                    reason=step.reason,
+                    reason=step.reason, gpu_hours=used,
                 )
             )  # fmt: skip
             if step.state.ended and not resubmitted(row, step):
@@ -80,6 +81,7 @@ def _values(row: Submission, step: Step, now: float, totals: Totals | None) -> d
         values["reason"] = reason
     if step.action is Action.NEXT_ATTEMPT:
         values |= {"attempt": row.attempt + 1, "request": "", "requested": None, "requested_by": ""}
+        values |= {"seconds": row.seconds_until(now) or 0.0, "started": None}
     if totals is not None:
         values |= {"gpu_hours": totals.gpu_hours, "dollars": totals.dollars, "tokens": totals.tokens}
     if step.state is before and "attempt" not in values:
@@ -100,8 +102,7 @@ def _update_index(session: Session, run: Run, step: Step, values: dict[str, Any]
     if "attempt" in values:
         shown |= {"attempt_id": f"{run.row.id}-{values['attempt']}"}
     if values.get("ended") is not None:
-        began = run.row.started
-        shown["seconds"] = None if began is None else max(0.0, values["ended"] - began)
+        shown["seconds"] = run.row.seconds_until(values["ended"])
     if totals is not None:
         shown |= {"gpu_hours": totals.gpu_hours, "dollars": totals.dollars}
         shown |= {"stages": totals.stages, "stages_done": totals.stages_done} if totals.stages else {}

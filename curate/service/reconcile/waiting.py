@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from sqlalchemy import ColumnElement, func, or_, select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from curate.service.database.models import Change, IndexedRun, Quota, Submission, TargetRow, User
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from curate.service.reconcile.targets import Targets
 
 QUOTA_SECONDS = 30 * 86_400.0
+UNDER_WAY = tuple(state.value for state in State if state.active)
 
 
 def verdicts(
@@ -43,7 +45,8 @@ def places(rows: Iterable[TargetRow], targets: Targets) -> dict[str, Place]:
         if health is None:
             found[row.name] = Place(row.max_runs)
         else:
-            found[row.name] = Place(row.max_runs, health.healthy, discreet(row, health.error), health.gpus)
+            error = discreet(row, health.error)
+            found[row.name] = Place(row.max_runs, health.healthy, error, health.gpus, row.max_gpus)
     return found
 
 
@@ -62,14 +65,23 @@ def allowances(session: Session, users: Iterable[str], now: float) -> dict[str, 
 
 
 def gpu_hours(session: Session, users: Sequence[str], since: float) -> dict[str, float]:
-    """User -> GPU-hours of their runs that ended after a time, or are under way."""
+    """User -> GPU-hours of their attempts that ended after a time, or are under way."""
     if not users:
         return {}
-    recent: ColumnElement[bool] = or_(IndexedRun.ended.is_(None), IndexedRun.ended >= since)
-    total = func.sum(IndexedRun.gpu_hours)
-    mine = (IndexedRun.submitted.is_(True), IndexedRun.user.in_(users), recent)
-    chosen = select(IndexedRun.user, total).where(*mine).group_by(IndexedRun.user)
-    return {key: value for key, value in session.execute(chosen)}  # noqa: C416
+    mine = (Submission.user_id == User.id, User.name.in_(users))
+    ended = select(User.name, func.sum(Change.gpu_hours)).where(
+        *mine, Change.submission_id == Submission.id, Change.time >= since, Change.gpu_hours > 0
+    )
+    now = select(User.name, func.sum(IndexedRun.gpu_hours - Submission.gpu_hours)).where(
+        *mine,
+        Submission.state.in_(UNDER_WAY),
+        IndexedRun.workspace_id == Submission.workspace_id,
+        IndexedRun.id == Submission.id,
+    )
+    used: Counter[str] = Counter()
+    for chosen in (ended, now):
+        used.update({user: hours for user, hours in session.execute(chosen.group_by(User.name))})  # noqa: C416
+    return dict(used)
 
 
 def tried(session: Session, rows: Iterable[Submission]) -> set[str]:

@@ -7,7 +7,7 @@ from fastapi import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from curate.service.auth.dependency import PUBLIC
-from curate.service.auth.sessions import COOKIE
+from curate.service.auth.sessions import COOKIE, SECURE_COOKIE
 from curate.service.auth.tokens import not_logged_in
 from curate.service.rest.errors import answer
 
@@ -25,4 +25,4 @@ class Closed:
 
 
 def _says_who(request: Request) -> bool:
-    return "authorization" in request.headers or COOKIE in request.cookies
+    return "authorization" in request.headers or not {COOKIE, SECURE_COOKIE}.isdisjoint(request.cookies)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query
+from fastapi import Path, Query
 
 from curate.service.actions import data
-from curate.service.rest.deps import Cursor, Limit, Served, Who, problems
+from curate.service.rest.deps import Cursor, Limit, Router, Served, Who, problems
 from curate.service.shapes.common import NAME, Page
 from curate.service.shapes.data import ArtifactShape, DatasetShape, Lineage, NewTag, Resolved, SampleShape, TagShape
 
-router = APIRouter(tags=["data"])
+router = Router(tags=["data"])
 Place = Annotated[str, Path(alias="workspace", pattern=NAME)]
 DatasetName = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$", examples=["openclipart"])]
 TagName = Annotated[str, Path(pattern=NAME, examples=["good"])]

@@ -2,17 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from http import HTTPStatus
+from inspect import iscoroutinefunction
 from typing import Annotated, Any
 
-from fastapi import Depends, Query, Request
+from fastapi import APIRouter, Depends, Header, Query, Request
+from starlette.concurrency import run_in_threadpool
 
 from curate.service.auth.dependency import principal
 from curate.service.auth.roles import Principal
 from curate.service.service import Service
 
 
-def served(request: Request) -> Service:
+class Router(APIRouter):
+    """Calls the function of an operation in a thread, once. FastAPI itself would check its answer in a second one."""
+
+    def add_api_route(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        super().add_api_route(path, _threaded(endpoint), **options)
+
+
+def _threaded(function: Callable[..., Any]) -> Callable[..., Any]:
+    if iscoroutinefunction(function):
+        return function
+
+    @wraps(function)
+    async def called(**values: Any) -> Any:
+        return await run_in_threadpool(function, **values)
+
+    return called
+
+
+async def served(request: Request) -> Service:  # a plain function would cost a thread
     found: Service = request.app.state.service
     return found
 
@@ -24,6 +46,7 @@ Limit = Annotated[int, Query(ge=1, le=200, description="Most items of a page.")]
 InWorkspace = Annotated[
     str | None, Query(max_length=64, description="Name of a workspace, where the run's id exists in several.")
 ]
+IfMatch = Annotated[str | None, Header(max_length=200, description="ETag of the version to change.")]
 SEEN: dict[int | str, dict[str, Any]] = {304: {"description": "The client has it, by If-None-Match."}}
 
 

@@ -11,16 +11,22 @@ import logging
 import math
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from curate.core import errors
 from curate.core.secrets import redact, redacted
-from curate.service.problems import Problem
+from curate.service.auth import audit
+from curate.service.auth.dependency import principal
+from curate.service.problems import InvalidProblem, Problem
+
+if TYPE_CHECKING:
+    from curate.service.service import Service
 
 log = logging.getLogger("curate.service")
 MEDIA_TYPE = "application/problem+json"
@@ -116,18 +122,32 @@ def handle(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _http)
 
 
-def _curate_error(request: Request, error: Exception) -> Response:
+async def _curate_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, errors.CurateError)
     if status_of(error, request.method) == 500:
         log.error("request %s: %s", request.state.request_id, redact(str(error)))
-    return answer(request, error)
+    return await _malformed(request, error) if isinstance(error, InvalidProblem) else answer(request, error)
 
 
-def _invalid(request: Request, error: Exception) -> Response:
+async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     mistakes = [_mistake(one) for one in error.errors()[:MOST_MISTAKES]]
     first = mistakes[0] if mistakes else {"field": "body", "message": "invalid"}
-    return answer(request, HTTPProblem(422, f"{first['field']}: {first['message']}"), mistakes)
+    return await _malformed(request, HTTPProblem(422, f"{first['field']}: {first['message']}"), mistakes)
+
+
+async def _malformed(
+    request: Request, problem: errors.CurateError, mistakes: list[dict[str, str]] | None = None
+) -> Response:
+    """The answer to a request of the wrong form, which is in the audit if it is a write. FastAPI parses JSON before it
+    asks who sends it: those whom it does not know learn no more than that."""
+    try:
+        who = getattr(request.state, "who", None) or await principal(request)
+        service: Service = request.app.state.service
+        await run_in_threadpool(audit.malformed, service, who, request.method, request.url.path, problem)
+    except Problem as stranger:
+        return answer(request, stranger)
+    return answer(request, problem, mistakes)
 
 
 def _mistake(found: Mapping[str, Any]) -> dict[str, str]:
@@ -139,9 +159,10 @@ def _mistake(found: Mapping[str, Any]) -> dict[str, str]:
     return {"field": field[:200], "message": str(found["msg"])[:300]}
 
 
-def _http(request: Request, error: Exception) -> Response:
+async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    made = answer(request, HTTPProblem(error.status_code, _SAID.get(error.status_code, str(error.detail))))
+    problem = HTTPProblem(error.status_code, _SAID.get(error.status_code, str(error.detail)))
+    made = await _malformed(request, problem) if problem.status == 400 else answer(request, problem)
     made.headers.update(error.headers or {})
     return made
 

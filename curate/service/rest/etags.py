@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from curate.service.problems import InvalidProblem
 
-_TAG = re.compile(r'\s*(?:W/)?"([^"]*)"\s*(?:,|$)')
+_TAG = re.compile(r'(?:W/)?"([^"]*+)"\s*+(?:,|$)')
 _VERSION = re.compile(r"(\d{1,18})(?:-[0-9a-f]+)?")
 
 

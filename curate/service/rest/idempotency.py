@@ -1,10 +1,11 @@
 """`Idempotency-Key` on POST: a client that has lost the answer repeats the request, and gets the first answer again.
 
-A key belongs to a user, and to the method, path and body it came with first. Only successes are kept: an error had no
-effect, so that the repeated request may try again. A key is reserved before the action runs. If the process dies in
-between, the reservation can be taken over: at once by a process of the same machine, which sees that it has ended, and
-elsewhere after `UNDER_WAY_SECONDS`. An action that must not happen twice then finds in `Reservation.reference` what it
-had made, since it wrote that in its own transaction (`mark`).
+A key belongs to a user, and to the method, path and body it came with first. To get the answer again, they need the
+roles that the first request needed: they may have lost them, or repeat it with a lesser token. Only successes are kept:
+an error had no effect, so that the repeated request may try again. A key is reserved before the action runs. If the
+process dies in between, the reservation can be taken over: at once by a process of the same machine, which sees that it
+has ended, and elsewhere after `UNDER_WAY_SECONDS`. An action that must not happen twice then finds in
+`Reservation.reference` what it had made, since it wrote that in its own transaction (`mark`).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from curate.core.errors import CurateError
 from curate.service import process
+from curate.service.auth.roles import Principal
 from curate.service.database.models import Reply
 from curate.service.problems import ConflictProblem, InvalidProblem
 from curate.service.reconcile.swap import swapped
@@ -59,7 +61,7 @@ class Reservation:
     """The key of the request that is being answered."""
 
     service: Service
-    user_id: int
+    who: Principal
     key: str
     created: float
     reference: str = ""
@@ -75,7 +77,7 @@ class Reservation:
         """Keep the answer of a success; after an error, free the key."""
         with self.service.database.write() as session:
             if status < 300:
-                self._change(session, status=status, body=body)
+                self._change(session, status=status, body=body, checked=dict(self.who.checked))
             else:
                 session.execute(delete(Reply).where(*self._mine, Reply.body.is_(None)))
                 self._change(session, created=self.created - UNDER_WAY_SECONDS)  # marked: the next one finds it
@@ -83,9 +85,8 @@ class Reservation:
     @property
     def _mine(self) -> tuple[ColumnElement[bool], ...]:
         """Conditions on the row, unless another request took it over."""
-        return (
-            Reply.user_id == self.user_id, Reply.key == self.key, Reply.created == self.created, Reply.status.is_(None)
-        )  # fmt: skip
+        mine = (Reply.user_id == self.who.user_id, Reply.key == self.key)
+        return *mine, Reply.created == self.created, Reply.status.is_(None)
 
     def _change(self, session: Session, **values: object) -> bool:
         return swapped(session, update(Reply).where(*self._mine).values(**values))
@@ -103,7 +104,7 @@ async def reservation(request: Request, service: Served, who: Who) -> Reservatio
     body = await request.body()
     words = f"{request.method} {request.url.path}?{request.url.query}\n".encode() + body
     digest = hashlib.sha256(words).hexdigest()
-    made = await run_in_threadpool(reserve, service, who.user_id, key, digest)
+    made = await run_in_threadpool(reserve, service, who, key, digest)
     request.state.reservation = made
     return made
 
@@ -111,26 +112,28 @@ async def reservation(request: Request, service: Served, who: Who) -> Reservatio
 Once = Annotated[Reservation | None, Depends(reservation)]
 
 
-def reserve(service: Service, user_id: int, key: str, digest: str) -> Reservation:
-    """Raises Replayed with the first answer, UnderWayProblem, or ConflictProblem for another request."""
+def reserve(service: Service, who: Principal, key: str, digest: str) -> Reservation:
+    """Raises Replayed with the first answer, UnderWayProblem, ForbiddenProblem for a lost role, or ConflictProblem for
+    another request."""
     now = service.clock()
     try:
         with service.database.write() as session:
             kept = service.settings.limits.reply_seconds
             session.execute(delete(Reply).where(or_(Reply.created < now - kept, Reply.created > now + kept)))
-            found = session.get(Reply, (user_id, key))
+            found = session.get(Reply, (who.user_id, key))
             if found is None:
-                session.add(Reply(user_id=user_id, key=key, request=digest, holder=process.name(), created=now))
+                session.add(Reply(user_id=who.user_id, key=key, request=digest, holder=process.name(), created=now))
                 session.flush()
-                return Reservation(service, user_id, key, now)
+                return Reservation(service, who, key, now)
             if found.request != digest:
                 raise ConflictProblem(f"{HEADER}: used for another request before; choose a new key")
             if found.status is not None:
+                who.check_again(found.checked)
                 raise Replayed(found.status, found.body or "")
             if abs(now - found.created) < UNDER_WAY_SECONDS and not process.has_ended(found.holder):
                 raise UnderWayProblem(f"{HEADER}: the first request is still under way; repeat it in a moment")
             found.created, found.holder = now, process.name()
-            return Reservation(service, user_id, key, now, found.body or "")
+            return Reservation(service, who, key, now, found.body or "")
     except ConflictProblem as problem:
         if isinstance(problem.__cause__, IntegrityError):  # another process reserved it at the same moment
             raise UnderWayProblem(f"{HEADER}: the first request is still under way; repeat it in a moment") from None

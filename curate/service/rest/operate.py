@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from fastapi.responses import PlainTextResponse
 
 from curate.service.auth.roles import Role
 from curate.service.operate import health
 from curate.service.operate.metrics import CONTENT_TYPE, Metrics
-from curate.service.rest.deps import Served, Who, problems
+from curate.service.rest.deps import Router, Served, Who, problems
 
-router = APIRouter(tags=["operate"])
+router = Router(tags=["operate"])
 TEXT: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
 
 

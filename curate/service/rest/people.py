@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query
+from fastapi import Path, Query
 from pydantic import Field
 
 from curate.service.actions import people
-from curate.service.rest.deps import Cursor, Limit, Served, Who, problems
+from curate.service.rest.deps import Cursor, Limit, Router, Served, Who, problems
 from curate.service.shapes.common import NAME, Name, Page
 from curate.service.shapes.people import (
     AuditShape,
@@ -24,7 +24,7 @@ from curate.service.shapes.people import (
     UserShape,
 )
 
-router = APIRouter(tags=["people"])
+router = Router(tags=["people"])
 UserName = Annotated[str, Path(alias="user", pattern=NAME)]
 TokenId = Annotated[str, Path(alias="token", pattern=r"^[0-9a-f]{8}$")]
 InPlace = Annotated[Name | None, Query(description="A workspace; none: the whole service.")]
@@ -76,7 +76,7 @@ def list_tokens(service: Served, who: Who, user: UserName) -> list[TokenShape]:
 
 @router.post("/users/{user}/tokens", status_code=201, responses=WRITTEN)
 def make_token(service: Served, who: Who, user: UserName, order: NewToken) -> MadeToken:
-    """The token is shown only in this answer."""
+    """The token is shown only in this answer. A user's own token ends no later than the one that makes it."""
     return people.make_token(service, who, user, order)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Path, Query, Request, Response
+from fastapi import Path, Query, Request, Response
 
 from curate.service.actions import places
-from curate.service.rest.deps import SEEN, Served, Who, problems
+from curate.service.rest.deps import SEEN, IfMatch, Router, Served, Who, problems
 from curate.service.rest.etags import tagged, version_of
 from curate.service.shapes.common import NAME
 from curate.service.shapes.places import (
@@ -22,10 +22,9 @@ from curate.service.shapes.places import (
     WorkspaceShape,
 )
 
-router = APIRouter(tags=["places"])
+router = Router(tags=["places"])
 Place = Annotated[str, Path(alias="workspace", pattern=NAME)]
 Target = Annotated[str, Path(alias="target", pattern=NAME)]
-IfMatch = Annotated[str | None, Header(max_length=200, description="ETag of the version to change.")]
 CHANGED = problems(403, 404, 409, 412)
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
-
 from curate.service.actions import recipes
-from curate.service.rest.deps import Served, Who, problems
+from curate.service.rest.deps import Router, Served, Who, problems
 from curate.service.shapes.recipes import OpShape, Template
 from curate.service.shapes.runs import Checked, Planned, RecipeOrder
 
-router = APIRouter(tags=["recipes"])
+router = Router(tags=["recipes"])
 CHECKED = problems(403, 404, 422, 429)
 
 
@@ -25,13 +23,13 @@ def plan_recipe(service: Served, who: Who, order: RecipeOrder) -> Planned:
     return recipes.plan(service, who, order)
 
 
-@router.get("/recipes")
+@router.get("/recipes", responses=problems(403))
 def list_recipes(service: Served, who: Who) -> list[Template]:
     """Recipes to start from."""
     return recipes.templates(service, who)
 
 
-@router.get("/ops")
+@router.get("/ops", responses=problems(403))
 def list_ops(service: Served, who: Who) -> list[OpShape]:
     """What recipes can use, with parameters."""
     return recipes.ops(service, who)

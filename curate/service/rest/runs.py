@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Body, Header, Path, Query, Request, Response
+from fastapi import Body, Header, Path, Query, Request, Response
 
 from curate.service.actions import runs
-from curate.service.rest.deps import SEEN, Cursor, InWorkspace, Limit, Served, Who, problems
-from curate.service.rest.etags import tagged
+from curate.service.rest.deps import SEEN, Cursor, IfMatch, InWorkspace, Limit, Router, Served, Who, problems
+from curate.service.rest.etags import tagged, version_of
 from curate.service.rest.idempotency import Once
 from curate.service.rest.sse import STREAM, RunStream, wants_page
 from curate.service.shapes.common import NAME, Page
-from curate.service.shapes.runs import Event, FunnelLine, LogLine, NewLimits, NewRun, RunLine, RunShape
+from curate.service.shapes.runs import ChangedRun, Event, FunnelLine, LogLine, NewLimits, NewRun, RunLine, RunShape
 from curate.service.states import State
 
-router = APIRouter(tags=["runs"])
+router = Router(tags=["runs"])
 RunId = Annotated[str, Path(pattern=NAME, description="Id of a run.")]
 Lines = Annotated[int, Query(ge=1, le=5000)]
 FOUND = problems(404, 409)
@@ -59,6 +59,21 @@ def get_run(service: Served, who: Who, request: Request, run: RunId, workspace: 
     """With the live status of its stages, a few seconds behind."""
     found = runs.run(service, who, run, workspace)
     return tagged(request, found, found.version)
+
+
+@router.patch("/runs/{run}", response_model=RunShape, responses={**FOUND, **problems(403, 412)})
+def change_run(
+    service: Served,
+    who: Who,
+    request: Request,
+    run: RunId,
+    order: ChangedRun,
+    workspace: InWorkspace = None,
+    if_match: IfMatch = None,
+) -> Response:
+    """Change the priority of a queued run."""
+    changed = runs.change(service, who, run, order, workspace, version_of(if_match))
+    return tagged(request, changed, changed.version)
 
 
 @router.post("/runs/{run}/stop", status_code=202)

@@ -17,11 +17,11 @@ STREAM = "text/event-stream"
 
 
 class RunStream(EventSourceResponse):
-    """The stream of a run. It counts against the streams of its token from here on. Raises TooManyProblem."""
+    """The stream of a run. It counts against the streams of its user from here on. Raises TooManyProblem."""
 
     def __init__(self, run: Streamed, last_event_id: str | None) -> None:
         with ExitStack() as counted:
-            counted.enter_context(run.service.watch.counted(run.who.token_id))
+            counted.enter_context(run.service.watch.counted(run.who.user_id))
             chunks = run.stream(last_event_id)
             super().__init__(chunks, ping=PING_SECONDS, sep="\n", send_timeout=SEND_SECONDS, ping_message_factory=_ping)
             self._counted = counted.pop_all()

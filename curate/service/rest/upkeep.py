@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query
+from fastapi import Path, Query
 
 from curate.service.actions import upkeep
-from curate.service.rest.deps import Served, Who, problems
+from curate.service.rest.deps import Router, Served, Who, problems
 from curate.service.shapes.common import NAME
 from curate.service.shapes.data import (
     GcOrder,
@@ -19,7 +19,7 @@ from curate.service.shapes.data import (
     TombstonesShape,
 )
 
-router = APIRouter(tags=["upkeep"])
+router = Router(tags=["upkeep"])
 Place = Annotated[str, Path(alias="workspace", pattern=NAME)]
 PinName = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", examples=["good"])]
 Fresh = Annotated[bool, Query(description="Compute it now, instead of showing what is up to ten minutes old.")]

@@ -61,7 +61,7 @@ class NewToken(Order):
     role: Role | None = None
     """None: as much as the token that asks."""
     days: float | None = Field(default=90, gt=0, le=3650)
-    """None: it does not expire."""
+    """None: it does not expire. A user's own token ends no later than the one that makes it."""
 
 
 class MadeToken(TokenShape):

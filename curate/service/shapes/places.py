@@ -53,6 +53,7 @@ class TargetShape(Shape):
     token: str
     """A reference, never the token."""
     max_runs: int
+    max_gpus: int
     active: int
     """Runs of the service on it."""
     created: Time
@@ -66,12 +67,15 @@ class NewTarget(Order):
     address: str = Field(pattern=r"^https?://[^\s/@]+$", max_length=1000, examples=["http://ray-head:8265"])
     token: str = Field(default="", pattern=r"^$|^(env:[A-Za-z_][A-Za-z0-9_]*|file:\S.*)$", max_length=500)
     max_runs: int = Field(default=4, ge=1, le=10_000)
+    max_gpus: int = Field(default=0, ge=0, le=1_000_000)
+    """GPUs that a cluster with an autoscaler can scale up to; 0: no more than it has."""
 
 
 class ChangedTarget(Order):
     address: str | None = Field(default=None, pattern=r"^https?://[^\s/@]+$", max_length=1000)
     token: str | None = Field(default=None, pattern=r"^$|^(env:[A-Za-z_][A-Za-z0-9_]*|file:\S.*)$", max_length=500)
     max_runs: int | None = Field(default=None, ge=1, le=10_000)
+    max_gpus: int | None = Field(default=None, ge=0, le=1_000_000)
 
 
 class RegistrationShape(Shape):

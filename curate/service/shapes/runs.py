@@ -50,6 +50,13 @@ class NewRun(RecipeOrder):
     drain_seconds: float | None = Field(default=None, gt=0, le=86_400)
 
 
+class ChangedRun(Order):
+    """What can be changed of a queued run."""
+
+    priority: int = Field(ge=-100, le=100)
+    """Larger ones start first; above 0 needs the role admin."""
+
+
 class EndpointLimits(Order):
     """Null: no limit."""
 

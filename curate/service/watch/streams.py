@@ -25,11 +25,11 @@ BEHIND = encoded({"reason": "earlier events are left out"}, "gap")
 
 
 class Viewer:
-    """One open stream. Made and iterated in its event loop. `allowed` raises a Problem once its token has ended;
-    only one of the viewers with the same `token` is asked."""
+    """One open stream. Made and iterated in its event loop. `allowed` raises a Problem once its token or session has
+    ended; only one of the viewers with the same `login` is asked."""
 
-    def __init__(self, token: str = "", allowed: Callable[[], None] = lambda: None) -> None:
-        self.token, self.allowed = token, allowed
+    def __init__(self, login: str = "", allowed: Callable[[], None] = lambda: None) -> None:
+        self.login, self.allowed = login, allowed
         self.loop = asyncio.get_running_loop()
         self._chunks: deque[bytes] = deque()
         self._wake = asyncio.Event()

@@ -20,7 +20,7 @@ from curate.service.watch.streams import BEHIND, Viewer, encoded, publish
 log = logging.getLogger("curate.service")
 POLL_SECONDS = 2.0
 CHECK_SECONDS = 4.0
-"""Between two looks at the tokens of its viewers."""
+"""Between two looks at the tokens and sessions of its viewers."""
 LINGER_SECONDS = 30.0
 """How long a tail without viewers lives on."""
 
@@ -101,14 +101,14 @@ class Tail:
 
     def _serve(self) -> None:
         while not self._finished():
-            try:
-                self._pass()
-                self._check()
-            except CurateError as error:  # the database or the workspace does not answer
-                log.warning("a stream waits: %s", error)
-            except Exception:  # a bug; viewers connect again, and get a new tail
-                log.exception("a stream ends")
-                self.close()
+            for step in (self._check, self._pass):  # a workspace that does not answer keeps no stream open
+                try:
+                    step()
+                except CurateError as error:  # the database or the workspace does not answer
+                    log.warning("a stream waits: %s", error)
+                except Exception:  # a bug; viewers connect again, and get a new tail
+                    log.exception("a stream ends")
+                    self.close()
             self._wake.wait(self._poll)
 
     def _finished(self) -> bool:
@@ -139,18 +139,18 @@ class Tail:
                 publish(self._viewers, b"".join([*parts, *end]), over=seen.ended)
 
     def _check(self) -> None:
-        """End the streams of tokens that have ended."""
+        """End the streams of tokens and sessions that have ended, and of users who may not watch the run any more."""
         if time.monotonic() - self._checked < CHECK_SECONDS:
             return
         self._checked = time.monotonic()
         with self._lock:
-            by_token = {viewer.token: viewer for viewer in self._viewers}
-        for token, one in by_token.items():
+            by_login = {viewer.login: viewer for viewer in self._viewers}
+        for login, one in by_login.items():
             try:
                 one.allowed()
             except (NotLoggedInProblem, ForbiddenProblem, NotFoundProblem):
                 with self._lock:
-                    publish([viewer for viewer in self._viewers if viewer.token == token], b"", over=True)
+                    publish([viewer for viewer in self._viewers if viewer.login == login], b"", over=True)
 
     def _news(self, seen: Look) -> tuple[list[tuple[Place, bytes]], bool]:
         """Events of the current attempt since the last pass, encoded."""

@@ -40,8 +40,8 @@ class Watch:
         self._readers: OrderedDict[tuple[str, str], Reader] = OrderedDict()
         self._ended: OrderedDict[tuple[str, str], Known] = OrderedDict()
         self._tails: dict[Hashable, Tail] = {}
-        self._streams: Counter[str] = Counter()
-        """Open streams, by token."""
+        self._streams: Counter[int] = Counter()
+        """Open streams, by user."""
         self._closed = False
 
     # --- status ---
@@ -104,18 +104,18 @@ class Watch:
         return sum(self._streams.values())
 
     @contextlib.contextmanager
-    def counted(self, token: str) -> Iterator[None]:
-        """Count one stream of a token. Raises TooManyProblem."""
+    def counted(self, user_id: int) -> Iterator[None]:
+        """Count one stream of a user. Raises TooManyProblem."""
         most = self.settings.limits.streams
         with self._lock:
-            if self._streams[token] >= most:
-                raise TooManyProblem(f"this token has {most} event streams open, the most; close one of them", 5.0)
-            self._streams[token] += 1
+            if self._streams[user_id] >= most:
+                raise TooManyProblem(f"you have {most} event streams open, the most; close one of them", 5.0)
+            self._streams[user_id] += 1
         try:
             yield
         finally:
             with self._lock:
-                self._streams[token] -= 1
+                self._streams[user_id] -= 1
                 self._streams += Counter()  # drops zeros
 
     async def stream(
@@ -125,13 +125,13 @@ class Watch:
         look: Callable[[], Look],
         after: Place | None = None,
         ended: bool = False,
-        token: str = "",
+        login: str = "",
         allowed: Callable[[], None] = lambda: None,
     ) -> AsyncIterator[bytes]:
         """Server-sent events of a run, encoded: its state, the last events after a place, what follows, and `end`.
         `key` identifies the run; `look` reads its row, in a thread; `ended`: whether it has ended, as just seen;
         `allowed`: see `Viewer`."""
-        viewer = Viewer(token, allowed)
+        viewer = Viewer(login, allowed)
         tail = self._joined(key, url, look, viewer, after, ended)
         try:
             async for chunk in viewer.chunks():

@@ -8,7 +8,7 @@ import pytest
 from curate.service.policy.sandbox import Sandbox
 from tests.service.attacks.place import Place, place
 
-MANY = {"requests_per_minute": 100_000, "failures_per_minute": 100_000}
+MANY = {"requests_per_minute": 100_000, "failures_per_minute": 100_000, "connections": 100}
 
 
 @pytest.fixture(scope="module")

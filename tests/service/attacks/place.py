@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import shutil
+import socket
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx2
 import uvicorn
@@ -21,9 +23,8 @@ from curate.service.auth import tokens
 from curate.service.auth.roles import Role
 from curate.service.database.models import AuditEntry, Base, Registration, Token, WorkspaceRow
 from curate.service.policy.sandbox import Sandbox
-from curate.service.protocol import Protocol
 from curate.service.service import Service
-from curate.service.serving import listening, url_of
+from curate.service.serving import configured, listening, url_of
 from curate.service.settings import Limits, Settings
 from tests.service.people import People, Person, people, person
 
@@ -47,6 +48,11 @@ class Place:
         headers = dict(who.headers if who else {}) | options.pop("headers", {})
         url = path if path.startswith("/") else f"/api/v1/{path}"
         return self.client.request(method, url, headers=headers, **options)
+
+    def connected(self) -> socket.socket:
+        parts = urlsplit(self.url)
+        assert parts.hostname and parts.port
+        return socket.create_connection((parts.hostname, parts.port), 30)
 
     def token(self, who: Person, **values: Any) -> str:
         """Another token of a user."""
@@ -75,6 +81,19 @@ class Place:
     def audit(self, after: int = 0) -> list[AuditEntry]:
         with self.service.database.read() as session:
             return list(session.scalars(select(AuditEntry).where(AuditEntry.id > after).order_by(AuditEntry.id)))
+
+
+def said(connection: socket.socket) -> bytes:
+    """All that the service says until it closes the connection."""
+    found = b""
+    while True:
+        try:
+            more = connection.recv(65_536)
+        except ConnectionResetError:
+            return found
+        if not more:
+            return found
+        found += more
 
 
 @dataclass
@@ -112,10 +131,8 @@ def place(migrated_file: Path, folder: Path, sandbox: Sandbox, limits: Mapping[s
         session.add(beside)
         session.add(Registration(kind="root", name="photos", value=str(folder / "photos"), created=0.0))
     other = person(service, "other", Role.OPERATOR, beside)
-    config = uvicorn.Config(
-        create_app(service, reconcile=False), http=Protocol, log_config=None, access_log=False, lifespan="off",
-        proxy_headers=False, server_header=False, ws="none", timeout_graceful_shutdown=1,
-    )  # fmt: skip
+    app = create_app(service, reconcile=False)
+    config = configured(service, app, lifespan="off", timeout_graceful_shutdown=1)
     server, log = uvicorn.Server(config), Log()
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
     thread.start()

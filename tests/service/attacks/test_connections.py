@@ -1,40 +1,22 @@
-"""Attacks by a connection: slow, long, doubled or forged parts of requests, sessions and streams that outlive their
-token."""
+"""Attacks by a connection: slow, doubled or forged parts of requests, many connections, clients that do not read."""
 
 from __future__ import annotations
 
+import select
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, suppress
+from typing import cast
 from urllib.parse import urlsplit
 
 import pytest
 
+from curate.core.errors import CurateError
 from curate.service import protocol
-from curate.service.auth.clock import now
-from tests.service.attacks.place import Place
-from tests.service.records import Recorded
-
-
-def connected(target: Place) -> socket.socket:
-    parts = urlsplit(target.url)
-    assert parts.hostname and parts.port
-    return socket.create_connection((parts.hostname, parts.port), 20)
-
-
-def said(connection: socket.socket) -> bytes:
-    """All that the service says until it closes the connection."""
-    found = b""
-    while True:
-        try:
-            more = connection.recv(65_536)
-        except ConnectionResetError:
-            return found
-        if not more:
-            return found
-        found += more
+from curate.service.reconcile.targets import Cluster, Targets
+from tests.service.attacks.place import Place, said
 
 
 @pytest.fixture
@@ -55,7 +37,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 @pytest.mark.usefixtures("hasty")
 def test_a_client_that_is_slow_on_purpose_is_dropped(target: Place, sent: bytes) -> None:
-    with closing(connected(target)) as connection:
+    with closing(target.connected()) as connection:
         connection.sendall(sent)
         began = time.monotonic()
         said(connection)
@@ -76,27 +58,13 @@ TWICE = (
 @pytest.mark.parametrize("header", TWICE, ids=range(len(TWICE)))
 def test_a_request_that_two_programs_could_read_differently_is_rejected(target: Place, header: bytes) -> None:
     host = urlsplit(target.url).netloc.encode()
-    with closing(connected(target)) as connection:
+    with closing(target.connected()) as connection:
         connection.sendall(
             b"POST /login HTTP/1.1\r\nHost: " + host + b"\r\n" + header + b"\r\nabcdGET /me HTTP/1.1\r\n"
         )
         answer = said(connection)
     assert answer.split(b" ")[1] in (b"400", b"501"), answer[:200]
     assert answer.count(b"HTTP/1.1 ") == 1
-
-
-def test_a_session_ends_with_its_token_and_is_new_at_each_login(target: Place) -> None:
-    text = target.token(target.people.operator)
-    fixed = {"Cookie": "curate_session=chosen-by-the-attacker"}
-    login = target.ask("POST", "/login", headers=fixed, data={"token": text})
-    header = login.headers["set-cookie"]
-    assert "chosen" not in header and "HttpOnly" in header and "samesite=strict" in header.lower()
-    target.client.cookies.clear()
-    cookie = {"Cookie": header.partition(";")[0]}
-    assert target.ask("GET", "me", headers=cookie).status_code == 200
-    assert target.ask("GET", "me", headers=fixed).status_code == 401
-    target.ask("DELETE", f"tokens/{text[4:12]}", target.people.operator)
-    assert target.ask("GET", "me", headers=cookie).status_code == 401
 
 
 def test_forged_addresses_do_not_escape_the_limit_of_failed_logins(
@@ -110,34 +78,78 @@ def test_forged_addresses_do_not_escape_the_limit_of_failed_logins(
     assert seen == ["127.0.0.1"] * 3
 
 
-RECIPE = "stages:\n  pool: {op: acquire.folder, namespace: a, path: photos}\n"
+@pytest.mark.usefixtures("hasty")
+def test_single_bytes_win_no_time(target: Place) -> None:
+    with closing(target.connected()) as connection:
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nX: ")
+        until = time.monotonic() + 20
+        while not select.select([connection], [], [], 0.05)[0]:
+            with suppress(OSError):  # closed meanwhile, which the next look sees
+                connection.sendall(b"x")
+            assert time.monotonic() < until
+        assert said(connection) == b""
 
 
-@pytest.fixture
-def streaming(target: Place) -> Iterator[tuple[str, threading.Thread, list[bytes]]]:
-    """A token whose stream of events is open, the thread that reads it, and what it reads."""
-    answer = target.ask("POST", "runs", target.people.operator, json={"workspace": "main", "recipe": RECIPE})
-    run = answer.json()["id"]
-    Recorded(str(target.folder / "main"), f"{run}-1")
-    text, read, began = target.token(target.people.viewer), list[bytes](), threading.Event()
-
-    def follow() -> None:
-        headers = {"Authorization": f"Bearer {text}", "Accept": "text/event-stream"}
-        with target.client.stream("GET", f"/api/v1/runs/{run}/events", headers=headers) as answer:
-            for chunk in answer.iter_raw():
-                read.append(chunk)
-                began.set()
-
-    thread = threading.Thread(target=follow, daemon=True)
-    thread.start()
-    assert began.wait(20)
-    yield text, thread, read
-    thread.join(20)
+def test_many_idle_connections_lock_no_user_out(target: Place) -> None:
+    """Three times as many as there may be, long before they are late; a third of them sends a byte."""
+    host = urlsplit(target.url).netloc.encode()
+    with ExitStack() as stack:
+        crowd = [stack.enter_context(closing(target.connected())) for _ in range(300)]
+        for one in crowd[::3]:
+            with suppress(OSError):  # replaced by a later one already
+                one.sendall(b"G")
+        for path, status in ((b"/healthz", b"200"), (b"/api/v1/me", b"401")):
+            with closing(target.connected()) as connection:
+                connection.sendall(b"GET " + path + b" HTTP/1.1\r\nConnection: close\r\nHost: " + host + b"\r\n\r\n")
+                assert said(connection).split(b" ")[1] == status
+        closed = select.select(crowd, [], [], 0)[0]
+        assert len(crowd) - len(closed) <= target.service.settings.limits.connections
 
 
-def test_a_stream_ends_with_its_token(target: Place, streaming: tuple[str, threading.Thread, list[bytes]]) -> None:
-    text, thread, _ = streaming
-    began = now()
-    assert target.ask("DELETE", f"tokens/{text[4:12]}", target.people.admin).status_code == 200
-    thread.join(20)
-    assert not thread.is_alive() and now() - began < 15
+def test_a_client_that_does_not_read_its_answers_is_dropped(target: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    dropped, drop = threading.Event(), protocol.Protocol.drop
+
+    def noted(one: protocol.Protocol) -> None:
+        drop(one)
+        dropped.set()
+
+    monkeypatch.setattr(protocol, "ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(protocol.Protocol, "drop", noted)
+    lines = ["GET /openapi.json HTTP/1.1", f"Host: {urlsplit(target.url).netloc}"]
+    lines += [f"{name}: {value}" for name, value in target.people.viewer.headers.items()]
+    with closing(target.connected()) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.sendall("\r\n".join([*lines, "", ""]).encode() * 100)
+        assert dropped.wait(30)
+
+
+class Slow:
+    """A cluster that answers once it is released."""
+
+    def __init__(self) -> None:
+        self.released = threading.Event()
+
+    def version(self) -> str:
+        assert self.released.wait(60)
+        raise CurateError("released")
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_user_with_slow_requests_takes_no_thread_from_others(target: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server has 40 threads."""
+    slow, many = Slow(), 60
+    monkeypatch.setattr(target.service, "targets", Targets(lambda *_: cast(Cluster, slow), seconds=60.0))
+    operator = target.people.operator
+    with ThreadPoolExecutor(many) as pool:
+        answers = [pool.submit(target.ask, "POST", "targets/local/check", operator) for _ in range(many)]
+        try:
+            users = target.service.limiter.turns.requests
+            while users.get(operator.principal.user_id, 0) < many:
+                threading.Event().wait(0.02)
+            assert target.ask("GET", "me", target.people.viewer).status_code == 200
+            assert not any(answer.done() for answer in answers)
+        finally:
+            slow.released.set()
+        assert {answer.result().status_code for answer in answers} == {200}

@@ -42,6 +42,10 @@ ATTACKS = [
     Attack("up from a root", _pool("photos/../../etc"), 422, "policy"),
     Attack("a link out of a root", _pool("photos/out"), 422, "policy"),
     Attack("file://", _pool("file:///etc"), 422, "policy"),
+    Attack("a trillion files", _pool("'photos/{0..999999999999}'"), 422, "policy"),
+    Attack("a million files twice", _pool("'photos/{1..900000}'", "  b: {op: acquire.folder, namespace: b, path: "
+           "'photos/x{1..900000}'}\n"), 422, "policy"),
+    Attack("a pattern that is matched for days", _pool("'photos/*a*a*a*a*a*a*b.jpg'"), 422, "policy"),
     Attack("its own workspace", _pool("../main"), 422, "policy"),
     Attack("a function", _stage("op: 'os:system'"), 422, "policy"),
     Attack("a file as a key, for the attacker", _stage(f"op: caption.generate, endpoints: {MINE}"), 422, "policy"),

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from fastapi.routing import iter_route_contexts
+from sqlalchemy import event, text
 
 from curate.service.pages import router
 from tests.service.attacks.place import Place
@@ -44,6 +45,7 @@ FORMS: dict[str, tuple[dict[str, str], str]] = {
     "/runs/{run}/kill": ({}, "run.kill"),
     "/runs/{run}/resume": ({}, "run.resume"),
     "/runs/{run}/limit": ({"max_tokens": "1"}, "run.limit"),
+    "/runs/{run}/priority": ({"priority": "-1"}, "run.change"),
 }
 
 
@@ -111,6 +113,7 @@ MADE: list[tuple[str, str, Any, str]] = [
     ("POST", "registrations", {"kind": "root", "name": "r", "value": "/r"}, "registration.add"),
     ("DELETE", "registrations/root/r", None, "registration.remove"),
     ("POST", "runs", {"workspace": "main", "recipe": RECIPE}, "run.submit"),
+    ("PATCH", "runs/{run}", {"priority": -1}, "run.change"),
     ("POST", "runs/{run}/stop", None, "run.stop"),
     ("POST", "runs/{run}/kill", None, "run.kill"),
     ("POST", "workspaces/main/tombstones", {"entries": ["0" * 32], "why": "x"}, "tombstone.add"),
@@ -132,3 +135,29 @@ def test_a_write_that_is_made_is_in_the_audit(target: Place, run: str) -> None:
         if action == "token.make":
             known["{token}"] = answer.json()["id"]
             assert answer.json()["token"] not in "\n".join(target.log.lines)
+
+
+def test_a_full_disk_of_the_database_rejects_writes_and_answers_reads(target: Place, run: str) -> None:
+    """Nothing is done that cannot be recorded."""
+    engine, operator = target.service.database.engine, target.people.operator
+    with engine.connect() as connection:
+        pages = connection.execute(text("PRAGMA page_count")).scalar_one()
+
+    def limited(connection: Any, *_: Any) -> None:
+        connection.execute(f"PRAGMA max_page_count={pages}")
+
+    def freed(connection: Any, *_: Any) -> None:
+        connection.execute("PRAGMA max_page_count=1000000000")
+
+    order = {"workspace": "main", "recipe": f"{RECIPE}# {'x' * 200_000}"}
+    event.listen(engine, "checkout", limited)
+    try:
+        answer = target.ask("POST", "runs", operator, json=order)
+        assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
+        assert "INSERT" not in answer.text and int(answer.headers["retry-after"]) > 0
+        assert target.ask("GET", f"runs/{run}", operator).status_code == 200
+        assert target.ask("GET", "me", headers={"Authorization": "Bearer x"}).status_code == 401
+    finally:
+        event.remove(engine, "checkout", limited)
+        event.listen(engine, "checkout", freed)
+    assert target.ask("POST", "runs", operator, json=order).status_code == 202

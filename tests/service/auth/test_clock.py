@@ -100,7 +100,7 @@ def test_a_session_does_not_last_longer_through_a_jump_back(service: Service, ti
             BrowserSession(digest=tokens.digest("cookie"), token_id=token, csrf="x", created=now, expires=now + longest)
         )
     with service.database.read() as session:
-        assert sessions.verified(session, "cookie", service.clock(), longest)[1] == "x"
+        assert sessions.verified(session, tokens.digest("cookie"), service.clock(), longest)[1] == "x"
         times.passes(0, jump=-1e5)
         with pytest.raises(NotLoggedInProblem):
-            sessions.verified(session, "cookie", service.clock(), longest)
+            sessions.verified(session, tokens.digest("cookie"), service.clock(), longest)

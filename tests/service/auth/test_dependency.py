@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse
 from sqlalchemy import select
 from starlette.testclient import TestClient
 
-from curate.service.auth import sessions
+from curate.service.auth import sessions, tokens
 from curate.service.auth.dependency import principal
 from curate.service.database.models import AuditEntry, Token, User
 from curate.service.problems import Problem, TooManyProblem
@@ -207,7 +207,8 @@ def test_the_cookie_is_kept_from_scripts_and_other_sites(
     cookie = client.post("/login", data={"token": people.viewer.token}).headers["set-cookie"]
     attributes = {part.strip().lower() for part in cookie.split(";")[1:]}
     assert {"httponly", "samesite=strict", "path=/", "max-age=43200"} <= attributes
-    assert ("secure" in attributes) is secure
+    assert ("secure" in attributes) is secure and not any(one.startswith("domain") for one in attributes)
+    assert cookie.startswith("__Host-" if secure else "curate_session=")
     with service.database.read() as session:
         stored = [str(row) for row in session.execute(select(sessions.BrowserSession.digest))]
     assert cookie.split(";")[0].split("=", 1)[1] not in str(stored)
@@ -215,13 +216,21 @@ def test_the_cookie_is_kept_from_scripts_and_other_sites(
 
 def test_a_plain_origin_is_not_believed_behind_tls(client: TestClient, service: Service, csrf: str) -> None:
     service.settings = service.settings.model_copy(update={"url": "https://testserver"})
+    assert client.get("/api/v1/me").status_code == 401, "a cookie that any host of the domain may have set"
+    client.cookies.set(sessions.SECURE_COOKIE, client.cookies[sessions.COOKIE])
     for origin, status in (("http://testserver", 403), ("https://testserver", 200)):
         assert client.post("/api/v1/me", data={"csrf": csrf}, headers={"Origin": origin}).status_code == status
 
 
-def test_a_token_may_send_so_many_requests_a_minute(client: TestClient, service: Service, people: People) -> None:
+def test_a_user_may_send_so_many_requests_a_minute_with_all_tokens(
+    client: TestClient, service: Service, people: People
+) -> None:
     service.limiter = type(service.limiter)(service.settings.limits.model_copy(update={"requests_per_minute": 3}))
-    codes = [client.get("/api/v1/me", headers=people.viewer.headers).status_code for _ in range(5)]
+    with service.database.write() as session:
+        second, text = tokens.made(people.viewer.principal.user_id, service.clock())
+        session.add(second)
+    each = [people.viewer.headers, {"Authorization": f"Bearer {text}"}]
+    codes = [client.get("/api/v1/me", headers=each[number % 2]).status_code for number in range(5)]
     assert codes == [200, 200, 200, 429, 429]
     answer = client.get("/api/v1/me", headers=people.viewer.headers)
     assert 1 <= int(answer.headers["retry-after"]) <= 60

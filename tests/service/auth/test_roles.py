@@ -8,7 +8,6 @@ import pytest
 
 from curate.service.auth.roles import NOBODY, SERVICE, Principal, Role
 from curate.service.auth.tokens import Bearer
-from curate.service.database.models import Token, User
 from curate.service.problems import ForbiddenProblem, NotFoundProblem
 
 ROLES = (None, *Role)
@@ -19,9 +18,8 @@ def rank(role: Role | None) -> int:
 
 
 def principal(everywhere: Role | None, there: Role | None, most: Role) -> Principal:
-    token = Token(id="0" * 8, user_id=1, digest="", role=most.value, created=0.0)
     grants = [(place, role) for place, role in ((None, everywhere), (7, there)) if role is not None]
-    return Bearer(token, User(name="one", created=0.0), tuple(grants)).principal("request")
+    return Bearer("0" * 8, most, 1, "one", tuple(grants)).principal("request")
 
 
 @pytest.mark.parametrize("needed", list(Role))

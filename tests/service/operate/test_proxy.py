@@ -23,7 +23,7 @@ from curate.service.app import create_app
 from curate.service.database.database import Database
 from curate.service.database.models import AuditEntry, IndexedRun, Submission
 from curate.service.service import Service
-from curate.service.serving import listening
+from curate.service.serving import configured, listening
 from curate.service.settings import Settings
 from tests.conftest import ROOT
 from tests.service.people import People
@@ -57,7 +57,7 @@ def site(sqlite: Database, tmp_path: Path) -> Iterator[Site]:
     settings = Settings(database=str(sqlite.url), url=f"https://{HOST}:{https}", proxies=("127.0.0.1",))
     service, bound = Service.of(settings), listening("127.0.0.1", 0)
     people = made_people(service, str(tmp_path / "workspace"))
-    server = uvicorn.Server(uvicorn.Config(create_app(service, reconcile=False), log_config=None, proxy_headers=False))
+    server = uvicorn.Server(configured(service, create_app(service, reconcile=False), lifespan="off"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
     thread.start()
     try:
@@ -140,9 +140,14 @@ def test_a_browser_logs_in_with_a_cookie_for_tls_only(site: Site) -> None:
     answer = site.client.post("/login", data=form, headers={"Origin": origin})
     assert answer.status_code == 303, answer.text
     cookie = answer.headers["set-cookie"].lower()
+    assert cookie.startswith("__host-curate_session=") and "; path=/" in cookie and "; domain" not in cookie
     assert "; secure" in cookie and "; httponly" in cookie and "samesite=strict" in cookie
     assert "strict-transport-security" in answer.headers
     assert site.client.get("/runs").status_code == 200
+    value = answer.headers["set-cookie"].partition("=")[2].partition(";")[0]
+    site.client.cookies.clear()
+    planted = {"Cookie": f"curate_session={value}"}
+    assert site.client.get("/api/v1/me", headers=planted).status_code == 401, "another host may have set it"
     elsewhere = site.client.post("/login", data=form, headers={"Origin": "https://elsewhere.example.org"})
     assert elsewhere.status_code == 403
 

@@ -273,7 +273,7 @@ def targets() -> list[TargetShape]:
     def one(name: str, active: int, health: Health | None) -> TargetShape:
         return TargetShape(
             name=name, address=f"http://{name}:8265", token="file:/run/secrets/ray" if active else "", max_runs=4,
-            active=active, created=NOW, version=2, health=health,
+            max_gpus=0, active=active, created=NOW, version=2, health=health,
         )  # fmt: skip
 
     good = Health(healthy=True, checked=NOW, version="2.60.0", nodes=5, cpus=160, gpus=16, free_cpus=38, free_gpus=4)

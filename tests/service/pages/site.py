@@ -14,6 +14,8 @@ from sse_starlette import EventSourceResponse
 
 from curate.core.errors import CurateError
 from curate.service.actions import data, people, places, recipes, runs, upkeep
+from curate.service.actions.run_page import RunPage
+from curate.service.auth import audit
 from curate.service.auth.dependency import principal
 from curate.service.auth.roles import Principal, Role
 from curate.service.pages import router
@@ -41,6 +43,7 @@ class Site:
         for name in self.answers:
             module, _, function = name.partition(".")
             patch.setattr(modules[module], function, self._action(name), raising=False)
+        patch.setattr(audit, "malformed", lambda service, who, *about: self.malformed.append(about[:2]))
         self.app = FastAPI()
         self.app.state.service = SimpleNamespace(settings=settings or Settings(), clock=examples.NOW.timestamp)
         self.app.include_router(router)
@@ -51,8 +54,10 @@ class Site:
 
     def reset(self) -> None:
         self.calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+        self.malformed: list[tuple[str, str]] = []
+        """Method and path of what the audit gets as a form that is wrong."""
         self.who = ADA
-        self.answers = _answers()
+        self.answers = _answers() | {"runs.run_page": self._run_page}
         self.stream: queue.Queue[str] = queue.Queue()
 
     async def _events(self) -> EventSourceResponse:
@@ -71,6 +76,10 @@ class Site:
     def _principal(self, request: Request) -> Principal:
         request.state.csrf = CSRF
         return self.who
+
+    def _run_page(self, *_: Any, **__: Any) -> RunPage:
+        run, funnel, log = (self._action(f"runs.{name}")(None, self.who) for name in ("run", "funnel", "logs"))
+        return RunPage(run, funnel, log, self.who.role(1))
 
     def _action(self, name: str) -> Any:
         def action(service: Any, who: Principal, *args: Any, **keywords: Any) -> Any:
@@ -103,7 +112,8 @@ def _answers() -> dict[str, Any]:
         "runs.submit": examples.run(State.QUEUED),
     }  # fmt: skip
     writes = (
-        "runs.stop runs.kill runs.resume runs.limit data.set_tag data.remove_tag upkeep.add_pin upkeep.remove_pin "
+        "runs.stop runs.kill runs.resume runs.limit runs.change "
+        "data.set_tag data.remove_tag upkeep.add_pin upkeep.remove_pin "
         "upkeep.add_tombstones places.add_workspace places.change_workspace places.remove_workspace places.add_target "
         "places.change_target places.remove_target places.check_target places.register places.unregister "
         "people.add_user people.set_disabled people.set_grant people.remove_grant people.make_token "

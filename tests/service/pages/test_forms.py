@@ -11,7 +11,7 @@ from curate.service.problems import ChangedProblem, ConflictProblem, ForbiddenPr
 from curate.service.shapes.data import GcOrder, NewPin, NewTag, NewTombstones
 from curate.service.shapes.people import MadeToken, NewGrant, NewQuota, NewToken, NewUser
 from curate.service.shapes.places import ChangedTarget, ChangedWorkspace, NewRegistration, NewTarget, NewWorkspace
-from curate.service.shapes.runs import NewLimits
+from curate.service.shapes.runs import ChangedRun, NewLimits
 from tests.service.pages import examples
 from tests.service.pages.markup import Markup
 from tests.service.pages.site import CSRF, Site
@@ -32,6 +32,12 @@ FORMS: list[tuple[str, dict[str, str], tuple[str, tuple[Any, ...]], str]] = [
         "/runs/r-1/limit",
         {"max_dollars": "2.5", "max_tokens": ""},
         ("runs.limit", ("r-1", NewLimits(max_dollars=2.5), None)),
+        "/runs/r-1?said=saved",
+    ),
+    (
+        "/runs/r-1/priority",
+        {"priority": "-3"},
+        ("runs.change", ("r-1", ChangedRun(priority=-3), None)),
         "/runs/r-1?said=saved",
     ),
     (
@@ -233,7 +239,7 @@ def test_an_invalid_field_is_reported_before_any_action(
     site: Site, client: TestClient, path: str, fields: dict[str, str], words: str
 ) -> None:
     answer = client.post(path, data=fields)
-    assert answer.status_code == 422 and words in answer.text
+    assert answer.status_code == 422 and words in answer.text and site.malformed == [("POST", path)]
     reads = {"people.me", "people.users", "people.quotas", "people.tokens", "places.workspaces", "places.targets"}
     others = {name for name, *_ in site.calls} - reads
     assert not {name for name in others if name.startswith(("people", "upkeep.gc", "upkeep.add", "places.add"))}

@@ -102,7 +102,7 @@ def test_a_rejected_submission_keeps_what_was_typed(site: Site, client: TestClie
 def test_an_invalid_order_is_reported(site: Site, client: TestClient, fields: dict[str, str], words: str) -> None:
     answer = client.post("/new", data=TYPED | fields | {"do": "submit"})
     assert answer.status_code == 422 and words in answer.text
-    assert "runs.submit" not in [name for name, *_ in site.calls]
+    assert "runs.submit" not in [name for name, *_ in site.calls] and site.malformed == [("POST", "/new")]
 
 
 def test_windows_line_ends_do_not_reach_the_recipe(site: Site, client: TestClient) -> None:

@@ -73,6 +73,7 @@ PLAIN = {
     "report.html": {"title", "caption", "label"},
     "select.frequency": {"columns[]", "by"},
     "select.metaclip": {"columns[]", "by"},
+    "select.top": {"score"},
     "text.boilerplate": {"column"},
     "text.clean": {"rules[]", "without[]", "also[]"},
     "text.concepts": {"column", "nouns[]", "verbs[]"},

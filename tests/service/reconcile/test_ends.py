@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from sqlalchemy import update
+import pytest
+from sqlalchemy import select, update
 
-from curate.service.database.models import Submission
+from curate.service.database.models import Change, Submission
 from curate.service.reconcile.loop import LOST_SECONDS
 from curate.service.states import State
 from tests.service.reconcile.clusters import refused
@@ -149,9 +150,24 @@ def test_a_cluster_that_does_not_answer_harms_no_living_run(world: World) -> Non
     world.until(State.DONE)
 
 
-def test_a_lost_run_that_was_requested_to_stop_is_left_alone_after_an_hour(world: World) -> None:
+@pytest.mark.parametrize(("request_", "end"), [("stop", State.STOPPED), ("kill", State.KILLED)])
+def test_a_lost_run_that_is_requested_to_end_is_not_resubmitted(world: World, request_: str, end: State) -> None:
+    world.running(retries=1)
+    world.head_restarts()
+    world.until(State.LOST)
+    world.request(request_)
+
+    row = world.until(end)
+    world.passes(5)
+
+    assert row.reason == "ended before it was resubmitted" and world.row().state == end
+    assert world.changes()[-1] == ("lost", end, 1) and world.cluster.submitted == ["run-1"]
+    assert world.workspace.driver("run-1").kill == "ann"
+
+
+def test_a_lost_run_without_retries_is_left_alone_after_an_hour(world: World) -> None:
     long_ago = world.service.clock() - 2 * LOST_SECONDS
-    world.submit(state="lost", lost=1, retries=1, since=long_ago, ended=long_ago, request="stop")
+    world.submit(state="lost", lost=2, retries=1, since=long_ago, ended=long_ago)
     world.workspace.calls.clear()
     world.passes(10)
     assert world.row().state == State.LOST and "attempt" not in world.workspace.calls
@@ -192,6 +208,31 @@ def test_a_job_that_ends_before_the_run_began_fails_with_rays_words(world: World
     row = world.until(State.FAILED)
 
     assert row.reason == "its job ended before the run began: ModuleNotFoundError: No module named 'curate'"
+
+
+def test_the_time_between_attempts_is_not_counted(world: World) -> None:
+    before, later = world.service.clock, 0.0
+    world.service.clock = lambda: before() + later
+    world.running(retries=1)
+    later = 100.0
+    world.workspace.driver("run-1").summary = {"gpu_hours": 1.0}
+    world.head_restarts()
+    row = world.until(State.LOST)
+    assert 100.0 <= (row.seconds_until(world.service.clock()) or 0.0) < 160.0
+    later = 100_000.0
+    world.until(State.SUBMITTING)
+    world.workspace.driver("run-2").summary = {"gpu_hours": 2.0}
+    world.workspace.driver("run-2").begin()
+    world.until(State.RUNNING)
+    later = 100_050.0
+    world.workspace.driver("run-2").end()
+    row = world.until(State.DONE)
+
+    assert 150.0 <= (row.seconds_until(world.service.clock()) or 0.0) < 300.0
+    assert 150.0 <= (world.indexed().seconds or 0.0) < 300.0
+    with world.service.database.read() as session:
+        changes = session.scalars(select(Change).order_by(Change.id)).all()
+    assert [one.gpu_hours for one in changes if one.gpu_hours] == [1.0, 2.0]
 
 
 def test_a_resumed_run_waits_until_the_driver_before_is_dead(world: World) -> None:

@@ -174,30 +174,6 @@ def test_a_new_leader_repeats_what_has_no_outcome(world: World, receiver: Receiv
     assert len(receiver.received) == 1 and not repeated._known
 
 
-@pytest.mark.parametrize(
-    ("url", "error"),
-    [
-        ("http://127.0.0.1:9/", "127.0.0.1 is loopback"),
-        ("http://169.254.169.254/latest/meta-data", "169.254.169.254 is link-local"),
-        ("http://[::ffff:10.0.0.1]/", "10.0.0.1"),
-        ("ftp://example.org/", "not http://"),
-    ],
-)
-def test_a_webhook_never_leads_into_the_network_of_the_service(url: str, error: str) -> None:
-    with pytest.raises(calls.FinalError, match=error.replace("[", ".")):
-        calls.post(Webhook(url=url), b"{}")
-
-
-def test_redirects_are_not_followed(receiver: Receiver) -> None:
-    receiver.statuses, receiver.location = [307], receiver.url
-    hook = Webhook(url=receiver.url, allow_networks=LOOPBACK)
-
-    with pytest.raises(calls.FinalError, match="answered 307"):
-        calls.post(hook, b"{}")
-
-    assert len(receiver.received) == 1
-
-
 def test_a_host_that_does_not_answer_is_an_error_in_one_line() -> None:
     with pytest.raises(CurateError, match=r"^localhost: does not answer"):
         calls.post(Webhook(url="http://localhost:1/", allow_networks=(*LOOPBACK, "::1/128")), b"{}")

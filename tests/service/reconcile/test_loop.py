@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from curate.service.database.models import Quota
+from curate.service.database.models import Change, IndexedRun, Quota
 from curate.service.reconcile.step import HELD_SECONDS
 from curate.service.states import State
 from tests.service.reconcile.clusters import refused
@@ -97,11 +97,18 @@ def test_no_more_runs_start_than_the_target_takes(world: World) -> None:
 
 
 def test_gpu_hours_of_thirty_days_count(world: World) -> None:
-    world.submit("old", state="done", gpu_hours=7.0, ended=world.service.clock() - 31 * 86_400)
-    world.submit("recent", state="done", gpu_hours=4.0, ended=world.service.clock() - 86_400)
-    world.submit("new")
+    """Of a run whose first attempt ended long ago, only the second counts."""
+    now = world.service.clock()
+    world.submit("resumed", state="done", attempt=2, gpu_hours=10.0, ended=now - 86_400)
     with world.service.database.write() as session:
+        for attempt, days, hours in ((1, 31, 7.0), (2, 1, 3.0)):
+            about = {"before": "running", "after": "done", "time": now - days * 86_400, "gpu_hours": hours}
+            session.add(Change(submission_id="resumed", attempt=attempt, **about))
         session.add(Quota(gpu_hours=4.0))
+    world.running("now")
+    with world.service.database.write() as session:
+        session.get_one(IndexedRun, (world.people.workspace.id, "now")).gpu_hours = 1.0
+    world.submit("new")
 
     world.pass_()
     assert world.row("new").reason == "waits: operator has used 4.0 of 4 GPU-hours in 30 days"

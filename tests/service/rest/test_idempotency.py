@@ -146,7 +146,7 @@ def test_a_request_that_died_before_its_transaction_runs_again(
 
 
 def test_a_reservation_that_was_taken_over_makes_nothing(service: Service, people: People) -> None:
-    now, user = service.clock(), people.operator.principal.user_id
+    now, user = service.clock(), people.operator.principal
     late = reserve(service, user, "k", "digest")
     service.clock = lambda: now + UNDER_WAY_SECONDS + 1
     second = reserve(service, user, "k", "digest")
@@ -165,7 +165,7 @@ def test_a_reservation_that_was_taken_over_makes_nothing(service: Service, peopl
 
 @pytest.mark.parametrize("jump", [1, -1])
 def test_old_answers_are_forgotten(service: Service, people: People, jump: int) -> None:
-    now, user = service.clock(), people.operator.principal.user_id
+    now, user = service.clock(), people.operator.principal
     reserve(service, user, "k", "digest").finish(202, "{}")
     service.clock = lambda: now + jump * (service.settings.limits.reply_seconds + 1)
     assert reserve(service, user, "k", "other").reference == ""

@@ -36,6 +36,7 @@ BODIES: dict[str, Any] = {
     "DELETE workspaces/{workspace}": None,
     "POST targets": {"name": "mine", "address": "http://mine:8265"},
     "PATCH targets/{target}": {"max_runs": 9},
+    "PATCH runs/{run}": {"priority": -1},
     "DELETE targets/{target}": None,
     "POST targets/{target}/check": None,
     "POST registrations": {"kind": "root", "name": "all", "value": "/data"},

@@ -262,9 +262,25 @@ def test_a_lost_run_that_will_be_resubmitted_can_be_stopped(site: Site) -> None:
     found = site.ask("GET", f"runs/{run}").json()
     assert (found["stoppable"], found["resumable"]) == (True, False)
     assert site.ask("POST", f"runs/{run}/resume").status_code == 409
-    assert site.ask("POST", f"runs/{run}/stop").json()["resumable"]
+    assert site.ask("POST", f"runs/{run}/stop").json()["request"] == "stop"
     site.change(run, lost=2, request="")
     assert site.ask("POST", f"runs/{run}/stop").status_code == 409
+
+
+def test_the_priority_of_a_queued_run_can_be_changed(site: Site) -> None:
+    run = site.submit()
+    tag = site.ask("GET", f"runs/{run}").headers["etag"]
+    changed = site.ask("PATCH", f"runs/{run}", json={"priority": -5}, headers={"If-Match": tag})
+    assert (changed.status_code, changed.json()["priority"]) == (200, -5)
+    stale = site.ask("PATCH", f"runs/{run}", json={"priority": -6}, headers={"If-Match": tag})
+    assert (stale.status_code, stale.json()["code"]) == (412, "changed")
+    assert site.ask("PATCH", f"runs/{run}", json={"priority": 5}).status_code == 403
+    assert site.ask("PATCH", f"runs/{run}", site.people.admin, json={"priority": 5}).json()["priority"] == 5
+    assert site.ask("PATCH", f"runs/{run}", json={"priority": 0}).status_code == 403, "an admin set it"
+    assert site.ask("PATCH", f"runs/{run}", json={"priority": 1000}).status_code == 422
+    site.change(run, state="running")
+    late = site.ask("PATCH", f"runs/{run}", site.people.admin, json={"priority": 1})
+    assert late.json()["detail"] == f"run {run}: is running; only the priority of a queued run can be changed"
 
 
 def test_resume_makes_the_next_attempt(site: Site) -> None:

@@ -211,8 +211,8 @@ def test_a_stream_outlives_its_token_by_seconds_only(
             raise NotLoggedInProblem("revoked")
 
     async def tour() -> list[Sent]:
-        other = opened(watch, record, row, token="b")
-        stream = opened(watch, record, row, token="a", allowed=allowed)
+        other = opened(watch, record, row, login="b")
+        stream = opened(watch, record, row, login="a", allowed=allowed)
         await sent(stream, lambda found: len(ids(found)) == 2)
         await sent(other, lambda found: len(ids(found)) == 2)
         ended.set()
@@ -238,9 +238,9 @@ def test_a_stream_waits_while_the_database_does_not_answer(watch: Watch, record:
     assert [name for name, _, _ in asyncio.run(tour())] == ["state", "message", "message"]
 
 
-def test_streams_are_counted_by_token(watch: Watch) -> None:
-    with watch.counted("a"), watch.counted("a"), watch.counted("b"):
+def test_streams_are_counted_by_user(watch: Watch) -> None:
+    with watch.counted(1), watch.counted(1), watch.counted(2):
         assert watch.open == 3
-        with pytest.raises(TooManyProblem, match="2 event streams"), watch.counted("a"):
+        with pytest.raises(TooManyProblem, match="2 event streams"), watch.counted(1):
             pass
     assert watch.open == 0

@@ -48,6 +48,7 @@ def upgrade() -> None:
         sa.Column("address", sa.String(length=1000), nullable=False),
         sa.Column("token", sa.String(length=500), nullable=False),
         sa.Column("max_runs", INTEGER, nullable=False),
+        sa.Column("max_gpus", INTEGER, nullable=False),
         sa.Column("created", sa.Double(), nullable=False),
         sa.Column("version", INTEGER, nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_targets")),
@@ -190,6 +191,7 @@ def upgrade() -> None:
         sa.Column("created", sa.Double(), nullable=False),
         sa.Column("status", INTEGER, nullable=True),
         sa.Column("body", sa.Text(), nullable=True),
+        sa.Column("checked", sa.JSON(), nullable=False),
         sa.ForeignKeyConstraint(["user_id"], ["users.id"], name=op.f("fk_replies_user_id"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("user_id", "key", name=op.f("pk_replies")),
     )
@@ -223,6 +225,7 @@ def upgrade() -> None:
         sa.Column("attempt", INTEGER, nullable=False),
         sa.Column("lost", INTEGER, nullable=False),
         sa.Column("started", sa.Double(), nullable=True),
+        sa.Column("seconds", sa.Double(), nullable=False),
         sa.Column("ended", sa.Double(), nullable=True),
         sa.Column("gpu_hours", sa.Double(), nullable=False),
         sa.Column("dollars", sa.Double(), nullable=False),
@@ -287,6 +290,7 @@ def upgrade() -> None:
         sa.Column("before", sa.String(length=16), nullable=False),
         sa.Column("after", sa.String(length=16), nullable=False),
         sa.Column("reason", sa.Text(), nullable=False),
+        sa.Column("gpu_hours", sa.Double(), nullable=False),
         sa.ForeignKeyConstraint(
             ["submission_id"], ["submissions.id"], name=op.f("fk_changes_submission_id"), ondelete="CASCADE"
         ),
