@@ -20,7 +20,7 @@ def _name(pid: int) -> str:
 
 
 def has_ended(other: str) -> bool:
-    """Whether a process of this machine has ended. False for one of another machine, of which nobody here can tell."""
+    """Whether a process of this machine has ended. False for one of another machine, which cannot be seen from here."""
     host, pid, _ = other.rsplit(":", 2)
     if other == name() or host != socket.gethostname():
         return False

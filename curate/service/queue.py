@@ -48,6 +48,13 @@ class Allowance:
     used: float = 0.0
     """GPU-hours of the last 30 days."""
 
+    @property
+    def spent(self) -> str:
+        """Why they may use no GPU any more; "" if they may."""
+        if self.gpu_hours is None or self.used < self.gpu_hours:
+            return ""
+        return f"has used {self.used:.1f} of {self.gpu_hours:g} GPU-hours in 30 days"
+
 
 @dataclass(frozen=True)
 class Place:
@@ -123,8 +130,8 @@ def _unfit(run: Waiting, target: Place) -> str:
 
 
 def _over_quota(run: Waiting, quota: Allowance, running: int) -> str:
-    if quota.gpu_hours is not None and quota.used >= quota.gpu_hours:
-        return f"waits: {run.user} has used {quota.used:.1f} of {quota.gpu_hours:g} GPU-hours in 30 days"
+    if quota.spent:
+        return f"waits: {run.user} {quota.spent}"
     if quota.running is not None and running >= quota.running:
         return f"waits: {run.user} has {running} of {quota.running} runs under way"
     return ""

@@ -151,6 +151,8 @@ class Seen:
     """For a queued run: the queue lets it start."""
     detail: str = ""
     """The driver's or Ray's own words, for `reason`; for a queued run, why it waits."""
+    by: str = ""
+    """Who has requested it."""
 
 
 @dataclass(frozen=True)
@@ -180,6 +182,7 @@ _RESULTS = {
     Record.STOPPED: State.STOPPED,
 }
 _UNDER_WAY = (Job.PENDING, Job.RUNNING)
+TAKES = "waits until its target takes the job"
 
 
 def _queued(seen: Seen, limits: Limits) -> Step:
@@ -193,7 +196,7 @@ def _queued(seen: Seen, limits: Limits) -> Step:
         return Step(State.QUEUED, reason=seen.detail)
     if seen.earlier is not Driver.DEAD:
         return Step(State.QUEUED, reason="waits until the driver of its last attempt has ended")
-    return Step(State.SUBMITTING, Action.SUBMIT)
+    return Step(State.SUBMITTING, Action.SUBMIT, TAKES)
 
 
 def _submitting(seen: Seen, limits: Limits) -> Step:
@@ -205,7 +208,7 @@ def _submitting(seen: Seen, limits: Limits) -> Step:
         return Step(State.STARTING)
     if seen.seconds > limits.submitting:
         return Step(State.QUEUED, reason=seen.detail or "its target does not take the job")
-    return Step(State.SUBMITTING, Action.SUBMIT, seen.detail)
+    return Step(State.SUBMITTING, Action.SUBMIT, seen.detail or TAKES)
 
 
 def _starting(seen: Seen, limits: Limits) -> Step:
@@ -244,10 +247,11 @@ def _running(seen: Seen, limits: Limits) -> Step:
 def _stopping(seen: Seen, limits: Limits) -> Step:
     """Also for a run in another state that is requested to stop."""
     drain = 0.0 if seen.request is Request.KILL else seen.drain_seconds
+    requested = f"requested by {seen.by}" if seen.by else ""
     if seen.record is Record.NONE:  # nothing to drain
         if seen.job.ended or seen.job is Job.UNKNOWN or seen.draining > limits.killing:
             return Step(_given_up(seen), Action.KILL, "ended before the run began")
-        return Step(State.STOPPING, Action.KILL)
+        return Step(State.STOPPING, Action.KILL, requested)
     late = seen.request is Request.KILL or seen.draining > drain
     if seen.driver is Driver.DEAD:
         if seen.job not in _UNDER_WAY:
@@ -255,8 +259,8 @@ def _stopping(seen: Seen, limits: Limits) -> Step:
         if seen.draining > drain + limits.killing:
             return Step(State.KILLED, Action.KILL, _killed(seen, late))
     if late:
-        return Step(State.STOPPING, Action.KILL, "its drain time is over" if drain else "")
-    return Step(State.STOPPING, Action.STOP)
+        return Step(State.STOPPING, Action.KILL, "its drain time is over" if drain else requested)
+    return Step(State.STOPPING, Action.STOP, requested)
 
 
 def _given_up(seen: Seen) -> State:

@@ -266,7 +266,7 @@ class Submission(Base, kw_only=True):
     started: Mapped[float | None] = mapped_column(default=None)
     """When its current attempt began."""
     seconds: Mapped[float] = mapped_column(default=0.0)
-    """Of the attempts before, from their beginning to their end."""
+    """How long the attempts before took, from their beginning to their end."""
     ended: Mapped[float | None] = mapped_column(default=None)
     gpu_hours: Mapped[float] = mapped_column(default=0.0)
     """Sum over its attempts."""
@@ -302,7 +302,10 @@ class Change(Base, kw_only=True):
     after: Mapped[str] = mapped_column(String(16))
     reason: Mapped[str] = mapped_column(Text, default="")
     gpu_hours: Mapped[float] = mapped_column(default=0.0)
-    """What the attempt used, if this change is its end."""
+    """What the attempt used, if this change is its end; taken back if its driver turns out to be alive. The same for
+    the others. The sums over all changes of a submission are its own."""
+    dollars: Mapped[float] = mapped_column(default=0.0)
+    tokens: Mapped[int] = mapped_column(default=0)
 
 
 # --- the index, which can be rebuilt ----------------------------------------------------------------------------------

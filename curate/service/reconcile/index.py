@@ -61,25 +61,8 @@ def attempt_of(name: str) -> tuple[str, int] | None:
 # --- what a run has made ----------------------------------------------------------------------------------------------
 
 
-def totals(workspace: Workspace, row: Submission) -> tuple[Totals, list[RunSummary]]:
-    """Totals over the attempts of a submission, and their summaries, oldest first. An attempt that never began counts
-    nothing."""
-    found = []
-    for number in range(1, row.attempt + 1):
-        try:
-            found.append(workspace.summary(f"{row.id}-{number}"))
-        except CurateError as error:
-            log.info("run %s-%d has no summary: %s", row.id, number, error)
-    newest = found[-1] if found else None
-    made = Totals(
-        sum(one.gpu_hours for one in found),
-        sum(one.dollars for one in found),
-        sum(one.tokens for one in found),
-        newest.stages if newest else 0,
-        newest.stages_done if newest else 0,
-        _rows(newest) if newest else None,
-    )
-    return made, found
+def totals(found: RunSummary) -> Totals:
+    return Totals(found.gpu_hours, found.dollars, found.tokens, found.stages, found.stages_done, _rows(found))
 
 
 def _rows(summary: RunSummary) -> int | None:

@@ -22,7 +22,7 @@ from curate.core.errors import CurateError
 from curate.service.database.models import Submission, TargetRow, User, WorkspaceRow
 from curate.service.problems import Problem
 from curate.service.queue import Allowance, Verdict
-from curate.service.reconcile import index, waiting
+from curate.service.reconcile import index, transitions, waiting
 from curate.service.reconcile.hooks import Hooks
 from curate.service.reconcile.leader import Leader
 from curate.service.reconcile.observe import Memory, Run
@@ -33,7 +33,8 @@ from curate.service.states import State
 if TYPE_CHECKING:
     from curate.service.service import Service
 
-HEALTH_SECONDS = 10.0
+HEALTH_SECONDS, SILENT_SECONDS = 10.0, 2.0
+"""Between two checks of the targets; the second while one does not answer: its runs start soon after it does."""
 DISCOVER_SECONDS = 60.0
 RENEW_SECONDS = 5.0
 """Longest wait between two passes, each of which renews the lease."""
@@ -111,11 +112,12 @@ class Reconciler:
 
     def _health(self) -> None:
         while not self._over.is_set():
+            answer = True
             try:
-                self.check_targets()
+                answer = self.check_targets()
             except Exception:  # the loop must not end
                 log.exception("the targets were not checked")
-            self._over.wait(HEALTH_SECONDS)
+            self._over.wait(HEALTH_SECONDS if answer else SILENT_SECONDS)
 
     def _index(self) -> None:
         while not self._over.is_set():
@@ -141,10 +143,13 @@ class Reconciler:
         known = [(run, memory.progress) for run, memory in list(self._memories.items())]
         return {run: progress for run, progress in known if progress is not None}
 
-    def check_targets(self) -> None:
+    def check_targets(self) -> bool:
+        """Whether all of them answer."""
         with self.service.database.read() as session:
             rows = list(session.scalars(select(TargetRow)))
         self.service.targets.refresh(rows)
+        found = [self.service.targets.health(row.name) for row in rows]
+        return all(health is None or health.healthy for health in found)
 
     def discover(self) -> None:
         """Index the runs and datasets that appeared in the workspaces."""
@@ -172,7 +177,10 @@ class Reconciler:
             self._memories.setdefault(run.row.id, Memory(self._clock))
         self._step([run for run in runs if run.state is not State.QUEUED], {})
         self._stepper.flush()  # an error of the queue, below, must not delay the runs under way
-        verdicts = waiting.verdicts(runs, self._memories, self._quotas(runs), self.service.targets)
+        on_gpus = waiting.on_gpus(runs, self._memories)
+        quotas = self._quotas([run for run in runs if run.state is State.QUEUED] + on_gpus)
+        self._stop_beyond(quotas, on_gpus)
+        verdicts = waiting.verdicts(runs, self._memories, quotas, self.service.targets)
         self._step([run for run in runs if run.state is State.QUEUED], verdicts)
         self._stepper.flush()
         self.passes += 1
@@ -201,11 +209,17 @@ class Reconciler:
         ]
 
     def _quotas(self, runs: list[Run]) -> dict[str, Allowance]:
-        users = {run.user for run in runs if run.state is State.QUEUED}
-        if not users:
+        if not runs:
             return {}
         with self.service.database.read() as session:
-            return waiting.allowances(session, users, self.service.clock())
+            return waiting.allowances(session, {run.user for run in runs}, self.service.clock())
+
+    def _stop_beyond(self, quotas: dict[str, Allowance], runs: list[Run]) -> None:
+        """Stop runs on GPUs whose users have no GPU-hours left, or one endless run would have no limit."""
+        for run in runs:
+            why = quotas[run.user].spent if run.user in quotas and not run.row.request else ""
+            if why:
+                transitions.request_stop(self.service, run, waiting.QUOTA, f"{run.user} {why}")
 
     def _step(self, runs: list[Run], verdicts: dict[str, Verdict]) -> None:
         """A step of each run that is not still at its last one, in the threads of its workspace."""

@@ -83,9 +83,9 @@ class Memory:
     failures: int = 0
     """Actions and looks that failed in a row."""
     retry: float = 0.0
-    """Leave it alone until then, unless the request has changed."""
-    failed_with: str = ""
-    """The request at the last failure."""
+    """Leave it alone until then, unless what `failed_with` has is not true any more."""
+    failed_with: tuple[str, bool] = ("", True)
+    """At the last failure: the request, and whether its target answered."""
     thrown_back: int = 0
     """How often it went back into the queue because its target did not take it."""
     held: float = 0.0
@@ -148,6 +148,7 @@ def observe(run: Run, memory: Memory, targets: Targets, chosen: bool = False, wh
     return Seen(
         state=state,
         request=request,
+        by=row.requested_by,
         job=look.job,
         record=look.record,
         driver=look.driver,
@@ -166,7 +167,7 @@ def observe(run: Run, memory: Memory, targets: Targets, chosen: bool = False, wh
 
 def _look(run: Run, memory: Memory, targets: Targets) -> Look:
     """One storage operation for a run whose driver is alive."""
-    attempt, healthy = run.row.attempt_id, _answers(run, targets)
+    attempt, healthy = run.row.attempt_id, answers(run, targets)
     driver = Driver.UNSURE
     if run.state in (State.RUNNING, State.STOPPING, State.LOST):
         heart = _heart(run, memory, attempt)
@@ -203,7 +204,8 @@ def _heart(run: Run, memory: Memory, attempt: str) -> Heart:
     return memory.hearts[attempt]
 
 
-def _answers(run: Run, targets: Targets) -> bool:
+def answers(run: Run, targets: Targets) -> bool:
+    """Whether its cluster does, as of the last check; True before the first."""
     health = targets.health(run.target.name)
     return health is None or health.healthy
 
@@ -216,13 +218,13 @@ def _job(run: Run, targets: Targets) -> tuple[Job, str]:
     try:
         found = targets.cluster(run.target).info(run.row.attempt_id)
     except CurateError as error:
-        return Job.UNREACHABLE, discreet(run.target, one_line(str(error)))
+        return Job.UNREACHABLE, one_line(discreet(run.target, str(error)))
     if found is None:
         return Job.UNKNOWN, ""
     if found.status not in list(Job):
         return Job.UNREACHABLE, one_line(f"its cluster reports the unknown status {found.status!r}")
     job = Job(found.status)
-    return job, _last_line(found.message) if job.ended else ""
+    return job, _last_line(discreet(run.target, found.message)) if job.ended else ""
 
 
 def _last_line(text: str) -> str:

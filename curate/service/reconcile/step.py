@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import select, update
 
-from curate.core.errors import CurateError
+from curate.core.errors import CurateError, InputError
 from curate.service.database.models import IndexedRun, Submission
 from curate.service.problems import Problem
 from curate.service.queue import Verdict
@@ -17,7 +17,7 @@ from curate.service.reconcile import attempts, index, transitions
 from curate.service.reconcile.alerts import alert
 from curate.service.reconcile.hooks import Hooks
 from curate.service.reconcile.leader import Leader
-from curate.service.reconcile.observe import Memory, Run, observe, one_line
+from curate.service.reconcile.observe import Memory, Run, answers, observe, one_line
 from curate.service.reconcile.progress import Progress
 from curate.service.reconcile.targets import discreet
 from curate.service.states import Action, Limits, State, Step, decide
@@ -50,7 +50,7 @@ class Stepper:
 
     def idle(self, run: Run, memory: Memory, verdict: Verdict | None) -> bool:
         """Whether there is nothing to do now: it waits, for the reason that it has, or for its next try."""
-        if memory.clock() < memory.retry and run.row.request == memory.failed_with:
+        if memory.clock() < memory.retry and self._circumstances(run) == memory.failed_with:
             return True
         waits = run.state is State.QUEUED and not run.row.request and not run.tried
         return waits and verdict is not None and not verdict.start and verdict.why == run.row.reason
@@ -114,27 +114,32 @@ class Stepper:
             self.hooks.ended(run, step)
 
     def _made(self, run: Run) -> transitions.Totals | None:
-        """Totals of a run that ends. Its datasets are indexed, before its end is written. None if they cannot be read,
-        which must not keep the run from ending."""
+        """Totals of an attempt that ends. Its datasets are indexed, before its end is written. None if they cannot be
+        read, which must not keep the run from ending."""
         try:
-            totals, summaries = index.totals(run.workspace, run.row)
-            made = [(run.row.id, summary) for summary in summaries]
-            index.add_datasets(self.service, run.row.workspace_id, run.workspace, made)
+            summary = run.workspace.summary(run.row.attempt_id)
+            index.add_datasets(self.service, run.row.workspace_id, run.workspace, [(run.row.id, summary)])
         except Problem:
             raise
+        except InputError:  # it never began
+            return transitions.Totals()
         except UNREADABLE as error:
             log.warning("run %s: what it made is not indexed: %s", run.row.id, one_line(str(error)))
             return None
-        return totals
+        return index.totals(summary)
 
     def _failed(self, run: Run, memory: Memory, error: str) -> None:
         """Keep the state, say why nothing happens, and wait longer each time."""
         memory.failures += 1
         memory.retry = memory.clock() + min(MOST_WAIT, 2.0**memory.failures)
-        memory.error, memory.failed_with = discreet(run.target, one_line(error)), run.row.request
+        memory.error, memory.failed_with = one_line(discreet(run.target, error)), self._circumstances(run)
         log.warning("run %s: %s", run.row.attempt_id, one_line(error))
         with suppress(Problem):
             transitions.write(self.service, run, Step(run.state, reason=memory.error))
+
+    def _circumstances(self, run: Run) -> tuple[str, bool]:
+        """What an action may succeed after, once it has changed."""
+        return run.row.request, answers(run, self.service.targets)
 
     # --- the list of runs, while they run ---
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hmac
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -176,9 +177,12 @@ class Targets:
 def discreet(row: TargetRow, text: str) -> str:
     """An error as everybody who sees a run may read it: without where the cluster is, and where its token is kept. Only
     admins of the service see those."""
-    for hidden in (row.address, row.address.rstrip("/").partition("://")[2], row.token):
-        if hidden:
-            text = text.replace(f"{hidden}: ", "").replace(hidden, "…")
+    address = row.address.rstrip("/")
+    host = re.sub(r":\d+$", "", address.partition("://")[2]).strip("[]")
+    for hidden in (address, address.partition("://")[2], host, row.token, row.token.partition(":")[2]):
+        if hidden and hidden != row.name:  # which everybody sees
+            alone = rf"(?<![\w.-]){re.escape(hidden)}(?![\w-])"
+            text = re.sub(alone, "…", re.sub(f"{alone}/?: ", "", text))
     return text
 
 

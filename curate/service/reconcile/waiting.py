@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from curate.service.reconcile.observe import Memory, Run
     from curate.service.reconcile.targets import Targets
 
+QUOTA = "the quota of GPU-hours"
+"""Who stops a run whose user has none left."""
 QUOTA_SECONDS = 30 * 86_400.0
 UNDER_WAY = tuple(state.value for state in State if state.active)
 
@@ -29,6 +31,15 @@ def verdicts(
     waiting = [_waiting(run, memories[run.row.id]) for run in runs if run.state is State.QUEUED and not run.row.request]
     active = [Active(run.user, run.target.name) for run in runs if run.state.active]
     return choose(waiting, active, quotas, places((run.target for run in runs), targets))
+
+
+def on_gpus(runs: Iterable[Run], memories: Mapping[str, Memory]) -> list[Run]:
+    """Running runs whose current attempt has used GPUs."""
+    return [
+        run
+        for run in runs
+        if run.state is State.RUNNING and memories[run.row.id].shown.get("gpu_hours", 0.0) > run.row.gpu_hours
+    ]
 
 
 def _waiting(run: Run, memory: Memory) -> Waiting:
@@ -70,7 +81,7 @@ def gpu_hours(session: Session, users: Sequence[str], since: float) -> dict[str,
         return {}
     mine = (Submission.user_id == User.id, User.name.in_(users))
     ended = select(User.name, func.sum(Change.gpu_hours)).where(
-        *mine, Change.submission_id == Submission.id, Change.time >= since, Change.gpu_hours > 0
+        *mine, Change.submission_id == Submission.id, Change.time >= since, Change.gpu_hours != 0
     )
     now = select(User.name, func.sum(IndexedRun.gpu_hours - Submission.gpu_hours)).where(
         *mine,

@@ -79,7 +79,7 @@ def test_it_dies_at_every_point_of_a_kill(site: Site, replica: Replica, deaths: 
 
 
 def _all_passed(replica: Replica, deaths: Path, run: str) -> None:
-    """Each point was reached, but for states that had passed before it started again; and nothing else went wrong."""
+    """Each point was reached, except for states that had passed before it started again; nothing else went wrong."""
     replica.answers()
     changes = path(replica.client.run(run).status())
     states = {state for state, attempt in changes if attempt == changes[-1][1]}

@@ -103,7 +103,7 @@ def test_a_pending_job_ends_although_ray_cannot_stop_it(world: World) -> None:
 
 
 def test_a_run_whose_cluster_restarts_is_lost_resubmitted_and_done(world: World) -> None:
-    world.running()
+    world.running().summary = {"gpu_hours": 1.0}
     world.head_restarts()
 
     world.until(State.LOST)
@@ -115,7 +115,6 @@ def test_a_run_whose_cluster_restarts_is_lost_resubmitted_and_done(world: World)
     second = world.workspace.driver("run-2")
     second.begin()
     world.until(State.RUNNING)
-    world.workspace.driver("run-1").summary = {"gpu_hours": 1.0}
     second.summary = {"gpu_hours": 2.0}
     second.end()
     row = world.until(State.DONE)
@@ -233,6 +232,27 @@ def test_the_time_between_attempts_is_not_counted(world: World) -> None:
     with world.service.database.read() as session:
         changes = session.scalars(select(Change).order_by(Change.id)).all()
     assert [one.gpu_hours for one in changes if one.gpu_hours] == [1.0, 2.0]
+
+
+def test_what_a_lost_attempt_used_counts_once_if_its_driver_comes_back(world: World) -> None:
+    driver = world.running(retries=0)
+    driver.summary = {"gpu_hours": 2.0, "dollars": 3.0, "tokens": 5}
+    world.head_restarts()
+    row = world.until(State.LOST)
+    assert (row.gpu_hours, row.dollars, row.tokens) == (2.0, 3.0, 5)
+
+    driver.begin()
+    row = world.until(State.RUNNING)
+    assert (row.gpu_hours, row.dollars, row.tokens, world.indexed().gpu_hours) == (0.0, 0.0, 0, 0.0)
+
+    driver.summary = {"gpu_hours": 6.0, "dollars": 7.0, "tokens": 8}
+    driver.end()
+    row = world.until(State.DONE)
+    assert (row.gpu_hours, row.dollars, row.tokens, world.indexed().gpu_hours) == (6.0, 7.0, 8, 6.0)
+    with world.service.database.read() as session:
+        changes = session.scalars(select(Change).order_by(Change.id)).all()
+    assert [one.gpu_hours for one in changes if one.gpu_hours] == [2.0, -2.0, 6.0]
+    assert sum(one.tokens for one in changes) == 8
 
 
 def test_a_resumed_run_waits_until_the_driver_before_is_dead(world: World) -> None:

@@ -97,7 +97,7 @@ def test_no_more_runs_start_than_the_target_takes(world: World) -> None:
 
 
 def test_gpu_hours_of_thirty_days_count(world: World) -> None:
-    """Of a run whose first attempt ended long ago, only the second counts."""
+    """If the first attempt of a run ended long ago, only the second counts."""
     now = world.service.clock()
     world.submit("resumed", state="done", attempt=2, gpu_hours=10.0, ended=now - 86_400)
     with world.service.database.write() as session:
@@ -117,6 +117,32 @@ def test_gpu_hours_of_thirty_days_count(world: World) -> None:
         session.add(Quota(user_id=world.people.operator.principal.user_id, gpu_hours=100.0))
     world.pass_()
     assert world.row("new").state == State.SUBMITTING
+
+
+def test_a_run_on_gpus_is_stopped_once_its_user_has_no_gpu_hours_left(world: World) -> None:
+    gpu, cpu = world.running("gpu"), world.running("cpu")
+    allocated = {"event": "allocated", "cpu_seconds": 0.0, "time": 9.0}
+    gpu.events, cpu.events = [allocated | {"gpu_seconds": 3 * 3600.0}], [allocated | {"gpu_seconds": 0.0}]
+    with world.service.database.write() as session:
+        session.add(Quota(gpu_hours=4.0))
+    world.passes(30)
+    assert gpu.stop == "" and world.indexed("gpu").gpu_hours == 3.0
+
+    gpu.events.append(allocated | {"gpu_seconds": 5 * 3600.0})
+    row = world.until(State.STOPPING, "gpu")
+    assert (gpu.stop, cpu.stop) == ("the quota of GPU-hours", "")
+    assert row.reason == "requested by the quota of GPU-hours"
+    [entry] = world.audit("run.stop")
+    assert (entry.user, entry.target) == ("service", "gpu")
+    assert entry.detail == {"reason": "operator has used 5.0 of 4 GPU-hours in 30 days"}
+
+    gpu.summary = {"gpu_hours": 5.0}
+    gpu.end("stopped")
+    assert world.until(State.STOPPED, "gpu").gpu_hours == 5.0
+    world.submit("next")
+    world.pass_()
+    assert world.row("next").reason == "waits: operator has used 5.0 of 4 GPU-hours in 30 days"
+    assert world.row("cpu").state == State.RUNNING
 
 
 def test_a_target_that_does_not_take_a_run_gets_it_again_later(world: World) -> None:

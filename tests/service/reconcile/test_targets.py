@@ -54,6 +54,9 @@ def test_a_target_that_does_not_answer_is_unhealthy_and_says_why() -> None:
 def test_an_error_that_everybody_sees_names_neither_address_nor_token(error: str, shown: str) -> None:
     assert discreet(target(token="file:/run/ray.token"), error) == shown
     assert discreet(target(address=""), "its disk is full") == "its disk is full"
+    far = target(address="https://head.lab.internal:8265/", token="env:LAB_RAY")
+    error = "certificate is not valid for 'head.lab.internal'; https://head.lab.internal:8265/api: LAB_RAY, LAB_RAYS"
+    assert discreet(far, error) == "certificate is not valid for '…'; …/api: …, LAB_RAYS"
 
 
 def test_an_unknown_answer_is_unhealthy() -> None:

@@ -291,6 +291,8 @@ def upgrade() -> None:
         sa.Column("after", sa.String(length=16), nullable=False),
         sa.Column("reason", sa.Text(), nullable=False),
         sa.Column("gpu_hours", sa.Double(), nullable=False),
+        sa.Column("dollars", sa.Double(), nullable=False),
+        sa.Column("tokens", INTEGER, nullable=False),
         sa.ForeignKeyConstraint(
             ["submission_id"], ["submissions.id"], name=op.f("fk_changes_submission_id"), ondelete="CASCADE"
         ),
