@@ -37,6 +37,7 @@ MODULES = (
     "distill.moe",
     "distill.gpu_student",
     "distill.tiny",
+    "service.__main__",
 )
 
 

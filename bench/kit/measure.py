@@ -29,6 +29,11 @@ def line(name: str, value: str, note: str = "") -> None:
     print(f"{name:<58} {value:>16}  {note}", flush=True)
 
 
+def load() -> str:
+    """The machine's load in the last minute, for figures that are taken beside other work."""
+    return f"load {os.getloadavg()[0]:.0f}"
+
+
 def machine() -> str:
     flags = next((row for row in Path("/proc/cpuinfo").read_text().splitlines() if row.startswith("flags")), "")
     wanted = [flag for flag in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if flag in flags.split()]

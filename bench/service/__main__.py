@@ -1,6 +1,6 @@
 """The service under load: 10,000 runs and 200 datasets, the server in a separate process.
 
-    python -m bench.service [--only local mixed streams s3 loop] [--runs 10000] [--seconds 60] [--rate 100]
+    python -m bench.service [--only local mixed streams s3 loop starting] [--short]
 
 Server time is that of the header Server-Timing. `bare` is a FastAPI application with SQLAlchemy and pydantic that
 answers with as many rows of the same database, in the same run.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
+import logging
 import random
 import shutil
 import subprocess
@@ -24,12 +24,13 @@ from pathlib import Path
 
 import psutil
 
-from bench.kit.measure import line, machine
+from bench.kit.measure import line, load, machine
 from bench.service.load import MIX, Client, Question, questions
-from bench.service.loop import measure
+from bench.service.loop import passes, rebuilt
+from bench.service.starting import starting
 from bench.service.world import World, made
 
-PARTS = ("local", "mixed", "streams", "s3", "loop")
+PARTS = ("local", "mixed", "streams", "s3", "loop", "starting")
 ON_S3 = ("runs", "run", "funnel", "datasets", "logs", "events", "page of a run")
 AIM, PAGE_AIM = 0.2, 300_000
 
@@ -54,10 +55,6 @@ def cpu(process: psutil.Process) -> float:
 
 def quantile(values: Sequence[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(share * len(values)))]
-
-
-def load() -> str:
-    return f"load {os.getloadavg()[0]:.0f}"
 
 
 # --- one request at a time --------------------------------------------------------------------------------------------
@@ -142,7 +139,7 @@ def _ms(values: Sequence[float], share: float) -> str:
     return f"{1000 * quantile(values, share):.0f} ms"
 
 
-def streams(world: World, clients: int = 200, seconds: float = 30.0) -> None:
+def streams(world: World, clients: int, seconds: float) -> None:
     with serving(world, "--cores", "0") as (url, process):
         time.sleep(3.0)
         before = cpu(process)
@@ -165,10 +162,12 @@ def s3(folder: Path, runs: int, count: int) -> None:
     """The same on moto's server and on a folder: the same runs, in turn."""
     from tests.core.store.object_store import started, used
 
+    logging.getLogger("werkzeug").setLevel(logging.WARNING)  # a line for each request
     with started() as server, used(server) as client:
         client.create_bucket(Bucket="bench")
-        there = made(folder / "s3", "s3://bench/workspace", runs=runs, recorded=30, running=3)
-        here = made(folder / "here", str(folder / "here" / "workspace"), runs=runs, recorded=30, running=3)
+        places = [Path(tempfile.mkdtemp(dir=folder)) for _ in range(2)]
+        there = made(places[0], "s3://bench/workspace", runs=runs, recorded=30, running=3)
+        here = made(places[1], str(places[1] / "workspace"), runs=runs, recorded=30, running=3)
         results: list[dict[str, Cost]] = []
         for world in (here, there):
             asked = questions(world)
@@ -178,15 +177,35 @@ def s3(folder: Path, runs: int, count: int) -> None:
         line(f"{kind} on S3: p95 (aim 3 times)", f"{far:.1f} ms", f"local {near:.1f} ms: {far / near:.1f} times")
 
 
-def main() -> None:
+# --- the reconciler ---------------------------------------------------------------------------------------------------
+
+
+def loop(world: World, folder: Path, running: int) -> None:
+    """On both databases; on PostgreSQL without the records of runs that have ended."""
+    from tests.servers import postgres
+
+    rebuilt(world)
+    passes(world, running)
+    with postgres.started() as server:
+        url = server.empty(template="migrated").render_as_string(hide_password=False)
+        place = tempfile.mkdtemp(dir=folder)
+        other = made(Path(place), f"{place}/workspace", runs=len(world.ended), recorded=0, running=1, database=url)
+        passes(other, running)
+
+
+def main(words: Sequence[str] = ()) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", nargs="*", choices=PARTS, default=PARTS)
     parser.add_argument("--runs", type=int, default=10_000)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--rate", type=float, default=100.0)
     parser.add_argument("--count", type=int, default=60, help="Requests of each kind, one at a time.")
+    parser.add_argument("--running", type=int, default=1000, help="Running runs of a pass of the reconciler.")
+    parser.add_argument("--short", action="store_true", help="Small numbers: whether each part runs to the end.")
     parser.add_argument("--folder", type=Path, help="Kept, with the made-up service; a new one is removed.")
-    given = parser.parse_args()
+    given = parser.parse_args(words)
+    if given.short:
+        given.runs, given.seconds, given.rate, given.count, given.running = 600, 5.0, 30.0, 5, 50
     print(machine())
     folder = given.folder or Path(tempfile.mkdtemp(prefix="curate-bench-"))
     try:
@@ -198,9 +217,10 @@ def main() -> None:
         parts: dict[str, Callable[[], None]] = {
             "local": lambda: local(world, given.count),
             "mixed": lambda: mixed(world, given.seconds, given.rate),
-            "streams": lambda: streams(world),
+            "streams": lambda: streams(world, *((20, 6.0) if given.short else (200, 30.0))),
             "s3": lambda: s3(folder, given.runs, given.count),
-            "loop": lambda: measure(world),
+            "loop": lambda: loop(world, folder, given.running),
+            "starting": lambda: starting(folder, 1 if given.short else 3),
         }
         for part in given.only:
             parts[part]()
@@ -210,4 +230,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -28,7 +28,7 @@ from curate.service.database.database import Database
 from curate.service.database.models import IndexedDataset, IndexedRun
 from curate.service.reconcile.targets import Cluster, Targets
 from curate.service.service import Service
-from curate.service.serving import listening, url_of
+from curate.service.serving import configured, listening, url_of
 from curate.service.shapes.runs import RunLine
 from tests.service.reconcile.clusters import FakeCluster, Job
 from tests.service.records import Recorded
@@ -111,9 +111,12 @@ def main() -> None:
         os.sched_setaffinity(0, given.cores)
     world = World.read(given.folder)
     bound = listening("127.0.0.1", 0)
-    app = bare_app(world) if given.bare else service_app(world, url_of(bound))
+    if given.bare:
+        config = uvicorn.Config(bare_app(world), log_config=None, access_log=False)
+    else:
+        app = service_app(world, url_of(bound))
+        config = configured(app.state.service, app)
     print(f"url: {url_of(bound)}", flush=True)
-    config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=1)
     uvicorn.Server(config).run(sockets=[bound])
 
 

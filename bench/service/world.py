@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import insert
+from sqlalchemy import delete, insert
 
 from curate.core.store.storage import open_workspace
 from curate.service.auth.roles import Role
@@ -63,10 +63,8 @@ class World:
     running: list[str]
     dataset: str
     """Folder of one."""
-
-    @property
-    def database(self) -> str:
-        return f"sqlite:///{self.folder}/service.db"
+    database: str
+    """URL."""
 
     def settings(self, url: str = "http://127.0.0.1:8080") -> Settings:
         return Settings(database=self.database, url=url)
@@ -76,10 +74,16 @@ class World:
         return cls(**json.loads((folder / "world.json").read_text()))
 
 
-def made(folder: Path, url: str, *, runs: int, recorded: int, running: int, datasets: int = 200) -> World:
-    """`recorded`: newest runs that have a record in the workspace."""
+def made(
+    folder: Path, url: str, *, runs: int, recorded: int, running: int, datasets: int = 200, database: str = ""
+) -> World:
+    """`recorded`: newest runs that have a record in the workspace. `database`: SQLite in the folder unless given."""
     folder.mkdir(parents=True, exist_ok=True)
-    world = World(str(folder), url, [], [_name(number) for number in range(runs - 1, runs - 1 - recorded, -1)], [], "")
+    open_workspace(url)
+    world = World(
+        str(folder), url, [], [_name(number) for number in range(runs - 1, runs - 1 - recorded, -1)], [], "",
+        database or f"sqlite:///{folder}/service.db",
+    )  # fmt: skip
     migrate(Database(world.database))
     service = Service.of(world.settings())
     known = people(service, url)
@@ -87,7 +91,8 @@ def made(folder: Path, url: str, *, runs: int, recorded: int, running: int, data
     put = _putter(url)
     now = time.time()
     for number in range(runs - recorded, runs):
-        record(put, f"{_name(number)}-1", now - 60 * (runs - number), with_log=number >= runs - 500)
+        dataset = _base(number) if number < datasets else ""
+        record(put, f"{_name(number)}-1", now - 60 * (runs - number), with_log=number >= runs - 500, dataset=dataset)
     world.running.extend(f"live{number:04d}" for number in range(running))
     for name in world.running:
         record(put, f"{name}-1", now - 100, with_log=True, ended=False)
@@ -95,13 +100,17 @@ def made(folder: Path, url: str, *, runs: int, recorded: int, running: int, data
     _datasets(service, known.workspace.id, put, datasets, now)
     service.close()
     (folder / "images").mkdir(exist_ok=True)
-    world = World(**asdict(world) | {"dataset": f"datasets/set00/{0:016x}"})
+    world = World(**asdict(world) | {"dataset": _base(0)})
     (folder / "world.json").write_text(json.dumps(asdict(world)))
     return world
 
 
 def _name(number: int) -> str:
     return f"r-{number:06d}-bench"
+
+
+def _base(number: int) -> str:
+    return f"datasets/set{number % 40:02d}/{number:016x}"
 
 
 # --- records ----------------------------------------------------------------------------------------------------------
@@ -132,6 +141,8 @@ def record_running(service: Service, world: World, count: int) -> list[str]:
     names, put, now = [f"more{number:04d}" for number in range(count)], _putter(world.workspace), time.time()
     with service.database.write() as session:
         first = session.get_one(Submission, world.running[0])
+        for table in (Submission, IndexedRun):  # of an earlier measurement
+            session.execute(delete(table).where(table.id.in_(names)))
         columns = [column.key for column in Submission.__table__.columns]
         rows = [{key: getattr(first, key) for key in columns} | {"id": name} for name in names]
         session.execute(insert(Submission), rows)
@@ -141,8 +152,8 @@ def record_running(service: Service, world: World, count: int) -> list[str]:
     return names
 
 
-def record(put: Put, attempt: str, began: float, *, with_log: bool, ended: bool = True) -> None:
-    """What the engine writes of an attempt."""
+def record(put: Put, attempt: str, began: float, *, with_log: bool, ended: bool = True, dataset: str = "") -> None:
+    """What the engine writes of an attempt. `dataset`: folder of the one that it made."""
     graph = {
         name: {"op": f"toy.{name}", "from": [before] if before else [], "ports": {}, "parameters": {"text": "x" * 40}}
         for before, name in zip(("", *STAGES), STAGES, strict=False)
@@ -155,6 +166,7 @@ def record(put: Put, attempt: str, began: float, *, with_log: bool, ended: bool 
     if ended:
         outputs = {name: {"base": f"facts/{name}/f", "path": "", "fingerprint": "f", "mask": None} for name in STAGES}
         empty: dict[str, Any] = {name: {} for name in ("counts", "reused", "pins", "spend")}
+        outputs["dataset"]["base"] = dataset or outputs["dataset"]["base"]
         ledger = {name: _ledger(number) for number, name in enumerate(STAGES)}
         allocated = {"gpu_seconds": 3600.0, "cpu_seconds": 100.0}
         end = {"run_id": attempt, "error": None, "seconds": 60.0, "ended": began + 60, "allocated": allocated}
@@ -220,16 +232,9 @@ def _database(
             ("starting", state),
         ):
             changes.append(
-                {
-                    "submission_id": name,
-                    "time": began,
-                    "attempt": 1,
-                    "before": before,
-                    "after": after,
-                    "reason": "",
-                    "gpu_hours": 0.0,
-                }
-            )
+                {"submission_id": name, "time": began, "attempt": 1, "before": before, "after": after, "reason": "",
+                 "gpu_hours": 0.0}
+            )  # fmt: skip
         audit += [
             {"time": began, "user": "operator", "action": action, "workspace": "main", "target": name, "outcome": "ok",
              "request_id": name, "detail": {}} for action in ("run.submit", "hook.due")
@@ -246,8 +251,7 @@ def _database(
 def _datasets(service: Service, place: int, put: Put, count: int, now: float) -> None:
     rows = [
         {
-            "workspace_id": place, "base": f"datasets/set{number % 40:02d}/{number:016x}",
-            "name": f"set{number % 40:02d}",
+            "workspace_id": place, "base": _base(number), "name": f"set{number % 40:02d}",
             "fingerprint": f"{number:016x}", "rows": 9000, "tars": 3, "bytes": 1 << 30, "committed": now - number,
             "run_id": _name(number),
         }

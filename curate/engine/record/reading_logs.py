@@ -6,15 +6,16 @@ Each worker's own clock sets its times, so records of a node whose clock is off 
 from __future__ import annotations
 
 import heapq
-import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from curate.core.errors import InputError
 from curate.core.store.storage import Storage
+from curate.engine.record.events import parsed
 
 LogRecord = dict[str, Any]
 """time, level and message; unit, stage, lane, worker, node and traceback if known."""
@@ -132,8 +133,7 @@ def _cursor(after: str) -> tuple[float, str, int]:
 
 def _records(storage: Storage, segments: Iterable[str]) -> Iterator[LogRecord]:
     for segment in segments:
-        for line in storage.read(segment).splitlines():
-            yield json.loads(line)
+        yield from parsed(storage.read(segment).splitlines())
 
 
 def _wanted(stage: str | None, level: str) -> Callable[[LogRecord], bool]:
@@ -150,5 +150,6 @@ def _wanted(stage: str | None, level: str) -> Callable[[LogRecord], bool]:
     return wanted
 
 
+@lru_cache(maxsize=64)
 def _number(level: str) -> int:
     return int(getattr(logging, level.upper(), logging.INFO))

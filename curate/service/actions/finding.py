@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import BindParameter, bindparam, select
 from sqlalchemy.orm import Session
 
 from curate.api import Workspace
@@ -97,12 +97,10 @@ def found(session: Session, who: Principal, run: str, workspace: str | None, nee
         places = {row.id: row for row in [workspace_row(session, who, workspace, Role.VIEWER)]}
     else:
         places = visible(session, who)
-    submitted = session.execute(
-        _SUBMITTED.where(Submission.id == run, Submission.workspace_id.in_(places))
-    ).one_or_none()
+    given = {"run": run, "places": list(places)}
+    submitted = session.execute(_SUBMITTED, given).one_or_none()
     row = submitted[0] if submitted is not None else None
-    here = (IndexedRun.workspace_id.in_(places), IndexedRun.id == run)
-    lines = {line.workspace_id: line for line in session.scalars(select(IndexedRun).where(*here))}
+    lines = {line.workspace_id: line for line in session.scalars(_LINES, given)}
     having = lines.keys() | ({row.workspace_id} if row else set())
     if not having:
         raise NotFoundProblem(f"run {run}: not found; the list of runs has those that you can see")
@@ -118,16 +116,22 @@ def found(session: Session, who: Principal, run: str, workspace: str | None, nee
     return FoundRun(place, row, line, submitted[1], submitted[2])
 
 
+_RUN: BindParameter[str] = bindparam("run")
+_PLACES: BindParameter[list[int]] = bindparam("places", expanding=True)
+# made once: to make a statement costs more than to execute it
 _SUBMITTED = (
     select(Submission, User.name, TargetRow.name)
     .join(User, Submission.user_id == User.id)
     .join(TargetRow, Submission.target_id == TargetRow.id)
+    .where(Submission.id == _RUN, Submission.workspace_id.in_(_PLACES))
 )
+_LINES = select(IndexedRun).where(IndexedRun.workspace_id.in_(_PLACES), IndexedRun.id == _RUN)
+_WORKSPACES = select(WorkspaceRow)
 
 
 def visible(session: Session, who: Principal) -> dict[int, WorkspaceRow]:
     """The workspaces that they may see, by id."""
-    return {row.id: row for row in session.scalars(select(WorkspaceRow)) if who.role(row.id) is not None}
+    return {row.id: row for row in session.scalars(_WORKSPACES) if who.role(row.id) is not None}
 
 
 def queue_positions(session: Session, states: Iterable[str]) -> dict[str, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
+from pydantic import TypeAdapter
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -25,6 +26,7 @@ from curate.service.watch.tail import Look, shaped
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
 LOG_FIELDS = ("time", "level", "stage", "worker", "node", "message", "traceback")
+_EVENTS, _LINES = TypeAdapter(list[Event]), TypeAdapter(list[LogLine])
 SETTLED_SECONDS = 10.0
 """After the end of a run, in which its last log lines appear."""
 
@@ -62,7 +64,7 @@ def _page(service: Service, one: FoundRun, at: ids.Place, limit: int) -> tuple[l
     with reachable(one.place):
         page = service.watch.page(one.place.url, attempt, at.within, limit, live=not one.over)
     places = [(ids.place(at.attempt, within), event) for within, event in page.events]
-    return [Event.model_validate(shaped(place, event)) for place, event in places], ids.place(at.attempt, page.next)
+    return _EVENTS.validate_python([shaped(*one) for one in places]), ids.place(at.attempt, page.next)
 
 
 # --- streams ----------------------------------------------------------------------------------------------------------
@@ -177,7 +179,7 @@ def log_of(
             page = run.log_page(_cursor(after, number), limit, stage, level)
     ended = one.row.ended if one.row else one.line.ended if one.line else None
     quiet = one.over and service.clock() - (ended or 0.0) > SETTLED_SECONDS
-    lines = [LogLine.model_validate({name: record.get(name) or "" for name in LOG_FIELDS}) for record in page.records]
+    lines = _LINES.validate_python([{name: record.get(name) or "" for name in LOG_FIELDS} for record in page.records])
     return Page(items=lines, next=encode(number, page.next) if page.more or not quiet else None)
 
 

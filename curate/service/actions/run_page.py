@@ -18,7 +18,7 @@ class RunPage:
     funnel: list[FunnelLine]
     log: Page[LogLine]
     role: Role | None
-    """Of the reader, in its workspace."""
+    """The reader's, in its workspace."""
 
 
 def run_page(

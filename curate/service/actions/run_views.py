@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, or_, select
+from sqlalchemy import ColumnElement, Row, Select, and_, bindparam, or_, select
 
 from curate.api import Entry, StageStatus
 from curate.service.actions.finding import FoundRun, found, queue_positions, visible
@@ -26,7 +26,16 @@ LINE = (
     "id", "title", "user", "target", "submitted", "state", "reason", "started", "ended", "seconds", "stages",
     "stages_done", "rows", "gpu_hours", "dollars", "alert",
 )  # fmt: skip
+# made once: to make a statement costs more than to execute it
+_LINES = select(*(getattr(IndexedRun, field) for field in LINE), IndexedRun.workspace_id).order_by(
+    IndexedRun.started.desc(), IndexedRun.id.desc(), IndexedRun.workspace_id.desc()
+)
 CHANGE = ("time", "attempt", "before", "after", "reason")
+_CHANGES = (
+    select(*(getattr(Change, field) for field in CHANGE))
+    .where(Change.submission_id == bindparam("run"))
+    .order_by(Change.id)
+)
 MOST_QUERY = 200
 
 # --- lists ------------------------------------------------------------------------------------------------------------
@@ -53,7 +62,7 @@ def runs(
         else:
             names = {row.id: row.name for row in visible(session, who).values()}
         chosen = _chosen(names, state, user, query, cursor)
-        rows = session.scalars(chosen.limit(limit + 1)).all()
+        rows = session.execute(chosen.limit(limit + 1)).all()
         shown = rows[:limit]
         waiting = queue_positions(session, {row.state for row in shown})
     last = shown[-1] if len(rows) > limit else None
@@ -65,7 +74,7 @@ def runs(
 
 def _chosen(
     names: Mapping[int, str], state: str | None, user: str | None, query: str | None, cursor: str | None
-) -> Select[IndexedRun]:
+) -> Select[*tuple[Any, ...]]:
     place, begun, run = IndexedRun.workspace_id, IndexedRun.started, IndexedRun.id
     wanted: list[ColumnElement[bool]] = [place.in_(names)]
     if state:
@@ -79,11 +88,11 @@ def _chosen(
         started, last, where = decode(cursor, float, str, int)
         same = and_(begun == started, or_(run < last, and_(run == last, place < where)))
         wanted += [begun <= started, or_(begun < started, same)]
-    return select(IndexedRun).where(*wanted).order_by(begun.desc(), run.desc(), place.desc())
+    return _LINES.where(*wanted)
 
 
-def _line(row: IndexedRun, workspace: str, position: int | None) -> RunLine:
-    values = {field: getattr(row, field) for field in LINE}
+def _line(row: Row[Any], workspace: str, position: int | None) -> RunLine:
+    values = dict(zip(LINE, row, strict=False))  # the last column is the workspace's id
     return RunLine.model_validate({**values, "workspace": workspace, "position": position})
 
 
@@ -95,7 +104,8 @@ class Look:
     """One look at a run, for everything that is shown of it at once."""
 
     one: FoundRun
-    changes: Sequence[Change]
+    changes: Sequence[Row[Any]]
+    """With the columns `CHANGE`; none if the service has not submitted it."""
     position: int | None
     """In the queue."""
     known: Known | None
@@ -105,7 +115,7 @@ class Look:
 def look(service: Service, who: Principal, id: str, workspace: str | None = None) -> Look:
     with service.database.read() as session:
         one = found(session, who, id, workspace, Role.VIEWER)
-        changes = session.scalars(select(Change).where(Change.submission_id == id).order_by(Change.id)).all()
+        changes = session.execute(_CHANGES, {"run": id}).all() if one.row else []
         position = queue_positions(session, {one.state.value}).get(one.id)
     return Look(one, changes, position, _known(service, one))
 
@@ -120,7 +130,7 @@ def shape(service: Service, seen: Look) -> RunShape:
     stages = _stages(one, known)
     about = _about(service, one) | {
         "position": seen.position,
-        "changes": [_fields(change, CHANGE) for change in seen.changes] if one.row else [],
+        "changes": [change._mapping for change in seen.changes],
         "stage_list": stages,
         "stages": len(stages),
         "stages_done": sum(stage.state in ("done", "reused") for stage in stages),

@@ -102,7 +102,7 @@ def by_id(session: Reading, token_id: str, now: float) -> Bearer:
     return _bearer(_rows(session, token_id), now)
 
 
-def _bearer(rows: Sequence[Row[Any]], now: float) -> Bearer:
+def _bearer(rows: Sequence[Row[*tuple[Any, ...]]], now: float) -> Bearer:
     if not rows:
         raise not_logged_in()
     one = rows[0]
@@ -112,7 +112,7 @@ def _bearer(rows: Sequence[Row[Any]], now: float) -> Bearer:
     return Bearer(one.id, Role(one.role), one.user_id, one.name, grants, one.expires, one.used)
 
 
-def _rows(session: Reading, token_id: str) -> Sequence[Row[Any]]:
+def _rows(session: Reading, token_id: str) -> Sequence[Row[*tuple[Any, ...]]]:
     return session.execute(_QUERY, {"id": token_id}).all()
 
 

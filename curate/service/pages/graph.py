@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from curate.html.numbers import percent
-from curate.service.pages.dag import NODE_WIDTH, layout
+from curate.service.pages.dag import NODE_WIDTH, Layout, layout
 from curate.service.pages.kit import TONES, duration, part, short
 from curate.service.shapes.data import Lineage, LineageNode
 from curate.service.shapes.runs import StageShape
@@ -57,7 +58,7 @@ class Graph:
 
 def stages_graph(stages: Sequence[StageShape], href: str = "") -> Graph | None:
     """None if there are too many stages to draw. `href`: where nodes lead to; "": to their lines in the table."""
-    made = layout({one.stage: [*one.inputs, *one.ports.values()] for one in stages})
+    made = _layout(tuple((one.stage, (*one.inputs, *one.ports.values())) for one in stages))
     if made is None:
         return None
     rows = {one.stage: frozenset(one.inputs) for one in stages}
@@ -66,6 +67,12 @@ def stages_graph(stages: Sequence[StageShape], href: str = "") -> Graph | None:
         return None
     edges = [Line(edge.path, edge.source not in rows[edge.target]) for edge in made.edges]
     return Graph(made.width, made.height, nodes, edges)
+
+
+@lru_cache(maxsize=256)
+def _layout(inputs: tuple[tuple[str, tuple[str, ...]], ...]) -> Layout | None:
+    """Runs of one recipe have the same, at every reload."""
+    return layout(dict(inputs))
 
 
 def _stage(one: StageShape, x: int, y: int, href: str) -> Node:

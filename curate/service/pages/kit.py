@@ -211,10 +211,17 @@ def templates() -> jinja2.Environment:
         "address": address,
     }  # fmt: skip
     environment.globals |= {
-        "version": version(), "link": link, "said": "", "problem": None, "user": "", "navigation": (), "here": "",
-        "events": "",
+        "version": version(), "icons": icons, "link": link, "said": "", "problem": None, "user": "", "navigation": (),
+        "here": "", "events": "",
     }  # fmt: skip
     return environment
+
+
+@cache
+def icons() -> Markup:
+    """The drawings that all pages refer to."""
+    module: Any = templates().get_template("kit.html").module
+    return Markup(module.icons())  # a macro's result, with nothing to escape
 
 
 @cache
@@ -231,8 +238,8 @@ def when(value: datetime | None, form: str = "minute") -> Markup:
     if value is None:
         return Markup("–")
     time = value.astimezone(UTC)
-    text = f"{time:%H:%M:%S}" if form == "clock" else f"{time.day} {time:%b %Y, %H:%M}"
     exact = time.isoformat(timespec="seconds").replace("+00:00", "Z")
+    text = exact[11:19] if form == "clock" else f"{time.day} {time:%b %Y, %H:%M}"
     return Markup(f'<time datetime="{exact}" data-form="{form}">{text}</time>')  # no text of others: nothing to escape
 
 
