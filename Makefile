@@ -4,7 +4,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-RECIPES := vise vise_similarity uru metaclip datacomp_basic
+RECIPES := vise vise_similarity uru metaclip datacomp_basic openlvd amoe_highres
 .PHONY: help setup quickstart url_list recaption tiny serve $(RECIPES) test test-fast test-long lint prose format bench docs lock clean
 
 PYTHON_VERSION := 3.11
@@ -78,6 +78,8 @@ vise_similarity: ## the same, above a similarity of image and text (by tiny, or 
 uru: ## URU: tags mapped to canonical nouns and actions, balanced by them
 metaclip: ## MetaCLIP: texts balanced by a vocabulary
 datacomp_basic: ## DataComp's basic filter
+openlvd: ## OpenLVD200M in small: a tree of four levels fitted on a subsample, balanced by it
+amoe_highres: ## AMoE's high-resolution pool in small: large images, no balance
 $(RECIPES): $(STAMP)
 	@$(BIN)/python -m pipelines.corpus $@ --workspace "$(WORKSPACE)" --engine "$(ENGINE)" \
 	  $(if $(IMAGES),--images "$(IMAGES)") $(if $(ENCODER),--set "encoder=$(ENCODER)") $(foreach value,$(SET),--set "$(value)")

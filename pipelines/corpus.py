@@ -14,6 +14,18 @@ from pipelines.commands import run, set_options
 from pipelines.openclipart import openclipart
 
 RECIPES = Path(__file__).parent
+SMALL = {
+    "openlvd": (
+        "source=folder",
+        "encoder=tiny",
+        "precision=float32",
+        "subsample=3500",
+        "levels=[400, 120, 60, 12]",
+        "target=700",
+    ),
+    "amoe_highres": ("source=folder", "min_side=200"),
+}
+"""Settings of recipes whose values are of production, for a few thousand images."""
 
 
 def settings(images: Path | None) -> list[str]:
@@ -33,7 +45,7 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], help="variable=value or stage.parameter=value")
     arguments = parser.parse_args()
     try:
-        values = [*settings(arguments.images), *arguments.set]
+        values = [*settings(arguments.images), *SMALL.get(arguments.recipe, ()), *arguments.set]
     except CurateError as error:
         sys.exit(f"{arguments.recipe}: {error}")
     where = ["--workspace", arguments.workspace, "--engine", arguments.engine]

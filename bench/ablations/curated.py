@@ -1,8 +1,8 @@
 """Hierarchically curated against a random subset of equal size, of the same deduplicated pool.
 
 The pool is CIFAR-10 with a tail of 100:1 and a quarter of copies; each seed makes other classes rare and is the seed of
-tree, selection and student. The test is of one stage: `select.hierarchical` over a tree of three levels, against the
-same stage over a tree of one cluster, which draws at random.
+tree, selection and student. The test is of the curation: `select.hierarchical` over a tree of three levels, against
+`select.uniform`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ HEAD, TAIL = 3, 3
 """Number of most frequent and of rarest classes, out of ten."""
 
 
-def _dataset(tree: list[str], seed: int) -> Curated:
+def _dataset(arm: str, seed: int) -> Curated:
     path = HOME / "pools" / f"cifar-tail-{seed}.parquet"
     if not path.exists():
         write_parquet(long_tail(parts()[1], seed), path)
     built = [f"pool=cifar-tail-{seed}", f"parquet={path}", f"encoder={teacher()}", f"seed={seed}", f"target={TARGET}"]
-    return curate("cifar-tail", [*built, *tree])
+    return curate("cifar-tail", [*built, f"arm={arm}"])
 
 
 def _judge(folder: Path, arm: Arm, seed: int) -> Scores:
@@ -46,8 +46,8 @@ def ablation() -> Ablation:
         recipe="cifar-student",
         settings=(f"teachers.0.encoder={teacher()}",),
         arms=(
-            Arm("random", (), partial(_dataset, ["levels=[1]", "depth=1"])),
-            Arm("curated", (), partial(_dataset, ["levels=[400, 60, 12]", "depth=3"])),
+            Arm("random", (), partial(_dataset, "random")),
+            Arm("curated", (), partial(_dataset, "curated")),
         ),
         pairs=(("curated", "random"),),
         judge=_judge,

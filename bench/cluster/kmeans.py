@@ -30,7 +30,7 @@ from curate.cluster.tree.levels import fit_tree
 from curate.core.group import MemoryGroup
 from curate.kernels.nearest.backends import fast_bfloat16
 from curate.kernels.nearest.search import Ambiguity, fastest, nearest
-from curate.select.hierarchical import copies_of
+from curate.select.clusters import copies_of
 from curate.select.sampling import leaf_quotas
 
 Floats = NDArray[np.float32]

@@ -28,7 +28,7 @@ from curate.core.group import MemoryGroup
 from curate.core.hashing import make_key, ranks
 from curate.kernels.evenness import evenness
 from curate.kernels.nearest.search import nearest
-from curate.select.hierarchical import copies_of
+from curate.select.clusters import copies_of
 from curate.select.sampling import level_quotas, level_rows
 from tests.conftest import ROOT
 

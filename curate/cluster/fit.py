@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, model_validator
 
-from curate.core.contracts import Artifact, Fit, Resources, Runtime, Table
+from curate.core.contracts import Added, Artifact, Fit, Resources, Runtime, Table
 from curate.core.errors import CurateError
 from curate.core.group import Group
-from curate.core.hashing import rank_below, ranks
 from curate.kernels.embeddings import LEAST_SPREAD, embedding_arrays, embedding_columns, encoder_identity
 
 if TYPE_CHECKING:
     from curate.cluster.tree.levels import Tree
 
-_SAMPLE_SALT = 0xC1
-"""Makes the sample independent of the rows that `select.*` takes with the same seed."""
 WHOLE_CLUSTERS = 1 << 15
 """Clusters up to which a level is fitted in one piece, unless `cells` is set."""
 
@@ -63,7 +60,13 @@ class FitTree(Fit):
         "null means half the mean cluster size, 1 no resampling.",
     )
     iterations: int = Field(30, ge=1, description="Maximum passes of one k-means; it ends earlier once it converges.")
-    sample: float = Field(1.0, gt=0, le=1, description="Fraction of the rows to fit on, chosen by hash(seed, key).")
+    schedule: Annotated[Literal["short", "published"], Added()] = Field(
+        "short",
+        description="`short`: a few passes per round, over a share of the rows in all rounds but the last; levels "
+        "above the first end with a k-means over all inputs. `published`, as in Vo et al. 2024: a whole k-means by "
+        "Lloyd's iterations in each round, over all points nearest to the centroids, and nothing afterwards; without "
+        "`resample`, level 1 is not resampled.",
+    )
     cells: Annotated[int | list[int | None] | None, BeforeValidator(_cells_given)] = Field(
         None,
         description="Cells of a level, each of which fits its share of the clusters separately; 1 means no cells. A "
@@ -75,7 +78,7 @@ class FitTree(Fit):
         True,
         description="Cluster directions, with centroids of unit length; false clusters the vectors with their norms.",
     )
-    seed: int = Field(0, ge=0, description="Seed of the sample and of the initial centroids.")
+    seed: int = Field(0, ge=0, description="Seed of the initial centroids.")
     threads: Annotated[int, Runtime()] = Field(2, ge=1, description="Cores of one worker.")
     gpus: Annotated[float | None, Runtime()] = Field(
         None,
@@ -98,6 +101,11 @@ class FitTree(Fit):
             if cells is not None and cells > clusters:
                 raise ValueError(f"cells: {cells} for {clusters} clusters; give at most one cell per cluster")
         return self
+
+    def parameters(self) -> dict[str, Any]:
+        """`sample`, a share of the rows to fit on, is now `select.uniform`: trees that were fitted on all rows stay
+        valid."""
+        return {**super().parameters(), "sample": 1.0}
 
     def scaled(self, fraction: float) -> Self:
         """Shrink the levels with the pool. Their number stays, and they still decrease strictly."""
@@ -124,10 +132,7 @@ class FitTree(Fit):
         return encoder_identity(self.op, schema, self.embedding)
 
     def load(self, table: Table) -> dict[str, NDArray[Any]]:
-        """Vectors of the sampled rows. Raises InputError if a vector cannot be clustered."""
-        if self.sample < 1:
-            rank = ranks(self.seed, table.column("key").to_pylist(), _SAMPLE_SALT)
-            table = table.filter(pa.array(rank_below(rank, self.sample)))
+        """Raises InputError if a vector cannot be clustered."""
         return embedding_arrays(self.op, table, self.embedding, self.unit_norm)
 
     def fit(self, group: Group) -> Artifact:
@@ -137,15 +142,16 @@ class FitTree(Fit):
         rows = sum(group.rows)
         if not rows:
             why = "every row was rejected upstream; `curate status RUN` shows where and why"
-            if self.sample < 1:
-                why = f"`sample` {self.sample:g} leaves none, or {why}; raise `sample`"
             raise CurateError(f"{self.op}: no rows to fit on: {why}")
         if rows < self.levels[0]:
             raise CurateError(
-                f"{self.op}.levels: {self.levels[0]} clusters for {rows} rows (sample {self.sample:g}); "
-                "lower `levels` to at most the rows, or raise `sample`"
+                f"{self.op}.levels: {self.levels[0]} clusters for {rows} rows; lower `levels` to at most the rows, or "
+                "fit on more"
             )
-        settings = level_settings(self.levels, self.seed, self.rounds, self.resample, self.iterations, self.unit_norm)
+        published = self.schedule == "published"
+        settings = level_settings(
+            self.levels, self.seed, self.rounds, self.resample, self.iterations, self.unit_norm, published
+        )
         tree = fit_tree(group, settings, self._cells(), resume=True)
         self._reject_short(tree)
         summary = {

@@ -15,6 +15,11 @@ class View(Protocol):
     stages: dict[str, Manifest]
     """Stage name -> its committed manifest (op, parameters, ledger, seconds, built_rows, bytes), in DAG order."""
 
+    @property
+    def selected_by(self) -> str | None:
+        """The stage whose selection `copies` and `quotas` are of. Other selections in `stages` chose rows to fit on."""
+        ...
+
     pinned: dict[str, Manifest]
     """`pin:NAME` -> manifest of a pinned artifact that a port upstream reads; no stage of the recipe has built it."""
 

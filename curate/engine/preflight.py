@@ -131,6 +131,8 @@ def _check_target(node: Node, stage: Select, portions: list[Portion], inside: fl
     if target is None or inside < 1.0 or any(portion.rows is None for portion in portions):
         return
     rows = sum(portion.rows or 0 for portion in portions)
+    if target > rows and stage.target_name != "target":
+        raise node.fail(f"{stage.target_name} {target:,} is more than the {rows:,} rows of its pool; lower it")
     if target > rows * stage.multiplier:
         raise node.fail(
             f"target {target:,} is more than {rows * stage.multiplier:,} ({rows:,} rows x multiplier "

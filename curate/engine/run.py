@@ -143,7 +143,8 @@ def run(
         closing.callback(workers.close)
         pipeline = placed(pipeline, workers)
         portions = preflight(pipeline, storage, options.sample, workers)
-        warnings = check_endpoints(pipeline, storage, workers)
+        warnings = [f"{name}: {text}" for name in pipeline.nodes for text in pipeline.cautions(name)]
+        warnings += check_endpoints(pipeline, storage, workers)
         _open_record(storage, run_id, pipeline, backend.name, options, submission)
         buried = tombstones.load(storage)
         context = Context(pipeline, storage, workers, options, buried, events, Progress(console, events), portions)

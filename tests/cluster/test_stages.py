@@ -108,12 +108,13 @@ def test_the_artifact_describes_the_tree(tree: Artifact, points: np.ndarray) -> 
     assert all(0 < level["entropy"] <= 1 and 0 <= level["gini"] < 1 for level in summary["levels"])
 
 
-def test_a_sample_of_the_rows_and_any_number_of_threads(points: np.ndarray) -> None:
-    stage = FitTree(levels=[30, 4], rounds=1, sample=0.5, unit_norm=False)
+@pytest.mark.parametrize("schedule", ["short", "published"])
+def test_any_number_of_threads(points: np.ndarray, schedule: str) -> None:
+    stage = FitTree(levels=[30, 4], rounds=1, schedule=schedule, unit_norm=False)
     table = pool(points[:2000])
     one, other = fit(stage, table, 3, threads=1), fit(stage, table, 3, threads=2)
     assert one["levels"] == other["levels"]
-    assert 800 < one["levels"]["rows"] < 1200
+    assert one["levels"]["rows"] == 2000
     for name in ("centroids_1", "centroids_2", "parents_1", "distance_quantiles"):
         assert one[name].tobytes() == other[name].tobytes()
 
@@ -193,7 +194,7 @@ def test_bad_embeddings() -> None:
 
 def test_empty_shards(tree: Artifact, points: np.ndarray) -> None:
     empty = pool(points[:0])
-    stage = FitTree(levels=[3], unit_norm=False, sample=0.9)
+    stage = FitTree(levels=[3], unit_norm=False)
     assert {name: value.shape for name, value in stage.load(empty).items()} == {"vectors": (0, 2), "norms": (0,)}
     assert assign(Assign(levels=3, unit_norm=False), tree, empty).num_rows == 0
     with pytest.raises(CurateError, match="no rows to fit on"):
@@ -201,7 +202,7 @@ def test_empty_shards(tree: Artifact, points: np.ndarray) -> None:
 
 
 def test_mismatches_are_errors(tree: Artifact, points: np.ndarray) -> None:
-    with pytest.raises(CurateError, match=r"levels: 90 clusters for 40 rows \(sample 1\)"):
+    with pytest.raises(CurateError, match=r"levels: 90 clusters for 40 rows; lower"):
         fit(FitTree(levels=[90, 3]), pool(points[:40]))
     with pytest.raises(CurateError, match=r"cluster.assign.levels: 2, .* fitted with 3"):
         Assign(levels=2, unit_norm=False).setup({"tree": tree})

@@ -131,6 +131,9 @@ STAGES: dict[str, tuple[str, str | list[str], dict[str, Any], dict[str, str]]] =
     "sample": ("select.hierarchical", "clusters", {"target": 8}, {"tree": "tree"}),
     "profile": ("cluster.profile", "clusters", {"source": "meta.category", "sample": 3, "tiny": 2}, {"tree": "tree"}),
     "drift": ("cluster.drift", "clusters", {"least_rows": 1}, {"tree": "tree"}),
+    "fit_on": ("select.uniform", ["unique", "embed"], {"count": 7}, {}),
+    "subtree": ("cluster.fit", ["fit_on", "embed"], {"levels": [3, 2], "rounds": 2, "schedule": "published"}, {}),
+    "best": ("select.top", "clusters", {"score": "width", "target": 6}, {"tree": "tree"}),
     "all": ("select.all", "clusters", {}, {}),
     "dataset": ("pack.webdataset", "sample", {"name": "contract", "shard_rows": 5, "carry": ["duplicate_set"]}, {}),
     "dataset_of_all": (

@@ -67,6 +67,10 @@ class MemoryView:
     types: Mapping[str, pa.DataType] = field(default_factory=lambda: TYPES)
     """Columns and their types."""
 
+    @property
+    def selected_by(self) -> str | None:
+        return next((name for name, one in self.stages.items() if one.noun == "selection"), None)
+
     def columns(self) -> tuple[str, ...]:
         return tuple(name for name in self.types if name not in self.absent)
 

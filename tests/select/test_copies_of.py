@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.select.hierarchical import copies_of
+from curate.select.clusters import copies_of
 
 
 @given(

@@ -46,6 +46,8 @@ class LevelSettings:
     r: int | None = None
     polish: bool = False
     """Whether a k-means over all inputs follows the last round."""
+    published: bool = False
+    """Whether every round is a whole k-means on all of the nearest points, as in the paper."""
 
 
 @dataclass(frozen=True)
@@ -89,12 +91,13 @@ def fit_level(
     seeds = np.random.SeedSequence(settings.kmeans.seed).generate_state(rounds + 1, np.uint64)
     while state.round <= rounds + 1:
         of_round, nearest, run = replace(settings.kmeans, seed=int(seeds[min(state.round, rounds)])), None, state.run
-        sample = _round_sample(settings, r, rows) if state.round < rounds else None
+        short = bool(rounds) and not settings.published
+        sample = _round_sample(settings, r, rows) if short and state.round < rounds else None
         if state.round == rounds + 1:  # k-means over all inputs, from the centroids of the last round
             if not (rounds and settings.polish):
                 break
             run = run or State(_required(state.base))
-        elif rounds:
+        elif short:
             passes = ROUND_ITERATIONS if state.round < rounds else LAST_ITERATIONS
             exchange = False if state.round < rounds else of_round.exchange
             of_round = replace(of_round, iterations=min(passes, of_round.iterations), exchange=exchange)
@@ -185,13 +188,22 @@ def level_settings(
     r: Sequence[int | None] | None = None,
     iterations: int = 30,
     unit_norm: bool = False,
+    published: bool = False,
 ) -> list[LevelSettings]:
-    """Settings of each level, finest first, from lists of clusters and of r; each level has its own seed."""
+    """Settings of each level, finest first, from lists of clusters and of r; each level has its own seed.
+
+    published: the schedule of Vo et al. 2024. Their web run (appendix) has r = 1 at level 1 and half the mean cluster
+    size above."""
     seeds = np.random.SeedSequence(seed).generate_state(len(clusters), np.uint64)
+    r = r or [1 if published and number == 0 else None for number in range(len(clusters))]
+    exchange = False if published else None
     return [
-        LevelSettings(Settings(k, int(own), iterations, unit_norm), rounds, near, polish=number > 0)
-        for number, (k, own, near) in enumerate(zip(clusters, seeds, r or [None] * len(clusters), strict=True))
-    ]
+        LevelSettings(
+            Settings(k, int(own), iterations, unit_norm, exchange=exchange),
+            rounds, near, polish=number > 0 and not published, published=published,
+        )
+        for number, (k, own, near) in enumerate(zip(clusters, seeds, r, strict=True))
+    ]  # fmt: skip
 
 
 def packed(state: LevelState) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,9 @@ from curate.core.contracts.stage import Stage, Table
 
 class Select(Stage):
     """Which rows are selected, and how many copies of each. To select items of rows (texts), deal a line per item."""
+
+    target_name: ClassVar[str] = "target"
+    """Parameter that `target_rows` reads, for messages."""
 
     multiplier: int = 1
     """Most copies of a row, or of one of its items."""
@@ -23,6 +26,11 @@ class Select(Stage):
         """Number of rows requested, copies included, so that an impossible run fails before it computes anything; None
         if there is no target."""
         return None
+
+    def draw(self) -> str:
+        """What decides the rows apart from pool and size, for a selection whose samples contain each other: two
+        stages with the same value are not independent. "" for other selections."""
+        return ""
 
     def deal(self, table: Table) -> Table:
         """Live rows of a shard (`key` and the columns that the stage reads) -> lines to choose from, in row order, with

@@ -16,7 +16,7 @@ from curate.core.recipe import registry
 from curate.core.recipe.document import Document, parse_override
 from curate.core.recipe.pipeline import RESERVED, Pipeline, build_stage
 
-ENVIRONMENT = re.compile(r"\$\{[^}]*\boc\.env\b")
+ENVIRONMENT = re.compile(r"\$\{[^{}]*\boc\.env\b")
 """OmegaConf's resolver of environment variables."""
 NO_ENVIRONMENT = (
     "${oc.env:…} would store the variable's value in the workspace; give env:NAME to a parameter of type Secret, "
@@ -106,7 +106,28 @@ def resolve(document: Document) -> dict[str, Any]:
         line = document.line(place, ("vars", place[0]))
         raise RecipeError(f"{line}: {name.removeprefix('stages.')}: {text}; define it under `vars`") from None
     assert isinstance(resolved, dict)
-    return {"vars": variables, "stages": resolved["stages"], "workspace": resolved["workspace"]}
+    given = resolved["stages"]
+    for name in [name for name, values in given.items() if isinstance(values, dict) and "switch" in values]:
+        given[name] = _chosen(str(name), given[name], document)
+        if given[name] is None:
+            del given[name]
+    return {"vars": variables, "stages": given, "workspace": resolved["workspace"]}
+
+
+def _chosen(name: str, values: dict[str, Any], document: Document) -> dict[str, Any] | None:
+    """Values of a stage with `switch`: those of one of its `cases`, together with the other keys. None if
+    the case is null: the recipe then has no such stage."""
+    switch, cases = values["switch"], values.get("cases")
+    line = document.line(("stages", name, "cases"), ("stages", name))
+    if not isinstance(cases, dict) or not all(case is None or isinstance(case, dict) for case in cases.values()):
+        raise RecipeError(f"{line}: {name}.cases: expected a mapping from values of `switch` to stages, or to null")
+    if isinstance(switch, (dict, list)) or switch not in cases:
+        known = ", ".join(map(str, cases))
+        raise RecipeError(f"{line}: {name}.switch: {switch!r} is not one of its cases: {known}; give one of these")
+    chosen: dict[str, Any] | None = cases[switch]
+    if chosen is None:
+        return None
+    return chosen | {key: value for key, value in values.items() if key not in ("switch", "cases")}
 
 
 def _add(pipeline: Pipeline, name: str, values: Any, document: Document) -> None:
@@ -166,7 +187,7 @@ def json_schema() -> dict[str, Any]:
                 "additionalProperties": False,
             }
         )
-    stages.append(_own_schema())
+    stages += [_own_schema(), _switch_schema()]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "curate recipe",
@@ -191,6 +212,18 @@ def _own_schema() -> dict[str, Any]:
         "type": "object",
         "properties": {"op": {"type": "string", "pattern": r"^[\w.]+:\w+$"}, "from": _or_variable(_from_schema())},
         "required": ["op"],
+    }
+
+
+def _switch_schema() -> dict[str, Any]:
+    """Schema of a stage that a variable chooses."""
+    cases = {"type": "object", "additionalProperties": {"type": ["object", "null"]}}
+    return {
+        "title": "switch",
+        "description": "One of several stages, chosen by a variable; a case of null leaves the stage out",
+        "type": "object",
+        "properties": {"switch": {"type": "string"}, "cases": cases},
+        "required": ["switch", "cases"],
     }
 
 

@@ -214,8 +214,6 @@ class Pipeline:
         selects = [up.name for up in self.along(node.name) if isinstance(up.stage, Select)]
         if isinstance(stage, Pack) and len(selects) != 1:
             raise node.fail(f"{stage.op} needs exactly one selection upstream, found {len(selects)}; add `select.all`")
-        if isinstance(stage, Report):
-            selects = [up.name for up in self.reaches(node.name) if isinstance(up.stage, Select)]
         if len(selects) > 1:
             raise node.fail(f"rows come from {len(selects)} selections ({', '.join(selects)}); they must come from one")
 
@@ -269,12 +267,26 @@ class Pipeline:
                 f"column {places!r} has one value per row, not a list with a value per item; give a list column"
             )
 
+    def cautions(self, name: str) -> list[str]:
+        """What is probably a mistake in a stage that can run, a line each."""
+        drawn = self._draw(name)
+        earlier = list(self.nodes)[: list(self.nodes).index(name)]
+        same = [other for other in earlier if drawn[1] and self._draw(other) == drawn]
+        why = "the larger sample contains the smaller one; give another seed for independent samples"
+        return [f"{drawn[1]}, as {', '.join(same)}: {why}"] if same else []
+
+    def _draw(self, name: str) -> tuple[str, str]:
+        """A stage's pool and what its sample depends on; both empty for other stages."""
+        stage = self.nodes[name].stage
+        drawn = stage.draw() if isinstance(stage, Select) else ""
+        return (self.pool_of(name), drawn) if drawn else ("", "")
+
     def _check_targets(self) -> None:
         for node in self.nodes.values():
             if isinstance(node.stage, Select):
                 target = node.stage.target_rows()
                 if target is not None and target < 1:
-                    raise node.fail(f"target {target}: must be at least 1")
+                    raise node.fail(f"{node.stage.target_name} {target}: must be at least 1")
 
 
 def build_stage(

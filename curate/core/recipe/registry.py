@@ -68,6 +68,8 @@ OPS = {
     "select.frequency": "curate.select.frequency:SelectFrequency",
     "select.metaclip": "curate.select.metaclip:SelectMetaClip",
     "select.all": "curate.select.all:SelectAll",
+    "select.uniform": "curate.select.uniform:SelectUniform",
+    "select.top": "curate.select.top:SelectTop",
     "pack.webdataset": "curate.pack.webdataset:PackWebDataset",
     "report.html": "curate.report.html:ReportHtml",
 }

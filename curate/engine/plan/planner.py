@@ -80,6 +80,7 @@ def plan(
     lines = Planner(ctx, latest, exact).walk()
     for node in pipeline.nodes.values():
         line = lines[node.name]
+        line.note = "; ".join(text for text in (line.note, *pipeline.cautions(node.name)) if text)
         line.gpus = node.stage.resources().gpus
         if line.compute == 0:
             line.seconds, line.bytes = 0.0, 0

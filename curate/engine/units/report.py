@@ -68,7 +68,7 @@ class StoredView:
     def of(cls, ctx: Context, node: Node) -> Self:
         upstream = ctx.pipeline.reaches(node.name)
         refs = tuple(ctx.column_ref(up) for up in upstream if isinstance(up.stage, Map))
-        select = next((up for up in upstream if isinstance(up.stage, Select)), None)
+        select = next((up for up in ctx.pipeline.along(node.name) if isinstance(up.stage, Select)), None)
         pack = next((up for up in upstream if isinstance(up.stage, Pack)), None)
         manifests = {up.name: ctx.built[up.name].manifest for up in upstream}
         stages = {name: manifest for name, manifest in manifests.items() if manifest is not None}
@@ -95,6 +95,10 @@ class StoredView:
             alive=min(last),
             pinned={name: pin.manifest for name, pin in pins.items() if pin.manifest is not None},
         )
+
+    @property
+    def selected_by(self) -> str | None:
+        return None if self.selection is None else self.selection[0]
 
     def columns(self) -> tuple[str, ...]:
         made = [name for ref in self.rows.columns for name in ref.names]

@@ -157,6 +157,7 @@ MEANINGS = REASONS | {
     "no_image": "the source has a row for it but no image",
     "no_language": "its text is too short to detect the language",
     "no_text": "no text that the selection could choose",
+    "not_drawn": "not drawn by the uniform sample",
     "not_sampled": "not drawn by the selection: the quota of its cluster was filled",
     "other_extension": "a file extension that is not an image's",
     "semantic_duplicate": "almost the same as its keeper to the encoder, shown next to it",

@@ -42,9 +42,9 @@ class TreeQuotas:
 def quotas_of(view: View) -> TreeQuotas | None:
     """None without a selection over a tree."""
     table = view.quotas()
-    select = next((manifest for manifest in view.stages.values() if manifest.noun == "selection"), None)
-    if table is None or select is None:
+    if table is None or view.selected_by is None:
         return None
+    select = view.stages[view.selected_by]
     tree = next((tree for name, tree in artifacts(view, "cluster_tree").items() if name in select.inputs), None)
     if tree is None:
         return None

@@ -84,8 +84,7 @@ def scope_of(view: View, caption: str | None, label: str | None) -> Scope:
     while f"cluster_{levels + 1}" in columns:
         levels += 1
     order = list(view.stages)
-    selects = [name for name in order if view.stages[name].noun == "selection"]
-    select = selects[-1] if selects else None
+    select = view.selected_by
     known = caption if caption is not None else next((name for name in CAPTIONS if name in columns), None)
     return Scope(
         columns=columns,

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from curate.cluster.kmeans.assigned import closest_members
-from curate.cluster.kmeans.lloyd import Settings
+from curate.cluster.kmeans.lloyd import Settings, kmeans
 from curate.cluster.tree.level import (
     Level,
     LevelSettings,
@@ -117,10 +117,33 @@ def test_nearest_rows_over_all_parts(rows: list[tuple[int, int]], r: int, parts:
     assert count == len(mine)
 
 
-@pytest.mark.parametrize("polish", [True, False])
-def test_a_level_resumes_from_any_state(polish: bool) -> None:
+def test_the_published_schedule() -> None:
+    """Every round is a whole k-means by Lloyd's iterations on the r points nearest to each centroid, and the last one's
+    centroids are the result (Vo et al. 2024, section 3.3)."""
+    points = np.random.default_rng(0).normal(size=(1200, 3)).astype(np.float32)
+    [wanted] = level_settings([40], 3, 2, [6], 25, published=True)
+    seeds = np.random.SeedSequence(wanted.kmeans.seed).generate_state(3, np.uint64)
+    rows = points
+    for seed in seeds.tolist():
+        centroids = kmeans(held(rows), Settings(40, seed, 25, exchange=False)).centroids
+        ids, distances = nearest(points, centroids)
+        rows = points[closest_members(ids, distances, 6)]
+    assert fit_level(held(points), wanted).centroids.tobytes() == centroids.tobytes()
+
+
+def test_the_published_schedule_has_its_own_defaults() -> None:
+    points = np.random.default_rng(0).normal(size=(800, 3)).astype(np.float32)
+    tree = fit_tree(held(points, 2), level_settings([80, 8, 2], 0, 3, published=True))
+    assert [level["resample"] for level in tree.levels] == [1, 5, 2]
+    assert [level["rounds"] for level in tree.levels] == [0, 3, 3]
+    given = fit_tree(held(points, 2), level_settings([80, 8, 2], 0, 3, [4, 3, 1], published=True))
+    assert [level["resample"] for level in given.levels] == [4, 3, 1]
+
+
+@pytest.mark.parametrize(("polish", "published"), [(True, False), (False, False), (False, True)])
+def test_a_level_resumes_from_any_state(polish: bool, published: bool) -> None:
     points = np.random.default_rng(0).normal(size=(3000, 16)).astype(np.float32)
-    wanted = LevelSettings(Settings(100, 5), rounds=3, polish=polish)
+    wanted = LevelSettings(Settings(100, 5), rounds=3, polish=polish, published=published)
     saved: list[dict[str, object]] = []
     whole = fit_level(held(points, 2), wanted, save=lambda state: saved.append(packed(state)))
     assert len(saved) > 8

@@ -228,6 +228,51 @@ def test_every_error_is_one_line(data: st.DataObject) -> None:
     assert text is None or (text.startswith(("r.yaml:", "pipeline:")) and "\n" not in text)
 
 
+# --- switch ---------------------------------------------------------------------------------------------------------
+
+
+SWITCH = f"""\
+vars:
+  kind: costly
+stages:
+  pool:
+    op: {TOYS}:Numbers
+    namespace: toys
+  bright:
+    from: pool
+    switch: ${{kind}}
+    cases:
+      costly: {{op: "{TOYS}:Costly"}}
+      shifted: {{op: "{TOYS}:Shifted", shift: 2.0}}
+  total:
+    switch: ${{kind}}
+    cases:
+      costly: null
+      shifted: {{op: "{TOYS}:Total", from: bright}}
+"""
+
+
+def test_a_variable_switches_between_stages() -> None:
+    pipeline = recipe.parse(SWITCH)
+    assert list(pipeline.nodes) == ["pool", "bright"]
+    assert type(pipeline.nodes["bright"].stage).__name__ == "Costly" and pipeline.nodes["bright"].inputs == ("pool",)
+    assert "switch" not in pipeline.source["stages"]["bright"]
+    other = recipe.parse(SWITCH, ["kind=shifted", "bright.shift=5"])
+    assert list(other.nodes) == ["pool", "bright", "total"]
+    assert other.nodes["bright"].stage.shift == 5  # type: ignore[attr-defined]
+
+
+def test_mistakes_in_a_switch() -> None:
+    known = "costly, shifted; give one of these"
+    rejects(SWITCH, f"r.yaml:10: bright.switch: 'cheap' is not one of its cases: {known}", "kind=cheap")
+    rejects(SWITCH, f"r.yaml:10: bright.switch: ['costly'] is not one of its cases: {known}", "kind=[costly]")
+    expected = "expected a mapping from values of `switch` to stages, or to null"
+    for text in ("bright.cases=3", "bright.cases={costly: 3}"):
+        rejects(SWITCH, f"r.yaml:10: bright.cases: {expected}", text)
+    rejects(SWITCH, "r.yaml:4: pool: a stage needs `op:`; `curate ops` lists them", "pool.op=null")
+    rejects(SWITCH, "r.yaml:7: bright: a stage needs `op:`; `curate ops` lists them", "bright.cases={costly: {}}")
+
+
 # --- the schema for editors -------------------------------------------------------------------------------------------
 
 
