@@ -71,8 +71,6 @@ class Place:
 @dataclass(frozen=True)
 class Verdict:
     start: bool
-    position: int
-    """In the queue of its target, from 1."""
     why: str
     """Why it waits, in one line; "" if it starts."""
 
@@ -86,21 +84,13 @@ def choose(
         running["target", busy.target] += 1
         running["user", busy.user] += 1
     found: dict[str, Verdict] = {}
-    places: Counter[str] = Counter()
     for run in sorted(waiting, key=lambda run: run.order):
-        places[run.target] += 1
         why = run.held or _blocked(run, running, quotas.get(run.user, Allowance()), targets.get(run.target))
         if not why:
             running["target", run.target] += 1
             running["user", run.user] += 1
-        found[run.id] = Verdict(not why, places[run.target], why)
+        found[run.id] = Verdict(not why, why)
     return found
-
-
-def positions(waiting: Iterable[tuple[str, str, int, float]]) -> dict[str, int]:
-    """Run -> its position in the queue of its target, of (run, target, priority, since when it waits)."""
-    runs = [Waiting(run, "", target, priority, queued) for run, target, priority, queued in waiting]
-    return {run: verdict.position for run, verdict in choose(runs, (), {}, {}).items()}
 
 
 def _blocked(run: Waiting, running: Counter[tuple[str, str]], quota: Allowance, target: Place | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import resource
 import signal
 import socket
@@ -74,6 +75,8 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        gc.collect()
+        gc.freeze()  # modules and tables: a collection would go through all of them, in the middle of a request
         if not self.should_exit:
             self._announce()
 

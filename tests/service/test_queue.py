@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from curate.service.queue import Active, Allowance, Place, Verdict, Waiting, choose, positions
+from curate.service.queue import Active, Allowance, Place, Verdict, Waiting, choose
 
 BIG = {"big": Place(2, gpus=8)}
 
@@ -28,7 +28,6 @@ def test_priority_comes_first_then_time_then_id() -> None:
 
     found = choose(runs, (), {}, {"big": Place(100, gpus=0)})
 
-    assert {run: verdict.position for run, verdict in found.items()} == {"b": 1, "c": 2, "d": 3, "e": 4, "a": 5}
     assert list(found) == started(found) == ["b", "c", "d", "e", "a"]
 
 
@@ -38,7 +37,7 @@ def test_a_target_starts_no_more_runs_than_it_may_have() -> None:
     found = choose(runs, [Active("bob", "big")], {}, BIG)
 
     assert started(found) == ["a"]
-    assert found["b"] == Verdict(False, 2, "waits: target big has 2 of 2 runs under way")
+    assert found["b"] == Verdict(False, "waits: target big has 2 of 2 runs under way")
 
 
 @pytest.mark.parametrize(
@@ -70,7 +69,7 @@ def test_a_target_starts_no_more_runs_than_it_may_have() -> None:
 def test_a_target_must_be_able_to_run_it(target: Place, needs: dict[str, object], why: str) -> None:
     found = choose([waiting("a", needs=needs)], (), {}, {"big": target})
 
-    assert found["a"] == Verdict(not why, 1, why)
+    assert found["a"] == Verdict(not why, why)
 
 
 def test_a_target_that_is_gone_is_named() -> None:
@@ -93,7 +92,7 @@ def test_a_user_stays_within_their_quota(quota: Allowance, running: int, why: st
 
     found = choose([waiting("a")], active, {"ann": quota}, BIG)
 
-    assert found["a"] == Verdict(not why, 1, why)
+    assert found["a"] == Verdict(not why, why)
 
 
 def test_a_user_s_quota_counts_what_starts_now() -> None:
@@ -116,7 +115,6 @@ def test_a_blocked_run_does_not_block_later_ones() -> None:
 
     assert started(found) == ["fits", "elsewhere"]
     assert found["held"].why == "waits before the next try: no space left"
-    assert found["elsewhere"].position == 1
 
 
 def test_a_full_target_does_not_block_other_targets() -> None:
@@ -124,12 +122,3 @@ def test_a_full_target_does_not_block_other_targets() -> None:
     targets = {"big": Place(0, gpus=0), "small": Place(1, gpus=0)}
 
     assert started(choose(runs, (), {}, targets)) == ["b"]
-
-
-def test_positions_are_those_of_the_verdicts() -> None:
-    runs = [waiting("a", queued=2.0), waiting("b", queued=1.0), waiting("c", target="small", queued=9.0)]
-
-    found = positions((run.id, run.target, run.priority, run.queued) for run in runs)
-
-    assert found == {"a": 2, "b": 1, "c": 1}
-    assert found == {run: verdict.position for run, verdict in choose(runs, (), {}, BIG).items()}

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
-from sqlalchemy import BindParameter, bindparam, select
+from sqlalchemy import BindParameter, bindparam, func, select
 from sqlalchemy.orm import Session
 
 from curate.api import Workspace
@@ -14,7 +13,6 @@ from curate.service.actions.places import opened, workspace_row
 from curate.service.auth.roles import Principal, Role
 from curate.service.database.models import IndexedRun, Submission, TargetRow, User, WorkspaceRow
 from curate.service.problems import ConflictProblem, NotFoundProblem
-from curate.service.queue import positions
 from curate.service.states import RESUMABLE, State
 
 
@@ -138,9 +136,13 @@ def queue_positions(session: Session, states: Iterable[str]) -> dict[str, int]:
     """Queued run -> its position, if one of these states is that of a queued run."""
     if State.QUEUED.value not in states:
         return {}
-    waiting: Any = session.execute(
-        select(Submission.id, TargetRow.name, Submission.priority, Submission.queued)
-        .join(TargetRow, TargetRow.id == Submission.target_id)
-        .where(Submission.state == State.QUEUED.value)
-    ).all()
-    return positions(tuple(one) for one in waiting)
+    return {run: position for run, position in session.execute(_POSITIONS)}  # noqa: C416 - dict() wants tuples
+
+
+_POSITIONS = select(
+    Submission.id,
+    func.row_number().over(
+        partition_by=Submission.target_id,
+        order_by=(Submission.priority.desc(), Submission.queued, Submission.id),  # as `queue.Waiting.order`
+    ),
+).where(Submission.state == State.QUEUED.value)

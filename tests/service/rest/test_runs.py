@@ -233,6 +233,8 @@ def test_waiting_runs_have_a_position(site: Site) -> None:
     runs = [site.submit(title="inline") for _ in range(3)]
     found = site.ask("GET", "runs?query=inline").json()["items"]
     assert {one["id"]: one["position"] for one in found} == dict(zip(runs, (1, 2, 3), strict=True))
+    site.change(runs[2], priority=1)
+    assert [site.ask("GET", f"runs/{run}").json()["position"] for run in runs] == [2, 3, 1]
     for run in runs:
         site.change(run, state="done")
     assert site.ask("GET", f"runs/{runs[0]}").json()["position"] is None
