@@ -1,6 +1,6 @@
 """The service under load: 10,000 runs and 200 datasets, the server in a separate process.
 
-    python -m bench.service [--only local mixed streams s3 loop starting] [--short]
+    python -m bench.service [--only local mixed replicas streams s3 loop starting] [--short]
 
 Server time is that of the header Server-Timing. `bare` is a FastAPI application with SQLAlchemy and pydantic that
 answers with as many rows of the same database, in the same run.
@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +30,7 @@ from bench.service.loop import passes, rebuilt
 from bench.service.starting import starting
 from bench.service.world import World, made
 
-PARTS = ("local", "mixed", "streams", "s3", "loop", "starting")
+PARTS = ("local", "mixed", "replicas", "streams", "s3", "loop", "starting")
 ON_S3 = ("runs", "run", "funnel", "datasets", "logs", "events", "page of a run")
 AIM, PAGE_AIM = 0.2, 300_000
 
@@ -113,24 +113,27 @@ def _bare(name: str) -> Ask:
 # --- many requests ----------------------------------------------------------------------------------------------------
 
 
-def mixed(world: World, seconds: float, rate: float) -> None:
-    with serving(world) as (url, process):
+def mixed(world: World, seconds: float, rate: float, replicas: int) -> None:
+    with ExitStack() as stack:
+        urls, servers = zip(*[stack.enter_context(serving(world)) for _ in range(replicas)], strict=True)
         time.sleep(3.0)
-        command = [sys.executable, "-m", "bench.service.load", world.folder, url]
-        subprocess.run([*command, "10", str(rate / 2)], check=True, capture_output=True)  # warm
-        before = cpu(process)
-        done = subprocess.run([*command, str(seconds), str(rate)], check=True, capture_output=True, text=True)
-        spent = cpu(process) - before
-        memory = process.memory_full_info().pss + sum(one.memory_full_info().pss for one in process.children(True))
+        command = [sys.executable, "-m", "bench.service.load", world.folder]
+        subprocess.run([*command, "10", str(rate / 2), *urls], check=True, capture_output=True)  # warm
+        before = sum(map(cpu, servers))
+        done = subprocess.run([*command, str(seconds), str(rate), *urls], check=True, capture_output=True, text=True)
+        spent = sum(map(cpu, servers)) - before
+        family = [one for server in servers for one in (server, *server.children(True))]
+        memory = sum(one.memory_full_info().pss for one in family) / replicas
     *answers, about = map(json.loads, done.stdout.splitlines())
     errors = sum(one["status"] not in (200, 202) for one in answers)
     own = [one["seconds"] - one["late"] for one in answers]
-    line(f"mixed, {rate:.0f}/s for {seconds:.0f} s: p99 (aim 500)", _ms(own, 0.99), f"p50 {_ms(own, 0.5)}, {load()}")
+    name = "mixed" if replicas == 1 else f"{replicas} replicas"
+    line(f"{name}, {rate:.0f}/s for {seconds:.0f} s: p99 (aim 500)", _ms(own, 0.99), f"p50 {_ms(own, 0.5)}, {load()}")
     line("  with the load generator's delay", _ms([one["seconds"] for one in answers], 0.99), "from when it was due")
     line("  server time", _ms([one["server"] for one in answers], 0.99), f"{len(answers)} requests, {errors} errors")
     line("  CPU of the server", f"{spent:.1f} s", f"{1000 * spent / len(answers):.1f} ms each")
     line("  CPU of the load generator", f"{about['cpu']:.1f} s")
-    line("  memory of the server, with the process of checks", f"{memory / 2**20:.0f} MiB", "PSS at the end")
+    line("  memory of a server, with the process of checks", f"{memory / 2**20:.0f} MiB", "PSS at the end")
     for kind in MIX:
         line(f"  {kind} ({MIX[kind]} %): p99", _ms([one["server"] for one in answers if one["kind"] == kind], 0.99))
 
@@ -216,7 +219,8 @@ def main(words: Sequence[str] = ()) -> None:
             world = made(kept, str(kept / "workspace"), runs=given.runs, recorded=given.runs, running=20)
         parts: dict[str, Callable[[], None]] = {
             "local": lambda: local(world, given.count),
-            "mixed": lambda: mixed(world, given.seconds, given.rate),
+            "mixed": lambda: mixed(world, given.seconds, given.rate, 1),
+            "replicas": lambda: mixed(world, given.seconds, given.rate, 2),
             "streams": lambda: streams(world, *((20, 6.0) if given.short else (200, 30.0))),
             "s3": lambda: s3(folder, given.runs, given.count),
             "loop": lambda: loop(world, folder, given.running),

@@ -1,6 +1,6 @@
 """Requests at a fixed rate, from a separate process.
 
-    python -m bench.service.load FOLDER URL SECONDS RATE
+    python -m bench.service.load FOLDER SECONDS RATE URL...
 
 Request n is due at n / RATE, however long the ones before it take. Prints a line of JSON for each request.
 """
@@ -14,7 +14,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -118,7 +118,7 @@ class Client:
         return Answer(question.kind, status, time.monotonic() - due, began - due, server, size)
 
 
-def mixed(world: World, url: str, seconds: float, rate: float) -> list[Answer]:
+def mixed(world: World, urls: Sequence[str], seconds: float, rate: float) -> list[Answer]:
     chance = random.Random(1)
     asked = questions(world)
     kinds = chance.choices(list(MIX), list(MIX.values()), k=int(seconds * rate))
@@ -126,7 +126,7 @@ def mixed(world: World, url: str, seconds: float, rate: float) -> list[Answer]:
     lock, answers, start = threading.Lock(), list[Answer](), time.monotonic() + 0.5
 
     def work(number: int) -> None:
-        client = Client(url, world.tokens[number % len(world.tokens)])
+        client = Client(urls[number % len(urls)], world.tokens[number % len(world.tokens)])
         while True:
             with lock:
                 place, question = next(waiting, (-1, None))
@@ -145,8 +145,8 @@ def mixed(world: World, url: str, seconds: float, rate: float) -> list[Answer]:
 
 
 def main() -> None:
-    folder, url, seconds, rate = sys.argv[1:]
-    answers = mixed(World.read(Path(folder)), url, float(seconds), float(rate))
+    folder, seconds, rate, *urls = sys.argv[1:]
+    answers = mixed(World.read(Path(folder)), urls, float(seconds), float(rate))
     print("\n".join(json.dumps(asdict(answer)) for answer in answers))
     print(json.dumps({"cpu": time.process_time()}))
 

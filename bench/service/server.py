@@ -28,7 +28,7 @@ from curate.service.database.database import Database
 from curate.service.database.models import IndexedDataset, IndexedRun
 from curate.service.reconcile.targets import Cluster, Targets
 from curate.service.service import Service
-from curate.service.serving import configured, listening, url_of
+from curate.service.serving import Server, configured, listening, url_of
 from curate.service.shapes.runs import RunLine
 from tests.service.reconcile.clusters import FakeCluster, Job
 from tests.service.records import Recorded
@@ -116,8 +116,7 @@ def main() -> None:
     else:
         app = service_app(world, url_of(bound))
         config = configured(app.state.service, app)
-    print(f"url: {url_of(bound)}", flush=True)
-    uvicorn.Server(config).run(sockets=[bound])
+    Server(config, lambda: print(f"url: {url_of(bound)}", flush=True)).run(sockets=[bound])
 
 
 if __name__ == "__main__":

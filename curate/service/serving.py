@@ -68,7 +68,9 @@ def _connections(most: int) -> int:
     return min(most, max(1, soft - OTHER_FILES))
 
 
-class _Server(uvicorn.Server):
+class Server(uvicorn.Server):
+    """Calls `started` once requests are answered."""
+
     def __init__(self, config: uvicorn.Config, started: Callable[[], None]) -> None:
         super().__init__(config)
         self._announce = started
@@ -92,7 +94,7 @@ def serve(service: Service, bound: socket.socket, started: Callable[[], None], *
         signals.append(number)
 
     before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
-    server = _Server(configured(service, create_app(service), **options), started)
+    server = Server(configured(service, create_app(service), **options), started)
     try:
         server.run(sockets=[bound])
     finally:

@@ -136,7 +136,7 @@ def queue_positions(session: Session, states: Iterable[str]) -> dict[str, int]:
     """Queued run -> its position, if one of these states is that of a queued run."""
     if State.QUEUED.value not in states:
         return {}
-    return {run: position for run, position in session.execute(_POSITIONS)}  # noqa: C416 - dict() wants tuples
+    return {run: position for run, position in session.execute(_POSITIONS)}  # noqa: C416 - mypy: a Row is not a pair
 
 
 _POSITIONS = select(
