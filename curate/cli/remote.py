@@ -52,7 +52,7 @@ def submit(server: str, recipe: Path, workspace: str, sets: Sequence[str], field
 
 
 def _only_workspace(client: Client) -> str:
-    names = [found["name"] for found in client.get("workspaces")]
+    names = [found["name"] for found in client.pages("workspaces")]
     if len(names) != 1:
         known = ", ".join(names) or "none that you may use; ask an admin"
         raise CurateError(f"--workspace is missing; give the name of one of the server's: {known}")

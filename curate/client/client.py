@@ -108,10 +108,12 @@ class Client:
             raise CurateError(f"{tagged!r}: expected NAME@TAG, such as openclipart@good")
         return self.get(f"resolve/{_part(name)}@{_part(tag)}", workspace=workspace)
 
-    def tag(self, workspace: str, name: str, tag: str, base: str) -> dict[str, Any]:
-        """Let `name@tag` be the dataset in the folder `base` of the workspace: datasets/<name>/<fingerprint>."""
+    def tag(self, workspace: str, name: str, tag: str, base: str, version: int | None = None) -> dict[str, Any]:
+        """Let `name@tag` be the dataset in the folder `base` of the workspace: datasets/<name>/<fingerprint>.
+        version: that you have seen, 0 for a new tag; if someone has changed the tag since, it is unchanged and
+        this raises an error with the code `changed`."""
         path = f"workspaces/{_part(workspace)}/datasets/{_part(name)}/tags/{_part(tag)}"
-        found: dict[str, Any] = self.http.request("PUT", path, body={"base": base})
+        found: dict[str, Any] = self.http.request("PUT", path, body={"base": base}, version=version)
         return found
 
     # --- any other resource ---
@@ -124,11 +126,11 @@ class Client:
         """POST /api/v1/PATH; it is repeated only if the server has not started it."""
         return self.http.request("POST", path, body=body, query=query, key=uuid.uuid4().hex)
 
-    def pages(self, path: str, query: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    def pages(self, path: str, query: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:
         """The items of all pages."""
         cursor = None
         while True:
-            page = self.http.request("GET", path, query={**query, "cursor": cursor})
+            page = self.http.request("GET", path, query={**(query or {}), "cursor": cursor})
             yield from page["items"]
             cursor = page["next"]
             if cursor is None:

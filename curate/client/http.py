@@ -69,10 +69,12 @@ class Http:
         body: Any = None,
         query: Mapping[str, Any] | None = None,
         key: str | None = None,
+        version: int | None = None,
     ) -> Any:
-        """The JSON of the answer. GET, and POST with the idempotency key `key`, are repeated if the server is busy or
-        does not answer."""
+        """The JSON of the answer. `version`: of the resource to change, as it was last seen. GET, and POST with the
+        idempotency key `key`, are repeated if the server is busy or does not answer."""
         headers = {} if key is None else {"Idempotency-Key": key}
+        headers |= {} if version is None else {"If-Match": f'"{version}"'}
         repeatable = method == "GET" or key is not None
         given = {name: value for name, value in (query or {}).items() if value is not None}
 

@@ -193,7 +193,7 @@ def test_a_service_starts_twice(tmp_path: Path) -> None:
     """It prints the token the first time only; a second process ends with an error."""
     with embedded(tmp_path / "ws", "http://127.0.0.1:1") as first:
         answer = httpx2.get(f"{first.url}/api/v1/workspaces", headers={"Authorization": f"Bearer {first.token}"})
-        assert [found["name"] for found in answer.json()] == ["main"]
+        assert [found["name"] for found in answer.json()["items"]] == ["main"]
         assert httpx2.get(f"{first.url}/api/v1/workspaces").status_code == 401
         second = Embedded(str(tmp_path / "ws"), port=0)
         with pytest.raises(CurateError, match="another process serves this workspace"):

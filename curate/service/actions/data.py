@@ -16,7 +16,7 @@ from curate.service.actions.places import opened, place_of, workspace_row
 from curate.service.auth.audit import audited, rejections
 from curate.service.auth.roles import Principal, Role
 from curate.service.database.models import IndexedDataset, IndexedRun, Tag, WorkspaceRow
-from curate.service.problems import ConflictProblem, InvalidProblem, NotFoundProblem
+from curate.service.problems import ChangedProblem, ConflictProblem, InvalidProblem, NotFoundProblem
 from curate.service.rest.paging import decode, encode
 from curate.service.service import Service
 from curate.service.shapes.common import NAME, Page
@@ -128,19 +128,33 @@ def tags(service: Service, who: Principal, workspace: str, name: str) -> list[Ta
         return [TagShape.model_validate(row) for row in rows]
 
 
-def history(service: Service, who: Principal, workspace: str, name: str, tag: str) -> list[TagShape]:
+def tag(service: Service, who: Principal, workspace: str, name: str, tag: str) -> TagShape:
+    with service.database.read() as session:
+        place = workspace_row(session, who, workspace, Role.VIEWER)
+        return TagShape.model_validate(_tag(session, place, name, tag))
+
+
+def history(
+    service: Service, who: Principal, workspace: str, name: str, tag: str, cursor: str | None = None, limit: int = 50
+) -> Page[TagShape]:
     """Every change of a tag, newest first."""
     with service.database.read() as session:
         place = workspace_row(session, who, workspace, Role.VIEWER)
         wanted = select(Tag).where(Tag.workspace_id == place.id, Tag.name == name, Tag.tag == tag)
-        rows = list(session.scalars(wanted.order_by(Tag.id.desc())))
-    if not rows:
+        if cursor:
+            wanted = wanted.where(Tag.id < decode(cursor, int)[0])
+        rows = list(session.scalars(wanted.order_by(Tag.id.desc()).limit(limit + 1)))
+    if not rows and not cursor:
         raise NotFoundProblem(f"{name}@{tag}: never a tag of workspace {workspace}")
-    return [TagShape.model_validate(row) for row in rows]
+    shapes = [TagShape.model_validate(row) for row in rows[:limit]]
+    return Page(items=shapes, next=encode(rows[limit - 1].id) if len(rows) > limit else None)
 
 
-def set_tag(service: Service, who: Principal, workspace: str, name: str, tag: str, order: NewTag) -> TagShape:
-    """Let `name@tag` be a dataset, and pin the dataset so that gc keeps it."""
+def set_tag(
+    service: Service, who: Principal, workspace: str, name: str, tag: str, order: NewTag, if_match: int | None = None
+) -> TagShape:
+    """Let `name@tag` be a dataset, and pin the dataset so that gc keeps it. `if_match`: the version that they have
+    seen."""
     target = f"{name}@{tag}"
     with rejections(service, who, "tag.set", workspace, target):
         if not re.fullmatch(NAME, tag):
@@ -150,21 +164,24 @@ def set_tag(service: Service, who: Principal, workspace: str, name: str, tag: st
             row = _dataset(session, place, order.base)
             if row.name != name:
                 raise InvalidProblem(f"base: {order.base} is a dataset of {row.name}; expected one of {name}")
+            _check_version(session.scalar(_newest(place.id, name, tag)), target, if_match)
             runs = _attempts(session, place.id, row.run_id)
         tag_pins.add(opened(place), name, tag, order.base, runs)
     about: dict[str, Any] = {"workspace": place.name, "target": target, "alone": "tags", "base": order.base}
     with audited(service, who, "tag.set", **about) as session:
+        _check_version(session.scalar(_newest(place.id, name, tag)), target, if_match)
         changed = _change(session, service.clock(), who, place, name, tag, order.base)
     _settle(service, place, name, tag)
     return changed
 
 
-def remove_tag(service: Service, who: Principal, workspace: str, name: str, tag: str) -> TagShape:
-    """Remove a tag; its history stays, and its dataset until gc."""
+def remove_tag(
+    service: Service, who: Principal, workspace: str, name: str, tag: str, if_match: int | None = None
+) -> TagShape:
+    """Remove a tag; its history stays, and its dataset until gc. `if_match`: the version that they have seen."""
     with audited(service, who, "tag.remove", workspace=workspace, target=f"{name}@{tag}", alone="tags") as session:
         place = workspace_row(session, who, workspace, Role.OPERATOR)
-        if session.scalar(_newest(place.id, name, tag)) is None:
-            raise NotFoundProblem(f"{name}@{tag}: not a tag of workspace {workspace}")
+        _check_version(_tag(session, place, name, tag), f"{name}@{tag}", if_match)
         changed = _change(session, service.clock(), who, place, name, tag, None)
     _settle(service, place, name, tag)
     return changed
@@ -207,7 +224,15 @@ def _change(
     session.execute(update(Tag).where(*same).values(newest=False))
     made = Tag(workspace_id=place.id, name=name, tag=tag, base=base, time=now, user=who.user)
     session.add(made)
+    session.flush()  # numbers it
     return TagShape.model_validate(made)
+
+
+def _check_version(row: Tag | None, target: str, if_match: int | None) -> None:
+    """Raises ChangedProblem. A tag that does not exist has version 0."""
+    version = row.id if row is not None else 0
+    if if_match is not None and if_match != version:
+        raise ChangedProblem(f"{target}: has version {version}, not {if_match}; read it again before changing it")
 
 
 def _settle(service: Service, place: WorkspaceRow, name: str, tag: str) -> None:
@@ -230,6 +255,13 @@ def _dataset(session: Session, place: WorkspaceRow, base: str) -> IndexedDataset
         raise NotFoundProblem(
             f"{base}: not a dataset of workspace {place.name}; GET /api/v1/workspaces/{place.name}/datasets lists them"
         )
+    return row
+
+
+def _tag(session: Session, place: WorkspaceRow, name: str, tag: str) -> Tag:
+    row = session.scalar(_newest(place.id, name, tag))
+    if row is None:
+        raise NotFoundProblem(f"{name}@{tag}: not a tag of workspace {place.name}")
     return row
 
 

@@ -190,7 +190,7 @@ def tokens(service: Service, who: Principal, user: str | None = None) -> list[To
     with service.database.read() as session:
         row = _own(session, who, user or who.user)
         query = select(Token).where(Token.user_id == row.id).order_by(Token.created.desc(), Token.id)
-        return [_token(token, row) for token in session.scalars(query.limit(MOST_TOKENS))]
+        return [_token(token, row) for token in session.scalars(query)]
 
 
 def make_token(service: Service, who: Principal, user: str, order: NewToken) -> MadeToken:

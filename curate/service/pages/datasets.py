@@ -71,7 +71,9 @@ def _page(visit: Visit, workspace: str, base: str, problem: CurateError | None =
     found = actions.dataset(*visit.args, workspace, base)
     tags = actions.tags(*visit.args, workspace, found.name)
     history = [
-        change for one in tags[:SHOWN_TAGS] for change in actions.history(*visit.args, workspace, found.name, one.tag)
+        change
+        for one in tags[:SHOWN_TAGS]
+        for change in actions.history(*visit.args, workspace, found.name, one.tag).items
     ]
     history.sort(key=lambda change: change.time, reverse=True)
     return page(

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Path, Query
+from fastapi import Path, Query, Request
+from starlette.responses import Response
 
 from curate.service.actions import data
-from curate.service.rest.deps import Cursor, Limit, Router, Served, Who, problems
+from curate.service.rest.deps import SEEN, Cursor, IfMatch, Limit, Router, Served, Who, problems
+from curate.service.rest.etags import tagged, version_of
+from curate.service.rest.paging import paged
 from curate.service.shapes.common import NAME, Page
 from curate.service.shapes.data import ArtifactShape, DatasetShape, Lineage, NewTag, Resolved, SampleShape, TagShape
 
@@ -19,7 +22,9 @@ Fingerprint = Annotated[str, Path(pattern=r"^[0-9a-f]{1,64}$")]
 """No tag or word that follows a dataset's name looks like one."""
 Run = Annotated[str, Path(max_length=64)]
 FOUND = problems(403, 404, 422)
-SAMPLE = WRITTEN = problems(403, 404, 409, 422)
+SAMPLE = problems(403, 404, 409, 422)
+CHANGED = problems(403, 404, 409, 412, 422)
+TAG = "/workspaces/{workspace}/datasets/{name}/tags/{tag}"
 
 
 @router.get("/workspaces/{workspace}/datasets", responses=FOUND)
@@ -36,32 +41,51 @@ def list_datasets(
 
 
 @router.get("/workspaces/{workspace}/datasets/{name}/tags", responses=FOUND)
-def list_tags(service: Served, who: Who, workspace: Place, name: DatasetName) -> list[TagShape]:
-    return data.tags(service, who, workspace, name)
+def list_tags(
+    service: Served, who: Who, workspace: Place, name: DatasetName, cursor: Cursor = None, limit: Limit = 50
+) -> Page[TagShape]:
+    return paged(data.tags(service, who, workspace, name), cursor, limit, tag=str)
 
 
-@router.put("/workspaces/{workspace}/datasets/{name}/tags/{tag}", responses=WRITTEN)
-def set_tag(service: Served, who: Who, workspace: Place, name: DatasetName, tag: TagName, order: NewTag) -> TagShape:
+@router.get(TAG, response_model=TagShape, responses=FOUND | SEEN)
+def get_tag(service: Served, who: Who, request: Request, workspace: Place, name: DatasetName, tag: TagName) -> Response:
+    found = data.tag(service, who, workspace, name, tag)
+    return tagged(request, found, found.version)
+
+
+@router.put(TAG, response_model=TagShape, responses=CHANGED)
+def set_tag(
+    service: Served, who: Who, request: Request, workspace: Place, name: DatasetName, tag: TagName, order: NewTag,
+    if_match: IfMatch = None,
+) -> Response:  # fmt: skip
     """The dataset is pinned, so that gc keeps it."""
-    return data.set_tag(service, who, workspace, name, tag, order)
+    changed = data.set_tag(service, who, workspace, name, tag, order, version_of(if_match))
+    return tagged(request, changed, changed.version)
 
 
-@router.delete("/workspaces/{workspace}/datasets/{name}/tags/{tag}", responses=WRITTEN)
-def remove_tag(service: Served, who: Who, workspace: Place, name: DatasetName, tag: TagName) -> TagShape:
-    return data.remove_tag(service, who, workspace, name, tag)
+@router.delete(TAG, responses=CHANGED)
+def remove_tag(
+    service: Served, who: Who, workspace: Place, name: DatasetName, tag: TagName, if_match: IfMatch = None
+) -> TagShape:
+    return data.remove_tag(service, who, workspace, name, tag, version_of(if_match))
 
 
-@router.get("/workspaces/{workspace}/datasets/{name}/tags/{tag}/history", responses=FOUND)
-def get_tag_history(service: Served, who: Who, workspace: Place, name: DatasetName, tag: TagName) -> list[TagShape]:
+@router.get(f"{TAG}/history", responses=FOUND)
+def get_tag_history(
+    service: Served, who: Who, workspace: Place, name: DatasetName, tag: TagName, cursor: Cursor = None,
+    limit: Limit = 50,
+) -> Page[TagShape]:  # fmt: skip
     """Newest first; a change without `base` removed the tag."""
-    return data.history(service, who, workspace, name, tag)
+    return data.history(service, who, workspace, name, tag, cursor, limit)
 
 
-@router.get("/workspaces/{workspace}/datasets/{name}/{fingerprint}", responses=FOUND)
+@router.get(
+    "/workspaces/{workspace}/datasets/{name}/{fingerprint}", response_model=DatasetShape, responses=FOUND | SEEN
+)
 def get_dataset(
-    service: Served, who: Who, workspace: Place, name: DatasetName, fingerprint: Fingerprint
-) -> DatasetShape:
-    return data.dataset(service, who, workspace, f"datasets/{name}/{fingerprint}")
+    service: Served, who: Who, request: Request, workspace: Place, name: DatasetName, fingerprint: Fingerprint
+) -> Response:
+    return tagged(request, data.dataset(service, who, workspace, f"datasets/{name}/{fingerprint}"))
 
 
 @router.get("/workspaces/{workspace}/datasets/{name}/{fingerprint}/lineage", responses=FOUND)

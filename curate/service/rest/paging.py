@@ -6,11 +6,33 @@ import base64
 import binascii
 import json
 import math
-from typing import Any
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any, TypeVar
 
 from curate.service.problems import InvalidProblem
+from curate.service.shapes.common import Page, Shape
 
 Key = str | int | float
+T = TypeVar("T", bound=Shape)
+
+
+def paged(items: Iterable[T], cursor: str | None, limit: int, *, newest: bool = False, **key: type) -> Page[T]:
+    """A page of items that are all in memory. `key`: the fields that order them and tell them apart, with their types in
+    a cursor; times are float. `newest`: in descending order. Raises InvalidProblem."""
+
+    def place(item: T) -> tuple[Key, ...]:
+        return tuple(_plain(getattr(item, field)) for field in key)
+
+    ordered = sorted(items, key=place, reverse=newest)
+    if cursor:
+        after = decode(cursor, *key.values())
+        ordered = [item for item in ordered if (place(item) < after if newest else place(item) > after)]
+    return Page(items=ordered[:limit], next=encode(*place(ordered[limit - 1])) if len(ordered) > limit else None)
+
+
+def _plain(value: Any) -> Key:
+    return value.timestamp() if isinstance(value, datetime) else "" if value is None else value
 
 
 def encode(*key: Key) -> str:

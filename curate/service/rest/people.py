@@ -9,6 +9,7 @@ from pydantic import Field
 
 from curate.service.actions import people
 from curate.service.rest.deps import Cursor, Limit, Router, Served, Who, problems
+from curate.service.rest.paging import paged
 from curate.service.shapes.common import NAME, Name, Page
 from curate.service.shapes.people import (
     AuditShape,
@@ -40,9 +41,9 @@ def get_me(service: Served, who: Who) -> Me:
 
 
 @router.get("/users")
-def list_users(service: Served, who: Who) -> list[UserShape]:
+def list_users(service: Served, who: Who, cursor: Cursor = None, limit: Limit = 50) -> Page[UserShape]:
     """Admins of the service see all users; others see themselves and the users of workspaces that they are admin of."""
-    return people.users(service, who)
+    return paged(people.users(service, who), cursor, limit, name=str)
 
 
 @router.post("/users", status_code=201, responses=WRITTEN)
@@ -69,9 +70,11 @@ def remove_grant(service: Served, who: Who, user: UserName, workspace: InPlace =
 
 
 @router.get("/users/{user}/tokens", responses=FOUND)
-def list_tokens(service: Served, who: Who, user: UserName) -> list[TokenShape]:
-    """The newest 200. Only admins of the service see the tokens of others."""
-    return people.tokens(service, who, user)
+def list_tokens(
+    service: Served, who: Who, user: UserName, cursor: Cursor = None, limit: Limit = 50
+) -> Page[TokenShape]:
+    """Newest first. Only admins of the service see the tokens of others."""
+    return paged(people.tokens(service, who, user), cursor, limit, newest=True, created=float, id=str)
 
 
 @router.post("/users/{user}/tokens", status_code=201, responses=WRITTEN)

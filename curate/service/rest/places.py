@@ -7,9 +7,10 @@ from typing import Annotated
 from fastapi import Path, Query, Request, Response
 
 from curate.service.actions import places
-from curate.service.rest.deps import SEEN, IfMatch, Router, Served, Who, problems
+from curate.service.rest.deps import SEEN, Cursor, IfMatch, Limit, Router, Served, Who, problems
 from curate.service.rest.etags import tagged, version_of
-from curate.service.shapes.common import NAME
+from curate.service.rest.paging import paged
+from curate.service.shapes.common import NAME, Page
 from curate.service.shapes.places import (
     ChangedTarget,
     ChangedWorkspace,
@@ -29,9 +30,9 @@ CHANGED = problems(403, 404, 409, 412)
 
 
 @router.get("/workspaces")
-def list_workspaces(service: Served, who: Who) -> list[WorkspaceShape]:
+def list_workspaces(service: Served, who: Who, cursor: Cursor = None, limit: Limit = 50) -> Page[WorkspaceShape]:
     """Those that you may see."""
-    return places.workspaces(service, who)
+    return paged(places.workspaces(service, who), cursor, limit, name=str)
 
 
 @router.post("/workspaces", status_code=201)
@@ -61,8 +62,8 @@ def remove_workspace(service: Served, who: Who, workspace: Place) -> None:
 
 
 @router.get("/targets")
-def list_targets(service: Served, who: Who) -> list[TargetShape]:
-    return places.targets(service, who)
+def list_targets(service: Served, who: Who, cursor: Cursor = None, limit: Limit = 50) -> Page[TargetShape]:
+    return paged(places.targets(service, who), cursor, limit, name=str)
 
 
 @router.post("/targets", status_code=201)
@@ -98,10 +99,15 @@ def check_target(service: Served, who: Who, target: Target) -> TargetShape:
 
 @router.get("/registrations")
 def list_registrations(
-    service: Served, who: Who, workspace: Annotated[str | None, Query(pattern=NAME)] = None
-) -> list[RegistrationShape]:
+    service: Served,
+    who: Who,
+    workspace: Annotated[str | None, Query(pattern=NAME)] = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> Page[RegistrationShape]:
     """What recipes may use although it lies outside of the workspace."""
-    return places.registrations(service, who, workspace)
+    found = places.registrations(service, who, workspace)
+    return paged(found, cursor, limit, kind=str, name=str, workspace=str)
 
 
 @router.post("/registrations", status_code=201)

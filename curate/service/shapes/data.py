@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import Field
+from pydantic import AliasChoices, Field
 
 from curate.service.shapes.common import Amount, Name, Order, Shape, Text, Time
 
@@ -18,6 +18,8 @@ class TagShape(Shape):
     """The dataset's folder in the workspace; None: the tag was removed."""
     time: Time
     user: str
+    version: int = Field(validation_alias=AliasChoices("version", "id"))
+    """Grows with each change. If-Match names it."""
 
 
 class NewTag(Order):

@@ -85,7 +85,7 @@ def test_a_tag_pins_its_dataset_and_its_history_stays(service: Service, people: 
     assert [tag.tag for tag in data.tags(service, operator, "main", "toys")] == ["good"]
     data.remove_tag(service, operator, "main", "toys", "good")
     assert data.tags(service, operator, "main", "toys") == [] and curated.workspace.pins == {}
-    history = data.history(service, people.viewer.principal, "main", "toys", "good")
+    history = data.history(service, people.viewer.principal, "main", "toys", "good").items
     assert [(one.base, one.user) for one in history] == [(None, "operator"), (curated.base, "operator")]
     assert audited(service) == [
         ("operator", "tag.set", "toys@good", "ok"),

@@ -239,9 +239,16 @@ def dataset(**more: Any) -> DatasetShape:
 
 def tags() -> list[TagShape]:
     return [
-        TagShape(name="quickstart", tag="2026-11", base=BASE, time=NOW - timedelta(hours=3), user="ada"),
-        TagShape(name="quickstart", tag="good", base=BASE, time=NOW - timedelta(hours=2), user="grace"),
-        TagShape(name="quickstart", tag="before", base="datasets/quickstart/11aa22bb33cc44dd", time=NOW, user="ada"),
+        TagShape(name="quickstart", tag="2026-11", base=BASE, time=NOW - timedelta(hours=3), user="ada", version=1),
+        TagShape(name="quickstart", tag="good", base=BASE, time=NOW - timedelta(hours=2), user="grace", version=2),
+        TagShape(
+            name="quickstart",
+            tag="before",
+            base="datasets/quickstart/11aa22bb33cc44dd",
+            time=NOW,
+            user="ada",
+            version=3,
+        ),
     ]
 
 

@@ -100,7 +100,7 @@ def _answers() -> dict[str, Any]:
         "people.me": examples.me(), "people.users": examples.users(), "people.tokens": examples.tokens(),
         "people.quotas": examples.quotas(), "people.audit": Page(items=examples.audit(), next="c2"),
         "data.datasets": Page(items=[examples.dataset(), examples.dataset(tags=[])], next=None),
-        "data.dataset": examples.dataset(), "data.tags": examples.tags(), "data.history": examples.tags(),
+        "data.dataset": examples.dataset(), "data.tags": examples.tags(), "data.history": Page(items=examples.tags()),
         "data.lineage": examples.lineage(), "runs.runs": Page(items=examples.lines(), next="c2"),
         "runs.run": examples.run(), "runs.funnel": examples.funnel(),
         "runs.logs": Page(items=examples.log_lines(), next=None), "recipes.templates": [

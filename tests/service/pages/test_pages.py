@@ -61,7 +61,7 @@ def test_empty_lists_say_what_to_do_next(site: Site, client: TestClient) -> None
     empty: Page[Any] = Page(items=[])
     site.answers |= {
         "runs.runs": empty, "data.datasets": empty, "people.audit": empty, "places.targets": [],
-        "places.registrations": [], "upkeep.pins": [], "data.tags": [], "data.history": [],
+        "places.registrations": [], "upkeep.pins": [], "data.tags": [], "data.history": Page(items=[]),
     }  # fmt: skip
     assert "No runs yet" in client.get("/runs").text
     assert "No run matches" in client.get("/runs?state=failed").text

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import base64
+import random
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from curate.service.problems import InvalidProblem
-from curate.service.rest.paging import decode, encode
+from curate.service.rest.paging import decode, encode, paged
+from curate.service.shapes.common import Shape
+from tests.service.rest.site import Site
 
 
 @settings(max_examples=30)
@@ -32,3 +36,83 @@ def forged(text: str) -> str:
 def test_a_cursor_that_is_not_ours_is_rejected(cursor: str) -> None:
     with pytest.raises(InvalidProblem, match="cursor: not one of ours"):
         decode(cursor, float, str, int)
+
+
+class Named(Shape):
+    kind: str
+    name: str | None
+    time: datetime
+
+
+ITEMS = st.builds(
+    Named, kind=st.sampled_from("ab"), name=st.none() | st.sampled_from("xyz"),
+    time=st.datetimes(datetime(2020, 1, 1), datetime(2030, 1, 1), timezones=st.just(UTC)),
+)  # fmt: skip
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(ITEMS, unique_by=lambda item: (item.time, item.kind, item.name or "")), st.integers(1, 5), st.booleans(),
+    st.randoms(use_true_random=False),
+)  # fmt: skip
+def test_pages_have_every_item_once_while_others_come_and_go(
+    items: list[Named], limit: int, newest: bool, chance: random.Random
+) -> None:
+    stays = items[::2]
+    seen: list[Named] = []
+    cursor = None
+    while True:
+        some = [item for item in items if item in stays or chance.random() < 0.5]
+        chance.shuffle(some)
+        page = paged(some, cursor, limit, newest=newest, time=float, kind=str, name=str)
+        assert len(page.items) <= limit
+        seen += page.items
+        cursor = page.next
+        if cursor is None:
+            break
+    assert all(seen.count(item) <= 1 for item in seen) and all(item in seen for item in stays)
+    times = [item.time for item in seen]
+    assert times == sorted(times, reverse=newest)
+
+
+LISTS = (
+    "users", "users/operator/tokens", "workspaces", "targets", "registrations", "runs", "audit",
+    "workspaces/main/datasets", "workspaces/main/artifacts", "workspaces/main/pins",
+    "workspaces/main/datasets/toys/tags",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("path", LISTS)
+def test_lists_have_pages(site: Site, path: str) -> None:
+    """In pages of one item they have what one page has, and a cursor of another list is rejected."""
+    admin = site.people.admin
+    whole = site.ask("GET", f"{path}?limit=200", admin).json()
+    assert whole["next"] is None
+    items, cursor = [], ""
+    while True:
+        page = site.ask("GET", f"{path}?limit=1{cursor}", admin).json()
+        items += page["items"]
+        if page["next"] is None:
+            break
+        cursor = f"&cursor={page['next']}"
+    assert items == whole["items"]
+    assert site.ask("GET", f"{path}?cursor=nope", admin).json()["code"] == "invalid"
+    assert site.ask("GET", f"{path}?limit=0", admin).status_code == 422
+
+
+def test_no_other_list_can_grow(site: Site) -> None:
+    """An answer that is a bare list is bounded by a recipe, or by what is installed."""
+    paths = site.ask("GET", "/openapi.json", site.people.admin).json()["paths"]
+    bare = {
+        path
+        for path, operations in paths.items()
+        for operation in operations.values()
+        if operation["responses"]
+        .get("200", {})
+        .get("content", {})
+        .get("application/json", {})
+        .get("schema", {})
+        .get("type")
+        == "array"
+    }
+    assert bare == {"/api/v1/recipes", "/api/v1/ops", "/api/v1/runs/{run}/funnel"}

@@ -27,7 +27,7 @@ def test_an_admin_lets_a_user_in_and_out_again(client: TestClient, people: Peopl
     assert (me["user"], me["token"], me["expires"]) == ("anna", made.json()["id"], made.json()["expires"])
     assert me["grants"] == [{"workspace": "main", "role": "operator"}]
 
-    [listed] = client.get("users/anna/tokens", headers=anna).json()
+    [listed] = client.get("users/anna/tokens", headers=anna).json()["items"]
     assert listed["used"] is not None and "token" not in listed
     second = client.post("users/anna/tokens", json={"days": None}, headers=anna).json()
     assert second["expires"] == made.json()["expires"], "no later than the token that made it"

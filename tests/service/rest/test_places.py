@@ -18,8 +18,8 @@ def test_a_workspace_comes_and_goes(site: Site, tmp_path: Path) -> None:
     made = site.ask("POST", "workspaces", admin, json={"name": "new", "url": url, "target": "local"})
     assert (made.status_code, made.json()["url"], made.json()["role"]) == (201, url, "admin")
     assert (tmp_path / "new" / "format.json").exists(), "a wrong URL shows at once"
-    assert "new" not in {one["name"] for one in site.ask("GET", "workspaces").json()}
-    assert {"main", "new"} <= {one["name"] for one in site.ask("GET", "workspaces", admin).json()}
+    assert "new" not in {one["name"] for one in site.ask("GET", "workspaces").json()["items"]}
+    assert {"main", "new"} <= {one["name"] for one in site.ask("GET", "workspaces", admin).json()["items"]}
     for order in ({"name": "new", "url": str(tmp_path / "other")}, {"name": "other", "url": f"{url}/"}):
         answer = site.ask("POST", "workspaces", admin, json=order)
         assert (answer.status_code, answer.json()["code"]) == (409, "conflict")
@@ -58,7 +58,7 @@ def test_a_target_comes_and_goes(site: Site, monkeypatch: pytest.MonkeyPatch) ->
     made = site.ask("POST", "targets", admin, json=order)
     assert made.status_code == 201 and made.json() == made.json() | order | {"active": 0, "health": None}
     assert site.ask("POST", "targets", admin, json=order).status_code == 409
-    seen: dict[str, Any] = next(one for one in site.ask("GET", "targets").json() if one["name"] == "big")
+    seen: dict[str, Any] = next(one for one in site.ask("GET", "targets").json()["items"] if one["name"] == "big")
     assert (seen["address"], seen["token"]) == ("", ""), "only admins see where a cluster is"
     run = site.submit(target="big")
     site.change(run, state="running")
@@ -96,14 +96,14 @@ def test_registrations_are_of_all_or_of_one_workspace(site: Site) -> None:
     for order in (everywhere, here):
         assert site.ask("POST", "registrations", admin, json=order).status_code == 201
         assert site.ask("POST", "registrations", admin, json=order).status_code == 409
-    found = site.ask("GET", "registrations", admin).json()
+    found = site.ask("GET", "registrations", admin).json()["items"]
     assert {(one["workspace"], one["value"]) for one in found} == {(None, "/data/images"), ("main", "/data/other")}
-    seen = site.ask("GET", "registrations?workspace=main").json()
+    seen = site.ask("GET", "registrations?workspace=main").json()["items"]
     assert {(one["workspace"], one["name"], one["value"]) for one in seen} == {
         (None, "images", ""),
         ("main", "images", ""),
     }
-    assert site.ask("GET", "registrations", site.people.stranger).json() == []
+    assert site.ask("GET", "registrations", site.people.stranger).json()["items"] == []
     assert site.ask("DELETE", "registrations/root/images?workspace=main", admin).status_code == 204
     assert site.ask("DELETE", "registrations/root/images?workspace=main", admin).status_code == 404
     assert site.ask("DELETE", "registrations/root/images", admin).status_code == 204

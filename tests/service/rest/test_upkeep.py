@@ -28,7 +28,7 @@ def test_from_a_dataset_to_what_training_reads(client: TestClient, people: Peopl
     tagged = client.put(f"{MAIN}/datasets/toys/tags/good", json=order, headers=operator)
     assert tagged.status_code == 200 and tagged.json()["user"] == "operator"
     assert client.get(one, headers=viewer).json()["tags"] == ["good"]
-    assert [tag["tag"] for tag in client.get(f"{MAIN}/datasets/toys/tags", headers=viewer).json()] == ["good"]
+    assert [tag["tag"] for tag in client.get(f"{MAIN}/datasets/toys/tags", headers=viewer).json()["items"]] == ["good"]
     found = client.get("/api/v1/resolve/toys@good", headers=viewer).json()
     assert found["url"] == line["url"] and found["rows"] == line["rows"]
     around = client.get(f"{one}/lineage?hops=1", headers=viewer).json()
@@ -36,10 +36,26 @@ def test_from_a_dataset_to_what_training_reads(client: TestClient, people: Peopl
     above = around["nodes"][0]["id"]
     assert client.get(f"{MAIN}/lineage", params={"base": above}, headers=viewer).json()["nodes"]
     assert client.delete(f"{MAIN}/datasets/toys/tags/good", headers=operator).json()["base"] is None
-    history = client.get(f"{MAIN}/datasets/toys/tags/good/history", headers=viewer).json()
+    history = client.get(f"{MAIN}/datasets/toys/tags/good/history", headers=viewer).json()["items"]
     assert [change["base"] for change in history] == [None, curated.base]
     gone = client.get("/api/v1/resolve/toys@good", headers=viewer)
     assert (gone.status_code, gone.json()["code"]) == (404, "not_found")
+
+
+def test_one_of_two_people_who_tag_at_once_learns_of_the_other(
+    client: TestClient, people: People, curated: Curated
+) -> None:
+    operator, order = people.operator.headers, {"base": curated.base}
+    address = f"{MAIN}/datasets/toys/tags/shared"
+    first = client.put(address, json=order, headers=operator | {"If-Match": '"0"'})
+    tag = first.headers["etag"]
+    assert client.get(address, headers=operator).headers["etag"] == tag
+    assert client.get(address, headers=operator | {"If-None-Match": tag}).status_code == 304
+    second = client.put(address, json=order, headers=operator | {"If-Match": '"0"'})
+    assert (second.status_code, second.json()["code"]) == (412, "changed")
+    assert client.delete(address, headers=operator | {"If-Match": '"0"'}).status_code == 412
+    assert client.delete(address, headers=operator | {"If-Match": tag}).status_code == 200
+    assert client.get(address, headers=operator).status_code == 404
 
 
 def test_a_sample_by_key_and_by_url(client: TestClient, people: People, curated: Curated) -> None:
@@ -56,7 +72,7 @@ def test_pins_tombstones_storage_and_gc(client: TestClient, people: People, cura
     assert pin.status_code == 200
     other = client.put(f"{MAIN}/pins/mine", json={"run": "first-1", "stage": "dataset"}, headers=operator)
     assert (other.status_code, other.json()["code"]) == (409, "pinned")
-    assert [one["name"] for one in client.get(f"{MAIN}/pins", headers=operator).json()] == ["mine"]
+    assert [one["name"] for one in client.get(f"{MAIN}/pins", headers=operator).json()["items"]] == ["mine"]
     (total,) = [one for one in client.get(f"{MAIN}/artifacts", headers=operator).json()["items"] if one["pins"]]
     assert total["stage"] == "total"
     assert client.delete(f"{MAIN}/pins/mine", headers=operator).status_code == 200
