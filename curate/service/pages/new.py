@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +20,8 @@ from curate.service.actions import runs as run_actions
 from curate.service.auth.roles import Role
 from curate.service.pages.graph import stages_graph
 from curate.service.pages.kit import Form, Visit, Visiting, made, page, part, real, whole, words
-from curate.service.problems import InvalidProblem
+from curate.service.problems import ConflictProblem, InvalidProblem
+from curate.service.rest.idempotency import Replayed, UnderWayProblem, reserve
 from curate.service.shapes.runs import Checked, Mistake, NewRun, Planned, RecipeOrder, RunOptions, StageShape
 
 router = APIRouter()
@@ -35,6 +38,7 @@ OPTIONS = (
     ("max_tokens", "Token limit", "none", "What stages may use at endpoints."),
     ("max_dollars", "Dollar limit", "none", "What stages may spend at endpoints."),
 )
+RETRIED = (("error", "Rows in error"), ("unusable", "Unusable rows, which needs reasons"))
 WHOLE = ("priority", "retries", "max_tokens")
 _VARIABLE = re.compile(
     r"(?P<indent>[ ]+)(?P<name>[A-Za-z_][A-Za-z0-9_-]*):(?:[ ]+(?P<value>.*?))?(?:[ ]+#[ ]*(?P<note>.*))?"
@@ -84,13 +88,39 @@ def act(visit: Visiting, form: Form) -> Response:
         if verb == "load":
             return _page(visit, typed | {"recipe": ""})
         if verb == "submit":
-            run = run_actions.submit(*visit.args, _order(typed, form))
-            return RedirectResponse(f"/runs/{part(run.id)}", 303)
+            return RedirectResponse(f"/runs/{part(_submitted(visit, _order(typed, form), words(form, 'once')))}", 303)
         order = made(RecipeOrder, **_recipe(typed))
         result = actions.plan(*visit.args, order) if verb == "plan" else actions.check(*visit.args, order)
     except CurateError as problem:
         return _page(visit, typed, problem=problem)
     return _page(visit, typed, result=result)
+
+
+def _submitted(visit: Visit, order: NewRun, once: str) -> str:
+    """Run of the order. The same order from the same form, sent twice, has one run."""
+    if not once:
+        return run_actions.submit(*visit.args, order).id
+    digest = hashlib.sha256(f"{once} {order.model_dump_json()}".encode()).hexdigest()
+    try:
+        held = reserve(*visit.args, f"form-{digest}", digest)
+    except Replayed as earlier:
+        return earlier.body
+    except UnderWayProblem:
+        raise ConflictProblem("this form was sent twice; its run will be in the list of runs in a moment") from None
+    if held.reference:  # an earlier process had submitted it
+        return held.reference
+    status, run = 500, ""
+    try:
+        run, status = run_actions.submit(*visit.args, order, held.mark).id, 202
+    finally:
+        held.finish(status, run)
+    return run
+
+
+def _retry(text: str) -> dict[str, list[str]]:
+    """Lines STAGE or STAGE: REASON, REASON."""
+    lines = [line.partition(":") for line in text.splitlines() if line.strip()]
+    return {stage.strip(): [one.strip() for one in reasons.split(",") if one.strip()] for stage, _, reasons in lines}
 
 
 def _recipe(typed: Mapping[str, str]) -> dict[str, Any]:
@@ -107,7 +137,8 @@ def _order(typed: Mapping[str, str], form: FormData) -> NewRun:
         found = {name: whole(form, name) if name in WHOLE else real(form, name) for name, *_ in fields}
         return {name: value for name, value in found.items() if value is not None}
 
-    options = made(RunOptions, **given(OPTIONS))
+    retry = {"retry": _retry(typed.get("retry", "")), "retry_status": words(form, "retry_status") or "error"}
+    options = made(RunOptions, **given(OPTIONS), **retry)
     return made(
         NewRun, **_recipe(typed), **given(NUMBERS), title=words(form, "title"),
         target=words(form, "target") or None, options=options,
@@ -126,7 +157,8 @@ def _page(
         visit, "new", problem=problem, title="New run", templates=templates, chosen=chosen, typed=typed, text=text,
         variables=variables(text), numbers=NUMBERS, options_=OPTIONS, result=result, graph=graph,
         plan=result.plan if isinstance(result, Planned) else [], places=[(one.name, one.name) for one in places],
-        excerpts=_excerpts(text, result.mistakes if result else []),
+        excerpts=_excerpts(text, result.mistakes if result else []), retried=RETRIED,
+        once=typed.get("once") or secrets.token_urlsafe(16),
         targets=[(one.name, one.name) for one in place_actions.targets(*visit.args)],
     )  # fmt: skip
 

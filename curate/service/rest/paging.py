@@ -18,8 +18,8 @@ T = TypeVar("T", bound=Shape)
 
 
 def paged(items: Iterable[T], cursor: str | None, limit: int, *, newest: bool = False, **key: type) -> Page[T]:
-    """A page of items that are all in memory. `key`: the fields that order them and tell them apart, with their types in
-    a cursor; times are float. `newest`: in descending order. Raises InvalidProblem."""
+    """A page of items that are all in memory. `key`: the fields that order them and tell them apart, with their types
+    in a cursor; times are float. `newest`: in descending order. Raises InvalidProblem."""
 
     def place(item: T) -> tuple[Key, ...]:
         return tuple(_plain(getattr(item, field)) for field in key)

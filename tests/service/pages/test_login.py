@@ -111,6 +111,17 @@ def test_a_run_is_submitted_stopped_and_resumed(client: TestClient, people: Peop
     assert client.post(f"{page}/kill", data={"csrf": csrf(client)}).status_code == 403
 
 
+def test_a_form_that_is_sent_twice_submits_one_run(client: TestClient, people: People) -> None:
+    log_in(client, people.operator)
+    [once] = re.findall('name="once" value="([^"]+)"', client.get("/new").text)
+    typed = {"csrf": csrf(client), "workspace": "main", "recipe": RECIPE, "once": once, "do": "submit"}
+    rejected = client.post("/new", data=typed | {"target": "none"})
+    assert rejected.status_code == 404 and f'name="once" value="{once}"' in rejected.text
+    first, again, other = (client.post("/new", data=typed | more) for more in ({}, {}, {"title": "other"}))
+    assert {first.status_code, again.status_code, other.status_code} == {303}
+    assert first.headers["location"] == again.headers["location"] != other.headers["location"]
+
+
 def test_a_dataset_gets_a_tag_to_train_by(client: TestClient, people: People, curated: Curated) -> None:
     log_in(client, people.operator)
     page = f"/datasets/main/{curated.base.removeprefix('datasets/')}"

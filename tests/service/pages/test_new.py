@@ -18,7 +18,8 @@ from tests.service.pages.site import CSRF, Site
 TYPED = {
     "csrf": CSRF, "workspace": "openclipart", "recipe": examples.RECIPE, "var.target": "500", "var.encoder": "",
     "set": "inspect.threads=2\n\n size.min_side=64 ", "title": "A try", "target": "big", "priority": "3",
-    "max_dollars": "2.5", "sample": "0.1", "retries": "",
+    "max_dollars": "2.5", "sample": "0.1", "retries": "", "retry": "embed\r\n\r\n download : timeout, dns ",
+    "retry_status": "error",
 }  # fmt: skip
 
 
@@ -76,7 +77,8 @@ def test_a_submission_leads_to_its_run(site: Site, client: TestClient) -> None:
     assert (answer.status_code, answer.headers["location"]) == (303, f"/runs/{examples.RUN}")
     order = NewRun(
         workspace="openclipart", recipe=examples.RECIPE, set=["target=500", "inspect.threads=2", "size.min_side=64"],
-        title="A try", target="big", priority=3, options=RunOptions(max_dollars=2.5, sample=0.1),
+        title="A try", target="big", priority=3,
+        options=RunOptions(max_dollars=2.5, sample=0.1, retry={"embed": [], "download": ["timeout", "dns"]}),
     )  # fmt: skip
     assert ("runs.submit", (order,), {}) in site.calls
 
