@@ -128,7 +128,7 @@ class StageContext:
         """
         size = self.recipe.student.text
         assert size is not None
-        rows = self._share(_TOKENIZER_SAMPLES, _TOKENIZER_SALT)
+        rows = self._share(self._lowest(_TOKENIZER_SAMPLES, _TOKENIZER_SALT))
         own = self.reader.texts.read_all(rows, workers=self.recipe.run.workers)
         texts = [text for part in self.world.gather(own) for text in part]
         if not texts:
@@ -137,18 +137,34 @@ class StageContext:
             )
         return Tokenizer.train(texts, size.vocabulary)
 
-    def _share(self, count: int, salt: int) -> np.ndarray:
-        """This rank's part of the `count` training rows of lowest hash(seed, key), in file order to read few tars."""
-        chosen = np.sort(lowest(self.dataset, ~self.test, count, seed=self.recipe.seed, salt=salt))
-        return np.array_split(chosen, self.world.size)[self.world.rank]
+    def _lowest(self, count: int, salt: int) -> np.ndarray:
+        """The `count` training rows of lowest hash(seed, key), lowest first."""
+        return lowest(self.dataset, ~self.test, count, seed=self.recipe.seed, salt=salt)
+
+    def _share(self, rows: np.ndarray) -> np.ndarray:
+        """This rank's part of the rows, in file order to read few tars."""
+        return np.array_split(np.sort(rows), self.world.size)[self.world.rank]
 
     def fit_standardisers(self) -> list[TargetStandardiser]:
         """Fitted on the training images of lowest hash(seed, key). A collective: each rank reads a share of them."""
         if not self.recipe.teachers:
             return []
-        rows = self._share(self.recipe.train.standardise_samples, _STANDARDISE_SALT)
-        batches = read_in_order(self.reader, rows, batch=64, workers=self.recipe.run.workers)
-        return fit_standardisers(self.teachers, self.recipe.teachers, batches, self.world)
+        rows, only = self._standardise_rows()
+        batches = read_in_order(self.reader, self._share(rows), batch=64, workers=self.recipe.run.workers)
+        return fit_standardisers(self.teachers, self.recipe.teachers, batches, self.world, only)
+
+    def _standardise_rows(self) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Rows to read, and the rows of each kind of features that needs fewer."""
+        samples = self.recipe.train.standardise_samples
+        if isinstance(samples, int):
+            return self._lowest(samples, _STANDARDISE_SALT), {}
+        order = self._lowest(max(samples.values()), _STANDARDISE_SALT)
+        images = {str(kind): count for kind, count in samples.items()}
+        if "patches" in samples:
+            patches = np.cumsum(self.reader.tokens(order))
+            images["patches"] = int(np.searchsorted(patches, samples["patches"])) + 1
+        most = max(images.values())
+        return order[:most], {kind: order[:count] for kind, count in images.items() if count < most}
 
     def text_tokens(self, batch: Batch) -> Tensor | None:
         """Tokens (B, L) of the texts of a batch, or (B, 2, L) with pairs of texts; None without a text tower."""

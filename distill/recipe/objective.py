@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from curate.core.contracts import Runtime
 from curate.core.recipe.section import Section, Share, Weight
+
+Kind = Literal["summary", "patches", "registers"]
+"""Kinds of a teacher's features."""
 
 
 class TermRecipe(Section):
@@ -44,8 +47,11 @@ class TeacherRecipe(Section):
     """Images that the teacher sees. own: prepared as in its training (often square). student: the student's pixels, at
     native aspect, with the teacher's normalisation; for timm's models of dynamic size with the student's patch."""
     standardise: Literal["phi_s", "scale", "none"] = "phi_s"
-    """Standardisation of targets: PHI-S (Ranzinger et al. 2024); centred and divided by one scale; or none. Under phi_s
-    too, registers are centred one by one and divided by one scale, because each has its own distribution."""
+    """Standardisation of targets: PHI-S (Ranzinger et al. 2024); centred and divided by one scale; or none."""
+    standardised: list[Kind] = ["summary", "patches"]
+    """Kinds of features that are standardised; the others are learned in the teacher's own space. Registers that are
+    included are centred one by one and divided by one scale: by default they are not, because those of DINOv3 have
+    several modes (AMoE, sections 3.2 and 6; see `distill targets`)."""
     summary: TermRecipe = TermRecipe(loss="cosine")
     patches: TermRecipe = TermRecipe()
     registers: TermRecipe = TermRecipe()
@@ -54,6 +60,16 @@ class TeacherRecipe(Section):
     pooler: bool = False
     """The student's summary is the teacher's own frozen attention pooler over its projected patches, out of PHI-S space
     (SigLIP2's)."""
+
+    @field_validator("standardised")
+    @classmethod
+    def _in_order(cls, value: list[Kind]) -> list[Kind]:
+        return [kind for kind in get_args(Kind) if kind in value]
+
+    @property
+    def kinds(self) -> list[Kind]:
+        """Kinds of features that are standardised."""
+        return [] if self.standardise == "none" else self.standardised
 
     @property
     def label(self) -> str:

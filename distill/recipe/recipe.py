@@ -93,6 +93,20 @@ class Recipe(Section):
         return self
 
     @model_validator(mode="after")
+    def _check_samples(self) -> Recipe:
+        samples = self.train.standardise_samples
+        if isinstance(samples, int):
+            return self
+        for number, teacher in enumerate(self.teachers):
+            missing = [kind for kind in teacher.kinds if kind not in samples]
+            if missing:
+                raise ValueError(
+                    f"train.standardise_samples: no number for {missing[0]}, which teachers.{number} standardises; add "
+                    f"it, or remove {missing[0]} from teachers.{number}.standardised"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _check_stages(self) -> Recipe:
         self.staged()
         return self

@@ -7,6 +7,9 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from curate.core.recipe.section import Count, Section, Share
+from distill.recipe.objective import Kind
+
+Samples = Annotated[int, Field(ge=2, le=10**9)]
 
 
 class TrainRecipe(Section):
@@ -27,8 +30,9 @@ class TrainRecipe(Section):
     """Global gradient norm above which gradients are scaled down; 0 for never."""
     ema: Share = 0.0
     """Decay of the moving average of the weights, which is evaluated and exported instead; 0 for none."""
-    standardise_samples: Annotated[int, Field(ge=2, le=10**9)] = 1024
-    """Training images on which the teachers' standardisation is fitted."""
+    standardise_samples: Samples | dict[Kind, Samples] = 1024
+    """Training images on which the teachers' standardisation is fitted. A mapping by kind of features has numbers of
+    vectors: with {summary: 1000, patches: 1000}, patches come from the few images that have 1000 of them together."""
     precision: Literal["float32", "bfloat16", "float64"] = "float32"
     """bfloat16 is autocast over float32 weights."""
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from curate.core.errors import InputError
@@ -38,9 +39,11 @@ def fit_standardisers(
     recipes: Sequence[TeacherRecipe],
     batches: Iterable[tuple[Sequence[PatchedImage], Sequence[Skipped]]],
     world: World,
+    only: Mapping[str, NDArray[np.int64]] | None = None,
 ) -> list[TargetStandardiser]:
     """Standardisers of each teacher, fitted on the `batches` of all ranks; the same on all ranks.
 
+    only: rows of the images that count for a kind of features; all images count for the kinds that are not in it.
     Raises InputError, on all ranks, if there is no readable image.
     """
     fits = [_Fit(recipe, shape) for recipe, shape in zip(recipes, teachers.shapes, strict=True)]
@@ -52,7 +55,7 @@ def fit_standardisers(
         example = example or next((item.detail for item in skipped), "")
         if images:
             for fit, target in zip(fits, teachers.targets(images), strict=True):
-                fit.add(target)
+                fit.add(_restricted(target, images, only) if only else target)
     _check_images(world, count, reasons, example)
     fitted = [fit.standardiser(world) for fit in fits]
     for recipe, fit in zip(recipes, fits, strict=True):
@@ -60,6 +63,21 @@ def fit_standardisers(
             message = "teachers: the summaries of %s are the same for all %d images of the standardisation; "
             _LOG.warning(message + "the student cannot learn from them", recipe.label, int(fit.summary.count))
     return fitted
+
+
+def _restricted(target: Target, images: Sequence[PatchedImage], only: Mapping[str, NDArray[np.int64]]) -> Target:
+    """The features of the images in `only`."""
+    rows = np.array([image.row for image in images])
+    used = {kind: torch.from_numpy(np.isin(rows, chosen)) for kind, chosen in only.items()}
+    summary, patches, registers = target.summary, target.patches, target.registers
+    if "summary" in used:
+        summary = summary[used["summary"]]
+    if "patches" in used and patches is not None:
+        counts = torch.tensor([len(image.patches) for image in images])
+        patches = patches[used["patches"].repeat_interleave(counts)]
+    if "registers" in used and registers is not None:
+        registers = registers[used["registers"]]
+    return Target(summary, patches, registers)
 
 
 def _check_images(world: World, count: int, reasons: Counter[str], example: str) -> None:
@@ -78,25 +96,25 @@ class _Fit:
     """Moments of one teacher's summaries, patches and registers."""
 
     def __init__(self, recipe: TeacherRecipe, shape: Shape) -> None:
-        self.method, self.shape = recipe.standardise, shape
-        covariance = recipe.standardise == "phi_s"
-        self.summary = Moments(shape.summary, covariance=covariance)
-        self.patches = Moments(shape.patches, covariance=covariance) if shape.patches else None
+        self.shape = shape
+        self.kinds = recipe.kinds
+        rotated = self.kinds if recipe.standardise == "phi_s" else []
+        self.summary = Moments(shape.summary, covariance="summary" in rotated)
+        self.patches = Moments(shape.patches, covariance="patches" in rotated) if shape.patches else None
         self.registers = Moments(shape.registers * shape.summary, covariance=False) if shape.registers else None
 
     def add(self, target: Target) -> None:
-        if self.method == "none":
-            return
-        self.summary.add(target.summary)
-        if self.patches is not None and target.patches is not None:
+        if "summary" in self.kinds:
+            self.summary.add(target.summary)
+        if "patches" in self.kinds and self.patches is not None and target.patches is not None:
             self.patches.add(target.patches)
-        if self.registers is not None and target.registers is not None:
+        if "registers" in self.kinds and self.registers is not None and target.registers is not None:
             self.registers.add(target.registers.flatten(1))
 
     @property
     def constant(self) -> bool:
         """Whether all summaries are equal."""
-        return self.method != "none" and not _varies(self.summary)
+        return "summary" in self.kinds and not _varies(self.summary)
 
     def standardiser(self, world: World) -> TargetStandardiser:
         registers = _standardiser(self.registers, world)

@@ -15,7 +15,7 @@ from curate.encoders.student.config import HeadConfig
 from curate.encoders.student.network.pooler import FrozenPooler
 from curate.encoders.student.standardise import Target
 from distill.recipe import Recipe, TeacherRecipe
-from distill.recipe.objective import TermRecipe
+from distill.recipe.objective import Kind, TermRecipe
 from distill.samples.batches.loader import Batch
 from distill.samples.images.reader import Allowance, PatchedImage
 from distill.teachers.base import Shape, Teacher, TeacherFeatures
@@ -212,8 +212,9 @@ def _load(item: TeacherRecipe, recipe: Recipe, device: torch.device) -> Teacher:
 
 def _check(item: TeacherRecipe, shape: Shape) -> None:
     """RecipeError if the recipe needs features that this teacher does not have. Called before any data is read."""
-    for kind, width in (("summary", shape.summary), ("patches", shape.patches)):
-        if item.standardise == "phi_s" and width is not None and hadamard(width) is None:
+    widths: list[tuple[Kind, int | None]] = [("summary", shape.summary), ("patches", shape.patches)]
+    for kind, width in widths:
+        if item.standardise == "phi_s" and kind in item.kinds and width is not None and hadamard(width) is None:
             raise RecipeError(
                 f"teachers: {item.label!r} has a {kind} of {width} dimensions, for which there is no Hadamard matrix "
                 f"(see distill.teachers.hadamard); set standardise: scale for this teacher"

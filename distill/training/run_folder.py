@@ -35,7 +35,7 @@ from distill.recipe.paths import local_folder
 from distill.samples.sources.mixture import Mixture
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-VERSION = 3
+VERSION = 4
 """Raise it when the same recipe would train another student."""
 
 

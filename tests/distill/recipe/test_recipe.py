@@ -54,6 +54,17 @@ def test_recipes_of_the_package_are_valid_by_name_and_by_path(name):
         ("train.clip_norm", float("inf"), r"r: train\.clip_norm: inf: input should be a finite number"),
         ("evaluate.gamma", float("nan"), r"r: evaluate\.gamma: nan: input should be a finite number"),
         ("teachers.0.summary", {"weight": 1e308}, r"r: teachers\.0\.summary\.weight: 1e\+308: input should be less"),
+        (
+            "train.standardise_samples",
+            {"summary": 9},
+            "no number for patches, which teachers.0 standardises; add it, or",
+        ),
+        ("train.standardise_samples", {"patch": 9}, r"r: train\.standardise_samples\.patch"),
+        (
+            "teachers.0.standardised",
+            ["cls"],
+            r"r: teachers\.0\.standardised\.0: 'cls': input should be 'summary', 'pat",
+        ),
         ("seed", 2**63, r"r: seed: 9223372036854775808: input should be less than"),
     ],
 )

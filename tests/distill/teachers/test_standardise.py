@@ -1,5 +1,7 @@
 """Hadamard matrices, moments, and the standardisation computed from them."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 import torch
@@ -7,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.core.errors import InputError, RecipeError
+from distill.context import StageContext
 from distill.objectives.losses import errors
 from distill.parallel import World
-from distill.recipe import TeacherRecipe
+from distill.recipe import TeacherRecipe, parse_recipe
 from distill.samples.images.reader import Skipped
 from distill.teachers import Moments, Shape, Target, TargetStandardiser, TeacherFeatures, Teachers, fit_standardisers
 from distill.teachers.hadamard import hadamard
@@ -43,7 +46,12 @@ class TargetsAsBatch(Teachers):
         return batch
 
 
-def fitted(target: Target, standardise: str = "phi_s", parts: int = 3) -> TargetStandardiser:
+ALL = ["summary", "patches", "registers"]
+
+
+def fitted(
+    target: Target, standardise: str = "phi_s", parts: int = 3, kinds: Sequence[str] = ALL
+) -> TargetStandardiser:
     """Fitted on the target's features, in several batches."""
     summary, patches, registers = target.summary, target.patches, target.registers
     shape = Shape(
@@ -55,7 +63,7 @@ def fitted(target: Target, standardise: str = "phi_s", parts: int = 3) -> Target
         [Target(*(None if kind is None else kind.tensor_split(parts)[part] for kind in (summary, patches, registers)))]
         for part in range(parts)
     ]
-    recipe = TeacherRecipe(encoder="descriptor", name="t", standardise=standardise)
+    recipe = TeacherRecipe(encoder="descriptor", name="t", standardise=standardise, standardised=kinds)
     return fit_standardisers(
         TargetsAsBatch({"t": ShapeOnly(shape)}), [recipe], [(batch, []) for batch in batches], ALONE
     )[0]
@@ -180,6 +188,48 @@ def test_none_leaves_features_unchanged():
     assert torch.equal(y.summary, target.summary)
     assert torch.equal(y.patches, target.patches)
     assert torch.equal(y.registers, target.registers)
+
+
+@pytest.mark.parametrize("method", ["phi_s", "scale"])
+@pytest.mark.parametrize("kinds", [[], ["summary"], ["patches"], ["summary", "patches"]], ids=str)
+def test_kinds_that_are_not_standardised_keep_their_own_space(method, kinds, caplog):
+    target = Target(skewed(50, 12), skewed(90, 20, seed=1), skewed(100, 12, seed=2).view(50, 2, 12))
+    y, whole = fitted(target, method, kinds=kinds)(target), fitted(target, method)(target)
+    for kind in ALL:
+        assert torch.equal(getattr(y, kind), getattr(whole if kind in kinds else target, kind))
+    assert not caplog.records
+
+
+def test_registers_keep_their_own_space_by_default():
+    """AMoE, sections 3.2 and 6: no PHI-S for any register."""
+    assert TeacherRecipe(encoder="descriptor").kinds == ["summary", "patches"]
+    assert TeacherRecipe(encoder="descriptor", standardise="none").kinds == []
+
+
+def test_moments_of_a_kind_come_from_its_own_images(stage_of):
+    """With {summary: 20, patches: 30}, 20 summaries and the patches of as many images as have 30 patches."""
+    both = stage_of({"summary": 20, "patches": 30})
+    images, few = stage_of(20), stage_of(both[1])
+    assert both[1] < 20
+    assert torch.equal(both[0].summary.mean, images[0].summary.mean)
+    assert torch.equal(both[0].patches.mean, few[0].patches.mean)
+    assert torch.equal(both[0].patches.scale, few[0].patches.scale)
+    assert not torch.allclose(images[0].patches.mean, few[0].patches.mean)
+
+
+@pytest.fixture
+def stage_of(values, dataset):
+    """Standardisers fitted with these `standardise_samples`, and the images whose patches counted."""
+    encoder = "timm:vit_tiny_patch16_224?depth=1&embed_dim=12&num_heads=1&random=1"
+    values["teachers"] = [{"encoder": encoder, "name": "t"}]
+
+    def fit(samples):
+        values["train"]["standardise_samples"] = samples
+        context = StageContext.of(parse_recipe(values, "test"), dataset, ALONE)
+        rows, only = context._standardise_rows()
+        return context.fit_standardisers()[0], len(only.get("patches", rows))
+
+    return fit
 
 
 @pytest.mark.parametrize("method", ["phi_s", "scale"])
