@@ -54,6 +54,16 @@ def train_command(
         train_on_ray(loaded, ray, Console())
 
 
+@app.command("plan")
+def plan_command(
+    recipe: Annotated[str, typer.Argument(help="A YAML file, or `amoe`.")], set_: Overrides = None
+) -> None:
+    """Print the steps, images and image tokens of a recipe's stages; reads neither data nor teachers."""
+    from distill.commands.plan import plan
+
+    plan(load_recipe(recipe, set_ or []), Console())
+
+
 @app.command("teach")
 def teach_command(
     recipe: Annotated[str, typer.Argument(help="A YAML file, or `quickstart`.")], set_: Overrides = None

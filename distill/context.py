@@ -52,7 +52,7 @@ class StageContext:
     teachers: Teachers
     reader: ImageReader
     test: np.ndarray
-    """Mask (n,) of the rows that are never trained on."""
+    """Mask (n,) of the rows that are held out."""
     tokenizer: Tokenizer | None = None
     """The text tower's tokenizer; fitted, or read from the run's folder."""
 
@@ -109,12 +109,17 @@ class StageContext:
         labels = [teacher.label for teacher in self.recipe.teachers if teacher.pooler]
         return {label: self.teachers.poolers()[label] for label in labels}
 
+    def trained(self) -> np.ndarray:
+        """Mask (n,) of the rows to train on: not held out, and of the natural sizes that their source is limited to."""
+        eligible = self.dataset.eligible
+        return ~self.test if eligible is None else ~self.test & eligible
+
     def stream(self) -> Stream:
         data, prefix = self.recipe.data, 1 + self.recipe.student.registers
         packing = Packing(data.sequence_tokens, data.sequence_images, data.lookahead, data.lanes, data.window_shards)
         return Stream(
             self.dataset,
-            ~self.test,
+            self.trained(),
             seed=self.recipe.seed,
             sequences=self.recipe.train.sequences,
             tokens=lambda rows, epochs: self.reader.tokens(rows, epochs) + prefix,
@@ -139,7 +144,7 @@ class StageContext:
 
     def _lowest(self, count: int, salt: int) -> np.ndarray:
         """The `count` training rows of lowest hash(seed, key), lowest first."""
-        return lowest(self.dataset, ~self.test, count, seed=self.recipe.seed, salt=salt)
+        return lowest(self.dataset, self.trained(), count, seed=self.recipe.seed, salt=salt)
 
     def _share(self, rows: np.ndarray) -> np.ndarray:
         """This rank's part of the rows, in file order to read few tars."""

@@ -10,6 +10,7 @@ from curate.core.contracts import Added, Runtime
 from curate.core.recipe.section import Section, Width
 
 Positive = Annotated[float, Field(gt=0, le=1e12)]
+Side = Annotated[int, Field(ge=1, le=1 << 20)]
 
 
 class TagRecipe(Section):
@@ -37,6 +38,9 @@ class SourceRecipe(Section):
     max_tokens: Width | dict[Width, Positive] = 256
     """Most patches of an image; larger images are scaled down with their aspect kept. With several
     ({256: 0.5, 1024: 0.5}), one is drawn by weight per image and epoch."""
+    natural_side: Annotated[tuple[Side | None, Side | None] | None, Added()] = None
+    """Train only on images whose natural size is in this range, ends included; null: no limit on that side. The size is
+    that of a square of the same area in pixels, √(width x height): [256, 384] takes 256 x 256 to 384 x 384."""
     texts: dict[str, Positive] = {}
     """Texts of an image, with weights: members of the tar (`txt`), fields of its JSON (`json.title`), or kinds of
     `caption.mix` (`short`, which is `json.texts.short`). One of those that an image has is drawn per epoch. Empty: no
@@ -54,6 +58,13 @@ class SourceRecipe(Section):
     def _some(cls, value: Any) -> Any:
         if value == {}:
             raise ValueError("empty; give a number of patches, or several with weights: {256: 0.5, 1024: 0.5}")
+        return value
+
+    @field_validator("natural_side")
+    @classmethod
+    def _range(cls, value: tuple[int | None, int | None] | None) -> tuple[int | None, int | None] | None:
+        if value is not None and None not in value and value[0] > value[1]:  # type: ignore[operator]
+            raise ValueError(f"{list(value)}: expected the smaller side first, as in [{value[1]}, {value[0]}]")
         return value
 
     @field_validator("texts")

@@ -16,6 +16,14 @@ from distill.training.run_folder import RunFolder
 _LINE_SECONDS = 15.0
 
 
+def short(count: float) -> str:
+    """A large number for people: 172.3M, 1.2B."""
+    for size, unit in ((1e9, "B"), (1e5, "M")):
+        if count >= size:
+            return f"{count / max(size, 1e6):,.1f}{unit}"
+    return f"{count:.0f}"
+
+
 class Metrics:
     """Averages over `every` steps. Losses are means over images, so steps are weighted by their number of images."""
 

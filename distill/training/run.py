@@ -30,7 +30,8 @@ from distill.training.checkpoint import (
     save_standardisers,
 )
 from distill.training.optim import learning_rate
-from distill.training.progress import Bar, Metrics
+from distill.training.plan import plan_stages
+from distill.training.progress import Bar, Metrics, short
 from distill.training.run_folder import RunFolder
 from distill.training.throughput import measured_peak
 from distill.training.trainer import Trainer
@@ -177,15 +178,17 @@ class TrainingRun:
         if not self.world.first:
             return
         size, train, data = self.trainer.size, self.recipe.train, self.recipe.data
-        active = f", {_short(size.active)} of them active" if size.active < size.parameters else ""
+        active = f", {short(size.active)} of them active" if size.active < size.parameters else ""
         sequences = (
             "/".join(map(str, train.sequences.values())) if isinstance(train.sequences, dict) else train.sequences
         )
         resumed = self.trainer.step
+        planned = short(sum(stage.total for stage in plan_stages(self.stages, self.mixtures)))
         self._print(
-            f"{self.recipe.name} {self.fingerprint[:12]}: {_short(size.parameters)} parameters{active}; a step is "
+            f"{self.recipe.name} {self.fingerprint[:12]}: {short(size.parameters)} parameters{active}; a step is "
             f"{sequences} sequences x {data.sequence_tokens} tokens on {self.world.size} x {self.world.device.type}; "
             f"{self.ends[-1]} steps{f' in {len(self.stages)} stages' if len(self.stages) > 1 else ''}, "
+            f"about {planned} image tokens, "
             f"{f'resuming after step {resumed}' if resumed else 'from the beginning'}"
         )
 
@@ -208,10 +211,6 @@ def check_stages(stages: Sequence[Recipe]) -> None:
             raise RecipeError(
                 f"stages.{number}.train.ema: on in one stage and off in another; set it in all stages or in none"
             )
-
-
-def _short(count: int) -> str:
-    return f"{count / 1e6:.1f}M" if count >= 1e5 else str(count)
 
 
 @contextmanager

@@ -73,7 +73,7 @@ class Stream:
             raise InputError(f"{mixture.url}: no training samples; lower data.test_fraction or add samples")
         self.seed, self.packing = seed, packing or Packing()
         self.modalities = list(dict.fromkeys(recipe.modality for recipe in mixture.recipes))
-        self.sequences = [_sequences_of(sequences, modality) for modality in self.modalities]
+        self.sequences = [sequences_of(sequences, modality) for modality in self.modalities]
         self._tracks = self._split(mixture, lengths)
         self.digest = digest({
             "dataset": mixture.fingerprint, "tracks": [track.plan() for track in self._tracks],
@@ -162,7 +162,7 @@ class _Cursor:
         return held
 
 
-def _sequences_of(sequences: int | Mapping[str, int], modality: str) -> int:
+def sequences_of(sequences: int | Mapping[str, int], modality: str) -> int:
     if isinstance(sequences, int):
         return sequences
     if modality not in sequences:

@@ -20,6 +20,7 @@ from distill.samples.sources.index import KEY
 from distill.samples.sources.webdataset import open_webdataset
 
 _PLACE = "data.sources"
+_BLOCK = 1 << 20
 
 
 class Mixture:
@@ -133,6 +134,36 @@ class Mixture:
             found[mine] = arrays[source][places]
         return found
 
+    @cached_property
+    def eligible(self) -> NDArray[np.bool_] | None:
+        """(n,): whether an image has a natural size that its source is trained on; None if no source has a limit.
+
+        Raises InputError for a source without such an image.
+        """
+        if all(recipe.natural_side is None for recipe in self.recipes):
+            return None
+        return np.concatenate([self._eligible(number) for number in range(len(self.sources))])
+
+    def _eligible(self, number: int) -> NDArray[np.bool_]:
+        own, limits = self.sources[number], self.recipes[number].natural_side
+        if limits is None:
+            return np.ones(len(own), dtype=bool)
+        low, high = limits[0] or 1, limits[1] or np.inf
+        widths, heights = own.index.numbers("width"), own.index.numbers("height")
+        found, smallest, largest = np.zeros(len(own), dtype=bool), np.inf, 0.0
+        for start in range(0, len(own), _BLOCK):
+            part = slice(start, start + _BLOCK)
+            side = np.sqrt(np.maximum(widths[part], 0) * np.maximum(heights[part], 0).astype(np.float64))
+            found[part] = (side >= low) & (side <= high)
+            smallest, largest = min(smallest, side.min()), max(largest, side.max())
+        if not found.any():
+            raise InputError(
+                f"{_PLACE}.{number}.natural_side: none of the {len(own)} images of {own.url} has a natural size of "
+                f"{low} px or more{f' and {high} px or less' if limits[1] else ''}; their sizes are {smallest:.0f} to "
+                f"{largest:.0f} px (0: unknown); change the range or remove the source"
+            )
+        return found
+
     def shard_samples(self, shard: int) -> int:
         source = int(np.searchsorted(self.shards, shard, side="right")) - 1
         shards = self.sources[source].index.numbers("shard")
@@ -191,6 +222,8 @@ def open_mixtures(stages: Iterable[DataRecipe]) -> list[Mixture]:
             if source.dataset not in opened:
                 opened[source.dataset] = open_source(source.dataset)
         mixtures.append(Mixture([opened[source.dataset] for source in data.sources], data.sources))
+    for mixture in mixtures:
+        _ = mixture.eligible  # an error before anything is computed
     return mixtures
 
 

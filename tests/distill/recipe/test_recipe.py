@@ -65,6 +65,11 @@ def test_recipes_of_the_package_are_valid_by_name_and_by_path(name):
             ["cls"],
             r"r: teachers\.0\.standardised\.0: 'cls': input should be 'summary', 'pat",
         ),
+        (
+            "data.sources.0.natural_side",
+            [384, 256],
+            r"natural_side: \[384, 256\]: expected the smaller side first, as in",
+        ),
         ("seed", 2**63, r"r: seed: 9223372036854775808: input should be less than"),
     ],
 )

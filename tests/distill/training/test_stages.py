@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import re
 import shutil
 import weakref
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 from rich.console import Console
 
 from curate.core.errors import CurateError, RecipeError
+from distill.context import StageContext
 from distill.parallel import World
 from distill.recipe import Recipe, apply_overrides, parse_recipe
 from distill.samples.sources.mixture import open_mixtures
@@ -60,7 +62,20 @@ def test_stages_continue_with_the_weights_and_their_own_data_and_schedule(staged
     assert max(len(image.patches) for image in next(iter(trainer.loader)).images) <= 4
     output = console.export_text()
     assert "toy f: 2" in output
-    assert "7 steps in 2 stages, from the beginning" in output
+    assert re.search(r"; 7 steps in 2 stages, about \d+ image tokens, from the beginning", output)
+
+
+def test_a_source_is_trained_on_images_of_its_natural_sizes_only(values, dataset):
+    """One dataset as two sources: all images, and those of 47 px or less; held-out images stay held out."""
+    source = values["data"]["sources"][0]
+    values["data"]["sources"] = [source | {"weight": 1}, source | {"weight": 3, "natural_side": [None, 47]}]
+    recipe = parse_recipe(values, "test")
+    context = StageContext.of(recipe, open_mixtures([recipe.data])[0], ALONE)
+    stream = context.stream()
+    first, second = stream.rows[stream.rows < 60], stream.rows[stream.rows >= 60] - 60
+    pixels = dataset.integers("width") * dataset.integers("height")
+    assert 0 < len(second) < len(first)
+    assert second.tolist() == [row for row in first if pixels[row] <= 47**2]
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,38 @@ def test_a_mixture_of_one_dataset_has_its_fingerprint(places):
     assert len({*both, alone.fingerprint}) == 3
 
 
+@pytest.fixture(scope="module")
+def sized(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Images of 16 x 16, 32 x 8, 32 x 32, 64 x 16, 40 x 40 px and of unknown size."""
+    sizes = [(16, 16), (32, 8), (32, 32), (64, 16), (40, 40), (None, None)]
+    held = [Item(b"", width, height, make_key("sized", str(n))) for n, (width, height) in enumerate(sizes)]
+    return str(write_dataset(tmp_path_factory.mktemp("sized") / "sized", held))
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        ([16, 32], [True, True, True, True, False, False]),
+        ([17, 32], [False, False, True, True, False, False]),
+        ([None, 16], [True, True, False, False, False, False]),
+        ([33, None], [False, False, False, False, True, False]),
+        ([None, None], [True, True, True, True, True, False]),
+    ],
+)
+def test_a_range_of_natural_sizes_counts_pixels_and_includes_its_ends(places, sized, limits, expected):
+    sources = [SourceRecipe(dataset=sized, natural_side=limits), SourceRecipe(dataset=places["b"])]
+    assert open_mixture(DataRecipe(sources=sources)).eligible.tolist() == expected + [True] * 10
+    assert mixture_of(places, a={}, b={}).eligible is None
+
+
+def test_a_source_without_an_image_of_its_natural_sizes_is_one_line(places, sized):
+    sources = [SourceRecipe(dataset=places["b"]), SourceRecipe(dataset=sized, natural_side=(256, None))]
+    with pytest.raises(InputError, match=r"^data\.sources\.1\.natural_side: none of the 6 images of ") as caught:
+        open_mixture(DataRecipe(sources=sources))
+    assert "a natural size of 256 px or more; their sizes are 0 to 40 px (0: unknown); change" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
 def test_without_weights_an_epoch_has_every_sample_once(places):
     mixture = mixture_of(places, a={}, b={}, c={})
     steps = [step for step in islice(stream_of(mixture).steps(), 60) if step.epoch < 2]

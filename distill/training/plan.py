@@ -1,0 +1,111 @@
+"""The image tokens that a recipe's stages will train on, estimated before training from a sample of packed images.
+
+An image token is a patch; CLS and registers do not count, as in the 230 billion of AMoE (section 4.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curate.core.errors import RecipeError
+from distill.recipe import Recipe
+from distill.recipe.data import SourceRecipe
+from distill.samples.batches.draws import Draws
+from distill.samples.batches.packing import first_fit_decreasing
+from distill.samples.batches.stream import sequences_of
+from distill.samples.images.reader import PatchCounts
+from distill.samples.sources.mixture import Mixture
+
+_LEAST = 4096
+"""Images of the sample, or four windows of `lookahead` if that is more."""
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    steps: int
+    sequences: float
+    """Per step."""
+    images: float
+    """Per sequence."""
+    tokens: float
+    """Image tokens per sequence."""
+
+    @property
+    def total(self) -> float:
+        """Image tokens of the stage."""
+        return self.steps * self.sequences * self.tokens
+
+
+def plan_stages(stages: Sequence[Recipe], mixtures: Sequence[Mixture | None]) -> list[StagePlan]:
+    """mixtures: of each stage; None: unknown, as if each image filled the `max_tokens` drawn for it.
+
+    RecipeError for an unknown mixture of several sources without weights.
+    """
+    return [_plan(stage, mixture) for stage, mixture in zip(stages, mixtures, strict=True)]
+
+
+def _plan(recipe: Recipe, mixture: Mixture | None) -> StagePlan:
+    """Means over the steps of all modalities; a modality's share of the steps is as in `Stream`."""
+    weights = _weights(recipe, mixture)
+    found = []
+    for modality in dict.fromkeys(source.modality for source in recipe.data.sources):
+        mine = np.array([source.modality == modality for source in recipe.data.sources])
+        images, tokens = _sequence(recipe, mixture, np.where(mine, weights, 0.0))
+        sequences = sequences_of(recipe.train.sequences, modality)
+        found.append((weights[mine].sum() / (sequences * images), sequences, images, tokens))
+    share, sequences, images, tokens = np.array(found).T
+    number = float(np.average(sequences, weights=share))
+    images, tokens = (float(np.average(value, weights=share * sequences)) for value in (images, tokens))
+    return StagePlan(recipe.train.steps, number, images, tokens)
+
+
+def _weights(recipe: Recipe, mixture: Mixture | None) -> NDArray[np.float64]:
+    """Shares (sources,) of the images: weights, or numbers of images."""
+    sources = recipe.data.sources
+    given = [source.weight for source in sources if source.weight is not None]
+    if len(given) == len(sources):
+        return np.array(given)
+    if mixture is None and len(sources) > 1:
+        raise RecipeError(
+            "data.sources: without weights their proportions are their numbers of images, which a recipe does not "
+            "have; give each source a weight, or see the first line of `distill train`"
+        )
+    return np.ones(1) if mixture is None else np.array([float(len(_rows(mixture, n))) for n in range(len(sources))])
+
+
+def _rows(mixture: Mixture, number: int) -> NDArray[np.int64]:
+    first, stop = (int(place) for place in mixture.starts[number : number + 2])
+    rows = np.arange(first, stop)
+    return rows if mixture.eligible is None else rows[mixture.eligible[first:stop]]
+
+
+def _sequence(recipe: Recipe, mixture: Mixture | None, weights: NDArray[np.float64]) -> tuple[float, float]:
+    """Images and image tokens of a sequence, from a sample of the sources that is packed window by window."""
+    data, prefix = recipe.data, 1 + recipe.student.registers
+    random, size = np.random.default_rng(0), max(_LEAST, 4 * data.lookahead)
+    numbers = random.choice(len(weights), size=size, p=weights / weights.sum())
+    tokens = np.zeros(size, dtype=np.int64)
+    for number in np.unique(numbers).tolist():
+        mine = numbers == number
+        count = int(mine.sum())
+        if mixture is None:
+            tokens[mine] = _limits(data.sources[number], count, random)
+        else:
+            rows = random.choice(_rows(mixture, number), size=count)
+            limits = [source.sizes for source in data.sources]
+            counts = PatchCounts(mixture, Draws(mixture, recipe.seed), patch=recipe.student.patch, limits=limits)
+            tokens[mine] = counts.tokens(rows, np.arange(count))
+    sequences = 0
+    for start in range(0, size, data.lookahead):
+        window = tokens[start : start + data.lookahead] + prefix
+        sequences += len(first_fit_decreasing(window.tolist(), data.sequence_tokens, data.sequence_images))
+    return size / sequences, int(tokens.sum()) / sequences
+
+
+def _limits(source: SourceRecipe, count: int, random: np.random.Generator) -> NDArray[np.int64]:
+    weights = np.array(list(source.sizes.values()))
+    return random.choice(list(source.sizes), size=count, p=weights / weights.sum())
