@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -34,6 +34,8 @@ class Terms:
     pairs: dict[str, tuple[Tensor, ...]]
     """Vectors for `relational`, by `pair_names`: the student's (B, D), with a gradient, and a teacher's summaries,
     without a gradient; for the contrastive term vectors of images and of texts, with gradients, and `groups`."""
+    observed: dict[str, tuple[Tensor, ...]] = field(default_factory=dict)
+    """Detached vectors for `observed_relations`, by `observed_names`."""
 
 
 def student_terms(
@@ -105,8 +107,11 @@ def _add_teacher(
     term = teacher.registers
     if predicted.registers is not None and target.registers is not None:
         add("registers", term.weight, errors(predicted.registers, target.registers, term.loss, term.error).mean(1))
+    vectors = (predicted.summary, target.summary)
     if _has_relations(teacher):
-        terms.pairs[teacher.label] = (predicted.summary, target.summary)
+        terms.pairs[teacher.label] = vectors
+    else:
+        terms.observed[teacher.label] = tuple(side.detach() for side in vectors)
 
 
 def relational(
@@ -135,6 +140,17 @@ def relational(
     return total, parts
 
 
+def observed_relations(recipe: Recipe, pairs: Mapping[str, tuple[Tensor, ...]]) -> dict[str, Tensor]:
+    """Unweighted relational terms of the teachers that the student is not trained on with them (AMoE, Fig. 5): of the
+    teacher's kind, or ARKD. pairs: `Terms.observed` of all images in the global batch, concatenated."""
+    with torch.no_grad():
+        return {
+            f"{teacher.label}/relations": _RELATIONS.get(teacher.relations.kind, arkd)(*pairs[teacher.label])
+            for teacher in recipe.teachers
+            if not _has_relations(teacher)
+        }
+
+
 def part_names(recipe: Recipe, standardisers: Sequence[TargetStandardiser]) -> list[str]:
     """Keys of `Terms.parts`, in order; a rank without images adds zeros for them."""
     names = []
@@ -151,6 +167,11 @@ def pair_names(recipe: Recipe) -> list[str]:
     """Keys of `Terms.pairs`, in order; empty without terms between images."""
     names = [teacher.label for teacher in recipe.teachers if _has_relations(teacher)]
     return names + ([CONTRASTIVE] if recipe.contrastive is not None else [])
+
+
+def observed_names(recipe: Recipe) -> list[str]:
+    """Keys of `Terms.observed`, in order."""
+    return [teacher.label for teacher in recipe.teachers if not _has_relations(teacher)]
 
 
 def _has_relations(teacher: TeacherRecipe) -> bool:

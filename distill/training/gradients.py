@@ -18,7 +18,16 @@ import torch
 from torch import Tensor
 
 from curate.encoders.student.network.student import Student
-from distill.objectives.objective import CONTRASTIVE, Terms, pair_names, part_names, relational, student_terms
+from distill.objectives.objective import (
+    CONTRASTIVE,
+    Terms,
+    observed_names,
+    observed_relations,
+    pair_names,
+    part_names,
+    relational,
+    student_terms,
+)
 from distill.parallel import World
 from distill.recipe import Recipe
 from distill.samples.batches.loader import Batch
@@ -65,15 +74,19 @@ class Gradients:
             first = [self._terms(micro, grad=rounds == 1) for micro in work]
             vectors, relations = self._pair_gradients([terms.pairs for terms in first])
         names = ["loss", *part_names(self.recipe, self.standardisers)]
-        sums = dict.fromkeys(names, 0.0)
+        sums, observed = dict.fromkeys(names, 0.0), list[Pairs]()
         for micro, gradients in zip(work, vectors, strict=True):
             terms = first[0] if len(first) == 1 else self._terms(micro)
+            observed.append(terms.observed)
             _backward(terms, images, gradients)
             sums["loss"] += float(terms.additive.detach())
             for name, value in terms.parts.items():
                 sums[name] += float(value)
         totals = dict(zip(names, self.world.numbers(sums.values()), strict=True))
         totals["loss"] += relations.pop("loss", 0.0) * images
+        if observed_names(self.recipe):
+            every, _ = self._gathered(observed, observed_names(self.recipe))
+            relations |= {name: float(value) for name, value in observed_relations(self.recipe, every).items()}
         return totals | {name: value * images for name, value in relations.items()}
 
     def _terms(self, micro: MicroBatch | None, *, grad: bool = True) -> Terms:
@@ -93,29 +106,10 @@ class Gradients:
 
     def _pair_gradients(self, own: Sequence[Pairs]) -> tuple[list[list[_Vector]], dict[str, float]]:
         """Losses between images: gradients of the vectors of each micro-batch, and the mean `loss` with its parts."""
-        mine = (
-            {
-                name: tuple(torch.cat(side) for side in zip(*(pairs[name] for pairs in own if pairs), strict=True))
-                for name in pair_names(self.recipe)
-            }
-            if any(own)
-            else {}
-        )
-        shapes = {name: [(side.shape[1:], side.dtype) for side in sides] for name, sides in mine.items()}
-        count = len(next(iter(mine.values()))[0]) if mine else 0
-        ranks = self.world.gather((count, shapes))
-        counts, known = [number for number, _ in ranks], next(found for number, found in ranks if number)
-        leaves: dict[str, tuple[Tensor, ...]] = {}
-        for name, kinds in known.items():
-            sides = mine.get(name) or tuple(
-                torch.empty(0, *shape, dtype=dtype, device=self.world.device) for shape, dtype in kinds
-            )
-            leaves[name] = tuple(
-                self.world.gather_rows(side, counts).requires_grad_(
-                    side.is_floating_point() and (number == 0 or name == CONTRASTIVE)
-                )
-                for number, side in enumerate(sides)
-            )
+        leaves, counts = self._gathered(own, pair_names(self.recipe))
+        for name, sides in leaves.items():
+            for number, side in enumerate(sides):
+                side.requires_grad_(side.is_floating_point() and (number == 0 or name == CONTRASTIVE))
         loss, parts = relational(self.recipe, leaves, self.student)
         loss.backward()
         if not self.world.first:  # each rank has the temperature's gradient of the whole batch: count it once
@@ -130,6 +124,27 @@ class Gradients:
             ])  # fmt: skip
             start = stop
         return vectors, {"loss": float(loss.detach()), **{name: float(value) for name, value in parts.items()}}
+
+    def _gathered(self, own: Sequence[Pairs], names: Sequence[str]) -> tuple[dict[str, tuple[Tensor, ...]], list[int]]:
+        """Vectors of all images of the global batch, detached, by name; and the number of images of each rank.
+
+        own: the vectors of this rank's micro-batches; empty for one without images. A collective."""
+        mine: dict[str, tuple[Tensor, ...]] = {}
+        if any(own):
+            for name in names:
+                parts = zip(*(pairs[name] for pairs in own if pairs), strict=True)
+                mine[name] = tuple(torch.cat(part) for part in parts)
+        shapes = {name: [(side.shape[1:], side.dtype) for side in sides] for name, sides in mine.items()}
+        count = len(next(iter(mine.values()))[0]) if mine else 0
+        ranks = self.world.gather((count, shapes))
+        counts, known = [number for number, _ in ranks], next(found for number, found in ranks if number)
+        every: dict[str, tuple[Tensor, ...]] = {}
+        for name, kinds in known.items():
+            sides = mine.get(name) or tuple(
+                torch.empty(0, *shape, dtype=dtype, device=self.world.device) for shape, dtype in kinds
+            )
+            every[name] = tuple(self.world.gather_rows(side, counts) for side in sides)
+        return every, counts
 
 
 def _backward(terms: Terms, images: float, vectors: Sequence[_Vector]) -> None:

@@ -134,9 +134,10 @@ class Bar:
     def advance(self, line: dict[str, Any]) -> None:
         self._done += 1
         loss = line.get("loss")
-        note = f"{line['images_per_second']:.0f} images/s {line['tokens_per_second']:.0f} tokens/s" + (
-            "" if loss is None else f"  loss {loss:.4f}"
-        )
+        note = (
+            f"{line['images_per_second']:.0f} images/s {line['tokens_per_second']:.0f} tokens/s, "
+            f"{short(line['tokens_seen'])} seen"
+        ) + ("" if loss is None else f"  loss {loss:.4f}")
         self._progress.update(self._task, completed=self._done, note=note)
         now = time.monotonic()
         if self._shown and not self._console.is_terminal and now - self._last > _LINE_SECONDS:

@@ -115,6 +115,7 @@ class TrainingRun:
                     del sums["sequences"]
                     rate = learning_rate(recipe, trainer.step - 1 - trainer.began)
                     place = {"stage": number, "epoch": share.step.epoch, "learning_rate": rate}
+                    place["tokens_seen"] = trainer.tokens_seen
                     bar.advance(metrics.add(trainer.step, sums, place, flush=last or stopping))
                 if last or stopping or trainer.step % recipe.run.checkpoint_every == 0:
                     self._save()

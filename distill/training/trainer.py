@@ -52,6 +52,8 @@ class Trainer:
         self.ema = Ema(self.student) if context.recipe.train.ema else None
         self.step, self.seen, self.seconds = 0, 0, 0.0
         """Updates and samples of all stages; seconds, those before a restart included."""
+        self.tokens_seen = 0
+        """Image tokens (patches) of all updates, of all ranks and stages."""
         self.checkpoint_step: int | None = None
         """Step of the last checkpoint that was saved or loaded."""
         self.skipped: Counter[str] = Counter()
@@ -75,10 +77,10 @@ class Trainer:
 
     def values(self) -> dict[str, Any]:
         """JSON values of a checkpoint."""
-        counts = {"seen": self.seen, "skipped": dict(self.skipped), "seconds": self.seconds}
+        counts = {"seen": self.seen, "tokens_seen": self.tokens_seen, "skipped": dict(self.skipped)}
         position = {"stage": self.stage, "began": self.began, "epoch": self.epoch, "reader": self.loader.state_dict()}
         identity = {"fingerprint": self.fingerprint, "step": self.step, "averaged": self.ema is not None}
-        return {**identity, **counts, **position}
+        return {**identity, **counts, **position, "seconds": self.seconds}
 
     def tensors(self) -> dict[str, Tensor]:
         """This rank's tensors of student, optimiser and moving average, by name."""
@@ -107,6 +109,7 @@ class Trainer:
         values = saved.values
         self.checkpoint_step = values["step"]
         self.step, self.seen, self.seconds = values["step"], values["seen"], values["seconds"]
+        self.tokens_seen = values["tokens_seen"]
         self.skipped, self.began, self.epoch = Counter(values["skipped"]), values["began"], values.get("epoch")
         self.loader.load_state_dict(values["reader"])
 
@@ -146,6 +149,7 @@ class Trainer:
             with self._memory_error():
                 sums |= self._optimize(share, images)
         self.step += 1
+        self.tokens_seen += int(tokens) - prefix * int(images)
         return sums, stops > 0
 
     @contextmanager

@@ -6,7 +6,15 @@ from torch import nn
 
 from curate.encoders.student.network.vit import VitOutput
 from distill.context import StageContext
-from distill.objectives.objective import CONTRASTIVE, pair_names, part_names, relational, student_terms
+from distill.objectives.objective import (
+    CONTRASTIVE,
+    observed_names,
+    observed_relations,
+    pair_names,
+    part_names,
+    relational,
+    student_terms,
+)
 from distill.objectives.relations import arkd, rkd
 from distill.parallel import World
 from distill.recipe import parse_recipe
@@ -109,6 +117,24 @@ def test_relations_use_the_standardised_summaries(stage, kind, loss):
     assert total.item() == pytest.approx(3.0 * parts["dino/relations"].item())
     total.backward()
     assert relational(parse_recipe(values_of("/none"), "test"), {})[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("relations", "kind"),
+    [({}, "arkd"), ({"kind": "rkd", "weight": 0.0}, "rkd"), ({"kind": "arkd", "weight": 0}, "arkd")],
+)
+def test_relations_that_are_not_trained_on_are_observed_unweighted(stage, relations, kind):
+    """The value is that of a student trained on them; it has no gradient and no part in the loss (AMoE, Fig. 5)."""
+    terms = terms_of(stage, relations=relations)
+    recipe = parse_recipe(values_of("/none", relations=relations), "test")
+    assert observed_names(recipe) == list(terms.observed) == ["dino"]
+    assert not any(side.requires_grad for side in terms.observed["dino"])
+    trained = {"relations": {"kind": kind, "weight": 3.0}}
+    expected = relational(parse_recipe(values_of("/none", **trained), "test"), terms_of(stage, **trained).pairs)[1]
+    found = observed_relations(recipe, terms.observed)
+    assert found["dino/relations"].item() == pytest.approx(expected["dino/relations"].item())
+    assert not found["dino/relations"].requires_grad
+    assert terms_of(stage, **trained).observed == {}
 
 
 class Head(nn.Module):

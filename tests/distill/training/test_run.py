@@ -170,6 +170,8 @@ def test_teachers_with_and_without_patches_side_by_side(recipe):
     lines = [json.loads(line) for line in run.metrics.read_text().splitlines()]
     for line in lines:
         parts = {name: value for name, value in line.items() if "/" in name}
+        relations = [parts.pop(f"{name}/relations") for name in (spec, "descriptor")]  # logged, not trained on
+        assert min(relations) > 0
         assert set(parts) == {f"{spec}/summary", f"{spec}/patches", "descriptor/summary"}
         assert line["loss"] == pytest.approx(sum(parts.values()) - 0.5 * parts["descriptor/summary"])
     assert lines[-1][f"{spec}/patches"] < lines[0][f"{spec}/patches"]

@@ -10,6 +10,7 @@ import weakref
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from rich.console import Console
@@ -63,6 +64,26 @@ def test_stages_continue_with_the_weights_and_their_own_data_and_schedule(staged
     output = console.export_text()
     assert "toy f: 2" in output
     assert re.search(r"; 7 steps in 2 stages, about \d+ image tokens, from the beginning", output)
+
+
+def test_tokens_seen_are_a_running_total_across_stages_and_resumes(staged, tmp_path, monkeypatch):
+    seen: list[int] = []
+
+    def update(trainer, share, **more):
+        seen.append(sum(len(image.patches) for image in share.images))
+        return original(trainer, share, **more)
+
+    original = Trainer.update
+    monkeypatch.setattr(Trainer, "update", update)
+    recipe = apply_overrides(staged, ["run.keep_checkpoints=9", "run.checkpoint_every=1"], "test")
+    console = Console(record=True, width=200, force_terminal=True)
+    _, lines = trained(recipe, tmp_path, console)
+    assert [line["tokens_seen"] for line in lines] == np.cumsum(seen).tolist()
+    assert f" {sum(seen)} seen  loss " in console.export_text()
+    for step in (6, 7):
+        shutil.rmtree(tmp_path / "checkpoints" / f"step-{step:08d}")
+    _, again = trained(recipe, tmp_path)
+    assert [line["tokens_seen"] for line in again] == [line["tokens_seen"] for line in lines]
 
 
 def test_a_source_is_trained_on_images_of_its_natural_sizes_only(values, dataset):
