@@ -35,6 +35,7 @@ MODULES = (
     "distill.index",
     "distill.packing",
     "distill.moe",
+    "distill.optimizer",
     "distill.gpu_student",
     "distill.tiny",
     "service.__main__",

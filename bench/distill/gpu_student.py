@@ -1,7 +1,7 @@
 """AMoE's full student on one GPU: tokens/s, share of the measured peak, memory, packed against padded.
 
 Uses the recipe `amoe`, with teachers of the real sizes and random weights, which cost the same. Images are noise in the
-sizes of stage 2, packed as in training; reading them is not measured here (see `bench.distill.reader`).
+sizes of `bench.distill.packing`, packed as in training; reading them is not measured here (see `bench.distill.reader`).
 
     python -m bench.distill.gpu_student              on a GPU
     python -m bench.distill.gpu_student tiny         the same code at a tiny size, on any machine; not for figures

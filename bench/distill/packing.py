@@ -1,6 +1,6 @@
 """Packed images against padded batches: image tokens per second of one core, forward and backward.
 
-Sizes are drawn as in stage 2 of the recipe `amoe` (256, 384, 512 and 768 pixels squared) for photographs of ImageNet
+Sizes are drawn among four (256, 384, 512 and 768 pixels squared) for photographs of ImageNet
 (1,000 in `shared/data`; CURATE_SHARED names another folder): once at their size, never enlarged, once as if the
 originals were larger than all of these sizes. The student (d 256, 6 layers) is the same for all: only the tokens and
 the attention plan differ, and its outputs for an image must be equal. Peers are batches of 16 with torch's fused

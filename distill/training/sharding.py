@@ -55,5 +55,7 @@ def full_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def same_layout(shape: torch.Size, dtype: torch.dtype, like: Tensor) -> Tensor:
-    """Zeros, sharded as the weight `like` if they have its shape, otherwise replicated."""
-    return torch.zeros_like(like.detach(), dtype=dtype) if shape == like.shape else torch.zeros(shape, dtype=dtype)
+    """Zeros on the device of the weight `like`, sharded as it is if they have its shape, otherwise replicated."""
+    if shape == like.shape:
+        return torch.zeros_like(like.detach(), dtype=dtype)
+    return torch.zeros(shape, dtype=dtype, device=like.device)

@@ -65,6 +65,32 @@ def test_each_optimiser_lowers_the_loss_and_takes_a_stages_settings(recipe, name
     assert optimizer.param_groups[0]["betas"] == (0.5, 0.6)
 
 
+@pytest.mark.parametrize(("dtype", "rtol"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
+def test_adamw_is_that_of_loshchilov_and_hutter(recipe, dtype, rtol):
+    """The fused kernel against the update written out, with weight decay for the matrix only."""
+    train = with_sets(recipe, "train.epsilon=1e-15", "train.weight_decay=0.02", "train.learning_rate=1e-2").train
+    model = Model().to(dtype)
+    optimizer = build_optimizer(model, train)
+    assert optimizer.defaults["fused"]
+    names = [name for name, item in model.named_parameters() if item.requires_grad]
+    weights = {name: model.get_parameter(name).detach().clone().double() for name in names}
+    first, second = ({name: torch.zeros_like(value) for name, value in weights.items()} for _ in range(2))
+    random = torch.Generator().manual_seed(0)
+    for step in range(1, 8):
+        for name in names:
+            item = model.get_parameter(name)
+            item.grad = torch.randn(item.shape, generator=random, dtype=dtype)
+            grad = item.grad.double()
+            first[name] = 0.9 * first[name] + 0.1 * grad
+            second[name] = 0.999 * second[name] + 0.001 * grad.square()
+            scaled = (first[name] / (1 - 0.9**step)) / ((second[name] / (1 - 0.999**step)).sqrt() + 1e-15)
+            decay = 0.02 if name == "body.weight" else 0.0
+            weights[name] = weights[name] * (1 - 1e-2 * decay) - 1e-2 * scaled
+        optimizer.step()
+    for name, expected in weights.items():
+        assert torch.allclose(model.get_parameter(name).double(), expected, rtol=rtol, atol=rtol)
+
+
 def test_the_moving_average_updates_shared_weights_once():
     model = Model().double()
     ema = Ema(model)
