@@ -1,4 +1,4 @@
-"""The verbs for runs, with `--server`: `submit`, `runs`, `watch`, `stop`, `resume`, `logs` by a service."""
+"""The verbs for runs, with `--server`: what a service does and knows."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from curate.cli.common import out
+from curate.cli.tables import funnel_of, under_way
 from curate.core.errors import CurateError
 
 if TYPE_CHECKING:
@@ -105,6 +106,43 @@ def resume(server: str, run_id: str, workspace: str) -> None:
     with connect(server) as client:
         found = client.run(run_id, named(workspace)).resume()
     out.print(f"run {run_id}: {found['state']} again, attempt {found['attempt']}", highlight=False)
+
+
+def status(server: str, run_id: str, workspace: str) -> None:
+    """One look at a run: its line, the stages under way, and the funnel once it has begun."""
+    from curate.api import Entry
+
+    with connect(server) as client:
+        run = Watched(client.run(run_id, named(workspace)))
+        out.print(run.line, highlight=False, markup=False, soft_wrap=True)
+        stages = run.stages
+        if not stages or all(stage.state == "waiting" for stage in stages):
+            return
+        if not all(stage.state in ("done", "reused") for stage in stages):
+            out.print(under_way(run, out.width))  # type: ignore[arg-type]  # it has the fields that are shown
+        ledger = {name: Entry.from_json(entry) for name, entry in run.run.ledger().items()}
+        out.print(funnel_of(ledger, {stage.stage: stage.op for stage in stages}, out.width))
+        for line in run.products():
+            out.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def limit(server: str, run_id: str, workspace: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    with connect(server) as client:
+        return client.run(run_id, named(workspace)).limit(wanted)
+
+
+def priority(server: str, run_id: str, workspace: str, value: int) -> None:
+    with connect(server) as client:
+        found = client.run(run_id, named(workspace)).prioritise(value)
+    place = f", position {found['position']}" if found["position"] else ""
+    out.print(f"run {run_id}: priority {found['priority']}{place}", highlight=False)
+
+
+def explain(server: str, run_id: str, workspace: str, key_or_url: str) -> list[tuple[str, str, dict[str, Any]]]:
+    """(stage, op, facts) of a sample."""
+    with connect(server) as client:
+        found = client.run(run_id, named(workspace)).explain(key_or_url)
+    return [(one["stage"], one["op"], one["facts"]) for one in found["facts"]]
 
 
 def logs(

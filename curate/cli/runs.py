@@ -6,7 +6,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -28,6 +28,8 @@ runs = typer.Typer()
 
 MOST_ITEMS, MOST_CHARACTERS = 100, 2000
 """Limits of a value that `curate explain` shows."""
+LISTED = 50
+"""Runs of a service that `curate status` lists."""
 STOP_SECONDS = 30.0
 """Time that `curate stop` waits."""
 WAIT_SECONDS = 5.0
@@ -38,8 +40,15 @@ LEVEL_STYLES = {"WARNING": "yellow", "ERROR": "red", "CRITICAL": "red", "DEBUG":
 def status(
     run_id: Annotated[str | None, typer.Argument(help="Run id (default: list all runs).")] = None,
     workspace: WorkspaceUrl = "",
+    server: ServerName = "",
 ) -> None:
-    """List the runs of a workspace; for one run, show its progress and funnel."""
+    """List the runs; for one run, show its progress and funnel."""
+    if server:
+        if run_id is None:
+            remote.runs(server, workspace, None, None, LISTED)
+        else:
+            remote.status(server, run_id, workspace)
+        return
     place = opened(workspace)
     if run_id is None:
         table = Table("run", "state", "engine", "seconds", "stages", "error", header_style="bold")
@@ -131,6 +140,7 @@ def limit(
     requests_per_minute: Annotated[str | None, typer.Option(help="Limit of --endpoint, or `none`.")] = None,
     tokens_per_minute: Annotated[str | None, typer.Option(help="Limit of --endpoint, or `none`.")] = None,
     workspace: WorkspaceUrl = "",
+    server: ServerName = "",
 ) -> None:
     """Change how fast a running run downloads or asks, and how much it may spend. Workers follow within seconds."""
     whole = {"requests_per_second": requests_per_second, "bytes_per_second": bytes_per_second}
@@ -144,7 +154,10 @@ def limit(
         wanted["endpoints"] = {endpoint: of_endpoint}
     if not wanted:
         raise CurateError("limit: nothing to change; give --requests-per-second, --max-tokens or another limit")
-    now = opened(workspace).run(run_id).limit(wanted)
+    if server:
+        now = remote.limit(server, run_id, workspace, wanted)
+    else:
+        now = opened(workspace).run(run_id).limit(wanted)
     out.print(f"run {run_id}: {', '.join(_changed(now))}", highlight=False)
 
 
@@ -221,10 +234,24 @@ def explain(
     key: Annotated[str, typer.Argument(help="Key, start of a key, source id or name of a sample.")],
     workspace: WorkspaceUrl = "",
     run_id: Annotated[str | None, typer.Option("--run", help="Run id (default: the latest run).")] = None,
+    server: ServerName = "",
 ) -> None:
     """Show everything known about one sample: columns, rejects with reasons, cluster path, copies, dataset."""
+    if server:
+        if run_id is None:
+            raise CurateError("--run: needed with --server (or CURATE_SERVER); `curate runs` lists them")
+        _show_facts(remote.explain(server, run_id, workspace, key))
+        return
     run = opened(workspace).run(run_id)
     found = run.explain(key, lambda text: print(f"curate: {text}", file=sys.stderr))
+    _show_facts(found)
+    copies = run.copies_of(found[0][2]["key"])
+    if copies:
+        out.print(f"kept in place of {len(copies)} copies: {', '.join(copies[:10])}", soft_wrap=True)
+
+
+def _show_facts(found: Iterable[tuple[str, str, Mapping[str, Any]]]) -> None:
+    """`found`: (stage, op, facts)."""
     for stage, op, facts in found:
         table = Table(title=f"{stage} ({op})", title_justify="left", show_header=False, box=None, padding=(0, 2))
         for name, value in facts.items():
@@ -236,9 +263,6 @@ def explain(
             else:
                 table.add_row(f"[dim]{name}[/dim]", _cell(value))
         out.print(table)
-    copies = run.copies_of(found[0][2]["key"])
-    if copies:
-        out.print(f"kept in place of {len(copies)} copies: {', '.join(copies[:10])}", soft_wrap=True)
 
 
 def _cell(value: Any) -> str:

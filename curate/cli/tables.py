@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -18,21 +19,31 @@ REASONS = 6
 
 
 def funnel(run: RunRecord, width: int = NARROW) -> Table:
-    """A run's ledger, a line per stage, for a terminal `width` characters wide. The columns for unusable rows and
-    errors are omitted if a run has none."""
-    ledger, ops = run.ledger(), run.ops()
+    """A run's ledger, with what the run computed at each stage."""
+    return funnel_of(run.ledger(), run.ops(), width, lambda name, entry: _this_run(run, name, entry))
+
+
+def funnel_of(
+    ledger: Mapping[str, Entry],
+    ops: Mapping[str, str],
+    width: int = NARROW,
+    this_run: Callable[[str, Entry], str] | None = None,
+) -> Table:
+    """A ledger, a line per stage, for a terminal `width` characters wide. The columns for unusable rows and errors are
+    omitted if a run has none."""
     failures = any(entry.unusable or entry.error for entry in ledger.values())
     losses = ("rejected", "unusable", "error") if failures else ("rejected",)
     table = _table("Funnel", width)
     for name in ("alive before", *losses, "alive after", "copies"):
         table.add_column(name, justify="right")
     table.add_column("reasons")
-    table.add_column("this run")
+    if this_run is not None:
+        table.add_column("this run")
     for name, entry in ledger.items():
         lost = [_count(getattr(entry, kind).total()) for kind in losses]
         first = [name, ops.get(name, "")][: 1 if width < NARROW else 2]
         cells = [f"{entry.before:,}", *lost, f"{entry.after:,}", _copies(entry)]
-        table.add_row(*first, *cells, _reasons(entry), _this_run(run, name, entry))
+        table.add_row(*first, *cells, _reasons(entry), *([] if this_run is None else [this_run(name, entry)]))
     return table
 
 

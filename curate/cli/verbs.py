@@ -186,6 +186,22 @@ def _print_changes(run: _Local | remote.Watched) -> None:
         run.look()
 
 
+# --- priority ---------------------------------------------------------------------------------------------------------
+
+
+@verbs.command(context_settings={"ignore_unknown_options": True})  # -3 is a value
+def priority(
+    run_id: OneRun,
+    value: Annotated[int, typer.Argument(metavar="PRIORITY", help="Larger ones start first; above 0 needs an admin.")],
+    workspace: WorkspaceUrl = "",
+    server: ServerName = "",
+) -> None:
+    """Change the priority of a run that waits in a service's queue."""
+    if not server:
+        raise CurateError("priority: needs --server (or CURATE_SERVER); runs of a workspace do not wait in a queue")
+    remote.priority(server, run_id, workspace, value)
+
+
 # --- resume -----------------------------------------------------------------------------------------------------------
 
 

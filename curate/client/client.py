@@ -231,6 +231,27 @@ class RemoteRun:
         """Run it again as the next attempt; finished work is reused."""
         return self._post("/resume")
 
+    def limit(self, limits: Mapping[str, Any]) -> dict[str, Any]:
+        """Change limits of a running run, such as requests_per_second; None: no limit. Returns all that were changed
+        so far."""
+        found: dict[str, Any] = self.client.http.request(
+            "POST", f"{self._path}/limit", body=dict(limits), query={"workspace": self.workspace}
+        )
+        return found
+
+    def explain(self, key_or_url: str) -> dict[str, Any]:
+        """What each stage says about a sample: its facts, why it was rejected, its copies, its dataset."""
+        if "://" in key_or_url:
+            found: dict[str, Any] = self._get("/samples", url=key_or_url)
+        else:
+            found = self._get(f"/samples/{_part(key_or_url)}")
+        return found
+
+    def ledger(self) -> dict[str, Any]:
+        """The counts as the run has recorded them, by stage."""
+        found: dict[str, Any] = self._get("/ledger")
+        return found
+
     def funnel(self) -> list[dict[str, Any]]:
         """Rows before, rejected, unusable, in error and after, by stage."""
         found: list[dict[str, Any]] = self._get("/funnel")

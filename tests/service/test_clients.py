@@ -161,6 +161,13 @@ def test_the_verbs(site: Served, curate: Run, done: str) -> None:
     assert "done" in str(curate("stop", run, "--server", "here").exception)
     assert "done" in str(curate("resume", run, "--server", "here").exception)
     assert curate("logs", run, "--server", "here", "--level", "debug").exit_code == 0
+    shown = curate("status", run, "--server", "here").output
+    assert f"{run}: done" in shown and "Funnel" in shown and "datasets/hand/" in shown
+    assert run in curate("status", "--server", "here").output
+    explained = curate("explain", "0.png", "--run", run, "--server", "here")
+    assert explained.exit_code == 0 and "inspect (image.inspect)" in explained.output, explained.exception
+    assert "--run: needed with --server" in str(curate("explain", "0.png", "--server", "here").exception)
+    assert "done" in str(curate("limit", run, "--server", "here", "--max-tokens", "5").exception)
     assert curate("logout", "here").exit_code == 0
     assert "no token" in str(curate("runs", "--server", site.url).exception)
 
@@ -177,6 +184,8 @@ def test_a_waiting_run_is_stopped_and_resumed(site: Served, curate: Run, monkeyp
     monkeypatch.setenv("CURATE_TOKEN", site.people.operator.token)
     with site.full():
         run = curate("submit", site.recipe, "--set", "dataset.name=cli").stdout.strip()
+        assert curate("priority", run, "-3").output.startswith(f"run {run}: priority -3, position ")
+        assert "admin" in str(curate("priority", run, "3").exception)
         result = curate("stop", run)
         assert f"run {run}: stopped" in result.output, result.exception
         assert str(curate("watch", run).exception).startswith(f"run {run}: stopped")
