@@ -20,7 +20,7 @@ from curate.core.recipe.load import json_schema
 from curate.core.recipe.load import load as load_recipe
 from curate.core.recipe.pipeline import Pipeline
 from curate.core.recipe.registry import resolve
-from curate.core.spend import Spend, dollars
+from curate.core.spend import RunSpend, Spend, dollars
 from curate.core.spend import words as spend_words
 from curate.engine.jobs import ClusterResources, JobInfo, JobServer, stop_environment
 from curate.engine.plan.cost import Cost
@@ -45,8 +45,8 @@ from curate.engine.workers.allocation import Allocated
 __all__ = [
     "Allocated", "ArtifactInfo", "Attempt", "ClusterResources", "Clusters", "Cost", "DatasetInfo", "Entry",
     "EventsPage", "FetchStatus", "JobInfo", "JobServer", "Lineage", "LineageNode", "LogPage", "Op", "Options",
-    "Pipeline", "PlanLine", "Result", "Run", "RunRecord", "RunSummary", "Spend", "StageDiff", "StageStatus", "Status",
-    "StoredAnswers", "Usage", "Workspace", "abandoned", "cost_table", "describe", "dollars", "duration", "json_schema",
-    "load_recipe", "make_stage", "new_run_id", "ops", "opt_outs", "plan_json", "plan_table", "recorded", "resolve",
-    "speed", "spend_words", "stop_environment", "try_row",
+    "Pipeline", "PlanLine", "Result", "Run", "RunRecord", "RunSpend", "RunSummary", "Spend", "StageDiff", "StageStatus",
+    "Status", "StoredAnswers", "Usage", "Workspace", "abandoned", "cost_table", "describe", "dollars", "duration",
+    "json_schema", "load_recipe", "make_stage", "new_run_id", "ops", "opt_outs", "plan_json", "plan_table", "recorded",
+    "resolve", "speed", "spend_words", "stop_environment", "try_row",
 ]  # fmt: skip

@@ -28,6 +28,8 @@ class Tried:
     """The image; empty if the prompt takes none."""
     image: str
     """Width, height and bytes of the image that is sent."""
+    empty: tuple[str, ...]
+    """Labels of the prompt's context that were not given: null, as for a row without these texts."""
     request: dict[str, Any]
     """The body, with the image shortened."""
     answer: str | None
@@ -112,10 +114,11 @@ def _try(stage: Asking, requester: Requester, name: str, context: Mapping[str, s
     seconds = time.perf_counter() - began
     if answered.fatal is not None:
         raise answered.fatal
-    return _tried(stage, asked, answered, name, seconds)
+    empty = tuple(label for label in stage.prompt.context if label not in context)
+    return _tried(stage, asked, answered, name, empty, seconds)
 
 
-def _tried(stage: Asking, asked: Asked, answered: Answered, name: str, seconds: float) -> Tried:
+def _tried(stage: Asking, asked: Asked, answered: Answered, name: str, empty: tuple[str, ...], seconds: float) -> Tried:
     columns, problem = answered.columns or {}, ""
     if answered.columns is None:
         problem = redact(answered.message or str(answered.reason), stage.secrets().values())
@@ -123,7 +126,8 @@ def _tried(stage: Asking, asked: Asked, answered: Answered, name: str, seconds: 
     answer, image = columns.get(stage.output), asked.image
     size = f"{image.width} x {image.height}, {image.bytes:,} bytes" if image else ""
     endpoint = stage.endpoints[stage.ways()[asked.way].endpoint]
-    return Tried(name, size, shown(stage.body_of(asked)), answer, about, problem, seconds, _dollars(endpoint, about))
+    body, cost = shown(stage.body_of(asked)), _dollars(endpoint, about)
+    return Tried(name, size, empty, body, answer, about, problem, seconds, cost)
 
 
 def _dollars(endpoint: Endpoint, about: Mapping[str, Any]) -> float | None:

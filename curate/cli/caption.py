@@ -100,6 +100,8 @@ def _pair(given: str) -> tuple[str, str]:
 def _show(tried: Tried) -> None:
     if tried.name:
         _line("image", f"{tried.name}, sent as {tried.image}")
+    if tried.empty:
+        _line("context", f"without {', '.join(tried.empty)}; --context LABEL=TEXT gives them")
     _line("request", json.dumps(tried.request, indent=2, ensure_ascii=False))
     found = tried.about
     if tried.problem:

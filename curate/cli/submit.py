@@ -21,7 +21,7 @@ from curate.cli.tables import funnel
 from curate.core.errors import CurateError, DrainedError, RecipeError
 
 if TYPE_CHECKING:
-    from curate.api import Cost, Pipeline, Result, Run, Workspace
+    from curate.api import Cost, Pipeline, Result, Run, RunSpend, Workspace
 
 submit = typer.Typer()
 
@@ -208,20 +208,27 @@ def guarded(place: Workspace, run_id: str) -> Iterator[Workspace]:
 
 def finish(begun: Run, json_file: Path | None) -> None:
     """Wait for a run of this process and show its result. SIGTERM and Ctrl-C stop it, a second Ctrl-C ends it."""
-    from curate.api import spend_words
-
     before = signal.signal(signal.SIGTERM, lambda *_: begun.stop())
     try:
         result = _wait(begun)
+    except (CurateError, typer.Exit):
+        _show_spent(begun.status().spend)
+        raise
     finally:
         signal.signal(signal.SIGTERM, before)
     out.print(funnel(begun.record, out.width))
     show_outputs(begun)
-    if result.spend.stages:
-        out.print(f"spent    {spend_words(result.spend.total)}", highlight=False)
+    _show_spent(result.spend)
     out.print(f"run      {begun.id} in {result.seconds:.1f} s", highlight=False)
     if json_file is not None:
         json_file.write_text(json.dumps(_summary(result), indent=1))
+
+
+def _show_spent(spend: RunSpend) -> None:
+    from curate.api import spend_words
+
+    if spend.stages:
+        out.print(f"spent    {spend_words(spend.total)}", highlight=False)
 
 
 def _wait(begun: Run) -> Result:

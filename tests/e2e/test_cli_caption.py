@@ -69,6 +69,7 @@ def test_texts_and_questions_work_without_a_stage(here: Path) -> None:
     assert rewritten.code == 0
     assert "image" not in rewritten.out.split("request")[0]
     assert '"kind": ' in _said(attempt("questions", "red.png"))
+    assert "context   without alt text; --context LABEL=TEXT" in attempt("alt_text", "red.png").out
 
 
 def test_a_row_in_error_is_shown_and_ends_with_an_error(here: Path, endpoint: Any) -> None:
