@@ -48,6 +48,7 @@ class FitTree(Fit):
 
     op: ClassVar[str] = "cluster.fit"
     version: ClassVar[int] = 2
+    removed: ClassVar[dict[str, Any]] = {"sample": 1.0}  # a share of the rows to fit on, before select.uniform
     kind: ClassVar[str] = "cluster_tree"
 
     levels: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)] = Field(
@@ -101,11 +102,6 @@ class FitTree(Fit):
             if cells is not None and cells > clusters:
                 raise ValueError(f"cells: {cells} for {clusters} clusters; give at most one cell per cluster")
         return self
-
-    def parameters(self) -> dict[str, Any]:
-        """`sample`, a share of the rows to fit on, is now `select.uniform`: trees that were fitted on all rows stay
-        valid."""
-        return {**super().parameters(), "sample": 1.0}
 
     def scaled(self, fraction: float) -> Self:
         """Shrink the levels with the pool. Their number stays, and they still decrease strictly."""

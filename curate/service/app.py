@@ -20,12 +20,11 @@ from curate.service.operate.metrics import Metrics, MetricsMiddleware
 from curate.service.reconcile.loop import Reconciler
 from curate.service.rest import data, errors, operate, people, places, recipes, runs, upkeep
 from curate.service.rest.closed import Closed
+from curate.service.rest.deps import API
 from curate.service.rest.frame import Frame
 from curate.service.rest.idempotency import Replayed, Replies, replay, reservation
 from curate.service.rest.openapi import TAGS, openapi
 from curate.service.service import Service
-
-API = "/api/v1"
 
 
 def create_app(service: Service, *, reconcile: bool = True) -> FastAPI:

@@ -82,6 +82,9 @@ class Stage(BaseModel):
 
     op: ClassVar[str] = ""
     version: ClassVar[int] = 1
+    removed: ClassVar[dict[str, Any]] = {}
+    """Parameters of earlier versions, with the values that mean what the stage does now. They stay in the fingerprint,
+    so that outputs from before stay valid."""
     ports: ClassVar[dict[str, str]] = {}
     """Named inputs in addition to `from`: port -> `kind` of the artifact."""
     optional_ports: ClassVar[tuple[str, ...]] = ()
@@ -109,7 +112,7 @@ class Stage(BaseModel):
         """The semantic parameters, JSON-able, which enter the fingerprint."""
         fields = type(self).model_fields.items()
         hidden = {name for name, info in fields if not is_semantic(info) or is_as_before(info, getattr(self, name))}
-        return json.loads(self.model_dump_json(exclude=hidden))
+        return {**json.loads(self.model_dump_json(exclude=hidden)), **self.removed}
 
     def identity(self) -> dict[str, Any]:
         """Other values that determine the output: digests of weights, preprocessing, precision. Called on the driver;

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 
 from curate.service.actions import people as actions
 from curate.service.actions import places as place_actions
 from curate.service.pages.kit import LIMIT, Visiting, link, page
+from curate.service.rest.deps import ByWord
 
-router = APIRouter()
+router = ByWord()
 FILTERS = ("workspace", "user", "action")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import urlsplit
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 
 from curate.core.errors import CurateError
 from curate.service.actions import data as actions
@@ -13,9 +13,10 @@ from curate.service.actions import places as place_actions
 from curate.service.auth.roles import Role
 from curate.service.pages.graph import lineage_graph
 from curate.service.pages.kit import LIMIT, Form, Visit, Visiting, acted, done, link, made, page, part, words
+from curate.service.rest.deps import ByWord
 from curate.service.shapes.data import DatasetShape, Lineage, NewTag
 
-router = APIRouter()
+router = ByWord()
 HOPS = 2
 SHOWN_TAGS = 30
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from curate.core.errors import CurateError
 from curate.service.auth import sessions
 from curate.service.pages.kit import Form, Visiting, render, shown, words
 from curate.service.problems import NotLoggedInProblem, Problem
-from curate.service.rest.deps import Served
+from curate.service.rest.deps import ByWord, Served
 
-router = APIRouter()
+router = ByWord()
 
 
 @router.get("/login")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 from fastapi.responses import RedirectResponse
 from starlette.datastructures import FormData
 
@@ -21,10 +21,11 @@ from curate.service.auth.roles import Role
 from curate.service.pages.graph import stages_graph
 from curate.service.pages.kit import Form, Visit, Visiting, made, page, part, real, whole, words
 from curate.service.problems import ConflictProblem, InvalidProblem
+from curate.service.rest.deps import ByWord
 from curate.service.rest.idempotency import Replayed, UnderWayProblem, reserve
 from curate.service.shapes.runs import Checked, Mistake, NewRun, Planned, RecipeOrder, RunOptions, StageShape
 
-router = APIRouter()
+router = ByWord()
 MOST_VARIABLES = 60
 NUMBERS = (
     ("priority", "Priority", "0", "Larger ones start first; above 0 needs the role admin."),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 
 from curate.core.errors import CurateError
 from curate.service.actions import people as actions
@@ -13,9 +13,10 @@ from curate.service.actions import places as place_actions
 from curate.service.auth.roles import Role
 from curate.service.pages.kit import Form, Visit, Visiting, acted, done, made, page, part, real, whole, words
 from curate.service.problems import NotFoundProblem
+from curate.service.rest.deps import ByWord
 from curate.service.shapes.people import MadeToken, NewGrant, NewQuota, NewToken, NewUser, QuotaShape, UserShape
 
-router = APIRouter()
+router = ByWord()
 ROLES = [(role.value, role.value) for role in Role]
 DAYS = (("7", "7 days"), ("30", "30 days"), ("90", "90 days"), ("365", "1 year"), ("never", "it does not expire"))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 from fastapi.responses import PlainTextResponse, RedirectResponse
 
 from curate.core.errors import CurateError
@@ -28,11 +28,12 @@ from curate.service.pages.kit import (
     whole,
 )
 from curate.service.problems import InvalidProblem
+from curate.service.rest.deps import ByWord
 from curate.service.shapes.common import Page
 from curate.service.shapes.runs import ChangedRun, FunnelLine, LogLine, NewLimits, RunShape
 from curate.service.states import State
 
-router = APIRouter()
+router = ByWord()
 FILTERS = ("q", "workspace", "state", "user")
 LEVELS = (("debug", "debug"), ("info", "info"), ("warning", "warning"), ("error", "error"))
 STATES = [(state.value, state.value.capitalize()) for state in State]

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from functools import cache
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
 from curate.service.pages.kit import STATIC, version
+from curate.service.rest.deps import ByWord
 
-router = APIRouter()
+router = ByWord()
 TYPES = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml"}
 
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 
 from curate.core.errors import CurateError
 from curate.service.actions import places as actions
 from curate.service.actions import runs as run_actions
 from curate.service.auth.roles import Role
 from curate.service.pages.kit import Form, Visit, Visiting, acted, done, made, page, whole, words
+from curate.service.rest.deps import ByWord
 from curate.service.shapes.places import ChangedTarget, NewTarget
 from curate.service.shapes.runs import RunLine
 from curate.service.states import State
 
-router = APIRouter()
+router = ByWord()
 ACTIVE = [state for state in State if state.active]
 SHOWN_RUNS = 20
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, get_args
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 
 from curate.core.errors import CurateError
 from curate.service.actions import places as actions
 from curate.service.actions import upkeep
 from curate.service.auth.roles import Role
 from curate.service.pages.kit import Form, Visit, Visiting, acted, done, made, page, part, whole, words
+from curate.service.rest.deps import ByWord
 from curate.service.shapes.data import GcOrder, GcShape, NewPin, NewTombstones
 from curate.service.shapes.places import ChangedWorkspace, Kind, NewRegistration, NewWorkspace
 
-router = APIRouter()
+router = ByWord()
 ABOUT = {
     "root": "a folder or URL that recipes may read",
     "endpoints": "a file of endpoints",

@@ -3,24 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from functools import cached_property, wraps
 from http import HTTPStatus
 from inspect import iscoroutinefunction
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from fastapi import APIRouter, Depends, Header, Query, Request
+from fastapi.routing import APIRoute
 from starlette.concurrency import run_in_threadpool
+from starlette.routing import Match
+from starlette.types import Scope
 
 from curate.service.auth.dependency import principal
 from curate.service.auth.roles import Principal
 from curate.service.service import Service
 
+API = "/api/v1"
 
-class Router(APIRouter):
-    """Calls the function of an operation in a thread, once. FastAPI itself would check its answer in a second one."""
+
+class ByWord(APIRouter):
+    """Compares a path with its routes only if one of them begins with the same word. FastAPI tries all, twice."""
+
+    below: ClassVar[str] = ""
+    """Prefix that the application gives to the routes."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        if path.startswith(self.below) and _word(path.removeprefix(self.below)) in self._words:
+            return super().matches(scope)
+        return Match.NONE, {}
+
+    @cached_property
+    def _words(self) -> frozenset[str]:
+        return frozenset(_word(route.path) for route in self.routes if isinstance(route, APIRoute))
+
+
+class Router(ByWord):
+    """Operations of the API. Calls the function of each in a thread, once: FastAPI itself would check its answer in a
+    second one."""
+
+    below: ClassVar[str] = API
 
     def add_api_route(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         super().add_api_route(path, _threaded(endpoint), **options)
+
+
+def _word(path: str) -> str:
+    """The first word of a path."""
+    return path.removeprefix("/").partition("/")[0]
 
 
 def _threaded(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -10,9 +10,9 @@ from fastapi.responses import PlainTextResponse
 from curate.service.auth.roles import Role
 from curate.service.operate import health
 from curate.service.operate.metrics import CONTENT_TYPE, Metrics
-from curate.service.rest.deps import Router, Served, Who, problems
+from curate.service.rest.deps import ByWord, Served, Who, problems
 
-router = Router(tags=["operate"])
+router = ByWord(tags=["operate"])
 TEXT: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
 
 
