@@ -132,17 +132,26 @@ def visible(session: Session, who: Principal) -> dict[int, WorkspaceRow]:
     return {row.id: row for row in session.scalars(_WORKSPACES) if who.role(row.id) is not None}
 
 
-def queue_positions(session: Session, states: Iterable[str]) -> dict[str, int]:
-    """Queued run -> its position, if one of these states is that of a queued run."""
-    if State.QUEUED.value not in states:
+def queue_positions(session: Session, runs: Iterable[tuple[str, str]]) -> dict[str, int]:
+    """Run -> its position, for those of (run, state) that are queued."""
+    queued = [run for run, state in runs if state == State.QUEUED.value]
+    if not queued:
         return {}
-    return {run: position for run, position in session.execute(_POSITIONS)}  # noqa: C416 - mypy: a Row is not a pair
+    found = session.execute(_POSITIONS, {"runs": queued})
+    return {run: position for run, position in found}  # noqa: C416 - mypy: a Row is not a pair
 
 
-_POSITIONS = select(
-    Submission.id,
-    func.row_number().over(
-        partition_by=Submission.target_id,
-        order_by=(Submission.priority.desc(), Submission.queued, Submission.id),  # as `queue.Waiting.order`
-    ),
-).where(Submission.state == State.QUEUED.value)
+_NUMBERED = (
+    select(
+        Submission.id,
+        func.row_number()
+        .over(
+            partition_by=Submission.target_id,
+            order_by=(Submission.priority.desc(), Submission.queued, Submission.id),  # as `queue.Waiting.order`
+        )
+        .label("position"),
+    )
+    .where(Submission.state == State.QUEUED.value)
+    .subquery()
+)
+_POSITIONS = select(_NUMBERED).where(_NUMBERED.c.id.in_(bindparam("runs", expanding=True)))

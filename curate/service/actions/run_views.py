@@ -64,7 +64,7 @@ def runs(
         chosen = _chosen(names, state, user, query, cursor)
         rows = session.execute(chosen.limit(limit + 1)).all()
         shown = rows[:limit]
-        waiting = queue_positions(session, {row.state for row in shown})
+        waiting = queue_positions(session, [(row.id, row.state) for row in shown])
     last = shown[-1] if len(rows) > limit else None
     return Page(
         items=[_line(row, names[row.workspace_id], waiting.get(row.id)) for row in shown],
@@ -116,7 +116,7 @@ def look(service: Service, who: Principal, id: str, workspace: str | None = None
     with service.database.read() as session:
         one = found(session, who, id, workspace, Role.VIEWER)
         changes = session.execute(_CHANGES, {"run": id}).all() if one.row else []
-        position = queue_positions(session, {one.state.value}).get(one.id)
+        position = queue_positions(session, [(one.id, one.state.value)]).get(one.id)
     return Look(one, changes, position, _known(service, one))
 
 
