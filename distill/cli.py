@@ -64,6 +64,19 @@ def plan_command(
     plan(load_recipe(recipe, set_ or []), Console())
 
 
+@app.command("targets")
+def targets_command(
+    recipe: Annotated[str, typer.Argument(help="A YAML file, or `quickstart`.")],
+    images: Annotated[int, typer.Option("--images", min=2, help="Training images to look at.")] = 2000,
+    to: Annotated[str | None, typer.Option("--to", help="Folder for targets.html and targets.json.")] = None,
+    set_: Overrides = None,
+) -> None:
+    """Find teachers' features with several modes, and what PHI-S does to them; prints a table, writes a page."""
+    from distill.commands.targets import targets
+
+    targets(load_recipe(recipe, set_ or []), Console(), images=images, to=to)
+
+
 @app.command("teach")
 def teach_command(
     recipe: Annotated[str, typer.Argument(help="A YAML file, or `quickstart`.")], set_: Overrides = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +24,7 @@ from distill.samples.batches.loader import Batch, read_in_order
 from distill.samples.batches.stream import Stream
 from distill.samples.batches.track import Packing
 from distill.samples.images.augment import augment
-from distill.samples.images.reader import Allowance, ImageReader
+from distill.samples.images.reader import Allowance, ImageReader, PatchedImage, Skipped
 from distill.samples.sources import split
 from distill.samples.sources.dataset import Dataset
 from distill.samples.sources.members import OPEN_TARS
@@ -157,6 +157,11 @@ class StageContext:
         rows, only = self._standardise_rows()
         batches = read_in_order(self.reader, self._share(rows), batch=64, workers=self.recipe.run.workers)
         return fit_standardisers(self.teachers, self.recipe.teachers, batches, self.world, only)
+
+    def some_images(self, count: int) -> Iterator[tuple[list[PatchedImage], list[Skipped]]]:
+        """The training images of lowest hash(seed, key), in batches: those that standardisation is fitted on first."""
+        rows = np.sort(self._lowest(count, _STANDARDISE_SALT))
+        return read_in_order(self.reader, rows, batch=64, workers=self.recipe.run.workers)
 
     def _standardise_rows(self) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Rows to read, and the rows of each kind of features that needs fewer."""

@@ -119,7 +119,7 @@ def _evaluate_model(
     config = read_config(folder)
     recipe = with_resolved_tags(_evaluation_recipe(_recipe_of_model(config), overrides, datasets, str(folder)), console)
     print_doubts(recipe, None, console)
-    run = RunFolder(_writable(local_folder(to or f"evaluation-{config.name}", "--to")))
+    run = RunFolder(writable_folder(local_folder(to or f"evaluation-{config.name}", "--to")))
     with join_world(recipe.run.device, recipe.run.timeout_seconds) as world:
         result, page = evaluate_model(load(folder, device=world.device), recipe, world)
         if world.first:
@@ -135,7 +135,7 @@ def print_doubts(recipe: Recipe, held_out: Mixture | None, console: Console) -> 
             console.print(line, highlight=False, soft_wrap=True, markup=False)
 
 
-def _writable(folder: Path) -> Path:
+def writable_folder(folder: Path, what: str = "the evaluation") -> Path:
     """Create the folder if it is missing. Raises StorageError if it is not writable."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -143,7 +143,7 @@ def _writable(folder: Path) -> Path:
             return folder
     except OSError as error:
         raise StorageError(
-            f"--to {folder}: cannot write the evaluation there ({error.strerror}); name another folder"
+            f"--to {folder}: cannot write {what} there ({error.strerror}); name another folder"
         ) from error
 
 

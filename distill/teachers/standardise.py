@@ -117,18 +117,18 @@ class _Fit:
         return "summary" in self.kinds and not _varies(self.summary)
 
     def standardiser(self, world: World) -> TargetStandardiser:
-        registers = _standardiser(self.registers, world)
-        if registers is not None:
+        summary = standardiser_of(self.summary, world)
+        patches = registers = None
+        if self.patches is not None:
+            patches = standardiser_of(self.patches, world)
+        if self.registers is not None:
+            registers = standardiser_of(self.registers, world)
             registers = Standardiser(registers.mean.view(self.shape.registers, -1), registers.scale)
-        summary = _standardiser(self.summary, world)
-        assert summary is not None
-        return TargetStandardiser(summary, _standardiser(self.patches, world), registers)
+        return TargetStandardiser(summary, patches, registers)
 
 
-def _standardiser(moments: Moments | None, world: World) -> Standardiser | None:
-    """The identity for moments without features."""
-    if moments is None:
-        return None
+def standardiser_of(moments: Moments, world: World) -> Standardiser:
+    """The identity for moments without features; with a rotation if they have a covariance."""
     moments.merge(world)
     scale = _variance(moments).sqrt() if _varies(moments) else torch.ones((), dtype=torch.float64)
     rotation = _rotation(moments.scatter / moments.count.clamp(min=1.0), world) if moments.covariance else None
