@@ -32,7 +32,7 @@ from curate.service.database.models import (
 )
 from curate.service.reconcile.index import indexed
 from curate.service.service import Service
-from curate.service.settings import Settings
+from curate.service.settings import Limits, Settings
 from tests.service.people import people, person
 
 STAGES = (
@@ -67,7 +67,7 @@ class World:
     """URL."""
 
     def settings(self, url: str = "http://127.0.0.1:8080") -> Settings:
-        return Settings(database=self.database, url=url)
+        return Settings(database=self.database, url=url, limits=Limits(requests_per_minute=1_000_000))
 
     @classmethod
     def read(cls, folder: Path) -> World:
