@@ -20,8 +20,9 @@ from distill.samples.batches.stream import sequences_of
 from distill.samples.images.reader import PatchCounts
 from distill.samples.sources.mixture import Mixture
 
-_LEAST = 4096
-"""Images of the sample, or four windows of `lookahead` if that is more."""
+_LEAST, _MOST = 4096, 1 << 16
+"""Images of the sample; between them, four windows of `lookahead`."""
+_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -74,19 +75,34 @@ def _weights(recipe: Recipe, mixture: Mixture | None) -> NDArray[np.float64]:
             "data.sources: without weights their proportions are their numbers of images, which a recipe does not "
             "have; give each source a weight, or see the first line of `distill train`"
         )
-    return np.ones(1) if mixture is None else np.array([float(len(_rows(mixture, n))) for n in range(len(sources))])
+    return np.ones(1) if mixture is None else np.array([float(_count(mixture, n)) for n in range(len(sources))])
 
 
-def _rows(mixture: Mixture, number: int) -> NDArray[np.int64]:
+def _count(mixture: Mixture, number: int) -> int:
+    """Images of a source that it is trained on, held-out ones included."""
     first, stop = (int(place) for place in mixture.starts[number : number + 2])
-    rows = np.arange(first, stop)
-    return rows if mixture.eligible is None else rows[mixture.eligible[first:stop]]
+    return stop - first if mixture.eligible is None else int(np.count_nonzero(mixture.eligible[first:stop]))
+
+
+def _rows(mixture: Mixture, number: int, count: int, random: np.random.Generator) -> NDArray[np.int64]:
+    """Random rows (count,) of a source, with repetitions; reads large masks block by block."""
+    first, stop = (int(place) for place in mixture.starts[number : number + 2])
+    chosen = np.sort(random.integers(_count(mixture, number), size=count))
+    if mixture.eligible is None:
+        return first + chosen
+    found, before = list[NDArray[np.int64]](), 0
+    for start in range(first, stop, _BLOCK):
+        rows = start + np.flatnonzero(mixture.eligible[start : min(start + _BLOCK, stop)])
+        mine = chosen[(chosen >= before) & (chosen < before + len(rows))]
+        found.append(rows[mine - before])
+        before += len(rows)
+    return np.concatenate(found)
 
 
 def _sequence(recipe: Recipe, mixture: Mixture | None, weights: NDArray[np.float64]) -> tuple[float, float]:
     """Images and image tokens of a sequence, from a sample of the sources that is packed window by window."""
     data, prefix = recipe.data, 1 + recipe.student.registers
-    random, size = np.random.default_rng(0), max(_LEAST, 4 * data.lookahead)
+    random, size = np.random.default_rng(0), min(max(_LEAST, 4 * data.lookahead), _MOST)
     numbers = random.choice(len(weights), size=size, p=weights / weights.sum())
     tokens = np.zeros(size, dtype=np.int64)
     for number in np.unique(numbers).tolist():
@@ -95,7 +111,7 @@ def _sequence(recipe: Recipe, mixture: Mixture | None, weights: NDArray[np.float
         if mixture is None:
             tokens[mine] = _limits(data.sources[number], count, random)
         else:
-            rows = random.choice(_rows(mixture, number), size=count)
+            rows = random.permutation(_rows(mixture, number, count, random))
             limits = [source.sizes for source in data.sources]
             counts = PatchCounts(mixture, Draws(mixture, recipe.seed), patch=recipe.student.patch, limits=limits)
             tokens[mine] = counts.tokens(rows, np.arange(count))

@@ -25,7 +25,8 @@ def test_amoe_plans_the_tokens_of_the_paper():
     assert "140,000 steps, 227.8B image tokens if each image fills its max_tokens" in console.export_text()
 
 
-def test_the_plan_of_a_mixture_is_what_training_reads(values):
+def test_the_plan_of_a_mixture_is_what_training_reads(values, monkeypatch):
+    monkeypatch.setattr("distill.training.plan._BLOCK", 7)
     source = values["data"]["sources"][0]
     values["data"] |= {"sequence_tokens": 90, "test_fraction": 0.0}
     values["data"]["sources"] = [
