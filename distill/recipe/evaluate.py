@@ -51,16 +51,17 @@ class EvaluateRecipe(Section):
     `alpha`: foreground and background by the image's transparency. None: no segmentation."""
     k: Annotated[int, Field(ge=1)] = 20
     temperature: Annotated[float, Field(gt=0)] = 0.07
-    """Temperature of the neighbours' votes."""
+    """Temperature of the neighbours' votes, and of the certainty of their shares in the ensemble of heads."""
     gamma: Annotated[float, Field(ge=0)] = 5.0
     """Weight of confidence in the ensemble of heads (0: all heads count the same)."""
-    zero_shot_temperature: Annotated[float, Field(gt=0)] = 0.01
-    """Temperature that turns cosines into probabilities, in the ensemble of heads."""
+    ensemble_temperature: Annotated[float, Field(gt=0)] = 0.01
+    """Temperature of the softmax of cosines whose entropy is a head's certainty, in zero-shot and retrieval."""
     retrieval_temperature: Annotated[float, Field(gt=0)] | None = None
     """If set (such as 0.01), retrieval is also computed with the softmax re-weighting of Perception Encoder."""
     min_train_images: Annotated[int, Field(ge=1)] = 2
     """Test images of classes with fewer training images are left out of kNN and probe, and counted."""
-    max_train_images: Annotated[int, Field(ge=1)] = 50_000
+    max_train_images: Annotated[int, Field(ge=1)] = 100_000
+    """Most training images of kNN and probe; AMoE takes 100,000 of ImageNet (section 4)."""
     max_test_images: Annotated[int, Field(ge=1)] = 10_000
     max_mask_images: Annotated[int, Field(ge=1)] = 500
     """Most training images, and most test images, of a segmentation probe."""

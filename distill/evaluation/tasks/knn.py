@@ -27,7 +27,8 @@ def run(features: LabelledFeatures) -> Result:
         heads: list[str] = list(model.heads) if isinstance(model, StudentModel) else []
         if len(heads) >= MIN_HEADS:
             shares = [ensemble.shares(_votes(features, model.name, head)) for head in heads]
-            votes[f"{model.name}, {HEADS_TOGETHER}"] = ensemble.combined(shares, features.settings.gamma)
+            settings = features.settings
+            votes[f"{model.name}, {HEADS_TOGETHER}"] = ensemble.fused(shares, settings.temperature, settings.gamma)
     return features.result(votes, features.test) | features.baselines()
 
 

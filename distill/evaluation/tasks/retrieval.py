@@ -7,7 +7,8 @@ therefore score no better than chance.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,14 @@ from distill.evaluation.datasets import EvaluationSet
 from distill.evaluation.extraction import Vectors
 from distill.evaluation.models import EvaluatedModel, space_name
 from distill.evaluation.result import Result, not_computed
+from distill.evaluation.tasks import ensemble
+from distill.evaluation.tasks.classification import HEADS_TOGETHER, MIN_HEADS
 from distill.evaluation.tasks.knn import unit
+from distill.recipe import EvaluateRecipe
 
 Floats = NDArray[np.floating[Any]]
+Fusion = Callable[[list[Floats]], Floats]
+"""Similarities (N, F) of each head -> one similarity."""
 _CHUNK = 1024
 _TEXT_BATCH = 512
 NO_TEXT_ENCODER = (
@@ -48,14 +54,28 @@ def run(data: EvaluationSet, vectors: Vectors, models: Sequence[EvaluatedModel],
         return not_computed(f"all {len(rows)} images have the same text ({', '.join(names)}); retrieval needs 2 texts")
     found: dict[str, Any] = {}
     for model in readers:
+        heads = []
         for space, encode_text in model.texts.items():
             encoded = [encode_text(unique[at : at + _TEXT_BATCH]) for at in range(0, len(unique), _TEXT_BATCH)]
-            both = vectors.stack(model.name, space, rows), np.concatenate(encoded)
-            own: dict[str, Any] = {**recalls(*both, pairs)}
-            if data.settings.retrieval_temperature is not None:
-                own["reweighted"] = recalls(*both, pairs, temperature=data.settings.retrieval_temperature)
-            found[space_name(model, space)] = own
+            heads.append((vectors.stack(model.name, space, rows), np.concatenate(encoded)))
+            found[space_name(model, space)] = _of_heads(heads[-1:], pairs, data.settings)
+        if len(heads) >= MIN_HEADS:
+            found[f"{model.name}, {HEADS_TOGETHER}"] = _of_heads(heads, pairs, data.settings)
     return {"models": found, "pictures": len(rows), "texts": len(unique), "pairs": len(pairs), "from": names}
+
+
+def _of_heads(
+    heads: Sequence[tuple[Floats, Floats]], pairs: NDArray[np.int64], settings: EvaluateRecipe
+) -> dict[str, Any]:
+    """Recalls by the similarity of one head, or by the fused similarity of several."""
+
+    def fuse(similarities: list[Floats]) -> Floats:
+        return ensemble.fused(similarities, settings.ensemble_temperature, settings.gamma)
+
+    found: dict[str, Any] = {**recalls_of_heads(heads, pairs, fuse)}
+    if settings.retrieval_temperature is not None:
+        found["reweighted"] = recalls_of_heads(heads, pairs, fuse, temperature=settings.retrieval_temperature)
+    return found
 
 
 def unique_texts(texts: Sequence[Sequence[str]]) -> tuple[list[str], NDArray[np.int64]]:
@@ -80,21 +100,54 @@ def recalls(
     its softmax over the queries, so that a candidate near to all queries ranks lower. It uses all queries at once, so
     compare such figures only with one another.
     """
-    images, texts = unit(images_ND), unit(texts_TD)
+    return recalls_of_heads([(images_ND, texts_TD)], pairs_P2, lambda own: own[0], ks=ks, temperature=temperature)
+
+
+def recalls_of_heads(
+    heads: Sequence[tuple[Floats, Floats]],
+    pairs_P2: NDArray[np.int64],
+    fuse: Fusion,
+    *,
+    ks: Sequence[int] = (1, 5, 10),
+    temperature: float | None = None,
+) -> dict[str, dict[str, float]]:
+    """`recalls` of several heads, each with its own vectors of the same images (N, D) and texts (T, D).
+
+    fuse: computes one similarity (queries, candidates) from those of the heads; not called for a single head.
+    """
+    units = [(unit(images), unit(texts)) for images, texts in heads]
+    images, texts = _Similarity(units, fuse), _Similarity([(own[1], own[0]) for own in units], fuse)
     return {
-        "image_to_text": _recall(images, texts, pairs_P2, ks, temperature),
-        "text_to_image": _recall(texts, images, pairs_P2[:, ::-1], ks, temperature),
+        "image_to_text": _recall(images, pairs_P2, ks, temperature),
+        "text_to_image": _recall(texts, pairs_P2[:, ::-1], ks, temperature),
     }
 
 
+@dataclass(frozen=True)
+class _Similarity:
+    """Similarity of queries to candidates, computed for some queries at a time."""
+
+    heads: Sequence[tuple[Floats, Floats]]
+    """Unit vectors of the queries and of the candidates."""
+    fuse: Fusion
+
+    @property
+    def size(self) -> tuple[int, int]:
+        return len(self.heads[0][0]), len(self.heads[0][1])
+
+    def __call__(self, start: int) -> Floats:
+        own: list[Floats] = [queries[start : start + _CHUNK] @ candidates.T for queries, candidates in self.heads]
+        return own[0] if len(own) == 1 else self.fuse(own)
+
+
 def _recall(
-    queries: Floats, candidates: Floats, pairs: NDArray[np.int64], ks: Sequence[int], temperature: float | None
+    similarity_of: _Similarity, pairs: NDArray[np.int64], ks: Sequence[int], temperature: float | None
 ) -> dict[str, float]:
     pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
     hits = np.zeros(len(ks))
-    over = None if temperature is None else _log_normalisers(queries, candidates, temperature)
-    for start in range(0, len(queries), _CHUNK):
-        similarity = queries[start : start + _CHUNK] @ candidates.T
+    over = None if temperature is None else _log_normalisers(similarity_of, temperature)
+    for start in range(0, similarity_of.size[0], _CHUNK):
+        similarity = similarity_of(start)
         if over is not None and temperature is not None:
             similarity = similarity * np.exp(similarity / temperature - over)
         first, last = np.searchsorted(pairs[:, 0], [start, start + len(similarity)])
@@ -106,11 +159,12 @@ def _recall(
     return {f"R@{k}": float(hit / count) for k, hit in zip(ks, hits, strict=True)}
 
 
-def _log_normalisers(queries: Floats, candidates: Floats, temperature: float) -> NDArray[np.float64]:
+def _log_normalisers(similarity_of: _Similarity, temperature: float) -> NDArray[np.float64]:
     """Log of the sum over the queries of exp(similarity / temperature), per candidate (F,)."""
-    total = np.full(len(candidates), -np.inf)
-    for start in range(0, len(queries), _CHUNK):
-        scaled = (queries[start : start + _CHUNK] @ candidates.T).astype(np.float64) / temperature
+    queries, candidates = similarity_of.size
+    total = np.full(candidates, -np.inf)
+    for start in range(0, queries, _CHUNK):
+        scaled = similarity_of(start).astype(np.float64) / temperature
         total = np.logaddexp(total, logsumexp(scaled, axis=0))
     return total
 

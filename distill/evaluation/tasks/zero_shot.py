@@ -40,8 +40,8 @@ def run(features: LabelledFeatures) -> Result:
             own[space_name(model, space)] = class_scores(images, class_vectors(encode_text, names, templates))
         scores |= own
         if len(own) >= MIN_HEADS:
-            heads = [ensemble.probabilities(one, settings.zero_shot_temperature) for one in own.values()]
-            scores[f"{model.name}, {HEADS_TOGETHER}"] = ensemble.combined(heads, settings.gamma)
+            both = ensemble.fused(list(own.values()), settings.ensemble_temperature, settings.gamma)
+            scores[f"{model.name}, {HEADS_TOGETHER}"] = both
     return features.result(scores, features.all_test) | {
         "chance": 1 / len(classes),
         "prompts": len(templates),

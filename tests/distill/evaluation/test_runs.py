@@ -190,7 +190,7 @@ def test_text_towers_of_teachers_and_named_text_towers_form_an_ensemble(values, 
     cosines = [unit(vectors.stack(AFTER, name, rows)) @ unit(words).T for name in ("clip", "vit")]
     certain = [softmax(one / 0.01, axis=1) for one in cosines]
     alpha = np.exp(-5 * np.stack([-xlogy(one, one).sum(1) for one in certain]))
-    both = np.einsum("hn,hnc->nc", alpha / alpha.sum(0), np.stack(certain)).argmax(1)
+    both = np.einsum("hn,hnc->nc", alpha / alpha.sum(0), np.stack(cosines)).argmax(1)
     assert found["models"][f"{AFTER}, heads together"]["accuracy"] == pytest.approx((both == labels).mean())
 
 

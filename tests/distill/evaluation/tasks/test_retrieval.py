@@ -5,7 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distill.evaluation.tasks.retrieval import recalls, unique_texts
+from distill.evaluation.tasks.ensemble import fused
+from distill.evaluation.tasks.knn import unit
+from distill.evaluation.tasks.retrieval import recalls, recalls_of_heads, unique_texts
 
 
 def brute(similarity, own, k):
@@ -64,3 +66,18 @@ def test_chunks_do_not_change_the_result(monkeypatch, temperature):
     monkeypatch.setattr("distill.evaluation.tasks.retrieval._CHUNK", 7)
     cut = recalls(images, texts, pairs, temperature=temperature)
     assert cut == {way: pytest.approx(value) for way, value in whole.items()}
+
+
+@given(st.integers(0, 1000))
+def test_heads_together_are_ranked_by_their_fused_similarity(seed):
+    """Each image weighs the heads by its similarities to all texts, each text by its similarities to all images."""
+    rng = np.random.default_rng(seed)
+    heads = [(unit(rng.normal(size=(5, 3))), unit(rng.normal(size=(6, 3)))) for _ in range(2)]
+    own = rng.random((5, 6)) < 0.3
+    own[0, 0] = True
+    found = recalls_of_heads(heads, np.argwhere(own), lambda both: fused(both, 0.1, 5.0), ks=(2,))
+    similarities = [images @ texts.T for images, texts in heads]
+    ranked = fused(similarities, 0.1, 5.0), fused([one.T for one in similarities], 0.1, 5.0)
+    for way, one, mine in zip(("image_to_text", "text_to_image"), ranked, (own, own.T), strict=True):
+        hits = [hit[order[:2]].any() for order, hit in zip(np.argsort(-one, axis=1), mine, strict=True) if hit.any()]
+        assert found[way]["R@2"] == pytest.approx(np.mean(hits))
