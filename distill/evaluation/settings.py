@@ -63,7 +63,7 @@ def find_problems(recipe: Recipe, held_out: Mixture | None = None) -> Problems:
     must fit that dataset; the settings of the section must fit at least one dataset.
     """
     settings = recipe.evaluate
-    problems = Problems([*_files(settings), *_text_encoders(recipe)])
+    problems = Problems([*_files(settings), *_text_encoders(recipe), *_layers(recipe)])
     if held_out is None and not settings.datasets:
         problems.errors.append(
             "no images to evaluate an exported model on; give --dataset FOLDER, or set evaluate.datasets"
@@ -184,6 +184,14 @@ def _readers(settings: EvaluateRecipe) -> list[tuple[Callable[[str], Any], str]]
         (read_templates, settings.prompts or str(TEMPLATES)),
         *((read_names, path) for path in dict.fromkeys(names) if path is not None),
     ]
+
+
+def _layers(recipe: Recipe) -> list[str]:
+    depth, layers = recipe.student.depth, recipe.evaluate.cka_student_layers
+    beyond = next((layer for layer in layers if layer > depth), None)
+    if beyond is None:
+        return []
+    return [f"evaluate.cka_student_layers: {beyond}; the student has {depth} layers; choose from 1..{depth}"]
 
 
 def _text_encoders(recipe: Recipe) -> list[str]:

@@ -66,8 +66,15 @@ class EvaluateRecipe(Section):
     max_mask_images: Annotated[int, Field(ge=1)] = 500
     """Most training images, and most test images, of a segmentation probe."""
     cka_images: Annotated[int, Field(ge=1)] = 24
-    cka_layers: Annotated[int, Field(ge=1)] = 8
-    """Layers of a teacher, evenly spaced, including the last."""
+    cka_layers: Annotated[int, Field(ge=1)] | None = 8
+    """Layers of a teacher, evenly spaced, including the last; null: all."""
+    cka_student_layers: list[Annotated[int, Field(ge=1)]] = []
+    """Layers of the student, counted from 1; empty: all."""
+    cka_clip: Annotated[float, Field(gt=0)] | None = None
+    """If set (such as 10), teachers' features are compared a second time, clipped to [-cka_clip, cka_clip]."""
+    cka_estimate: Literal["unbiased", "covariance"] = "unbiased"
+    """`covariance`: Eq. 8 of AMoE over all tokens, for many images (1,000): any two wide layers look similar on few
+    tokens. `unbiased`: an average over minibatches, for few images."""
     map_images: Annotated[int, Field(ge=1, le=64)] = 6
     """Images whose patch features are shown as maps."""
     map_foreground: bool = False

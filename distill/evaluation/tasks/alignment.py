@@ -1,14 +1,15 @@
 """Similarity of a student's layers and experts to its teachers' layers: linear CKA over tokens.
 
 Features belong to the same patches: teachers' grids are resampled to the student's. An expert is compared on the
-tokens routed to it. These may be few, which requires an unbiased estimate.
+tokens routed to it, by its inputs, as in AMoE (section 4.3).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -16,7 +17,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.functional import silu
 
 from curate.encoders.student.network.moe import Moe
 from curate.encoders.student.network.student import Student
@@ -24,8 +24,9 @@ from distill.evaluation.datasets import EvaluationSet
 from distill.evaluation.extraction import FeatureExtractor, raise_on_all_ranks
 from distill.evaluation.models import StudentModel
 from distill.evaluation.result import Result, not_computed
-from distill.evaluation.tasks.cka import EXPERT, LAYER, OUTPUT, Alignment
+from distill.evaluation.tasks.cka import EXPERT, LAYER, OUTPUT, Alignment, Covariances, Minibatches, passes, table
 from distill.parallel import World
+from distill.recipe import EvaluateRecipe
 from distill.samples.batches.loader import collate
 from distill.samples.images.reader import ImageReader, PatchedImage
 from distill.teachers import Teachers
@@ -35,6 +36,8 @@ Floats = NDArray[np.float32]
 _TOKENS = 1024
 """Approximate size of a minibatch."""
 _MAX_PREFIX = 8
+MOST_BYTES = 2 << 30
+"""Memory for covariances. Beyond it, the images are read again for the remaining pairs of layers."""
 
 
 def run(extractor: FeatureExtractor, data: EvaluationSet) -> Result:
@@ -48,8 +51,8 @@ def run(extractor: FeatureExtractor, data: EvaluationSet) -> Result:
     chosen = data.rows(test=True, most=settings.cka_images)
     tables = {}
     for model in students[-1:]:
-        alignment = align(model.student, fresh, reader, chosen.tolist(), extractor.world, layers=settings.cka_layers)
-        rows, columns, values = alignment.table()
+        found = align(model.student, fresh, reader, chosen.tolist(), extractor.world, settings)
+        rows, columns, values = table(found)
         if values.size:
             cells = [[None if np.isnan(value) else float(value) for value in line] for line in values]
             tables[model.name] = {"rows": rows, "columns": columns, "values": cells}
@@ -124,80 +127,108 @@ class _Minibatch:
 
     rows: dict[str, list[Floats]] = field(default_factory=dict)
     experts: dict[str, tuple[list[Floats], list[NDArray[np.int64]]]] = field(default_factory=dict)
-    """Outputs, and the indices of their patches in the minibatch."""
+    """Inputs, and the indices of their patches in the minibatch."""
     columns: dict[str, list[Floats]] = field(default_factory=dict)
     tokens: int = 0
+
+    def dimensions(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Dimensions of the features of the rows, experts included, and of the columns, by name."""
+        experts = {name: inputs[0].shape[1] for name, (inputs, _) in self.experts.items()}
+        rows = {name: parts[0].shape[1] for name, parts in self.rows.items()}
+        return {**rows, **experts}, {name: parts[0].shape[1] for name, parts in self.columns.items()}
 
     def add_to(self, alignment: Alignment) -> None:
         columns = {name: np.concatenate(parts) for name, parts in self.columns.items()}
         columns = {name: values for name, values in columns.items() if len(values) == self.tokens}
         for name, parts in self.rows.items():
             alignment.add(name, np.concatenate(parts), columns)
-        for name, (outputs, places) in self.experts.items():
+        for name, (inputs, places) in self.experts.items():
             which = np.concatenate(places)
-            alignment.add(name, np.concatenate(outputs), {key: values[which] for key, values in columns.items()})
+            alignment.add(name, np.concatenate(inputs), {key: values[which] for key, values in columns.items()})
 
 
 @torch.no_grad()
 def align(
-    student: Student, teachers: Teachers, reader: ImageReader, rows: Sequence[int], world: World, *, layers: int
-) -> Alignment:
-    """Rows: the student's layers and experts. Columns: `TEACHER: layer I`, at most `layers` per teacher, and
-    `TEACHER: output`. rows: rows of images, the same on every rank; unreadable images are skipped."""
+    student: Student,
+    teachers: Teachers,
+    reader: ImageReader,
+    rows: Sequence[int],
+    world: World,
+    settings: EvaluateRecipe,
+) -> dict[tuple[str, str], float]:
+    """CKA by row and column. Rows: the student's layers and experts. Columns: `TEACHER: layer I` and `TEACHER: output`,
+    and the same of `TEACHER, clipped to ±C`. rows: rows of images, the same on every rank; unreadable images are
+    skipped."""
 
-    def measure() -> Alignment:
-        alignment, batch = Alignment(), _Minibatch()
-        for row in rows[world.rank :: world.size]:
+    def batches(rows: Sequence[int]) -> Iterator[_Minibatch]:
+        batch = _Minibatch()
+        for row in rows:
             image = reader.get(int(row))
             if not isinstance(image, PatchedImage):
                 continue
-            _student_rows(batch, student, image)
-            _teacher_columns(batch, teachers, image, layers)
+            _student_rows(batch, student, image, settings.cka_student_layers)
+            _teacher_columns(batch, teachers, image, settings)
             batch.tokens += len(image.patches)
             if batch.tokens >= _TOKENS:
-                batch.add_to(alignment)
+                yield batch
                 batch = _Minibatch()
-        batch.add_to(alignment)
-        return alignment
+        if batch.tokens:
+            yield batch
 
-    total = Alignment()
-    for part in world.gather(raise_on_all_ranks(world, measure)):
-        total.merge(part)
-    return total
+    def measure(new: Callable[[], Alignment]) -> Alignment:
+        def own() -> Alignment:
+            alignment = new()
+            for batch in batches(rows[world.rank :: world.size]):
+                batch.add_to(alignment)
+            return alignment
+
+        total = new()
+        for part in world.gather(raise_on_all_ranks(world, own)):
+            total.merge(part)
+        return total
+
+    if settings.cka_estimate == "unbiased":
+        return measure(Minibatches).values()
+    found: dict[tuple[str, str], float] = {}
+    first = next(batches(rows), _Minibatch())
+    for pairs in passes(*first.dimensions(), MOST_BYTES):
+        found |= measure(partial(Covariances, pairs)).values()
+    return found
 
 
-def _student_rows(batch: _Minibatch, student: Student, image: PatchedImage) -> None:
+def _student_rows(batch: _Minibatch, student: Student, image: PatchedImage, chosen: Sequence[int]) -> None:
+    """chosen: layers, counted from 1; empty: all."""
     one, count = collate([image]), len(image.patches)
-    blocks = {f"{LAYER} {place + 1}": block for place, block in enumerate(student.backbone.blocks)}
-    mlps = {f"{EXPERT} {place + 1}": block.mlp for place, block in enumerate(blocks.values())}
+    numbers = chosen or range(1, len(student.backbone.blocks) + 1)
+    blocks = {f"{LAYER} {number}": student.backbone.blocks[number - 1] for number in numbers}
+    mlps = {f"{EXPERT} {number}": student.backbone.blocks[number - 1].mlp for number in numbers}
     moes = {name: mlp for name, mlp in mlps.items() if isinstance(mlp, Moe)}
     with Recorder({**blocks, **moes}) as recorder:
         student(torch.from_numpy(one.patches).to(student.backbone.prefix.device), one.grids)
     for name in blocks:
         batch.rows.setdefault(name, []).append(_array(recorder.outputs[name][-count:]))
     for name, moe in moes.items():
-        for expert, (output, which) in enumerate(expert_outputs(moe, recorder.inputs[name][-count:])):
-            outputs, places = batch.experts.setdefault(f"{name}.{expert}", ([], []))
-            outputs.append(output)
+        for expert, (routed, which) in enumerate(routed_inputs(moe, recorder.inputs[name][-count:])):
+            inputs, places = batch.experts.setdefault(f"{name}.{expert}", ([], []))
+            inputs.append(routed)
             places.append(which + batch.tokens)
 
 
-def expert_outputs(moe: Moe, x_NC: Tensor) -> Iterator[tuple[Floats, NDArray[np.int64]]]:
-    """Per expert: its unweighted outputs (n, C) for the tokens routed to it, and the indices of these tokens (n,)."""
+def routed_inputs(moe: Moe, x_NC: Tensor) -> Iterator[tuple[Floats, NDArray[np.int64]]]:
+    """Per expert: the tokens routed to it (n, C), as the layer receives them, and their indices (n,)."""
     _, experts = moe.route(x_NC)
-    for expert, (gate_up, down) in enumerate(zip(moe.gate_up, moe.down, strict=True)):
+    for expert in range(len(moe.gate_up)):
         which = (experts == expert).any(1).nonzero()[:, 0]
-        gate, up = (x_NC[which] @ gate_up.T).chunk(2, dim=-1)
-        yield _array((silu(gate) * up) @ down.T), which.cpu().numpy()
+        yield _array(x_NC[which]), which.cpu().numpy()
 
 
-def _teacher_columns(batch: _Minibatch, teachers: Teachers, image: PatchedImage, most: int) -> None:
+def _teacher_columns(batch: _Minibatch, teachers: Teachers, image: PatchedImage, settings: EvaluateRecipe) -> None:
     with Recorder(
         {
             f"{name}: {layer}": module
             for name, encoder in teachers.encoders.items()
             if isinstance(model := getattr(encoder, "model", None), nn.Module)
-            for layer, module in layers_of(model, most).items()
+            for layer, module in layers_of(model, settings.cka_layers).items()
         }
     ) as recorder:
         targets = dict(zip(teachers.names, teachers.targets([image]), strict=True))
@@ -206,12 +237,20 @@ def _teacher_columns(batch: _Minibatch, teachers: Teachers, image: PatchedImage,
         prepared = image.prepared.get(teacher)
         shape = image.grid if prepared is None else (prepared.shape[-2], prepared.shape[-1])
         prefix = getattr(getattr(teachers.encoders[teacher], "model", None), "num_prefix_tokens", None)
-        patches = on_grid(tokens, prefix, shape, image.grid)
-        if patches is not None:
-            batch.columns.setdefault(name, []).append(_array(patches))
+        for label, values in _clipped(teacher, tokens, settings.cka_clip):
+            patches = on_grid(values, prefix, shape, image.grid)
+            if patches is not None:
+                batch.columns.setdefault(f"{label}{name.removeprefix(teacher)}", []).append(_array(patches))
     for name, target in targets.items():
         if target.patches is not None:
-            batch.columns.setdefault(f"{name}: {OUTPUT}", []).append(_array(target.patches))
+            for label, values in _clipped(name, target.patches, settings.cka_clip):
+                batch.columns.setdefault(f"{label}: {OUTPUT}", []).append(_array(values))
+
+
+def _clipped(teacher: str, values: Tensor, clip: float | None) -> list[tuple[str, Tensor]]:
+    """A teacher's features under its name, and clipped to ±clip under another."""
+    own = [(teacher, values)]
+    return own if clip is None else [*own, (f"{teacher}, clipped to ±{clip:g}", values.clamp(-clip, clip))]
 
 
 def _array(values: Tensor) -> Floats:

@@ -63,6 +63,7 @@ def test_existing_labels_texts_and_masks_are_accepted(recipe, other):
         (["masks=seg.png"], "evaluate.masks: no member 'seg.png' that is an image in 60 of the 60 images"),
         (["text_encoders={clip: tiny}"], "text_encoders: unknown teacher 'clip'; choose from descriptor"),
         (["text_encoders={descriptor: descriptor}"], "text_encoders: 'descriptor' has no text tower"),
+        (["cka_student_layers=[1,16]"], "cka_student_layers: 16; the student has 2 layers; choose from 1..2"),
         ([datasets("/nowhere")], "evaluate.datasets: other: '/nowhere' does not exist"),
         ([datasets("OTHER", train="/nowhere")], "evaluate.datasets: other: '/nowhere' does not exist"),
         ([datasets("OTHER", label="json.title")], "evaluate.datasets: other: label: no column 'json.title'"),

@@ -6,10 +6,10 @@ from torch import nn
 from curate.encoders.student.config import MoeConfig
 from curate.encoders.student.network.moe import Moe
 from distill.context import StageContext
-from distill.evaluation.tasks.alignment import Recorder, align, expert_outputs, layers_of, on_grid
-from distill.evaluation.tasks.cka import cka
+from distill.evaluation.tasks.alignment import Recorder, align, layers_of, on_grid, routed_inputs
+from distill.evaluation.tasks.cka import cka, table
 from distill.parallel import World
-from distill.recipe import parse_recipe
+from distill.recipe import EvaluateRecipe, parse_recipe
 from distill.samples.batches.loader import collate
 from distill.samples.images.reader import ImageReader
 from distill.samples.sources.mixture import open_mixture
@@ -49,17 +49,15 @@ def test_a_recorder_leaves_no_hook_behind():
     assert not layer._forward_hooks
 
 
-def test_expert_outputs_add_up_to_the_output_of_the_layer():
+def test_an_experts_inputs_are_the_tokens_that_the_router_gives_it():
     torch.manual_seed(0)
-    moe = Moe(8, MoeConfig(experts=5, active=2, hidden=8)).double()
+    moe = Moe(8, MoeConfig(experts=5, active=2, hidden=8))
     moe.initialise()
-    x = torch.randn(30, 8, dtype=torch.float64)
-    with torch.no_grad():
-        scores, _ = moe.route(x)
-        total = torch.zeros_like(x)
-        for expert, (output, which) in enumerate(expert_outputs(moe, x)):
-            total[which] += torch.from_numpy(output) * scores[which, expert, None]
-        assert torch.allclose(total, moe(x), atol=1e-5)
+    x = torch.randn(30, 8)
+    chosen = moe.route(x)[1]
+    for expert, (inputs, which) in enumerate(routed_inputs(moe, x)):
+        assert which.tolist() == [token for token in range(30) if expert in chosen[token]]
+        assert torch.equal(torch.from_numpy(inputs), x[which])
 
 
 @pytest.fixture
@@ -73,7 +71,8 @@ def context(values) -> StageContext:
 def test_layers_and_experts_are_compared_with_a_teachers_layers(context):
     student, teachers = context.new_student().eval(), context.teachers.with_empty_cache()
     images = ImageReader(context.dataset, patch=8, teachers=teachers)
-    rows, columns, values = align(student, teachers, images, list(range(12)), ALONE, layers=2).table()
+    settings = EvaluateRecipe(cka_layers=2)
+    rows, columns, values = table(align(student, teachers, images, list(range(12)), ALONE, settings))
     assert columns == ["vit: layer 2", "vit: layer 3", "vit: output"]
     assert rows[:2] == ["layer 1", "layer 2"]
     assert set(rows[2:]) <= {f"expert {layer}.{expert}" for layer in (1, 2) for expert in range(4)}
@@ -89,3 +88,23 @@ def test_layers_and_experts_are_compared_with_a_teachers_layers(context):
     direct = cka(torch.cat(own).numpy(), torch.cat(teachers_own).numpy())
     assert values[rows.index("layer 2"), 2] == pytest.approx(direct, abs=1e-5)
     assert np.isfinite(values[:2]).all()
+
+
+def test_equation_8_of_chosen_layers_and_of_clipped_teachers(context, monkeypatch):
+    """Many passes over the images give the same as one; clipping at a bound above all features changes nothing."""
+    student, teachers = context.new_student().eval(), context.teachers.with_empty_cache()
+    images = ImageReader(context.dataset, patch=8, teachers=teachers)
+    settings = EvaluateRecipe(cka_layers=None, cka_student_layers=[2], cka_clip=1e6, cka_estimate="covariance")
+    found = align(student, teachers, images, list(range(6)), ALONE, settings)
+    rows, columns, values = table(found)
+    assert rows == ["layer 2", *(f"expert 2.{expert}" for expert in range(4))]
+    assert columns[::2] == ["vit: layer 1", "vit: layer 2", "vit: layer 3", "vit: output"]
+    assert columns[1] == "vit, clipped to ±1e+06: layer 1"
+    assert values[:, ::2] == pytest.approx(values[:, 1::2], nan_ok=True)
+    assert (values[0] > 0).all() and (values[0] <= 1 + 1e-9).all()
+    monkeypatch.setattr("distill.evaluation.tasks.alignment.MOST_BYTES", 60_000)
+    assert align(student, teachers, images, list(range(6)), ALONE, settings) == pytest.approx(found, nan_ok=True)
+    tight = settings.model_copy(update={"cka_clip": 0.1})
+    clipped = table(align(student, teachers, images, list(range(6)), ALONE, tight))[2]
+    assert clipped[0, ::2] == pytest.approx(values[0, ::2])
+    assert clipped[0, 1::2] != pytest.approx(values[0, ::2])
