@@ -62,6 +62,8 @@ class EvaluationSet:
     workers: int = 2
     train: NDArray[np.bool_] | None = None
     """Mask (n,) of the training rows; None: all rows that are not test rows."""
+    side: int | None = None
+    """Resolution: the side in pixels of a square with as many pixels as an image; None: the limits of the sources."""
 
     def __post_init__(self) -> None:
         self.members = MemberReader(self.mixture)

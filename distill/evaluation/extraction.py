@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curate.core.errors import CurateError
+from distill.evaluation.datasets import EvaluationSet
 from distill.evaluation.models import EvaluatedModel, ModelOutput
 from distill.parallel import World
 from distill.samples.batches.loader import Batch, collate, read_in_order
@@ -47,6 +48,13 @@ class Evaluator(Protocol):
 
     def merge(self, world: World) -> None:
         """Combine the states of all ranks; afterwards every rank has the same state."""
+
+
+def reader_of(data: EvaluationSet, patch: int, teachers: Teachers | None, *, whole: bool = False) -> ImageReader:
+    """Reads the images of a set at its resolution."""
+    limit = None if data.side is None else (data.side // patch) ** 2
+    enlarge = data.side is not None
+    return ImageReader(data.mixture, patch=patch, max_tokens=limit, teachers=teachers, whole=whole, enlarge=enlarge)
 
 
 @dataclass

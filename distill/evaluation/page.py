@@ -25,7 +25,7 @@ def render_page(title: str, result: Mapping[str, Any], maps: Sequence[Maps]) -> 
     links = [(f"set-{number}", one["name"]) for number, one in enumerate(sets, 1)] if len(sets) > 1 else []
     return render(
         TEMPLATES, "evaluation", title=title, sets=sets, links=links, titles=TITLES, directions=DIRECTIONS,
-        settings=settings,
+        settings=settings, averages=result["averages"],
     )  # fmt: skip
 
 

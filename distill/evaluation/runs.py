@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from curate.core.errors import RecipeError
@@ -10,16 +11,16 @@ from curate.encoders import load
 from curate.encoders.student.model import DistilledModel
 from curate.encoders.student.network.student import Student
 from distill.context import StageContext
+from distill.evaluation.averages import averages
 from distill.evaluation.datasets import HELD_OUT, EvaluationSet, open_set
 from distill.evaluation.evaluate import Evaluation, evaluate_set
-from distill.evaluation.extraction import FeatureExtractor, raise_on_all_ranks
+from distill.evaluation.extraction import FeatureExtractor, raise_on_all_ranks, reader_of
 from distill.evaluation.models import OWN, EvaluatedModel, StudentModel, TeacherModel, TextEncoder, text_encoder
 from distill.evaluation.page import render_page
 from distill.evaluation.result import Result
 from distill.evaluation.show import AFTER, BEFORE
 from distill.parallel import World
 from distill.recipe import EvaluateRecipe, Recipe
-from distill.samples.images.reader import ImageReader
 from distill.teachers import TargetStandardiser, Teachers
 
 
@@ -48,8 +49,12 @@ def evaluate_run(
     models: list[EvaluatedModel] = [StudentModel(BEFORE, _in_float32(context.new_student())), trained]
     models += [TeacherModel(name, read.get(name)) for name in teachers.names]
     held_out = EvaluationSet(HELD_OUT, context.dataset, context.test, settings, recipe.seed, recipe.run.workers)
-    extractor = FeatureExtractor(models, teachers, context.reader, context.world, recipe.run.workers)
-    evaluations = [evaluate_set(extractor, held_out), *_other_sets(recipe, models, teachers, context.world)]
+    if settings.sizes:
+        evaluations = _at_sizes(recipe, held_out, models, teachers, context.world)
+    else:
+        extractor = FeatureExtractor(models, teachers, context.reader, context.world, recipe.run.workers)
+        evaluations = [evaluate_set(extractor, held_out)]
+    evaluations += _other_sets(recipe, models, teachers, context.world)
     return _report(f"{recipe.name}: evaluation", settings, evaluations)
 
 
@@ -95,9 +100,27 @@ def _other_sets(
             max_tokens=recipe.data.max_tokens, seed=recipe.seed, workers=recipe.run.workers,
         )  # fmt: skip
         data = raise_on_all_ranks(world, open_one)
+        evaluations += _at_sizes(recipe, data, models, teachers, world, whole=whole)
+    return evaluations
+
+
+def _at_sizes(
+    recipe: Recipe,
+    data: EvaluationSet,
+    models: Sequence[EvaluatedModel],
+    teachers: Teachers | None,
+    world: World,
+    *,
+    whole: bool = False,
+) -> list[Evaluation]:
+    """One set at each of evaluate.sizes, or at the limits of its sources."""
+    evaluations = []
+    sides: list[int | None] = [*recipe.evaluate.sizes] or [None]
+    for side in sides:
+        sized = data if side is None else replace(data, name=f"{data.name}, {side} px", side=side)
         fresh = None if teachers is None or not teachers.names else teachers.with_empty_cache()
-        reader = ImageReader(data.mixture, patch=recipe.student.patch, teachers=fresh, whole=whole)
-        evaluations.append(evaluate_set(FeatureExtractor(models, fresh, reader, world, recipe.run.workers), data))
+        reader = reader_of(sized, recipe.student.patch, fresh, whole=whole)
+        evaluations.append(evaluate_set(FeatureExtractor(models, fresh, reader, world, recipe.run.workers), sized))
     return evaluations
 
 
@@ -116,5 +139,6 @@ def _named_texts(dims: Mapping[str, int], settings: EvaluateRecipe, world: World
 
 
 def _report(title: str, settings: EvaluateRecipe, evaluations: Sequence[Evaluation]) -> tuple[Result, bytes]:
-    result = {"settings": settings.model_dump(mode="json"), "sets": [item.result for item in evaluations]}
+    sets = [item.result for item in evaluations]
+    result = {"settings": settings.model_dump(mode="json"), "sets": sets, "averages": averages(sets)}
     return result, render_page(title, result, [item.maps for item in evaluations])

@@ -8,13 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from curate.core.errors import CurateError, RecipeError, Reject
-from curate.core.hashing import digest, digest_bytes
+from curate.core.hashing import digest
 from curate.encoders import identity, text_problems
 from curate.encoders import problems as encoder_problems
 from distill.evaluation.datasets import HELD_OUT, open_sources, texts_of
@@ -63,7 +62,7 @@ def find_problems(recipe: Recipe, held_out: Mixture | None = None) -> Problems:
     must fit that dataset; the settings of the section must fit at least one dataset.
     """
     settings = recipe.evaluate
-    problems = Problems([*_files(settings), *_text_encoders(recipe), *_layers(recipe)])
+    problems = Problems([*_files(settings), *_text_encoders(recipe), *_layers(recipe), *_sizes(recipe)])
     if held_out is None and not settings.datasets:
         problems.errors.append(
             "no images to evaluate an exported model on; give --dataset FOLDER, or set evaluate.datasets"
@@ -194,6 +193,18 @@ def _layers(recipe: Recipe) -> list[str]:
     return [f"evaluate.cka_student_layers: {beyond}; the student has {depth} layers; choose from 1..{depth}"]
 
 
+def _sizes(recipe: Recipe) -> list[str]:
+    patch, lines = recipe.student.patch, []
+    for side in recipe.evaluate.sizes:
+        if side % patch:
+            nearest = [str(one) for one in (side // patch * patch, (side // patch + 1) * patch) if one]
+            lines.append(
+                f"evaluate.sizes: {side} px; expected a multiple of the student's patches of {patch} px; take "
+                f"{' or '.join(nearest)}"
+            )
+    return lines
+
+
 def _text_encoders(recipe: Recipe) -> list[str]:
     known, lines = [teacher.label for teacher in recipe.teachers], []
     for name, spec in recipe.evaluate.text_encoders.items():
@@ -221,7 +232,7 @@ def evaluation_digest(recipe: Recipe, fingerprint: str, step: int) -> str:
             "step": step,
             "evaluate": settings.model_dump(mode="json"),
             "others": [open_sources(item).fingerprint for item in settings.datasets],
-            "files": [digest_bytes([Path(path).read_bytes()]) for _, path in _readers(settings)],
+            "files": [read(path) for read, path in _readers(settings)],
             "text_encoders": {name: identity(spec) for name, spec in settings.text_encoders.items()},
         }
     )

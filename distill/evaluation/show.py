@@ -31,6 +31,7 @@ def show_evaluation(result: Result, console: Console, page: str | None = None) -
         if len(result["sets"]) > 1:
             console.print(f"\n[bold]{one['name']}[/bold]  {one['url']}", highlight=False, soft_wrap=True)
         _show_set(one, result["settings"], console)
+    _averages(result["averages"], console)
     if page is not None:
         console.print(f"report: {page}", highlight=False, soft_wrap=True)
 
@@ -113,6 +114,16 @@ def _fidelity(found: Result, settings: Result, console: Console) -> None:
         for teacher, kinds in teachers.items():
             for kind, one in kinds.items():
                 table.add_row(teacher, kind, f"{one['cosine']:.3f}", score(one["explained"]))
+    console.print(table, highlight=False)
+
+
+def _averages(found: Sequence[Result], console: Console) -> None:
+    if not found:
+        return
+    table = _table("averages over the evaluation sets", ["features", "task", "figure", "size", "sets", "mean"], console)
+    for one in found:
+        size = "" if one["side"] is None else f"{one['side']} px"
+        table.add_row(one["model"], TITLES[one["task"]], one["figure"], size, str(one["sets"]), score(one["mean"]))
     console.print(table, highlight=False)
 
 

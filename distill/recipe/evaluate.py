@@ -34,12 +34,16 @@ class EvaluateRecipe(Section):
     """Tasks to run, if the data have what they need."""
     datasets: list[EvaluationDataset] = []
     """Datasets to evaluate on, in addition to the images that the run held out."""
+    sizes: list[Annotated[int, Field(ge=1)]] = []
+    """Resolutions to evaluate each dataset at, in pixels ([256, 512, 2048]): images are scaled, up or down, to about as
+    many pixels as a square of this side, with their aspect kept. Empty: at most the run's largest, never up."""
     label: str = "label"
     """Column of the dataset's index, member of the tar (`cls`), or field of its JSON (`json.name`)."""
     class_names: str | None = None
     """A file of lines `label<TAB>name, another name`, for zero-shot; None: the labels themselves."""
     prompts: str | None = None
-    """A file of sentences with `{}` where the name goes; None: the 22 of the package."""
+    """A file of sentences with `{}` where the name goes, or a list of open_clip by name
+    (`open_clip:OPENAI_IMAGENET_TEMPLATES`); None: the 22 of the package."""
     texts: list[str] = []
     """Texts of an image for retrieval, by name as in data.sources: members, JSON fields or kinds of `caption.mix`;
     empty: those of data.sources, for every dataset."""

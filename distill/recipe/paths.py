@@ -18,7 +18,7 @@ def with_absolute_paths(recipe: Recipe) -> Recipe:
     evaluate = values["evaluate"]
     for part in (evaluate, *evaluate["datasets"]):
         for name in ("dataset", "train", "class_names", "prompts"):
-            if name in part:
+            if name in part and not (part[name] or "").startswith(OPEN_CLIP):
                 part[name] = absolute(part[name])
     evaluate["text_encoders"] = {name: absolute_encoder(spec) for name, spec in evaluate["text_encoders"].items()}
     for teacher, given in zip(values["teachers"], recipe.teachers, strict=True):
@@ -26,6 +26,10 @@ def with_absolute_paths(recipe: Recipe) -> Recipe:
         if spec != given.encoder:
             teacher |= {"encoder": spec, "called": given.label}
     return parse_recipe(values, recipe.name)
+
+
+OPEN_CLIP = "open_clip:"
+"""Prefix of prompts that open_clip has by name, instead of a path."""
 
 
 def absolute(place: str | None) -> str | None:

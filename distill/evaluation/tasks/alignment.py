@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from curate.encoders.student.network.moe import Moe
 from curate.encoders.student.network.student import Student
 from distill.evaluation.datasets import EvaluationSet
-from distill.evaluation.extraction import FeatureExtractor, raise_on_all_ranks
+from distill.evaluation.extraction import FeatureExtractor, raise_on_all_ranks, reader_of
 from distill.evaluation.models import StudentModel
 from distill.evaluation.result import Result, not_computed
 from distill.evaluation.tasks.cka import EXPERT, LAYER, OUTPUT, Alignment, Covariances, Minibatches, passes, table
@@ -47,7 +47,7 @@ def run(extractor: FeatureExtractor, data: EvaluationSet) -> Result:
     if teachers is None or not teachers.names:
         return not_computed("no teacher is available to compare layers with")
     fresh = teachers.with_empty_cache()
-    reader = ImageReader(data.mixture, patch=extractor.reader.patch, teachers=fresh)
+    reader = reader_of(data, extractor.reader.patch, fresh)
     chosen = data.rows(test=True, most=settings.cka_images)
     tables = {}
     for model in students[-1:]:

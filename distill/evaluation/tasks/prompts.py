@@ -4,21 +4,42 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 
 from curate.core.errors import InputError
+from distill.recipe.paths import OPEN_CLIP
 
 TEMPLATES = Path(__file__).with_name("prompts.txt")
 
 
 def read_templates(path: Path | str = TEMPLATES) -> list[str]:
-    """One template per line, with one `{}`; blank lines and lines that begin with # are ignored."""
+    """One template per line, with one `{}`; blank lines and lines that begin with # are ignored. `open_clip:NAME` is a
+    list of open_clip."""
+    if str(path).startswith(OPEN_CLIP):
+        return _of_open_clip(str(path).removeprefix(OPEN_CLIP))
     lines = _lines(path, "evaluate.prompts")
     bad = next((line for line in lines if line.count("{}") != 1), None)
     if bad is not None or not lines:
         what = f"{bad!r} does not have exactly one {{}}" if bad else "no templates"
         raise InputError(f"evaluate.prompts: {path}: {what}; write one sentence per line, such as: a photo of a {{}}.")
     return lines
+
+
+def _of_open_clip(name: str) -> list[str]:
+    """A list of open_clip, read from its file of lists, because the package itself imports torch."""
+    found = find_spec("open_clip")
+    assert found is not None and found.origin is not None
+    spec = spec_from_file_location(
+        "open_clip_zero_shot_metadata", Path(found.origin).with_name("zero_shot_metadata.py")
+    )
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    lists = {key: value for key, value in vars(module).items() if key.endswith("_TEMPLATES")}
+    if name not in lists:
+        raise InputError(f"evaluate.prompts: open_clip has no templates {name!r}; choose from {', '.join(lists)}")
+    return [template("{}") for template in lists[name]]
 
 
 def read_names(path: Path | str) -> dict[str, list[str]]:

@@ -111,10 +111,12 @@ class ImageReader:
         reads_text: bool = True,
         needs_text: bool = False,
         whole: bool = False,
+        enlarge: bool = False,
     ) -> None:
         """max_tokens: overrides the sources' limits; share, open_tars: see MemberReader; read: returns the bytes of a
         row, instead of the dataset's tars; reads_text: read texts if a source names them; needs_text: skip an image
-        without text as `no_text`; whole: never decode JPEGs at a reduced size, which is the default with teachers."""
+        without text as `no_text`; whole: never decode JPEGs at a reduced size, which is the default with teachers;
+        enlarge: scale smaller images up to the limit."""
         mixture = as_mixture(dataset)
         self.patch, self._max_pixels = patch, max_pixels
         self._reads_text, self._needs_text = reads_text, needs_text
@@ -126,6 +128,7 @@ class ImageReader:
         self._patch_counts = PatchCounts(mixture, draws, patch=patch, limits=limits)
         self._teachers = teachers if teachers is not None and teachers.prepares else None
         self._whole = whole or self._teachers is not None
+        self._enlarge = enlarge
         self._allowance, self._augment = allowance or Allowance(0), augment
         self._kept: dict[tuple[int, int], PatchedImage] = {}
         self._kept_images: dict[int, Image.Image] = {}
@@ -180,6 +183,9 @@ class ImageReader:
     def _pixels(self, row: int, limit: int, width: int, height: int) -> tuple[int, int]:
         """(width, height) of the grid for the actual size of the image, at most the planned number of patches even if
         the size in the index is wrong."""
+        if self._enlarge:
+            columns, rows = grid(width * _ENLARGE, height * _ENLARGE, patch=self.patch, max_tokens=limit)
+            return columns * self.patch, rows * self.patch
         planned = self._patch_counts.planned(row, limit)
         columns, rows = grid(width, height, patch=self.patch, max_tokens=limit)
         if columns * rows > planned:

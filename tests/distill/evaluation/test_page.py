@@ -29,7 +29,9 @@ def page() -> bytes:
         "retrieval": {"models": {}, "why_none": "no texts given"},
     }  # fmt: skip
     drawn = [encoded(disc_image("red", number)[0]) for number in range(2)]
-    return render_page("toy", {"settings": {"k": 20}, "sets": [one, one]}, [[("image", drawn)], []])
+    mean = {"side": 512, "task": "retrieval", "figure": "text_to_image R@1", "model": AFTER, "mean": 0.25, "sets": 2}
+    result = {"settings": {"k": 20}, "sets": [one, one], "averages": [mean]}
+    return render_page("toy", result, [[("image", drawn)], []])
 
 
 def test_the_best_and_worst_classes_are_shown(page):
@@ -37,6 +39,11 @@ def test_the_best_and_worst_classes_are_shown(page):
     assert "Best classes" in text and "Worst classes" in text
     assert "&lt;class 0&gt;" in text and "&lt;class 19&gt;" in text and "&lt;class 10&gt;" not in text
     assert "<class" not in text
+
+
+def test_averages_are_a_separate_section(page):
+    section = page.decode().partition('<section id="averages">')[2]
+    assert "512 px" in section and "text to image R@1" in section and "25.0" in section
 
 
 def test_the_main_model_is_the_trained_student_or_the_first():

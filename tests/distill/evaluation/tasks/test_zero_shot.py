@@ -49,3 +49,9 @@ def test_bad_text_files_are_one_line(tmp_path, read, text, message):
 def test_the_packaged_templates_are_valid():
     templates = read_templates()
     assert len(templates) == len(set(templates)) >= 20
+
+
+def test_templates_of_open_clip_are_those_of_its_package():
+    found = read_templates("open_clip:OPENAI_IMAGENET_TEMPLATES")
+    assert len(found) == 80 and found[0] == "a bad photo of a {}."
+    assert all(template.count("{}") == 1 for template in found)
