@@ -21,6 +21,8 @@ Pooler = Callable[[Tensor, Sequence[int]], Tensor]
 
 _RELATIONS = {"arkd": arkd, "rkd": rkd}
 CONTRASTIVE = "contrastive"
+OBSERVED = 1024
+"""Images whose relations are observed in a step: pairs grow with the square, and nothing is learned from them."""
 
 
 @dataclass
@@ -142,10 +144,12 @@ def relational(
 
 def observed_relations(recipe: Recipe, pairs: Mapping[str, tuple[Tensor, ...]]) -> dict[str, Tensor]:
     """Unweighted relational terms of the teachers that the student is not trained on with them (AMoE, Fig. 5): of the
-    teacher's kind, or ARKD. pairs: `Terms.observed` of all images in the global batch, concatenated."""
+    teacher's kind, or ARKD. pairs: `Terms.observed` of all images in the global batch, of which the first are used."""
     with torch.no_grad():
         return {
-            f"{teacher.label}/relations": _RELATIONS.get(teacher.relations.kind, arkd)(*pairs[teacher.label])
+            f"{teacher.label}/relations": _RELATIONS.get(teacher.relations.kind, arkd)(
+                *(side[:OBSERVED] for side in pairs[teacher.label])
+            )
             for teacher in recipe.teachers
             if not _has_relations(teacher)
         }

@@ -8,6 +8,7 @@ from curate.encoders.student.network.vit import VitOutput
 from distill.context import StageContext
 from distill.objectives.objective import (
     CONTRASTIVE,
+    OBSERVED,
     observed_names,
     observed_relations,
     pair_names,
@@ -135,6 +136,10 @@ def test_relations_that_are_not_trained_on_are_observed_unweighted(stage, relati
     assert found["dino/relations"].item() == pytest.approx(expected["dino/relations"].item())
     assert not found["dino/relations"].requires_grad
     assert terms_of(stage, **trained).observed == {}
+    more = {"dino": tuple(side.repeat(300, 1) for side in terms.observed["dino"])}
+    few = {"dino": tuple(side[:OBSERVED] for side in more["dino"])}
+    assert len(more["dino"][0]) > OBSERVED
+    assert observed_relations(recipe, more) == observed_relations(recipe, few)
 
 
 class Head(nn.Module):
