@@ -69,6 +69,12 @@ class EvaluateRecipe(Section):
     max_test_images: Annotated[int, Field(ge=1)] = 10_000
     max_mask_images: Annotated[int, Field(ge=1)] = 500
     """Most training images, and most test images, of a segmentation probe."""
+    segmentation_epochs: Annotated[int, Field(ge=0)] = 0
+    """Epochs of a second segmentation layer, trained by gradient descent (AMoE: 10); 0: only the closed form. Features
+    of its training images are held in memory: 3 MB an image at 512 px and 768 dimensions."""
+    segmentation_batch: Annotated[int, Field(ge=1)] = 32
+    """Images of a step of that training."""
+    segmentation_learning_rate: Annotated[float, Field(gt=0)] = 1e-3
     cka_images: Annotated[int, Field(ge=1)] = 24
     cka_layers: Annotated[int, Field(ge=1)] | None = 8
     """Layers of a teacher, evenly spaced, including the last; null: all."""

@@ -1,24 +1,27 @@
 """Segmentation by a linear layer on frozen patch features, measured by mean intersection over union.
 
-The layer is fitted to the share of each class in the pixels of a patch. Its scores are interpolated bilinearly to the
-pixels that the student sees, as usual for linear probes of patch features; a pixel gets the class of the highest score.
+In closed form (`probe`), the layer is fitted to the share of each class in the pixels of a patch. Its scores are
+interpolated bilinearly to the pixels that the student sees, as usual for linear probes of patch features; a pixel gets
+the class of the highest score. A second layer is trained by gradient descent (`linear`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image
 
 from curate.core.errors import InputError, Reject
 from distill.evaluation.datasets import EvaluationSet
-from distill.evaluation.extraction import FeatureBatch, summed
+from distill.evaluation.extraction import FeatureBatch, summed, united
 from distill.evaluation.masks import ALPHA
 from distill.evaluation.result import Result, not_computed
-from distill.evaluation.tasks import probe
+from distill.evaluation.tasks import linear, probe
 from distill.parallel import World
 
 Floats = NDArray[np.floating[Any]]
@@ -53,12 +56,22 @@ class _Masks:
         self.rows = set().union(*(part[1] for part in parts))
 
 
+@dataclass(frozen=True)
+class Probe:
+    """A linear layer on the patch features of a model."""
+
+    model: str
+    layer: probe.Linear
+
+
 class ProbeTrainer(_Masks):
-    """Evaluator of the training images: sums of each model's probe."""
+    """Evaluator of the training images: sums of each model's probe, and their features if a layer is trained."""
 
     def __init__(self, data: EvaluationSet, patch: int) -> None:
         super().__init__(data, patch)
         self.sums: dict[str, probe.Sums] = {}
+        self._kept: dict[str, dict[int, tuple[Floats, Floats]]] = {}
+        self._device = torch.device("cpu")
 
     def update(self, features: FeatureBatch) -> None:
         targets = {}
@@ -71,49 +84,75 @@ class ProbeTrainer(_Masks):
                 continue
             for row, patches in features.per_image(output.patches):
                 if row in targets:
-                    self._add(name, patches.reshape(-1, patches.shape[-1]), targets[row])
+                    self._add(name, row, patches.reshape(-1, patches.shape[-1]), targets[row])
 
-    def _add(self, name: str, features_NP: Floats, targets_NC: Floats) -> None:
+    def _add(self, name: str, row: int, features_NP: Floats, targets_NC: Floats) -> None:
         sums = self.sums.setdefault(name, probe.Sums.empty(features_NP.shape[1], MAX_CLASSES))
         known = targets_NC.sum(1) > 0
         sums.add(features_NP[known], targets_NC[known])
+        if self._data.settings.segmentation_epochs and known.any():
+            self._kept.setdefault(name, {})[row] = features_NP[known], targets_NC[known].astype(np.float16)
 
     def merge(self, world: World) -> None:
         self.merge_masks(world)
         self.sums = summed(world.gather(self.sums))
+        self._kept = united(world.gather(self._kept))
+        self._device = world.device
 
-    def probes(self) -> dict[str, probe.Linear]:
-        """Raises InputError if the masks have fewer than 2 classes."""
-        return {name: _trained_classes(probe.fit(sums), sums.y > 0) for name, sums in self.sums.items()}
+    def probes(self) -> dict[str, Probe]:
+        """By name for people. Raises InputError if the masks have fewer than 2 classes."""
+        found = {}
+        for name, sums in self.sums.items():
+            trained = sums.y > 0
+            found[name] = Probe(name, _trained_classes(probe.fit(sums), trained))
+            if name in self._kept:
+                schedule = self._schedule()
+                layer = self._train(self._kept.pop(name), trained, schedule)
+                found[f"{name}, {schedule.epochs} epochs"] = Probe(name, _trained_classes(layer, trained))
+        return found
+
+    def _schedule(self) -> linear.Schedule:
+        own = self._data.settings
+        return linear.Schedule(own.segmentation_epochs, own.segmentation_batch, own.segmentation_learning_rate)
+
+    def _train(
+        self, kept: dict[int, tuple[Floats, Floats]], trained: NDArray[np.bool_], schedule: linear.Schedule
+    ) -> probe.Linear:
+        """The layer, with as many classes as the masks can have."""
+        own = [(kept[row][0], kept[row][1][:, trained]) for row in sorted(kept)]
+        layer = linear.train(own, schedule, seed=self._data.seed, device=self._device)
+        weight, bias = np.zeros((len(layer.weight), len(trained))), np.zeros(len(trained))
+        weight[:, trained], bias[trained] = layer.weight, layer.bias
+        return probe.Linear(weight, bias, layer.strength)
 
 
-def _trained_classes(linear: probe.Linear, trained: NDArray[np.bool_]) -> probe.Linear:
+def _trained_classes(layer: probe.Linear, trained: NDArray[np.bool_]) -> probe.Linear:
     """Drops the classes above the last trained one. Classes without training pixels get -inf: never predicted."""
     classes = int(np.flatnonzero(trained)[-1]) + 1
-    bias = np.where(trained[:classes], linear.bias[:classes], -np.inf)
-    return probe.Linear(linear.weight[:, :classes], bias, linear.strength)
+    bias = np.where(trained[:classes], layer.bias[:classes], -np.inf)
+    return probe.Linear(layer.weight[:, :classes], bias, layer.strength)
 
 
 class MaskEvaluator(_Masks):
     """Evaluator of the test images: pixels (true, predicted) of each model's probe. Pixels of classes that no training
     image has are not counted."""
 
-    def __init__(self, data: EvaluationSet, patch: int, probes: dict[str, probe.Linear]) -> None:
+    def __init__(self, data: EvaluationSet, patch: int, probes: dict[str, Probe]) -> None:
         super().__init__(data, patch)
         self._probes = probes
-        self.pixels = {name: np.zeros((len(one.bias), len(one.bias)), dtype=np.int64) for name, one in probes.items()}
+        self.pixels = {name: np.zeros([len(one.layer.bias)] * 2, dtype=np.int64) for name, one in probes.items()}
 
     def update(self, features: FeatureBatch) -> None:
         true = {row: self.mask(row, grid) for row, grid in zip(features.rows, features.batch.grids, strict=True)}
-        for name, linear in self._probes.items():
-            all_patches = features.outputs[name].patches
+        for name, one in self._probes.items():
+            all_patches = features.outputs[one.model].patches
             assert all_patches is not None
             for row, patches in features.per_image(all_patches):
                 mask = true[row]
                 if mask is not None:
-                    scores = linear(patches.reshape(-1, patches.shape[-1])).reshape(*patches.shape[:2], -1)
+                    scores = one.layer(patches.reshape(-1, patches.shape[-1])).reshape(*patches.shape[:2], -1)
                     predicted = upsampled(scores, mask.shape)
-                    self.pixels[name] += confusion(predicted.ravel(), mask.ravel(), len(linear.bias))
+                    self.pixels[name] += confusion(predicted.ravel(), mask.ravel(), len(one.layer.bias))
 
     def merge(self, world: World) -> None:
         self.merge_masks(world)

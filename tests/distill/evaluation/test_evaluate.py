@@ -70,7 +70,7 @@ def test_a_linear_layer_segments_discs(tmp_path, monkeypatch, kind):
     """Mean colours of patches separate figure and ground."""
     items = coloured_items(40, alpha=kind == "alpha")
     one = context_of(tmp_path, items)
-    own = held_out_set(one, masks=kind)
+    own = held_out_set(one, masks=kind, segmentation_epochs=10)
     if kind != "alpha":
         discs = [disc_image(item.columns["label"], number)[1] for number, item in enumerate(items)]
         masks = [encoded(Image.fromarray(disc.astype(np.uint8))) for disc in discs]
@@ -78,6 +78,7 @@ def test_a_linear_layer_segments_discs(tmp_path, monkeypatch, kind):
     found = evaluate_set(colour_extractor(one), own).result["segmentation"]
     assert found["classes"] == 2
     assert found["models"]["words"]["mean_iou"] > 0.75 > found["largest_class"] / 2
+    assert found["models"]["words, 10 epochs"]["mean_iou"] > 0.7
     assert found["without_mask"] == (0 if kind == "alpha" else len(range(0, 40, 5)))
     assert found["train_images"] + found["test_images"] + found["without_mask"] == 40
 
