@@ -165,7 +165,7 @@ def plan(
     workspace: WorkspaceUrl = "",
     set_: Sets = None,
     sample: Sample = "1",
-    exact: Annotated[bool, typer.Option("--exact", help="Fold the masks of all shards instead of a sample.")] = False,
+    exact: Annotated[bool, typer.Option("--exact", help="Count the rows of all shards instead of a sample.")] = False,
     measure: Annotated[
         int | None,
         typer.Option(help="Ask this many rows of each stage that asks an endpoint, and keep the answers."),

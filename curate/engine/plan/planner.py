@@ -359,7 +359,8 @@ class Planner:
         """What must be built before the output of a global step can be looked up; "" if nothing."""
         for name in node.upstream:
             if name not in self.folded:
-                return f"the mask of {name}" if isinstance(self.ctx.pipeline.nodes[name].stage, (Map, Filter)) else name
+                judges = isinstance(self.ctx.pipeline.nodes[name].stage, (Map, Filter))
+                return f"which rows pass {name}" if judges else name
         return ""
 
     def _reaching(self, node: Node) -> int | None:
