@@ -17,6 +17,8 @@ from distill.teachers import Target, TargetStandardiser
 Floats = NDArray[np.float32]
 TextEncoder = Callable[[list[str]], NDArray[np.floating[Any]]]
 """Texts -> vectors (T, D)."""
+TEACHER = "teacher "
+"""Begins the names of teachers for people."""
 OWN = ""
 """Name of the space that a model shares with its own text tower. A head's space has the name of its teacher."""
 
@@ -96,7 +98,7 @@ class TeacherModel:
     """A teacher. Its summaries are the space of its texts, too."""
 
     def __init__(self, label: str, texts: TextEncoder | None = None) -> None:
-        self.label, self.name = label, f"teacher {label}"
+        self.label, self.name = label, f"{TEACHER}{label}"
         self.texts = {} if texts is None else {OWN: texts}
 
     def __call__(self, batch: Batch, targets: Mapping[str, Target]) -> ModelOutput:

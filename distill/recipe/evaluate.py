@@ -89,6 +89,10 @@ class EvaluateRecipe(Section):
     """Images whose patch features are shown as maps."""
     map_foreground: bool = False
     """Show only the smaller side of the first component: objects rather than background."""
+    map_low_pass: bool = False
+    """Show half of the features and half of their Gaussian blur, which hides noise (Perception Encoder)."""
+    map_colours: Literal["rgb", "lch"] = "rgb"
+    """Colours of the three components: red, green and blue; or lightness, chroma and hue (Perception Encoder)."""
 
     @model_validator(mode="after")
     def _names(self) -> EvaluateRecipe:

@@ -39,11 +39,11 @@ def test_a_run_next_to_its_teachers(values):
     assert set(own["fidelity"]["models"][AFTER]["vit"]) == {"summary", "patches"}
     assert own["cka"]["models"][AFTER]["columns"] == ["vit: layer 1", "vit: layer 2", "vit: output"]
     assert own["cka"]["models"][AFTER]["rows"] == ["layer 1", "layer 2"]
-    assert own["maps"]["models"] == [BEFORE, AFTER, "teacher vit"]
+    assert own["maps"]["models"] == [BEFORE, AFTER, f"{AFTER}, as vit", "teacher vit"]
     assert "no model here encodes texts" in own["zero_shot"]["why_none"]
     assert json.loads(json.dumps(result, allow_nan=False)) == result
     text = page.decode()
-    assert text.count("<img") == 4 * own["maps"]["pictures"]
+    assert text.count("<img") == 5 * own["maps"]["pictures"]
     assert "http" not in text.replace("http-equiv", "")
 
 
