@@ -84,7 +84,7 @@ def _in_order(names: Iterable[str]) -> list[str]:
 
 
 def low_pass(patches_HWC: Floats) -> NDArray[np.float64]:
-    """Half of the features, and half of their blur over 3 x 3 patches (Perception Encoder, appendix on feature visualisation)."""
+    """Half of the features, and half of their blur over 3 x 3 patches (Perception Encoder, its appendix)."""
     own = patches_HWC.astype(np.float64)
     return 0.5 * own + 0.5 * gaussian_filter(own, sigma=(_BLUR, _BLUR, 0), radius=(1, 1, 0), mode="nearest")
 
