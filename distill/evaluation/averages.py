@@ -7,14 +7,14 @@ from typing import Any
 
 from distill.evaluation.result import Result
 
-FIGURES: Mapping[str, Sequence[tuple[str, ...]]] = {
-    "knn": [("accuracy",)],
-    "probe": [("accuracy",)],
-    "zero_shot": [("accuracy",)],
-    "retrieval": [("image_to_text", "R@1"), ("text_to_image", "R@1")],
-    "segmentation": [("mean_iou",)],
+FIGURES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "knn": {"accuracy": ("accuracy",)},
+    "probe": {"accuracy": ("accuracy",)},
+    "zero_shot": {"accuracy": ("accuracy",)},
+    "retrieval": {"R@1, image to text": ("image_to_text", "R@1"), "R@1, text to image": ("text_to_image", "R@1")},
+    "segmentation": {"mean IoU": ("mean_iou",)},
 }
-"""By task: places of the averaged figures in a model's result."""
+"""By task: the averaged figures, by name, with their places in a model's result."""
 
 
 def averages(sets: Sequence[Result]) -> list[dict[str, Any]]:
@@ -27,10 +27,10 @@ def averages(sets: Sequence[Result]) -> list[dict[str, Any]]:
         for task, places in FIGURES.items():
             own = [one[task]["models"] for one in sets if one["side"] == side and one.get(task, {}).get("models")]
             common = [name for name in (own[0] if len(own) > 1 else ()) if all(name in models for models in own)]
-            for place in places:
+            for figure, place in places.items():
                 for name in common:
                     mean = sum(_figure(models[name], place) for models in own) / len(own)
-                    row = {"side": side, "task": task, "figure": " ".join(place), "model": name}
+                    row = {"side": side, "task": task, "figure": figure, "model": name}
                     found.append(row | {"mean": mean, "sets": len(own)})
     return found
 

@@ -21,11 +21,14 @@ Maps = list[tuple[str, list[bytes]]]
 def render_page(title: str, result: Mapping[str, Any], maps: Sequence[Maps]) -> bytes:
     """result: the content of evaluation.json; maps: per set, the rows of the drawing: name, and a PNG per image."""
     sets = [_section(one, own) for one, own in zip(result["sets"], maps, strict=True)]
+    averages = result["averages"]
     settings = json.dumps(result["settings"], indent=1, ensure_ascii=False)
     links = [(f"set-{number}", one["name"]) for number, one in enumerate(sets, 1)] if len(sets) > 1 else []
+    if averages:
+        links.append(("averages", "averages"))
     return render(
         TEMPLATES, "evaluation", title=title, sets=sets, links=links, titles=TITLES, directions=DIRECTIONS,
-        settings=settings, averages=result["averages"],
+        settings=settings, averages=averages,
     )  # fmt: skip
 
 
@@ -62,7 +65,7 @@ def _tiles(done: Mapping[str, Any]) -> list[tuple[str, str, list[str]]]:
         if task in done:
             models = done[task]["models"]
             main = main_model(models)
-            figures = {model: _value(own, path) for model, own in models.items()}
+            figures = {model: _value(own, path) for model, own in models.items() if not model.endswith(" epochs")}
             notes = _references(main, figures, done[task].get("chance"))
             if task == "retrieval":
                 notes.append(f"{done[task]['texts']:,} texts")

@@ -67,7 +67,7 @@ def test_a_model_on_any_tars(model, discs, tmp_path):
     assert found["retrieval"]["pairs"] == 2 * found["retrieval"]["pictures"]
     assert found["retrieval"]["texts"] == found["retrieval"]["pictures"] + 3
     assert found["segmentation"]["models"]["toy"]["mean_iou"] > 0.5
-    assert found["maps"]["models"] == ["toy"]
+    assert found["maps"]["models"] == ["toy", "toy, as dense"]
     assert "none of these students was trained on an available teacher" in found["fidelity"]["why_none"]
     assert json.loads((tmp_path / "out/evaluation.json").read_text()) == result
     assert b"discs" in (tmp_path / "out/evaluation.html").read_bytes()

@@ -29,7 +29,7 @@ def page() -> bytes:
         "retrieval": {"models": {}, "why_none": "no texts given"},
     }  # fmt: skip
     drawn = [encoded(disc_image("red", number)[0]) for number in range(2)]
-    mean = {"side": 512, "task": "retrieval", "figure": "text_to_image R@1", "model": AFTER, "mean": 0.25, "sets": 2}
+    mean = {"side": 512, "task": "retrieval", "figure": "R@1, text to image", "model": AFTER, "mean": 0.25, "sets": 2}
     result = {"settings": {"k": 20}, "sets": [one, one], "averages": [mean]}
     return render_page("toy", result, [[("image", drawn)], []])
 
@@ -43,7 +43,8 @@ def test_the_best_and_worst_classes_are_shown(page):
 
 def test_averages_are_a_separate_section(page):
     section = page.decode().partition('<section id="averages">')[2]
-    assert "512 px" in section and "text to image R@1" in section and "25.0" in section
+    assert 'href="#averages"' in page.decode()
+    assert "512 px" in section and "R@1, text to image" in section and "25.0" in section
 
 
 def test_the_main_model_is_the_trained_student_or_the_first():
