@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -80,16 +80,21 @@ class Sandbox:
         self._control: socket.socket | None = None
         self._running = threading.BoundedSemaphore(AT_ONCE)
         self._places = threading.BoundedSemaphore(AT_ONCE + WAITING)
+        self._turns: dict[int, threading.Lock] = {}
+        """User -> held while an order of theirs is being answered."""
         self._ops: list[dict[str, Any]] | None = None
         self._closed = False
 
-    def check(self, text: str, sets: Sequence[str], rules: Rules) -> Outcome:
-        """Whether the rules admit a recipe and it can be built. Raises TooManyProblem or UnavailableProblem."""
-        return self._outcome("check", text, sets, rules)
+    def check(self, text: str, sets: Sequence[str], rules: Rules, user: int | None = None) -> Outcome:
+        """Whether the rules admit a recipe and it can be built. A user has one order at a time; their others wait, and
+        leave the processes to other people. Raises TooManyProblem or UnavailableProblem."""
+        with self._turn(user):
+            return self._outcome("check", text, sets, rules)
 
-    def plan(self, text: str, sets: Sequence[str], rules: Rules) -> Outcome:
+    def plan(self, text: str, sets: Sequence[str], rules: Rules, user: int | None = None) -> Outcome:
         """The same, with what a run would do."""
-        return self._outcome("plan", text, sets, rules)
+        with self._turn(user):
+            return self._outcome("plan", text, sets, rules)
 
     def ops(self) -> list[dict[str, Any]]:
         """Descriptions of all ops."""
@@ -111,6 +116,19 @@ class Sandbox:
             self._end()
 
     # --- one order ---
+
+    @contextlib.contextmanager
+    def _turn(self, user: int | None) -> Iterator[None]:
+        if user is None:
+            yield
+            return
+        turn = self._turns.setdefault(user, threading.Lock())
+        if not turn.acquire(timeout=self._limits.check_seconds):
+            raise TooManyProblem("an earlier recipe of yours is still being checked; try again in some seconds", 5.0)
+        try:
+            yield
+        finally:
+            turn.release()
 
     def _outcome(self, want: str, text: str, sets: Sequence[str], rules: Rules) -> Outcome:
         size = len(text) + sum(map(len, sets))

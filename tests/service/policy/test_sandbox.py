@@ -121,6 +121,16 @@ def test_others_wait_and_too_many_are_rejected(limited: Sandbox, monkeypatch: py
     assert limited.check(HONEST, (), RULES).mistakes == []
 
 
+def test_a_user_has_one_order_at_a_time(limited: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch, limited._turn(7):
+        patch.setattr(limited, "_limits", Limits(check_seconds=0.2))
+        with pytest.raises(TooManyProblem, match="an earlier recipe of yours"):
+            limited.check(HONEST, (), RULES, user=7)
+        patch.undo()
+        assert limited.check(HONEST, (), RULES, user=8).mistakes == []
+    assert limited.check(HONEST, (), RULES, user=7).mistakes == []
+
+
 def test_many_at_a_time(limited: Sandbox) -> None:
     outcomes: list[Outcome] = []
     threads = [
