@@ -212,7 +212,8 @@ def finish(begun: Run, json_file: Path | None) -> None:
     try:
         result = _wait(begun)
     except (CurateError, typer.Exit):
-        _show_spent(begun.status().spend)
+        with contextlib.suppress(CurateError, OSError, ValueError):  # it may have no record, and then spent nothing
+            _show_spent(begun.status().spend)
         raise
     finally:
         signal.signal(signal.SIGTERM, before)
