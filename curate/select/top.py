@@ -22,8 +22,7 @@ class SelectTop(SelectClusters):
     (Bolya et al. 2025, Perception Encoder, appendix on PE Video, step 5). That also leaves few near-duplicates.
 
     `target` and `share` are distributed down the tree as in `select.hierarchical`. `count_per_cluster` and
-    `share_per_cluster` take as many of each leaf, regardless of the
-    levels above. Ties are broken by hash(seed, key).
+    `share_per_cluster` take as many of each leaf, regardless of the levels above. Ties are broken by hash(seed, key).
     Rows without a score (null or NaN) come last. Rejects: not_sampled.
     """
 
