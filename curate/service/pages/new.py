@@ -76,7 +76,11 @@ def new(visit: Visiting) -> Response:
     if visit.query("run"):
         run = run_actions.run(*visit.args, visit.query("run"))
         typed |= {"workspace": run.workspace, "recipe": run.recipe, "set": "\n".join(run.set), "title": run.title}
-        typed |= {name: str(value) for name, value in run.options.items() if name in {one[0] for one in OPTIONS}}
+        given = {**run.options, **{name: getattr(run, name) for name, *_ in NUMBERS}}
+        typed |= {name: str(given[name]) for name, *_ in NUMBERS + OPTIONS if given.get(name) is not None}
+        retry: dict[str, list[str]] = given.get("retry") or {}
+        lines = [f"{stage}: {', '.join(reasons)}" if reasons else stage for stage, reasons in retry.items()]
+        typed |= {"target": run.target, "retry": "\n".join(lines), "retry_status": given.get("retry_status") or "error"}
     return _page(visit, typed)
 
 

@@ -11,6 +11,7 @@ from fastapi.testclient import TestClient
 from curate.service.pages.new import Variable, variables
 from curate.service.problems import PolicyProblem
 from curate.service.shapes.runs import Checked, Mistake, NewRun, RecipeOrder, RunOptions
+from curate.service.states import State
 from tests.service.pages import examples
 from tests.service.pages.markup import Markup
 from tests.service.pages.site import CSRF, Site
@@ -42,8 +43,15 @@ def test_a_template_fills_the_editor(client: TestClient) -> None:
     assert "# From a folder of images" in text and 'placeholder="3000"' in text and 'name="var.encoder"' in text
 
 
-def test_a_run_can_be_started_again_from_its_recipe(client: TestClient) -> None:
+def test_a_run_can_be_started_again_from_its_recipe(site: Site, client: TestClient) -> None:
+    site.answers["runs.run"] = examples.run(State.DONE).model_copy(
+        update={
+            "priority": -7,
+            "options": {"max_dollars": 50.0, "retry": {"download": ["dns", "timeout"], "embed": []}},
+        }
+    )
     text = client.get("/new?run=r-1").text
+    assert 'value="-7"' in text and "download: dns, timeout\nembed" in text
     assert "# From a folder of images" in text and "encoder=tiny" in text and 'value="50.0"' in text
 
 
