@@ -24,6 +24,7 @@ from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError,
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import QueuePool
+from tenacity import retry, retry_if_exception_message, stop_after_delay, wait_random
 
 from curate.core.errors import RecipeError
 from curate.core.secrets import redact
@@ -193,8 +194,20 @@ def _checked(url: str | URL) -> URL:
 
 def _sqlite_connected(connection: sqlite3.Connection, _: Any) -> None:
     connection.isolation_level = None  # we begin transactions ourselves
-    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
+    _write_ahead(connection)
+    for pragma in ("synchronous=NORMAL", "foreign_keys=ON"):
         connection.execute(f"PRAGMA {pragma}")
+
+
+@retry(
+    retry=retry_if_exception_message(match="database is locked"),
+    wait=wait_random(0, 0.05),
+    stop=stop_after_delay(BUSY_SECONDS),
+    reraise=True,
+)
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """SQLite's busy timeout does not cover this change: of connections that open a new file at once, some fail."""
+    connection.execute("PRAGMA journal_mode=WAL")
 
 
 def _sqlite_reading(connection: sqlite3.Connection, record: Any) -> None:

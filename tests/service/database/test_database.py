@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from threading import Barrier, Event, Thread
@@ -218,6 +219,19 @@ def test_a_locked_database_says_so(sqlite: Database, monkeypatch: pytest.MonkeyP
     done.set()
     thread.join()
     add(sqlite, "one")
+
+
+def test_connections_may_open_a_new_file_at_once(tmp_path: Path) -> None:
+    def one(url: str, start: Barrier) -> None:
+        with closing(Database(url)) as database:
+            start.wait()
+            with database.engine.connect() as connection:
+                assert connection.scalar(text("PRAGMA journal_mode")) == "wal"
+
+    with ThreadPoolExecutor(4) as pool:
+        for number in range(50):  # without waiting for each other, about 1 in 70 fails
+            together = Barrier(4)
+            list(pool.map(one, [f"sqlite:///{tmp_path}/{number}.db"] * 4, [together] * 4))
 
 
 def test_a_server_that_is_away_says_so(tmp_path: Path) -> None:
