@@ -239,10 +239,9 @@ def test_a_column_that_is_not_a_vector(go: Callable[..., Done]) -> None:
 @pytest.mark.parametrize(
     ("tree", "words"),
     [
-        ({"levels": [ROWS + 1, 2]}, "cluster.fit.levels: 61 clusters for 60 rows (sample 1); lower `levels`"),
+        ({"levels": [ROWS + 1, 2]}, "cluster.fit.levels: 61 clusters for 60 rows; lower `levels` to at most the rows"),
         ({"levels": [ROWS + 1, 2], "cells": 4}, "cluster.fit.levels: 61 clusters for 60 rows"),
-        ({"levels": [6, 2], "sample": 0.05}, "cluster.fit.levels: 6 clusters for "),
-        ({"levels": [6, 2], "sample": 1e-9}, "no rows to fit on: `sample` 1e-09 leaves none"),
+        ({"levels": [6, 2], "sample": 0.05}, "tree.sample: unknown parameter of cluster.fit"),
         ({"levels": [2, 6]}, "[2, 6] must decrease strictly, finest first"),
         ({"levels": [6, 6]}, "[6, 6] must decrease strictly, finest first"),
         ({"levels": [6, 0]}, "levels"),
