@@ -4,7 +4,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-RECIPES := vise vise_similarity uru metaclip datacomp_basic openlvd amoe_highres
+RECIPES := vise vise_unigrams vise_similarity uru metaclip datacomp_basic openlvd amoe_highres
 .PHONY: help setup quickstart url_list recaption tiny serve $(RECIPES) test test-fast test-long lint prose format bench docs lock clean
 
 PYTHON_VERSION := 3.11
@@ -74,8 +74,9 @@ tiny: $(STAMP)  ## train the encoder `tiny` from scratch: corpus, training (over
 	@$(BIN)/python -m pipelines.tiny --workspace "$(WORKSPACE)" --engine "$(ENGINE)" --to "$(WORKSPACE)/tiny"
 
 vise: ## ViSE: sentences balanced by WordNet concepts, on the quickstart's corpus
-vise_similarity: ## the same, above a similarity of image and text (by tiny, or ENCODER=open_clip:NAME/TAG)
-uru: ## URU: tags mapped to canonical nouns and actions, balanced by them
+vise_unigrams: ## ViSE: the same, balanced by words
+vise_similarity: ## ViSE: the same, then above a similarity of image and text (tiny, or ENCODER=open_clip:NAME/TAG)
+uru: ## URU: pairs of image and canonical tag, balanced by tag (SET=set=nouns: without actions)
 metaclip: ## MetaCLIP: texts balanced by a vocabulary
 datacomp_basic: ## DataComp's basic filter
 openlvd: ## OpenLVD200M in small: a tree of four levels fitted on a subsample, balanced by it

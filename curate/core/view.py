@@ -29,9 +29,10 @@ class View(Protocol):
 
     def tables(self, names: Sequence[str], shards: int = 0) -> Iterator[pa.Table]:
         """A table per shard with all rows: `key` and the named columns that exist. Further columns: `rejected_by` (name
-        of the stage at which the row left, or null) and `reject_reason`; `copies` (int32, 0 if not selected); by item
-        `item_copies` and `item_expected` (lists of float32: copies, and their expected number if chosen at random).
-        `shards`: the number of shards to read, chosen by hash, the same in every call; 0: all."""
+        of the stage at which the row left, or null) and `reject_reason`; `copies` (int32, 0 if not selected, or if
+        rejected after that); by item `item_copies` and `item_expected` (lists of float32: copies, and their expected
+        number if chosen at random). `shards`: the number of shards to read, chosen by hash, the same in every call; 0:
+        all."""
         ...
 
     def size(self) -> tuple[int, int]:

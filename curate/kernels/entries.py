@@ -1,13 +1,14 @@
 """Entries of items: the concepts, words or tags of each text of a row, as pairs of numbers.
 
-A column of entries has, per row, a list per item of lists of strings; see curate.core.items for per-item columns. It is
-read here by the stages that count entries, balance by them or show them.
+A column of entries has, per row, a list per item of lists of strings; see curate.core.items for per-item columns. In a
+per-item column of strings, each item is its own entry (a hashtag). Both are read here by the stages that count entries,
+balance by them or show them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -16,7 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curate.core.errors import CurateError
-from curate.core.items import Items, items_of
+from curate.core.items import Items, items_of, per_item
 
 TAIL_SHARE = 0.06
 """Default share of all matches in the tail, which corresponds to MetaCLIP's t of 20,000 for 400M texts."""
@@ -75,7 +76,7 @@ class EntryIndex:
 def entries_of(table: pa.Table, columns: Sequence[str], index: EntryIndex | None = None) -> Entries:
     """Entries of the rows' items in any of the columns; an entry in two columns counts once. Entries have the numbers
     of `index`, or are numbered in order of occurrence. Raises CurateError for columns of another type."""
-    found = [_items(table.column(name), name) for name in columns]
+    found = [_items(table.column(name), table.schema.field(name)) for name in columns]
     row, place, owners = _union(found)
     lengths = [pc.list_value_length(items.values).to_numpy(zero_copy_only=False) for items in found]
     item = np.concatenate([np.repeat(own, length) for own, length in zip(owners, lengths, strict=True)])
@@ -109,14 +110,17 @@ def entries_of_lists(column: pa.ChunkedArray) -> Entries:
     return Entries(rows, np.zeros_like(rows), np.repeat(rows, lengths), entry, [])
 
 
-def _items(column: pa.ChunkedArray, name: str) -> Items:
-    kind = column.type
-    if not (_is_list(kind) and _is_list(kind.value_type) and not pa.types.is_nested(kind.value_type.value_type)):
+def _items(column: pa.ChunkedArray, field: pa.Field) -> Items:
+    kind, items = column.type, items_of(column, field.name) if _is_list(column.type) else None
+    if items is not None and per_item(field) and not pa.types.is_nested(kind.value_type):
+        lists = pa.ListArray.from_arrays(np.arange(len(items) + 1, dtype=np.int32), items.values)
+        return replace(items, values=lists)
+    if items is None or not _is_list(kind.value_type) or pa.types.is_nested(kind.value_type.value_type):
         raise CurateError(
-            f"column {name!r} is {kind}; give a column of entries, a list of strings per item of a row, such as "
+            f"column {field.name!r} is {kind}; give a column of entries, a list of strings per item of a row, such as "
             "`concepts`"
         )
-    return items_of(column, name)
+    return items
 
 
 def _is_list(kind: pa.DataType) -> bool:

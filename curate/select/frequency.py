@@ -18,9 +18,10 @@ class SelectFrequency(SelectItems):
     """Balance texts by the frequency of their entries: under-sample the head, repeat the tail.
 
     A text whose rarest entry occurs in c texts has (t / c) ** exponent expected copies. One t serves all texts; it is
-    chosen to give `target` samples or the given `share` (by default, as many samples as texts with an entry). Or give
-    counts: texts above `head` are under-sampled, texts below `tail` are repeated, the others are taken once. Each text
-    is drawn independently, by hash(seed, key, item).
+    chosen to give `target` samples or the given `share` (by default, as many samples as texts). Or give counts: texts
+    above `head` are under-sampled, texts below `tail` are repeated, the others are taken once. Each text is drawn
+    independently, by hash(seed, key, item). A text without an entry is taken once (`no_entry: keep`): the paper
+    resamples by what occurs and rejects nothing.
 
     Rejects: no_text, no_entry, head_cut.
     """
@@ -29,7 +30,7 @@ class SelectFrequency(SelectItems):
 
     target: int | None = Field(None, ge=1, description="Expected samples, including copies; or give `share` or counts.")
     share: float | None = Field(
-        None, gt=0, description="Expected samples, including copies, as a share of the texts with an entry."
+        None, gt=0, description="Expected samples, including copies, as a share of the texts that can be selected."
     )
     head: float | None = Field(None, gt=0, description="Count of an entry above which texts are under-sampled.")
     tail: float | None = Field(None, gt=0, description="Count of an entry below which texts are repeated.")
@@ -38,6 +39,9 @@ class SelectFrequency(SelectItems):
     )
     least: float = Field(0.0, ge=0, le=1, description="Least expected copies of a text, however common.")
     multiplier: int = Field(5, ge=1, le=1_000_000, description="Most copies of a text.")
+    no_entry: Literal["keep", "reject"] = Field(
+        "keep", description="Whether texts without an entry are taken, once each and as part of `target`."
+    )
     combine: Literal["rarest", "mean"] = Field(
         "rarest", description="Which of its entries decide for a text: the rarest, or the mean of all."
     )
@@ -76,28 +80,38 @@ class SelectFrequency(SelectItems):
         row = rarest(found.entry, found.item, len(found), empty=-1)
         return np.where(row < 0, np.nan, counts[row])
 
-    def expected(self, found: Entries, counts: NDArray[np.int64]) -> NDArray[np.float64]:
-        return self._factor(self._count_of(found), self._texts(counts))
+    def without_entry(self) -> float:
+        return 1.0 if self.no_entry == "keep" else 0.0
 
-    def _factor(self, counts: NDArray[np.generic], texts: NDArray[np.int64]) -> NDArray[np.float64]:
+    def expected(self, found: Entries, counts: NDArray[np.int64]) -> NDArray[np.float64]:
+        return self._factor(self._count_of(found), counts)
+
+    def _factor(self, count: NDArray[np.generic], counts: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Expected copies of texts whose entries occur in `count` texts. `counts` (U,): texts per unit."""
         tail, head = self.tail or 0.0, self.head or np.inf
         if self.head is None and self.tail is None:
-            wanted = self._wanted(int(texts.sum()))
+            texts = self._texts(counts)
+            wanted = self._wanted(int(texts.sum()), round(int(counts[0]) * self.without_entry()))
             tail = head = solve_threshold(self._table.counts, texts, wanted, self.exponent, self.least, self.multiplier)
-        return repeat_factor(counts, tail, head, self.exponent, self.least, self.multiplier)
+        return repeat_factor(count, tail, head, self.exponent, self.least, self.multiplier)
 
-    def _wanted(self, texts: int) -> float:
-        """Expected samples. Raises TargetError if the texts cannot give as many."""
-        wanted = self.target if self.target is not None else texts * (1.0 if self.share is None else self.share)
-        if not texts * self.least <= wanted <= texts * self.multiplier:
+    def _wanted(self, texts: int, once: int) -> float:
+        """Expected samples of `texts` with an entry, beside those that are taken `once`. Raises TargetError if they
+        cannot give as many."""
+        share = 1.0 if self.share is None else self.share
+        wanted = self.target if self.target is not None else (texts + once) * share
+        least, most = texts * self.least + once, texts * self.multiplier + once
+        if not least <= wanted <= most:
+            others = f" and the {once:,} without" if once else ""
+            limits = f"least {self.least:g}, multiplier {self.multiplier}" + (", no_entry keep" if once else "")
             raise TargetError(
-                f"{self.op}: expected {wanted:,.0f} samples, but the {texts:,} texts with an entry can give "
-                f"{texts * self.least:,.0f} to {texts * self.multiplier:,} (least {self.least:g}, multiplier "
-                f"{self.multiplier}); change target or share, or these limits"
+                f"{self.op}: expected {wanted:,.0f} samples, but the {texts:,} texts with an entry{others} can give "
+                f"{least:,.0f} to {most:,} ({limits}); change target or share, or these limits"
             )
-        return wanted
+        return wanted - once
 
     def plan(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
         """Expected copies per unit, rounded. Raises TargetError if the texts cannot give the target."""
         texts = self._texts(counts)
-        return np.append(0, np.rint(texts * self._factor(self._table.counts, texts)).astype(np.int64))
+        samples = np.rint(texts * self._factor(self._table.counts, counts)).astype(np.int64)
+        return np.append(round(int(counts[0]) * self.without_entry()), samples)

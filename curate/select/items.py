@@ -147,12 +147,17 @@ class SelectItems(Select):
         unit."""
         raise NotImplementedError
 
+    def without_entry(self) -> float:
+        """Expected copies of a text without an entry."""
+        return 0.0
+
     def pick(self, lines: Table, counts: NDArray[np.int64], quotas: NDArray[np.int64]) -> dict[str, Any]:
         found = entries_of_lists(lines.column("entries"))
-        expected = np.where(found.matched, self.expected(found, counts), 0.0)
+        no_text = pc.is_null(lines.column("unit")).to_numpy()
+        expected = np.where(found.matched, self.expected(found, counts), np.where(no_text, 0.0, self.without_entry()))
         place = lines.column("item").cast(pa.int64()).to_numpy()
         copies = drawn_copies(expected, uniform(ranks(self.seed, lines.column("key").to_pylist(), place)))
-        reason = np.where(found.matched, 2, np.where(pc.is_null(lines.column("unit")), 0, 1))
+        reason = np.where(found.matched, 2, np.where(no_text, 0, 1))
         return {
             "copies": copies,
             "reject": REASONS.take(pa.array(reason, mask=copies > 0)),

@@ -36,7 +36,7 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "tags": {"op": "text.tags", "from": "pool"},
         "map": {"op": "text.hashtag_map", "from": "tags"},
         "hashtags": {"op": "text.hashtags", "from": "tags", "map": "map"},
-        "counts": {"op": "text.counts", "from": "hashtags", "columns": ["hashtag_nouns"]},
+        "counts": {"op": "text.counts", "from": "hashtags", "columns": ["hashtags"]},
     }
     path = tmp_path / "recipe.yaml"
     path.write_text(yaml.safe_dump({"stages": stages}, sort_keys=False))

@@ -31,11 +31,13 @@ from tests.text.wordnet.wordnets import write_wordnet
 COUNT = 60
 SETTINGS = {
     "vise": ["target=70"],
+    "vise_unigrams": ["target=70"],
     "uru": ["target=50"],
     "metaclip": ["vocabulary.unigrams=3", "vocabulary.bigrams={count: 3, pmi: 0}"],
     "datacomp_basic": ["report.label=meta.category"],
 }
-TEXTS = {"vise": "sentences", "uru": "text", "metaclip": "text", "datacomp_basic": "text"}
+ITEMS = {"vise": "sentences", "vise_unigrams": "sentences", "uru": "hashtags"}
+TEXTS = {**ITEMS, "metaclip": "text", "datacomp_basic": "text"}
 """Columns of a recipe's texts; for columns with a value per item, the dataset has the item's value."""
 
 
@@ -131,10 +133,10 @@ def _the_dataset_is_what_was_chosen(made: Made, name: str) -> None:
     assert Counter((row["key"], row["item"]) for row in index) == +wanted
     ledger = made.result.ledger
     assert len(index) == ledger["dataset"].copies == ledger[stage].copies > 0
-    texts = made.rows("sentences" if name == "vise" else "text")
+    texts = made.rows(TEXTS[name])
     for row in index:
         printed = texts[row["key"]][TEXTS[name]]
-        printed = printed[int(row["item"])] if name == "vise" else printed
+        printed = printed[int(row["item"])] if name in ITEMS else printed
         assert made.text(row) == printed
 
 
@@ -172,7 +174,7 @@ def made_stage(op: str) -> Any:
 @pytest.mark.usefixtures("small")
 def test_vise_above_a_similarity(images: Path, tmp_path: Path) -> None:
     """An encoder of random weights: cosines mean nothing, and are compared all the same."""
-    settings = [f"encoder={CLIP}", "target=40", "sample.multiplier=20"]
+    settings = [f"encoder={CLIP}", "order=before", "target=40", "sample.multiplier=20"]
     shared = run(_of_the_best(images, 0.3, *settings), str(tmp_path))
     output = Output(str(tmp_path), shared)
     told = output.value("cut", made_stage("align.threshold"))["threshold"]
@@ -187,6 +189,23 @@ def test_vise_above_a_similarity(images: Path, tmp_path: Path) -> None:
     assert {(row["key"], row["item"]) for row in made.index()} <= kept_items
     assert all(made.text(row) == sentences[row["key"]]["sentences"][int(row["item"])] for row in made.index())
     assert made.result.ledger["similar"].rejected["dissimilar"] > 0
+
+
+@pytest.mark.usefixtures("small")
+def test_vise_is_filtered_after_it_is_resampled(images: Path, tmp_path: Path) -> None:
+    """Copies of a pair stay or leave together, and only sentences of rows that were drawn get a cosine."""
+    made = make(tmp_path, "vise_similarity", images, f"encoder={CLIP}", "target=70", "similarity=0")
+    drawn = {(row["key"], row["item"]): row["copies"] for row in made.output.selection("sample") if row["copies"]}
+    scores = made.rows("scores")
+    scored = {(key, str(n)): cosine for key, row in scores.items() for n, cosine in enumerate(row["similarity"] or [])}
+    assert set(scores) == {key for key, _ in drawn}
+    wanted = {pair: copies for pair, copies in drawn.items() if scored[pair] >= 0}
+    assert Counter((row["key"], row["item"]) for row in made.index()) == wanted
+    assert 0 < len(wanted) < len(drawn) and max(wanted.values()) > 1
+    assert f"{sum(wanted.values())} were drawn" in made.page()
+    ledger = made.result.ledger
+    assert ledger["similar"].of_items["sentences"].before == len(drawn)
+    assert ledger["dataset"].copies == len(made.index())
 
 
 def _of_the_best(images: Path, share: float, *settings: str) -> Pipeline:

@@ -91,7 +91,7 @@ def chain(source: dict[str, Any]) -> dict[str, dict[str, Any]]:
             "from": "sample",
             "name": "bad",
             "text": "sentences",
-            "carry": {"concepts": "concepts", "nouns": "hashtag_nouns"},
+            "carry": {"concepts": "concepts"},
         },
         "report": {"op": "report.html", "from": "dataset"},
     }

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from curate.core.errors import CurateError
+from curate.core.items import places_of
 from curate.kernels.entries import EntryIndex, entries_of, entries_of_lists, lists_of_entries
 
 LISTS = pa.list_(pa.list_(pa.string()))
@@ -54,6 +55,13 @@ def test_slices_and_chunks_give_the_same_entries() -> None:
     part = entries_of(pa.table({"x": column}).slice(1, 2), ["x"])
     assert matches(part, part.names) == [(0, 0, {"a", "b"})]
     assert len(entries_of(pa.table({"x": column}).slice(0, 0), ["x"])) == 0
+
+
+def test_texts_of_items_are_their_own_entries() -> None:
+    field = pa.field("tags", pa.list_(pa.string()), metadata=places_of("tags"))
+    rows = [["dog", "to run"], None, [], ["to run", None, "dog"]]
+    found = entries_of(pa.table([pa.array(rows, field.type)], schema=pa.schema([field])), ["tags"])
+    assert matches(found, found.names) == [(0, 0, {"dog"}), (0, 1, {"to run"}), (3, 0, {"to run"}), (3, 2, {"dog"})]
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.list_(pa.string()), pa.list_(LISTS)])

@@ -24,7 +24,7 @@ from tests.text.entries import Words
 def pipeline(columns: tuple[str, ...] = ("said",)) -> Pipeline:
     made = Pipeline().add("pool", Mixed(namespace="contract")).add("said", Words(), "pool")
     made.add("counts", TextCounts(columns=columns), "said")
-    made.add("sample", SelectFrequency(columns=columns, share=1.5), "said", counts="counts")
+    made.add("sample", SelectFrequency(columns=columns, share=1.5, no_entry="reject"), "said", counts="counts")
     made.add("dataset", PackWebDataset(name="balanced", carry={"says": "said"}), "sample")
     return made.add("report", ReportHtml(), "dataset").check()
 

@@ -84,11 +84,25 @@ def test_neither_order_nor_buckets_matter(rows: list[Any], buckets: int, number:
 
 def test_reasons() -> None:
     rows = rows_of([None, [], [None], [[], None, ["a"]], [["a"]]])
-    picked = ran(SelectFrequency(head=1e-9, exponent=4), rows, counts_of(TextCounts(), rows))
     keys = rows.column("key").to_pylist()
-    found = {(keys.index(row["key"]), row["item"]): row["reject"] for row in picked}
     bare = dict.fromkeys([(0, "0"), (1, "0"), (2, "0")], "no_text")
-    assert found == bare | {(3, "0"): "no_entry", (3, "2"): "head_cut", (4, "0"): "head_cut"}
+    for no_entry, reject in (("reject", "no_entry"), ("keep", None)):
+        picked = ran(SelectFrequency(head=1e-9, exponent=4, no_entry=no_entry), rows, counts_of(TextCounts(), rows))
+        found = {(keys.index(row["key"]), row["item"]): row["reject"] for row in picked}
+        assert found == bare | {(3, "0"): reject, (3, "2"): "head_cut", (4, "0"): "head_cut"}
+
+
+def test_texts_without_an_entry_are_taken_once_as_part_of_the_target() -> None:
+    bare = [[[]] for _ in range(500)]
+    rows = rows_of(zipf(3000).column("concepts").to_pylist() + bare)
+    counts = counts_of(TextCounts(), rows)
+    picked = ran(SelectFrequency(target=2000), rows, counts, buckets=2)
+    keys = set(rows.column("key").to_pylist()[-500:])
+    assert [row["copies"] for row in picked if row["key"] in keys] == [1] * 500
+    assert sum(row["expected"] for row in picked) == pytest.approx(2000)
+    with pytest.raises(TargetError, match="the 3,000 texts with an entry and the 500 without can give 500 to 15,500"):
+        ran(SelectFrequency(target=499), rows, counts)
+    ran(SelectFrequency(target=499, no_entry="reject"), rows, counts)
 
 
 def test_metaclip_keeps_the_tail_whole_and_the_head_as_expected() -> None:

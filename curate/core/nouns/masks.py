@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curate.core.hashing import digest, digest_bytes
+from curate.core.items import element
 
 ALIVE = -1
 """Stage at which a row left, for a row that is alive."""
@@ -54,6 +55,14 @@ class Fate:
     @property
     def alive(self) -> NDArray[np.bool_]:
         return self.stage == ALIVE
+
+    def alive_items(self, rows: NDArray[np.int64], items: Sequence[str]) -> NDArray[np.bool_]:
+        """Whether each pair (m,) of a row (index) and an item of it is alive."""
+        keep = self.alive[rows]
+        for lists in self.items.values():
+            for place in np.flatnonzero(keep).tolist():
+                keep[place] &= element(lists[rows[place]], items[place]) is None
+        return keep
 
     def slice(self, start: int, stop: int) -> Fate:
         items = {family: lists[start:stop].copy() for family, lists in self.items.items()}

@@ -160,7 +160,7 @@ class StoredView:
         return found
 
     def _fate(self, shard: Shard, fate: Fate) -> dict[str, pa.Array]:
-        """Columns of FATE: the stage that rejected each row, its reason, and the copies selected."""
+        """Columns of FATE: the stage that rejected each row, its reason, and the copies selected that are alive."""
         by = np.full(shard.rows, None, dtype=object)
         why = np.full(shard.rows, None, dtype=object)
         copies = np.zeros(shard.rows, dtype=np.int32)
@@ -180,13 +180,18 @@ class StoredView:
             base = self.selection[1]
             table = read_selected(self.storage, base, selection_places(self.storage.url, base).get(shard.id))
             rows = table.column("row").to_numpy()
-            np.add.at(copies, rows, table.column("copies").to_numpy())
+            given = table.column("copies").to_numpy()
             reasons = np.array([*table.column("reject").to_pylist(), None], dtype=object)[:-1]
-            reasons[copies[rows] > 0] = None
+            reasons[np.isin(rows, rows[given > 0])] = None
             note(self.selection[0], rows, reasons)
             items.append(np.stack([rows, pc.cast(table.column("item"), pa.int64()).to_numpy()], axis=1))
-            for name, found in values.items():
-                found.append(table.column(name if name in table.column_names else "copies").to_numpy())
+            values["expected"].append(
+                table.column("expected").to_numpy() if "expected" in table.column_names else given
+            )
+            # A stage downstream of the selection may have rejected a row or an item.
+            given = np.where(fate.alive_items(rows, table.column("item").to_pylist()), given, 0)
+            values["copies"].append(given)
+            np.add.at(copies, rows, given)
         of_items = {f"item_{name}": _listed(shard.rows, np.concatenate(items), found) for name, found in values.items()}
         return {
             "rejected_by": pa.array(by, pa.string()),

@@ -43,6 +43,12 @@ class Lexicon:
     """Single word -> frequency."""
     lemmas_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Synset -> its lemmas, normalised, in WordNet's order."""
+    gerunds: Mapping[str, str] = field(default_factory=dict)
+    """Verb lemma -> synset of its gerund (`race`: race.v.02, because racing is a contest)."""
+    deeds: Mapping[str, str] = field(default_factory=dict)
+    """Form -> the verb's synset that its first noun sense is derived from (`hug`: hug.v.01)."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Synset -> its lexicographer file; "" for a named entity (Paris)."""
 
     def knows(self, phrase: str) -> bool:
         return phrase in self.part
@@ -74,16 +80,30 @@ class Lexicon:
         return phrase
 
     def names(self, reading: Reading) -> list[str]:
-        """Lemmas of a synset whose own first reading is that synset; its name (`form.n.03`) if there are none."""
-        of = self.nouns if reading.kind == "noun" else self.verbs
-        lemmas = [lemma for lemma in self.lemmas_of.get(reading.synset, ()) if of.get(lemma) == reading.synset]
-        return lemmas or [reading.synset]
+        """Lemmas that name a synset; its own name (`form.n.03`) if there are none."""
+        lemmas = self.lemmas_of.get(reading.synset, ())
+        return [lemma for lemma in lemmas if self._is_named(lemma, reading)] or [reading.synset]
+
+    def _is_named(self, lemma: str, reading: Reading) -> bool:
+        """Whether a synset is the first reading of its lemma, or that of the lemma's gerund.
+
+        `cook` names cook.v.01 and that of `cooking`, cook.v.02, which so are one tag. `race` names that of `racing`
+        only, because its first reading has another name, `rush`.
+        """
+        if reading.kind == "noun":
+            return self.nouns.get(lemma) == reading.synset
+        first, gerund = self.verbs.get(lemma, ""), self.gerunds.get(lemma)
+        if reading.synset == gerund:
+            return True
+        return reading.synset == first and (gerund is None or first.startswith(f"{lemma.replace(' ', '_')}."))
 
 
 def inflects(form: str, lemma: str, kind: Kind) -> bool:
-    """Whether a form is the lemma or one of its regular inflections."""
+    """Whether a form is the lemma or one of its regular inflections; a verb's last letter may be doubled."""
     rules = SUFFIXES[_PART[kind]]
-    return form == lemma or any(form.endswith(old) and form[: -len(old)] + new == lemma for old, new in rules)
+    if form == lemma or any(form.endswith(old) and form[: -len(old)] + new == lemma for old, new in rules):
+        return True
+    return kind == "action" and form in (f"{lemma}{lemma[-1:]}ing", f"{lemma}{lemma[-1:]}ed")
 
 
 def one_edit_apart(a: str, b: str) -> bool:
@@ -110,13 +130,36 @@ def _lexicon(_: str) -> Lexicon:
     forms = table.column("form").to_pylist()
     firsts = [_first_senses(forms, table.column(kind).combine_chunks()) for kind in ("noun", "verb")]
     nouns, verbs = ({form: synset for form, (_, synset, *_) in first.items()} for first in firsts)
+    files = dict(_files(table))
     weights = {form: 0.3 for form in forms if form.isalpha() and len(form) > _LEAST_LETTERS}
     for lemma, count in _lemma_counts().items():
         if lemma.isalpha() and (len(lemma) >= _LEAST_LETTERS or lemma in STOP_WORDS):
             weights[lemma] = 0.5 + count
     part = dict(zip(forms, map(_PARTS.__getitem__, table.column("thing").to_pylist()), strict=True))
+    deeds = {form: deed for form, deed in zip(forms, table.column("deed").to_pylist(), strict=True) if deed}
     lemmas = dict(chain(_lemmas("noun"), _lemmas("verb")))
-    return Lexicon(nouns, verbs, part, weights | dict.fromkeys(_FUNCTION_WORDS.split(), 1e3), lemmas)
+    weights |= dict.fromkeys(_FUNCTION_WORDS.split(), 1e3)
+    return Lexicon(nouns, verbs, part, weights, lemmas, _gerunds(nouns, verbs, lemmas), deeds, files)
+
+
+def _files(table: pa.Table) -> Iterator[tuple[str, str]]:
+    """(synset, its lexicographer file, "" for a named entity)."""
+    for kind in ("noun", "verb"):
+        for label in table.column(kind).combine_chunks().values.dictionary.to_pylist():
+            file, synset, *named = label.split(" ")
+            yield synset, "" if named else file
+
+
+def _gerunds(
+    nouns: Mapping[str, str], verbs: Mapping[str, str], lemmas_of: Mapping[str, tuple[str, ...]]
+) -> dict[str, str]:
+    """Verb lemma -> synset of its gerund, where that is a noun too."""
+    found: dict[str, str] = {}
+    for form, synset in verbs.items():
+        lemmas = lemmas_of.get(synset, ())
+        if form.endswith("ing") and form in nouns and form not in lemmas:
+            found |= {lemma: synset for lemma in lemmas if inflects(form, lemma, "action")}
+    return found
 
 
 def _first_senses(forms: list[str], column: pa.ListArray) -> dict[str, list[str]]:

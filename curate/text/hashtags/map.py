@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import polars as pl
 import pyarrow as pa
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from curate.core.contracts import Artifact, Location, Reduce, Runtime, Table
 from curate.core.errors import InputError
@@ -21,6 +21,7 @@ from curate.text.hashtags.segment import folded, split_at_case
 from curate.text.hashtags.tags import without_tags
 from curate.text.vocabulary.terms import SCHEMA, SHORT, TEXTS, UNIGRAM, count_terms, merge_terms
 from curate.text.wordnet import database
+from curate.text.wordnet.concepts import NOUNS, VERBS, VISUAL_NOUNS, VISUAL_VERBS, known_files
 
 KIND = "hashtag_map"
 _TAG, _HINT = "tag", "hint"
@@ -32,9 +33,13 @@ MAP = pa.schema(
         pa.field("kind", pa.string(), metadata={"of": "noun, action or unmapped"}),
         pa.field("synset", pa.string(), metadata={"of": "the WordNet synset it was mapped by"}),
         pa.field("count", pa.int64(), metadata={"unit": "rows with the tag"}),
-        pa.field("how", pa.string(), metadata={"of": "word, synset, head, spelling, edit; adjective, rare, unknown"}),
+        pa.field("how", pa.string(), metadata={"of": "word, synset, head, spelling, edit; or why it is unmapped"}),
     ]
 )
+
+
+VISUAL_OBJECTS = tuple(name for name in VISUAL_NOUNS if name != "event")
+"""Without events such as success."""
 
 
 class HashtagMap(Reduce):
@@ -43,16 +48,17 @@ class HashtagMap(Reduce):
     A tag is split into words at separators and changes of case, otherwise into the most likely words by their
     frequency in WordNet's texts and the pool's captions. Its reading as a whole decides: synonyms, plurals and
     spellings of one synset share one canonical tag, the synset's lemma that the pool uses most. A tag that is both noun
-    and verb is the noun if that is a thing; activities (`swimming`) are actions.
+    and verb is the noun if that is a thing; activities (`swimming`) are actions. Nouns of visible things and visible
+    actions count, others (`happiness`, `monday`) and names (`paris`) do not. Without `verbs` there are only nouns.
 
     The artifact: `map`, a row per tag, including unmapped tags, most frequent first: `tag`, `words`, `canonical`,
     `kind` (noun, action, unmapped), `synset`, `count` (rows), `how` (word: its own canonical tag; synset; head: by its
-    last words; spelling: by a frequent tag one letter away; edit; adjective, rare and unknown for unmapped tags); and a
-    `summary` of totals. `curate text map` prints lines to change and to give to `edits`.
+    last words; spelling: by a frequent tag one letter away; edit; adjective, not_visual, rare and unknown for unmapped
+    tags); and a `summary` of totals. `curate text map` prints lines to change and to give to `edits`.
     """
 
     op: ClassVar[str] = "text.hashtag_map"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     kind: ClassVar[str] = KIND
 
     words: str | None = Field(
@@ -67,14 +73,34 @@ class HashtagMap(Reduce):
         20, gt=1, description="An unknown tag of 5 or more letters counts as a tag one letter away that is this many "
         "times as frequent; null corrects no spelling.",
     )  # fmt: skip
+    nouns: tuple[str, ...] = Field(
+        VISUAL_OBJECTS, description=f"WordNet's lexicographer files whose nouns count: {', '.join(NOUNS)}."
+    )
+    verbs: tuple[str, ...] = Field(
+        VISUAL_VERBS, description=f"The same for verbs, which are actions; none for a set of nouns: {', '.join(VERBS)}."
+    )
+    instances: bool = Field(False, description="Whether named entities (Paris, Stephen Crane) count.")
     least_count: int = Field(
         1, ge=1, description="Uses below which a canonical tag is dropped and its tags are `rare`."
+    )
+    most: int | None = Field(
+        None, ge=1, description="Size of the vocabulary: the canonical tags of most uses; null for all."
     )
     edits: Annotated[Path | None, Runtime(), Location()] = Field(
         None,
         description="File of canonical tags that override all rules: lines of tag, TAB, canonical, TAB, kind (none: "
         "unmapped), as printed by `curate text map`, or .json.",
     )
+
+    @field_validator("nouns")
+    @classmethod
+    def _known_nouns(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        return known_files(names, NOUNS)
+
+    @field_validator("verbs")
+    @classmethod
+    def _known_verbs(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        return known_files(names, VERBS)
 
     def identity(self) -> dict[str, Any]:
         edits = {"edits": digest_bytes([read_bytes(self.edits)])} if self.edits else {}
@@ -119,7 +145,9 @@ class HashtagMap(Reduce):
         assert isinstance(frame, pl.DataFrame)
         counts = {kind: _dict(frame.filter(pl.col("kind") == kind)) for kind in (_TAG, _HINT, UNIGRAM, TEXTS, SHORT)}
         edits = read_edits(self.edits)
-        settings = Settings(self.heads, self.spelling, self.least_count)
+        files = {f"noun.{name}" for name in self.nouns} | {f"verb.{name}" for name in self.verbs}
+        files |= {""} if self.instances else set()
+        settings = Settings(self.heads, self.spelling, self.least_count, self.most, frozenset(files))
         rows = map_tags(counts[_TAG], _best_hints(counts[_HINT]), counts[UNIGRAM], wordnet_lexicon(), settings, edits)
         unused = sum(tag not in counts[_TAG] for tag in edits)
         totals = summary(rows) | {"edits": len(edits), "unused_edits": unused, "short": sum(counts[SHORT].values())}

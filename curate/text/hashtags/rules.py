@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from curate.core.errors import TargetError
 from curate.text.hashtags.lexicon import Lexicon, Reading, inflects, one_edit_apart
 from curate.text.hashtags.segment import Segmenter
 from curate.text.stopwords import STOP_WORDS
@@ -26,12 +27,15 @@ class Settings:
     heads: Literal["none", "separated", "all"] = "separated"
     spelling: float | None = 20
     least_count: int = 1
+    most: int | None = None
+    files: frozenset[str] | None = None
+    """Lexicographer files whose synsets are canonical tags, "" for named entities; None for all."""
 
 
 @dataclass(frozen=True)
 class Row:
     """The mapping of a tag. how: word (its own canonical tag), synset, head, spelling, edit; for unmapped tags
-    adjective, rare, unknown, edit."""
+    adjective, not_visual, rare, unknown, edit."""
 
     tag: str
     words: str
@@ -61,13 +65,13 @@ def map_tags(
     """Rows of all tags (folded -> count), most frequent first. hints: tag -> its words by changes of case; word_counts:
     word -> number of texts of the pool with it."""
     segmenter = Segmenter(_frequencies(word_counts, lexicon))
-    read = {tag: _read(tag, hints.get(tag), lexicon, segmenter, settings.heads) for tag in counts}
+    read = {tag: _read(tag, hints.get(tag), lexicon, segmenter, settings) for tag in counts}
     names = _names(counts, read, lexicon)
     rows = {tag: _row(tag, counts[tag], *found, names) for tag, found in read.items()}
     if settings.spelling is not None:
         rows |= dict(_respelled(rows, settings.spelling))
     rows |= dict(_edited(rows, edits))
-    return sorted(_without_rare(rows, settings.least_count), key=lambda row: (-row.count, row.tag))
+    return sorted(_without_rare(rows, settings), key=lambda row: (-row.count, row.tag))
 
 
 def _frequencies(word_counts: Mapping[str, int], lexicon: Lexicon) -> dict[str, float]:
@@ -81,6 +85,20 @@ def _frequencies(word_counts: Mapping[str, int], lexicon: Lexicon) -> dict[str, 
 
 
 def _read(
+    tag: str, hint: str | None, lexicon: Lexicon, segmenter: Segmenter, settings: Settings
+) -> tuple[str, Reading | None, str]:
+    """(words, reading, how). A tag whose reading is in none of the selected files has the reading of the verb that it
+    is derived from (`hug`, an act), or none."""
+    words, reading, how = _understood(tag, hint, lexicon, segmenter, settings.heads)
+    if reading is None or settings.files is None or lexicon.files[reading.synset] in settings.files:
+        return words, reading, how
+    deed = lexicon.deeds.get(words)
+    if reading.kind == "noun" and deed is not None and lexicon.files[deed] in settings.files:
+        return words, Reading("action", deed), how
+    return words, None, "not_visual"
+
+
+def _understood(
     tag: str, hint: str | None, lexicon: Lexicon, segmenter: Segmenter, heads: str
 ) -> tuple[str, Reading | None, str]:
     """(words, reading, how) by the whole tag, otherwise by its words as a phrase, otherwise by the head: the last
@@ -177,11 +195,24 @@ def _edited(rows: Mapping[str, Row], edits: Mapping[str, Edit]) -> Iterator[tupl
             yield tag, replace(row, canonical=edit.canonical, kind=kind, synset=synset, how="edit")
 
 
-def _without_rare(rows: Mapping[str, Row], least: int) -> Iterator[Row]:
-    """Unmaps the tags of canonical tags with fewer than `least` uses, except edited ones."""
-    uses: defaultdict[tuple[str, str | None], int] = defaultdict(int)
+def _without_rare(rows: Mapping[str, Row], settings: Settings) -> Iterator[Row]:
+    """Unmaps the tags of canonical tags with fewer than `least_count` uses, except edited ones, and of those beyond the
+    `most` used, edited ones first; ties alphabetically. Raises TargetError if there are fewer than `most`."""
+    uses: defaultdict[tuple[str, str], int] = defaultdict(int)
+    edited = set()
     for row in rows.values():
-        uses[row.kind, row.canonical] += row.count
+        if row.canonical is not None:
+            uses[row.canonical, row.kind] += row.count
+            if row.how == "edit":
+                edited.add((row.canonical, row.kind))
+    kept = {tag for tag, count in uses.items() if count >= settings.least_count or tag in edited}
+    if settings.most is not None:
+        if settings.most > len(kept):
+            raise TargetError(
+                f"text.hashtag_map.most: {settings.most:,} canonical tags, but only {len(kept):,} occur; lower it, or "
+                "leave it out for all"
+            )
+        kept = set(sorted(kept, key=lambda tag: (tag not in edited, -uses[tag], tag))[: settings.most])
     for row in rows.values():
-        rare = row.canonical is not None and row.how != "edit" and uses[row.kind, row.canonical] < least
+        rare = row.canonical is not None and (row.canonical, row.kind) not in kept
         yield replace(row, canonical=None, kind=UNMAPPED, synset=None, how="rare") if rare else row

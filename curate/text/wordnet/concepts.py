@@ -23,11 +23,9 @@ if TYPE_CHECKING:
 
 NOUNS = tuple(name.removeprefix("noun.") for name in database.LEXNAMES if name.startswith("noun."))
 VERBS = tuple(name.removeprefix("verb.") for name in database.LEXNAMES if name.startswith("verb."))
-_VISUAL_NOUNS_TEXT = (
-    "Tops animal artifact body event food group location object person phenomenon plant shape substance"
-)
+_VISUAL_NOUNS_TEXT = "animal artifact body event food group location object person phenomenon plant shape substance"
 VISUAL_NOUNS = tuple(_VISUAL_NOUNS_TEXT.split())
-"""Files of visible things; `Tops` has the roots of the others (animal, person, plant, food)."""
+"""Files of visible things."""
 _VISUAL_VERBS_TEXT = "body competition consumption contact creation motion perception weather"
 VISUAL_VERBS = tuple(_VISUAL_VERBS_TEXT.split())
 LISTS = pa.list_(pa.string())
@@ -40,7 +38,7 @@ class Concepts(Map):
     """
 
     op: ClassVar[str] = "text.concepts"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     batch_rows: ClassVar[int] = 4096
 
     column: str = Field("text", description="Column of texts, or of lists of texts, to search.")
@@ -67,12 +65,12 @@ class Concepts(Map):
     @field_validator("nouns")
     @classmethod
     def _known_nouns(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        return _known(names, NOUNS)
+        return known_files(names, NOUNS)
 
     @field_validator("verbs")
     @classmethod
     def _known_verbs(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        return _known(names, VERBS)
+        return known_files(names, VERBS)
 
     def identity(self) -> dict[str, Any]:
         return {"wordnet": database.identity()}
@@ -123,8 +121,8 @@ def lists_of(texts: NDArray[Any], ids: NDArray[Any], count: int, names: pa.Array
     return pa.ListArray.from_arrays(offsets, names.take(pa.array(pairs % wide)))
 
 
-def _known(names: tuple[str, ...], allowed: tuple[str, ...]) -> tuple[str, ...]:
-    """Sorted and distinct, because the order does not matter."""
+def known_files(names: tuple[str, ...], allowed: tuple[str, ...]) -> tuple[str, ...]:
+    """Lexicographer files, sorted and distinct, because the order does not matter. Raises ValueError for others."""
     for name in names:
         if name not in allowed:
             raise ValueError(f"{name!r} is not a lexicographer file of WordNet; choose from {', '.join(allowed)}")

@@ -53,6 +53,10 @@ class Sense(NamedTuple):
     """Whether this sense spells the lemma without capitals."""
     named: bool
     """Whether it is a named entity: an instance of its hypernym, spelt with a capital."""
+    offset: bytes = b""
+    """Of its synset, in the data file of its part of speech."""
+    verbs: tuple[bytes, ...] = ()
+    """Offsets of the verb synsets that it is derived from (pointer `+`)."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +109,7 @@ class _Synset(NamedTuple):
     lex_ids: list[int]
     lexname: int
     instance: bool
+    verbs: tuple[bytes, ...]
 
 
 def senses(part: str, read: Callable[[str], bytes]) -> Senses:
@@ -119,7 +124,7 @@ def senses(part: str, read: Callable[[str], bytes]) -> Senses:
         names[offset] = f"{first.decode()}.{part}.{place[first, offset]:02d}"
     of = {}
     for lemma, listed in offsets.items():
-        of[lemma.decode()] = tuple(_sense(lemma, names[offset], synsets[offset], counts) for offset in listed)
+        of[lemma.decode()] = tuple(_sense(lemma, names, offset, synsets[offset], counts) for offset in listed)
     irregular = {}
     for line in read(f"{PARTS[part]}.exc").decode().splitlines():
         form, *lemmas = line.split()
@@ -136,11 +141,21 @@ def other_counts(read: Callable[[str], bytes]) -> dict[str, int]:
     return found
 
 
-def _sense(lemma: bytes, name: str, synset: _Synset, counts: dict[tuple[bytes, int, int], int]) -> Sense:
+def _sense(
+    lemma: bytes, names: dict[bytes, str], offset: bytes, synset: _Synset, counts: dict[tuple[bytes, int, int], int]
+) -> Sense:
     same = [index for index, word in enumerate(synset.words) if word.lower() == lemma]
     count = max(counts.get((lemma, synset.lexname, synset.lex_ids[index]), 0) for index in same)
     small = any(synset.words[index] == lemma for index in same)
-    return Sense(name, LEXNAMES[synset.lexname], count, small, synset.instance and not small)
+    named = synset.instance and not small
+    return Sense(names[offset], _file(synset), count, small, named, offset, synset.verbs)
+
+
+def _file(synset: _Synset) -> str:
+    """Lexicographer file. `noun.Tops` has the roots of the others: animal.n.01 counts as noun.animal."""
+    name = LEXNAMES[synset.lexname]
+    roots = (f"noun.{word.decode()}" for word in synset.words if name == "noun.Tops")
+    return next((root for root in roots if root in LEXNAMES), name)
 
 
 def _synsets(data: bytes) -> list[tuple[bytes, _Synset]]:
@@ -149,7 +164,11 @@ def _synsets(data: bytes) -> list[tuple[bytes, _Synset]]:
         fields = line.partition(b"|")[0].split()
         stop = 4 + 2 * int(fields[3], 16)
         lex_ids = [int(value, 16) for value in fields[5:stop:2]]
-        found.append((fields[0], _Synset(fields[4:stop:2], lex_ids, int(fields[1]), b"@i" in fields[stop:])))
+        pointers = fields[stop:]
+        verbs = dict.fromkeys(
+            pointers[at + 1] for at, sign in enumerate(pointers) if sign == b"+" and pointers[at + 2] == b"v"
+        )
+        found.append((fields[0], _Synset(fields[4:stop:2], lex_ids, int(fields[1]), b"@i" in pointers, tuple(verbs))))
     return found
 
 

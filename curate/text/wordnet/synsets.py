@@ -10,7 +10,7 @@ phrase with at most one noun synset and one verb synset:
 2. Senses of each lemma are ordered by frequency in these texts, then by WordNet's order. If that order begins with a
    named entity (an instance, spelt with a capital: Paris, not the sun) and most senses are not named, senses without a
    capital precede equally frequent ones: `bikini` is not an atoll, but `smith` is usually a surname. Apart from names
-   and rule 1, the first sense of the first lemma is nltk's.
+   and rules 1 and 5, the first sense of the first lemma is nltk's.
 3. A sense counts if its lexicographer file was selected and it is not a named entity (unless `instances` is set).
    `first` considers the first sense only; `first_visual` takes the first sense that counts.
 4. `ambiguous` chooses among several parts of speech. `thing`: captions and tags name more things than WordNet's tagged
@@ -18,6 +18,8 @@ phrase with at most one noun synset and one verb synset:
    frequent, by up to RARER times (see `as_thing`). `frequent`: the part of speech whose first sense is tagged most
    often (ties: noun, then verb); `white` is an adjective, neither concept nor action. Otherwise noun and verb both
    count, or always the noun, or always the verb.
+5. A gerund that has become a noun (`racing`: racing.n.01) means the verb that this noun is derived from (race.v.02, to
+   compete), not its verb's first sense (rush.v.01), unless that one is tagged RARER times as often (`sitting`).
 
 Not forms: stop words, also several (`has been`), single characters, numbers, possessives (`men's` is a room) and
 phrases that begin with an article (`a line` is a skirt). Phrases of several words match as a whole even if none of
@@ -155,7 +157,8 @@ def _decided(
 def table() -> pa.Table:
     """A row per form: `form` (normalised), `noun` and `verb` (its senses in order: lexicographer file, synset and, for
     a named entity, `named`), `part` (0: neither, 1: noun, 2: verb, by frequency), `thing` (the same with preference
-    for things). Read from the cache, after compiling it there in some seconds."""
+    for things), `deed` (the verb synset that its first noun sense is derived from). Read from the cache, after
+    compiling it there in some seconds."""
     name = digest([database.identity(), _CODE, unicodedata.unidata_version])
     file = cache_folder("synsets") / f"{name}.arrow"
     kept = _kept(file)
@@ -191,18 +194,23 @@ def _publish(table: pa.Table, file: Path) -> None:
 @database.well_formed()
 def compiled(read: Callable[[str], bytes]) -> pa.Table:
     """The table for WordNet's files; `read` returns a file by name."""
-    nouns, verbs = senses_by_form(senses("n", read)), senses_by_form(senses("v", read))
+    lemmas = senses("v", read)
+    nouns, verbs = senses_by_form(senses("n", read)), senses_by_form(lemmas)
     adjectives = other_counts(read)
     others = dict(zip(normalised_all(list(adjectives)), adjectives.values(), strict=True))
     forms = [form for form in sorted(nouns.keys() | verbs.keys()) if is_form(form)]
-    parts, things = [], []
+    parts, things, deeds = [], [], []
     for form in forms:
         noun, verb = (listed[form][0] if form in listed else None for listed in (nouns, verbs))
         parts.append(_PART[most_often(noun, verb, others.get(form, 0))])
         things.append(_PART[as_thing(form, noun, verb, others.get(form, 0))])
+        deed = derived(noun, verbs[form]) if noun and verb else None
+        deeds.append(deed.synset if deed else None)
+        if noun and deed and things[-1] == _PART["v"] and form.endswith("ing") and form not in lemmas.of:
+            verbs[form] = gerund_first(form, noun, deed, verbs[form])
     columns = {"noun": _lists(forms, nouns), "verb": _lists(forms, verbs)}
     choices = {"part": pa.array(parts, pa.int8()), "thing": pa.array(things, pa.int8())}
-    return pa.table({"form": forms, **columns, **choices})
+    return pa.table({"form": forms, **columns, **choices, "deed": pa.array(deeds, pa.string())})
 
 
 def most_often(noun: Sense | None, verb: Sense | None, other: int) -> str:
@@ -228,6 +236,21 @@ def as_thing(form: str, noun: Sense | None, verb: Sense | None, other: int) -> s
         return part
     kept = noun.lexname in _PLAIN if part == "" else noun.lexname not in _DEEDS
     return "n" if kept else part
+
+
+def derived(noun: Sense, verbs: Sequence[Sense]) -> Sense | None:
+    """Which of a form's verb senses its noun sense is derived from (`dance`, an act: dance.v.02, to move in a pattern):
+    the most frequent one, ties in WordNet's order."""
+    found = [sense for sense in verbs if sense.offset in noun.verbs]
+    return min(found, key=lambda sense: (-sense.uses, noun.verbs.index(sense.offset)), default=None)
+
+
+def gerund_first(form: str, noun: Sense, deed: Sense, verbs: list[Sense]) -> list[Sense]:
+    """The verb senses of a gerund by rule 5."""
+    own = noun.synset.rsplit(".", 2)[0] == form.replace(" ", "_")
+    if not own or verbs[0].uses > RARER["v"] * (deed.uses + 1):
+        return verbs
+    return [deed, *(sense for sense in verbs if sense != deed)]
 
 
 def _lists(forms: list[str], known: dict[str, list[Sense]]) -> pa.ListArray:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from curate.core.contracts import Artifact, Batch
-from curate.core.errors import InputError
+from curate.core.errors import InputError, TargetError
 from curate.core.items import family_of, per_item
 from curate.text.hashtags.apply import Hashtags
 from curate.text.hashtags.lexicon import wordnet_lexicon
@@ -63,7 +63,7 @@ def test_how_the_pool_is_cut_does_not_matter(tiny: Path) -> None:  # noqa: F811
 def test_a_pool_without_tags(tiny: Path) -> None:  # noqa: F811
     artifact = built(table([None, []]), words=None)
     assert artifact["map"].num_rows == 0 and artifact["summary"]["mapped_share"] is None
-    assert hashtags([["dog"]], artifact)[0] == {"hashtag_nouns": [[[]]], "hashtag_actions": [[[]]]}
+    assert hashtags([["dog"]], artifact)[0] == [None]
 
 
 def test_edits_override_rules(tiny: Path, tmp_path: Path) -> None:  # noqa: F811
@@ -83,27 +83,45 @@ def test_edits_override_rules(tiny: Path, tmp_path: Path) -> None:  # noqa: F811
         stage.finish(stage.merge(iter([stage.partial(table(TAGS))])))
 
 
-def hashtags(tags: list[Any], artifact: Artifact) -> tuple[dict[str, Any], dict[str, int]]:
+def hashtags(tags: list[Any], artifact: Artifact) -> tuple[list[Any], dict[str, int]]:
     stage = Hashtags()
-    fields = {field.name: field for field in stage.schema()}
-    assert [family_of(name, fields) for name in fields] == ["hashtag_nouns"] * 2
+    [field] = stage.schema()
+    assert per_item(field) and family_of(field.name, {field.name: field}) == "hashtags"
     stage.setup({"map": artifact})
     batch = Batch(table(tags))
-    out = stage.process(batch)
-    for field in stage.schema():
-        assert out[field.name].type == field.type and per_item(field)
-        out[field.name] = out[field.name].to_pylist()
-    return out, batch.counters
+    [column] = stage.process(batch).values()
+    assert column.type == field.type
+    return column.to_pylist(), batch.counters
 
 
 def test_canonical_tags_of_rows(tiny: Path) -> None:  # noqa: F811
     artifact = built(table(TAGS))
     out, counters = hashtags([*TAGS[:3], ["new", "!!"]], artifact)
-    assert out == {
-        "hashtag_nouns": [[["dog", "hot dog"]], [["hot dog", "sofa"]], [[]], [[]]],
-        "hashtag_actions": [[[]], [["run"]], [[]], [[]]],
-    }
+    assert out == [["dog", "hot dog"], ["hot dog", "sofa", "to run"], None, None]
     assert counters == {"tags_mapped": 6, "tags_unknown": 1}
+
+
+def test_objects_and_actions_apart(real: Path) -> None:  # noqa: F811
+    """The words of the paper's audit: only visible objects are nouns; noun and verb of a spelling are two tags."""
+    words = "happiness freedom motivation success monday summer paris love"
+    artifact = built(table([[*words.split(), "racing", "dance", "dancing", "drink", "drinking", "jogging", "cooks"]]))
+    out, _ = hashtags([words.split(), ["racing", "jogging"], ["dance", "dancing"], ["drink"], ["drinking"]], artifact)
+    assert out == [None, ["to jog", "to race"], ["to dance"], ["drink"], ["to drink"]]
+    synsets = {row["tag"]: row["synset"] for row in artifact["map"].to_pylist()}
+    assert synsets["racing"] == "race.v.02" and synsets["drink"] == "drink.n.01"
+    assert {row["how"] for row in artifact["map"].to_pylist() if row["tag"] in words.split()} == {"not_visual"}
+    nouns = built(table([["drink", "drinking", "dance"]]), verbs=())
+    assert nouns["summary"]["vocabulary"] == {"noun": 1, "action": 0}
+    named = built(table([["paris"]]), instances=True)
+    assert named["summary"]["vocabulary"] == {"noun": 1, "action": 0}
+
+
+def test_a_vocabulary_is_cut_to_its_size(tiny: Path) -> None:  # noqa: F811
+    artifact = built(table(TAGS), most=2)
+    kept = {row["canonical"] for row in artifact["map"].to_pylist() if row["canonical"]}
+    assert kept == {"dog", "hot dog"} and artifact["summary"]["tags_by_how"]["rare"] == 3
+    with pytest.raises(TargetError, match=r"most: 5 canonical tags, but only 4 occur; lower it"):
+        built(table(TAGS), most=5)
 
 
 def test_tags_in_wordnet(real: Path) -> None:  # noqa: F811

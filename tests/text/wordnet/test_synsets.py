@@ -88,6 +88,15 @@ def test_things_first(form: str, noun: Sense | None, verb: Sense | None, other: 
     assert as_thing(form, noun, verb, other) == part
 
 
+def test_a_gerund_is_the_verb_of_its_noun(real: Path) -> None:  # noqa: F811
+    made = Synsets(Rules(("noun.act",), ("verb.body", "verb.competition", "verb.creation", "verb.motion")))
+    readings = {word: made.lookup(word)[1] for word in ("racing", "race", "sitting", "swimming", "cycling", "dancing")}
+    assert readings == {
+        "racing": "race.v.02", "race": "rush.v.01", "sitting": None, "swimming": "swim.v.01",
+        "cycling": "bicycle.v.01", "dancing": "dance.v.02",
+    }  # fmt: skip
+
+
 def test_the_most_frequent_part_of_speech() -> None:
     assert most_often(sense("noun.animal", 1), sense("verb.stative", 23), 0) == "v"
     assert most_often(sense("noun.animal", 0), sense("verb.stative", 0), 0) == "n"

@@ -98,12 +98,7 @@ def _alive(rows: Rows, shard: Shard, lines: pa.Table) -> NDArray[np.bool_]:
     """False for lines whose row or item a stage downstream of the selection has rejected."""
     if rows.selection is not None:  # no stage in between
         return np.ones(lines.num_rows, dtype=bool)
-    fate, row, item = rows.fate(shard), lines.column("row").to_numpy(), lines.column("item").to_pylist()
-    keep = fate.alive[row]
-    for lists in fate.items.values():
-        for place in np.flatnonzero(keep):
-            keep[place] &= element(lists[row[place]], item[place]) is None
-    return keep
+    return rows.fate(shard).alive_items(lines.column("row").to_numpy(), lines.column("item").to_pylist())
 
 
 def _copies(
