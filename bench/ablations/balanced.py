@@ -30,12 +30,12 @@ RARE = 5
 """Maximum number of images of a rare concept."""
 
 
-def _pairs(least: float, seed: int) -> Curated:
-    settings = [f"images={images()}", f"seed={seed}", f"sample.share={SHARE}", f"sample.least={least}"]
+def pairs(least: float, seed: int, *more: str) -> Curated:
+    settings = [f"images={images()}", f"seed={seed}", f"sample.share={SHARE}", f"sample.least={least}", *more]
     return curate("pairs", settings)
 
 
-def _judge(folder: Path, arm: Arm, seed: int) -> Scores:
+def judged(folder: Path, arm: Arm, seed: int) -> Scores:
     arts, model = clip_arts(), judge.model_of(folder)
     found = judge.outputs(model, arts.images)
     assert found.embedding is not None
@@ -72,9 +72,9 @@ def ablation() -> Ablation:
         name="balanced",
         question="pairs balanced by WordNet concepts against as many random pairs",
         recipe="clip-art-pairs",
-        arms=(Arm("random", (), partial(_pairs, SHARE)), Arm("balanced", (), partial(_pairs, 0.0))),
+        arms=(Arm("random", (), partial(pairs, SHARE)), Arm("balanced", (), partial(pairs, 0.0))),
         pairs=(("balanced", "random"),),
-        judge=_judge,
+        judge=judged,
         expected={"balanced": "higher"},
         source="Xray-Visual, ViSE",
     )
