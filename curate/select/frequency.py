@@ -20,8 +20,8 @@ class SelectFrequency(SelectItems):
     A text whose rarest entry occurs in c texts has (t / c) ** exponent expected copies. One t serves all texts; it is
     chosen to give `target` samples or the given `share` (by default, as many samples as texts). Or give counts: texts
     above `head` are under-sampled, texts below `tail` are repeated, the others are taken once. Each text is drawn
-    independently, by hash(seed, key, item). A text without an entry is taken once (`no_entry: keep`): the paper
-    resamples by what occurs and rejects nothing.
+    independently, by hash(seed, key, item). A text without an entry is taken once, as part of `target` and beside
+    `share` (`no_entry: keep`): the paper resamples by what occurs and rejects nothing.
 
     Rejects: no_text, no_entry, head_cut.
     """
@@ -30,7 +30,7 @@ class SelectFrequency(SelectItems):
 
     target: int | None = Field(None, ge=1, description="Expected samples, including copies; or give `share` or counts.")
     share: float | None = Field(
-        None, gt=0, description="Expected samples, including copies, as a share of the texts that can be selected."
+        None, gt=0, description="Expected samples, including copies, as a share of the texts with an entry."
     )
     head: float | None = Field(None, gt=0, description="Count of an entry above which texts are under-sampled.")
     tail: float | None = Field(None, gt=0, description="Count of an entry below which texts are repeated.")
@@ -40,7 +40,7 @@ class SelectFrequency(SelectItems):
     least: float = Field(0.0, ge=0, le=1, description="Least expected copies of a text, however common.")
     multiplier: int = Field(5, ge=1, le=1_000_000, description="Most copies of a text.")
     no_entry: Literal["keep", "reject"] = Field(
-        "keep", description="Whether texts without an entry are taken, once each and as part of `target`."
+        "keep", description="Whether texts without an entry are taken, once each: as part of `target`, beside `share`."
     )
     combine: Literal["rarest", "mean"] = Field(
         "rarest", description="Which of its entries decide for a text: the rarest, or the mean of all."
@@ -98,8 +98,8 @@ class SelectFrequency(SelectItems):
     def _wanted(self, texts: int, once: int) -> float:
         """Expected samples of `texts` with an entry, beside those that are taken `once`. Raises TargetError if they
         cannot give as many."""
-        share = 1.0 if self.share is None else self.share
-        wanted = self.target if self.target is not None else (texts + once) * share
+        share = texts * (1.0 if self.share is None else self.share)
+        wanted = self.target if self.target is not None else share + once
         least, most = texts * self.least + once, texts * self.multiplier + once
         if not least <= wanted <= most:
             others = f" and the {once:,} without" if once else ""

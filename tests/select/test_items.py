@@ -103,6 +103,7 @@ def test_texts_without_an_entry_are_taken_once_as_part_of_the_target() -> None:
     with pytest.raises(TargetError, match="the 3,000 texts with an entry and the 500 without can give 500 to 15,500"):
         ran(SelectFrequency(target=499), rows, counts)
     ran(SelectFrequency(target=499, no_entry="reject"), rows, counts)
+    assert sum(row["expected"] for row in ran(SelectFrequency(share=0.5), rows, counts)) == pytest.approx(2000)
 
 
 def test_metaclip_keeps_the_tail_whole_and_the_head_as_expected() -> None:

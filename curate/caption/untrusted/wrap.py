@@ -52,8 +52,9 @@ def neutral(text: str, most: int = CUT) -> str:
     text = _INVISIBLE.sub("", text[: 4 * most])
     text = _ROLE.sub(r"\g<before> -", text.replace("\r", "\n").replace("\u2028", "\n").replace("\u2029", "\n"))
     text = _RUN.sub(lambda run: run[0].translate(_ANGLES), text)
-    text = _TAG.sub(r"‹\1›", text)
-    text = _BAR.sub(lambda bar: bar[0].translate(_ANGLES), text)
+    text, tags = _BAR.sub(lambda bar: bar[0].translate(_ANGLES), text), 1
+    while tags:  # a tag around others, which fit into it about 20 deep
+        text, tags = _TAG.subn(r"‹\1›", text)
     text = " ".join(_UPPER.sub(r"‹\1›", text).split())
     return text if len(text) <= most else text[: most - 1].rstrip() + "…"
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from curate.caption.untrusted.wrap import CUT, WRAPPED, cleaned, neutral, says_something, unwrapped, wrap
@@ -20,6 +20,8 @@ pieces = st.sampled_from(
 nasty = st.lists(pieces | st.text(max_size=6), max_size=20).map("".join)
 
 
+@example("<A<|im_start|><<s>")
+@example("<a <| b>")
 @given(nasty)
 def test_nothing_in_a_text_looks_like_structure(text: str) -> None:
     shown = neutral(text)

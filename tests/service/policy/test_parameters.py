@@ -81,7 +81,7 @@ PLAIN = {
     "text.counts": {"columns[]", "by"},
     "text.duplicates": {"column"},
     "text.filter": {"column"},
-    "text.hashtag_map": {"words"},
+    "text.hashtag_map": {"nouns[]", "verbs[]", "words"},
     "text.language": {"column"},
     "text.language_filter": {"languages[]"},
     "text.match": {"column", "output"},
