@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
@@ -43,8 +44,8 @@ class Lexicon:
     """Single word -> frequency."""
     lemmas_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Synset -> its lemmas, normalised, in WordNet's order."""
-    gerunds: Mapping[str, str] = field(default_factory=dict)
-    """Verb lemma -> synset of its gerund (`race`: race.v.02, because racing is a contest)."""
+    verbs_named: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Verb lemma -> the synsets that it names."""
     deeds: Mapping[str, str] = field(default_factory=dict)
     """Form -> the verb's synset that its first noun sense is derived from (`hug`: hug.v.01)."""
     files: Mapping[str, str] = field(default_factory=dict)
@@ -82,20 +83,11 @@ class Lexicon:
     def names(self, reading: Reading) -> list[str]:
         """Lemmas that name a synset; its own name (`form.n.03`) if there are none."""
         lemmas = self.lemmas_of.get(reading.synset, ())
-        return [lemma for lemma in lemmas if self._is_named(lemma, reading)] or [reading.synset]
-
-    def _is_named(self, lemma: str, reading: Reading) -> bool:
-        """Whether a synset is the first reading of its lemma, or that of the lemma's gerund.
-
-        `cook` names cook.v.01 and that of `cooking`, cook.v.02, which so are one tag. `race` names that of `racing`
-        only, because its first reading has another name, `rush`.
-        """
         if reading.kind == "noun":
-            return self.nouns.get(lemma) == reading.synset
-        first, gerund = self.verbs.get(lemma, ""), self.gerunds.get(lemma)
-        if reading.synset == gerund:
-            return True
-        return reading.synset == first and (gerund is None or first.startswith(f"{lemma.replace(' ', '_')}."))
+            found = [lemma for lemma in lemmas if self.nouns.get(lemma) == reading.synset]
+        else:
+            found = [lemma for lemma in lemmas if reading.synset in self.verbs_named.get(lemma, ())]
+        return found or [reading.synset]
 
 
 def inflects(form: str, lemma: str, kind: Kind) -> bool:
@@ -139,7 +131,7 @@ def _lexicon(_: str) -> Lexicon:
     deeds = {form: deed for form, deed in zip(forms, table.column("deed").to_pylist(), strict=True) if deed}
     lemmas = dict(chain(_lemmas("noun"), _lemmas("verb")))
     weights |= dict.fromkeys(_FUNCTION_WORDS.split(), 1e3)
-    return Lexicon(nouns, verbs, part, weights, lemmas, _gerunds(nouns, verbs, lemmas), deeds, files)
+    return Lexicon(nouns, verbs, part, weights, lemmas, _verbs_named(nouns, verbs, deeds, lemmas), deeds, files)
 
 
 def _files(table: pa.Table) -> Iterator[tuple[str, str]]:
@@ -150,16 +142,28 @@ def _files(table: pa.Table) -> Iterator[tuple[str, str]]:
             yield synset, "" if named else file
 
 
-def _gerunds(
-    nouns: Mapping[str, str], verbs: Mapping[str, str], lemmas_of: Mapping[str, tuple[str, ...]]
-) -> dict[str, str]:
-    """Verb lemma -> synset of its gerund, where that is a noun too."""
-    found: dict[str, str] = {}
+def _verbs_named(
+    nouns: Mapping[str, str],
+    verbs: Mapping[str, str],
+    deeds: Mapping[str, str],
+    lemmas_of: Mapping[str, tuple[str, ...]],
+) -> dict[str, frozenset[str]]:
+    """Verb lemma -> the synsets that it names: its first reading, and those of its gerund and of its noun if they are
+    deeds.
+
+    So `cook` names cook.v.01 and that of `cooking`, cook.v.02, and they are one tag. `race` names that of `racing`
+    only, because its first reading has another name, `rush`.
+    """
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    gerunds = {form: synset for form, synset in verbs.items() if form.endswith("ing") and form in nouns}
+    for form, synset in chain(gerunds.items(), deeds.items()):
+        for lemma in lemmas_of.get(synset, ()):
+            if inflects(form, lemma, "action"):
+                found[lemma].add(synset)
     for form, synset in verbs.items():
-        lemmas = lemmas_of.get(synset, ())
-        if form.endswith("ing") and form in nouns and form not in lemmas:
-            found |= {lemma: synset for lemma in lemmas if inflects(form, lemma, "action")}
-    return found
+        if form in lemmas_of.get(synset, ()) and (form not in found or synset.startswith(f"{form.replace(' ', '_')}.")):
+            found[form].add(synset)
+    return {lemma: frozenset(synsets) for lemma, synsets in found.items()}
 
 
 def _first_senses(forms: list[str], column: pa.ListArray) -> dict[str, list[str]]:

@@ -31,7 +31,8 @@ LEMMAS = {
 }  # fmt: skip
 WORDS = "dog dogs golden retriever old house color building swimming pattern the"
 WEIGHTS = dict.fromkeys(WORDS.split(), 10.0)
-LEXICON = Lexicon(NOUNS, VERBS, PART, WEIGHTS, LEMMAS)
+NAMED = {verb: frozenset([synset]) for verb, synset in VERBS.items()}
+LEXICON = Lexicon(NOUNS, VERBS, PART, WEIGHTS, LEMMAS, NAMED)
 
 
 def rows_of(
