@@ -19,6 +19,8 @@ class RunPage:
     log: Page[LogLine]
     role: Role | None
     """The reader's, in its workspace."""
+    final: bool
+    """Whether nothing of it changes any more unless the run is resumed."""
 
 
 def run_page(
@@ -33,4 +35,5 @@ def run_page(
         if log_lines
         else Page(items=[], next=None),
         who.role(seen.one.place.id),
+        seen.final,
     )

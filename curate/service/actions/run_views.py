@@ -110,6 +110,8 @@ class Look:
     """In the queue."""
     known: Known | None
     """What its attempt's record and events tell, at most some seconds old; None if they do not, or not now."""
+    final: bool
+    """Whether it has ended, and what is known tells its end: nothing changes any more unless it is resumed."""
 
 
 def look(service: Service, who: Principal, id: str, workspace: str | None = None) -> Look:
@@ -117,7 +119,11 @@ def look(service: Service, who: Principal, id: str, workspace: str | None = None
         one = found(session, who, id, workspace, Role.VIEWER)
         changes = session.execute(_CHANGES, {"run": id}).all() if one.row else []
         position = queue_positions(session, [(one.id, one.state.value)]).get(one.id)
-    return Look(one, changes, position, _known(service, one))
+    try:
+        known = _known(service, one)
+    except UnavailableProblem:
+        return Look(one, changes, position, None, final=False)
+    return Look(one, changes, position, known, final=one.over and (known is None or known.status.ended))
 
 
 def run(service: Service, who: Principal, id: str, workspace: str | None = None) -> RunShape:
@@ -141,12 +147,7 @@ def shape(service: Service, seen: Look) -> RunShape:
 
 
 def _known(service: Service, one: FoundRun) -> Known | None:
-    if not one.begun:
-        return None
-    try:
-        return service.watch.known(one.place.url, one.attempt_id, one.alive)
-    except UnavailableProblem:
-        return None
+    return service.watch.known(one.place.url, one.attempt_id, one.alive) if one.begun else None
 
 
 def _about(service: Service, one: FoundRun) -> dict[str, Any]:
@@ -235,7 +236,7 @@ def recorded(service: Service, who: Principal, id: str, workspace: str | None) -
     """A run whose attempt has started. Raises ConflictProblem for another."""
     with service.database.read() as session:
         one = found(session, who, id, workspace, Role.VIEWER)
-    known = service.watch.known(one.place.url, one.attempt_id, one.alive) if one.begun else None
+    known = _known(service, one)
     if known is None:
         raise ConflictProblem(f"run {id}: is {one.state} and has not started; its counts come with its first stage")
     return one, known

@@ -10,6 +10,7 @@ from fastapi.responses import PlainTextResponse, RedirectResponse
 from curate.core.errors import CurateError
 from curate.service.actions import places as place_actions
 from curate.service.actions import runs as actions
+from curate.service.actions.run_page import RunPage
 from curate.service.auth.roles import Role
 from curate.service.pages.graph import stages_graph
 from curate.service.pages.kit import (
@@ -29,8 +30,7 @@ from curate.service.pages.kit import (
 )
 from curate.service.problems import InvalidProblem
 from curate.service.rest.deps import ByWord
-from curate.service.shapes.common import Page
-from curate.service.shapes.runs import ChangedRun, FunnelLine, LogLine, NewLimits, RunShape
+from curate.service.shapes.runs import ChangedRun, NewLimits, RunShape
 from curate.service.states import State
 
 router = ByWord()
@@ -98,11 +98,11 @@ def run_fragment(visit: Visiting, run_id: str, name: str) -> Response:
     )  # fmt: skip
     if name not in FRAGMENTS:
         raise InvalidProblem(f"fragment {name!r}: expected {', '.join(FRAGMENTS)}")
-    values = _shared(visit, seen.run, seen.role)
+    values = _shared(visit, seen)
     if name == "funnel":
-        values |= _funnel(visit, seen.run, seen.funnel)
+        values |= _funnel(visit, seen)
     elif name == "log":
-        values |= _log(visit, seen.run, seen.log)
+        values |= _log(visit, seen)
     return fragment(visit, f"run_{name}", **values)
 
 
@@ -155,32 +155,28 @@ def _run(visit: Visit, run_id: str, problem: CurateError | None = None) -> Respo
         *visit.args, run_id, _where(visit), level=query["level"], stage=query["stage"] or None, log_lines=LOG_LINES
     )
     found = seen.run
-    values = _shared(visit, found, seen.role) | _funnel(visit, found, seen.funnel) | _log(visit, found, seen.log)
-    events = "" if _over(found) else link(f"/api/v1/runs/{part(found.id)}/events", workspace=_where(visit))
+    values = _shared(visit, seen) | _funnel(visit, seen) | _log(visit, seen)
+    events = "" if seen.final else link(f"/api/v1/runs/{part(found.id)}/events", workspace=_where(visit))
     return page(
         visit, "run", problem=problem, title=found.title or found.id, events=events,
         levels=LEVELS, shown_recipe=SHOWN_RECIPE, **values,
     )  # fmt: skip
 
 
-def _shared(visit: Visit, found: RunShape, role: Role | None) -> dict[str, Any]:
+def _shared(visit: Visit, seen: RunPage) -> dict[str, Any]:
+    found, role = seen.run, seen.role
     base = f"/runs/{part(found.id)}"
-    ended = _over(found)
     return {
-        "run": found, "ended": ended, "base": base, "suffix": link("", workspace=_where(visit)),
+        "run": found, "ended": seen.final, "base": base, "suffix": link("", workspace=_where(visit)),
         "workspace": visit.query("workspace"), "may": role is not None and role.covers(Role.OPERATOR),
         "graph": stages_graph(found.stage_list),
-        "live": "" if ended else link(f"{base}/fragment/progress", workspace=_where(visit)),
+        "live": "" if seen.final else link(f"{base}/fragment/progress", workspace=_where(visit)),
     }  # fmt: skip
 
 
-def _over(run: RunShape) -> bool:
-    """Whether its page is final; a lost run may be about to be resubmitted."""
-    return State(run.state).ended and not run.stoppable
-
-
-def _funnel(visit: Visit, found: RunShape, lines: list[FunnelLine]) -> dict[str, Any]:
-    live = "" if _over(found) else link(f"/runs/{part(found.id)}/fragment/funnel", workspace=_where(visit))
+def _funnel(visit: Visit, seen: RunPage) -> dict[str, Any]:
+    lines = seen.funnel
+    live = "" if seen.final else link(f"/runs/{part(seen.run.id)}/fragment/funnel", workspace=_where(visit))
     ends = {lines[0].stage, lines[-1].stage} if lines else set()
     few = len(lines) <= FEW_STAGES
     shown = [line for line in lines if few or line.stage in ends or line.rejected or line.unusable or line.error]
@@ -194,7 +190,7 @@ def _log_query(visit: Visit) -> dict[str, str]:
     return query
 
 
-def _log(visit: Visit, found: RunShape, lines: Page[LogLine]) -> dict[str, Any]:
+def _log(visit: Visit, seen: RunPage) -> dict[str, Any]:
     query = _log_query(visit)
-    fresh = link(f"/runs/{part(found.id)}/fragment/log", **query, workspace=_where(visit))
-    return {"log": lines, "log_query": query, "log_live": "" if _over(found) else fresh}
+    fresh = link(f"/runs/{part(seen.run.id)}/fragment/log", **query, workspace=_where(visit))
+    return {"log": seen.log, "log_query": query, "log_live": "" if seen.final else fresh}

@@ -61,6 +61,8 @@ class Site:
         self.who = ADA
         self.answers = _answers() | {"runs.run_page": self._run_page}
         self.stream: queue.Queue[str] = queue.Queue()
+        self.final = True
+        """Whether the pages of ended runs are."""
 
     async def _events(self) -> EventSourceResponse:
         """What tests put into `stream`, as events of that name."""
@@ -81,7 +83,7 @@ class Site:
 
     def _run_page(self, *_: Any, **__: Any) -> RunPage:
         run, funnel, log = (self._action(f"runs.{name}")(None, self.who) for name in ("run", "funnel", "logs"))
-        return RunPage(run, funnel, log, self.who.role(1))
+        return RunPage(run, funnel, log, self.who.role(1), self.final and State(run.state).ended and not run.stoppable)
 
     def _action(self, name: str) -> Any:
         def action(service: Any, who: Principal, *args: Any, **keywords: Any) -> Any:

@@ -9,10 +9,11 @@ import pytest
 from sqlalchemy import select
 
 from curate.api import Workspace
-from curate.service.actions import places
+from curate.service.actions import places, run_views
 from curate.service.actions import runs as actions
+from curate.service.auth.roles import Principal, Role
 from curate.service.database.models import AuditEntry, Change, IndexedRun, Submission
-from curate.service.problems import ConflictProblem
+from curate.service.problems import ConflictProblem, UnavailableProblem
 from tests.service.records import done, progress, step
 from tests.service.rest.site import RECIPE, Site
 
@@ -171,6 +172,28 @@ def test_a_run_is_shown_while_its_workspace_does_not_answer(site: Site, monkeypa
         answer = site.ask("GET", f"runs/{run}/funnel")
         assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
     site.change(run, state="done")
+
+
+def test_an_ended_run_is_final_once_what_is_known_tells_its_end(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = site.submit()
+    record = site.begin(run).events({"event": "build", "stage": "facts"}, done("pool"))
+    site.change(run, state="running", started=1.0)
+    watch, place = site.service.watch, site.people.workspace.id
+    who = Principal(user_id=1, user="viewer", token_id="1", roles={place: Role.VIEWER})
+    before = run_views.look(site.service, who, run)
+    assert before.known is not None and not before.final
+    record.result(outputs={"pool": {"base": "pools/p"}, "facts": {"base": "datasets/toys/f00"}}, ledger={})
+    site.change(run, state="done", ended=2.0)
+    with monkeypatch.context() as patch:  # another viewer reads it at this moment
+        patch.setattr(watch, "known", lambda *_: before.known)
+        assert not run_views.look(site.service, who, run).final
+        patch.setattr(watch, "known", _unavailable)
+        assert not run_views.look(site.service, who, run).final
+    assert run_views.look(site.service, who, run).final
+
+
+def _unavailable(*_: Any) -> Any:
+    raise UnavailableProblem("its workspace does not answer")
 
 
 def test_counts_come_with_the_first_stage(site: Site) -> None:

@@ -132,13 +132,18 @@ function visible(element) {
   return box.bottom > -200 && box.top < innerHeight + 200;
 }
 
+// Elements that may still change: the server names no URL once they are final.
+function changing() {
+  return [...page.querySelectorAll("[data-live]")].filter((one) => one.dataset.live);
+}
+
 let looking = false, owed = false; // `owed`: the last look, which must not be left out
 
 async function look(everything = false) {
   if (looking) { owed ||= everything; return; }
   if (page.hidden && !everything) return;
   looking = true;
-  const parts = [...page.querySelectorAll("[data-live]")].filter((one) => one.dataset.live && (everything || visible(one)));
+  const parts = changing().filter((one) => everything || visible(one));
   const urls = new Set(parts.map((one) => one.dataset.live));
   try {
     for (const url of urls) {
@@ -156,7 +161,7 @@ async function look(everything = false) {
   if (owed) { owed = false; await look(true); }
 }
 
-let source, timer, last = 0;
+let source, timer, last = 0, ended = false; // `last`: when the stream of events spoke; `ended`: it has no more
 
 function stop() {
   source?.close();
@@ -164,13 +169,16 @@ function stop() {
 }
 
 function live() {
-  const parts = [...page.querySelectorAll("[data-live]")].filter((one) => one.dataset.live);
+  const parts = changing();
   if (!parts.length) return;
   for (const part of parts) served.set(part.id, part.outerHTML);
   const events = page.body.dataset.events;
   const every = Number(parts.find((one) => one.dataset.every)?.dataset.every) * 1000 || POLL_EVERY;
   if (events) follow(events);
-  timer = setInterval(() => { if (Date.now() - last > (events ? SILENT_AFTER : 0)) look(); }, every);
+  timer = setInterval(() => {
+    if (!changing().length) stop();
+    else if (Date.now() - last > (source && !ended ? SILENT_AFTER : 0)) look(ended);
+  }, every);
   page.addEventListener("visibilitychange", () => { if (!page.hidden) look(); });
   addEventListener("offline", () => tell("lost"));
   addEventListener("online", () => look());
@@ -185,7 +193,7 @@ function follow(events) {
     if (!waiting) waiting = setTimeout(() => { waiting = 0; look(); }, LIVE_EVERY);
   };
   for (const kind of KINDS) source.addEventListener(kind, (event) => { if (event instanceof MessageEvent) soon(); });
-  source.addEventListener("end", () => { stop(); page.querySelector("#said")?.remove(); look(true); });
+  source.addEventListener("end", () => { ended = true; source.close(); page.querySelector("#said")?.remove(); look(true); });
   source.addEventListener("error", () => { last = 0; }); // polling continues, and tells if the service does not answer
 }
 
