@@ -1,8 +1,8 @@
-"""Hierarchically curated against a random subset of equal size, of the same deduplicated pool.
+"""Subsets of one deduplicated pool, of equal size: curated by a hierarchy, by flat clusters, and random.
 
 The pool is CIFAR-10 with a tail of 100:1 and a quarter of copies; each seed makes other classes rare and is the seed of
-tree, selection and student. The test is of the curation: `select.hierarchical` over a tree of three levels, against
-`select.uniform`.
+tree, selection and student. The test is of the curation: `select.hierarchical` over three levels by our schedule,
+against the published schedule, one level of as many clusters, and `select.uniform`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,13 @@ from bench.ablations.judge import in_parts
 from bench.ablations.runs import Ablation, Arm, Scores
 
 TARGET = 3000
+ARMS = {
+    "random": ("arm=random",),
+    "flat": ("levels=[400]", "depth=1"),
+    "published": ("schedule=published",),
+    "curated": (),
+}
+"""Settings of the recipe."""
 HEAD, TAIL = 3, 3
 """Number of most frequent and of rarest classes, out of ten."""
 
@@ -26,7 +33,7 @@ def _dataset(arm: str, seed: int) -> Curated:
     if not path.exists():
         write_parquet(long_tail(parts()[1], seed), path)
     built = [f"pool=cifar-tail-{seed}", f"parquet={path}", f"encoder={teacher()}", f"seed={seed}", f"target={TARGET}"]
-    return curate("cifar-tail", [*built, f"arm={arm}"])
+    return curate("cifar-tail", [*built, *ARMS[arm]])
 
 
 def _judge(folder: Path, arm: Arm, seed: int) -> Scores:
@@ -42,15 +49,12 @@ def _judge(folder: Path, arm: Arm, seed: int) -> Scores:
 def ablation() -> Ablation:
     return Ablation(
         name="curated",
-        question="a hierarchically curated subset against a random one of equal size",
+        question="a hierarchically curated subset against others of equal size",
         recipe="cifar-student",
         settings=(f"teachers.0.encoder={teacher()}",),
-        arms=(
-            Arm("random", (), partial(_dataset, "random")),
-            Arm("curated", (), partial(_dataset, "curated")),
-        ),
-        pairs=(("curated", "random"),),
+        arms=tuple(Arm(name, (), partial(_dataset, name)) for name in ARMS),
+        pairs=(("curated", "random"), ("flat", "curated"), ("published", "curated")),
         judge=_judge,
-        expected={"curated": "higher"},
+        expected={"curated": "higher", "flat": "lower"},
         source="AMoE's OpenLVD200M; Vo et al. 2024",
     )

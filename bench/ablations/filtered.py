@@ -18,7 +18,7 @@ def _filtered(threshold: float) -> Arm:
     def dataset(seed: int) -> Curated:
         return pairs(0.0, seed, "filter=similarity", f"similarity={threshold}")
 
-    return Arm(f"above {threshold}", (), dataset)
+    return Arm(f"above-{threshold}", (), dataset)
 
 
 def ablation() -> Ablation:
@@ -30,6 +30,6 @@ def ablation() -> Ablation:
         arms=(Arm("resampled", (), lambda seed: pairs(0.0, seed)), *filtered),
         pairs=tuple((arm.name, "resampled") for arm in filtered),
         judge=judged,
-        expected={"above 0.25": "higher"},
+        expected={"above-0.25": "higher"},
         source="Xray-Visual, Table 2",
     )

@@ -7,10 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.ablations import cifar, judge
+from bench.ablations import balanced, cifar, filtered, judge, packing, runs, texts
 from bench.ablations.folders import Curated
 from bench.ablations.runs import Ablation, Arm, Done, Scores
 from bench.ablations.table import table
+
+ARMED = [module.ablation() for module in (balanced, filtered, packing, texts)]
 
 
 def test_rank_correlation_is_one_for_the_same_order_of_distances() -> None:
@@ -53,6 +55,15 @@ def _done(arm: str, seed: int, right: float) -> Done:
     scores = np.full(50, right, np.float32)
     record = {"cpu_seconds": {"train": 100.0, "judge": 20.0 + 300.0 * (arm == "slow")}, "images": 1000}
     return Done(arm, seed, {"kNN": scores, "kNN, rare": np.where(np.arange(50) < 5, scores, np.nan)}, record)
+
+
+@pytest.mark.parametrize("ablation", ARMED, ids=lambda one: one.name)
+def test_each_arm_has_a_correct_recipe_and_is_compared(ablation: Ablation) -> None:
+    for arm in ablation.arms:
+        recipe, _ = runs._recipe(ablation, arm, 0, "dataset", f"{ablation.name}-{arm.name}-0")
+        assert recipe.name == f"{ablation.name}-{arm.name}-0"
+    assert {name for pair in ablation.pairs for name in pair} == {arm.name for arm in ablation.arms}
+    assert ablation.expected.keys() <= {arm for arm, _ in ablation.pairs}
 
 
 def test_the_table_has_direction_interval_and_time() -> None:
