@@ -20,6 +20,8 @@ from curate.service.problems import UnavailableProblem
 log = logging.getLogger("curate.service")
 FRESH_SECONDS = 2.0
 """What is known is this old at most, unless storage is slow. The engine writes events every two seconds."""
+END_SECONDS = 5.0
+"""How long a viewer of an ended attempt waits while another viewer reads it."""
 RECENT = 2000
 """Events that a new viewer gets."""
 PAGE = 1000
@@ -91,7 +93,8 @@ class Reader:
         known = self._known
         if known is not None and (known.settled or (now - self._computed < FRESH_SECONDS and not _over(known, alive))):
             return known
-        if not self._reading.acquire(blocking=known is None):
+        patience = -1 if known is None else END_SECONDS if _over(known, alive) else 0
+        if not self._reading.acquire(timeout=patience):
             return known
         try:
             fresh = self._known is not None and self._clock() - self._computed < FRESH_SECONDS

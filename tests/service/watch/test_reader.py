@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import pytest
@@ -105,6 +106,18 @@ def test_a_driver_that_only_seemed_dead_is_read_again(url: str, clock: Clock) ->
     assert found is not None and found.status.state == "killed" and not found.settled
     clock.now += 3
     assert known(reader).status.state == "running"
+
+
+def test_a_viewer_of_an_ended_attempt_waits_for_its_end(url: str, clock: Clock) -> None:
+    record, reader = begun(url), Reader(Workspace(url), "r-1", clock)
+    known(reader)
+    record.result(outputs={"pool": {"base": "facts/pool/f"}}, ledger={})
+    clock.now += 3
+    reader._reading.acquire()  # another viewer reads
+    assert not known(reader).status.ended, "what is known, at once"
+    Timer(0.2, reader._reading.release).start()
+    found = reader.known(alive=False)
+    assert found is not None and (found.status.state, found.outputs) == ("done", {"pool": "facts/pool/f"})
 
 
 def test_news_come_in_order_and_say_what_was_missed(url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
