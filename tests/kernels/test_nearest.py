@@ -1,5 +1,8 @@
+import warnings
+
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -105,6 +108,20 @@ def test_the_same_for_any_number_of_threads() -> None:
 def test_distances_do_not_cancel_far_from_the_origin() -> None:
     points = np.array([[1000.25, 1000.0]], dtype=np.float32)
     assert nearest(points, np.array([[1000.0, 1000.0]], dtype=np.float32))[1].tolist() == [0.0625]
+
+
+@pytest.mark.parametrize("backend", ["faiss", "torch"])
+def test_read_only_arrays_give_no_warning(backend: str) -> None:
+    points = np.arange(40, dtype=np.float32).reshape(10, 4)
+    points.flags.writeable = False
+    torch.set_warn_always(True)
+    try:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            assert nearest(points, points, backend=backend)[0].tolist() == list(range(10))
+    finally:
+        torch.set_warn_always(False)
+    assert [str(one.message) for one in said] == []
 
 
 def test_no_points_and_no_centroids() -> None:

@@ -12,6 +12,7 @@ each row and all candidates of the rows where rounding leaves several: see `Cand
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -113,6 +114,8 @@ def torch_search(centroids: NDArray[np.float32], device: str) -> Backend:
     denormal numbers, which some processors flush to zero. Scores are held for COLUMNS centroids at a time."""
     import torch
 
+    # centroids are often mapped from a file, and nothing here writes to them
+    warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
     c = torch.from_numpy(centroids).to(device)
     low = c.bfloat16()
     measured = [(_half_square(some), some.double().norm(dim=1), _lost(some, of)) for some, of in _slices(c, low)]
