@@ -99,7 +99,11 @@ def fit(sums: Sums) -> Linear:
     values = np.maximum(values, 0.0)
     turned = vectors.T @ xy
     penalties = STRENGTHS * max(float(values.mean()), 1e-30)
-    best = int(np.argmin([_cross_validated(values, turned, yy, count, penalty) for penalty in penalties]))
+    noise = len(values) * np.finfo(np.float64).eps * float(np.trace(sums.xx)) / count
+    rank = int(min((values > noise).sum(), count - 1))
+    kept = slice(len(values) - rank, None)
+    errors = [_cross_validated(values[kept], turned[kept], yy, count, penalty) for penalty in penalties]
+    best = int(np.argmin(errors))
     weight = vectors @ (turned / (values + penalties[best])[:, None])
     return Linear(weight, mean_y - mean_x @ weight, float(STRENGTHS[best]))
 
@@ -107,10 +111,16 @@ def fit(sums: Sums) -> Linear:
 def _cross_validated(
     values: NDArray[np.float64], turned: NDArray[np.float64], yy: float, count: float, penalty: float
 ) -> float:
-    """Mean squared residual over (1 - degrees of freedom / rows)^2; the mean itself is one degree of freedom."""
-    gain = (np.square(turned) * ((values + 2 * penalty) / np.square(values + penalty))[:, None]).sum()
-    freedom = 1.0 + float((values / (values + penalty)).sum())
-    return max(yy - float(gain), 0.0) / max(1.0 - freedom / count, 1e-3) ** 2
+    """Mean squared residual over (1 - degrees of freedom / rows)^2; the mean itself is one degree of freedom.
+
+    `values`: those above zero, of which there are fewer than rows. Both parts of the quotient vanish where a small
+    penalty fits every row, so neither is a difference of large numbers.
+    """
+    explained = np.square(turned).sum(1) / values
+    left = penalty / (values + penalty)
+    free = count - 1 - len(values)
+    outside = max(yy - float(explained.sum()), 0.0) if free else 0.0
+    return (outside + float((explained * np.square(left)).sum())) / ((free + float(left.sum())) / count) ** 2
 
 
 def one_hot(labels_N: NDArray[np.int64], classes: int) -> NDArray[np.float64]:

@@ -35,6 +35,33 @@ def test_a_probe_is_ridge_regression_with_the_best_cross_validated_error():
     assert linear.strength == STRENGTHS[np.argmin([left_out(strength) for strength in STRENGTHS])]
 
 
+@pytest.mark.parametrize("rows", [20, 39, 40, 41, 42, 60, 200], ids=lambda rows: f"{rows} rows of 40 features")
+@pytest.mark.parametrize("repeated", [False, True], ids=["distinct", "repeated"])
+@pytest.mark.parametrize("noise", [0.1, 10])
+def test_the_strength_is_that_of_a_dense_reference(rows, repeated, noise):
+    """Also where a small penalty fits every row: the error and the remaining degrees of freedom both vanish there."""
+    rng = np.random.default_rng(rows)
+    x = rng.normal(size=(rows, 40)) * np.logspace(0, -2, 40) + 5
+    if repeated:
+        x[: rows // 2] = x[rows // 2 : 2 * (rows // 2)]
+    y = one_hot((x[:, 0] + noise * rng.normal(size=rows) > 5).astype(int) + (x[:, 1] > 5), 3)
+    kernel = (x - x.mean(0)) @ (x - x.mean(0)).T / rows
+    penalties = STRENGTHS * np.var(x, axis=0).mean()
+
+    def left_out(penalty):
+        """By the kernel of the rows: what is left of them is (K / penalty + 1)^-1, without their mean."""
+        left = np.linalg.inv(kernel / penalty + np.eye(rows))
+        return np.square(left @ (y - y.mean(0))).mean() / (np.trace(left) - 1) ** 2
+
+    sums = Sums.empty(40, 3)
+    sums.add(x, y)
+    linear = fit(sums)
+    best = np.argmin([left_out(penalty) for penalty in penalties])
+    assert linear.strength == STRENGTHS[best]
+    weight, bias = closed_form(x, y, penalties[best])
+    assert linear(x) == pytest.approx(x @ weight + bias, abs=1e-6)
+
+
 def test_a_probe_of_fewer_rows_than_features_or_of_constant_features_is_finite():
     rng = np.random.default_rng(1)
     sums = Sums.empty(30, 2)
