@@ -163,7 +163,7 @@ def images(rows: int) -> tuple[Counting, dict[str, int], float]:
     arrays = {
         "shard": np.arange(rows, dtype=np.uint64) // SHARD_ROWS + 1,
         "key": rng.integers(0, 1 << 63, (rows, 2), dtype=np.uint64),
-        "pixels": rng.integers(1, 100, rows),
+        "merit": rng.integers(1, 100, rows),
         "digests": digests,
         "known": np.ones((rows, 2), bool),
         "hash": hashes,

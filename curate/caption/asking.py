@@ -20,9 +20,8 @@ from curate.core.contracts import AsyncMap, Client, Location, NoAnswer, Runtime,
 from curate.core.endpoints import Endpoint, Endpoints, endpoint_of
 from curate.core.errors import InputError
 from curate.core.hashing import ranks
-from curate.kernels.meta import field_at
+from curate.kernels.meta import META, field_of
 
-META = "meta."
 NAME = r"^[a-z][a-z0-9_]*$"
 COLUMNS: dict[str, tuple[pa.DataType, dict[str, str]]] = {
     "outcome": (pa.string(), {"values": "ok, truncated (at the token limit), refused, empty"}),
@@ -229,7 +228,7 @@ class Asking(AsyncMap):
         values: dict[str, Any] = {}
         for label in prompt.context:
             name = self.column_of(label, prompt)
-            value = _field(row["meta"], name) if name.startswith(META) else row[name]
+            value = field_of(row["meta"], name) if name.startswith(META) else row[name]
             if says_something(value):
                 values[label] = value
         return values
@@ -319,12 +318,3 @@ def with_tokens_of(found: Completion, other: Completion) -> Completion:
     )
     tokens = [None if None in pair else sum(pair) for pair in pairs]  # type: ignore[arg-type]
     return Completion(found.text, found.outcome, found.model, found.fingerprint, *tokens)
-
-
-def _field(meta: str | None, name: str) -> Any:
-    """A field of the pool's meta."""
-    try:
-        fields = json.loads(meta) if meta else {}
-    except ValueError:
-        return None
-    return field_at(fields, name.removeprefix(META)) if isinstance(fields, dict) else None

@@ -12,12 +12,13 @@ from pydantic import Field, PrivateAttr
 
 from curate.caption.asking import NAME, Answer, Asked, Asking, Way, with_tokens_of
 from curate.caption.chat import Completion, EncodedImage
-from curate.caption.checks.check import META, REASON, field_of
+from curate.caption.checks.check import REASON
 from curate.caption.checks.judge import Judge, Limits, strings_of
 from curate.caption.image import encode
 from curate.caption.prompt import Prompt, PromptOf
 from curate.codec.images import decode
 from curate.core.contracts import Client, Runtime, Sample
+from curate.kernels.meta import META, field_of
 
 REWRITABLE = frozenset({"repetition", "chat", "truncated", "too_short", "too_long", "unknown_names", "unknown_numbers"})
 """Reasons against a text that another wording may remove. A text with another reason must not be the source of one."""

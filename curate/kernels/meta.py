@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
+
+META = "meta."
+"""Prefix of a name that stands for a field of `meta`, not for a column."""
+
+
+def field_of(meta: str | None, name: str) -> Any:
+    """The field `meta.<field>` of a row's `meta`; None if there is no such field, or `meta` is not a JSON object."""
+    try:
+        fields = json.loads(meta) if meta else {}
+    except ValueError:
+        return None
+    return field_at(fields, name.removeprefix(META)) if isinstance(fields, dict) else None
 
 
 def field_at(fields: Mapping[str, Any], path: str) -> Any:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,9 +12,8 @@ from curate.caption.checks.judge import Judge, Limits, Scores, strings_of
 from curate.caption.prompt import PromptOf
 from curate.core.contracts import Batch, Map
 from curate.core.errors import CurateError
-from curate.kernels.meta import field_at
+from curate.kernels.meta import META, field_of
 
-META = "meta."
 WORDS = {"units": "words"}
 COLUMNS: dict[str, tuple[pa.DataType, dict[str, str]]] = {
     "words": (pa.int32(), WORDS),
@@ -161,15 +158,6 @@ class Check(Map):
                 found = min((one for one in values if one is not None), default=None)
                 if reasons[row] is None and found is not None and found < least:
                     reasons[row] = "similarity"
-
-
-def field_of(meta: str | None, name: str) -> Any:
-    """A field of the pool's meta, named meta.<field>."""
-    try:
-        fields = json.loads(meta) if meta else {}
-    except ValueError:
-        return None
-    return field_at(fields, name.removeprefix(META)) if isinstance(fields, Mapping) else None
 
 
 def _texts(op: str, name: str, batch: Batch) -> list[str | None]:

@@ -23,8 +23,8 @@ CELL_ROWS = 1 << 20
 DIGESTS = 2
 Shared = Mapping[str, Any]
 Nodes = NDArray[np.uint64]
-"""(m, 4) words: the complement of the pixel count, two words of the key, the row's number in the group. The first
-three words give the rank: the row with the lowest ranks first and is kept."""
+"""(m, 4) words: the complement of the merit, two words of the key, the row's number in the group. The first three words
+give the rank: the row with the lowest ranks first and is kept."""
 
 
 def find_edges(group: Group, max_distance: int) -> Group:
@@ -32,7 +32,7 @@ def find_edges(group: Group, max_distance: int) -> Group:
 
     An edge joins two rows with the same digest of one sort, or two `comparable` rows whose hashes are within
     max_distance. It is stored in the cells of both ends. A row that exactly equals a row ranking before it also has a
-    loop. Input parts have `key` (n, 2), `pixels` (n,), `digests` (n, sorts, 4 words), `known` (n, sorts), `hash` (n, 32
+    loop. Input parts have `key` (n, 2), `merit` (n,), `digests` (n, sorts, 4 words), `known` (n, sorts), `hash` (n, 32
     bytes) and `comparable` (n,).
     """
     rows, starts = sum(group.rows), starts_of(group)
@@ -53,7 +53,7 @@ def edges_by_cell(a: Nodes, b: Nodes, cells: int) -> tuple[NDArray[np.int64], Ar
 
 
 def rank_order(node: Nodes) -> NDArray[np.int64]:
-    """Order of the rows: most pixels first, then the smallest key."""
+    """Order of the rows: the highest merit first, then the smallest key."""
     return np.lexsort((node[:, 2], node[:, 1], node[:, 0]))
 
 
@@ -62,9 +62,9 @@ def rank_order(node: Nodes) -> NDArray[np.int64]:
 
 def _to_buckets(part: Part, shared: Shared) -> tuple[NDArray[np.int64], Arrays]:
     columns, count = part.arrays, np.uint64(shared["buckets"])
-    pixels, number = np.asarray(columns["pixels"]).astype(np.uint64), np.arange(part.rows, dtype=np.uint64)
+    merit, number = np.asarray(columns["merit"]).astype(np.uint64), np.arange(part.rows, dtype=np.uint64)
     first = np.uint64(shared["starts"][part.index])
-    nodes = np.column_stack([~pixels, np.asarray(columns["key"]), number + first])
+    nodes = np.column_stack([~merit, np.asarray(columns["key"]), number + first])
     rows: list[NDArray[np.int64]] = []
     sorts: list[NDArray[np.uint8]] = []
     values: list[NDArray[np.uint64]] = []

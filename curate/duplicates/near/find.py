@@ -7,7 +7,7 @@ keep near-duplicates without splitting a set between training and test data.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -15,10 +15,11 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import Field
 
-from curate.core.contracts import Artifact, Fit, Table
+from curate.core.contracts import Added, Artifact, Fit, Table
 from curate.core.group import Group
 from curate.core.hashing import key_words
 from curate.core.row_lookup import SHARD, SHARDS, shard_index, shard_words
+from curate.kernels.meta import META, field_of
 
 KIND = "duplicate_sets"
 MEMBERS = "members"
@@ -26,15 +27,17 @@ MEMBERS = "members"
 KINDS = ("keeper", "exact", "near", "semantic")
 """Kinds, indexed by their number in `members`."""
 _READS = ("sha256", "pixel_sha256", "perceptual_hash", "flat", "width", "height")
+_PIXEL_BITS = 40
+"""Bits of a row's merit that hold its number of pixels; those above hold what it has of `prefer`."""
 
 
 class FindDuplicates(Fit):
     """Find sets of images with equal bytes, equal pixels, or hashes within `max_distance`, transitively.
 
-    The keeper of a set is the member with the most pixels, then the smallest key. Flat images are compared exactly
-    only. Artifact: `members`, one file per range of shards, with key, keeper and kind of each member of a set of two or
-    more; and `summary`, counts. Kind is keeper, exact (bytes or pixels equal those of a member that ranks before it) or
-    near.
+    The keeper of a set is the member that `prefer` ranks first; of several, the one with the most pixels, then the
+    smallest key. Flat images are compared exactly only. Artifact: `members`, one file per range of shards, with key,
+    keeper and kind of each member of a set of two or more; and `summary`, counts. Kind is keeper, exact (bytes or
+    pixels equal those of a member that ranks before it) or near.
     """
 
     op: ClassVar[str] = "duplicates.find"
@@ -48,9 +51,17 @@ class FindDuplicates(Fit):
         description="Maximum Hamming distance between the 256-bit hashes of near-duplicates; 0 to 6 covers "
         "re-encodings and tiny edits, 12 also recoloured and slightly redrawn images; -1 finds exact duplicates only.",
     )
+    prefer: Annotated[tuple[str, ...], Added()] = Field(
+        (),
+        max_length=20,
+        description="Which copy to keep, before the number of pixels counts: columns or fields of the pool's meta that "
+        "should have a value, the most important first. [source=camera, source=phone, caption] keeps a copy from the "
+        "folder camera, otherwise from phone, otherwise any other; of several, one with a caption.",
+    )
 
     def reads(self) -> tuple[str, ...]:
-        return _READS
+        names = (wanted.partition("=")[0] for wanted in self.prefer)
+        return tuple(dict.fromkeys([*_READS, *("meta" if name.startswith(META) else name for name in names)]))
 
     def load(self, table: Table) -> dict[str, NDArray[Any]]:
         pixels = pc.multiply(table.column("width").cast(pa.int64()), table.column("height").cast(pa.int64()))
@@ -59,12 +70,22 @@ class FindDuplicates(Fit):
         return {
             SHARD: shard_words(table),
             "key": key_words(table.column("key").to_pylist()),
-            "pixels": pc.fill_null(pixels, 0).to_numpy(),
+            "merit": self._preferred(table) + pc.fill_null(pixels, 0).to_numpy(),
             "digests": np.stack([words for words, _ in digests], axis=1),
             "known": np.stack([known for _, known in digests], axis=1),
             "hash": _hashes(table.column("perceptual_hash")),
             "comparable": pc.fill_null(comparable, False).to_numpy(),
         }
+
+    def _preferred(self, table: Table) -> NDArray[np.int64]:
+        """What each row (n,) has of `prefer`, in the bits above the number of pixels."""
+        found = np.zeros(table.num_rows, dtype=np.int64)
+        for name, equals, wanted in (one.partition("=") for one in self.prefer):
+            values = table.column("meta" if name.startswith(META) else name).to_pylist()
+            values = [field_of(value, name) for value in values] if name.startswith(META) else values
+            has = [str(value) == wanted if equals else value not in (None, "") for value in values]
+            found = found * 2 + np.array(has, dtype=np.int64)
+        return found << _PIXEL_BITS
 
     def fit(self, group: Group) -> Artifact:
         from curate.duplicates.near.edges import find_edges  # imports SciPy, which plans do not need

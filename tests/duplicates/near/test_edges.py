@@ -33,12 +33,12 @@ def parts(count: int, **arrays: np.ndarray) -> list[dict[str, Any]]:
 
 
 def pool(rows: int, seed: int, **given: np.ndarray) -> dict[str, np.ndarray]:
-    """Rows with keys and few different pixel counts; digests and hashes are unknown unless given."""
+    """Rows with keys and few different merits; digests and hashes are unknown unless given."""
     rng = np.random.default_rng(seed)
     keys = np.stack([rng.permutation(rows), rng.integers(0, 1 << 40, rows)], axis=1).astype(np.uint64)
     blank = {"digests": np.zeros((rows, 2, 4), np.uint64), "known": np.zeros((rows, 2), bool)}
     hashes = {"hash": np.zeros((rows, 32), np.uint8), "comparable": np.zeros(rows, bool)}
-    return {"key": keys, "pixels": rng.integers(0, 3, rows), **blank, **hashes, **given}
+    return {"key": keys, "merit": rng.integers(0, 3, rows), **blank, **hashes, **given}
 
 
 def found(
@@ -61,7 +61,7 @@ def found(
 
 def expected(arrays: dict[str, np.ndarray], labels: np.ndarray, exact: np.ndarray) -> dict[int, tuple[int, int]]:
     """The result of `found`, from component labels (n,) over all edges (`labels`) and over exact ones (`exact`)."""
-    order = np.lexsort((arrays["key"][:, 1], arrays["key"][:, 0], -arrays["pixels"]))
+    order = np.lexsort((arrays["key"][:, 1], arrays["key"][:, 0], -arrays["merit"]))
     sets: dict[int, tuple[int, int]] = {}
     for label in np.unique(labels):
         members = [int(row) for row in order if labels[row] == label]

@@ -156,3 +156,35 @@ def test_rows_without_hashes_and_sizes_are_not_duplicates() -> None:
     )
     assert as_dict(found(nothing.cast(SCHEMA))) == {}
     assert found(SCHEMA.empty_table())["summary"]["rows"] == 0
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize(
+    ("prefer", "keeper"),
+    [
+        ([], 1),
+        (["caption"], 5),
+        (["meta.from=phone"], 2),
+        (["meta.from=phone", "caption"], 4),
+        (["caption", "meta.from=phone"], 4),
+        (["source=b"], 0),
+        (["source=b", "caption"], 4),
+        (["source=c", "source=a"], 5),
+    ],
+)
+def test_a_preference_decides_before_the_number_of_pixels(
+    rows: pa.Table, prefer: list[str], keeper: int, shards: int
+) -> None:
+    """Rows 0, 1, 2, 4 and 5 are copies; 1 and 5 have the most pixels, 1 the smallest key of the two."""
+    more = {
+        "caption": [None, "", None, "alone", "words", "words", None, None, None],
+        "source": ["b", None, "b", "b", "b", "a", None, None, None],
+        "meta": [None, "{}", '{"from": "phone"}', None, '{"from": "phone"}', "[]", None, None, None],
+    }
+    table = rows
+    for name, values in more.items():
+        table = table.append_column(name, pa.array(values, pa.string()))
+    stage = FindDuplicates(prefer=tuple(prefer))
+    assert set(stage.reads()) <= set(table.column_names)
+    kept = as_dict(found(table, shards, prefer=tuple(prefer)))
+    assert {row: kept[row][0] for row in (0, 1, 2, 4, 5)} == dict.fromkeys((0, 1, 2, 4, 5), keeper)

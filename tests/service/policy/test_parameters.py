@@ -61,6 +61,7 @@ PLAIN = {
     "cluster.profile": {"caption", "source"},
     "duplicates.decontaminate": {"column"},
     "duplicates.drop": {"column"},
+    "duplicates.find": {"prefer[]"},
     "duplicates.match": {"embedding", "column"},
     "duplicates.members": {"column"},
     "duplicates.reference": {"embedding"},
