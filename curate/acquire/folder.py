@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, field_validator
@@ -29,23 +30,37 @@ REASONS = {
 """Every reason that this source gives, with its meaning."""
 
 
-class AcquireFolder(Source):
-    """Import any folder of images, recursively.
+@dataclass(frozen=True)
+class Folder:
+    """One folder of `path`."""
 
-    A sample is a file. Its source id is its path relative to `path`, and samples are sorted by this path. Hidden files
-    are skipped, and symbolic links are followed only within the folder. Captions come from, in order of preference:
-    `metadata.jsonl`, `.csv` or `.parquet` with a `file_name` column (Hugging Face's imagefolder), `NAME.txt` next to
-    `NAME.jpg`, a caption field of `NAME.json`. All other fields go into `meta`, and the file's folder as `folder`
-    unless the metadata has a `label`. With `in_place`, nothing is copied: stages read the files themselves, and a file
-    that no longer has the recorded bytes is an error of its row.
+    root: Storage
+    source: str = ""
+    """Its name; empty if `path` is not a list."""
+    prefix: str = ""
+    """What its source ids begin with: nothing, or its name."""
+
+
+class AcquireFolder(Source):
+    """Import any folder of images, recursively; or several.
+
+    A sample is a file. Its source id is its path relative to `path`, and samples are sorted by this path. In a list of
+    folders, the first has these source ids, and so the keys that it has alone; those of another begin with its name.
+    The column `source` is the name of the folder; without a list it is null. Hidden files are skipped, and symbolic
+    links are followed only within the folder. Captions come from, in order of preference: `metadata.jsonl`, `.csv` or
+    `.parquet` with a `file_name` column (Hugging Face's imagefolder), `NAME.txt` next to `NAME.jpg`, a caption field of
+    `NAME.json`. All other fields go into `meta`, and the file's folder as `folder` unless the metadata has a `label`.
+    With `in_place`, nothing is copied: stages read the files themselves, and a file that no longer has the recorded
+    bytes is an error of its row.
     """
 
     op: ClassVar[str] = "acquire.folder"
     unique_keys: ClassVar[bool] = True
 
     namespace: str = Field(description="enters every key: the same path in another namespace is another sample")
-    path: Annotated[str, Runtime(), Location()] = Field(
-        description="the folder: a local path or a URL such as s3://bucket/photos"
+    path: Annotated[str | tuple[str, ...], Runtime(), Location()] = Field(
+        min_length=1,
+        description="the folder, a local path or a URL such as s3://bucket/photos; or a list of folders",
     )
     shard_rows: int = Field(1000, ge=1, description="samples per shard")
     extensions: tuple[str, ...] = Field(
@@ -65,7 +80,28 @@ class AcquireFolder(Source):
         return tuple(sorted({value.lower().lstrip(".") for value in values}))
 
     def plan(self) -> list[Portion]:
-        root = listing.open_root(self.path, self._place)
+        listed = [(folder, self._listed(folder.root)) for folder in self._folders()]
+        if len(listed) > 1:
+            _check_apart(self._place, listed)
+        return [portion for folder, samples in listed for portion in self._portions(folder, samples)]
+
+    def _folders(self) -> list[Folder]:
+        if isinstance(self.path, str):
+            return [Folder(listing.open_root(self.path, self._place))]
+        roots = [listing.open_root(path, self._place) for path in self.path]
+        names = [posixpath.basename(root.url.rstrip("/")) for root in roots]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise InputError(f"{self._place}: two folders are named {twice!r}, which is their `source`; rename one")
+        first = [Folder(roots[0], names[0])]
+        return first + [Folder(root, name, f"{name}/") for root, name in zip(roots[1:], names[1:], strict=True)]
+
+    def _folder_of(self, portion: Portion) -> Folder:
+        source = portion.content.get("source", "")
+        return next(folder for folder in self._folders() if folder.source == source)
+
+    def _listed(self, root: Storage) -> list[dict[str, Any]]:
+        """Content of all samples of a folder. Raises InputError if there are none."""
         found = listing.list_files(root, self._place)
         rows = load_metadata(root, [file for file in found if is_metadata(file.path) and not file.reject])
         samples = self._samples(found, rows)
@@ -75,14 +111,22 @@ class AcquireFolder(Source):
                 f"{self._place}: no images in {root.root!r} ({len(found)} other files); looked for {wanted}, also in "
                 "subfolders; hidden files are skipped"
             )
-        cuts = range(0, len(samples), self.shard_rows)
-        parts = [samples[i : i + self.shard_rows] for i in cuts]
-        if self.in_place:
-            return [Portion({"files": part, "in_place": True}, len(part)) for part in parts]
-        return [Portion({"files": part}, len(part), sum(file.get("size", 0) for file in part)) for part in parts]
+        return samples
+
+    def _portions(self, folder: Folder, samples: list[dict[str, Any]]) -> Iterator[Portion]:
+        more: dict[str, Any] = {"in_place": True} if self.in_place else {}
+        if folder.source:
+            more |= {"source": folder.source, "prefix": folder.prefix}
+        for start in range(0, len(samples), self.shard_rows):
+            part = samples[start : start + self.shard_rows]
+            size = 0 if self.in_place else sum(file.get("size", 0) for file in part)
+            yield Portion({"files": part, **more}, len(part), size)
 
     def tar(self, portion: Portion) -> str | None:
-        return f"{listing.open_root(self.path, self._place).url.rstrip('/')}/" if self.in_place else None
+        if not self.in_place:
+            return None
+        folder = self._folder_of(portion)
+        return f"{folder.root.url.rstrip('/').removesuffix(folder.prefix.rstrip('/')).rstrip('/')}/"
 
     @property
     def _place(self) -> str:
@@ -114,14 +158,16 @@ class AcquireFolder(Source):
         return content if row is None else content | {"row": row}
 
     def read(self, portion: Portion) -> Iterator[Incoming]:
-        root = listing.open_root(self.path, self._place)
-        data = _read(root, [file for item in portion.content["files"] for file in _files(item).values()])
+        folder = self._folder_of(portion)
+        data = _read(folder.root, [file for item in portion.content["files"] for file in _files(item).values()])
         for item in portion.content["files"]:
-            yield self._sample(item, {kind: next(data) for kind in _files(item)})
+            yield self._sample(folder, item, {kind: next(data) for kind in _files(item)})
 
-    def _sample(self, item: dict[str, Any], data: dict[str, bytes | Reject]) -> Incoming:
+    def _sample(self, folder: Folder, item: dict[str, Any], data: dict[str, bytes | Reject]) -> Incoming:
         path = item["path"]
-        sample = Incoming(path, ext=extension(path), reject=item.get("reject"))
+        sample = Incoming(
+            folder.prefix + path, ext=extension(path), source=folder.source or None, reject=item.get("reject")
+        )
         image = data.pop("image", None)
         if isinstance(image, Reject):
             sample.reject = image.reason
@@ -151,6 +197,20 @@ class AcquireFolder(Source):
             other = None
         own = fields.decode_caption(text) if isinstance(text, bytes) and caption is None else None
         return caption or own or other, meta
+
+
+def _check_apart(place: str, listed: list[tuple[Folder, list[dict[str, Any]]]]) -> None:
+    """Raises InputError if samples of two folders have the same source id."""
+    known: dict[str, str] = {}
+    for folder, samples in listed:
+        for sample in samples:
+            one = folder.prefix + sample["path"]
+            if one in known:
+                raise InputError(
+                    f"{place}: {one!r} is in {known[one]!r} and in {folder.source!r}; leave out a folder that is "
+                    "inside another, or rename one"
+                )
+            known[one] = folder.source
 
 
 def _sidecar_reject(sidecars: Iterable[FileInfo]) -> str | None:

@@ -15,7 +15,7 @@ from tests.acquire.helpers import PNG, by_id, encoded_image, read_all, rejects, 
 
 
 def folder(root: Path, **more: object) -> AcquireFolder:
-    return AcquireFolder(namespace="test", path=str(root), **more)
+    return AcquireFolder(**{"namespace": "test", "path": str(root)} | more)
 
 
 def test_files_are_sorted_by_relative_path(tmp_path: Path) -> None:
@@ -201,4 +201,45 @@ def test_nothing_to_import_is_a_one_line_error(tmp_path: Path, path: str, messag
     write(tmp_path / "empty", {"notes.md": "hello"})
     with pytest.raises(InputError, match=message) as caught:
         AcquireFolder(namespace="test", path=path if "://" in path else str(tmp_path / path)).plan()
+    assert "\n" not in str(caught.value)
+
+
+# --- several folders ---
+
+
+def test_a_list_of_folders_keeps_the_source_ids_of_the_first(tmp_path: Path) -> None:
+    write(tmp_path, {"cam/x/1.png": PNG, "cam/2.png": PNG, "phone/x/1.png": encoded_image(1), "phone/x/1.txt": "one"})
+    alone = by_id(folder(tmp_path / "cam"))
+    both = by_id(folder(tmp_path, path=(str(tmp_path / "cam"), str(tmp_path / "phone"))))
+    assert [*both] == [*alone, "phone/x/1.png"]
+    assert [sample.source for sample in alone.values()] == [None, None]
+    assert [sample.source for sample in both.values()] == ["cam", "cam", "phone"]
+    other = both["phone/x/1.png"]
+    assert (other.data, other.caption, other.meta) == (encoded_image(1), "one", {"folder": "x"})
+
+
+def test_a_folder_that_joins_a_list_leaves_the_portions_of_the_others(tmp_path: Path) -> None:
+    write(tmp_path, {f"{name}/{n}.png": PNG for name in ("b", "a", "c") for n in range(3)})
+    paths = [str(tmp_path / name) for name in ("b", "a", "c")]
+    before, after = (folder(tmp_path, path=paths[:count], shard_rows=2).plan() for count in (2, 3))
+    assert after[: len(before)] == before and len(after) == len(before) + 2
+    assert str(tmp_path) not in json.dumps([portion.content for portion in after])
+    shutil.move(tmp_path, tmp_path.with_name("moved"))
+    moved = [str(tmp_path.with_name("moved") / name) for name in ("b", "a", "c")]
+    assert folder(tmp_path, path=moved, shard_rows=2).plan() == after
+
+
+@pytest.mark.parametrize(
+    ("paths", "message"),
+    [
+        (("x/a", "y/a"), "two folders are named 'a'"),
+        (("x", "x/a"), r"'a/1.png' is in 'x' and in 'a'; leave out a folder that is inside another"),
+        (("x", "nowhere"), "nowhere' does not exist"),
+        (("x", "empty"), "no images in '.*empty'"),
+    ],
+)
+def test_folders_that_cannot_be_together_are_one_line(tmp_path: Path, paths: tuple[str, ...], message: str) -> None:
+    write(tmp_path, {"x/a/1.png": PNG, "y/a/1.png": PNG, "empty/notes.md": ""})
+    with pytest.raises(InputError, match=message) as caught:
+        folder(tmp_path, path=tuple(str(tmp_path / path) for path in paths)).plan()
     assert "\n" not in str(caught.value)

@@ -66,6 +66,8 @@ class Incoming:
     size: int | None = None
     caption: str | None = None
     url: str | None = None
+    source: str | None = None
+    """Name of the folder that it comes from, if the source reads several."""
     meta: dict[str, Any] = field(default_factory=dict)
     reject: str | None = None
     """Reason why it is not alive."""

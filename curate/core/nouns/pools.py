@@ -35,12 +35,13 @@ POOL_SCHEMA = pa.schema(
         pa.field("parent_row", pa.int32(), metadata={"of": "row of the parent in its shard"}),
         pa.field("reject", pa.string()),
         pa.field("status", pa.string(), metadata={"values": "null, unusable, or error: a retry may succeed"}),
+        pa.field("source", pa.string(), metadata={"of": "name of the folder, if the source reads several"}),
     ]
 )
 
 
-LATER = pa.schema([POOL_SCHEMA.field("status")])
-"""Columns that tables of older versions lack."""
+LATER = pa.schema([POOL_SCHEMA.field("status"), POOL_SCHEMA.field("source")])
+"""Columns that tables of older versions lack; tables without a source lack `source` too."""
 FORMAT_OF_POOL = 2
 """Increased when the meaning of a pool column changes, so that facts computed from it are recomputed."""
 
@@ -84,6 +85,11 @@ def place_url(place: str) -> str:
 
 def pool_base(namespace: str, fingerprint: str) -> str:
     return f"pools/{namespace}/versions/{fingerprint}"
+
+
+def pool_table(rows: list[dict[str, Any]]) -> pa.Table:
+    table = pa.Table.from_pylist(rows, schema=POOL_SCHEMA)
+    return table if table.column("source").null_count < len(table) else table.drop_columns("source")
 
 
 def read_pool(storage: Storage, path: str, columns: list[str] | None = None) -> pa.Table:

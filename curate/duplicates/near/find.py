@@ -34,10 +34,10 @@ _PIXEL_BITS = 40
 class FindDuplicates(Fit):
     """Find sets of images with equal bytes, equal pixels, or hashes within `max_distance`, transitively.
 
-    The keeper of a set is the member that `prefer` ranks first; of several, the one with the most pixels, then the
-    smallest key. Flat images are compared exactly only. Artifact: `members`, one file per range of shards, with key,
-    keeper and kind of each member of a set of two or more; and `summary`, counts. Kind is keeper, exact (bytes or
-    pixels equal those of a member that ranks before it) or near.
+    The keeper of a set is the member that ranks first by `prefer`, then by the most pixels, then by the smallest key.
+    Flat images are compared exactly only. Artifact: `members`, one file per range of shards, with key, keeper and kind
+    of each member of a set of two or more; and `summary`, counts. Kind is keeper, exact (bytes or pixels equal those of
+    a member that ranks before it) or near.
     """
 
     op: ClassVar[str] = "duplicates.find"
@@ -56,7 +56,7 @@ class FindDuplicates(Fit):
         max_length=20,
         description="Which copy to keep, before the number of pixels counts: columns or fields of the pool's meta that "
         "should have a value, the most important first. [source=camera, source=phone, caption] keeps a copy from the "
-        "folder camera, otherwise from phone, otherwise any other; of several, one with a caption.",
+        "folder camera, otherwise from phone, otherwise any other, and among these one with a caption.",
     )
 
     def reads(self) -> tuple[str, ...]:

@@ -47,7 +47,7 @@ def images(tmp_path: Path) -> Iterator[Path]:
 
 def pipeline(images: Path, source: type[AcquireFolder] = AcquireFolder, upto: str = "report", **more: Any) -> Pipeline:
     stages: dict[str, tuple[Stage, Any]] = {
-        "pool": (source(namespace="mine", path=str(images), shard_rows=10, **{"in_place": True, **more}), ()),
+        "pool": (source(namespace="mine", shard_rows=10, **{"path": str(images), "in_place": True, **more}), ()),
         "inspect": (stage("image.inspect"), "pool"),
         "frames": (stage("image.frames", namespace="mine_frames", every=1), "inspect"),
         "seen": (stage("image.inspect"), "frames"),
@@ -94,6 +94,24 @@ def test_all_stages_make_the_same_of_files_in_place_as_of_copies(images: Path, w
     assert not list(workspace.glob("pools/mine/shards/*.tar"))
     assert len(list(memory.glob("copied/pools/mine/shards/*.tar"))) == 3
     shutil.rmtree(memory / "copied")
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_several_folders_are_one_pool_with_a_source(images: Path, workspace: Path, in_place: bool) -> None:
+    """Frames inherit the source; `filter.where` and `carry` read it; the first folder keeps its keys."""
+    alone = rows(run(pipeline(images, upto="pool", in_place=in_place), str(workspace)))
+    shutil.copytree(images, images.parent / "phone")
+    made = pipeline(images, upto="frames", in_place=in_place, path=(str(images), str(images.parent / "phone")))
+    made.add("phone", stage("filter.where", keep="source = 'phone'", reason="other_source"), "inspect")
+    made.add("all", stage("select.all"), "phone")
+    made.add("dataset", stage("pack.webdataset", name="mine", shard_rows=7, carry=["source"]), "all")
+    both = run(made.check(), str(workspace))
+    keys = {name: row["key"] for name, row in rows(both).items() if row["source"] == "images"}
+    assert keys == {name: row["key"] for name, row in alone.items()}
+    assert {row["source"] for row in rows(both, "frames").values()} == {"images", "phone"}
+    index = open_storage(both.outputs["dataset"]).read_table("index.parquet")
+    assert index.num_rows == both.ledger["phone"].after > 0
+    assert set(index.column("source").to_pylist()) == {"phone"}
 
 
 def test_a_moved_folder_is_the_same_pool(images: Path, workspace: Path) -> None:

@@ -20,7 +20,7 @@ from curate.core.errors import AlreadyExistsError, CurateError, Reject
 from curate.core.hashing import canonical, make_child_key
 from curate.core.ledger import SET_ASIDE
 from curate.core.nouns import facts
-from curate.core.nouns.pools import POOL_SCHEMA, Shard, read_pool
+from curate.core.nouns.pools import Shard, pool_table, read_pool
 from curate.core.rows import Rows
 from curate.core.secrets import redact
 from curate.core.store.storage import Storage
@@ -39,7 +39,7 @@ from curate.engine.units.derive.record import (
 )
 from curate.engine.workers import beat
 
-INHERITED = ("source_id", "name", "caption", "url")
+INHERITED = ("source_id", "name", "caption", "url", "source")
 READ = ("key", *INHERITED, "meta", "root", *COLUMNS)
 """Columns of a parent that its children need."""
 
@@ -127,7 +127,7 @@ def _make(task: DeriveTask, shard: Shard, number: int, before: Record, rows: lis
             children = _Children(task, shard, number, file, start)
             children.add(rows)
             children.tar.close()
-        record, table = children.record, pa.Table.from_pylist(children.lines, schema=POOL_SCHEMA)
+        record, table = children.record, pool_table(children.lines)
         if children.lines and task.probe is None:
             name = content_id(table)
             tar = f"{folder}/{number:06d}-{name[:16]}.tar"

@@ -17,7 +17,7 @@ from curate.core.errors import AlreadyExistsError, DrainedError
 from curate.core.fetches import DONE, HOSTS_OF_PORTION, Fetches
 from curate.core.hashing import make_key, rank_below, ranks
 from curate.core.ledger import Entry
-from curate.core.nouns.pools import POOL_SCHEMA, Shard, place_url, read_pool
+from curate.core.nouns.pools import Shard, place_url, pool_table, read_pool
 from curate.core.store.storage import Storage, open_storage
 from curate.engine.units.common import content_id, dump, probed
 from curate.engine.units.source.fetches import publish_fetches
@@ -301,6 +301,7 @@ def _row(stage: Source, item: Incoming, data: bytes | None) -> dict[str, Any]:
         "ext": item.ext,
         "caption": item.caption,
         "url": item.url,
+        "source": item.source,
         "meta": json.dumps(item.meta, sort_keys=True, ensure_ascii=False),
         "reject": item.reject,
         "status": item.status,
@@ -318,4 +319,4 @@ def _table(rows: list[dict[str, Any]]) -> pa.Table:
             row["reject"] = REPEATED
         elif row["reject"] is None:
             seen.add(row["key"])
-    return pa.Table.from_pylist(rows, schema=POOL_SCHEMA)
+    return pool_table(rows)
