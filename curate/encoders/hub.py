@@ -7,7 +7,10 @@ digest on the hub (one HEAD request), in the cache, and copied to a folder.
 from __future__ import annotations
 
 import difflib
+import threading
+import time
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +18,12 @@ from curate.core.errors import InputError
 from curate.encoders.spec import Spec
 from curate.encoders.weights import file_digest
 
-_TIMEOUT_SECONDS = 5
+_DEADLINE_SECONDS = 5.0
+"""Of a question to the hub, with its name and all of its addresses."""
+_SILENT_SECONDS = 60.0
+"""A hub that did not answer is not asked again for so long."""
+_silent: dict[str, float] = {}
+"""Start of its URLs -> until when it is not asked, by the monotonic clock."""
 _TIMM_FILES = ("model.safetensors", "pytorch_model.bin")
 _OPEN_CLIP_FILES = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
 
@@ -32,8 +40,8 @@ class Repository:
 
         None if it is not cached and the hub cannot be asked (no network, no such repository or file).
         """
-        from huggingface_hub import get_hf_file_metadata, hf_hub_url
-        from huggingface_hub.errors import EntryNotFoundError, HFValidationError, HTTPError
+        from huggingface_hub import constants, hf_hub_url
+        from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError, HTTPError
 
         files = files or self.files
         try:
@@ -41,14 +49,15 @@ class Repository:
                 path = cached_file(self.name, file, self.revision)
                 if path is not None:
                     return file_digest(str(path))
-            for file in files:
+            for file in files if _silent.get(constants.ENDPOINT, 0.0) <= time.monotonic() else ():
                 try:
-                    url = hf_hub_url(self.name, file, revision=self.revision)
-                    return get_hf_file_metadata(url, timeout=_TIMEOUT_SECONDS).etag
+                    return _asked(hf_hub_url(self.name, file, revision=self.revision))
                 except EntryNotFoundError:
                     continue
-        except (OSError, HTTPError, HFValidationError):
+        except (HfHubHTTPError, HFValidationError):
             return None
+        except (OSError, HTTPError):
+            _silent[constants.ENDPOINT] = time.monotonic() + _SILENT_SECONDS
         return None
 
     def digest_or_name(self, files: Sequence[str] = ()) -> str:
@@ -63,6 +72,23 @@ class Repository:
             f" on the hub; check the name, download them on a machine with a network ('hf download {self.name}'), or"
             f" give a local checkpoint"
         ]
+
+
+def _asked(url: str) -> str | None:
+    """A file's digest. In a thread, because the client's own time limit is one of each address and each read, and
+    leaves out the look-up of the name. Raises TimeoutError and what the client raises."""
+    from huggingface_hub import get_hf_file_metadata
+
+    answer: Future[str | None] = Future()
+
+    def ask() -> None:
+        try:
+            answer.set_result(get_hf_file_metadata(url, timeout=_DEADLINE_SECONDS).etag)
+        except BaseException as error:  # noqa: BLE001 - whoever waits gets it
+            answer.set_exception(error)
+
+    threading.Thread(target=ask, name="hub", daemon=True).start()
+    return answer.result(_DEADLINE_SECONDS)
 
 
 def cached_file(repository: str, file: str, revision: str | None = None) -> Path | None:
