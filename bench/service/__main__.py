@@ -1,6 +1,6 @@
 """The service under load: 10,000 runs and 200 datasets, the server in a separate process.
 
-    python -m bench.service [--only local mixed replicas streams s3 loop starting] [--short]
+    python -m bench.service [--only local mixed replicas streams s3 loop starting plans] [--short]
 
 Server time is that of the header Server-Timing. `bare` is a FastAPI application with SQLAlchemy and pydantic that
 answers with as many rows of the same database, in the same run.
@@ -27,10 +27,11 @@ import psutil
 from bench.kit.measure import line, load, machine
 from bench.service.load import MIX, Client, Question, questions
 from bench.service.loop import passes, rebuilt
+from bench.service.plans import plans, silent_hub
 from bench.service.starting import starting
 from bench.service.world import World, made
 
-PARTS = ("local", "mixed", "replicas", "streams", "s3", "loop", "starting")
+PARTS = ("local", "mixed", "replicas", "streams", "s3", "loop", "starting", "plans")
 ON_S3 = ("runs", "run", "funnel", "datasets", "logs", "events", "page of a run")
 AIM, PAGE_AIM = 0.2, 300_000
 
@@ -158,6 +159,12 @@ def streams(world: World, clients: int, seconds: float) -> None:
     line("  share of the core", f"{spent / about['seconds']:.2f}", "with connecting")
 
 
+def during_plans(world: World, folder: Path) -> None:
+    with silent_hub(folder), serving(world) as (url, _):
+        time.sleep(3.0)
+        plans(world, url)
+
+
 # --- an object store --------------------------------------------------------------------------------------------------
 
 
@@ -225,6 +232,7 @@ def main(words: Sequence[str] = ()) -> None:
             "s3": lambda: s3(folder, given.runs, given.count),
             "loop": lambda: loop(world, folder, given.running),
             "starting": lambda: starting(folder, 1 if given.short else 3),
+            "plans": lambda: during_plans(world, folder),
         }
         for part in given.only:
             parts[part]()

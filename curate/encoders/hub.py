@@ -19,7 +19,7 @@ from curate.encoders.spec import Spec
 from curate.encoders.weights import file_digest
 
 _DEADLINE_SECONDS = 5.0
-"""Of a question to the hub, with its name and all of its addresses."""
+"""For a question to the hub, including the look-up of its name and all of its addresses."""
 _SILENT_SECONDS = 60.0
 """A hub that did not answer is not asked again for so long."""
 _silent: dict[str, float] = {}
@@ -75,8 +75,8 @@ class Repository:
 
 
 def _asked(url: str) -> str | None:
-    """A file's digest. In a thread, because the client's own time limit is one of each address and each read, and
-    leaves out the look-up of the name. Raises TimeoutError and what the client raises."""
+    """A file's digest. In a thread, because the client's own time limit applies to each address and each read, and
+    not to the look-up of the name. Raises TimeoutError and what the client raises."""
     from huggingface_hub import get_hf_file_metadata
 
     answer: Future[str | None] = Future()
@@ -84,7 +84,7 @@ def _asked(url: str) -> str | None:
     def ask() -> None:
         try:
             answer.set_result(get_hf_file_metadata(url, timeout=_DEADLINE_SECONDS).etag)
-        except BaseException as error:  # noqa: BLE001 - whoever waits gets it
+        except BaseException as error:  # noqa: BLE001 - raised where the answer is read
             answer.set_exception(error)
 
     threading.Thread(target=ask, name="hub", daemon=True).start()

@@ -53,7 +53,7 @@ def dripping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Drippi
     close_session()
 
 
-def test_a_hub_that_does_not_end_its_answer_is_asked_once_within_a_deadline(
+def test_a_hub_that_does_not_end_its_answer_gets_one_question_within_a_deadline(
     dripping: Dripping, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client's own time limit is one of each read."""

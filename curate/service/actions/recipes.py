@@ -38,20 +38,20 @@ class Admitted:
 
 def check(service: Service, who: Principal, order: RecipeOrder) -> Checked:
     """Whether a recipe may be submitted. Its mistakes are the answer, not a problem."""
-    outcome = service.sandbox.check(order.recipe, order.set, _rules(service, who, order), who.user_id)
+    outcome = service.sandbox.check(order.recipe, order.set, _rules(service, who, order))
     return Checked(ok=not outcome.mistakes, mistakes=_mistakes(outcome), stages=_stages(outcome))
 
 
 def plan(service: Service, who: Principal, order: RecipeOrder) -> Planned:
     """The same, with what a run would do."""
-    outcome = service.sandbox.plan(order.recipe, order.set, _rules(service, who, order), who.user_id)
+    outcome = service.sandbox.plan(order.recipe, order.set, _rules(service, who, order))
     lines = [PlanStage(**line) for line in outcome.plan]
     return Planned(ok=not outcome.mistakes, mistakes=_mistakes(outcome), stages=_stages(outcome), plan=lines)
 
 
 def admitted(service: Service, who: Principal, order: RecipeOrder) -> Admitted:
     """The recipe as a job may run it. Raises PolicyProblem, TooLargeProblem or InvalidProblem."""
-    outcome = service.sandbox.check(order.recipe, order.set, _rules(service, who, order), who.user_id)
+    outcome = service.sandbox.check(order.recipe, order.set, _rules(service, who, order))
     if outcome.mistakes:
         raise _problem(_mistakes(outcome))
     return Admitted(outcome.resolved, outcome.needs, _stages(outcome))

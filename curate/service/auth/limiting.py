@@ -15,10 +15,13 @@ from collections.abc import Callable, Sequence
 from starlette.requests import HTTPConnection
 
 from curate.service.auth.turns import Turns
+from curate.service.policy.sandbox import AT_ONCE
 from curate.service.problems import TooManyProblem
 from curate.service.settings import Limits
 
 MINUTE = 60.0
+WAITING_CHECKS = 2
+"""Most recipes of one user that wait to be checked."""
 FORWARDED_HOPS = 20
 """Limit on addresses of X-Forwarded-For, from the right."""
 
@@ -28,6 +31,8 @@ class Limiter:
         self._requests = Window(limits.requests_per_minute)
         self._failures = Window(limits.failures_per_minute)
         self.turns = Turns(limits.requests_at_once)
+        self.checks = Turns(1, overall=AT_ONCE, waiting=WAITING_CHECKS, seconds=limits.check_seconds)
+        """Turns at the sandbox."""
 
     def request(self, user_id: int) -> None:
         """Raises TooManyProblem if the user has sent too many in this minute."""

@@ -18,6 +18,7 @@ from fastapi import Depends, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from markupsafe import Markup
 from pydantic import ValidationError
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData
 
 from curate.core.errors import CurateError
@@ -25,7 +26,7 @@ from curate.html import numbers
 from curate.html.page import printable
 from curate.service.auth import audit
 from curate.service.auth.roles import Principal
-from curate.service.problems import InvalidProblem, NotLoggedInProblem
+from curate.service.problems import InvalidProblem, NotLoggedInProblem, TooManyProblem
 from curate.service.rest.deps import Served, Who
 from curate.service.service import Service
 from curate.service.shapes.runs import RunLine
@@ -131,7 +132,9 @@ def page(visit: Visit, name: str, status: int = 200, problem: CurateError | None
         "user": visit.who.user, "token": visit.csrf, "navigation": NAVIGATION, "here": visit.request.url.path,
         "said": SAID.get(visit.query("said"), ""), "who": visit.who, "server": visit.service.settings.url,
     }  # fmt: skip
-    return HTMLResponse(render(name, shared | values | {"problem": problem and shown(problem)}), status, _headers())
+    text = render(name, shared | values | {"problem": problem and shown(problem)})
+    later = {"Retry-After": f"{math.ceil(problem.retry_after)}"} if isinstance(problem, TooManyProblem) else {}
+    return HTMLResponse(text, status, _headers() | later)
 
 
 def fragment(visit: Visit, name: str, **values: Any) -> HTMLResponse:
@@ -191,6 +194,15 @@ def acted(action: Callable[[], Response], again: Callable[[CurateError], Respons
         raise
     except CurateError as problem:
         return again(problem)
+
+
+async def in_turn(visit: Visit, action: Callable[[], Response], again: Callable[..., Response]) -> Response:
+    """What a form led to that checks a recipe, once it is the user's turn at the sandbox; otherwise its page again."""
+    try:
+        async with visit.service.limiter.checks.turn(visit.who.user_id):
+            return await run_in_threadpool(action)
+    except TooManyProblem as problem:
+        return await run_in_threadpool(again, problem=problem)
 
 
 def link(path: str, **query: str | None) -> str:

@@ -7,10 +7,12 @@ import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from fastapi import Response
 from fastapi.responses import RedirectResponse
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData
 
 from curate.core.errors import CurateError
@@ -19,7 +21,7 @@ from curate.service.actions import recipes as actions
 from curate.service.actions import runs as run_actions
 from curate.service.auth.roles import Role
 from curate.service.pages.graph import stages_graph
-from curate.service.pages.kit import Form, Visit, Visiting, made, page, part, real, whole, words
+from curate.service.pages.kit import Form, Visit, Visiting, in_turn, made, page, part, real, whole, words
 from curate.service.problems import ConflictProblem, InvalidProblem
 from curate.service.rest.deps import ByWord
 from curate.service.rest.idempotency import Replayed, UnderWayProblem, reserve
@@ -85,13 +87,17 @@ def new(visit: Visiting) -> Response:
 
 
 @router.post("/new")
-def act(visit: Visiting, form: Form) -> Response:
+async def act(visit: Visiting, form: Form) -> Response:
     typed = {"workspace": ""} | {name: str(value) for name, value in form.items() if isinstance(value, str)}
     typed["recipe"] = typed.get("recipe", "").replace("\r\n", "\n")
+    if words(form, "do") == "load":
+        return await run_in_threadpool(_page, visit, typed | {"recipe": ""})
+    return await in_turn(visit, partial(_act, visit, form, typed), partial(_page, visit, typed))
+
+
+def _act(visit: Visit, form: FormData, typed: dict[str, str]) -> Response:
     verb = words(form, "do")
     try:
-        if verb == "load":
-            return _page(visit, typed | {"recipe": ""})
         if verb == "submit":
             return RedirectResponse(f"/runs/{part(_submitted(visit, _order(typed, form), words(form, 'once')))}", 303)
         order = made(RecipeOrder, **_recipe(typed))

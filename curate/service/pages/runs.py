@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from fastapi import Response
@@ -21,6 +22,7 @@ from curate.service.pages.kit import (
     acted,
     done,
     fragment,
+    in_turn,
     link,
     made,
     page,
@@ -125,6 +127,11 @@ def priority(visit: Visiting, form: Form, run_id: str) -> Response:
         return done(f"/runs/{part(run_id)}", "saved", workspace=_where(visit))
 
     return acted(action, lambda problem: _run(visit, run_id, problem))
+
+
+@router.post("/runs/{run_id}/resume")
+async def resume(visit: Visiting, run_id: str) -> Response:
+    return await in_turn(visit, partial(act, visit, run_id, "resume"), partial(_run, visit, run_id))
 
 
 @router.post("/runs/{run_id}/{verb}")

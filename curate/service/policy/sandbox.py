@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from curate.service.settings import Limits
 
 AT_ONCE = 2
-WAITING = 8
-"""Most orders that wait; each holds a thread of the service."""
 STARTING_SECONDS = 60.0
 """How long the warm process may take until it answers, beyond an order's own time."""
 ANSWER_BYTES = 16 << 20
@@ -79,31 +77,28 @@ class Sandbox:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._running = threading.BoundedSemaphore(AT_ONCE)
-        self._places = threading.BoundedSemaphore(AT_ONCE + WAITING)
-        self._turns: dict[int, threading.Lock] = {}
-        """User -> held while an order of theirs is being answered."""
+        self._describing = threading.Lock()
         self._ops: list[dict[str, Any]] | None = None
         self._closed = False
 
-    def check(self, text: str, sets: Sequence[str], rules: Rules, user: int | None = None) -> Outcome:
-        """Whether the rules admit a recipe and it can be built. A user has one order at a time; their others wait, and
-        leave the processes to other people. Raises TooManyProblem or UnavailableProblem."""
-        with self._turn(user):
-            return self._outcome("check", text, sets, rules)
+    def check(self, text: str, sets: Sequence[str], rules: Rules) -> Outcome:
+        """Whether the rules admit a recipe and it can be built. The caller has a turn (`Limiter.checks`), so that no
+        thread waits here. Raises TooManyProblem or UnavailableProblem."""
+        return self._outcome("check", text, sets, rules)
 
-    def plan(self, text: str, sets: Sequence[str], rules: Rules, user: int | None = None) -> Outcome:
+    def plan(self, text: str, sets: Sequence[str], rules: Rules) -> Outcome:
         """The same, with what a run would do."""
-        with self._turn(user):
-            return self._outcome("plan", text, sets, rules)
+        return self._outcome("plan", text, sets, rules)
 
     def ops(self) -> list[dict[str, Any]]:
         """Descriptions of all ops."""
-        if self._ops is None:
-            reply = self._ask({"want": "ops"}, 0)
-            if reply.answer is None:
-                raise UnavailableProblem("the list of ops cannot be made at the moment; try again")
-            self._ops = reply.answer
-        return self._ops
+        with self._describing:
+            if self._ops is None:
+                reply = self._ask({"want": "ops"}, 0)
+                if reply.answer is None:
+                    raise UnavailableProblem("the list of ops cannot be made at the moment; try again")
+                self._ops = reply.answer
+            return self._ops
 
     def start(self) -> None:
         """Start the warm process, which is ready some seconds later. Does nothing if it runs."""
@@ -117,19 +112,6 @@ class Sandbox:
 
     # --- one order ---
 
-    @contextlib.contextmanager
-    def _turn(self, user: int | None) -> Iterator[None]:
-        if user is None:
-            yield
-            return
-        turn = self._turns.setdefault(user, threading.Lock())
-        if not turn.acquire(timeout=self._limits.check_seconds):
-            raise TooManyProblem("an earlier recipe of yours is still being checked; try again in some seconds", 5.0)
-        try:
-            yield
-        finally:
-            turn.release()
-
     def _outcome(self, want: str, text: str, sets: Sequence[str], rules: Rules) -> Outcome:
         size = len(text) + sum(map(len, sets))
         if size > self._limits.recipe_bytes:  # bytes are at least as many as characters
@@ -137,7 +119,12 @@ class Sandbox:
             return Outcome([_mistake("too_large", f"{size:,} characters with its overrides; {most}")])
         order = {"want": want, "text": text, "sets": list(sets), "rules": asdict(rules)}
         order["limits"] = self._limits.model_dump(mode="json")
-        reply = self._ask(order, PLAN_FILE_BYTES if want == "plan" else 0)
+        if not self._running.acquire(timeout=self._limits.check_seconds):
+            raise TooManyProblem("too many recipes are being checked; try again in some seconds", 5.0)
+        try:
+            reply = self._ask(order, PLAN_FILE_BYTES if want == "plan" else 0)
+        finally:
+            self._running.release()
         answer = {"mistakes": [self._failure(want, reply)]} if reply.answer is None else reply.answer
         return Outcome(**answer | {"cpu_seconds": reply.cpu_seconds, "peak_bytes": reply.peak_bytes})
 
@@ -155,19 +142,8 @@ class Sandbox:
         )
 
     def _ask(self, order: dict[str, Any], file_bytes: int) -> _Reply:
-        seconds = self._limits.check_seconds
-        if not self._places.acquire(blocking=False):
-            raise TooManyProblem("too many recipes are being checked; try again in some seconds", 5.0)
-        try:
-            if not self._running.acquire(timeout=seconds):
-                raise TooManyProblem("too many recipes are being checked; try again in some seconds", 5.0)
-            try:
-                data = json.dumps(order).encode("utf-8", "surrogatepass")
-                return self._attempt(data, file_bytes) or self._attempt(data, file_bytes) or _no_answer()
-            finally:
-                self._running.release()
-        finally:
-            self._places.release()
+        data = json.dumps(order).encode("utf-8", "surrogatepass")
+        return self._attempt(data, file_bytes) or self._attempt(data, file_bytes) or _no_answer()
 
     def _attempt(self, data: bytes, file_bytes: int) -> _Reply | None:
         """None if the warm process died; the next attempt restarts it."""

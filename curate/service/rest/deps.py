@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from functools import cached_property, wraps
 from http import HTTPStatus
 from inspect import iscoroutinefunction
@@ -71,6 +71,15 @@ async def served(request: Request) -> Service:  # a plain function would cost a 
 
 Served = Annotated[Service, Depends(served)]
 Who = Annotated[Principal, Depends(principal)]
+
+
+async def _check_turn(service: Served, who: Who) -> AsyncIterator[None]:
+    async with service.limiter.checks.turn(who.user_id):
+        yield
+
+
+CHECKS = [Depends(_check_turn, scope="function")]
+"""`dependencies` of an operation that checks a recipe: it waits for its turn at the sandbox without a thread."""
 Cursor = Annotated[str | None, Query(max_length=1000, description="`next` of the page before.")]
 Limit = Annotated[int, Query(ge=1, le=200, description="Most items of a page.")]
 InWorkspace = Annotated[

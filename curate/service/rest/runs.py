@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from fastapi import Body, Header, Path, Query, Request, Response
 
 from curate.service.actions import runs
-from curate.service.rest.deps import SEEN, Cursor, IfMatch, InWorkspace, Limit, Router, Served, Who, problems
+from curate.service.rest.deps import CHECKS, SEEN, Cursor, IfMatch, InWorkspace, Limit, Router, Served, Who, problems
 from curate.service.rest.etags import tagged, version_of
 from curate.service.rest.idempotency import Once
 from curate.service.rest.sse import STREAM, RunStream, wants_page
@@ -31,7 +31,7 @@ STREAMED: dict[int | str, dict[str, Any]] = {
 LastEventId = Annotated[str | None, Header(max_length=200, description="Continue a stream after this event.")]
 
 
-@router.post("/runs", status_code=202)
+@router.post("/runs", status_code=202, dependencies=CHECKS)
 def submit_run(service: Served, who: Who, order: NewRun, once: Once) -> RunShape:
     """Into the queue. Repeat it with the same Idempotency-Key if the answer is lost."""
     if once is not None and once.reference:  # an earlier process had submitted it
@@ -88,7 +88,7 @@ def kill_run(service: Served, who: Who, run: RunId, workspace: InWorkspace = Non
     return runs.kill(service, who, run, workspace)
 
 
-@router.post("/runs/{run}/resume", status_code=202)
+@router.post("/runs/{run}/resume", status_code=202, dependencies=CHECKS)
 def resume_run(service: Served, who: Who, run: RunId, workspace: InWorkspace = None) -> RunShape:
     """Its next attempt, into the queue. Finished work is reused."""
     return runs.resume(service, who, run, workspace)

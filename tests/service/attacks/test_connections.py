@@ -11,12 +11,16 @@ from contextlib import ExitStack, closing, suppress
 from typing import cast
 from urllib.parse import urlsplit
 
+import httpx2
 import pytest
 
 from curate.core.errors import CurateError
 from curate.service import protocol
+from curate.service.auth.roles import Role
+from curate.service.policy.sandbox import Outcome
 from curate.service.reconcile.targets import Cluster, Targets
 from tests.service.attacks.place import Place, said
+from tests.service.people import Person, person
 
 
 @pytest.fixture
@@ -153,3 +157,41 @@ def test_a_user_with_slow_requests_takes_no_thread_from_others(target: Place, mo
         finally:
             slow.released.set()
         assert {answer.result().status_code for answer in answers} == {200}
+
+
+def test_plans_of_many_users_take_no_thread_from_others(target: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each user sends 8 plans, which never end by themselves: 2 run, of each user at most 2 wait."""
+    ended, rejected = threading.Event(), threading.Semaphore(0)
+
+    def plan(*_: object) -> Outcome:
+        assert ended.wait(60)
+        return Outcome()
+
+    monkeypatch.setattr(target.service.sandbox, "plan", plan)
+    monkeypatch.setattr(target.service.sandbox, "check", plan)
+    place = target.people.workspace
+    users = [person(target.service, f"planner{number}", Role.OPERATOR, place) for number in range(5)]
+    order = {"workspace": "main", "recipe": "stages: {}"}
+    verbs = ["recipes/plan", "recipes/check", "runs"]
+
+    def send(who: Person, number: int) -> httpx2.Response:
+        answer = target.ask("POST", verbs[number % 3], who, json=order)
+        if answer.status_code == 429:
+            rejected.release()
+        return answer
+
+    with ThreadPoolExecutor(40) as pool:
+        answers = [pool.submit(send, who, number) for who in users for number in range(8)]
+        try:
+            for _ in range(40 - 2 - 5 * 2):
+                assert rejected.acquire(timeout=60)
+            assert target.ask("GET", "me", target.people.viewer).status_code == 200
+            assert sum(answer.done() for answer in answers) == 28
+            form = {"workspace": "main", "recipe": "stages: {}", "do": "plan"}
+            page = target.ask("POST", "/new", users[0], data=form)
+            assert (page.status_code, page.headers["Retry-After"]) == (429, "5") and "stages: {}" in page.text
+        finally:
+            ended.set()
+        found = [answer.result() for answer in answers]
+    assert {int(one.headers["Retry-After"]) for one in found if one.status_code == 429} == {5}
+    assert sum(one.status_code in (200, 202) for one in found) == 12

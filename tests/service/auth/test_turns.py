@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 
-from curate.service.auth import turns
 from curate.service.auth.turns import Turns
 from curate.service.problems import TooManyProblem
 
@@ -31,11 +30,9 @@ def test_a_user_has_so_many_turns_and_the_others_wait() -> None:
     asyncio.run(tour())
 
 
-def test_so_many_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "WAITING", 0)
-
+def test_so_many_may_wait() -> None:
     async def tour() -> None:
-        made = Turns(1)
+        made = Turns(1, waiting=0)
         async with made.turn(1):
             with pytest.raises(TooManyProblem, match="send fewer at a time"):
                 async with made.turn(1):
@@ -43,6 +40,29 @@ def test_so_many_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
             async with made.turn(2):
                 pass
         assert not made.requests
+
+    asyncio.run(tour())
+
+
+def test_users_share_what_there_is_overall_and_wait_for_so_long() -> None:
+    """Those who wait for others count as waiting, too."""
+
+    async def tour() -> None:
+        made, inside = Turns(1, overall=1, waiting=1, seconds=0.05), list[int]()
+
+        async def request(user: int) -> None:
+            async with made.turn(user):
+                inside.append(user)
+
+        async with made.turn(1):
+            waiting = asyncio.create_task(request(2))
+            await asyncio.sleep(0)
+            with pytest.raises(TooManyProblem, match="1 of your requests are waiting already"):
+                await request(2)
+            with pytest.raises(TooManyProblem, match=r"no turn within 0.05 s"):
+                await waiting
+        await asyncio.gather(request(1), request(2))
+        assert inside == [1, 2] and not made.requests and not made.waiting and not made._turns
 
     asyncio.run(tour())
 

@@ -17,6 +17,7 @@ from curate.service.actions import data, people, places, recipes, runs, upkeep
 from curate.service.actions.run_page import RunPage
 from curate.service.auth import audit
 from curate.service.auth.dependency import principal
+from curate.service.auth.limiting import Limiter
 from curate.service.auth.roles import Principal, Role
 from curate.service.pages import new, router
 from curate.service.rest.errors import handle
@@ -47,7 +48,10 @@ class Site:
         patch.setattr(new, "reserve", lambda *_: held)
         patch.setattr(audit, "malformed", lambda service, who, *about: self.malformed.append(about[:2]))
         self.app = FastAPI()
-        self.app.state.service = SimpleNamespace(settings=settings or Settings(), clock=examples.NOW.timestamp)
+        given = settings or Settings()
+        self.app.state.service = SimpleNamespace(
+            settings=given, clock=examples.NOW.timestamp, limiter=Limiter(given.limits)
+        )
         self.app.include_router(router)
         self.app.dependency_overrides[principal] = self._principal
         self.app.add_api_route("/api/v1/runs/{run}/events", self._events)

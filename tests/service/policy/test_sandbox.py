@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from curate.service.policy.rules import Rules
-from curate.service.policy.sandbox import AT_ONCE, WAITING, Outcome, Sandbox
+from curate.service.policy.sandbox import AT_ONCE, Outcome, Sandbox
 from curate.service.problems import TooManyProblem, UnavailableProblem
 from curate.service.settings import Limits
 
@@ -105,42 +105,29 @@ def test_a_crash_is_a_mistake_of_the_recipe(limited: Sandbox, act: str, code: st
     assert limited.check(HONEST, (), RULES).mistakes == []
 
 
-def test_others_wait_and_too_many_are_rejected(limited: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_than_at_once_are_rejected_after_the_time_limit(limited: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turns let no more come; the list of ops needs none."""
     with ExitStack() as stack, monkeypatch.context() as patch:
         patch.setattr(limited, "_limits", Limits(check_seconds=0.2))
         for _ in range(AT_ONCE):
             stack.enter_context(limited._running)
-        with pytest.raises(TooManyProblem):  # after the time limit
-            limited.check(HONEST, (), RULES)
-    with ExitStack() as stack:
-        for _ in range(AT_ONCE + WAITING):
-            stack.enter_context(limited._places)
         with pytest.raises(TooManyProblem) as raised:
             limited.check(HONEST, (), RULES)
+        patch.undo()
+        patch.setattr(limited, "_ops", None)
+        assert limited.ops()
     assert raised.value.retry_after > 0
     assert limited.check(HONEST, (), RULES).mistakes == []
 
 
-def test_a_user_has_one_order_at_a_time(limited: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch, limited._turn(7):
-        patch.setattr(limited, "_limits", Limits(check_seconds=0.2))
-        with pytest.raises(TooManyProblem, match="an earlier recipe of yours"):
-            limited.check(HONEST, (), RULES, user=7)
-        patch.undo()
-        assert limited.check(HONEST, (), RULES, user=8).mistakes == []
-    assert limited.check(HONEST, (), RULES, user=7).mistakes == []
-
-
 def test_many_at_a_time(limited: Sandbox) -> None:
     outcomes: list[Outcome] = []
-    threads = [
-        threading.Thread(target=lambda: outcomes.append(limited.check(HONEST, (), RULES))) for _ in range(WAITING)
-    ]
+    threads = [threading.Thread(target=lambda: outcomes.append(limited.check(HONEST, (), RULES))) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert [outcome.mistakes for outcome in outcomes] == [[]] * WAITING
+    assert [outcome.mistakes for outcome in outcomes] == [[]] * 8
 
 
 def test_a_long_text_never_reaches_the_process(limited: Sandbox) -> None:
