@@ -10,11 +10,11 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field, field_validator
 
 from curate.acquire import fields
-from curate.acquire.metadata import Row, is_metadata, load_metadata
+from curate.acquire.metadata import METADATA_NAMES, NAME, Row, is_metadata, joined, load_metadata
 from curate.codec import files, listing
 from curate.codec.formats import RASTER_EXTENSIONS
 from curate.codec.listing import FileInfo, extension
-from curate.core.contracts import Incoming, Location, Portion, Runtime, Source
+from curate.core.contracts import Added, Incoming, Location, Portion, Runtime, Source
 from curate.core.errors import InputError, Reject
 from curate.core.store.storage import Storage
 
@@ -69,6 +69,20 @@ class AcquireFolder(Source):
     caption_field: str | None = Field(
         None, description="field of the metadata that holds the caption; default: caption, text, title, alt …"
     )
+    label: Annotated[int | None, Added()] = Field(
+        None,
+        description="which folder of an image's path is its `meta.label`, unless its metadata has a `label`: 1 is the "
+        "first below `path`, -1 the one that holds the image; empty if there is none",
+    )
+    metadata: Annotated[str | None, Runtime(), Location()] = Field(
+        None,
+        description="a .csv, .jsonl or .parquet file, anywhere, with further fields of the images; they replace those "
+        "of the folder's own metadata files",
+    )
+    metadata_key: Annotated[str, Added()] = Field(
+        NAME,
+        description="column of `metadata` that names an image: the end of its path, with or without the extension",
+    )
     max_bytes: int = Field(256 << 20, ge=1, description="larger files are rejected as too_large, unread; bytes")
     in_place: Annotated[bool, Runtime()] = Field(
         False, description="read the files where they are in every stage, instead of copying them once"
@@ -79,10 +93,26 @@ class AcquireFolder(Source):
     def _bare(cls, values: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(sorted({value.lower().lstrip(".") for value in values}))
 
+    @field_validator("label")
+    @classmethod
+    def _a_place(cls, label: int | None) -> int | None:
+        if label == 0:
+            raise ValueError("expected 1 for the first folder of the path, or -1 for the last")
+        return label
+
+    @field_validator("metadata")
+    @classmethod
+    def _readable(cls, path: str | None) -> str | None:
+        if path is not None and extension(path) not in {extension(name) for name in METADATA_NAMES}:
+            raise ValueError("expected a file that ends in .csv, .jsonl or .parquet")
+        return path
+
     def plan(self) -> list[Portion]:
         listed = [(folder, self._listed(folder.root)) for folder in self._folders()]
         if len(listed) > 1:
             _check_apart(self._place, listed)
+        if self.metadata is not None:
+            self._join(self.metadata, listed)
         return [portion for folder, samples in listed for portion in self._portions(folder, samples)]
 
     def _folders(self) -> list[Folder]:
@@ -95,6 +125,16 @@ class AcquireFolder(Source):
             raise InputError(f"{self._place}: two folders are named {twice!r}, which is their `source`; rename one")
         first = [Folder(roots[0], names[0])]
         return first + [Folder(root, name, f"{name}/") for root, name in zip(roots[1:], names[1:], strict=True)]
+
+    def _join(self, metadata: str, listed: list[tuple[Folder, list[dict[str, Any]]]]) -> None:
+        """Add the rows of a metadata file to the samples."""
+        beside, _, name = metadata.rpartition("/")
+        root = listing.open_root(beside or ("/" if metadata.startswith("/") else "."), f"{self.op}: metadata")
+        rows = load_metadata(root, [FileInfo(name)], self.metadata_key)
+        samples = {folder.prefix + sample["path"]: sample for folder, content in listed for sample in content}
+        for path, row in joined(f"{self.op}: metadata: {metadata}", rows, samples).items():
+            own = samples[path].get("row", {})
+            samples[path]["row"] = row if isinstance(row, str) else own if isinstance(own, str) else own | row
 
     def _folder_of(self, portion: Portion) -> Folder:
         source = portion.content.get("source", "")
@@ -179,6 +219,10 @@ class AcquireFolder(Source):
             sample.reject = sample.reject or reject.reason
         if "label" not in sample.meta:
             sample.meta["folder"] = posixpath.dirname(path)
+            if self.label is not None:
+                folders = path.split("/")[:-1]
+                place = self.label - (self.label > 0)
+                sample.meta["label"] = folders[place] if -len(folders) <= place < len(folders) else ""
         return sample
 
     def _describe(self, row: Row | None, data: dict[str, bytes | Reject]) -> tuple[str | None, dict[str, Any]]:

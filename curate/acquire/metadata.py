@@ -12,7 +12,7 @@ import io
 import json
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -24,36 +24,58 @@ from curate.core.errors import InputError
 from curate.core.store.storage import Storage
 
 METADATA_NAMES = ("metadata.jsonl", "metadata.csv", "metadata.parquet")
+NAME = "file_name"
 BAD = "bad_metadata"
 
 Row = dict[str, Any] | str
 """Fields of one file, or the reason of its reject."""
 
-_SALVAGED = re.compile(rb'"file_name"\s*:\s*("(?:[^"\\]|\\.)*")')
+_SALVAGED = rb'%s\s*:\s*("(?:[^"\\]|\\.)*")'
 
 
 def is_metadata(path: str) -> bool:
     return path.rpartition("/")[2] in METADATA_NAMES
 
 
-def load_metadata(root: Storage, files: list[FileInfo]) -> dict[str, Row]:
-    """Path relative to the root -> row, from all metadata files; the one nearest to a file takes precedence.
+def load_metadata(root: Storage, files: list[FileInfo], column: str = NAME) -> dict[str, Row]:
+    """Path relative to the root, in `column` of the files -> row; the file nearest to an image takes precedence.
 
     Raises InputError for a row without a file name, two different rows of one file, and unreadable files.
     """
     rows: dict[str, Row] = {}
     for file in sorted(files, key=lambda file: (file.path.count("/"), file.path)):
-        rows |= _load(root, file)
+        rows |= _load(root, file, column)
     return rows
 
 
-def _load(root: Storage, file: FileInfo) -> dict[str, Row]:
+def joined(place: str, rows: Mapping[str, Row], paths: Iterable[str]) -> dict[str, Row]:
+    """Path -> the row whose name is the path or its end, with or without the extension; the longest name wins.
+
+    Raises InputError if a name is the end of two paths, or no name is the end of any.
+    """
+    known = list(paths)
+    whole, used = set(known), dict[str, str]()
+    for path in known:
+        ends = [path.split("/", start)[-1] for start in range(path.count("/") + 1)]
+        names = (name for end in ends for name in (end, posixpath.splitext(end)[0]))
+        name = next((name for name in names if name in rows and (name == path or name not in whole)), None)
+        if name is not None and used.setdefault(name, path) != path:
+            raise InputError(f"{place}: {name!r} is both {used[name]!r} and {path!r}; write the paths of both")
+    if not used:
+        raise InputError(
+            f"{place}: none of its {len(rows):,} rows names an image: {next(iter(rows), None)!r} is not the end of a "
+            f"path such as {next(iter(known), None)!r}; name the column with file names in `metadata_key`"
+        )
+    return {path: rows[name] for name, path in used.items()}
+
+
+def _load(root: Storage, file: FileInfo, column: str) -> dict[str, Row]:
     place, folder = root.url_of(file.path), posixpath.dirname(file.path)
     reader = {"jsonl": _jsonl, "csv": _csv, "parquet": _parquet}[file.path.rpartition(".")[2]]
     rows: dict[str, Row] = {}
     lines: dict[str, int] = {}
     try:
-        for line, name, row in reader(root, file.path, place):
+        for line, name, row in reader(root, file.path, place, column):
             path = posixpath.normpath(posixpath.join(folder, name))
             if rows.setdefault(path, row) != row:
                 raise InputError(
@@ -65,25 +87,25 @@ def _load(root: Storage, file: FileInfo) -> dict[str, Row]:
     return rows
 
 
-def _jsonl(root: Storage, path: str, place: str) -> Iterator[tuple[int, str, Row]]:
+def _jsonl(root: Storage, path: str, place: str, column: str) -> Iterator[tuple[int, str, Row]]:
     with open_file(root, path) as lines:
         for number, line in enumerate(lines, start=1):
             text = line.removeprefix(b"\xef\xbb\xbf").strip()
             if text:
-                yield number, *_json_row(text, f"{place}: line {number}")
+                yield number, *_json_row(text, f"{place}: line {number}", column)
 
 
-def _json_row(text: bytes, place: str) -> tuple[str, Row]:
+def _json_row(text: bytes, place: str, column: str) -> tuple[str, Row]:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
-        found = _SALVAGED.search(text)
+        found = re.search(_SALVAGED % re.escape(json.dumps(column).encode()), text)
         if found is None:
-            raise InputError(f"{place}: invalid JSON without a readable file_name; fix or remove the line") from None
+            raise InputError(f"{place}: invalid JSON without a readable {column}; fix or remove the line") from None
         return _salvaged(found.group(1), place), BAD
     if not isinstance(value, dict):
-        raise InputError(f"{place}: expected a JSON object with file_name, not {type(value).__name__}")
-    return _named(plain(value), place)
+        raise InputError(f"{place}: expected a JSON object with {column}, not {type(value).__name__}")
+    return _named(plain(value), place, column)
 
 
 def _salvaged(quoted: bytes, place: str) -> str:
@@ -93,25 +115,25 @@ def _salvaged(quoted: bytes, place: str) -> str:
         raise InputError(f"{place}: invalid JSON with an invalid file_name; fix or remove the line") from None
 
 
-def _named(fields: dict[str, Any], place: str) -> tuple[str, Row]:
-    name = fields.pop("file_name", None)
+def _named(fields: dict[str, Any], place: str, column: str) -> tuple[str, Row]:
+    name = fields.pop(column, None)
     if not isinstance(name, str) or not name:
         found = ", ".join(fields) or "none"
         several = any(field.endswith(("file_name", "file_names")) for field in fields)
         remedy = "write a row per image" if several else "add the path of the image relative to this file"
-        raise InputError(f"{place}: no file_name (fields: {found}); {remedy}")
+        raise InputError(f"{place}: no {column} (fields: {found}); {remedy}")
     return name, fields
 
 
-def _csv(root: Storage, path: str, place: str) -> Iterator[tuple[int, str, Row]]:
+def _csv(root: Storage, path: str, place: str, column: str) -> Iterator[tuple[int, str, Row]]:
     with open_file(root, path) as binary, io.TextIOWrapper(binary, "utf-8-sig", "surrogateescape", newline="") as text:
         reader = csv.DictReader(text, restkey="\0extra", restval=None)
         try:
             for fields in reader:
                 whole = "\0extra" not in fields and None not in fields.values()
-                name, row = _named(dict(fields), f"{place}: line {reader.line_num}")
+                name, row = _named(dict(fields), f"{place}: line {reader.line_num}", column)
                 if not _is_utf8(name):
-                    raise InputError(f"{place}: line {reader.line_num}: file_name is not UTF-8; fix the line")
+                    raise InputError(f"{place}: line {reader.line_num}: {column} is not UTF-8; fix the line")
                 good = whole and all(_is_utf8(str(value)) for value in fields.values())
                 yield reader.line_num, name, (row if good else BAD)
         except csv.Error as error:
@@ -122,13 +144,13 @@ def _is_utf8(text: str) -> bool:
     return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
 
 
-def _parquet(root: Storage, path: str, place: str) -> Iterator[tuple[int, str, Row]]:
+def _parquet(root: Storage, path: str, place: str, column: str) -> Iterator[tuple[int, str, Row]]:
     number = 0
     with open_file(root, path) as file:
         try:
             for batch in pq.ParquetFile(file).iter_batches(1024):
                 for fields in batch.to_pylist():
                     number += 1
-                    yield number, *_named(plain(fields), f"{place}: row {number}")
+                    yield number, *_named(plain(fields), f"{place}: row {number}", column)
         except (pa.ArrowException, UnicodeDecodeError) as error:
             raise InputError(f"{place}: after row {number}: {error}; write the file again") from None

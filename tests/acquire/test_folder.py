@@ -243,3 +243,72 @@ def test_folders_that_cannot_be_together_are_one_line(tmp_path: Path, paths: tup
     with pytest.raises(InputError, match=message) as caught:
         folder(tmp_path, path=tuple(str(tmp_path / path) for path in paths)).plan()
     assert "\n" not in str(caught.value)
+
+
+# --- labels and joined metadata ---
+
+
+@pytest.mark.parametrize(
+    ("label", "expected"),
+    [(-1, ["cat", "dog", "cat", ""]), (1, ["june", "dog", "cat", ""]), (-2, ["june", "", "", ""])],
+)
+def test_a_part_of_the_path_is_the_label(tmp_path: Path, label: int, expected: list[str]) -> None:
+    """A folder `june` with the same classes makes no new ones."""
+    names = ["june/cat/1.png", "dog/1.png", "cat/1.png", "1.png"]
+    samples = by_id(folder(write(tmp_path, dict.fromkeys(names, PNG)), label=label))
+    assert [samples[name].meta["label"] for name in names] == expected
+    assert [samples[name].meta["folder"] for name in names] == ["june/cat", "dog", "cat", ""]
+
+
+def test_the_label_of_the_metadata_wins_over_the_path(tmp_path: Path) -> None:
+    write(tmp_path, {"x/a.png": PNG, "x/a.json": '{"label": "frog"}', "x/b.png": PNG})
+    samples = by_id(folder(tmp_path, label=-1))
+    assert [sample.meta["label"] for sample in samples.values()] == ["frog", "x"]
+
+
+def test_a_table_elsewhere_is_joined_by_the_end_of_the_path(tmp_path: Path) -> None:
+    names = ["1.png", "june/1.png", "june/cat/2.png", "june/dog/3.jpeg", "4.png"]
+    write(tmp_path / "photos", dict.fromkeys(names, PNG) | {"4.json": '{"label": "old", "by": "Ada"}'})
+    table = "id,label,caption\n1.png,ape,\njune/1,bat,a bat\n2.png,cat,\n3,dog,\n4.png,new,\nnone.png,elk,\n"
+    write(tmp_path, {"labels.csv": table})
+    source = folder(tmp_path / "photos", metadata=str(tmp_path / "labels.csv"), metadata_key="id")
+    samples = by_id(source)
+    assert [samples[name].meta["label"] for name in names] == ["ape", "bat", "cat", "dog", "new"]
+    assert samples["june/1.png"].caption == "a bat" and samples["4.png"].meta["by"] == "Ada"
+    before = source.plan()
+    write(tmp_path, {"labels.csv": table.replace("bat,a", "bat, a")})
+    assert source.plan() != before
+
+
+def test_a_joined_table_may_name_images_of_several_folders(tmp_path: Path) -> None:
+    write(tmp_path, {"a/1.png": PNG, "b/1.png": PNG, "t.jsonl": '{"file_name": "1.png", "label": "x"}\n'
+          '{"file_name": "b/1.png", "label": "y"}\n'})  # fmt: skip
+    paths = (str(tmp_path / "a"), str(tmp_path / "b"))
+    samples = by_id(folder(tmp_path, path=paths, metadata=str(tmp_path / "t.jsonl")))
+    assert [sample.meta["label"] for sample in samples.values()] == ["x", "y"]
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "message"),
+    [
+        (
+            "file_name,label\n1.png,x\n",
+            "file_name",
+            r"'1.png' is both 'a/1.png' and 'b/1.png'; write",
+        ),
+        ("file_name,label\n7.png,x\n", "file_name", r"none of its 1 rows names an image: '7.png' is not the end of"),
+        ("name,label\n1.png,x\n", "file_name", r"line 2: no file_name \(fields: name, label\)"),
+        ("file_name,label\na/1.png,x\na/1.png,y\n", "file_name", "has a different row in line 2"),
+    ],
+)
+def test_a_table_that_cannot_be_joined_is_one_line(tmp_path: Path, table: str, key: str, message: str) -> None:
+    write(tmp_path, {"photos/a/1.png": PNG, "photos/b/1.png": PNG, "labels.csv": table})
+    with pytest.raises(InputError, match=message) as caught:
+        folder(tmp_path / "photos", metadata=str(tmp_path / "labels.csv"), metadata_key=key).plan()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("parameter", "message"), [({"label": 0}, "expected 1"), ({"metadata": "a.txt"}, ".csv")])
+def test_values_that_mean_nothing_are_rejected(tmp_path: Path, parameter: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        folder(tmp_path, **parameter)

@@ -11,7 +11,7 @@ from curate.service.policy.admission import kind_of, options, parameters
 
 LEADING = {
     "acquire.download": {"allow_networks": "network", "proxy": "proxy", "deny_hosts": "path", "deny_urls": "path"},
-    "acquire.folder": {"path": "path"},
+    "acquire.folder": {"path": "path", "metadata": "path"},
     "acquire.list": {"path": "path"},
     "acquire.parquet": {"path": "path"},
     "acquire.webdataset": {"path": "path"},
@@ -37,7 +37,7 @@ LEADING = {
 ASKING = {"endpoint", "variants[].endpoint", "columns[]", "output"}
 PLAIN = {
     "acquire.download": {"namespace", "contact", "disallowed_header_directives[]", "user_agent"},
-    "acquire.folder": {"namespace", "extensions[]", "caption_field"},
+    "acquire.folder": {"namespace", "extensions[]", "caption_field", "metadata_key"},
     "acquire.list": {"columns[]", "keep[]", "delimiter"},
     "acquire.parquet": {"namespace", "image", "caption", "id"},
     "acquire.webdataset": {"namespace", "images[]", "caption_field"},
