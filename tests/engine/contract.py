@@ -71,6 +71,7 @@ class Alive(Reduce):
 
 STAGES: dict[str, tuple[str, str | list[str], dict[str, Any], dict[str, str]]] = {
     "inspect": ("image.inspect", "pool", {}, {}),
+    "appearance": ("image.appearance", "inspect", {}, {}),
     "size": ("image.filter", "inspect", {"min_side": 8, "animated": "reject"}, {}),
     "where": ("filter.where", "inspect", {"keep": "width < 40 or frames > 1", "reason": "large_still"}, {}),
     "frames": ("image.frames", "inspect", {"namespace": "contract_frames", "every": 2}, {}),

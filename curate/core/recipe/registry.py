@@ -16,6 +16,7 @@ OPS = {
     "acquire.parquet": "curate.acquire.parquet:AcquireParquet",
     "acquire.list": "curate.acquire.lists.list:AcquireList",
     "image.inspect": "curate.image.inspect:Inspect",
+    "image.appearance": "curate.image.appearance:Appearance",
     "image.filter": "curate.image.filter:ImageFilter",
     "image.frames": "curate.image.frames:Frames",
     "image.fingerprint": "curate.image.fingerprint:Fingerprint",
