@@ -7,7 +7,7 @@ group, 2024), section 4.1. Content-Usage: IETF AIPREF (draft-ietf-aipref-attach)
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from email.message import Message
 
 from curate.acquire.fetch.codes import Failure
@@ -15,8 +15,8 @@ from curate.acquire.fetch.codes import Failure
 _WITH_VALUE = {"unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"}
 """Directives that have a colon themselves; before any other colon stands the name of a bot."""
 _NAMED = re.compile(r"\s*([A-Za-z0-9._*-]+)\s*:(.*)", re.S)
-_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
-LONGEST_VALUE = 8192
+_STRING = re.compile(r'"(?:[^"\\]|\\.?)*("|\Z)', re.S)
+"""A string, or one without an end, which reaches to the end of its line: so each character is read once."""
 LONGEST_DETAIL = 200
 
 
@@ -25,7 +25,7 @@ class OptOut:
         """Raises ValueError for a kind that is not in KINDS."""
         self._directives = frozenset(directive.lower() for directive in directives)
         self._product = product.lower()
-        known: dict[str, tuple[str, Callable[[str], bool]]] = {
+        known: dict[str, tuple[str, Callable[[Sequence[str]], bool]]] = {
             "x-robots-tag": ("opt_out_x_robots_tag", self._forbidden),
             "tdm-reservation": ("opt_out_tdm_reservation", is_reserved),
             "content-usage": ("opt_out_content_usage", forbids_training),
@@ -39,20 +39,20 @@ class OptOut:
     def check(self, headers: Message) -> None:
         """Raises Failure: opt_out_x_robots_tag, opt_out_tdm_reservation, opt_out_content_usage."""
         for name, code, says_no in self._checks:
-            values = headers.get_all(name)
-            if values and says_no(", ".join(values)[:LONGEST_VALUE]):
-                raise Failure(code, "; ".join(f"{name}: {value}" for value in values)[:LONGEST_DETAIL])
+            lines = headers.get_all(name, ())
+            if says_no(lines):
+                raise Failure(code, "; ".join(f"{name}: {line}" for line in lines)[:LONGEST_DETAIL])
 
-    def _forbidden(self, value: str) -> bool:
-        return bool(robots_directives(value, self._product) & self._directives)
+    def _forbidden(self, lines: Sequence[str]) -> bool:
+        return any(robots_directives(line, self._product) & self._directives for line in lines)
 
 
-def robots_directives(value: str, product: str) -> set[str]:
-    """The directives of X-Robots-Tag that concern `product`: those without a bot's name, and those after ours or `*`.
-    A name holds until the next one. `none` means noindex and nofollow."""
+def robots_directives(line: str, product: str) -> set[str]:
+    """The directives of a line of X-Robots-Tag that concern `product`: those without a bot's name, and those after ours
+    or `*`. A name holds until the next one, or the end of its line. `none` means noindex and nofollow."""
     found: set[str] = set()
     concerns_us = True
-    for part in value.lower().split(","):
+    for part in line.lower().split(","):
         named = _NAMED.fullmatch(part)
         if named and named[1] not in _WITH_VALUE:
             concerns_us = named[1] in ("*", product)
@@ -63,15 +63,16 @@ def robots_directives(value: str, product: str) -> set[str]:
     return found
 
 
-def is_reserved(value: str) -> bool:
-    return "1" in (part.strip() for part in value.split(","))
+def is_reserved(lines: Sequence[str]) -> bool:
+    return any(part.strip() == "1" for line in lines for part in line.split(","))
 
 
-def forbids_training(value: str) -> bool:
-    """Whether the dictionary has train-ai=n. If a key is repeated, its last value counts (RFC 9651, 4.2.2). The rest of
-    the field need not be valid."""
+def forbids_training(lines: Sequence[str]) -> bool:
+    """Whether the dictionary in these lines has train-ai=n. If a key is repeated, its last value counts (RFC 9651,
+    4.2.2). The rest of the field need not be valid: a string ends with its line."""
     answer = ""
-    for member in _STRING.sub('""', value).split(","):
+    plain = [_STRING.sub(lambda found: '""' if found[1] else found[0], line) for line in lines]
+    for member in ",".join(plain).split(","):
         key, _, rest = member.partition(";")[0].partition("=")
         if key.strip() == "train-ai":
             answer = rest.strip()

@@ -81,14 +81,14 @@ def test_a_date_with_commas_and_colons_is_not_a_bot() -> None:
     ],
 )
 def test_content_usage(value: str, forbidden: bool) -> None:
-    assert forbids_training(value) is forbidden
+    assert forbids_training([value]) is forbidden
 
 
 @pytest.mark.parametrize(
     ("value", "reserved"), [("1", True), (" 1 ", True), ("0, 1", True), ("0", False), ("10", False)]
 )
 def test_tdm_reservation(value: str, reserved: bool) -> None:
-    assert is_reserved(value) is reserved
+    assert is_reserved([value]) is reserved
 
 
 def test_each_header_has_a_code() -> None:
@@ -96,6 +96,31 @@ def test_each_header_has_a_code() -> None:
     assert code(ALL, "TDM-Reservation: 1", "tdm-policy: https://example.com/") == "opt_out_tdm_reservation"
     assert code(ALL, "Content-Usage: train-ai=n") == "opt_out_content_usage"
     assert code(ALL, "Content-Type: image/jpeg", "X-Robots-Tag: nofollow") is None
+
+
+def test_each_line_stands_for_itself() -> None:
+    """Robots: a bot's name ends with its line. A string that a line leaves open hides no other line."""
+    bot, ours = "X-Robots-Tag: googlebot: nofollow", "X-Robots-Tag: noai"
+    assert code(ALL, bot, ours) == code(ALL, ours, bot) == "opt_out_x_robots_tag"
+    assert code(ALL, bot, "X-Robots-Tag: otherbot: noai", "X-Robots-Tag: all") is None
+    assert code(ALL, "X-Robots-Tag: otherbot: none, curate: all", "X-Robots-Tag: none") == "opt_out_x_robots_tag"
+    assert code(ALL, "TDM-Reservation: 0", "TDM-Reservation: 1") == "opt_out_tdm_reservation"
+    assert code(ALL, "TDM-Reservation: 1", "TDM-Reservation: 0") == "opt_out_tdm_reservation"
+    assert code(ALL, "Content-Usage: search=y", "Content-Usage: train-ai=n") == "opt_out_content_usage"
+    opened = ('Content-Usage: a="x', "Content-Usage: train-ai=n", 'Content-Usage: b="')
+    assert code(ALL, *opened) == "opt_out_content_usage"
+    assert code(ALL, "Content-Usage: train-ai=n", "Content-Usage: train-ai=y") is None  # the last value of a key counts
+
+
+@pytest.mark.parametrize("filler", ["x", "x, ", "otherbot: x, ", '"', '\\"', '"\\', ": ", " "])
+def test_a_header_is_read_to_its_end(filler: str) -> None:
+    """In time that grows with its length: the deadline of a fetch does not interrupt it."""
+    long = filler * (300_000 // len(filler))
+    assert code(ALL, f"X-Robots-Tag: {long}, *: noai") == "opt_out_x_robots_tag"
+    assert code(ALL, *["X-Robots-Tag: all"] * 90, "X-Robots-Tag: " + "y, " * 20_000, "X-Robots-Tag: noai")
+    assert code(ALL, f"TDM-Reservation: {long}, 1") == "opt_out_tdm_reservation"
+    closed = f'a="{long}\\"' if filler == '"\\' else long
+    assert code(ALL, f"Content-Usage: {closed}", "Content-Usage: train-ai=n") == "opt_out_content_usage"
 
 
 def test_the_header_is_kept() -> None:
@@ -118,4 +143,4 @@ def test_what_is_switched_off_does_not_count() -> None:
 @given(st.text())
 def test_any_value_has_an_answer(value: str) -> None:
     assert all(directive == directive.strip().lower() for directive in robots_directives(value, "curate"))
-    assert forbids_training(value) in (True, False) and is_reserved(value) in (True, False)
+    assert forbids_training([value]) in (True, False) and is_reserved([value]) in (True, False)

@@ -342,6 +342,11 @@ async def opt_out(exchange: Exchange) -> None:
     exchange.respond(JPEG, headers=OPT_OUTS[exchange.request.path.rpartition("/")[2]])
 
 
+@fault("/late-opt-out")
+async def late_opt_out(exchange: Exchange) -> None:
+    exchange.respond(JPEG, headers={"X-Robots-Tag": "all, " * 12_000 + "noai"})
+
+
 @fault("/header")
 async def any_header(exchange: Exchange) -> None:
     exchange.head(*json.loads(exchange.query["header"]), f"Content-Length: {len(JPEG)}")
