@@ -102,13 +102,15 @@ class Client:
     def ask(self, target: Target, trip: Trip, want: Want) -> Answer:
         """Raises Failure without an answer, or if the answer is not what `want` describes."""
         place, request = self._request(target)
-        connection = self._idle.take(place)
-        if connection:
+        used = self._idle.take(place)
+        if used:
             try:
-                return self._exchange(connection, place, request, trip, want)
+                return self._exchange(used, place, request, trip, want, self._idle.patience(place))
             except Failure as failure:
-                if failure.code != "reset" or connection.wire.received:
-                    raise  # otherwise the host had just closed the idle connection
+                if failure.code not in ("reset", "headers"):
+                    raise
+            if used.wire.received:  # otherwise the host had just closed the idle connection
+                trip.take_turn(target.host)
         return self._exchange(self._connector.connect(target, trip.end), place, request, trip, want)
 
     def close(self) -> None:
@@ -123,12 +125,19 @@ class Client:
         head = f"GET {target.url} HTTP/1.1\r\nHost: {target.authority}{self._tail}"
         return ("proxy", proxy.host, proxy.port), head.encode() + proxy.header + b"\r\n"
 
-    def _exchange(self, connection: Connection, place: Place, request: bytes, trip: Trip, want: Want) -> Answer:
+    def _exchange(
+        self, connection: Connection, place: Place, request: bytes, trip: Trip, want: Want, patience: float = 0.0
+    ) -> Answer:
+        """patience: seconds in which nothing may follow the response. A connection that was used before may bring one
+        that the host sent unasked: then that of this request follows."""
         keep = False
         try:
             response = connection.ask(request, trip.end)
             answer = self._read(connection, response, want)
-            keep = response.isclosed() and not response.will_close  # closed: read to its end
+            whole = response.isclosed()  # read to its end
+            if patience and whole and not self._idle.learn(place, quiet=not connection.speaks(patience)):
+                raise Failure("reset", "a response follows the response")
+            keep = whole and not response.will_close
             return answer
         except (OSError, HTTPException, ValueError) as error:
             raise explain(error) from error

@@ -62,11 +62,13 @@ class Connector:
             sock = self._reach(target.host, target.port, self._checked(target, end), end)
         try:
             connection = Connection(sock, self._timeout)
-            if target.scheme == "http":
-                return connection
-            if self.proxy:
-                self._tunnel(connection, target, end)
-            return Connection(self._secure(sock, target.host, end), self._timeout)
+            if target.scheme == "https":
+                if self.proxy:
+                    self._tunnel(connection, target, end)
+                connection = Connection(self._secure(sock, target.host, end), self._timeout)
+            if not connection.is_quiet():
+                raise Failure("reset", "the host closed the connection, or spoke before the request")
+            return connection
         except BaseException:  # whatever ends this must not leave the socket open
             sock.close()
             raise

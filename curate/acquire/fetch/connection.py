@@ -32,6 +32,7 @@ class Wire(io.RawIOBase):
         """Whether the other side has closed the connection."""
         self._limit = 0
         self._wait: float | None = None
+        """Time-out of the socket, as far as it is known; 0 during `look`, which does not raise."""
 
     def begin(self, end: float) -> None:
         """A new request: its response ends by `end`."""
@@ -53,9 +54,9 @@ class Wire(io.RawIOBase):
             self._arm()
         try:
             count = self.sock.recv_into(buffer)
-        except (BlockingIOError, ssl.SSLWantReadError):
-            return None
-        except TimeoutError:
+        except (BlockingIOError, ssl.SSLWantReadError, TimeoutError):
+            if self._wait == 0:
+                return None
             raise late(self.end, self.timeout) from None
         self.ended = count == 0
         self.received += count
@@ -80,9 +81,9 @@ class Wire(io.RawIOBase):
             self.sock.settimeout(wait)
             self._wait = wait
 
-    def look(self, reader: io.BufferedReader) -> bool:
-        """Whether `reader`, the buffer of this wire, has bytes now; `ended` tells whether more may come."""
-        self.sock.settimeout(0)
+    def look(self, reader: io.BufferedReader, seconds: float) -> bool:
+        """Whether `reader`, the buffer of this wire, has bytes within `seconds`; `ended`: whether more may come."""
+        self.sock.settimeout(seconds)
         self._wait = 0
         try:
             return bool(reader.peek(1))
@@ -125,7 +126,11 @@ class Connection:
 
     def is_quiet(self) -> bool:
         """Whether the connection is open and has nothing to read. Bytes beyond a response are not the next one's."""
-        return not self.wire.look(self._reader) and not self.wire.ended
+        return not self.speaks(0.0) and not self.wire.ended
+
+    def speaks(self, seconds: float) -> bool:
+        """Whether something comes within `seconds`."""
+        return self.wire.look(self._reader, seconds)
 
     def makefile(self, mode: str = "rb") -> Reader:
         """What http.client calls on its socket."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socketserver
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from types import TracebackType
 from typing import Self
@@ -23,8 +23,8 @@ SETTINGS = FetchSettings(
 )
 TLS = tls_context(ignore_ssl=False)
 
-Script = Callable[[bytes], bytes | None]
-"""A request's head -> the bytes to answer; None closes the connection."""
+Script = Callable[[bytes], bytes | Iterable[bytes] | None]
+"""A request's head -> the bytes to answer, or pieces of them; None closes the connection."""
 
 
 def response(body: bytes = IMAGE, *headers: str, status: str = "200 OK") -> bytes:
@@ -57,7 +57,8 @@ class Scripted:
                     answer = outer.script(head)
                     if answer is None:
                         return
-                    self.wfile.write(answer)
+                    for piece in [answer] if isinstance(answer, bytes) else answer:
+                        self.wfile.write(piece)
 
             def head(self) -> bytes:
                 lines = []

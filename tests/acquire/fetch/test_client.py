@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import socket
+import socketserver
 import threading
+import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from curate.acquire.fetch import client
+from curate.acquire.fetch import client, connect
 from curate.acquire.fetch.client import Trip
 from curate.acquire.fetch.codes import Failure
-from tests.acquire.fetch.scripted import IMAGE, Scripted, path_of, redirect, response
+from curate.acquire.fetch.fetch import Fetcher
+from tests.acquire.fetch.scripted import IMAGE, SETTINGS, Scripted, path_of, redirect, response
 
 
 def test_a_connection_is_used_again() -> None:
@@ -66,6 +72,92 @@ def test_bytes_beyond_a_response_are_not_the_next_one() -> None:
     with Scripted(response() + poison) as server, closing(server.fetcher()) as fetcher:
         assert [fetcher.fetch(server.url()).data for _ in range(3)] == [IMAGE] * 3
         assert server.connections == 3
+
+
+def image_of(path: str) -> bytes:
+    return IMAGE + path.encode() + bytes(30_000)
+
+
+FOREIGN = response(IMAGE + b"foreign" + bytes(30_000))
+
+
+@pytest.mark.parametrize(
+    ("unasked", "connections"),
+    [
+        (FOREIGN, 4),
+        (response(b"no", status="404 Not Found"), 4),
+        (response(b"moved", "Location: /foreign", status="302 Found"), 4),
+        (b"HTTP/1.1 garbage\r\n\r\n", 2),
+    ],
+)
+def test_a_response_that_was_sent_unasked_answers_no_request(unasked: bytes, connections: int) -> None:
+    """It comes right after the next request, whose own response follows it. From then on no connection of the host is
+    used again; after bytes that are not a response, they are."""
+    asked: set[str] = set()
+
+    def script(head: bytes) -> Iterator[bytes]:
+        asked.add(path_of(head))
+        if len(server.requests) == 2:
+            yield unasked
+        yield response(image_of(path_of(head)))
+
+    turns: list[str] = []
+
+    def move(host: str, seconds: float) -> bool:
+        turns.append(host)
+        return True
+
+    with Scripted(script) as server, closing(server.fetcher(retries=0)) as fetcher:
+        for path in ("/1", "/2", "/3", "/4"):
+            assert fetcher.fetch(server.url(path), move=move).data == image_of(path)
+        assert asked == {"/1", "/2", "/3", "/4"} and len(server.requests) == 5
+        assert turns == ["127.0.0.1"]  # the one that was repeated had another turn
+        assert server.connections == connections
+
+
+@pytest.mark.parametrize("pieces", [1, 7])
+@pytest.mark.parametrize("seconds", [0.0, 0.001, 0.01])
+def test_no_unasked_response_is_stored(seconds: float, pieces: int) -> None:
+    """A second response follows each one: at once or late, whole or in pieces."""
+    size = -(-len(FOREIGN) // pieces)
+
+    def script(head: bytes) -> Iterator[bytes]:
+        yield response(image_of(path_of(head)))
+        for place in range(0, len(FOREIGN), size):
+            time.sleep(seconds)
+            yield FOREIGN[place : place + size]
+
+    paths = [f"/{n}" for n in range(40)]
+    with Scripted(script) as server, closing(server.fetcher()) as fetcher, ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda path: fetcher.fetch(server.url(path)).data, paths))
+    assert found == [image_of(path) for path in paths]
+
+
+def test_what_comes_before_the_request_is_not_its_response() -> None:
+    spoken = threading.Event()
+
+    class Rude(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.sendall(FOREIGN)
+            spoken.set()
+            self.request.recv(1000)
+
+    def opened(address: str, port: int, wait: float) -> socket.socket:
+        sock = socket.create_connection((address, port))
+        assert spoken.wait(30)
+        return sock
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Rude) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        port = server.server_address[1]
+        with (
+            closing(Fetcher(replace(SETTINGS, allow_ports=(port,), retries=0))) as fetcher,
+            pytest.MonkeyPatch.context() as patch,
+        ):
+            patch.setattr(connect, "_open", opened)  # waits until the host has spoken
+            found = fetcher.fetch(f"http://127.0.0.1:{port}/a.jpg")
+        server.shutdown()
+    assert (found.code, found.detail) == ("reset", "the host closed the connection, or spoke before the request")
 
 
 def test_no_more_idle_connections_than_allowed() -> None:
