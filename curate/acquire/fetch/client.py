@@ -150,9 +150,12 @@ class Client:
 
     def _read(self, connection: Connection, response: HTTPResponse, want: Want) -> Answer:
         headers = response.headers
-        lengths = set(headers.get_all("Content-Length", ()))
+        lengths = {part.strip() for line in headers.get_all("Content-Length", ()) for part in line.split(",")}
         if len(lengths) > 1:  # http.client takes the first
             raise Failure("headers", f"{len(lengths)} different lengths are announced")
+        for length in lengths:  # http.client takes what is not a number for none, and the end for the body's
+            if not (length.isascii() and length.isdigit() and len(length) < 19):
+                raise Failure("headers", f"Content-Length: {length[:80]!r} is not a number of bytes")
         if 200 <= response.status < 300 and response.status != 206:  # 206 is a part, though a whole was requested
             want.inspect(headers)
             connection.wire.allow(2 * want.max_bytes + HEAD_BYTES)  # chunks have headers, and may have trailers

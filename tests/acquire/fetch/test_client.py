@@ -229,10 +229,22 @@ def test_a_malformed_response_has_a_code(answer: bytes) -> None:
         assert fetcher.fetch(server.url()).code in {"headers", "truncated", "timeout"}
 
 
-def test_two_different_lengths() -> None:
-    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\nContent-Length: %d\r\n\r\n" % len(IMAGE) + IMAGE
+@pytest.mark.parametrize(
+    ("lines", "detail"),
+    [
+        (["7", str(len(IMAGE))], "2 different lengths are announced"),
+        ([f"{len(IMAGE)}, 7"], "2 different lengths are announced"),
+        (["-1"], "Content-Length: '-1' is not a number of bytes"),
+        (["abc"], "Content-Length: 'abc' is not a number of bytes"),
+        ([str(len(IMAGE)), f"{len(IMAGE)}, {len(IMAGE)}"], ""),
+    ],
+)
+def test_lengths(lines: list[str], detail: str) -> None:
+    head = "".join(f"Content-Length: {line}\r\n" for line in lines)
+    answer = f"HTTP/1.1 200 OK\r\n{head}Connection: close\r\n\r\n".encode() + IMAGE
     with Scripted(answer) as server, closing(server.fetcher(retries=0)) as fetcher:
-        assert fetcher.fetch(server.url()).code == "headers"
+        found = fetcher.fetch(server.url())
+    assert (found.code, found.detail) == ("headers" if detail else "done", detail)
 
 
 def test_pauses_do_not_count_as_slowness(monkeypatch: pytest.MonkeyPatch) -> None:
