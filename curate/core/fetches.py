@@ -57,7 +57,7 @@ class Fetches:
     hosts: dict[str, Host] = field(default_factory=dict)
     period: int = PERIOD_SECONDS
     periods: dict[int, list[int]] = field(default_factory=dict)
-    """Number of the period since 1970 -> [fetches, of them done, bytes]. Periods without fetches are missing."""
+    """Number of the period since 1970 -> [fetches, of them done, bytes]. Periods without a portion are missing."""
 
     def __bool__(self) -> bool:
         return bool(self.codes)
@@ -71,8 +71,13 @@ class Fetches:
             host = self.hosts.setdefault(fetch.host, Host())
             host.done, host.failed = host.done + (code == FETCHED), host.failed + (code != FETCHED)
             host.seconds, host.bytes = host.seconds + fetch.seconds, host.bytes + fetch.bytes
-        place = int((time.time() if now is None else now) // self.period)
+        place = int(((fetch.ended or time.time()) if now is None else now) // self.period)
         self._at(place, [1, int(code == FETCHED), fetch.bytes])
+
+    def cover(self, began: float, ended: float) -> None:
+        """Count the periods of a time in which samples were fetched, also those in which no fetch ended."""
+        for then in range(int(began) // PERIOD_SECONDS * PERIOD_SECONDS, int(ended) + 1, PERIOD_SECONDS):
+            self._at(then // self.period, [0, 0, 0])
 
     def add(self, value: Mapping[str, Any]) -> None:
         """Add another summary, as `to_json` wrote it."""

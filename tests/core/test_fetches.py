@@ -57,6 +57,34 @@ def test_a_pause_between_two_runs_does_not_make_periods_longer() -> None:
     assert found.period == 10 and len(found.periods) == 4
 
 
+def test_a_fetch_counts_when_it_ended_and_time_without_one_counts_too() -> None:
+    """A portion took 65 s: 100 images in its first 9 s, then a host that drips."""
+    portion = Fetches()
+    for number in range(100):
+        portion.count(Fetch("a.org", ended=1000.0 + number / 11), FETCHED)
+    portion.count(Fetch("drips.org", seconds=60.0, ended=1062.0), ("error", "deadline"))
+    portion.cover(1000.0, 1065.0)
+    assert {place: counts[0] for place, counts in portion.periods.items()} == {
+        100: 100, 101: 0, 102: 0, 103: 0, 104: 0, 105: 0, 106: 1
+    }  # fmt: skip
+    whole = Fetches()
+    for began in (1000.0, 9e8):  # in two runs: the pause between them does not count
+        portion = Fetches()
+        portion.count(Fetch("a.org", ended=began), FETCHED)
+        portion.cover(began, began + 35)
+        whole.add(portion.to_json())
+    assert len(whole.periods) == 8 and whole.total == 2
+
+
+@given(st.floats(0, 1e9), st.floats(0, 1e5))
+def test_a_long_time_has_bounded_memory(began: float, seconds: float) -> None:
+    found = counted([(FETCHED, "a.org", 1, 7, began), (FETCHED, "a.org", 1, 7, began + seconds)])
+    found.cover(began, began + seconds)
+    places = sorted(found.periods)
+    assert places == list(range(places[0], places[0] + len(places))) and len(places) <= PERIODS
+    assert places[0] == began // found.period and places[-1] == (began + seconds) // found.period
+
+
 def test_rankings_of_hosts() -> None:
     found = Fetches()
     found.hosts = {f"{n:03d}.org": Host(done=100 - n, failed=n, seconds=float(n)) for n in range(100)}

@@ -8,6 +8,7 @@ import json
 import re
 import threading
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from sys import intern
 from tempfile import TemporaryFile
@@ -347,7 +348,7 @@ def _sample(answer: Answer, runner: Runner) -> Incoming:
         sample.reject, sample.status = answer.code, "error" if answer.status == "error" else "unusable"
         if answer.code.startswith(OPT_OUT):
             sample.meta["detail"] = answer.detail
-    sample.fetch = Fetch(fetch.host, fetch.tries, fetch.seconds, fetch.bytes, answer.detail)
+    sample.fetch = replace(fetch, detail=answer.detail)
     return sample
 
 

@@ -12,7 +12,7 @@ import random
 import ssl
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from email.message import Message
 
 from curate.acquire.fetch import body
@@ -54,6 +54,7 @@ class Fetched:
     """Without pauses between tries and for the host's turn."""
     bytes: int
     """Bytes received, over all tries and redirects."""
+    ended: float = field(default_factory=time.time)
 
 
 def _no_park(host: str, seconds: float) -> None:

@@ -48,6 +48,7 @@ SIGNATURES: dict[str, tuple[Callable[..., Any], str]] = {
     ),
 }
 """What we replace or call, and its parameters."""
+_OF_FETCH = ("host", "tries", "seconds", "bytes", "ended")
 MEMORY = "memory://portion"
 """Folder of the Downloader's input and statistics, in this process."""
 
@@ -198,7 +199,7 @@ class Work:
         fetched = self.fetched.pop(key, None)
         self.send(
             {"row": self.rows[key]["row"], "status": CODES[code][0], "code": code, "detail": _plain(detail), **image}
-            | {"fetch": fetched and {name: getattr(fetched, name) for name in ("host", "tries", "seconds", "bytes")}}
+            | {"fetch": fetched and {name: getattr(fetched, name) for name in _OF_FETCH}}
         )
 
 

@@ -50,6 +50,8 @@ class Fetch:
     seconds: float = 0.0
     bytes: int = 0
     detail: str = ""
+    ended: float = 0.0
+    """Seconds since 1970; 0: when it is counted."""
 
 
 @dataclass

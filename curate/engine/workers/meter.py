@@ -128,10 +128,12 @@ class Meter:
         return found
 
     def changed(self) -> list[dict[str, Any]]:
-        """Entries of `snapshot` for the stages that finished a batch since the last call."""
+        """Entries of `snapshot` for the stages that finished a batch since the last call, and for those that fetch
+        until their rates are 0."""
         with self._lock:
             batches = {key: rate.batches for key, rate in self._rates.items()}
-        new = {key for key, count in batches.items() if self._shown.get(key) != count}
+            falling = {key for key, rate in self._rates.items() if rate.codes and rate.recent}
+        new = {key for key, count in batches.items() if self._shown.get(key) != count} | falling
         self._shown = batches
         found = [each for each in self.snapshot() if (each["lane"], each["stage"]) in new]
         return [{name: value for name, value in each.items() if name not in ("batches", "seconds")} for each in found]

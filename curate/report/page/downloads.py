@@ -46,7 +46,7 @@ class Downloads:
     tries: int
     bytes: int
     seconds: float
-    """Time in which something was fetched."""
+    """Time in which shards were fetched, in whole periods."""
     errors: int
     unusable: int
     opted_out: list[CountRow]

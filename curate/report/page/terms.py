@@ -114,8 +114,8 @@ DOWNLOAD_TERMS = {
     ),
     "rate": (
         "Over time",
-        "Each step is a period of at least ten seconds. Periods without any fetch, such as those between two runs, are "
-        "left out.",
+        "Each step is a period of at least ten seconds. A fetch counts in the period in which it ended. Time "
+        "in which no shard was fetched, such as between two runs, is left out.",
     ),
     "hosts": (
         "Hosts with most failures",

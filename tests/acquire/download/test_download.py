@@ -7,7 +7,10 @@ import json
 import shutil
 import subprocess
 import tarfile
+import threading
+import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,18 +23,21 @@ import pytest
 from curate.acquire.download.download import AcquireDownload
 from curate.acquire.download.environment import clean_environment
 from curate.acquire.webdataset import AcquireWebDataset
+from curate.core.contracts import Fetch
 from curate.core.errors import CurateError
+from curate.core.fetches import Fetches
 from curate.core.hashing import make_key, rank_below, ranks
 from curate.core.nouns.pools import read_pool, read_shards
 from curate.core.recipe.pipeline import Pipeline
 from curate.core.store.storage import open_storage
 from curate.engine.run import Result, run
 from curate.engine.state import Options
+from curate.engine.units.source.pulse import Pulse
 from curate.image.embed import Embed
 from curate.image.inspect import Inspect
 from curate.pack.webdataset import PackWebDataset
 from curate.select.all import SelectAll
-from tests.acquire.download.site import IMAGES, LATE, Row, Site, write_list
+from tests.acquire.download.site import IMAGES, LATE, SECONDS, Row, Site, write_list
 from tests.engine import workspaces
 
 pytestmark = pytest.mark.usefixtures("runner_python")
@@ -302,6 +308,37 @@ def test_a_retry_fetches_what_may_have_passed(site: Site, everything: Everything
     before = Pool.of(everything.result)
     assert pool.shards[: len(before.shards)] == before.shards or set(before.shards) < set(pool.shards)
     assert len(pool.shards) == len(before.shards) + 1
+
+
+def test_rates_count_a_fetch_when_it_ended(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not when the engine gets to its row, which may come after that of a slow host. Idle time counts too."""
+    answered, counted, told = threading.Semaphore(0), list[Fetch](), Pulse.received
+    count, began = Fetches.count, time.time()
+
+    def received(self: Pulse, *of: Any) -> None:
+        told(self, *of)
+        answered.release()
+
+    def counts(self: Fetches, fetch: Fetch, *of: Any) -> None:
+        counted.append(fetch)
+        count(self, fetch, *of)
+
+    monkeypatch.setattr(Pulse, "received", received)
+    monkeypatch.setattr(Fetches, "count", counts)
+    rows = [row for row in site.rows() if row["url"].endswith(".jpg") and row["caption"]][: len(IMAGES)]
+    pipeline = site.pipeline(write_list(tmp_path / "list.jsonl", rows), portion_rows=100)
+    site.hold(len(rows) - 1)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run, pipeline, str(tmp_path / "workspace"))
+        assert all(answered.acquire(timeout=SECONDS) for _ in rows[1:])
+        site.wait()
+        opened = time.time()
+        site.open()
+        result = running.result()
+    assert sum(began < fetch.ended < opened for fetch in counted) == len(rows) - 1 == len(counted) - 1
+    made = json.loads((Path(result.outputs["pool"]) / "manifest.json").read_text())["extra"]["fetches"]
+    first, last = (int(then // made["period"]) for then in (opened, time.time()))
+    assert set(map(str, range(first, last))) <= set(made["periods"])
 
 
 @pytest.mark.long

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from types import SimpleNamespace
+
+import pytest
 
 from curate.core.fetches import FETCHED
 from curate.engine.workers import beat
+from curate.engine.workers import meter as meter_module
 from curate.engine.workers.beat import BatchStats
 from curate.engine.workers.meter import Meter
 from curate.engine.workers.scheduler import Scheduler
@@ -24,6 +28,19 @@ def test_rows_of_a_lost_task_are_counted_apart() -> None:
     assert (entry["rows"], entry["lost"], entry["bytes"]) == (20, 10, 2000)
     assert entry["codes"] == [["done", "done", 6], ["error", "dns", 4]]
     assert entry["fetched_per_s"] == 12.0, "the rate is what workers did, even if it was lost"
+
+
+def test_the_rate_of_a_stage_that_waits_falls_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host that drips holds the stage up, which then finishes no batch."""
+    clock = SimpleNamespace(now=100.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr(meter_module, "time", clock)
+    meter = Meter()
+    meter.add("remote", {"pool": BatchStats(1, 60, 1000, 1.0, [1.0], Counter({FETCHED: 60}))})
+    rates = []
+    for _ in range(5):
+        clock.now += 10.0
+        rates += [entry["fetched_per_s"] for entry in meter.changed()]
+    assert rates == [5.5, 2.9, 2.0, 0.0], "over the last half minute, or since the stage began, 1 s before"
 
 
 def test_a_stage_that_fetches_nothing_has_no_codes() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -100,6 +101,8 @@ def import_portion(task: ImportTask) -> Imported:
         shard, table, files = _copy_in(task, reading, base)
     else:
         shard, table = _index_in_place(task, reading, base, place)
+    if reading.fetches:
+        reading.fetches.cover(reading.began, time.time())
     summary = reading.fetches.to_json(HOSTS_OF_PORTION) if reading.fetches else {}
     entry = _entry(table)
     rows, lost = reading.rows, reading.rows - entry.after
@@ -174,6 +177,7 @@ class Reading:
         portion = replace(task.portion, stopped=self.pulse.stopped, received=self.pulse.received)
         self.task, self.before = replace(task, portion=portion), before
         self.rows = 0
+        self.began = time.time()
         self.fetches = Fetches()
         self.lines: list[dict[str, Any]] = []
         """What it took to get each sample that was fetched."""
