@@ -135,6 +135,13 @@ def test_plan_computes_nothing(source: dict[str, Any], tmp_path: Path) -> None:
     assert _files(tmp_path) <= {"recipe.yaml", "workspace/format.json"}
 
 
+def test_a_run_litters_no_folder_of_images(once: Path, images: Path) -> None:
+    before = _files(images)
+    error = curate("run", once / "recipe.yaml", "-w", images).error
+    assert error.startswith(f"curate: {images}: neither a workspace nor empty, since it has ") and ".jpg" in error
+    assert _files(images) == before
+
+
 def test_plan_counts_existing_results(once: Path) -> None:
     before = _files(once)
     words = curate("plan", once / "recipe.yaml", "-w", once / "workspace", "-s", "sample.target=9").words

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import json
 import os
 import shutil
@@ -30,6 +31,8 @@ from curate.core.store import faults
 FORMAT = 2
 SMALL_BYTES = 1 << 14
 """Tables smaller than this are not compressed."""
+SHOWN_FILES = 3
+"""Files that a message names."""
 TEMPORARY = ".tmp"
 SCRATCH = "scratch"
 ONE_REQUEST_BYTES = 8 << 20
@@ -155,6 +158,26 @@ class Storage:
         except (FileNotFoundError, NotADirectoryError):
             return {}
         return {name: then for name, then in found.items() if not name.endswith(TEMPORARY)}
+
+    def some_files(self, most: int) -> Iterator[str]:
+        """Some files below the root; hidden ones and folders that cannot be read are left out. On S3 one, by one
+        request for one key."""
+        found: Iterator[str] = iter(())
+        if self.local:
+            paths = (Path(folder, name) for folder, _, names in os.walk(self.root) for name in names)
+            relative = (str(path.relative_to(self.root)) for path in paths)
+            found = (path for path in relative if "/." not in f"/{path}")
+        elif "s3" in _protocols(self.fs):
+            bucket, key, _ = self.fs.split_path(self.root)
+            prefix = key and f"{key}/"  # a key of this name is an empty folder
+            with _explain_errors(self.url):
+                listed = self.fs.call_s3(
+                    "list_objects_v2", Bucket=bucket, Prefix=prefix, StartAfter=prefix, MaxKeys=1, **self.fs.req_kw
+                )
+            found = (each["Key"].removeprefix(prefix) for each in listed.get("Contents", ()))
+        else:
+            found = iter(self.entries(""))
+        return itertools.islice(found, most)
 
     # --- writing ---
 
@@ -307,13 +330,20 @@ def open_workspace(url: str, *, create: bool = True) -> Storage:
     """A workspace of this format, created unless `create` is False. Raises StorageError for another format."""
     try:
         storage = open_storage(str(url))
-        exists = storage.exists("format.json")
-        if not exists and create:
+        found = _format_of(storage)
+        if found is None and not create:
+            raise StorageError(f"{storage.url}: not a workspace; check the path, or create one with `curate run`")
+        if found is None:
+            others = sorted(storage.some_files(SHOWN_FILES))
+            found = _format_of(storage)  # another process may have created it meanwhile
+            if others and found is None:
+                raise StorageError(
+                    f"{storage.url}: neither a workspace nor empty, since it has {', '.join(others)}; "
+                    "give a new or empty folder"
+                )
             with contextlib.suppress(AlreadyExistsError):
                 storage.create_json("format.json", {"format": FORMAT})
-        elif not exists:
-            raise StorageError(f"{storage.url}: not a workspace; check the path, or create one with `curate run`")
-        found = storage.read_json("format.json").get("format")
+            found = _format_of(storage)
     except StorageError:
         raise
     except Exception as error:  # errors differ by file system: wrong URL, credentials, access
@@ -326,6 +356,12 @@ def open_workspace(url: str, *, create: bool = True) -> Storage:
             f"format {FORMAT}: choose another workspace and run the recipe there"
         )
     return storage
+
+
+def _format_of(storage: Storage) -> Any:
+    """Format of a workspace; None if there is none."""
+    with contextlib.suppress(FileNotFoundError):
+        return storage.read_json("format.json").get("format")
 
 
 def _walk(folder: str, prefix: str) -> Iterator[tuple[str, int]]:

@@ -176,6 +176,47 @@ def test_a_workspace_is_marked_with_its_format(storage: Storage) -> None:
     assert open_workspace(storage.url).url == open_workspace(storage.url, create=False).url
 
 
+def test_a_workspace_does_not_begin_among_other_files(storage: Storage) -> None:
+    """An object store is asked for one key, by one listing."""
+    photos = ("june/1.jpg", "june/2.jpg", "july/3.jpg", "4.jpg")
+    for photo in photos:
+        storage.publish_bytes(photo, b"")
+    asked = listings(storage)
+    with pytest.raises(StorageError, match="neither a workspace nor empty, since it has ") as raised:
+        open_workspace(storage.url)
+    named = str(raised.value).split(" has ")[1].partition(";")[0].split(", ")
+    assert set(named) <= set(photos) and len(named) == (3 if storage.local else 1)
+    assert asked == ([] if storage.local else [1])
+    assert set(storage.list("")) == set(photos)
+
+
+def listings(storage: Storage) -> list[int | None]:
+    """Most keys of each listing from now on, if it is an object store."""
+    asked: list[int | None] = []
+
+    def note(params: dict[str, Any], **_: Any) -> None:
+        asked.append(params.get("MaxKeys"))
+
+    if not storage.local:
+        storage.fs.s3.meta.events.register("provide-client-params.s3.ListObjectsV2", note)
+    return asked
+
+
+def test_a_workspace_of_the_commit_before_opens(storage: Storage) -> None:
+    """It may have begun among other files, and its first run may have been killed."""
+    storage.publish_bytes("1.jpg", b"")
+    storage.publish_bytes("format.json", b'{\n "format": 2\n}')
+    storage.publish_bytes("runs/one/run.json", b"{}")
+    for create in (False, True):
+        assert open_workspace(storage.url, create=create).url == storage.url
+
+
+def test_what_a_killed_process_or_a_new_disk_has_left_does_not_count(tmp_path: Path) -> None:
+    (tmp_path / "lost+found").mkdir(mode=0)
+    (tmp_path / ".format.json.0123.tmp").touch()
+    assert open_workspace(str(tmp_path)).read_json("format.json") == {"format": FORMAT}
+
+
 @pytest.mark.parametrize(("found", "written"), [(1, "an older"), (99, "another")])
 def test_a_workspace_of_another_format_is_one_line(storage: Storage, found: int, written: str) -> None:
     storage.publish_bytes("format.json", f'{{"format": {found}}}'.encode())
