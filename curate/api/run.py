@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from curate.api.clusters import Clusters, clusters_of
 from curate.api.copies import copies_of
 from curate.api.stages import hashtag_map
-from curate.core.errors import CurateError, DrainedError, InputError
+from curate.core.errors import RESUMES, CurateError, DrainedError, InputError
 from curate.core.ledger import Entry
 from curate.core.store.storage import Storage
 from curate.engine import detach as detached
@@ -97,7 +97,7 @@ class Run:
         if status.state == "done":
             return result_of(self.record)
         if status.state == "killed":
-            raise CurateError(f"run {self.id}: its process died; the same command resumes from there")
+            raise CurateError(f"run {self.id}: its process died; {RESUMES}")
         raise (DrainedError if status.state == "stopped" else CurateError)(f"run {self.id}: {status.error}")
 
     def stop(self) -> None:

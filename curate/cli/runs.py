@@ -19,7 +19,7 @@ from curate.cli.common import OneRun, ServerName, WorkspaceUrl, opened, out
 from curate.cli.fetches import fetches
 from curate.cli.spending import spending
 from curate.cli.tables import funnel, under_way
-from curate.core.errors import CurateError, DrainedError
+from curate.core.errors import RESUMES, CurateError, DrainedError
 
 if TYPE_CHECKING:
     from curate.api import Run
@@ -85,7 +85,7 @@ def stop(
     kill: Annotated[bool, typer.Option("--kill", help="End it at once, without committing what is under way.")] = False,
     server: ServerName = "",
 ) -> None:
-    """Stop a run, from any machine. Finished work is committed, and the same command resumes from there."""
+    """Stop a run, from any machine. Finished work is committed, and another run of the recipe resumes from there."""
     if server:
         remote.stop(server, run_id, workspace, kill, STOP_SECONDS)
         return
@@ -104,7 +104,7 @@ def stop(
         except TimeoutError:
             out.print(f"  {time.monotonic() - began:.0f} s: {_draining(run)}", highlight=False, markup=False)
         except DrainedError:
-            out.print(f"run {run_id}: stopped; the same command resumes from there", highlight=False)
+            out.print(f"run {run_id}: stopped; {RESUMES}", highlight=False)
             return
     raise CurateError(
         f"run {run_id}: still draining after {STOP_SECONDS:.0f} s; `curate status {run_id}` shows when it has ended"
@@ -119,7 +119,7 @@ def _kill(run: Run) -> None:
     while time.monotonic() - began < STOP_SECONDS:
         state = run.status().state
         if state not in ("starting", "submitted", "running"):
-            out.print(f"run {run.id}: {state}; the same command resumes from there", highlight=False)
+            out.print(f"run {run.id}: {state}; {RESUMES}", highlight=False)
             return
         time.sleep(0.5)
     raise CurateError(f"run {run.id}: alive after {STOP_SECONDS:.0f} s; stop its Ray job, or end its process by hand")

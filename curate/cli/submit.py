@@ -18,7 +18,7 @@ import typer
 
 from curate.cli.common import WorkspaceUrl, opened, out, show_outputs
 from curate.cli.tables import funnel
-from curate.core.errors import CurateError, DrainedError, RecipeError
+from curate.core.errors import RESUMES, CurateError, DrainedError, RecipeError
 
 if TYPE_CHECKING:
     from curate.api import Cost, Pipeline, Result, Run, RunSpend, Workspace
@@ -43,7 +43,7 @@ class Launch:
         str | None, typer.Option(help="Ray cluster to join: auto, host:port or ray://… (default: start a local one).")
     ] = None
     cpus: Annotated[int | None, typer.Option(help="CPUs of a local Ray (default: all).")] = None
-    run_id: Annotated[str | None, typer.Option("--run-id", help="Name of this run (default: generated).")] = None
+    run_id: Annotated[str | None, typer.Option(help="Name of this run, used once (default: generated).")] = None
     failure_budget: Annotated[float, typer.Option(help="Share of rows that may be lost to failures.")] = 0.01
     deadline: Annotated[
         float | None,
@@ -130,7 +130,7 @@ def run(
     sample: Sample = "1",
     submission: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
-    """Run a recipe. Existing outputs are reused; the same command resumes a run that was killed."""
+    """Run a recipe. Existing outputs are reused, those of a run that was killed too."""
     if submission is not None:
         with guarded(opened(launch.workspace), submission) as place:
             finish(place.submitted(submission, engine=launch.engine, address=launch.address, console=out), None)
@@ -241,7 +241,7 @@ def _wait(begun: Run) -> Result:
     try:
         return begun.wait()
     except DrainedError:
-        print("curate: interrupted; the same command resumes from there", file=sys.stderr)
+        print(f"curate: interrupted; {RESUMES}", file=sys.stderr)
         raise typer.Exit(130) from None
     except KeyboardInterrupt:
         os._exit(130)

@@ -13,7 +13,8 @@ CurateError
 ├── PreflightError         credentials, weights or disk space are missing before a run
 ├── StageError             a unit that the run cannot continue without failed at every attempt
 ├── UnreachableError       a Ray cluster does not answer
-├── DrainedError           SIGTERM received: finished work is committed, the same command resumes from it
+├── DrainedError           stopped: finished work is committed, and another run resumes from it
+│   └── CeilingError       the run has used its tokens or dollars
 ├── LedgerError            counts do not add up: a bug, not the user's mistake
 └── Reject                 one sample cannot be used, and why: status `unusable` of its row; does not end a run
     └── Undecodable        the bytes cannot be decoded as an image
@@ -25,6 +26,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+
+RESUMES = "with a new --run-id or none, the same command resumes from there"
 
 
 class CurateError(Exception):
@@ -86,6 +89,10 @@ class UnreachableError(CurateError):
 
 class DrainedError(CurateError):
     code = "stopped"
+
+
+class CeilingError(DrainedError):
+    """Has the code of DrainedError: the run is stopped."""
 
 
 class LedgerError(CurateError):

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from curate.core.contracts import Derive, Map, Portion, Resources, Select, Source, Stage
-from curate.core.errors import BudgetError, CurateError, DrainedError, StageError
+from curate.core.errors import RESUMES, BudgetError, CurateError, DrainedError, StageError
 from curate.core.ledger import Entry
 from curate.core.nouns.manifest import Manifest
 from curate.core.nouns.pools import Shard
@@ -197,7 +197,7 @@ class Context:
 
         def over() -> bool:
             if self.backend.draining.is_set():
-                raise DrainedError(f"stopped before {node.name}; the same command resumes from there")
+                raise DrainedError(f"stopped before {node.name}; {RESUMES}")
             return done()
 
         return lease.hold(self.storage, output, over, on_wait)
@@ -274,7 +274,7 @@ class Context:
 
     def drained(self, tasks: int = 0) -> DrainedError:
         what = f"stopped with {tasks:,} tasks to do" if tasks else "stopped"
-        return DrainedError(f"{what}; the same command resumes from there")
+        return DrainedError(f"{what}; {RESUMES}")
 
     def limiter(self, room: str) -> dict[str, Any]:
         """Where the run's limiter answers; stages have a room each."""

@@ -192,7 +192,7 @@ def _has(storage: Storage, run_id: str, what: str) -> bool:
 
 
 def _exists(storage: Storage, run_id: str) -> RunExistsError:
-    return RunExistsError(f"--run-id {run_id}: this run exists in {storage.url}; choose another id")
+    return RunExistsError(f"--run-id {run_id}: this run exists in {storage.url}; choose another id or leave it out")
 
 
 # --- a pipeline as a recipe -------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """`run`: prepare a pipeline, run its steps and keep the record.
 
 Cache, resume and lineage are one mechanism: every output is stored under the fingerprint of everything that decides it.
-The same command resumes a run that was killed; a second run finds all outputs and computes nothing.
+Another run of the recipe resumes one that was killed; after a complete one it finds all outputs and computes nothing.
 """
 
 from __future__ import annotations
@@ -248,8 +248,8 @@ def _open_record(
         storage.create(f"runs/{run_id}/run.json", json.dumps(record, indent=1, default=str).encode())
     except AlreadyExistsError:
         raise RunExistsError(
-            f"--run-id {run_id}: this run exists in {storage.url}; choose another id "
-            "(a new run id reuses what a killed run built)"
+            f"--run-id {run_id}: this run exists in {storage.url}; choose another id or leave it out, "
+            "and the new run resumes from what this one built"
         ) from None
 
 

@@ -11,7 +11,7 @@ import threading
 from typing import Any
 
 from curate.core.contracts import AsyncMap
-from curate.core.errors import PreflightError, RecipeError
+from curate.core.errors import RESUMES, PreflightError, RecipeError
 from curate.core.recipe.pipeline import Pipeline
 from curate.core.spend import ELSEWHERE, Ceilings, RunSpend, Spend
 from curate.engine.record.events import Events
@@ -75,7 +75,7 @@ class Spending:
     def reason(self) -> str:
         """Why the run has stopped, in one line."""
         said = self.ceilings.words(self.spent().total)
-        return f"stopped: {said}; the same command resumes from there, and may spend as much again"
+        return f"stopped: {said}; {RESUMES}, and may spend as much again"
 
 
 def described(pipeline: Pipeline) -> dict[str, dict[str, Any]]:

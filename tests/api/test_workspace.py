@@ -172,7 +172,9 @@ def test_a_beating_lease_is_alive_even_if_clocks_differ(far: Storage, off: float
 def test_a_silent_lease_is_dead_even_if_clocks_differ(far: Storage, off: float) -> None:
     FarDriver(far, "far", off)
     run = Workspace(far.url).run("far")
-    with pytest.raises(CurateError, match="run far: its process died; the same command resumes from there"):
+    with pytest.raises(
+        CurateError, match="run far: its process died; with a new --run-id or none, the same command resumes from there"
+    ):
         run.wait(timeout=60)
     assert run.status().state == "killed"
     with pytest.raises(InputError, match="run far: already killed"):

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from curate.core.errors import RESUMES
 from tests.conftest import ROOT
 from tests.e2e import image_files
 from tests.e2e.commands import PROGRAM, curate
@@ -70,17 +71,23 @@ def test_a_run_is_stopped_in_seconds_though_a_task_hangs(under: Under) -> None:
     began = time.monotonic()
     printed = curate("stop", "one", "-w", under.place)
     assert printed.code == 0 and printed.out.splitlines()[0] == "run one: stop requested"
-    assert printed.out.splitlines()[-1] == "run one: stopped; the same command resumes from there"
+    assert printed.out.splitlines()[-1] == f"run one: stopped; {RESUMES}"
     assert time.monotonic() - began < 12
     assert under.end()[0] == 143
     assert "requested to stop it at" in curate("stop", "one", "-w", under.place).error
     words = curate("status", "one", "-w", under.place).words
-    assert words.startswith("one: stopped") and "the same command resumes from there" in words
+    assert words.startswith("one: stopped") and RESUMES in words
+    for name in ("arrived", "go"):  # the gate is open
+        (under.gate.folder / name).unlink()
+        (under.gate.folder / name).touch()
+    command = ["run", under.recipe, "-w", under.place, "-q", "--run-id"]
+    assert "--run-id one: this run exists in " in curate(*command, "one").error
+    assert curate(*command, "two").code == 0
 
 
 @pytest.mark.parametrize(
     ("signal", "code", "printed"),
-    [(signal.SIGTERM, 143, "the same command resumes"), (signal.SIGINT, 130, "curate: interrupted; the same command")],
+    [(signal.SIGTERM, 143, RESUMES), (signal.SIGINT, 130, f"curate: interrupted; {RESUMES}")],
 )
 def test_a_signal_stops_a_run(under: Under, signal: signal.Signals, code: int, printed: str) -> None:
     under.tell(signal)

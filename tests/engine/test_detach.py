@@ -260,7 +260,10 @@ def test_a_detached_run_is_watched_stopped_and_resumed(workspace: Path, tmp_path
     assert curate("logs", "far", "-w", workspace).code == 0
     assert curate(*words, "--run-id", "next", "-s", "size.min_side=9").code == 0
     said = curate("stop", "next", "-w", workspace)  # before its job has begun it
-    assert said.code == 0 and "run next: stopped; the same command resumes from there" in said.out
+    assert (
+        said.code == 0
+        and "run next: stopped; with a new --run-id or none, the same command resumes from there" in said.out
+    )
     assert "it is stopped" in curate("stop", "next", "-w", workspace).error
 
 

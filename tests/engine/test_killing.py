@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from curate.api import Workspace
-from curate.core.errors import InputError
+from curate.core.errors import RESUMES, InputError
 from curate.core.store.lease import lease_path
 from curate.core.store.storage import open_storage, open_workspace
 from curate.engine import killing
@@ -36,7 +36,7 @@ def test_a_killed_run_ends_at_once_and_resumes(workspace: Path, gate: Gate, driv
     gate.wait()
     place, began = Workspace(str(workspace)), time.monotonic()
     said = curate("stop", "one", "--kill", "-w", workspace)
-    assert said.out == "run one: kill requested\nrun one: killed; the same command resumes from there\n"
+    assert said.out == f"run one: kill requested\nrun one: killed; {RESUMES}\n"
     assert drivers.end()["signal"] == signal.SIGKILL and time.monotonic() - began < SECONDS + 5
     assert not open_storage(str(workspace)).exists(
         lease_path("runs/one")

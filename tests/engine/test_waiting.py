@@ -70,7 +70,10 @@ def test_a_run_that_waits_can_be_stopped(workspace: Path, gate: Gate, drivers: D
     waiting = second.start(workspace, console=str(gate.folder / "console"))
     assert gate.waiting()
     os.kill(waiting, signal.SIGTERM)
-    assert second.end()["error"] == "stopped before bright; the same command resumes from there"
+    assert (
+        second.end()["error"]
+        == "stopped before bright; with a new --run-id or none, the same command resumes from there"
+    )
     gate.open()
     assert drivers.end()["error"] is None
 
@@ -81,7 +84,10 @@ def test_sigterm_saves_what_is_computed_and_stops(workspace: Path, gate: Gate, c
     gate.wait()
     os.kill(driver, signal.SIGTERM)
     gate.open()
-    assert drivers.end()["error"] == "stopped with 4 tasks to do; the same command resumes from there"
+    assert (
+        drivers.end()["error"]
+        == "stopped with 4 tasks to do; with a new --run-id or none, the same command resumes from there"
+    )
     assert len(list(workspace.glob("facts/toy.costly/*/*/*/*.parquet"))) == 1
     storage = open_storage(str(workspace))
     assert RunRecord.load(storage, list_runs(storage)[-1]).state == "stopped" and storage.list("leases") == {}
@@ -92,7 +98,9 @@ def test_sigterm_saves_what_is_computed_and_stops(workspace: Path, gate: Gate, c
 def test_a_run_that_is_stopped_at_once_starts_nothing(workspace: Path) -> None:
     stop = threading.Event()
     stop.set()
-    with pytest.raises(DrainedError, match=r"^stopped.*; the same command resumes from there$"):
+    with pytest.raises(
+        DrainedError, match=r"^stopped.*; with a new --run-id or none, the same command resumes from there$"
+    ):
         run(toys.pipeline(), str(workspace), stop=stop)
     assert not list(workspace.glob("pools/**/manifest.json"))
 

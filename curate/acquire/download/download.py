@@ -24,7 +24,7 @@ from curate.acquire.fetch.codes import CODES
 from curate.acquire.fetch.deny import Denied
 from curate.acquire.lists.urls import examine
 from curate.core.contracts import Artifact, Fetch, Incoming, Location, Portion, Runtime, Source
-from curate.core.errors import DrainedError, InputError
+from curate.core.errors import RESUMES, DrainedError, InputError
 
 REASONS = {code: meaning for code, (_, meaning) in CODES.items() if code != "done"}
 """Every reason that this source gives, with its meaning."""
@@ -235,7 +235,7 @@ class AcquireDownload(Source):
                 portion.received(len(wanted[answer.row]), status, answer.code, size)
                 yield answer
         except Stopped:
-            raise DrainedError("stopped in the middle of a shard; the same command resumes from there") from None
+            raise DrainedError(f"stopped in the middle of a shard; {RESUMES}") from None
 
     def _taken(self, limiter: Mapping[str, Any] | None) -> contextlib.AbstractContextManager[Runner]:
         runners: _Runners = self._runners

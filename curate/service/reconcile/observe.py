@@ -234,6 +234,7 @@ def _last_line(text: str) -> str:
 
 def _resumable(error: str) -> str:
     """The engine speaks to people at a command line; here they resume a run."""
+    error = error.replace("with a new --run-id or none, ", "")
     return error.replace("the same command resumes from there", "resume it to continue from there")
 
 

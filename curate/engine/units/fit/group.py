@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curate.core.contracts import Fit
-from curate.core.errors import CurateError, DrainedError, StageError
+from curate.core.errors import RESUMES, CurateError, DrainedError, StageError
 from curate.core.group import LEAST_PART_ROWS, PARTS, Arrays, PartFunction, cut, frozen, part_rows_for, shard_ranges
 from curate.core.recipe.pipeline import Node
 from curate.core.store.arrays import read_arrays, write_arrays
@@ -241,7 +241,7 @@ class EngineGroup:
         storage.remove(self._checkpoint(build.saved - CHECKPOINTS))
         build.ctx.events.emit("checkpoint", stage=build.node.name, number=build.saved)
         if build.ctx.backend.draining.is_set():
-            raise DrainedError(f"stopped during {build.node.name}; the same command resumes from there")
+            raise DrainedError(f"stopped during {build.node.name}; {RESUMES}")
 
     def restored(self) -> dict[str, Any] | None:
         build = self.build

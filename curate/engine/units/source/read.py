@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from curate.codec.tars import TarWriter, read_spans
 from curate.core.contracts import Incoming, Portion, Source
-from curate.core.errors import AlreadyExistsError, DrainedError
+from curate.core.errors import RESUMES, AlreadyExistsError, DrainedError
 from curate.core.fetches import DONE, HOSTS_OF_PORTION, Fetches
 from curate.core.hashing import make_key, rank_below, ranks
 from curate.core.ledger import Entry
@@ -201,7 +201,7 @@ class Reading:
                     passed = item
                 pulse.yielded(size)
                 if pulse.stopped() and not task.stage.repeatable:  # what is left may take long
-                    raise DrainedError(f"stopped before {task.name}; the same command resumes from there")
+                    raise DrainedError(f"stopped before {task.name}; {RESUMES}")
         pulse.tell()
 
     def _gains_nothing(self, item: Incoming) -> bool:
