@@ -19,7 +19,10 @@ from curate.cli.stages import stages
 from curate.cli.submit import submit
 from curate.cli.text import text
 from curate.cli.verbs import verbs
-from curate.core.errors import CurateError, DrainedError
+from curate.core.errors import CeilingError, CurateError, DrainedError
+
+STATUSES = {CeilingError: 3, DrainedError: 143, CurateError: 1}
+"""Exit status by error; typer's own is 2, for a command line that is wrong."""
 
 
 def _show_version(wanted: bool) -> None:
@@ -74,12 +77,9 @@ def main() -> None:
     before = hanging()
     try:
         app()
-    except DrainedError as error:
-        print(f"curate: {error}", file=sys.stderr)
-        end(143, before)
     except CurateError as error:
         print(f"curate: {error}", file=sys.stderr)
-        end(1, before)
+        end(next(status for kind, status in STATUSES.items() if isinstance(error, kind)), before)
     except SystemExit as exit:
         end(exit.code if isinstance(exit.code, int) else 0, before)
 

@@ -24,6 +24,7 @@ from rich.console import Console
 from curate.core.contracts import PLAIN_NAME, Collect, Derive, Fit, Reduce, Report, Stage
 from curate.core.errors import (
     AlreadyExistsError,
+    CeilingError,
     CurateError,
     DrainedError,
     RecipeError,
@@ -167,7 +168,7 @@ def _walk(context: Context, workers: Scheduler, run_id: str, stop: threading.Eve
             error = None
         except DrainedError as problem:
             error = spending.reason() if spending.over else str(redacted(problem))
-            raise DrainedError(error) from None
+            raise (CeilingError if spending.over else DrainedError)(error) from None
         except CurateError as problem:
             error = str(redacted(problem))
             raise

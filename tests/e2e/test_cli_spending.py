@@ -53,7 +53,7 @@ def test_a_recipe_is_measured_stopped_and_resumed(
 
     stopped = curate("run", recipe, *place, "--run-id", "one", "--max-dollars", f"{cost['dollars'] / 2:.6f}")
     assert "spent    " in stopped.out
-    assert stopped.code == 143 and stopped.err.startswith("curate: stopped: $") and stopped.err.count("\n") == 1
+    assert stopped.code == 3 and stopped.err.startswith("curate: stopped: $") and stopped.err.count("\n") == 1
     asked = script.stats()["requests"]
     assert 4 < asked < IMAGES
     status = curate("status", "one", *place)
