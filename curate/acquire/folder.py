@@ -160,7 +160,8 @@ class AcquireFolder(Source):
         for start in range(0, len(samples), self.shard_rows):
             part = samples[start : start + self.shard_rows]
             size = 0 if self.in_place else sum(file.get("size", 0) for file in part)
-            yield Portion({"files": part, **more}, len(part), size)
+            unread = tuple(folder.prefix + file["path"] for file in part if file.pop("folder", False))
+            yield Portion({"files": part, **more}, len(part), size, unread=unread)
 
     def tar(self, portion: Portion) -> str | None:
         if not self.in_place:
@@ -193,6 +194,8 @@ class AcquireFolder(Source):
         reject = file.reject or ("too_large" if file.size > self.max_bytes else _sidecar_reject(sidecars.values()))
         if reject:
             content["reject"] = reject
+        if file.folder:
+            content["folder"] = True  # until its portion is made
         for kind, found in sidecars.items():
             content[kind] = [found.path, found.size, found.stamp]
         return content if row is None else content | {"row": row}

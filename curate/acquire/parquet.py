@@ -75,7 +75,8 @@ class AcquireParquet(Source):
             parts = [_part(good[span.file][0], span) for span in spans]
             portions.append(Portion({"parts": parts}, sum(span.rows for span in spans)))
         if bad:
-            portions.append(Portion({"bad": [file.path for file in bad]}, len(bad)))
+            unread = tuple(file.path for file in bad if file.folder)
+            portions.append(Portion({"bad": [file.path for file in bad]}, len(bad), unread=unread))
         return portions
 
     @property

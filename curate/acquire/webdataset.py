@@ -75,7 +75,8 @@ class AcquireWebDataset(Source):
         tables = {} if self.layout == "webdataset" else self._tables(root, tars)
         contents = [self._content(tar, tables.get(tar.path)) for tar in tars]
         counts = _counts(root, contents)
-        return [Portion(content, rows) for content, rows in zip(contents, counts, strict=True)]
+        found = zip(tars, contents, counts, strict=True)
+        return [Portion(content, rows, unread=(tar.path,) * tar.folder) for tar, content, rows in found]
 
     @property
     def _place(self) -> str:

@@ -66,6 +66,14 @@ def plan_source(node: Node, storage: Storage, stage: Collect | Source, fraction:
     return planned
 
 
+def cautions(name: str, pipeline: Pipeline, planned: Planned) -> list[str]:
+    """What is probably a mistake in a stage that can run, a line each."""
+    folders = [folder for portion in planned.get(name, ((), 1.0))[0] for folder in portion.unread]
+    named = ", ".join(folders[:3]) + (f" and {len(folders) - 3:,} more" if len(folders) > 3 else "")
+    unread = f"cannot read folder {named}: none of its files is imported; check permissions, and links out of `path`"
+    return [*pipeline.cautions(name), *([unread] if folders else [])]
+
+
 def check_workers(pipeline: Pipeline, backend: Scheduler) -> None:
     """Check that one worker with the stage's resources can read its secrets and has what it needs. On a cluster, the
     other nodes are not checked, nor is this process, which may read secrets too (a source's plan, a fit). No value is

@@ -40,7 +40,7 @@ from curate.core.store.storage import Storage, open_workspace
 from curate.engine.backends import Backend
 from curate.engine.context import POLL_SECONDS, Context
 from curate.engine.killing import killed_on_request
-from curate.engine.preflight import check_endpoints, preflight
+from curate.engine.preflight import cautions, check_endpoints, preflight
 from curate.engine.progress import Progress
 from curate.engine.record import limits, pins
 from curate.engine.record import stop as stopping
@@ -144,7 +144,7 @@ def run(
         closing.callback(workers.close)
         pipeline = placed(pipeline, workers)
         portions = preflight(pipeline, storage, options.sample, workers)
-        warnings = [f"{name}: {text}" for name in pipeline.nodes for text in pipeline.cautions(name)]
+        warnings = [f"{name}: {text}" for name in pipeline.nodes for text in cautions(name, pipeline, portions)]
         warnings += check_endpoints(pipeline, storage, workers)
         _open_record(storage, run_id, pipeline, backend.name, options, submission)
         buried = tombstones.load(storage)
@@ -153,6 +153,7 @@ def run(
         context.spending = Spending(options, workers, events)
         for warning in warnings:
             context.progress.say(f"warning: {warning}")
+            log.warning(warning)
         return _walk(context, workers, run_id, stop)
 
 

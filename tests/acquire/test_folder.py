@@ -151,14 +151,16 @@ def test_entries_that_cannot_be_read_are_rejects(tmp_path: Path) -> None:
     outside = write(tmp_path / "outside", {"1.png": PNG, "1.txt": "secret"})
     (root / "a.txt").symlink_to(outside / "1.txt")
     (root / "link.png").symlink_to(outside / "1.png")
+    (root / "linked").symlink_to(outside)
     (root / "gone.png").symlink_to(root / "nowhere")
     (root / "inside.png").symlink_to(root / "b.png")
     os.mkfifo(root / "pipe.png")
     samples = by_id(folder(root))
     assert {name: sample.reject for name, sample in samples.items()} == {
         "a.png": "outside_root", "b.png": None, "c.png": None, "gone.png": "dangling_link", "inside.png": None,
-        "link.png": "outside_root", "pipe.png": "not_a_file",
+        "link.png": "outside_root", "linked": "outside_root", "pipe.png": "not_a_file",
     }  # fmt: skip
+    assert [portion.unread for portion in folder(root).plan()] == [("linked",)]
     assert samples["inside.png"].data == PNG
     assert all(sample.data is None and sample.caption is None for sample in samples.values() if sample.reject)
 

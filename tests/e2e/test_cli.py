@@ -142,6 +142,21 @@ def test_a_run_litters_no_folder_of_images(once: Path, images: Path) -> None:
     assert _files(images) == before
 
 
+def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    image_files.write_good(tmp_path / "june", 2)
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images/june").symlink_to(tmp_path / "june")
+    image_files.write_good(tmp_path / "images/july", 2)
+    source = {"op": "acquire.folder", "namespace": "images", "path": str(tmp_path / "images")}
+    (tmp_path / "recipe.yaml").write_text(json.dumps({"stages": {"pool": source}}))
+    command = (tmp_path / "recipe.yaml", "-w", tmp_path / "workspace")
+    warning = "cannot read folder june: none of its files is imported"
+    assert warning in curate("plan", *command).words
+    printed = curate("run", *command, "--run-id", "one")
+    assert printed.out.startswith(f"warning: pool: {warning}") and "outside_root 1" in printed.words
+    assert warning in curate("logs", "one", "-w", tmp_path / "workspace").words
+
+
 def test_plan_counts_existing_results(once: Path) -> None:
     before = _files(once)
     words = curate("plan", once / "recipe.yaml", "-w", once / "workspace", "-s", "sample.target=9").words

@@ -30,6 +30,8 @@ class Portion:
     """Bytes to copy into the pool, as far as known without reading."""
     place: dict[str, Any] = field(default_factory=dict)
     """Where `read` finds the content; it does not determine the shard."""
+    unread: tuple[str, ...] = ()
+    """Folders that cannot be read, each a row of the portion; a warning names them."""
     only: Container[str] | None = None
     """Source ids to read, in a later generation of the portion or a canary run; None: all. The engine drops others."""
     limiter: dict[str, Any] | None = None

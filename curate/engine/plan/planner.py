@@ -24,7 +24,7 @@ from curate.engine.passes import build as build_pass
 from curate.engine.passes.plan import make_plan
 from curate.engine.passes.run import run_pass
 from curate.engine.plan.lines import ESTIMATED, EXACT, UNKNOWN, PlanLine
-from curate.engine.preflight import Planned, plan_source, record_paths
+from curate.engine.preflight import Planned, cautions, plan_source, record_paths
 from curate.engine.progress import Progress
 from curate.engine.record import pins
 from curate.engine.record.events import Events, read_events
@@ -80,7 +80,7 @@ def plan(
     lines = Planner(ctx, latest, exact).walk()
     for node in pipeline.nodes.values():
         line = lines[node.name]
-        line.note = "; ".join(text for text in (line.note, *pipeline.cautions(node.name)) if text)
+        line.note = "; ".join(text for text in (line.note, *cautions(node.name, pipeline, portions)) if text)
         line.gpus = node.stage.resources().gpus
         if line.compute == 0:
             line.seconds, line.bytes = 0.0, 0
