@@ -76,7 +76,7 @@ def images_of(folder: Path | None, target: int) -> list[str]:
     own = [
         f"images={folder.absolute()}",
         "namespace=images",
-        "dataset.carry={label: meta.folder, text_from: chosen_from}",
+        "dataset.carry={label: meta.folder, text_from: best_from}",
     ]
     return [*own, sizes(files)[0], f"target={target}"]
 

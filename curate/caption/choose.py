@@ -15,20 +15,22 @@ from curate.core.errors import CurateError
 class Choose(Map):
     """Choose for each row the first text that passes its check, and record its column.
 
-    The last text is the original, which needs no check. A text passes if it is not null or blank and its check is null.
-    Both columns are null if no text passes. Counters: chosen_COLUMN, and chosen_none.
+    A text passes if it is not null or blank and its check is null. Both columns are null if no text passes. In
+    `checks`, null stands for a text that needs none, such as the original to fall back on. Counters: chosen_COLUMN, and
+    chosen_none.
     """
 
     op: ClassVar[str] = "caption.choose"
+    version: ClassVar[int] = 2
     batch_rows: ClassVar[int] = 8192
 
     order: tuple[str, ...] = Field(
-        ("repaired", "generated", "text"), min_length=1, description="Columns of texts, the best first."
+        ("repaired", "generated"), min_length=1, description="Columns of texts, the best first."
     )
     checks: dict[str, str | None] = Field(
         default_factory=dict,
-        description="Column of texts -> column of reasons against it, null for texts without a check. By default "
-        "COLUMN_check, except for the last column, which has none.",
+        description="Column of texts -> column of reasons against it, null for texts that need no check. By default "
+        "COLUMN_check.",
     )
     output: str = Field(
         "chosen", pattern=r"^[a-z][a-z0-9_]*$", description="Name of the column of texts; OUTPUT_from names the source."
@@ -46,11 +48,14 @@ class Choose(Map):
 
     def _checks(self) -> dict[str, str | None]:
         """Column of texts -> its check."""
-        usual = {name: f"{name}_check" for name in self.order[:-1]}
-        return {name: self.checks.get(name, usual.get(name)) for name in self.order}
+        return {name: self.checks.get(name, f"{name}_check") for name in self.order}
 
     def reads(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys([*self.order, *filter(None, self._checks().values())]))
+
+    def use_of(self, column: str) -> str:
+        name = column.removesuffix("_check")
+        return f"the check of {name!r}; `checks: {{{name}: null}}` if it needs none" if name in self.order else ""
 
     def schema(self) -> pa.Schema:
         of = f"first text that passes its check, of {', '.join(self.order)}"

@@ -60,7 +60,7 @@ def pipeline(script: Any) -> Pipeline:
     made.add("generate", Generate(**asked), "pool")
     made.add("check", Check(prompts=[PROMPT]), "generate")
     made.add("repair", Repair(**asked), "check")
-    return made.add("choose", Choose(order=["repaired", "generated", "caption"]), "repair").check()
+    return made.add("choose", Choose(), "repair").check()
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +114,8 @@ def test_only_what_failed_costs_a_request(found: list[dict[str, Any]], result: R
 
 def test_the_texts_that_are_chosen(found: list[dict[str, Any]]) -> None:
     sources = Counter(row["chosen_from"] for row in found)
-    assert sources.total() == len(found) and None not in sources
+    assert sources.total() == len(found) and sources.keys() <= {"repaired", "generated", None}
+    assert sources[None] == sum(row["chosen"] is None for row in found) > 0  # never its alt text
     repaired = [row for row in found if row["repaired"] is not None and row["repaired_check"] is None]
     assert sources["repaired"] == len(repaired) > 0.9 * sum(row["generated_check"] is not None for row in found)
     assert not any(row["obeyed"] and row["chosen"] == row["generated"] for row in found if row["generated_injection"])

@@ -98,7 +98,7 @@ STAGES: dict[str, tuple[str, str | list[str], dict[str, Any], dict[str, str]]] =
     "tags": ("text.tags", "text", {"fields": ["text", "meta.category"]}, {}),
     "mix": ("caption.mix", "tags", {"texts": {"original": "caption", "clean": "text", "tags": "tags"}}, {}),
     "checked": ("caption.check", "text", {"column": "text", "outcomes": False, "context": ["caption"]}, {}),
-    "chosen": ("caption.choose", "checked", {"order": ["text", "caption"]}, {}),
+    "chosen": ("caption.choose", "checked", {"order": ["text", "caption"], "checks": {"caption": None}}, {}),
     "map": ("text.hashtag_map", "tags", {"heads": "all"}, {}),
     "hashtags": ("text.hashtags", "tags", {}, {"map": "map"}),
     "prints": ("image.fingerprint", "text", {}, {}),
