@@ -41,6 +41,9 @@ class Script:
     slots: int = 1000
     stall_after: int = -1
     """Requests from this one on get no answer (-1: all get one)."""
+    hangs: float = 0.0
+    """Share of the requests that get no answer, by a hash of `hangs_seed` and their number."""
+    hangs_seed: int = 0
     # --- who may ask what ---
     key: str = ""
     """Requests without it get 401."""
@@ -83,6 +86,7 @@ class Script:
     times: list[float] = field(default_factory=list)
     headers: dict[str, str] = field(default_factory=dict)
     log: list[dict[str, Any]] = field(default_factory=list)
+    hung: int = 0
     bytes: int = 0
     requests: int = 0
     active: int = 0
@@ -99,7 +103,7 @@ class Script:
 
     def stats(self) -> dict[str, Any]:
         wall = self.last - self.first
-        names = ("requests", "times", "headers", "bytes", "most", "active", "answered", "prompt_tokens")
+        names = ("requests", "times", "headers", "bytes", "most", "active", "answered", "hung", "prompt_tokens")
         return {name: getattr(self, name) for name in (*names, "completion_tokens")} | {
             "texts": dict(self.texts),
             "busy": self.slot_seconds / (wall * self.slots) if wall else 0.0,
@@ -170,6 +174,9 @@ class Server:
         if (wrong := _wrong(script, request, asked)) is not None:
             return wrong
         if 0 <= script.stall_after < script.requests:
+            await self.stalled.wait()
+        if captions.unit(f"{script.hangs_seed}/{script.requests}", "hangs") < script.hangs:
+            script.hung += 1
             await self.stalled.wait()
         said, reason = _said(script, asked)
         async with script.free:

@@ -10,6 +10,7 @@ from typing import Protocol
 from curate.core.spend import Spend
 from curate.engine.requests.allowance import Cost
 from curate.engine.requests.breaker import Breaker
+from curate.engine.requests.deadline import Deadline
 
 
 class BudgetUsedUpError(Exception):
@@ -36,6 +37,8 @@ class Url:
     in_flight: int = 0
     paused: float = 0.0
     """No request before this time: Retry-After."""
+    answered: float = -math.inf
+    """When it answered last."""
     falls: int = 0
     """How often it stopped answering."""
 
@@ -53,8 +56,7 @@ class Asking:
     path: str
     data: bytes
     headers: Mapping[str, str]
-    seconds: float
-    """Limit of an attempt."""
+    deadline: Deadline
     attempts: int
     guess: Cost
     spend: Spend = field(default_factory=Spend)

@@ -28,6 +28,7 @@ from curate.core.nouns.facts import DONE, ERROR, UNUSABLE
 from curate.core.spend import Spend, combined
 from curate.engine.requests import costs, http
 from curate.engine.requests.asking import Asking, BudgetUsedUpError
+from curate.engine.requests.deadline import Deadline
 from curate.engine.requests.http import RefusedError, Retryable
 from curate.engine.requests.pool import Pool
 
@@ -77,6 +78,7 @@ class Session:
         self._process = process
         self._asks = stage.asks()
         self._pools: dict[str, Pool] = {}
+        self._deadlines: dict[str, Deadline] = {}
         self._http: aiohttp.ClientSession | None = None
 
     def http(self) -> aiohttp.ClientSession:
@@ -96,6 +98,11 @@ class Session:
             pool.join(self._asks[name].max_in_flight or self.stage.max_in_flight)
             self._pools[name] = pool
         return self._pools[name]
+
+    def deadline(self, name: str) -> Deadline:
+        """For one of the stage's endpoints; other stages may wait for longer answers."""
+        seconds = self._asks[name].timeout_seconds or self.stage.timeout_seconds
+        return self._deadlines.setdefault(name, Deadline(seconds))
 
     def reconnect(self) -> None:
         """Connect the pools to the limiter again if it was gone."""
@@ -143,8 +150,8 @@ class CountingClient:
 
     async def _ask(self, name: str, path: str, data: bytes, headers: Mapping[str, str]) -> Any:
         stage, pool = self.session.stage, self.session.pool(name)
-        seconds = pool.endpoint.timeout_seconds or stage.timeout_seconds
-        asking = Asking(self.requester, path, data, headers, seconds, stage.attempts, costs.guess(data))
+        deadline = self.session.deadline(name)
+        asking = Asking(self.requester, path, data, headers, deadline, stage.attempts, costs.guess(data))
         try:
             return await pool.post(asking)
         finally:
@@ -158,7 +165,8 @@ class CountingClient:
             self.requests += 1
             self.sent_bytes += len(data)
             try:
-                return await http.post(self.session.http(), url, data, headers, self.session.stage.timeout_seconds)
+                limit = asyncio.timeout(self.session.stage.timeout_seconds)
+                return await http.post(self.session.http(), url, data, headers, limit)
             finally:
                 self.requester.ended += 1
 

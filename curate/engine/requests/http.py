@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import email.utils
 import json
 import random
@@ -59,17 +60,20 @@ class RefusedError(Exception):
         self.status = status
 
 
-async def post(http: aiohttp.ClientSession, url: str, data: bytes, headers: Mapping[str, str], seconds: float) -> Any:
+async def post(
+    http: aiohttp.ClientSession, url: str, data: bytes, headers: Mapping[str, str], limit: asyncio.Timeout
+) -> Any:
     """The decoded answer. Raises Retryable, RefusedError, NoAnswer for one that is too large, or CurateError if every
     request would fail. Redirects are not followed: they would take the key along."""
     import aiohttp  # takes 0.2 s, and most workers send no request
 
-    limit = aiohttp.ClientTimeout(total=seconds)
+    began, none = asyncio.get_running_loop().time(), aiohttp.ClientTimeout()
     try:
-        async with http.post(url, data=data, headers=headers, allow_redirects=False, timeout=limit) as response:
+        async with limit, http.post(url, data=data, headers=headers, allow_redirects=False, timeout=none) as response:
             return _decoded(url, response.status, response.headers, await _read(response))
     except TimeoutError:
-        raise Retryable("timeout", f"no answer in {seconds:g} s") from None
+        seconds = (limit.when() or began) - began
+        raise Retryable("timeout", f"no answer in {seconds:.3g} s") from None
     except aiohttp.InvalidURL:
         raise CurateError(f"{url!r} is not a valid URL; expected http://HOST/PATH") from None
     except aiohttp.ClientConnectorCertificateError as error:

@@ -3,7 +3,8 @@
 All units and stages of the process share it. A request starts, in order of arrival, once the window, the limits of the
 run and a URL have room for it: the URL with the fewest requests in flight among those that answer. It is retried after
 errors that may be temporary: at once if there is another URL, otherwise after a random time up to an exponential bound.
-Retry-After pauses the URL.
+Retry-After pauses the URL. A request that gets no answer in time, while its URL answers others, costs its place in the
+window until then and nothing else.
 
 Failures that no request can cause do not use up its attempts: no connection, 429 and 503. While no URL answers,
 requests wait, up to the endpoint's `patience_seconds`. A request may also bring a server down: those that were in
@@ -155,9 +156,11 @@ class Pool:
         spend = costs.spend(self.endpoint)
         try:
             headers = {**self._headers, **asking.headers}
-            answer = await post(self._http, url.base + asking.path, asking.data, headers, asking.seconds)
+            with asking.deadline.attempt(2 ** max(0, asking.counted - 2)) as limit:
+                answer = await post(self._http, url.base + asking.path, asking.data, headers, limit)
             spend = costs.of_answer(self.endpoint, asking.guess, answer)
             self.window.answered(number, self._loop.time() - began)
+            asking.deadline.answered(self._loop.time() - began)
             self._answered(url, answer)
             return answer
         except Retryable as error:
@@ -258,7 +261,7 @@ class Pool:
 
     def _answered(self, url: Url, answer: Any) -> None:
         url.breaker.succeeded()
-        self._down_since = None
+        url.answered, self._down_since = self._loop.time(), None
         if not isinstance(answer, dict):
             return
         found = (answer.get("model"), answer.get("system_fingerprint"))
@@ -281,13 +284,14 @@ class Pool:
         """Note a failure, and when to retry. Raises NoAnswer if the request is the cause."""
         now, reason = self._loop.time(), error.reason
         self._last_failure = str(error)
-        if reason in OVERLOADED:
+        hung = reason == "timeout" and url.answered > now - seconds  # it answers others
+        if reason in OVERLOADED and not hung:
             self.window.overloaded(number)
         else:
             self.window.ended(number)
         others = [one for one in self.urls if one not in (url, *asking.tried) and one.wait(now) <= 0.0]
         alone = url.breaker.only(asking)
-        if reason in DOWN or reason.startswith("http_5"):
+        if (reason in DOWN and not hung) or reason.startswith("http_5"):
             if url.breaker.failed(asking, now, unreached=reason == "connect"):
                 url.falls += 1
                 answering = any(not one.breaker.open for one in self.urls)
@@ -309,9 +313,9 @@ class Pool:
             raise NoAnswer(
                 "endpoint_refuses", f"a server fell while it worked on this request, and now: {error.detail}"
             )
-        self._plan_retry(asking, url, reason, seconds, bool(others), now)
+        self._plan_retry(asking, url, reason, seconds, bool(others) or hung, now)
 
-    def _plan_retry(self, asking: Asking, url: Url, reason: str, seconds: float, others: bool, now: float) -> None:
+    def _plan_retry(self, asking: Asking, url: Url, reason: str, seconds: float, at_once: bool, now: float) -> None:
         asking.failing_since = asking.failing_since or now
         if reason == "reset":
             asking.resets.add((url, url.falls - url.breaker.open))
@@ -324,7 +328,7 @@ class Pool:
         elif now - asking.failing_since > self.endpoint.patience_seconds:
             asking.counted = asking.attempts
         asking.tried.add(url)
-        if others or url.breaker.open:  # at once, or when the breaker allows it
+        if at_once or url.breaker.open:  # or when the breaker allows it
             asking.pause = 0.0
         else:
             asking.tried.clear()

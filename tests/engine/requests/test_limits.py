@@ -15,6 +15,7 @@ from curate.core.limits import LimiterGoneError
 from curate.engine.requests import allowance, costs
 from curate.engine.requests.asking import Asking, BudgetUsedUpError
 from curate.engine.requests.client import Requester
+from curate.engine.requests.deadline import Deadline
 from curate.engine.requests.pool import Pool
 from curate.engine.workers.limiter import Limiter
 from tests.engine.asks import ask
@@ -50,7 +51,7 @@ def work(
 
     async def one(pool: Pool, number: int) -> Outcome:
         body = b'{"model": "scripted", "max_tokens": 5, "messages": [{"role": "user", "content": "picture %d"}]}'
-        asking = Asking(Owner(), "/chat/completions", body % number, {}, 30.0, 5, costs.guess(body))
+        asking = Asking(Owner(), "/chat/completions", body % number, {}, Deadline(30.0), 5, costs.guess(body))
         try:
             return await pool.post(asking)
         except (BudgetUsedUpError, LimiterGoneError) as error:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from curate.core.errors import CurateError
-from curate.engine.requests import breaker, http, pool
+from curate.engine.requests import breaker, client, deadline, http, pool
 from curate.engine.requests.client import Answered, Requester
 from tests.engine.asks import Ask, ask
 from tests.servers import fragile
@@ -225,6 +225,22 @@ def test_a_slow_endpoint_does_not_stop_others_of_the_process(endpoint: Endpoint,
     requester.close()
     for future in futures:
         future.cancel()
+
+
+def test_hung_requests_cost_their_places_and_not_the_window(
+    endpoint: Endpoint, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are sent again after a time that follows from the answers, long before their time-out."""
+    monkeypatch.setattr(deadline, "LEAST_SECONDS", 0.5)
+    hung = range(0, 60, 6)
+    stalls = [{"text": f"picture {n}", "do": "stall", "times": 1} for n in hung]
+    stage = ask(endpoint.script(latency_seconds=0.02, faults=stalls).base_url, max_in_flight=16, timeout_seconds=600.0)
+    found = send(stage, 200)
+    assert reasons(found) == [None] * 200
+    assert [n for n, answered in enumerate(found) if answered.requests > 1] == [*hung]
+    assert all(answered.spend["local"].estimated == answered.requests - 1 for answered in found)
+    [used] = [one for place, one in client._process.pools.items() if place[1] == stage.asks()["local"]]
+    assert used.window.limit == 16 and not used.urls[0].breaker.open
 
 
 def test_an_answer_without_end(endpoint: Endpoint, send: Send, proxied: Any, monkeypatch: pytest.MonkeyPatch) -> None:
