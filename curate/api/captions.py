@@ -18,6 +18,7 @@ from curate.core.endpoints import Endpoint, read_endpoints
 from curate.core.errors import InputError, Reject, did_you_mean
 from curate.core.secrets import redact
 from curate.engine.requests.client import Answered, Requester
+from curate.engine.requests.preflight import problems
 
 
 @dataclass
@@ -90,10 +91,13 @@ def _stage(prompt: Prompt, endpoints: str, endpoint: str | None, seed: int) -> A
         columns={label: label for label in prompt.context},
         output="text",
         seed=seed,
+        attempts=1,
     )
     for problem in (secret.problem() for secret in made.secrets().values()):
         if problem:
             raise InputError(problem)
+    for problem in problems(made):
+        raise InputError(problem)
     made.setup({})
     return made
 

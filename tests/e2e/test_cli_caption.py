@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import yaml
 from PIL import Image
 
+from curate.engine.requests import preflight
 from tests.e2e.commands import CommandResult, curate
 
 KEY = "open-sesame-0123456789"
@@ -97,6 +99,18 @@ def test_a_row_in_error_is_shown_and_ends_with_an_error(here: Path, endpoint: An
 )
 def test_what_cannot_be_asked_is_one_line(here: Path, words: list[str], expected: str) -> None:
     assert expected in attempt(*words).error
+
+
+def test_an_endpoint_that_does_not_answer_is_one_line(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the attempts and the patience of a run: nothing listens, or nothing answers."""
+    monkeypatch.setattr(preflight, "SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as silent, socket.socket() as dead:
+        dead.bind(("127.0.0.1", 0))
+        for port, why in ((dead.getsockname()[1], "ClientConnectorError"), (silent.getsockname()[1], "no answer in")):
+            url = f"http://127.0.0.1:{port}/v1"
+            Path("endpoints.yaml").write_text(yaml.safe_dump({"one": {"base_urls": [url], "model": "m"}}))
+            error = attempt("caption_short", "red.png").error
+            assert error.startswith(f"curate: endpoint one: none of its URLs answers ({url}/models: {why}")
 
 
 @pytest.mark.parametrize(("key", "expected"), [("wrong-key-987654", "401"), ("", "env:OTHER_KEY")])
