@@ -21,6 +21,7 @@ from curate.engine.preflight import preflight
 from curate.engine.run import Result, run
 from curate.engine.state import Options
 from curate.engine.workers.scheduler import Scheduler
+from curate.filter.where import Where
 from tests.engine import derived, experiment, toys
 from tests.engine.experiment import IMAGES, SHARD_ROWS
 from tests.engine.passes.test_items import Words
@@ -149,7 +150,9 @@ def test_a_report_on_items_is_found_by_what_it_shows(workspace: Path) -> None:
     result = run(report_pipeline(0.0, 3), str(workspace))
     assert result.ledger["short"].of_items["words"].rejected == {"long": 14}
     assert_nothing_to_do(planned(report_pipeline(-1.0, 3), workspace))
-    assert planned(report_pipeline(-1.0, 2), workspace)["page"].certainty == UNKNOWN
+    stricter = planned(report_pipeline(-1.0, 2), workspace)
+    assert stricter["page"].certainty == UNKNOWN
+    assert stricter["short"].gains is None  # of rows, which an item filter does not judge
 
 
 class Short(Filter):
@@ -178,6 +181,36 @@ def test_nothing_is_written_even_if_a_manifest_is_gone(workspace: Path) -> None:
         shutil.rmtree(folder)
     assert_nothing_to_do(planned(made, workspace))
     assert_nothing_to_do(planned(experiment.pipeline(min_side=experiment.SMALL), workspace))
+
+
+# --- filters that have changed since the last run of the recipe ---
+
+
+def lit(keep: str, namespace: str = "toys", column: str = "brightness") -> Pipeline:
+    """Two columns, and a filter by an expression."""
+    made = Pipeline().add("pool", toys.Numbers(namespace=namespace, rows=20)).add("bright", toys.Brightness(), "pool")
+    made.add("costly", toys.Costly(column="price" if column == "brightness" else column), "bright")
+    return made.add("light", Where(keep=keep, reason="dark"), "costly").check()
+
+
+@pytest.mark.parametrize("other", [lit("other > 125", "other", "other"), lit("brightness > 130", "other")])
+def test_a_filter_is_compared_with_the_last_run_of_its_recipe(workspace: Path, other: Pipeline) -> None:
+    """Not with a later run of another recipe, whose filter of this name reads other columns, or the same ones."""
+    before = run(lit("brightness > 120"), str(workspace)).ledger["light"]
+    run(other, str(workspace))
+    changed = lit("brightness > 125 and price > 0")
+    step = planned(changed, workspace)["light"]
+    assert (step.gains, step.losses) == (0, before.after - step.after)
+    assert step.after == run(changed, str(workspace)).ledger["light"].after < before.after
+    assert planned(changed, workspace)["light"].gains is None
+
+
+def test_a_filter_that_reads_other_columns_than_before_is_planned_without_a_comparison(workspace: Path) -> None:
+    run(lit("brightness > 120 and price > 0"), str(workspace))
+    changed = lit("price > 125")
+    step = planned(changed, workspace)["light"]
+    assert step.gains is None and "changed" not in shown({"light": step})
+    assert step.after == run(changed, str(workspace)).ledger["light"].after
 
 
 # --- answers ---

@@ -51,12 +51,15 @@ class Rates:
 
 
 def measured_rates(ctx: Context) -> tuple[Rates, dict[str, dict[str, Any]]]:
-    """Seconds and bytes per computed row of each op, from the latest run that computed it; and the stages of the latest
-    run, by name."""
+    """Seconds and bytes per computed row of each op, from the latest run that computed it; and each filter in the
+    latest run that had it after the same stages, over the same pool."""
     rates, latest = Rates(), dict[str, dict[str, Any]]()
     for run_id in reversed(list_runs(ctx.storage)[-RUNS:]):
-        record = RunRecord.load(ctx.storage, run_id).record
-        latest = latest or record["stages"]
+        stages = RunRecord.load(ctx.storage, run_id).record["stages"]
+        for name, node in ctx.pipeline.nodes.items():
+            path = [*ctx.pipeline.along(name), node] if isinstance(node.stage, Filter) else []
+            if path and name not in latest and all(_same(up, stages) for up in path):
+                latest[name] = stages[name]
         for event in read_events(ctx.storage, run_id):
             if event["event"] != "stage" or event["op"] in rates.seconds:
                 continue
@@ -211,16 +214,16 @@ class Planner:
         return results
 
     def _earlier(self, name: str) -> Filter | None:
-        """The filter of the last run, if its parameters differ."""
+        """The filter of the recipe's last run, if its parameters differ and it judges rows by columns of this one."""
         now, before = self.ctx.pipeline.nodes[name].stage, self.latest.get(name)
-        if not isinstance(now, Filter) or before is None or before["op"] != now.op:
-            return None
-        if before["parameters"] == now.parameters():
+        if not isinstance(now, Filter) or before is None or before["parameters"] == now.parameters():
             return None
         try:
-            return type(now)(**before["parameters"])
+            earlier = type(now)(**before["parameters"])
         except ValueError:  # parameters of another version
             return None
+        of_rows = now.places() is None and earlier.places() is None
+        return earlier if of_rows and set(earlier.reads()) <= set(now.reads()) else None
 
     def _estimated(self, node: Node, found: list[dict[str, Any]], scale: float) -> PlanLine:
         entry = total(Entry.from_json(one["entry"]) for one in found)
@@ -366,6 +369,15 @@ class Planner:
     def _reaching(self, node: Node) -> int | None:
         found = [self.lines[name].after for name in node.inputs]
         return min((rows for rows in found if rows is not None), default=None)
+
+
+def _same(node: Node, stages: Mapping[str, Any]) -> bool:
+    """Whether a run had this stage, with whatever parameters; a pool's namespace must be the same."""
+    then = stages.get(node.name)
+    if then is None or then["op"] != node.stage.op:
+        return False
+    same: bool = then["parameters"].get("namespace") == node.stage.parameters().get("namespace")
+    return same
 
 
 def _entry(ctx: Context, node: Node) -> Entry:
