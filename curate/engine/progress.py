@@ -50,7 +50,8 @@ class StepProgress:
     def __init__(self, owner: Progress, label: str, total: int, bar: TaskID | None, live: bool = False) -> None:
         self.owner, self.label, self.total, self.bar = owner, label, total, bar
         self.live = live
-        self.done = 0
+        self.done = self.found = 0
+        """Rows; those that no task computed, which say nothing about how fast the rest will be."""
         self._reported = 0
         """For a live step: rows that its tasks have reported, unfinished tasks included."""
         self.text = ""
@@ -59,10 +60,11 @@ class StepProgress:
         self._rate = RowRate()
         self._lock = threading.Lock()
 
-    def advance(self, rows: int, rejects: int = 0, stage: str = "") -> None:
-        """`rejects`: rows rejected by `stage`, one of the stages of a pass."""
+    def advance(self, rows: int, rejects: int = 0, stage: str = "", found: bool = False) -> None:
+        """`rejects`: rows rejected by `stage`, one of the stages of a pass. `found`: they were computed before."""
         with self._lock:
             self.done += rows
+            self.found += rows if found else 0
             self.rejects[stage] += rejects
             self._show()
 
@@ -107,7 +109,7 @@ class StepProgress:
 
     def _show(self) -> None:
         done = self.shown
-        now, rate = time.monotonic(), max(0.0, self._rate.at(done))
+        now, rate = time.monotonic(), max(0.0, self._rate.at(done - self.found))
         left = (self.total - done) / rate if rate > 0 and done < self.total else None
         if self.owner.bars is not None and self.bar is not None:
             fields = {"rate": "" if self.text else f"{count(rate)}/s", "note": self.text or self._note()}

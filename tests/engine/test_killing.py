@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,6 +49,30 @@ def test_a_killed_run_ends_at_once_and_resumes(workspace: Path, gate: Gate, driv
     assert drivers.run(workspace, run_id="two")["error"] is None
     result = place.run("two").wait(timeout=5)
     assert result.reused["pool"] and not result.reused["dataset"]
+
+
+def test_progress_after_a_kill_counts_what_was_done_before(workspace: Path, gate: Gate, drivers: Drivers) -> None:
+    """Killed in the third shard of four, of 10 rows each; then watched when the first batch of 4 has been computed."""
+    order: dict[str, Any] = {"changes": {"dear__gate": str(gate.folder)}, "options": {"task_rows": 10}}
+    try:
+        drivers.start(workspace, run_id="one", **order)
+        for _ in range(3 + 3):
+            gate.let_one_pass()
+        gate.wait()
+        drivers.kill()
+        drivers.start(workspace, run_id="two", **order)
+        gate.let_one_pass()
+        run = Workspace(str(workspace)).run("two")
+        seen = (event["rows"] for event in run.events(follow=True) if event.get("lane") and event["stage"] == "parity")
+        assert next(rows for rows in seen if rows > 20) == 24
+        now = {stage.stage: stage for stage in run.status().stages}
+    finally:
+        drivers.kill()
+    assert now["bright"].rows >= now["light"].rows >= now["dear"].rows == now["parity"].rows == 24
+    for stage in (now[name] for name in ("bright", "light", "dear", "parity")):
+        [lane] = stage.lanes
+        assert stage.total == 40 and 0 < lane.rows_per_s < 20  # found rows took no time: they are in no rate
+        assert stage.left_seconds == pytest.approx((40 - stage.rows) / lane.rows_per_s)
 
 
 def test_a_run_that_is_to_be_killed_never_begins(workspace: Path, drivers: Drivers) -> None:

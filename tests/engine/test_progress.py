@@ -43,6 +43,16 @@ def test_lines_show_the_recent_rate_and_the_time_left(clock: list[float]) -> Non
     assert told[-1] == "embed: 3,040 rows in 100.0 s (30/s), 60 rejected (size 60)"
 
 
+def test_rows_that_were_found_are_done_and_in_no_rate(clock: list[float]) -> None:
+    console = Console(file=io.StringIO(), width=200)
+    with Progress(console).step("embed", 10_000) as step:
+        step.advance(9_000, found=True)
+        for _ in range(16):
+            clock[0] += 1.0
+            step.advance(10)
+    assert lines(console)[0] == "  embed: 9,160 of 10,000, 10/s, 1 min 24 s left"
+
+
 def test_steps_may_advance_in_many_threads(tmp_path: Path) -> None:
     console = Console(file=io.StringIO(), width=100, force_terminal=True)
     events = Events(Storage(str(tmp_path)), "run")

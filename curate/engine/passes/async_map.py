@@ -103,6 +103,9 @@ class AsyncMember(MapMember):
     def _unfinished(self) -> int:
         return min([super()._unfinished(), *self._making, *self._denied, *self._in_flight()])
 
+    def _open(self) -> int:
+        return super()._open() + len({*self._making, *self._denied, *self._in_flight()})
+
     def _in_flight(self) -> list[int]:
         return [row for rows in self._rows.values() for row in rows]
 
@@ -277,7 +280,7 @@ class AsyncMember(MapMember):
         ended = [(self._rows.pop(self._flying.pop(future)), future.result()) for future in group]
         sent = sum(answered.sent_bytes for _, answered in ended)
         pulse = beat.current()
-        pulse.done(self.name, len(group), time.monotonic() - began, sent)
+        pulse.done(self.name, 0, time.monotonic() - began, sent)
         spend: dict[str, Spend] = {}
         for _, answered in ended:
             spend = combined(spend, answered.spend)
@@ -290,6 +293,7 @@ class AsyncMember(MapMember):
         unsent = [row for rows, answered in ended for row in rows if answered.over and not answered.requests]
         self._log.add(self._unit, [self._input(row) for row in unsent], None)  # they are not repeated
         self._accept_all(ended)
+        self.report()
         fatal = next((answered.fatal for _, answered in ended if answered.fatal), None)
         if fatal is not None:
             raise fatal

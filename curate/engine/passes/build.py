@@ -179,7 +179,9 @@ class PassBuild:
         try:
             while ready or waits or tasks:
                 while ready and (call is None or call.room()):
-                    shards = [shard for shard in units[ready.popleft()] if not self._reuse_shard(shard)]
+                    unit = units[ready.popleft()]
+                    shards = [shard for shard in unit if not self._reuse_shard(shard)]
+                    self._bar.advance(sum(shard.rows for shard in unit if shard not in shards), found=True)
                     if shards:
                         call = call or self._call(inbox)
                         task = self.runner.task(tuple(shards))
@@ -224,6 +226,7 @@ class PassBuild:
         return outcome
 
     def _accept(self, task: PassTask, results: list[ShardResult]) -> None:
+        before = sum(counts.computed for counts in self.counts.values())
         for result in results:
             file = result.pop("file", "")
             entries = entries_of(result)
@@ -235,7 +238,8 @@ class PassBuild:
                 self.seconds[name] += of_stage["seconds"]
             self._count_lost(result, entries)
             self._record(result["shard"], file, _dump(result), result)
-        self._bar.advance(sum(shard.rows for shard in task.shards))
+        computed = sum(counts.computed for counts in self.counts.values()) - before
+        self._bar.advance(sum(shard.rows for shard in task.shards), found=not computed)
 
     def _count_lost(self, result: ShardResult, entries: Mapping[str, Entry]) -> None:
         """Count a shard's rows in error, computed now or by an earlier run."""

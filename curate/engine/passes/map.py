@@ -180,6 +180,7 @@ class MapMember(PassMember):
         yield from self._finish()
         self._settle()
         self.seconds += time.perf_counter() - began
+        self.report()
 
     def _go_over(self, stop: int) -> Iterator[None]:
         began, start = time.perf_counter(), self.cursor
@@ -190,6 +191,7 @@ class MapMember(PassMember):
         yield from self._work()
         self._settle()
         self.seconds += time.perf_counter() - began
+        self.report()
 
     def _work(self) -> Iterable[None]:
         """Compute the rows that need not wait for a full batch; yields after each batch."""
@@ -309,8 +311,9 @@ class MapMember(PassMember):
                 made = run_batch(stage, table, prepared, stage.padded())
             except AssertionError as error:  # the stage's columns differ from its schema
                 raise CurateError(f"{error}; fix the stage") from error
-            pulse.done(self.name, len(rows), time.perf_counter() - began, self._bytes(rows, table))
+            pulse.done(self.name, 0, time.perf_counter() - began, self._bytes(rows, table))
         self._accept(rows, made)
+        self.report()
 
     def _bytes(self, rows: list[int], table: pa.Table) -> int:
         """Bytes that a batch was computed from: its images, or its columns."""
@@ -326,6 +329,7 @@ class MapMember(PassMember):
         facts.counters += made.counters
         facts.messages |= made.messages
         facts.count(rows, "computed")
+        self.unit.computed += len(rows)
         facts.count(rows, "requests", made.computed)
         self._mark(rows)
         for row in rows if facts.input is not None and self._twins else ():
@@ -342,6 +346,9 @@ class MapMember(PassMember):
     def _unfinished(self) -> int:
         """The first row without a result."""
         return self._buffer[0] if self._buffer else self.cursor
+
+    def _open(self) -> int:
+        return len(self._buffer)
 
     def _settle(self) -> None:
         """Record the fate of rows with a result in `after`."""

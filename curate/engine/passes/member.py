@@ -50,6 +50,8 @@ class PassMember:
         first, self.last = task.probe or (0, unit.rows)
         self.cursor = self.resolved = first
         self.seconds = 0.0
+        self._computed = 0
+        """Results of the unit at the last `report`."""
 
     @contextmanager
     def named(self) -> Iterator[None]:
@@ -68,6 +70,16 @@ class PassMember:
     def flush(self) -> Iterable[None]:
         """Compute the remaining rows; yields after each batch."""
         return ()
+
+    def report(self) -> None:
+        """Tell the beat how many rows have passed."""
+        if not (self.task.probe or self.task.dry):
+            beat.current().passed(self.name, self.cursor - self._open(), self.unit.computed == self._computed)
+            self._computed = self.unit.computed
+
+    def _open(self) -> int:
+        """Rows before `cursor` without a result."""
+        return 0
 
     def result(self, index: int, start: int, stop: int) -> StageResult:
         raise NotImplementedError
@@ -175,6 +187,7 @@ class FilterMember(PassMember):
         self.after.put(start, fate)
         self.cursor = self.resolved = stop
         self.seconds += time.perf_counter() - began
+        self.report()
         return ()
 
     def _table(self, start: int, rows: NDArray[np.int64], fate: Fate) -> pa.Table:
@@ -189,7 +202,7 @@ class FilterMember(PassMember):
         pulse.doing(self.name)
         try:
             found = self.stage.keep(table)
-            pulse.done(self.name, table.num_rows, time.monotonic() - began)
+            pulse.done(self.name, 0, time.monotonic() - began)
             return found
         except CurateError:
             raise

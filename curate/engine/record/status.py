@@ -176,7 +176,7 @@ def _under_way(
     rows = max(rows, known)  # lanes count this run's work, a step also finished units that it found
     text = f"{activity['done']:.0%}, {activity['text']}" if activity else str(step.get("text", ""))
     left = None if over or state != RUNNING or live else step.get("left_seconds")
-    if lanes and total and left is None and state == RUNNING:
+    if lanes and total and not text and state == RUNNING:
         rate = sum(lane.rows_per_s for lane in lanes)
         left = (total - rows) / rate if rate > 0 and rows < total else None
     return StageStatus(name, op, state, rows, total, left, text, lanes)

@@ -122,7 +122,7 @@ def reduce_partial(task: PartialTask) -> int:
         with beat.working(task.name) as work:
             table = task.rows.live_table(shard, stage.reads())
             _publish(task.storage, f"{task.folder}/{file}", stage.partial(table), table.num_rows)
-            work.rows = table.num_rows
+            work.rows = shard.rows
     return sum(shard.rows for shard in task.shards)
 
 

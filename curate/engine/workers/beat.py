@@ -55,9 +55,12 @@ class BatchStats:
     """Fetches by code."""
     spend: dict[str, Spend] = field(default_factory=dict)
     """Endpoint -> what requests to it cost."""
+    found: int = 0
+    """Rows for which nothing was computed: they are done, but say nothing about how fast the rest will be."""
 
     def add(self, more: BatchStats) -> None:
         self.batches, self.rows = self.batches + more.batches, self.rows + more.rows
+        self.found += more.found
         self.bytes, self.seconds = self.bytes + more.bytes, self.seconds + more.seconds
         self.recent = [*self.recent, *more.recent][-RECENT:]
         self.codes.update(more.codes)
@@ -90,6 +93,7 @@ class Beat:
         self._lock = threading.Lock()
         self._running: RunningBatch | None = None
         self._stats: dict[str, BatchStats] = {}
+        self._passed: dict[str, int] = {}
 
     def doing(self, stage: str, rows: Sequence[int] = ()) -> None:
         """A batch of a stage begins; `rows` are its rows in the unit. Without rows it is a step that may take long."""
@@ -104,6 +108,14 @@ class Beat:
             self.batches += 1
             batch = BatchStats(1, rows, size, seconds, [seconds], codes or Counter())
             self._stats.setdefault(stage, BatchStats()).add(batch)
+
+    def passed(self, stage: str, rows: int, found: bool) -> None:
+        """So many rows of the unit have passed a stage, computed or not. `found`: nothing was computed meanwhile."""
+        with self._lock:
+            more = rows - self._passed.get(stage, 0)
+            if more > 0:  # a pass may start over
+                self._passed[stage] = rows
+                self._stats.setdefault(stage, BatchStats()).add(BatchStats(rows=more, found=more if found else 0))
 
     def spent(self, stage: str, endpoint: str, spend: Spend) -> None:
         """Requests of a stage to an endpoint have ended."""

@@ -55,12 +55,12 @@ class StageRate:
         self.codes.subtract(stats.codes)
 
     def lately(self, now: float, began: float) -> tuple[float, float, float, float]:
-        """(rows, bytes, busy seconds, fetches done) per second over the last RECENT_SECONDS."""
+        """(rows that were not found, bytes, busy seconds, fetches done) per second over the last RECENT_SECONDS."""
         while self.recent and self.recent[0][0] < now - RECENT_SECONDS:
             self.recent.popleft()
         span = max(1.0, min(RECENT_SECONDS, now - began))
         last = [stats for _, stats in self.recent]
-        rows, size = sum(stats.rows for stats in last) / span, sum(stats.bytes for stats in last) / span
+        rows, size = sum(stats.rows - stats.found for stats in last) / span, sum(stats.bytes for stats in last) / span
         return rows, size, sum(s.seconds for s in last) / span, sum(s.codes[FETCHED] for s in last) / span
 
 
@@ -74,7 +74,7 @@ class Meter:
         self._began: dict[tuple[str, str], float] = {}
         self._batches: dict[str, int] = {}
         self._times: dict[str, deque[float]] = {}
-        self._shown: dict[tuple[str, str], int] = {}
+        self._shown: dict[tuple[str, str], tuple[int, int]] = {}
         self.units: dict[str, int] = {}
         """Lane -> units that its workers can run at a time."""
 
@@ -128,10 +128,10 @@ class Meter:
         return found
 
     def changed(self) -> list[dict[str, Any]]:
-        """Entries of `snapshot` for the stages that finished a batch since the last call, and for those that fetch
-        until their rates are 0."""
+        """Entries of `snapshot` for the stages that finished rows or a batch since the last call, and for those that
+        fetch until their rates are 0."""
         with self._lock:
-            batches = {key: rate.batches for key, rate in self._rates.items()}
+            batches = {key: (rate.batches, rate.rows) for key, rate in self._rates.items()}
             falling = {key for key, rate in self._rates.items() if rate.codes and rate.recent}
         new = {key for key, count in batches.items() if self._shown.get(key) != count} | falling
         self._shown = batches

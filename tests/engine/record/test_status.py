@@ -90,6 +90,24 @@ def test_fetches_of_unfinished_shards_count(storage: Storage, clock: Clock) -> N
     assert (stage.rows, stage.left_seconds, stage.lanes) == (40, None, ())
 
 
+def test_time_left_is_of_a_stage_and_by_its_shown_rate(storage: Storage, clock: Clock) -> None:
+    """Not that of the pass: its stages have gone over different numbers of rows."""
+    pipeline, rates = toys.chain(toys.Brightness()), {"rows_per_s": 4.0, "bytes_per_s": 0.0}
+    events, [first, second, *_] = Events(storage, "one"), list(pipeline.nodes)
+    events.emit("step", stage=f"{first} + {second}", rows=10, total=40, text="", rows_per_s=0.75, left_seconds=40.0)
+    events.emit("progress", stage=first, lane="cpu", rows=30, **rates)
+    events.emit("progress", stage=second, lane="cpu", rows=12, **rates)
+    events.flush()
+    with lease.hold(storage, "runs/one", lambda: False):
+        one, two = status_of(RunRecord.load(storage, "one")).stages[:2]
+    assert (one.rows, one.total, one.left_seconds) == (30, 40, 2.5)
+    assert (two.rows, two.total, two.left_seconds) == (12, 40, 7.0)
+    events.emit("progress", stage=second, lane="cpu", rows=12, **rates | {"rows_per_s": 0.0})
+    events.flush()
+    with lease.hold(storage, "runs/one", lambda: False):
+        assert status_of(RunRecord.load(storage, "one")).stages[1].left_seconds is None
+
+
 def test_a_source_that_has_ended_shows_its_last_summary(storage: Storage, clock: Clock) -> None:
     """Lanes may have counted fetches twice, of workers that died, and they report the index of keys later."""
     events = Events(storage, "one")
