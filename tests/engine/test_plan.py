@@ -78,9 +78,9 @@ def test_a_threshold_that_rejects_some_leaves_the_global_stages_to_do(workspace:
         step = steps[name]
         assert (step.done, step.needed, step.compute, step.certainty) == (IMAGES - SMALL, IMAGES - SMALL, 0, EXACT)
     assert (steps["total"].done, steps["total"].compute) == (0, IMAGES - SMALL)
-    for name in ("contrast", "even", "dataset", "page"):
-        assert (steps[name].compute, steps[name].certainty) == (None, UNKNOWN)
+    assert (steps["contrast"].compute, steps["contrast"].certainty) == (IMAGES - SMALL, ESTIMATED)
     assert steps["contrast"].note == "depends on total"
+    assert all(steps[name].certainty == ESTIMATED and steps[name].compute for name in ("even", "dataset", "page"))
 
 
 def test_a_complete_branch_is_known_if_another_is_incomplete(workspace: Path) -> None:
@@ -211,6 +211,52 @@ def test_a_filter_that_reads_other_columns_than_before_is_planned_without_a_comp
     step = planned(changed, workspace)["light"]
     assert step.gains is None and "changed" not in shown({"light": step})
     assert step.after == run(changed, str(workspace)).ledger["light"].after
+
+
+# --- rows that do not exist yet ---
+
+
+def test_new_files_are_estimated_from_the_rows_that_are_done(workspace: Path) -> None:
+    """A third shard: Maps compute its rows, and what depends on all rows is rebuilt."""
+    before = run(toys.pipeline(pool__rows=20, light__darkest=120.0), str(workspace)).ledger
+    assert 10 < before["light"].after < 20
+    grown = toys.pipeline(pool__rows=30, light__darkest=120.0)
+    steps = planned(grown, workspace)
+    assert {step.certainty for step in steps.values()} == {ESTIMATED}
+    assert all(step.seconds is not None for step in steps.values()) and "unknown" not in shown(steps)
+    assert [(steps[name].done, steps[name].compute) for name in ("pool", "bright")] == [(20, 10), (20, 10)]
+    alive = before["light"].after + round(before["light"].after / 2)
+    for name in ("dear", "parity"):
+        assert (steps[name].done, steps[name].needed) == (before["light"].after, alive)
+    for name in ("total", "contrast", "brighter", "even"):
+        assert steps[name].needed == alive and steps[name].compute == (0 if name == "brighter" else alive)
+    result = run(grown, str(workspace))
+    assert computed(result)["bright"] == steps["bright"].compute
+    assert abs(computed(result)["dear"] - (steps["dear"].compute or 0)) <= 5
+    assert_nothing_to_do(planned(grown, workspace))
+
+
+def test_costly_results_of_shards_that_are_written_again_are_not_estimated_again(workspace: Path) -> None:
+    """The second shard gets more rows: its facts are computed again, but costly results are found by content."""
+    run(toys.pipeline(pool__rows=15), str(workspace))
+    grown = toys.pipeline(pool__rows=20)
+    steps = planned(grown, workspace)
+    assert (steps["pool"].compute, steps["bright"].compute, steps["dear"].compute) == (10, 10, 5)
+    said = computed(run(grown, str(workspace)))
+    assert (said["bright"], said["dear"]) == (10, 5)
+    run(toys.pipeline(pool__rows=5, pool__namespace="small"), str(workspace))
+    steps = planned(toys.pipeline(pool__rows=8, pool__namespace="small"), workspace)  # no shard is left
+    assert (steps["pool"].compute, steps["bright"].compute, steps["dear"].compute) == (8, 8, 3)
+
+
+def test_a_first_run_is_estimated_from_the_rates_of_other_recipes(workspace: Path) -> None:
+    empty = planned(toys.pipeline(pool__rows=20), workspace)
+    assert {step.compute for step in empty.values()} >= {20}
+    assert "unknown time: pool, bright" in shown(empty) and "s of work" not in shown(empty)
+    run(toys.pipeline(pool__rows=20, pool__namespace="another"), str(workspace))
+    steps = planned(toys.pipeline(pool__rows=40), workspace)
+    assert {(steps[name].needed, steps[name].certainty) for name in ("bright", "dear", "even")} == {(40, ESTIMATED)}
+    assert sum(step.seconds or 0 for step in steps.values()) > 0 and "unknown" not in shown(steps)
 
 
 # --- answers ---

@@ -68,7 +68,7 @@ def measured_plan(
     for problem in check_endpoints(pipeline, storage, workers):
         raise PreflightError(problem)
     found = Measure(context_of(pipeline, storage, options, workers), rows).run()
-    lines = plan(pipeline, storage, options, workers, preflight(pipeline, storage, backend=workers), exact)
+    lines = plan(pipeline, storage, options, workers, preflight(pipeline, storage, backend=workers), exact, ahead=False)
     return lines, costs(found, {line.stage: line for line in lines}, pipeline)
 
 

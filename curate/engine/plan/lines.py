@@ -49,9 +49,8 @@ def table(lines: list[PlanLine]) -> Table:
         shown.add_row(*cells, _notes(line))
     seconds = sum(line.seconds or 0 for line in lines)
     unknown = [line.stage for line in lines if line.seconds is None]
-    shown.caption = f"{seconds:,.0f} s of work at measured rates" + (
-        f"; unknown: {', '.join(unknown)}" if unknown else ""
-    )
+    known = [f"{seconds:,.0f} s of work at measured rates"] if seconds or not unknown else []
+    shown.caption = "; ".join([*known, *([f"unknown time: {', '.join(unknown)}"] if unknown else [])])
     return shown
 
 

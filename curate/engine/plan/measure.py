@@ -29,6 +29,7 @@ from curate.engine.passes import build as build_pass
 from curate.engine.passes.plan import make_plan
 from curate.engine.passes.run import run_pass
 from curate.engine.passes.task import Sample
+from curate.engine.plan.earlier import Earlier
 from curate.engine.plan.planner import Planner
 from curate.engine.preflight import preflight
 from curate.engine.progress import Progress
@@ -116,7 +117,7 @@ class Measure:
     def __init__(self, ctx: Context, asks: int) -> None:
         self.ctx, self.asks = ctx, asks
         self.found = Measurement()
-        self.planner = Planner(ctx, {}, exact=False)
+        self.planner = Planner(ctx, Earlier())
         self.steps: list[Step] = []
         self.needed: set[str] = set()
         """The stages that ask, and all stages upstream of them."""

@@ -7,7 +7,7 @@ are estimated from shards chosen by hash if folding all would take long, and unk
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from curate.core.contracts import Collect, Derive, Filter, Map, Select, Source
@@ -23,12 +23,12 @@ from curate.engine.context import Context
 from curate.engine.passes import build as build_pass
 from curate.engine.passes.plan import make_plan
 from curate.engine.passes.run import run_pass
+from curate.engine.plan.earlier import Earlier, earlier_runs
 from curate.engine.plan.lines import ESTIMATED, EXACT, UNKNOWN, PlanLine
 from curate.engine.preflight import Planned, cautions, plan_source, record_paths
 from curate.engine.progress import Progress
 from curate.engine.record import pins
-from curate.engine.record.events import Events, read_events
-from curate.engine.record.runs import RunRecord, list_runs
+from curate.engine.record.events import Events
 from curate.engine.state import Built, Options, Pool
 from curate.engine.steps import Step, above, steps
 from curate.engine.units.common import prepare
@@ -38,49 +38,27 @@ from curate.engine.units.source.records import read_records
 from curate.engine.units.source.repeats import amended, known_repeats
 from curate.engine.workers.scheduler import Scheduler
 
-RUNS = 20
-"""Latest runs whose rates are used."""
 SAMPLE = 64
 """Shards that an estimate is based on."""
 
 
-@dataclass
-class Rates:
-    seconds: dict[str, float] = field(default_factory=dict)
-    bytes: dict[str, float] = field(default_factory=dict)
-
-
-def measured_rates(ctx: Context) -> tuple[Rates, dict[str, dict[str, Any]]]:
-    """Seconds and bytes per computed row of each op, from the latest run that computed it; and each filter in the
-    latest run that had it after the same stages, over the same pool."""
-    rates, latest = Rates(), dict[str, dict[str, Any]]()
-    for run_id in reversed(list_runs(ctx.storage)[-RUNS:]):
-        stages = RunRecord.load(ctx.storage, run_id).record["stages"]
-        for name, node in ctx.pipeline.nodes.items():
-            path = [*ctx.pipeline.along(name), node] if isinstance(node.stage, Filter) else []
-            if path and name not in latest and all(_same(up, stages) for up in path):
-                latest[name] = stages[name]
-        for event in read_events(ctx.storage, run_id):
-            if event["event"] != "stage" or event["op"] in rates.seconds:
-                continue
-            rows = event["counts"]["computed"] or (event["rows"] if event["counts"]["rebuilt"] else 0)
-            manifest = Manifest.load(ctx.storage, event["base"]) if rows else None
-            if manifest is not None:
-                rates.seconds[event["op"]] = event["seconds"] / rows
-                rates.bytes[event["op"]] = manifest.bytes / max(1, manifest.rows)
-    return rates, latest
-
-
 def plan(
-    pipeline: Pipeline, storage: Storage, options: Options, backend: Scheduler, portions: Planned, exact: bool = False
+    pipeline: Pipeline,
+    storage: Storage,
+    options: Options,
+    backend: Scheduler,
+    portions: Planned,
+    exact: bool = False,
+    ahead: bool = True,
 ) -> list[PlanLine]:
-    """A line per stage, in the order of the DAG. `exact` folds the masks of all shards instead of a sample."""
+    """A line per stage, in the order of the DAG. `exact` folds the masks of all shards instead of a sample. `ahead`:
+    also estimate the stages that depend on rows or artifacts that do not exist yet."""
     buried = tombstones.load(storage)
     ctx = Context(pipeline, storage, backend, options, buried, Events(storage, "plan"), Progress(None))
     ctx.portions, ctx.known = portions, KnownShards(plan=True)
     ctx.built |= pins.resolve(pipeline, storage)
-    rates, latest = measured_rates(ctx)
-    lines = Planner(ctx, latest, exact).walk()
+    rates = earlier_runs(ctx)
+    lines = Planner(ctx, rates, exact, ahead).walk()
     for node in pipeline.nodes.values():
         line = lines[node.name]
         line.note = "; ".join(text for text in (line.note, *cautions(node.name, pipeline, portions)) if text)
@@ -94,9 +72,13 @@ def plan(
 
 
 class Planner:
-    def __init__(self, ctx: Context, latest: Mapping[str, dict[str, Any]], exact: bool) -> None:
-        self.ctx, self.latest, self.exact = ctx, latest, exact
+    def __init__(self, ctx: Context, earlier: Earlier, exact: bool = False, ahead: bool = False) -> None:
+        self.ctx, self.earlier, self.exact, self.ahead = ctx, earlier, exact, ahead
         self.lines: dict[str, PlanLine] = {}
+        self.growth: dict[str, float] = {}
+        """Pool that lacks shards -> its rows, over those of the shards that exist. Its passes are planned for these."""
+        self.changing: set[str] = set()
+        """Stages whose output will differ."""
         self.known = ctx.known
         self.folded: set[str] = set()
         """Stages whose mask is known, together with the masks of all stages upstream."""
@@ -105,17 +87,39 @@ class Planner:
         ctx = self.ctx
         for node in ctx.pipeline.nodes.values():
             if isinstance(node.stage, Collect):
-                self.lines[node.name] = self._global(node)
+                self._put(node, self._global(node))
             elif isinstance(node.stage, Source):
-                self.lines[node.name] = self._source(node)
+                self._put(node, self._source(node))
         run_steps = steps(ctx.pipeline, ctx.built)
         for number, step in enumerate(run_steps):
             if step.is_pass:
                 self._pass_of(run_steps, number)
             elif step.nodes[0].name not in self.lines:
                 node = step.nodes[0]
-                self.lines[node.name] = self._derive(node) if isinstance(node.stage, Derive) else self._global(node)
+                if isinstance(node.stage, Derive):
+                    self._put(node, self._derive(node), stored=True)
+                else:
+                    self._put(node, self._global(node))
         return self.lines
+
+    def _put(self, node: Node, line: PlanLine, stored: bool = False) -> None:
+        """Add a line. `stored`: it counts rows of the shards that exist; it is scaled to all rows of the pool."""
+        self.lines[node.name] = line
+        growth = self.growth.get(self.ctx.pipeline.pool_upstream(node.name)) if stored else None
+        if growth is not None and line.needed is not None:
+            new, line.certainty = round(line.needed * (growth - 1.0)), ESTIMATED
+            line.needed += new
+            line.compute = (line.compute or 0) + (0 if isinstance(node.stage, Filter) else new)
+            if getattr(node.stage, "costly", False) and (ran := self._finished(node)):
+                line.compute = min(line.compute, max(0, line.needed - ran))  # images of rewritten shards are found
+            line.after = None if line.after is None else line.after + round(line.after * (growth - 1.0))
+            line.note = "; ".join([*([line.note] if line.note else []), f"about {new:,} rows are new"])
+            if isinstance(node.stage, Derive):
+                self.growth[node.name] = growth
+        if growth is None and node.name in self.folded and node.name not in self.growth:
+            return
+        if line.compute or line.gains or line.losses or self.changing.intersection(node.upstream):
+            self.changing.add(node.name)
 
     def _pass_of(self, run_steps: Sequence[Step], number: int) -> None:
         """Plan the stages of a pass whose input rows are known, and the rest as unknown."""
@@ -129,7 +133,7 @@ class Planner:
             self._pass(group, over)
         for node in run_steps[number].nodes:
             if node.name not in names:
-                self.lines[node.name] = self._global(node)
+                self._put(node, self._global(node))
 
     def _source(self, node: Node) -> PlanLine:
         ctx, stage = self.ctx, node.stage
@@ -161,8 +165,14 @@ class Planner:
             base = pool_base(stage.namespace, fingerprint)
             ctx.built[node.name] = Built("", base, manifest=Manifest.load(ctx.storage, base))
             self.folded.add(node.name)
-        else:
-            line.note = f"{len(done):,} of {len(paths):,} shards exist"
+            return line
+        line.note = f"{len(done):,} of {len(paths):,} shards exist"
+        if self.ahead and shards and rows:
+            _, shards = _version(ctx, stage, shards) or ("", shards)
+            ctx.pools[node.name], ctx.built[node.name] = Pool(stage.namespace, "", shards), Built("", "")
+            self.growth[node.name] = max(1.0, rows / max(1, sum(shard.rows for shard in shards)))
+            self.folded.add(node.name)
+            self.changing.add(node.name)
         return line
 
     # --- passes ---
@@ -174,17 +184,18 @@ class Planner:
             for node in group:
                 entry = _entry(ctx, node)
                 counts = (entry.before, entry.before, 0, entry.after)
-                self.lines[node.name] = PlanLine(node.name, node.stage.op, "pass", *counts, EXACT)
                 self.folded.add(node.name)
+                self._put(node, PlanLine(node.name, node.stage.op, "pass", *counts, EXACT), stored=True)
                 self._number(node, ctx.built[node.name].numbers)
             self.known.files[work.mask.chain] = work.mask.files
             self._compare(work, group)
             return
         shards, scale = self._chosen(ctx.pool(group[0]))
         folded = [one for shard in shards for one in self._fold(work, group, shard)]
-        for node in group:
-            self.lines[node.name] = self._estimated(node, [one["steps"][node.name] for one in folded], scale)
+        lines = [self._estimated(node, [one["steps"][node.name] for one in folded], scale) for node in group]
         self._fix(work, group, folded, scale == 1.0)
+        for node, line in zip(group, lines, strict=True):
+            self._put(node, line, stored=True)
 
     def _compare(self, work: build_pass.PassBuild, group: list[Node]) -> None:
         """Compare changed filters with their earlier version, for a pass whose masks exist."""
@@ -215,7 +226,7 @@ class Planner:
 
     def _earlier(self, name: str) -> Filter | None:
         """The filter of the recipe's last run, if its parameters differ and it judges rows by columns of this one."""
-        now, before = self.ctx.pipeline.nodes[name].stage, self.latest.get(name)
+        now, before = self.ctx.pipeline.nodes[name].stage, self.earlier.stages.get(name)
         if not isinstance(now, Filter) or before is None or before["parameters"] == now.parameters():
             return None
         try:
@@ -303,7 +314,7 @@ class Planner:
         blocked = self._blocked(node)
         if blocked:
             line.note = f"depends on {blocked}"
-            return line
+            return self._expected(line, node)
         build = DeriveBuild(ctx, node)
         build.survey()
         if build.reuse():
@@ -338,17 +349,19 @@ class Planner:
         ctx, stage = self.ctx, node.stage
         line = PlanLine(node.name, stage.op, "pass" if isinstance(stage, (Map, Filter)) else "global")
         targets = [up.stage.target_rows() for up in ctx.pipeline.along(node.name) if isinstance(up.stage, Select)]
-        blocked = self._blocked(node)
+        pool = ctx.pipeline.pool_of(node.name)
+        blocked = self._blocked(node) or (pool if pool in self.growth else "")
         if blocked or isinstance(stage, (Map, Filter)):
             line.note = f"depends on {blocked or node.inputs[0]}"
             line.needed = next((target for target in targets if target), None)
-            return line
+            return self._expected(line, node)
         built = ctx.built[node.name] = prepare(ctx, node)
         built.manifest = Manifest.load(ctx.storage, built.base)
         if built.manifest is None:
             rows = next((target for target in targets if target), None)
             line.needed = rows if rows is not None else self._reaching(node)
             line.done, line.compute, line.certainty = 0, line.needed, ESTIMATED
+            line.after = self._passing(node, line.needed)
             del ctx.built[node.name]
         else:
             built.content = built.manifest.content or built.fingerprint
@@ -357,6 +370,44 @@ class Planner:
             line.after = built.manifest.entry.after
             self.folded.add(node.name)
         return line
+
+    def _expected(self, line: PlanLine, node: Node) -> PlanLine:
+        """Estimate a stage that depends on what does not exist yet, by the rows that will reach it. It stays unknown if
+        nothing upstream is known to change: its output may exist."""
+        if not self.ahead or not self.changing.intersection(node.upstream):
+            return line
+        reaching = self._reaching(node)
+        line.needed = line.needed if reaching is None else reaching
+        if line.needed is not None:
+            line.compute, line.certainty = self._lacking(node, line.needed), ESTIMATED
+            line.done, line.after = line.needed - line.compute, self._passing(node, line.needed)
+        return line
+
+    def _lacking(self, node: Node, rows: int) -> int:
+        """How many of the rows that will reach a stage it has to compute, by what the recipe's last run computed."""
+        stage, ran = node.stage, self._finished(node)
+        if isinstance(stage, Filter):
+            return 0
+        if not isinstance(stage, Map) or not ran or self.changing.intersection(node.ports.values()):
+            return rows
+        new = max(self.lines[up.name].compute or 0 for up in self.ctx.pipeline.along(node.name))
+        return max(0, rows - ran) if stage.costly else min(rows, new)
+
+    def _finished(self, node: Node) -> int:
+        """Rows that a stage had in the recipe's last run; 0 if its parameters were others."""
+        before = self.earlier.stages.get(node.name)
+        same = before is not None and before["parameters"] == node.stage.parameters()
+        return self.earlier.entries[node.name].before if same and node.name in self.earlier.entries else 0
+
+    def _passing(self, node: Node, rows: int | None) -> int | None:
+        """Rows that will pass a stage: as many as its target, or the share that passed in the recipe's last run."""
+        target = node.stage.target_rows() if isinstance(node.stage, Select) else None
+        if target is not None and rows is not None:
+            return min(target, rows)
+        entry = self.earlier.entries.get(node.name)
+        if rows is None or entry is None:
+            return rows
+        return round(rows * (entry.after if entry.children is None else entry.children) / entry.before)
 
     def _blocked(self, node: Node) -> str:
         """What must be built before the output of a global step can be looked up; "" if nothing."""
@@ -369,15 +420,6 @@ class Planner:
     def _reaching(self, node: Node) -> int | None:
         found = [self.lines[name].after for name in node.inputs]
         return min((rows for rows in found if rows is not None), default=None)
-
-
-def _same(node: Node, stages: Mapping[str, Any]) -> bool:
-    """Whether a run had this stage, with whatever parameters; a pool's namespace must be the same."""
-    then = stages.get(node.name)
-    if then is None or then["op"] != node.stage.op:
-        return False
-    same: bool = then["parameters"].get("namespace") == node.stage.parameters().get("namespace")
-    return same
 
 
 def _entry(ctx: Context, node: Node) -> Entry:
