@@ -14,6 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
+from curate.api import Workspace
 from curate.codec.formats import RASTER_EXTENSIONS
 from curate.core.errors import CurateError, InputError
 from distill.commands.evaluate import PAGE, evaluate
@@ -56,6 +57,8 @@ def teach(outputs: dict[str, str], workspace: str, settings: list[str], console:
     print()
     print(f"dataset  {outputs['dataset']}")
     print(f"report   {outputs['report']}/index.html")
+    for found in Workspace(workspace).run(None).balance():
+        print("balance ", "\nwarning  ".join([found["verdict"], *found["warnings"]]))
     print(f"student  {run.path}")
     print(f"judged   {run.path}/{PAGE}")
     print(f"kNN      {verdict(evaluated['sets'][0]['knn'], labels)}")

@@ -11,6 +11,7 @@ from curate.api.copies import copies_of
 from curate.api.stages import hashtag_map
 from curate.core.errors import RESUMES, CurateError, DrainedError, InputError
 from curate.core.ledger import Entry
+from curate.core.nouns.artifacts import StoredArtifact
 from curate.core.store.storage import Storage
 from curate.engine import detach as detached
 from curate.engine.handles import EndCheck, LocalRun, result_of
@@ -61,6 +62,13 @@ class Run:
             elif name in reports:
                 found.append(("report", f"{url}/index.html"))
         return found
+
+    def balance(self) -> list[dict[str, Any]]:
+        """How the selection of each report compares with a random sample: `verdict`, `warnings`, figures."""
+        record = self.record
+        made = sorted(record.reports() & record.outputs.keys())
+        reports = (StoredArtifact(self._storage, record.outputs[name]["base"]) for name in made)
+        return [report["balance"] for report in reports if "balance" in report]
 
     def status(self, events: Sequence[Mapping[str, Any]] | None = None, alive: bool | None = None) -> Status:
         """State, stages with rows, rates and time left, and any request to stop. `events`: all of its events, if the

@@ -39,6 +39,9 @@ def opened(url: str) -> Workspace:
 
 
 def show_outputs(run: Run) -> None:
-    """Print the URLs of a run's datasets and reports."""
+    """Print the URLs of a run's datasets and reports, and how its selection compares with a random sample."""
     for kind, url in run.products():
         out.print(f"{kind:8} {url}", soft_wrap=True, highlight=False)
+    for found in run.balance():
+        for kind, text in (("balance", found["verdict"]), *(("warning", text) for text in found["warnings"])):
+            out.print(f"{kind:8} {text}", soft_wrap=True, highlight=False, markup=False)

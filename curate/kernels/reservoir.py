@@ -31,6 +31,10 @@ class Reservoir:
             table, groups, order = table.take(best), groups[best], order[best]
         self._table, self._groups, self._order = table, groups, order
 
+    def table(self) -> tuple[pa.Table | None, NDArray[np.int64]]:
+        """The rows, None without any, and the group of each (n,)."""
+        return self._table, self._groups
+
     def rows(self) -> dict[int, list[dict[str, Any]]]:
         """Rows by group, lowest order first."""
         found: dict[int, list[dict[str, Any]]] = {}

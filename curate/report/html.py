@@ -1,15 +1,17 @@
 """The report: one HTML page about a run that needs no other file and no network.
 
-It shows the funnel, downloads, the balance of clusters and of texts over entries before and after the selection, the
-clusters themselves, the rejects by reason, the time of each stage, and the recipe. The first pass over the tables
-counts and samples rows; the second fetches the images nearest to the centroids of the clusters shown. If the pool has
-more than READ_SHARDS shards, the passes read that many, chosen by hash, and the page says so; the ledger and the
-selection's quotas give the counts of the whole pool. Time therefore does not grow with the pool. Memory is the counts
-(a few numbers per cluster, three per entry) and samples of fixed size.
+It shows whether the selection is better balanced than a random sample, the funnel, downloads, the balance of clusters
+and of texts over entries before and after the selection, the clusters themselves, the rejects by reason, the time of
+each stage, and the recipe. The first pass over the tables counts and samples rows; the second fetches the images
+nearest to the centroids of the clusters shown. If the pool has more than READ_SHARDS shards, the passes read that many,
+chosen by hash, and the page says so; the ledger and the selection's quotas give the counts of the whole pool. Time
+therefore does not grow with the pool. Memory is the counts (a few numbers per cluster, three per entry) and samples of
+fixed size.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,6 +32,7 @@ from curate.report.survey.quotas import fills
 from curate.report.survey.scope import Scope, scope_of
 from curate.report.survey.survey import Survey, survey, with_pool_counts
 from curate.report.survey.tree import Gathered, ShownCluster, choose, fanouts, fill, gather
+from curate.report.verdict.words import against_random
 
 TEMPLATES = Path(__file__).parent / "templates"
 KEPT_SHOWN = 24
@@ -39,7 +42,7 @@ class ReportHtml(Report):
     """Write an HTML page: funnel, balance of clusters, their images, rejected images, times, recipe."""
 
     op = "report.html"
-    version = 4
+    version = 5
 
     title: str = Field(default="Curation report", min_length=1, max_length=200, description="Heading of the page.")
     seed: int = Field(default=0, description="Seed of the random sample of rejected and kept images.")
@@ -49,7 +52,8 @@ class ReportHtml(Report):
     )
     label: str | None = Field(
         default=None,
-        description="Column, or field of the pool's meta such as `meta.category`, to show the balance of.",
+        description="Column, or field of the pool's meta such as `meta.category`, to show the balance of (default: "
+        "what the dataset carries as `label`).",
     )
     clusters_shown: int = Field(default=12, ge=1, le=200, description="Clusters of the coarsest level to show.")
     leaves_shown: int = Field(
@@ -63,7 +67,8 @@ class ReportHtml(Report):
     threads: Annotated[int, Runtime()] = Field(default=2, ge=1, description="Threads that decode images.")
 
     def render(self, view: View) -> dict[str, bytes]:
-        """`index.html`. Reads the tables of at most READ_SHARDS shards twice, and the bytes of the images shown."""
+        """`index.html`, and `balance.json` if the selection can be compared with a random sample. Reads the tables of
+        at most READ_SHARDS shards twice, and the bytes of the images shown."""
         scope = scope_of(view, self.caption, self.label)
         found = with_pool_counts(view, scope, survey(view, scope, self.seed, self.rejects_shown, KEPT_SHOWN))
         root = self._tree(found)
@@ -84,7 +89,10 @@ class ReportHtml(Report):
             "fills": fills(view),
             "profiled": profile is not None,
         }
-        return {"index.html": render(TEMPLATES, "report", **values, links=_links(values))}
+        files = {"index.html": render(TEMPLATES, "report", **values, links=_links(values))}
+        if values["compared"] is not None:
+            files["balance.json"] = json.dumps(values["compared"]).encode()
+        return files
 
     def _tree(self, found: Survey) -> ShownCluster | None:
         if not found.levels or not found.levels[-1].before.sum():
@@ -110,7 +118,8 @@ class ReportHtml(Report):
             "tree": sections.branch(root, gallery, selected, 1) if root else None,
             "levels": len(found.levels),
             "kept": [gallery.card(row) for row in found.kept_rows],
-            "label": self.label,
+            "label": scope.label or self.label,
+            "compared": against_random(found.comparison, found.labels),
             "labels": sections.label_table(found.labels, selected),
             "entries": entry_section(found.entries, view.stages.get(scope.select or ""), scope.entries),
             "counters": stages.counters(view.stages),
@@ -130,6 +139,7 @@ def _shown_keys(found: Survey, root: ShownCluster | None, keepers: list[str]) ->
 def _links(values: dict[str, Any]) -> list[tuple[str, str]]:
     """(anchor, name) of the sections that the page has."""
     links = [
+        ("random", "Against random", values["compared"]),
         ("drift", "Growth", values["drifts"]),
         ("funnel", "Funnel", True),
         ("downloads", "Downloads", values["downloads"]),

@@ -76,6 +76,8 @@ def test_run_names_dataset_and_report(work: Path) -> None:
     assert Path(lines["dataset"], "small-000000.tar").exists()
     assert Path(lines["report"]).name == "index.html" and Path(lines["report"]).exists()
     assert printed.words.count("reused") >= len(ORDER)
+    printed = curate("run", work / "recipe.yaml", "-w", work / "workspace", "--set", "sample.target=24")
+    assert "\nbalance  more evenly spaced than random: " in printed.out.partition("\nreport ")[2]
 
 
 def test_status_shows_runs_and_a_funnel(once: Path) -> None:

@@ -38,6 +38,7 @@ TYPES = {
     "cluster_2": pa.int64(),
     "cluster_3": pa.int64(),
     "centroid_distance": pa.float32(),
+    "embedding": pa.binary(16),
     "rejected_by": pa.string(),
     "reject_reason": pa.string(),
     "copies": pa.int32(),
@@ -126,6 +127,7 @@ def small_pool(count: int = 240) -> MemoryView:
         leaf = min(int(9 * (number / count) ** 2), 8)
         row = {"key": key, "source_id": f"drawing {number}.png", "width": 96, "height": 96, "format": "png"}
         row |= {"caption": f"a round {('star', 'heart', 'leaf')[leaf // 3]} number {number}", "copies": 1}
+        row["embedding"] = np.random.default_rng(number).standard_normal(8).astype("<f2").tobytes()
         row["meta"] = json.dumps({"category": f"shapes/{leaf // 3}"})
         row |= {"cluster_1": leaf, "cluster_2": leaf // 3, "centroid_distance": (number % 17) / 100}
         images[key] = drawing(number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from html.parser import HTMLParser
@@ -16,6 +17,8 @@ from curate.report.survey import scope as report_scope
 from curate.report.survey.scope import scope_of
 from curate.report.survey.survey import survey, with_pool_counts
 from curate.report.survey.tree import choose
+from curate.report.verdict import gather
+from curate.report.verdict.compare import ENTROPY, KNN, SMALL, SPACING
 from tests.report.memory_view import MemoryView, clustered_pool, drawing, manifest, small_pool, stages_of
 
 VOID = {"meta", "link", "img", "input", "line", "br", "wbr"}
@@ -58,7 +61,7 @@ class Page(HTMLParser):
 
 def render(view: MemoryView, **parameters) -> Page:
     files = ReportHtml(**parameters).render(view)
-    assert set(files) == {"index.html"}
+    assert files.keys() <= {"index.html", "balance.json"}
     page = Page(files["index.html"].decode())
     assert page.open == []
     return page
@@ -87,10 +90,65 @@ def test_the_counts_add_up(page):
 def test_every_section_exists_and_is_linked(page):
     ids = {attributes.get("id") for _, attributes in page.tags}
     links = [link["href"][1:] for link in page.all("a")]
-    assert {"funnel", "balance", "labels", "browse", "kept", "rejected", "time", "recipe"} <= ids
+    assert {"random", "funnel", "balance", "labels", "browse", "kept", "rejected", "time", "recipe"} <= ids
     assert set(links) <= ids
     for button in page.all("button"):
         assert button.get("popovertarget") in ids | {None}
+
+
+def test_the_selection_is_compared_with_a_random_sample(page):
+    files = ReportHtml(label="meta.category").render(small_pool())
+    found = json.loads(files["balance.json"])
+    assert found["verdict"].startswith("better balanced than random: ") and found["samples"] == 146
+    assert [line[0] for line in found["lines"]] == [ENTROPY, SMALL, SPACING, KNN]
+    lines = (" ".join((name, state, *texts)) for name, *texts, state in found["lines"])
+    for text in (found["verdict"], *found["warnings"], *lines):
+        assert text[0].upper() + text[1:] in page.text
+
+
+def test_a_selection_that_loses_a_label_says_so():
+    view = small_pool()
+    for row in view.rows:
+        if "shapes/1" in row["meta"] and row.get("rejected_by") is None:
+            row |= {"rejected_by": "select", "reject_reason": "not_sampled", "copies": 0}
+    view.stages = stages_of(view.rows)
+    page = render(view, label="meta.category")
+    assert re.search(r"1 of 3 labels vanish \(about 0 would in a random sample\): 'shapes/1' \d+ -> 0", page.text)
+
+
+def test_a_small_selection_is_undecided_but_warns():
+    view = small_pool(30)
+    for row in view.rows[25:]:
+        row |= {"rejected_by": "select", "reject_reason": "not_sampled", "copies": 0}
+    text = render(view, label="meta.category").text
+    assert "undecided, fewer than 20 samples" in text and "labels vanish" in text
+
+
+def test_the_carried_label_is_the_default():
+    view = small_pool(60)
+    view.stages["dataset"] = manifest("dataset", "pack", Entry(146, Counter(), 146))
+    view.stages["dataset"].parameters = {"carry": {"label": "meta.category", "key": "key"}}
+    assert "Balance of meta.category" in render(view).text
+    view.stages["dataset"].parameters = {"carry": ["meta.label"]}
+    assert "No row has such a label" in render(view).text
+
+
+def test_what_takes_everything_is_not_compared():
+    view = small_pool()
+    for row in view.rows:
+        if row.get("rejected_by") == "select":
+            row |= {"rejected_by": None, "reject_reason": None, "copies": 1}
+    view.stages = stages_of(view.rows)
+    assert "balance.json" not in ReportHtml(label="meta.category").render(view)
+
+
+def test_a_larger_pool_is_compared_by_a_part_of_it(monkeypatch):
+    view = small_pool(600)
+    monkeypatch.setattr(gather, "MOST", 100)
+    files = ReportHtml(label="meta.category").render(view)
+    assert json.loads(files["balance.json"])["samples"] == 100
+    view.shard_rows = 77
+    assert ReportHtml(label="meta.category").render(view) == files
 
 
 def test_nothing_is_fetched(page):

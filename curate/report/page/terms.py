@@ -8,6 +8,13 @@ from curate.codec.images import REASONS
 from curate.core.ledger import SET_ASIDE
 
 TERMS = {
+    "random": (
+        "Against a random sample",
+        "The selection beside as many images drawn at random from those that reached it. The distance is to the "
+        "nearest other image of the sample; images that resemble nothing increase it, too. kNN classifies a tenth of "
+        "the labelled images by the five nearest others of each sample. More is better everywhere. Intervals of 95 % "
+        "are from a paired bootstrap; a difference is undecided if its interval contains 0.",
+    ),
     "funnel": (
         "Funnel",
         "Every stage takes the remaining images, rejects some with a reason (a filter's rule, or facts that could not "

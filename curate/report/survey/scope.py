@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,6 +45,8 @@ class Scope:
     label: str | None
     entries: tuple[str, ...] = ()
     """Columns of entries by which the selection balances texts."""
+    embedding: str | None = None
+    """Column of vectors, the one that clusters are made of."""
 
     def names(self, *wanted: str | None) -> list[str]:
         return [name for name in dict.fromkeys(wanted) if name is not None and name in self.columns]
@@ -79,12 +81,17 @@ class Scope:
 
 
 def scope_of(view: View, caption: str | None, label: str | None) -> Scope:
+    """Without a `label`, it is what the dataset carries as `label`."""
     columns = frozenset(view.columns())
     levels = 0
     while f"cluster_{levels + 1}" in columns:
         levels += 1
     order = list(view.stages)
     select = view.selected_by
+    label = label if label is not None else _carried_label(view)
+    embedding = next(
+        (str(name) for one in view.stages.values() if (name := one.parameters.get("embedding"))), "embedding"
+    )
     known = caption if caption is not None else next((name for name in CAPTIONS if name in columns), None)
     return Scope(
         columns=columns,
@@ -94,4 +101,14 @@ def scope_of(view: View, caption: str | None, label: str | None) -> Scope:
         caption=known if known in columns else None,
         label=label if label is not None and label_column(label) in columns else None,
         entries=entry_columns(view.stages[select], columns) if select else (),
+        embedding=embedding if embedding in columns else None,
     )
+
+
+def _carried_label(view: View) -> str | None:
+    for manifest in view.stages.values():
+        carry = manifest.parameters.get("carry") or {}
+        named = carry if isinstance(carry, Mapping) else {name.removeprefix("meta."): name for name in carry}
+        if "label" in named:
+            return str(named["label"])
+    return None

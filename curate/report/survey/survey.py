@@ -24,6 +24,8 @@ from curate.report.survey.quotas import TreeQuotas, quotas_of
 from curate.report.survey.rows import LabelCounts, add_at, grown, integers, label_column, label_values, texts
 from curate.report.survey.scope import FACTS, Scope, read_tables, shards_read
 from curate.report.survey.sizes import ImageSizes
+from curate.report.verdict.compare import Comparison
+from curate.report.verdict.gather import Contenders
 
 BACKGROUND_TEXTS = 5000
 
@@ -83,6 +85,8 @@ class Survey:
     read: Read | None = None
     lost: int = 0
     """Rows that do not pass."""
+    comparison: Comparison | None = None
+    """The selection beside a random sample of the rows that reached it."""
 
 
 class Surveyor:
@@ -93,11 +97,15 @@ class Surveyor:
         self.found = Survey(levels=[LevelSizes() for _ in range(scope.levels)])
         self._reasons: dict[tuple[str, str], int] = {}
         self._counts: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._contenders = Contenders(scope, seed)
         self._rejects, self._kept, self._texts = Reservoir(rejects), Reservoir(kept), Reservoir(BACKGROUND_TEXTS)
 
     def add(self, table: pa.Table) -> None:
         order = ranks(self.seed, table.column("key").to_pylist())
         reached, copies = self.scope.reached(table), self.scope.copies(table)
+        if self.scope.select:
+            self._contenders.add(table.filter(reached), copies[reached])
+        table = table.drop_columns([name for name in (self.scope.embedding,) if name in table.column_names])
         self.found.rows += table.num_rows
         self.found.kept += int((copies > 0).sum())
         self.found.copies += int(copies.sum())
@@ -136,6 +144,7 @@ class Surveyor:
         found.kept_rows = self._kept.rows().get(0, [])
         found.texts = [row["text"] for row in self._texts.rows().get(0, []) if row["text"]]
         found.lost = sum(found.rejected.values())
+        found.comparison = self._contenders.compare(found.labels)
         return found
 
 
@@ -145,6 +154,7 @@ def survey(view: View, scope: Scope, seed: int, rejects: int, kept: int) -> Surv
     label = label_column(scope.label) if scope.label else None
     references = ("duplicate_of", "semantic_of", "contamination")
     wanted = (*FACTS, scope.caption, "caption", *references, "centroid_distance", label, *scope.clusters)
+    wanted += (scope.embedding,) if scope.select else ()
     items = (*scope.entries, "item_copies", "item_expected") if scope.entries else ()
     for table in read_tables(view, scope.names(*wanted, *items, "rejected_by", "reject_reason", "copies")):
         surveyor.add(table)

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from curate.report.survey.rows import LabelCounts
+from curate.report.verdict.compare import ENTROPY, KNN, SMALL, SPACING, Comparison, compare
+from curate.report.verdict.words import against_random
+from tests.report.verdict.pools import EQUAL, LONG_TAIL, central, compared, evened, largest, pool, uniform
+
+SEEDS = st.integers(0, 2**32)
+
+
+def verdict(found: Comparison | None) -> str:
+    said = against_random(found, LabelCounts())
+    assert said is not None
+    return str(said["verdict"])
+
+
+few = settings(max_examples=5, deadline=None)
+
+
+@few
+@given(SEEDS)
+def test_a_long_tail_that_is_evened_out_is_better_balanced(seed: int) -> None:
+    labels, vectors, random = pool(LONG_TAIL, seed)
+    found = compared(evened(labels, len(labels) // 3, random), labels, vectors, random)
+    assert found is not None and not found.balanced
+    assert found.figures[ENTROPY].verdict == found.figures[SMALL].verdict == "better"
+    assert verdict(found).startswith("better balanced than random: yes, by 0.")
+
+
+@few
+@given(SEEDS, st.sampled_from([evened, uniform, largest]))
+def test_balanced_images_are_never_balanced_better(seed: int, select) -> None:
+    labels, vectors, random = pool(EQUAL, seed)
+    found = compared(select(labels, len(labels) // 3, random), labels, vectors, random)
+    assert found is not None and found.balanced
+    assert verdict(found).startswith("better balanced than random: no: these images were balanced already")
+
+
+@few
+@given(SEEDS, st.sampled_from([LONG_TAIL, tuple(range(40, 90))]))
+def test_a_selection_that_is_worse_than_random_is_called_worse(seed: int, sizes) -> None:
+    labels, vectors, random = pool(sizes, seed)
+    found = compared(largest(labels, len(labels) // 3, random), labels, vectors, random)
+    assert found is not None
+    assert all(found.figures[name].verdict == "worse" for name in (ENTROPY, SMALL, KNN))
+    said = verdict(found)
+    assert "worse" in said.partition(";")[0] and "yes" not in said
+    assert "; worse than random: share of the smaller half of labels 0.0 %, random" in said
+    assert "; worse than random: accuracy of kNN" in said
+
+
+def test_a_random_selection_is_undecided_as_often_as_its_intervals_promise() -> None:
+    decided = dict.fromkeys((ENTROPY, SMALL, SPACING, KNN), 0)
+    for seed in range(30):
+        labels, vectors, random = pool(LONG_TAIL[2:], seed)
+        found = compared(uniform(labels, len(labels) // 2, random), labels, vectors, random)
+        assert found is not None
+        for name, one in found.figures.items():
+            decided[name] += one.verdict != "undecided"
+    assert max(decided.values()) <= 6  # 1.5 are expected; P(more than 6 of 30 at 5 %) < 0.001
+
+
+@few
+@given(SEEDS)
+def test_a_gain_never_hides_another_figure_that_is_worse(seed: int) -> None:
+    """Evened out, but by the images that lie nearest to the centre of their label."""
+    labels, vectors, random = pool((300,) * 2 + (60,) * 8, seed)
+    said = verdict(compared(central(labels, vectors, 20), labels, vectors, random))
+    assert said.startswith("better balanced than random: yes, by 0.")
+    assert "; worse than random: distance to the nearest image" in said
+
+
+@few
+@given(SEEDS)
+def test_without_labels_only_spacing_is_compared(seed: int) -> None:
+    labels, vectors, random = pool(EQUAL, seed)
+    worse = compared(central(labels, vectors, 20), None, vectors, random)
+    assert worse is not None and set(worse.figures) == {SPACING}
+    assert verdict(worse).startswith("more evenly spaced than random: no, worse by ")
+    assert verdict(worse).endswith("without labels, nothing is known about the balance of subjects")
+
+
+def test_without_vectors_only_labels_are_compared() -> None:
+    labels, _, random = pool(LONG_TAIL, 0)
+    found = compared(evened(labels, 300, random), labels, None, random)
+    assert found is not None and set(found.figures) == {ENTROPY, SMALL}
+
+
+def test_equal_samples_are_not_compared() -> None:
+    labels, vectors, random = pool(LONG_TAIL, 0)
+    assert compared(np.ones(len(labels), np.int64), labels, vectors, random) is None
+    assert compared(np.zeros(0, np.int64), labels[:0], vectors[:0], random) is None
+
+
+def test_what_cannot_be_judged_is_undecided() -> None:
+    labels, vectors, random = pool(LONG_TAIL, 0)
+    for copies, names, seen in (
+        (uniform(labels, 300, random), None, None),
+        (uniform(labels, 10, random), labels, vectors),
+    ):
+        assert "than random: undecided, fewer than 20" in verdict(compared(copies, names, seen, random))
+
+
+def test_a_test_row_is_never_a_reference() -> None:
+    """kNN of test rows whose labels say nothing falls to chance; a test row among the references would find itself."""
+    labels, vectors, random = pool(EQUAL, 0)
+    copies, held = evened(labels, 300, random), random.random(len(labels)) < 0.1
+    for known, most in ((labels, 1.0), (np.where(held, random.permutation(labels), labels), 0.3)):
+        found = compare(copies, known, np.bincount(labels), vectors, held, held)
+        assert found is not None
+        assert most - 0.3 < found.figures[KNN].selection < most > found.figures[KNN].random > most - 0.3
+
+
+def test_rows_without_a_vector_or_label_count_where_they_can() -> None:
+    labels, vectors, random = pool(LONG_TAIL, 0)
+    copies = evened(labels, 400, random)
+    vectors[::3] = np.nan
+    assert compared(copies, np.where(random.random(len(labels)) < 0.3, -1, labels), vectors, random) is not None
+    vectors[:] = np.nan
+    found = compared(copies, labels, vectors, random)
+    assert found is not None and set(found.figures) == {ENTROPY, SMALL}
+
+
+def test_copies_count_as_samples_and_a_random_sample_repeats_rows_only_once_all_are_in_it() -> None:
+    labels, vectors, random = pool((30, 20, 10), 0)
+    found = compared(np.full(len(labels), 3), labels, vectors, random)
+    assert found is None  # everything three times, on both sides
+    found = compared(4 * evened(labels, 30, random), labels, vectors, random)
+    assert found is not None and found.samples == 120
+    assert found.figures[ENTROPY].selection > found.figures[ENTROPY].random == pytest.approx(1.459, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ({"a": 50, "b": 50}, {"a": 50, "b": 50}, []),
+        ({"a": 99, "b": 50, "c": 9}, {"a": 76, "b": 3}, ["1 of 3 labels vanish", "'c' 9 -> 0"]),
+        ({"a": 99, "b": 50, "c": 9}, {"a": 76, "b": 3}, ["1 of 3 labels lose more than 80 %", "'b' 50 -> 3"]),
+        ({"a": 500, "b": 500}, {"a": 50, "b": 50}, []),  # a tenth of everything, as of any sample of this size
+        ({"a": 500, "b": 500}, {"a": 95, "b": 5}, ["1 of 2 labels lose more than 80 % of their images: 'b' 500 -> 5"]),
+        ({str(n): 1 for n in range(100)}, {str(n): 1 for n in range(50)}, ["50 of 100 labels vanish (about 50 would"]),
+    ],
+)
+def test_labels_that_vanish_or_lose_most_of_their_images_are_named(before, after, expected) -> None:
+    counts = LabelCounts()
+    counts.names = list(before)
+    counts.before = np.array(list(before.values()))
+    counts.after = np.array([after.get(name, 0) for name in before])
+    labels, vectors, random = pool(LONG_TAIL, 0)
+    said = against_random(compared(evened(labels, 300, random), labels, vectors, random), counts)
+    assert said is not None
+    text = "\n".join(said["warnings"])
+    assert all(part in text for part in expected) and bool(text) == bool(expected)
