@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 
 def run(program: str, *arguments: str, capture: bool = False) -> str:
@@ -30,12 +31,17 @@ def run(program: str, *arguments: str, capture: bool = False) -> str:
 
 def run_pipeline(recipe: str, settings: Iterable[str], workspace: str, engine: str) -> dict[str, str]:
     """Run a recipe and return the place of each stage's output."""
+    where = ["--workspace", workspace, "--engine", engine]
+    outputs: dict[str, str] = run_json("run", recipe, *where, *set_options(settings))["outputs"]
+    return outputs
+
+
+def run_json(*arguments: str) -> Any:
+    """Run a command of `curate` and return what it writes with --json."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
-        where = ["--workspace", workspace, "--engine", engine, "--json", str(result)]
-        run("curate", "run", recipe, *where, *set_options(settings))
-        outputs: dict[str, str] = json.loads(result.read_text())["outputs"]
-        return outputs
+        run("curate", *arguments, "--json", str(result))
+        return json.loads(result.read_text())
 
 
 def set_options(values: Iterable[str]) -> list[str]:

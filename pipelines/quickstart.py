@@ -1,7 +1,7 @@
 """Curates a folder of images, trains a student on the dataset and evaluates it. `make quickstart` runs this.
 
 Every step is a command that you can run yourself; the script prints each one first. Existing outputs are found by their
-fingerprint and reused, so a second call takes seconds.
+fingerprint and reused, so a second call takes seconds; on your own images, encoders are compared again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from distill.commands.evaluate import PAGE, evaluate
 from distill.commands.train import train
 from distill.evaluation.show import AFTER, BEFORE
 from distill.recipe import load_recipe
-from pipelines.commands import run_pipeline, set_options
+from pipelines.commands import run_json, run_pipeline, set_options
 from pipelines.openclipart import openclipart
 
 PIPELINE = "pipelines/quickstart.yaml"
@@ -33,12 +33,16 @@ SHARE = 0.5
 
 
 def quickstart(images: Path | None, workspace: str, engine: str, console: Console) -> None:
+    taught = []
     if images is None:
         settings = [f"images={openclipart(Path('.cache/openclipart'))}"]
     else:
         settings = own_images(images)
+        encoder = run_json("encoders", "compare", str(images))["encoder"]
+        settings.append(f"encoder={encoder}")
+        taught.append(f"teachers.0.encoder={encoder}")
     outputs = run_pipeline(PIPELINE, settings, workspace, engine)
-    teach(outputs, workspace, [], console, "sort the images into a folder per class")
+    teach(outputs, workspace, taught, console, "sort the images into a folder per class")
 
 
 def teach(outputs: dict[str, str], workspace: str, settings: list[str], console: Console, labels: str) -> None:
@@ -65,7 +69,8 @@ def teach(outputs: dict[str, str], workspace: str, settings: list[str], console:
 
 
 def own_images(images: Path) -> list[str]:
-    """Settings for your own folder: subfolders are the labels, and sizes follow from the number of images."""
+    """Settings for your own folder: the folder that holds an image is its label, unless its metadata has one, and sizes
+    follow from the number of images."""
     files = sum(path.suffix.lower().lstrip(".") in RASTER_EXTENSIONS for path in images.rglob("*"))
     if not files:
         raise InputError(
@@ -75,8 +80,11 @@ def own_images(images: Path) -> list[str]:
         f"images={images.absolute()}",
         "namespace=images",
         *sizes(files),
-        "dataset.carry={label: meta.folder, duplicate_set: duplicate_set}",
-        "report.label=meta.folder",
+        "pool.label=-1",
+        "sets.prefer=[caption]",
+        "profile.source=null",
+        "dataset.carry={label: meta.label, duplicate_set: duplicate_set}",
+        "report.label=meta.label",
     ]
 
 

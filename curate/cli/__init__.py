@@ -13,6 +13,7 @@ from curate.cli.answers import answers
 from curate.cli.caption import caption
 from curate.cli.cluster import cluster
 from curate.cli.data import data
+from curate.cli.encoders import encoders
 from curate.cli.runs import runs
 from curate.cli.servers import servers
 from curate.cli.stages import stages
@@ -43,6 +44,7 @@ app.add_typer(servers)
 app.add_typer(stages)
 app.add_typer(data)
 app.add_typer(cluster, name="cluster")
+app.add_typer(encoders, name="encoders")
 app.add_typer(text, name="text")
 app.add_typer(caption, name="caption")
 app.add_typer(answers, name="answers")

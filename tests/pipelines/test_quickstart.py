@@ -38,6 +38,7 @@ def test_sizes_fit_the_number_of_your_own_images(tmp_path: Path, files: int) -> 
     settings = dict(setting.split("=", 1) for setting in quickstart.own_images(tmp_path))
     assert settings["images"] == str(tmp_path)
     assert settings["sample.target"] == "null" and 0 < float(settings["sample.share"]) < 1
+    assert settings["report.label"] == "meta.label" and settings["pool.label"] == "-1"
     levels = json.loads(settings["levels"])
     assert 400 >= levels[0] > levels[1] > levels[2] >= 1
     assert levels[0] <= max(3, files)
