@@ -81,6 +81,8 @@ def follow(page: str, monkeypatch: pytest.MonkeyPatch, replaced: Mapping[str, st
             write(code)
         elif language == "sh":
             printed = " ".join(run_line(line, monkeypatch) for line in code.splitlines())
+        elif language == "python":
+            exec(compile(code, page, "exec"), {})
         elif language == "text":
             for line in code.splitlines():
                 assert " ".join(line.split()) in printed, f"{page}: {line!r} is not in: {printed}"
@@ -100,6 +102,7 @@ def run_line(line: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_my_images(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     follow("my-images.md", monkeypatch)
+    follow("from-python.md", monkeypatch)
 
 
 class Hosts(ImageServer):

@@ -12,6 +12,7 @@ from curate.api.clusters import Clusters
 from curate.api.recorded import recorded
 from curate.api.run import Run
 from curate.api.stages import abandoned, make_stage, try_row
+from curate.api.tables import write as write_table
 from curate.api.workspace import Workspace
 from curate.core.fetches import opt_outs
 from curate.core.ledger import Entry
@@ -48,5 +49,5 @@ __all__ = [
     "Pipeline", "PlanLine", "Result", "Run", "RunRecord", "RunSpend", "RunSummary", "Spend", "StageDiff", "StageStatus",
     "Status", "StoredAnswers", "Usage", "Workspace", "abandoned", "cost_table", "describe", "dollars", "duration",
     "json_schema", "load_recipe", "make_stage", "new_run_id", "ops", "opt_outs", "plan_json", "plan_table", "recorded",
-    "resolve", "speed", "spend_words", "stop_environment", "try_row",
+    "resolve", "speed", "spend_words", "stop_environment", "try_row", "write_table",
 ]  # fmt: skip

@@ -8,9 +8,11 @@ from contextlib import closing, contextmanager
 from functools import cached_property
 from typing import Any
 
+import pyarrow as pa
 from rich.console import Console
 
 from curate.api.run import Run
+from curate.api.tables import table_of
 from curate.core.contracts import Derive, Map, Source
 from curate.core.errors import RecipeError
 from curate.core.nouns import tombstones as noun_tombstones
@@ -221,6 +223,11 @@ class Workspace:
         assert self._storage is not None  # raises if the workspace does not exist: nothing was computed there
 
     # --- outputs ---
+
+    def table(self, run_id: str, stage: str, columns: Sequence[str], where: str | None = None) -> pa.RecordBatchReader:
+        """Columns of any stages for the rows that pass a stage of a run, a batch per shard; `read_all()` makes a table
+        of them. `where`: only rows for which this expression is true, as in `filter.where`."""
+        return table_of(RunRecord.load(self._storage, run_id), stage, columns, where)
 
     def datasets(self) -> list[DatasetInfo]:
         """Complete datasets, oldest first."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from curate.cli.common import WorkspaceUrl, opened, out
+from curate.cli.common import OneRun, WorkspaceUrl, opened, out
 from curate.core.errors import RecipeError
 
 if TYPE_CHECKING:
@@ -68,6 +68,23 @@ def gc(
         out.print(f"{size:>15,}  {path}", highlight=False, soft_wrap=True)
     total = f"{len(garbage):,} outputs, {sum(garbage.values()):,} bytes, {len(gone)} runs"
     out.print(f"removed {total}" if delete else f"would remove {total}; add --delete to do it")
+
+
+@data.command()
+def table(
+    run_id: OneRun,
+    stage: Annotated[str, typer.Argument(help="Stage whose rows to write: those that pass it.")],
+    to: Annotated[str, typer.Option(help="File or URL that ends in .parquet, .arrow or .csv.")],
+    columns: Annotated[list[str] | None, typer.Option(help="Columns of any stages, separated by commas.")] = None,
+    where: Annotated[str | None, typer.Option(help="Only rows for which this is true, as in `filter.where`.")] = None,
+    workspace: WorkspaceUrl = "",
+) -> None:
+    """Write columns of the rows that are alive at a stage, shard by shard."""
+    from curate.api import write_table
+
+    names = [name.strip() for several in columns or () for name in several.split(",") if name.strip()]
+    count = write_table(opened(workspace).table(run_id, stage, names, where), to)
+    out.print(f"{count:,} rows of {stage} in {to}", highlight=False, soft_wrap=True, markup=False)
 
 
 # --- pins ---

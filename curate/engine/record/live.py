@@ -1,0 +1,104 @@
+"""The rows that are alive at a stage of a run, with columns of any of its stages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from curate.core.errors import InputError, did_you_mean
+from curate.core.nouns import facts
+from curate.core.nouns.manifest import Manifest
+from curate.core.nouns.masks import ALIVE
+from curate.core.nouns.pools import POOL_SCHEMA, Shard, read_pool, read_shards
+from curate.core.recipe import registry
+from curate.core.rows import POOL_COLUMNS, ColumnsRef, KnownShards, Rows, mask_files, numbers, read_fates
+from curate.engine.record.runs import RunRecord
+
+WITH_ROWS = ("pools/", "facts/", "masks/", "selections/")
+
+
+class LiveRows:
+    """Raises InputError for a stage that the run does not have or has not completed, and for one without rows."""
+
+    def __init__(self, run: RunRecord, stage: str) -> None:
+        self.run, self.stage, self.storage = run, stage, run.storage
+        stages, self.outputs = run.record["stages"], run.outputs
+        self.order = {name: place for place, name in enumerate(stages)}
+        self.bases = {name: str(output["base"]) for name, output in self.outputs.items()}
+        if not self.bases.get(stage, "").startswith(WITH_ROWS):
+            known = [name for name, base in self.bases.items() if base.startswith(WITH_ROWS)]
+            why = "has not completed this stage" if stage in stages else "has no such stage"
+            why = f"{run.ops()[stage]} passes on no rows" if stage in self.bases else why
+            raise InputError(f"{stage}: run {run.run_id}: {why}; {did_you_mean(stage, known, f'give one of {known}')}")
+        pool = run.pool_of(stage)
+        self.shards = read_shards(self.storage, self.bases[pool])
+        self.path = [name for name in run.upstream(stage) if run.pool_of(name) == pool]
+        self.fields = {name: POOL_SCHEMA.field(name) for name in POOL_COLUMNS}
+        """Column -> its field. If several stages write a column, one on the path of the stage comes first."""
+        refs = []
+        for name in sorted(self.bases, key=lambda name: (name not in self.path, self.order[name])):
+            if self.bases[name].startswith("facts/") and run.pool_of(name) == pool:
+                own = {field.name: field for field in self._fields(name) if field.name not in self.fields}
+                refs.append(ColumnsRef(name, self.outputs[name]["path"], self.bases[name], tuple(own)))
+                self.fields |= own
+        self.rows = Rows(self.storage, tuple(refs), order=self.order, known=KnownShards(plan=True))
+        self._masks = [(base, Manifest.load(self.storage, base)) for base in run.masks()]
+
+    def _fields(self, name: str) -> list[pa.Field]:
+        """Columns of a Map, from one of its tables."""
+        for shard, number in numbers(self.storage.url, self.bases[name]).items():
+            if number:
+                table = facts.read(self.storage, self.outputs[name]["path"], shard, number)
+                return [field for field in table.schema if not field.name.startswith("_")]
+        return []
+
+    def field(self, column: str) -> pa.Field:
+        if column not in self.fields:
+            hint = did_you_mean(column, self.fields, f"the columns are {', '.join(self.fields)}")
+            raise InputError(f"{column}: no stage over the rows of {self.stage} writes this column; {hint}")
+        return self.fields[column]
+
+    def table(self, shard: Shard, columns: list[str]) -> pa.Table:
+        """Columns of the live rows of a shard; null where a stage has no result."""
+        table = self.rows.table(shard, tuple(columns)).select(columns).filter(pa.array(self.alive(shard)))
+        return table.cast(pa.schema([self.fields[name] for name in columns]))
+
+    def alive(self, shard: Shard) -> NDArray[np.bool_]:
+        """Rows (n,) that pass the stage. Masks have the first stage that rejected a row, which may be on a path that
+        joins later; for such a row the later stages of this path decide."""
+        table = read_pool(self.storage, shard.table, ["reject"])
+        alive = table.column(0).is_null().to_numpy(zero_copy_only=False).copy()
+        path, last = [self.order[name] for name in self.path], self.order[self.stage]
+        chosen = [self.order[name] for name in self.path if self.bases[name].startswith("selections/")]
+        passed = np.full(shard.rows, max(chosen, default=0))  # the stages of the path before this one
+        for base, manifest in self._masks:
+            file = mask_files(self.storage.url, base).get(shard.id)
+            points = manifest.extra["points"] if manifest is not None and file is not None else []
+            for point, fate in read_fates(self.storage, file or "", points, self.order).items() if points else ():
+                alive &= ~np.isin(fate.stage, path)
+                if any(self.stage in self.run.upstream(name) for name in point.split("+")):
+                    passed = np.maximum(passed, np.where(fate.stage == ALIVE, last + 1, fate.stage))
+        for name in self.path:
+            rows = np.flatnonzero(alive & (passed <= self.order[name]))
+            alive[rows] = self._passing(name, shard, rows) if len(rows) else False
+        return alive
+
+    def _passing(self, name: str, shard: Shard, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which rows (ascending) pass one stage."""
+        base, about = self.bases[name], self.run.record["stages"][name]
+        if base.startswith("selections/"):
+            found: NDArray[np.bool_] = Rows(self.storage, selection=base, selected_by=name).alive(shard)[rows]
+            return found
+        if base.startswith("masks/"):
+            judge: Any = registry.resolve(about["op"])(**about["parameters"])
+            reasons = judge.keep(self.rows.table(shard, judge.reads()).take(pa.array(rows)))
+            return np.array([reason is None for reason in pa.array(reasons, pa.string()).to_pylist()])
+        keeps = ((self.run.record.get("recipe") or {}).get("stages") or {}).get(name, {}).get("keep_null")
+        number = numbers(self.storage.url, base).get(shard.id, 0) if base.startswith("facts/") and not keeps else 0
+        if not number:
+            return np.ones(len(rows), dtype=bool)
+        table = facts.read(self.storage, self.outputs[name]["path"], shard.id, number, [facts.ROW, facts.STATUS_COLUMN])
+        return np.isin(rows, table[facts.ROW].to_numpy()[table[facts.STATUS_COLUMN].to_numpy() == facts.DONE])
