@@ -55,9 +55,8 @@ def make_token(visit: Visiting, form: Form, name: str) -> Response:
     """Shows the token in this answer alone: no address leads to it."""
 
     def action() -> Response:
-        days = words(form, "days") or "90"
-        role = words(form, "role") or None
-        order = made(NewToken, label=words(form, "label"), role=role, days=None if days == "never" else days)
+        days = None if words(form, "days") == "never" else real(form, "days") or 90.0
+        order = made(NewToken, label=words(form, "label"), role=words(form, "role") or None, days=days)
         return _one(visit, name, new=actions.make_token(*visit.args, name, order))
 
     return acted(action, lambda problem: _one(visit, name, problem))

@@ -17,10 +17,16 @@ class Shape(BaseModel):
 
 
 class Order(BaseModel):
-    """The body of a request: unknown fields, NaN and Infinity are errors, and so is NUL in a text, which neither
-    databases nor paths can hold."""
+    """The body of a request: unknown fields, other types (0 for false, "5" for 5), NaN and Infinity are errors, and so
+    is NUL in a text, which neither databases nor paths can hold."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _whole(cls, value: Any) -> Any:
+        """5.0 is an integer in JSON."""
+        return int(value) if isinstance(value, float) and value.is_integer() else value
 
     @field_validator("*", mode="after")
     @classmethod

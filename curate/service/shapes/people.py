@@ -41,7 +41,7 @@ class ChangedUser(Order):
 
 class NewGrant(Order):
     workspace: Name | None = None
-    role: Role
+    role: Role = Field(strict=False)
 
 
 class TokenShape(Shape):
@@ -58,8 +58,8 @@ class TokenShape(Shape):
 
 class NewToken(Order):
     label: Text = ""
-    role: Role | None = None
-    """None: as much as the token that asks."""
+    role: Role | None = Field(default=None, strict=False)
+    """None: as much as the user who asks, with the token that asks."""
     days: float | None = Field(default=90, gt=0, le=3650)
     """None: it does not expire. A user's own token ends no later than the one that makes it."""
 
