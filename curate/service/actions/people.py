@@ -194,15 +194,15 @@ def tokens(service: Service, who: Principal, user: str | None = None) -> list[To
 
 
 def make_token(service: Service, who: Principal, user: str, order: NewToken) -> MadeToken:
-    """Users make their own tokens, admins of the service make any. The new role is at most the caller's. A user's own
-    token ends no later than the one that makes it, also from a browser, where that one was exchanged for a session:
-    otherwise a stolen token could be extended forever."""
-    role = order.role or who.token_role
+    """Users make their own tokens, admins of the service make any. The new role is at most the caller's greatest. A
+    user's own token ends no later than the one that makes it, also from a browser, where that one was exchanged for a
+    session: otherwise a stolen token could be extended forever."""
+    role = order.role or who.most
     about: dict[str, Any] = {"target": user, "role": role.value, "days": order.days}
     with audited(service, who, "token.make", alone=PEOPLE, **about) as session:
         row = _own(session, who, user)
-        if not who.token_role.covers(role):
-            raise ForbiddenProblem(f"role: your token is of the role {who.token_role}, and cannot make one of {role}")
+        if not who.most.covers(role):
+            raise ForbiddenProblem(f"role: you are {who.most} at most with this token, and cannot make one of {role}")
         if row.disabled is not None:
             raise ConflictProblem(f"user {user}: is disabled; enable them first")
         now = service.clock()
@@ -294,7 +294,7 @@ def audit(
     admin of."""
     wanted = {AuditEntry.workspace: workspace, AuditEntry.user: user, AuditEntry.action: action}
     conditions: list[ColumnElement[bool]] = [column == value for column, value in wanted.items() if value is not None]
-    if cursor is not None:
+    if cursor:
         conditions.append(AuditEntry.id < decode(cursor, int)[0])
     with service.database.read() as session:
         places = [name for place, name in _names(session).items() if who.role(place) is Role.ADMIN]

@@ -49,7 +49,7 @@ class Principal:
     roles: Mapping[int, Role] = field(default_factory=dict)
     """Workspace -> role there."""
     token_role: Role = Role.VIEWER
-    """The most that the token may do, and tokens made with it."""
+    """The most that the token may do."""
     request_id: str = ""
     session: str = ""
     """Digest of the browser session; "" for a bearer token."""
@@ -79,6 +79,11 @@ class Principal:
         if self.everywhere is None or not self.everywhere.covers(needed):
             raise ForbiddenProblem(f"this needs the role {needed} in the whole service; ask an admin")
         self._note(SERVICE_WIDE, needed)
+
+    @property
+    def most(self) -> Role:
+        """The most that they may do anywhere: what tokens made by them may do at most."""
+        return greatest(role for role in (self.everywhere, *self.roles.values()) if role is not None) or Role.VIEWER
 
     def has(self, needed: Role) -> bool:
         """Whether they have the role in some workspace, or in the whole service."""

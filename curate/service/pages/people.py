@@ -130,7 +130,7 @@ def _one(visit: Visit, name: str, problem: CurateError | None = None, new: MadeT
     return page(
         visit, "person", 201 if new else 200, problem, title=found.name, person=found, admin=admin, own=own, new=new,
         tokens=actions.tokens(*visit.args, name) if admin or own else None, roles=ROLES, days=DAYS,
-        token_roles=[(role, text) for role, text in ROLES if visit.who.token_role.covers(Role(role))],
+        token_roles=[(role, text) for role, text in ROLES if visit.who.most.covers(Role(role))],
         places=_places(kept, admin), removable=_removable(found, kept, admin),
         quota=quotas.get(name, QuotaShape()), usual=quotas.get("", QuotaShape()), now=visit.service.clock(),
     )  # fmt: skip

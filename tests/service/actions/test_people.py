@@ -89,6 +89,18 @@ def test_me_is_what_the_token_leaves(service: Service, people: People) -> None:
     assert actions.me(service, people.admin.principal).grants[0].workspace is None
 
 
+def test_users_make_tokens_of_at_most_their_greatest_role(service: Service, people: People) -> None:
+    """Whatever their own token would allow if they had the role."""
+    for who, most in ((people.operator, Role.OPERATOR), (people.keeper, Role.ADMIN), (people.stranger, Role.VIEWER)):
+        assert who.principal.token_role is Role.ADMIN
+        assert actions.make_token(service, who.principal, who.name, NewToken()).role is most
+    with pytest.raises(
+        ForbiddenProblem, match="you are operator at most with this token, and cannot make one of admin"
+    ):
+        actions.make_token(service, people.operator.principal, "operator", NewToken(role=Role.ADMIN))
+    assert actions.make_token(service, people.admin.principal, "stranger", NewToken()).role is Role.ADMIN
+
+
 def test_a_token_makes_tokens_of_at_most_its_role(service: Service, people: People) -> None:
     limited = actions.make_token(service, people.admin.principal, "admin", NewToken(role=Role.OPERATOR))
     who = principal_of(service, limited.token)
@@ -253,7 +265,7 @@ def test_the_audit_is_paged_newest_first(service: Service, people: People) -> No
         if cursor is None:
             break
     assert seen == [f"user-{number}" for number in range(6, -1, -1)]
-    for wrong in ("x", "", "-1", "é", cursor_of("a"), cursor_of(1, 2), cursor_of(2**70)):
+    for wrong in ("x", "1 ", "é", cursor_of("a"), cursor_of(1, 2), cursor_of(2**70)):
         with pytest.raises(InvalidProblem, match="cursor"):
             actions.audit(service, people.admin.principal, cursor=wrong)
 
