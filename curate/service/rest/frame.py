@@ -74,7 +74,9 @@ class Frame:
             if problem is None:
                 await self.app(scope, receive, send_framed)
             else:
-                await answer(request, problem)(scope, receive, send_framed)
+                refusal = answer(request, problem)
+                refusal.headers["Connection"] = "close"  # where the body ends may be in doubt
+                await refusal(scope, receive, send_framed)
         except SendTimeoutError:
             log.info("request %s: a client of a stream was too slow", request_id)
         except ClientDisconnect:
@@ -87,6 +89,8 @@ class Frame:
     def _problem(self, scope: Scope, headers: Headers) -> HTTPProblem | TooLargeProblem | None:
         """What is wrong with the frame of a request; bodies without a length are counted as they arrive."""
         length = headers.get("content-length", "")
+        if length and "transfer-encoding" in headers:  # h11 reads the chunks; a proxy may have read the length
+            return HTTPProblem(400, "Content-Length and Transfer-Encoding: send one of them")
         if length.isdecimal() and int(length[:20]) > self.body_bytes:
             return TooLargeProblem(f"the body has {length[:20]} bytes; the service takes at most {self.body_bytes}")
         if "\0" in scope["path"] or b"%00" in scope["query_string"]:

@@ -52,6 +52,7 @@ def test_a_client_that_is_slow_on_purpose_is_dropped(target: Place, sent: bytes)
 TWICE = (
     b"Content-Length: 4\r\nContent-Length: 5\r\n",
     b"Content-Length: 4\r\nTransfer-Encoding: gzip\r\n",
+    b"Content-Length: 9\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n",
     b"Host: attacker.example\r\n",
     b"Content-Length: -1\r\n",
     b"Content-Length : 4\r\n",

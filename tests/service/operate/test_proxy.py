@@ -193,3 +193,17 @@ def test_events_arrive_as_they_happen(site: Site) -> None:
 def test_metrics_are_not_for_the_outside(site: Site) -> None:
     assert site.client.get("/metrics", headers=site.people.admin.headers).status_code == 404
     assert site.client.get("/healthz").status_code == 200
+
+
+def test_a_length_beside_chunks_never_reaches_the_service(site: Site) -> None:
+    """The two could read the end of the request differently."""
+    port = site.client.base_url.port
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with context.wrap_socket(socket.create_connection(("127.0.0.1", port), 30)) as connection:
+        lines = ["POST /login HTTP/1.1", f"Host: {HOST}:{port}", "Content-Length: 5", "Transfer-Encoding: chunked"]
+        hidden = f"GET /healthz HTTP/1.1\r\nHost: {HOST}:{port}\r\n\r\n"
+        connection.sendall("\r\n".join([*lines, "", "0", "", hidden]).encode())
+        answer = b"".join(iter(lambda: connection.recv(65_536), b""))
+    assert answer.startswith(b"HTTP/1.1 400 ") and answer.count(b"HTTP/1.1 ") == 1
+    assert b"nginx" in answer
