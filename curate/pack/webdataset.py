@@ -27,7 +27,7 @@ INDEX_COLUMNS = frozenset(
 """Columns that every index has; a carried column needs a different name."""
 WIDS_KIND = "wids-shard-index-v1"
 
-_NAME = re.compile(r"[A-Za-z0-9_-]+")
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,200}")
 _EXTENSION = re.compile(r"[a-z0-9]{1,8}")
 _USUAL_EXTENSIONS = {
     "jpeg": ("jpg", "jpeg", "jpe", "jfif"),
@@ -47,7 +47,7 @@ class PackWebDataset(Pack):
 
     op: ClassVar[str] = "pack.webdataset"
 
-    name: str = Field(description="name of the dataset: letters, digits, - and _")
+    name: str = Field(description="name of the dataset: at most 200 letters, digits, - and _")
     shard_rows: int = Field(1000, ge=1, description="approximate number of samples per tar")
     seed: int = Field(0, description="seed of the order of samples")
     image: Literal["original", "resized"] = Field(
@@ -76,7 +76,7 @@ class PackWebDataset(Pack):
     @classmethod
     def _plain_name(cls, value: str) -> str:
         if not _NAME.fullmatch(value):
-            raise ValueError("expected only letters, digits, - and _, because file names contain it")
+            raise ValueError("expected at most 200 letters, digits, - and _, because file names contain it")
         return value
 
     @model_validator(mode="after")

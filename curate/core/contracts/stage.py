@@ -49,11 +49,12 @@ class Location:
     service admits only what an admin has registered, so a parameter without the mark must not be opened or connected
     to. It never enters the fingerprint.
 
-    path: a file, folder, pattern or URL that the stage reads, or several; endpoints: a file of endpoints; prompt: a
-    file; encoder: where weights come from; proxy: an address to connect to; network: addresses that may be reached.
+    path: a file, folder, pattern or URL that the stage reads, or several; file: one that must come from a person who is
+    trusted, such as a model's; endpoints: a file of endpoints; prompt: a file; encoder: where weights come from; proxy:
+    an address to connect to; network: addresses that may be reached.
     """
 
-    kind: Literal["path", "endpoints", "prompt", "encoder", "proxy", "network"] = "path"
+    kind: Literal["path", "file", "endpoints", "prompt", "encoder", "proxy", "network"] = "path"
     included: Callable[[str], bool] | None = None
     """Whether a text only names something that the package includes or vouches for."""
 

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from curate.core.contracts import Map, Stage
-from curate.core.errors import RecipeError, did_you_mean
+from curate.core.errors import CurateError, RecipeError, did_you_mean
 from curate.core.recipe import registry
 from curate.core.recipe.document import Document, parse_override
 from curate.core.recipe.pipeline import RESERVED, Pipeline, build_stage
@@ -57,11 +57,26 @@ def override(document: Document, overrides: Iterable[str]) -> None:
 
 def build(document: Document, resolved: dict[str, Any]) -> Pipeline:
     """Build and check the stages of a resolved recipe."""
-    pipeline = Pipeline()
+    pipeline, problems = attempted(document, resolved)
+    for problem in problems:
+        raise problem
+    return pipeline
+
+
+def attempted(
+    document: Document, resolved: dict[str, Any], leave_out: Iterable[str] = ()
+) -> tuple[Pipeline, list[CurateError]]:
+    """The pipeline of a resolved recipe, and everything that is wrong with it, apart from stages to leave out."""
+    pipeline, unbuilt, problems = Pipeline(), list(leave_out), list[CurateError]()
     pipeline.source = resolved
     for name, values in resolved["stages"].items():
-        _add(pipeline, str(name), values, document)
-    return pipeline.check()
+        try:
+            if name not in unbuilt:
+                _add(pipeline, str(name), values, document)
+        except CurateError as problem:
+            unbuilt.append(name)
+            problems.append(problem)
+    return pipeline, [*problems, *pipeline.problems([str(name) for name in unbuilt])]
 
 
 def _check_environment(document: Document, value: Any, path: tuple[str, ...]) -> None:

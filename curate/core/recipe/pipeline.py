@@ -14,7 +14,7 @@ The `from` of a Report may also name artifacts to show.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
@@ -31,6 +31,7 @@ from curate.core.recipe.document import first_problem, message
 from curate.core.rows import POOL_COLUMNS
 
 RESERVED = ("op", "from", "keep_null")
+LONGEST_NAME = 200
 PIN = "pin:"
 """Prefix of a port that names a pinned artifact instead of a stage."""
 
@@ -84,6 +85,9 @@ class Pipeline:
     ) -> Pipeline:
         if name in self.nodes:
             raise RecipeError(f"{place or 'pipeline'}: {name}: a stage of this name exists; choose another name")
+        if len(name) > LONGEST_NAME:
+            short = f"{name[:20]}…: a stage's name of {len(name)} characters"
+            raise RecipeError(f"{place or 'pipeline'}: {short}; at most {LONGEST_NAME}, since folders have it")
         inputs = (from_,) if isinstance(from_, str) else tuple(from_)
         self.nodes[name] = Node(name, stage, inputs, ports, place, keep_null)
         return self
@@ -157,20 +161,41 @@ class Pipeline:
 
     def check(self) -> Pipeline:
         """Reject a missing input, a cycle, wrong wiring or a column that no stage writes. Orders the nodes."""
-        if not self.nodes:
-            raise RecipeError("pipeline: no stages; add at least a source")
+        for problem in self.problems():
+            raise problem
+        return self
+
+    def problems(self, unbuilt: Collection[str] = ()) -> Iterator[CurateError]:
+        """Everything that `check` would reject. Stages downstream of a wrong one are left out, as are those downstream
+        of `unbuilt`: stages of the recipe that are not in the pipeline."""
+        known, wrong = [*self.nodes, *unbuilt], set(unbuilt)
+        if not known:
+            yield RecipeError("pipeline: no stages; add at least a source")
         for node in self.nodes.values():
             for name in node.upstream:
-                if name not in self.nodes:
-                    hint = did_you_mean(name, self.nodes, f"stages are {', '.join(self.nodes)}")
-                    raise node.fail(f"unknown input {name!r}; {hint}")
-        self._order()
+                if name not in known:
+                    wrong.add(node.name)
+                    hint = did_you_mean(name, known, f"stages are {', '.join(known)}")
+                    yield node.fail(f"unknown input {name!r}; {hint}")
+        while later := [n.name for n in self.nodes.values() if n.name in wrong or wrong.intersection(n.upstream)]:
+            wrong.update(later)
+            self.nodes = {name: node for name, node in self.nodes.items() if name not in wrong}
+        try:
+            self._order()
+        except RecipeError as problem:
+            yield problem
+            return
         for node in self.nodes.values():
-            self._check_inputs(node)
-            self._check_ports(node)
-            self._check_columns(node)
-        self._check_targets()
-        return self
+            try:
+                if not wrong.intersection(node.upstream):
+                    self._check_inputs(node)
+                    self._check_ports(node)
+                    self._check_columns(node)
+                    self._check_target(node)
+                    continue
+            except CurateError as problem:
+                yield problem
+            wrong.add(node.name)
 
     def _order(self) -> None:
         """Order the nodes as written, but each after those that it depends on."""
@@ -281,12 +306,10 @@ class Pipeline:
         drawn = stage.draw() if isinstance(stage, Select) else ""
         return (self.pool_of(name), drawn) if drawn else ("", "")
 
-    def _check_targets(self) -> None:
-        for node in self.nodes.values():
-            if isinstance(node.stage, Select):
-                target = node.stage.target_rows()
-                if target is not None and target < 1:
-                    raise node.fail(f"{node.stage.target_name} {target}: must be at least 1")
+    def _check_target(self, node: Node) -> None:
+        target = node.stage.target_rows() if isinstance(node.stage, Select) else None
+        if isinstance(node.stage, Select) and target is not None and target < 1:
+            raise node.fail(f"{node.stage.target_name} {target}: must be at least 1")
 
 
 def build_stage(

@@ -38,6 +38,8 @@ class Admission:
     place: Callable[[str, tuple[str, ...]], str]
     """(stage, place in it) -> `file:line` in messages."""
     problems: list[CurateError] = field(default_factory=list)
+    rejected: list[str] = field(default_factory=list)
+    """Stages with problems."""
     files: int = 0
     """That the paths of all stages stand for."""
 
@@ -77,6 +79,7 @@ class Admission:
 
     def _reject(self, stage: str, path: tuple[str, ...], text: str, kind: type[CurateError] = PolicyProblem) -> None:
         where = ".".join((stage, *path))
+        self.rejected.append(stage)
         self.problems.append(kind(f"{self.place(stage, path)}: {where}: {text}"))
 
 
@@ -163,6 +166,7 @@ class _Part:
 
 REGISTERED = {
     "path": "file",
+    "file": "file",
     "prompt": "file",
     "endpoints": "endpoints",
     "encoder": "encoder",
@@ -171,6 +175,7 @@ REGISTERED = {
 }
 """Kind of a location -> kind of the registrations that may stand for it. Paths may also be below roots."""
 EXPECTED = {
+    "file": "expected the name of a registered file, since users may write below roots",
     "prompt": "expected an included prompt or a registered file",
     "endpoints": "expected the name of registered endpoints",
     "encoder": "expected tiny, descriptor, timm:NAME, open_clip:NAME/TAG or a registered encoder, since others read "

@@ -27,6 +27,7 @@ CODES = ("recipe", "policy", "too_large", "timeout")
 LONGEST = 2000
 """Characters of a message; a value that is quoted in one may be long."""
 _PLACE = re.compile(rf"{bounds.FILE}(?::(\d+))?: ")
+_OPTION = re.compile(r"--set\b")
 _STAGE = re.compile(r"([\w-]+)[.:]")
 
 
@@ -49,10 +50,10 @@ def carried_out(order: Order) -> Outcome:
         resolved = _resolved(order, document)
         admission = Admission(order.rules, lambda stage, path: document.line(("stages", stage, *path)))
         stages = admission.stages(resolved["stages"])
-        if admission.problems:
-            outcome.mistakes = [_mistake(problem, names) for problem in admission.problems]
+        pipeline, problems = load.attempted(document, resolved | {"stages": stages}, admission.rejected)
+        if admission.problems or problems:
+            outcome.mistakes = [_mistake(problem, names) for problem in (*admission.problems, *problems)]
             return outcome
-        pipeline = load.build(document, resolved | {"stages": stages})
         _describe(outcome, pipeline, document, stages)
         if order.plan:
             lines = Workspace(order.rules.url).plan(pipeline, on_workers=False)
@@ -117,8 +118,9 @@ def _plan_stage(line: PlanLine) -> dict[str, Any]:
 
 
 def _mistake(error: CurateError, stages: set[str]) -> dict[str, Any]:
-    """Without the file's name, since there is only one."""
+    """Without the file's name, since there is only one, and with the order's `set` for the option of commands."""
     text = str(error).encode("utf-8", "replace").decode()  # YAML's escapes can make half a character
+    text = _OPTION.sub("`set`", text)
     place = _PLACE.match(text)
     text = text[place.end() :] if place else text
     stage = _STAGE.match(text)

@@ -24,8 +24,8 @@ class ParameterShape(Shape):
     """semantic, runtime, secret or input."""
     description: str
     leads_to: str
-    """What the value leads to, which has to be registered: path, endpoints, prompt, encoder, proxy, network, secret; ""
-    for a plain value."""
+    """What the value leads to, which has to be registered: path, file, endpoints, prompt, encoder, proxy, network,
+    secret; "" for a plain value."""
 
 
 class OpShape(Shape):

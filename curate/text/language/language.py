@@ -64,7 +64,7 @@ class Language(Map):
     batch_rows: ClassVar[int] = 4096
 
     column: str = Field("text", description="Column of texts, one per row.")
-    model: Annotated[str | None, Runtime(), Location()] = Field(
+    model: Annotated[str | None, Runtime(), Location("file")] = Field(
         None,
         description="fastText model for languages (lid.176.bin: 126 MB, more accurate); null for the compact model "
         "installed with this package. Its content counts, not its path.",

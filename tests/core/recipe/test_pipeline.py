@@ -47,6 +47,11 @@ def test_two_stages_with_the_same_name() -> None:
         base().add("pool", toys.Numbers(namespace="m"), place="r.yaml:9")
 
 
+def test_a_name_that_is_too_long_for_a_folder() -> None:
+    with pytest.raises(RecipeError, match="xxx…: a stage's name of 201 characters; at most 200"):
+        Pipeline().add("x" * 201, toys.Numbers(namespace="m"))
+
+
 def test_an_unknown_input() -> None:
     pipeline = base().add("bright", toys.Brightness(), "pol", place="r.yaml:5")
     rejects(pipeline, "r.yaml:5: bright: unknown input 'pol'; did you mean 'pool'?")

@@ -29,7 +29,7 @@ LEADING = {
     "caption.summarise": {"endpoints": "endpoints", "prompt": "prompt", "variants[].prompt": "prompt"},
     "image.embed": {"encoder": "encoder"},
     "text.hashtag_map": {"edits": "path"},
-    "text.language": {"model": "path"},
+    "text.language": {"model": "file"},
     "text.vocabulary": {"entries": "path"},
 }  # fmt: skip
 """Op -> parameter that leads out of the recipe -> how the service admits it."""
