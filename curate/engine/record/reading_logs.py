@@ -125,7 +125,7 @@ def _text(then: float, name: str, line: int) -> str:
 def _cursor(after: str) -> tuple[float, str, int]:
     """(when, segment, lines of it that are known; -1: all)."""
     try:
-        then, line, name = after.split("/") if after else ("-inf", "-1", "")
+        then, line, name = after.split("/", 2) if after else ("-inf", "-1", "")
         return float(then), name, int(line)
     except ValueError:
         raise InputError(f"after {after[:40]!r}: expected `next` of another page; leave it out to begin") from None

@@ -25,6 +25,8 @@ from curate.service.watch import ids
 from curate.service.watch.tail import Look, shaped
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
+LOG_CURSOR = (int, float, int, str)
+"""Types of the key of a cursor in a log: the attempt, and the engine's cursor."""
 LOG_FIELDS = ("time", "level", "stage", "worker", "node", "message", "traceback")
 _EVENTS, _LINES = TypeAdapter(list[Event]), TypeAdapter(list[LogLine])
 SETTLED_SECONDS = 10.0
@@ -44,7 +46,7 @@ def events(
     if at is None:
         raise InvalidProblem(f"after: {(after or '')[:50]!r} is not the id of an event; use `next`, or leave it out")
     if at.attempt > one.attempt:
-        raise InvalidProblem(f"after: {at.id} is of attempt {at.attempt}; run {id} has {one.attempt}")
+        return Page(items=[])
     items: list[Event] = []
     while True:
         page, at = _page(service, one, at, limit - len(items))
@@ -170,7 +172,7 @@ def log_of(
         raise NotFoundProblem(f"run {one.id}: has no attempt {number}; it has {one.attempt}")
     name = one.attempt_id if number == one.attempt else f"{one.id}-{number}"
     if name == one.attempt_id and not one.begun:
-        return Page(items=[], next=encode(number, "") if not one.over else None)
+        return Page(items=[], next=_next(number, "") if not one.over else None)
     run = Run(opened(one.place), name)
     with reachable(one.place):
         if after is None:
@@ -180,12 +182,18 @@ def log_of(
     ended = one.row.ended if one.row else one.line.ended if one.line else None
     quiet = one.over and service.clock() - (ended or 0.0) > SETTLED_SECONDS
     lines = _LINES.validate_python([{name: record.get(name) or "" for name in LOG_FIELDS} for record in page.records])
-    return Page(items=lines, next=encode(number, page.next) if page.more or not quiet else None)
+    return Page(items=lines, next=_next(number, page.next) if page.more or not quiet else None)
+
+
+def _next(attempt: int, text: str) -> str:
+    """A cursor, from the engine's."""
+    then, line, name = text.split("/", 2) if text else ("0.0", "-1", "")
+    return encode(attempt, float(then), int(line), name)
 
 
 def _cursor(after: str, attempt: int) -> str:
     """Where the log of the attempt continues. Raises InvalidProblem."""
     if not after:
         return ""
-    number, text = decode(after, int, str)
-    return str(text) if number == attempt else ""
+    number, then, line, name = decode(after, *LOG_CURSOR)
+    return f"{then!r}/{line}/{name}" if number == attempt else ""

@@ -8,7 +8,7 @@ from fastapi import Path, Query, Request
 from starlette.responses import Response
 
 from curate.service.actions import data
-from curate.service.rest.deps import SEEN, Cursor, IfMatch, Limit, Router, Served, Who, problems
+from curate.service.rest.deps import SEEN, ByName, IfMatch, Limit, Router, Served, Who, after, problems
 from curate.service.rest.etags import tagged, version_of
 from curate.service.rest.paging import paged
 from curate.service.shapes.common import NAME, Page
@@ -33,7 +33,7 @@ def list_datasets(
     who: Who,
     workspace: Place,
     query: Annotated[str | None, Query(max_length=200, description="Part of the name.")] = None,
-    cursor: Cursor = None,
+    cursor: Annotated[str | None, after(float, str)] = None,
     limit: Limit = 50,
 ) -> Page[DatasetShape]:
     """Newest first. `pins` is empty here; see the dataset itself."""
@@ -42,7 +42,7 @@ def list_datasets(
 
 @router.get("/workspaces/{workspace}/datasets/{name}/tags", responses=FOUND)
 def list_tags(
-    service: Served, who: Who, workspace: Place, name: DatasetName, cursor: Cursor = None, limit: Limit = 50
+    service: Served, who: Who, workspace: Place, name: DatasetName, cursor: ByName = None, limit: Limit = 50
 ) -> Page[TagShape]:
     return paged(data.tags(service, who, workspace, name), cursor, limit, tag=str)
 
@@ -72,8 +72,8 @@ def remove_tag(
 
 @router.get(f"{TAG}/history", responses=FOUND)
 def get_tag_history(
-    service: Served, who: Who, workspace: Place, name: DatasetName, tag: TagName, cursor: Cursor = None,
-    limit: Limit = 50,
+    service: Served, who: Who, workspace: Place, name: DatasetName, tag: TagName,
+    cursor: Annotated[str | None, after(int)] = None, limit: Limit = 50,
 ) -> Page[TagShape]:  # fmt: skip
     """Newest first; a change without `base` removed the tag."""
     return data.history(service, who, workspace, name, tag, cursor, limit)
@@ -115,7 +115,7 @@ def get_lineage(
 
 @router.get("/workspaces/{workspace}/artifacts", responses=FOUND)
 def list_artifacts(
-    service: Served, who: Who, workspace: Place, cursor: Cursor = None, limit: Limit = 50
+    service: Served, who: Who, workspace: Place, cursor: ByName = None, limit: Limit = 50
 ) -> Page[ArtifactShape]:
     return data.artifacts(service, who, workspace, cursor, limit)
 

@@ -16,6 +16,7 @@ from starlette.types import Scope
 
 from curate.service.auth.dependency import principal
 from curate.service.auth.roles import Principal
+from curate.service.rest.paging import form
 from curate.service.service import Service
 
 API = "/api/v1"
@@ -80,13 +81,20 @@ async def _check_turn(service: Served, who: Who) -> AsyncIterator[None]:
 
 CHECKS = [Depends(_check_turn, scope="function")]
 """`dependencies` of an operation that checks a recipe: it waits for its turn at the sandbox without a thread."""
-Cursor = Annotated[str | None, Query(max_length=1000, description="`next` of the page before.")]
 Limit = Annotated[int, Query(ge=1, le=200, description="Most items of a page.")]
 InWorkspace = Annotated[
     str | None, Query(max_length=64, description="Name of a workspace, where the run's id exists in several.")
 ]
 IfMatch = Annotated[str | None, Header(max_length=200, description="ETag of the version to change.")]
 SEEN: dict[int | str, dict[str, Any]] = {304: {"description": "The client has it, by If-None-Match."}}
+
+
+def after(*types: type) -> Any:
+    """The parameter `cursor` of a list whose key has these types."""
+    return Query(max_length=1000, pattern=f"^$|{form(*types)}", description="`next` of the page before.")
+
+
+ByName = Annotated[str | None, after(str)]
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:

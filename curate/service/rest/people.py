@@ -8,7 +8,7 @@ from fastapi import Path, Query
 from pydantic import Field
 
 from curate.service.actions import people
-from curate.service.rest.deps import Cursor, Limit, Router, Served, Who, problems
+from curate.service.rest.deps import ByName, Limit, Router, Served, Who, after, problems
 from curate.service.rest.paging import paged
 from curate.service.shapes.common import NAME, Name, Page
 from curate.service.shapes.people import (
@@ -41,7 +41,7 @@ def get_me(service: Served, who: Who) -> Me:
 
 
 @router.get("/users")
-def list_users(service: Served, who: Who, cursor: Cursor = None, limit: Limit = 50) -> Page[UserShape]:
+def list_users(service: Served, who: Who, cursor: ByName = None, limit: Limit = 50) -> Page[UserShape]:
     """Admins of the service see all users; others see themselves and the users of workspaces that they are admin of."""
     return paged(people.users(service, who), cursor, limit, name=str)
 
@@ -71,7 +71,11 @@ def remove_grant(service: Served, who: Who, user: UserName, workspace: InPlace =
 
 @router.get("/users/{user}/tokens", responses=FOUND)
 def list_tokens(
-    service: Served, who: Who, user: UserName, cursor: Cursor = None, limit: Limit = 50
+    service: Served,
+    who: Who,
+    user: UserName,
+    cursor: Annotated[str | None, after(float, str)] = None,
+    limit: Limit = 50,
 ) -> Page[TokenShape]:
     """Newest first. Only admins of the service see the tokens of others."""
     return paged(people.tokens(service, who, user), cursor, limit, newest=True, created=float, id=str)
@@ -112,7 +116,7 @@ def list_audit(
     workspace: Filter = None,
     user: Filter = None,
     action: Filter = None,
-    cursor: Cursor = None,
+    cursor: Annotated[str | None, after(int)] = None,
     limit: Limit = 50,
 ) -> Page[AuditShape]:
     """Newest first: every write, whether it succeeded or not, and every failed login."""

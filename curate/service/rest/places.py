@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import Path, Query, Request, Response
 
 from curate.service.actions import places
-from curate.service.rest.deps import SEEN, Cursor, IfMatch, Limit, Router, Served, Who, problems
+from curate.service.rest.deps import SEEN, ByName, IfMatch, Limit, Router, Served, Who, after, problems
 from curate.service.rest.etags import tagged, version_of
 from curate.service.rest.paging import paged
 from curate.service.shapes.common import NAME, Page
@@ -30,7 +30,7 @@ CHANGED = problems(403, 404, 409, 412)
 
 
 @router.get("/workspaces")
-def list_workspaces(service: Served, who: Who, cursor: Cursor = None, limit: Limit = 50) -> Page[WorkspaceShape]:
+def list_workspaces(service: Served, who: Who, cursor: ByName = None, limit: Limit = 50) -> Page[WorkspaceShape]:
     """Those that you may see."""
     return paged(places.workspaces(service, who), cursor, limit, name=str)
 
@@ -62,7 +62,7 @@ def remove_workspace(service: Served, who: Who, workspace: Place) -> None:
 
 
 @router.get("/targets")
-def list_targets(service: Served, who: Who, cursor: Cursor = None, limit: Limit = 50) -> Page[TargetShape]:
+def list_targets(service: Served, who: Who, cursor: ByName = None, limit: Limit = 50) -> Page[TargetShape]:
     return paged(places.targets(service, who), cursor, limit, name=str)
 
 
@@ -102,7 +102,7 @@ def list_registrations(
     service: Served,
     who: Who,
     workspace: Annotated[str | None, Query(pattern=NAME)] = None,
-    cursor: Cursor = None,
+    cursor: Annotated[str | None, after(str, str, str)] = None,
     limit: Limit = 50,
 ) -> Page[RegistrationShape]:
     """What recipes may use although it lies outside of the workspace."""

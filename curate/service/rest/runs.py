@@ -7,13 +7,16 @@ from typing import Annotated, Any, Literal
 from fastapi import Body, Header, Path, Query, Request, Response
 
 from curate.service.actions import runs
-from curate.service.rest.deps import CHECKS, SEEN, Cursor, IfMatch, InWorkspace, Limit, Router, Served, Who, problems
+from curate.service.actions.run_logs import LOG_CURSOR
+from curate.service.rest.deps import CHECKS, SEEN, IfMatch, InWorkspace, Limit, Router, Served, Who, after, problems
 from curate.service.rest.etags import tagged, version_of
 from curate.service.rest.idempotency import Once
+from curate.service.rest.paging import form
 from curate.service.rest.sse import STREAM, RunStream, wants_page
 from curate.service.shapes.common import NAME, Page
 from curate.service.shapes.runs import ChangedRun, Event, FunnelLine, LogLine, NewLimits, NewRun, RunLine, RunShape
 from curate.service.states import State
+from curate.service.watch import ids
 
 router = Router(tags=["runs"])
 RunId = Annotated[str, Path(pattern=NAME, description="Id of a run.")]
@@ -47,7 +50,7 @@ def list_runs(
     state: State | None = None,
     user: Annotated[str | None, Query(max_length=64)] = None,
     query: Annotated[str | None, Query(max_length=200, description="Part of the id or the title.")] = None,
-    cursor: Cursor = None,
+    cursor: Annotated[str | None, after(float, str, int)] = None,
     limit: Limit = 50,
 ) -> Page[RunLine]:
     """Newest first, of all workspaces that you may see."""
@@ -123,7 +126,12 @@ def get_logs(
     level: Literal["debug", "info", "warning", "error", "critical"] = "info",
     attempt: Annotated[int | None, Query(ge=1, le=1_000_000)] = None,
     after: Annotated[
-        str | None, Query(max_length=1000, description="`next` of another page; empty for the beginning.")
+        str | None,
+        Query(
+            max_length=1000,
+            pattern=f"^$|{form(*LOG_CURSOR)}",
+            description="`next` of another page; empty for the beginning.",
+        ),
     ] = None,
     limit: Lines = 500,
     workspace: InWorkspace = None,
@@ -140,7 +148,9 @@ def get_events(
     who: Who,
     request: Request,
     run: RunId,
-    after: Annotated[str | None, Query(max_length=200, description="Id of an event, or `next` of a page.")] = None,
+    after: Annotated[
+        str | None, Query(pattern=f"^({ids.FORM})?$", description="Id of an event, or `next` of a page.")
+    ] = None,
     limit: Lines = 500,
     workspace: InWorkspace = None,
     last_event_id: LastEventId = None,

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import Path, Query
 
 from curate.service.actions import upkeep
-from curate.service.rest.deps import Cursor, Limit, Router, Served, Who, problems
+from curate.service.rest.deps import ByName, Limit, Router, Served, Who, problems
 from curate.service.rest.paging import paged
 from curate.service.shapes.common import NAME, Page
 from curate.service.shapes.data import (
@@ -29,7 +29,7 @@ WRITTEN = problems(403, 404, 409, 422)
 
 
 @router.get("/workspaces/{workspace}/pins", responses=FOUND)
-def list_pins(service: Served, who: Who, workspace: Place, cursor: Cursor = None, limit: Limit = 50) -> Page[PinShape]:
+def list_pins(service: Served, who: Who, workspace: Place, cursor: ByName = None, limit: Limit = 50) -> Page[PinShape]:
     return paged(upkeep.pins(service, who, workspace), cursor, limit, name=str)
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 SEGMENTS = 1_000_000
 """More than an attempt has: a run of a day writes about 1,500."""
-_ID = re.compile(r"(\d{1,15}):(\d{1,9})")
+FORM = "([0-9]{1,15}):([0-9]{1,9})"
 
 
 class Place(NamedTuple):
@@ -35,7 +35,7 @@ def place(attempt: int, within: str) -> Place:
 
 def parse(text: str | None) -> Place | None:
     """The place of an id; None for anything else, because browsers send back whatever they were given once."""
-    found = _ID.fullmatch((text or "").strip())
+    found = re.fullmatch(FORM, (text or "").strip())
     if found is None:
         return None
     attempt, segment = divmod(int(found[1]), SEGMENTS)

@@ -117,7 +117,7 @@ ATTACKS = [
            {"workspace": "main", "role": "viewer"}, audited=("grant.set", "ok"), absent=('"workspace":"other"',)),
     Attack("and without", "keeper", "DELETE", "users/other/grants?workspace=main", 200,
            audited=("grant.remove", "ok"), absent=('"workspace":"other"',)),
-    Attack("a cursor of another list", "operator", "GET", f"runs?cursor={encode(1e308, 'x', 1 << 62)}", 200,
+    Attack("a cursor of another list", "operator", "GET", f"runs?cursor={encode(1e99, 'x', 10**17)}", 200,
            absent=("{theirs}",)),
     # where things are
     Attack("where a cluster is", "operator", "POST", "targets/local/check", 200, absent=("127.0.0.1", "http:")),
@@ -139,7 +139,7 @@ ATTACKS = [
     # paths, SQL, headers
     Attack("a path in a log's stage", "operator", "GET", "runs/{run}/logs?stage=../../../etc/passwd", 200),
     Attack("a path in a log's cursor", "operator", "GET",
-           f"runs/{{run}}/logs?after={encode(1, '9e9 ../../../../etc/passwd 0')}", 404, "input"),
+           f"runs/{{run}}/logs?after={encode(1, 9e9, 0, '../../../../etc/passwd')}", 200, absent=("root:",)),
     Attack("a path in an event's id", "operator", "GET", "runs/{run}/events?after=../../run.json:1", 422, "invalid",
            headers={"Accept": "application/json"}),
     Attack("a path in a run's id", "operator", "GET", f"runs/{quote('../main/runs', safe='')}", 404, "not_found"),
