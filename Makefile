@@ -86,6 +86,8 @@ $(RECIPES): $(STAMP)
 	  $(if $(IMAGES),--images "$(IMAGES)") $(if $(ENCODER),--set "encoder=$(ENCODER)") $(foreach value,$(SET),--set "$(value)")
 
 serve: $(STAMP)  ## the service on this machine: pages, API, a local Ray; prints its URL and, the first time, a token
+	@[ -d .cache/openclipart/images ] || echo "serve: downloading the example images (OpenClipart, 156 MB) into" \
+	  ".cache/openclipart in the background; .cache/openclipart.log says how far it is"
 	@mkdir -p .cache; { [ -d .cache/openclipart/images ] || $(BIN)/python -m pipelines.openclipart .cache/openclipart; } \
 	  > .cache/openclipart.log 2>&1 < /dev/null &
 	@exec $(BIN)/curate service serve --embedded "$(WORKSPACE)" --port $(or $(PORT),8080) --recipes pipelines \

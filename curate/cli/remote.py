@@ -67,7 +67,7 @@ def runs(server: str, workspace: str, state: str | None, user: str | None, limit
         for _, found in zip(range(limit), listed, strict=False):
             done = f"{found['stages_done']} of {found['stages']}" if found["stages"] else ""
             seconds = "" if found["seconds"] is None else f"{found['seconds']:,.0f}"
-            began = found["started"][:16].replace("T", " ")
+            began = (found["started"] or "")[:16].replace("T", " ")
             cells = (found["id"], found["state"], found["workspace"], found["user"], began, seconds, done)
             table.add_row(*map(str, cells), escape(note(found)))
     out.print(table)

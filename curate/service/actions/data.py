@@ -57,6 +57,14 @@ def datasets(
     return Page(items=shapes, next=encode(last.committed, last.base) if last else None)
 
 
+def newest(service: Service, who: Principal) -> str:
+    """Name of the workspace, of those that one may see, with the newest dataset; "" without any dataset."""
+    with service.database.read() as session:
+        places = {row.id: row.name for row in visible(session, who).values()}
+        wanted = select(IndexedDataset.workspace_id).where(IndexedDataset.workspace_id.in_(places))
+        return places.get(session.scalar(wanted.order_by(IndexedDataset.committed.desc()).limit(1)) or 0, "")
+
+
 def dataset(service: Service, who: Principal, workspace: str, base: str) -> DatasetShape:
     """One dataset with its tags and pins."""
     with service.database.read() as session:

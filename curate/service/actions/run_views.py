@@ -13,7 +13,7 @@ from curate.service.actions.finding import FoundRun, found, queue_positions, vis
 from curate.service.actions.places import workspace_row
 from curate.service.actions.remedies import failed_stage, remedy
 from curate.service.auth.roles import Principal, Role
-from curate.service.database.models import Change, IndexedRun
+from curate.service.database.models import Change, IndexedRun, Submission
 from curate.service.problems import ConflictProblem, InvalidProblem, UnavailableProblem
 from curate.service.rest.paging import decode, encode
 from curate.service.service import Service
@@ -27,8 +27,10 @@ LINE = (
     "stages_done", "rows", "gpu_hours", "dollars", "alert",
 )  # fmt: skip
 # made once: to make a statement costs more than to execute it
-_LINES = select(*(getattr(IndexedRun, field) for field in LINE), IndexedRun.workspace_id).order_by(
-    IndexedRun.started.desc(), IndexedRun.id.desc(), IndexedRun.workspace_id.desc()
+_LINES = (
+    select(*(getattr(IndexedRun, field) for field in LINE), IndexedRun.workspace_id, Submission.started.label("begun"))
+    .outerjoin(Submission, Submission.id == IndexedRun.id)
+    .order_by(IndexedRun.started.desc(), IndexedRun.id.desc(), IndexedRun.workspace_id.desc())
 )
 CHANGE = ("time", "attempt", "before", "after", "reason")
 _CHANGES = (
@@ -92,8 +94,9 @@ def _chosen(
 
 
 def _line(row: Row[Any], workspace: str, position: int | None) -> RunLine:
-    values = dict(zip(LINE, row, strict=False))  # the last column is the workspace's id
-    return RunLine.model_validate({**values, "workspace": workspace, "position": position})
+    values = dict(zip(LINE, row, strict=False))  # further columns are the workspace's id and `begun`
+    times = {"created": row.started, "started": row.begun if row.submitted else row.started}
+    return RunLine.model_validate({**values, **times, "workspace": workspace, "position": position})
 
 
 # --- one run ----------------------------------------------------------------------------------------------------------
@@ -159,12 +162,12 @@ def _about(service: Service, one: FoundRun) -> dict[str, Any]:
     shown |= {"resumable": one.resumable, "stoppable": not one.over}
     if row is None:
         return shown | {
-            "request": "", "requested_by": "", "priority": 0, "retries": 0, "drain_seconds": 0.0, "recipe": "",
-            "set": [], "options": {}, "tokens": 0, "version": 1,
+            "created": shown["started"], "request": "", "requested_by": "", "priority": 0, "retries": 0,
+            "drain_seconds": 0.0, "recipe": "", "set": [], "options": {}, "tokens": 0, "version": 1,
         }  # fmt: skip
     copied = ("request", "requested_by", "priority", "retries", "drain_seconds", "recipe", "options", "tokens")
     return shown | _fields(row, (*copied, "title", "gpu_hours", "dollars", "version", "ended")) | {
-        "set": row.sets, "submitted": True, "started": row.created,
+        "set": row.sets, "submitted": True, "created": row.created, "started": row.started,
         "seconds": row.seconds_until(service.clock()),
     }  # fmt: skip
 

@@ -24,7 +24,7 @@ SHOWN_TAGS = 30
 @router.get("/datasets")
 def datasets(visit: Visiting) -> Response:
     places = place_actions.workspaces(*visit.args)
-    chosen = visit.query("workspace") or (places[0].name if places else "")
+    chosen = visit.query("workspace") or actions.newest(*visit.args) or (places[0].name if places else "")
     query, cursor = visit.query("q"), visit.query("cursor")
     found = None
     if chosen:

@@ -156,7 +156,10 @@ class RunLine(Shape):
     """Why it waits, failed or was lost."""
     position: int | None = None
     """In the queue, from 1."""
-    started: Time
+    created: Time
+    """When it was submitted, or begun without the service. Lists are sorted by it."""
+    started: Time | None
+    """When its current attempt began; null before."""
     ended: Time | None
     seconds: float | None
     stages: int

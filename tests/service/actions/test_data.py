@@ -284,6 +284,20 @@ def test_the_same_run_in_two_workspaces_needs_the_workspace(service: Service, pe
     assert data.sample(service, people.admin.principal, "first", curated.key, workspace="main").run == "first"
 
 
+def test_the_workspace_with_the_newest_dataset(service: Service, people: People, curated: Curated) -> None:
+    viewer, admin = people.viewer.principal, people.admin.principal
+    about: dict[str, Any] = {"name": "x", "fingerprint": "f", "rows": 1, "tars": 1, "bytes": 1, "run_id": "r"}
+    with service.database.write() as session:
+        other = WorkspaceRow(name="a-first", url="/elsewhere", target="local", created=1.0)
+        empty = WorkspaceRow(name="a-empty", url="/nowhere", target="local", created=1.0)
+        session.add_all([other, empty])
+        session.flush()
+        session.add(IndexedDataset(workspace_id=other.id, base="datasets/x/f", committed=9e9, **about))
+    assert data.newest(service, viewer) == "main"  # the only one that they see
+    assert data.newest(service, admin) == "a-first"
+    assert data.newest(service, people.stranger.principal) == ""
+
+
 def test_facts_of_all_kinds_become_json() -> None:
     facts = {"a": float("nan"), 1: b"\xff", "c": [1.5, None, True, {"d": object}], "e": (2,)}
     plain = data._plain(facts)

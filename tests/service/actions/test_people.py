@@ -90,7 +90,7 @@ def test_me_is_what_the_token_leaves(service: Service, people: People) -> None:
 
 
 def test_users_make_tokens_of_at_most_their_greatest_role(service: Service, people: People) -> None:
-    """Whatever their own token would allow if they had the role."""
+    """Although their own token would allow more if they had the role."""
     for who, most in ((people.operator, Role.OPERATOR), (people.keeper, Role.ADMIN), (people.stranger, Role.VIEWER)):
         assert who.principal.token_role is Role.ADMIN
         assert actions.make_token(service, who.principal, who.name, NewToken()).role is most

@@ -126,7 +126,8 @@ def _line(state: State) -> dict[str, Any]:
     return {
         "id": RUN, "workspace": "openclipart", "title": "Balanced clip art, November", "user": "ada", "target": "big",
         "submitted": True, "state": state, "reason": reasons.get(state, ""),
-        "position": 3 if state is State.QUEUED else None, "started": NOW - timedelta(minutes=78),
+        "position": 3 if state is State.QUEUED else None, "created": NOW - timedelta(minutes=80),
+        "started": NOW - timedelta(minutes=78) if begun else None,
         "ended": NOW if state.ended else None, "seconds": 4_680.0 if begun else None, "stages": 15, "stages_done": done,
         "rows": 3_000 if state is State.DONE else None, "gpu_hours": 1.31 if begun else 0.0,
         "dollars": 12.4 if begun else 0.0, "alert": "",
@@ -161,7 +162,7 @@ def lines() -> list[RunLine]:
     for place, state in enumerate([*State, State.DONE, State.DONE]):
         more: dict[str, Any] = {
             "id": f"r-202611{23 - place}-0912-k3v{place}", "title": titles[place % len(titles)],
-            "started": NOW - timedelta(hours=5 * place), "user": ("ada", "grace", "linus")[place % 3],
+            "created": NOW - timedelta(hours=5 * place), "user": ("ada", "grace", "linus")[place % 3],
         }  # fmt: skip
         if state is State.RUNNING:
             more["alert"] = "82 % of the failure budget is used"

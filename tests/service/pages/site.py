@@ -107,6 +107,7 @@ def _answers() -> dict[str, Any]:
         "upkeep.gc": examples.freed(), "upkeep.pins": examples.pins(), "upkeep.tombstones": examples.tombstones(),
         "people.me": examples.me(), "people.users": examples.users(), "people.tokens": examples.tokens(),
         "people.quotas": examples.quotas(), "people.audit": Page(items=examples.audit(), next="c2"),
+        "data.newest": "openclipart",
         "data.datasets": Page(items=[examples.dataset(), examples.dataset(tags=[])], next=None),
         "data.dataset": examples.dataset(), "data.tags": examples.tags(), "data.history": Page(items=examples.tags()),
         "data.lineage": examples.lineage(), "runs.runs": Page(items=examples.lines(), next="c2"),

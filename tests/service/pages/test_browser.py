@@ -65,6 +65,9 @@ def test_no_page_is_wider_than_a_phone(browser: Browser, site: Site, url: str, s
         for path in PATHS:
             tab.page.goto(url + path)
             assert (path, tab.evaluate("document.documentElement.scrollWidth")) == (path, 360)
+            for link in tab.page.locator(".top nav a").all():
+                place = link.bounding_box()
+                assert place is not None and place["x"] >= 0 and place["x"] + place["width"] <= 360, link.inner_text()
             for menu in tab.page.locator(".menu > summary").all():
                 if not menu.is_visible():
                     continue

@@ -65,7 +65,7 @@ def test_empty_lists_say_what_to_do_next(site: Site, client: TestClient) -> None
     }  # fmt: skip
     assert "No runs yet" in client.get("/runs").text
     assert "No run matches" in client.get("/runs?state=failed").text
-    assert "No datasets yet" in client.get("/datasets").text
+    assert "No datasets in openclipart yet" in client.get("/datasets").text
     assert "No target yet" in client.get("/targets").text
     assert "Nothing has been written yet" in client.get("/audit").text
     site.answers["places.workspaces"] = []

@@ -55,6 +55,9 @@ def test_a_run_is_queued_with_all_that_it_needs(site: Site) -> None:
     expected |= {"target": "local", "user": "operator", "title": "Toys", "set": ["a=b"], "recipe": RECIPE, "retries": 3}
     expected |= {"priority": -1, "drain_seconds": 5, "resumable": False, "stoppable": True, "submitted": True}
     assert {name: found[name] for name in expected} == expected
+    assert found["started"] is None and found["created"]
+    listed = {one["id"]: one for one in site.ask("GET", "runs").json()["items"]}
+    assert listed[found["id"]]["started"] is None and listed[found["id"]]["created"] == found["created"]
     assert found["options"]["sample"] == 0.5 and found["options"]["failure_budget"] == 0.01
     assert [(stage["stage"], stage["state"], stage["inputs"]) for stage in found["stage_list"]] == [
         ("pool", "waiting", []), ("facts", "waiting", ["pool"]),

@@ -39,7 +39,7 @@ def test_a_whole_number_is_an_integer() -> None:
     assert people.NewQuota.model_validate({"running": 5.0}).running == 5
 
 
-def test_a_zero_is_no_false_and_a_false_no_zero(site: Site) -> None:
+def test_a_zero_and_a_false_are_different(site: Site) -> None:
     for method, path, body in (("POST", "workspaces/main/gc", {"delete": 0}), ("PUT", "quotas", {"running": False})):
         answer = site.ask(method, path, site.people.admin, json=body)
         assert answer.status_code == 422 and next(iter(body)) in answer.json()["detail"]
