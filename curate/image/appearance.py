@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
-from PIL import Image
+from PIL import Image, ImageStat
 from pydantic import Field
 
 from curate.codec.images import MAX_PIXELS
@@ -52,7 +52,7 @@ class Appearance(Map):
 
 def sharpness(image: Image.Image) -> float:
     """Variance of the Laplacian of luma, 0 to 255, over the pixels with four neighbours (Pech-Pacheco et al. 2000)."""
-    luma = np.asarray(image.convert("L"), dtype=np.int32)
+    luma = np.asarray(image.convert("L"), dtype=np.int16)
     inner = luma[1:-1, 1:-1]
     laplacian = luma[:-2, 1:-1] + luma[2:, 1:-1] + luma[1:-1, :-2] + luma[1:-1, 2:] - 4 * inner
     return float(laplacian.var()) if inner.size else 0.0
@@ -60,6 +60,4 @@ def sharpness(image: Image.Image) -> float:
 
 def saturation(image: Image.Image) -> float:
     """Mean of (max - min) / max over the colours of each pixel; black counts as grey."""
-    pixels = np.asarray(image.convert("RGB"))
-    highest = pixels.max(axis=2)
-    return float(((highest - pixels.min(axis=2)) / np.maximum(highest, np.uint8(1)).astype(np.float32)).mean())
+    return float(ImageStat.Stat(image.convert("HSV").getchannel("S")).mean[0] / 255)
