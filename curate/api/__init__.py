@@ -30,7 +30,6 @@ from curate.engine.plan.cost import to_json as plan_json
 from curate.engine.plan.lines import PlanLine
 from curate.engine.plan.lines import table as plan_table
 from curate.engine.progress import duration, speed
-from curate.engine.record.answers import StoredAnswers
 from curate.engine.record.diff import StageDiff
 from curate.engine.record.events import EventsPage
 from curate.engine.record.lineage import ArtifactInfo, Lineage, LineageNode
@@ -47,7 +46,7 @@ __all__ = [
     "Allocated", "ArtifactInfo", "Attempt", "ClusterResources", "Clusters", "Cost", "DatasetInfo", "Entry",
     "EventsPage", "FetchStatus", "JobInfo", "JobServer", "Lineage", "LineageNode", "LogPage", "Op", "Options",
     "Pipeline", "PlanLine", "Result", "Run", "RunRecord", "RunSpend", "RunSummary", "Spend", "StageDiff", "StageStatus",
-    "Status", "StoredAnswers", "Usage", "Workspace", "abandoned", "cost_table", "describe", "dollars", "duration",
+    "Status", "Usage", "Workspace", "abandoned", "cost_table", "describe", "dollars", "duration",
     "json_schema", "load_recipe", "make_stage", "new_run_id", "ops", "opt_outs", "plan_json", "plan_table", "recorded",
     "resolve", "speed", "spend_words", "stop_environment", "try_row", "write_table",
 ]  # fmt: skip

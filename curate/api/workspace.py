@@ -28,7 +28,7 @@ from curate.engine.plan.cost import Cost, measured_plan
 from curate.engine.plan.lines import PlanLine
 from curate.engine.plan.planner import plan as plan_of
 from curate.engine.preflight import preflight
-from curate.engine.record import answers, gc, lineage, pins, runs, stop, summary, usage
+from curate.engine.record import gc, lineage, pins, runs, stop, summary, usage
 from curate.engine.record.affected import affected_datasets
 from curate.engine.record.diff import StageDiff, diff
 from curate.engine.record.lineage import ArtifactInfo, Lineage
@@ -262,14 +262,6 @@ class Workspace:
             garbage, gone = gc.unreachable(storage, keep, drop, costly)
             gc.collect(storage, garbage, gone)
         return garbage, gone
-
-    def export_answers(self, target: str, op: str | None = None) -> list[answers.StoredAnswers]:
-        """Write stored answers of costly stages (of one `op`) to a folder or URL, by stage."""
-        return answers.export(self._storage, open_storage(target), op)
-
-    def import_answers(self, source: str) -> list[answers.StoredAnswers]:
-        """Add answers that `export_answers` wrote, by stage. A workspace is created if there is none."""
-        return answers.import_(open_workspace(self.url), open_storage(source))
 
     @property
     def pins(self) -> dict[str, Pin]:

@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from curate import __version__
-from curate.cli.answers import answers
 from curate.cli.caption import caption
 from curate.cli.cluster import cluster
 from curate.cli.data import data
@@ -47,7 +46,6 @@ app.add_typer(cluster, name="cluster")
 app.add_typer(encoders, name="encoders")
 app.add_typer(text, name="text")
 app.add_typer(caption, name="caption")
-app.add_typer(answers, name="answers")
 
 
 @app.command(
