@@ -59,7 +59,7 @@ def header(*lines: str) -> str:
 SHA256 = hashlib.sha256(JPEG).hexdigest()
 MD5 = hashlib.md5(JPEG).hexdigest()
 RETRIED = (408, 425, 429, 500, 502, 503, 504, 599)
-BAD_LENGTHS = ("-1", "-5", "abc", "", "1e3", "+5", "0x10", "1_000", "\u00b2", "5, 6", "9" * 19, "9" * 5000)
+BAD_LENGTHS = ("-1", "-5", "abc", "", "1e3", "+5", "0x10", "1_000", "\u00b2", "5, 6", "9" * 5000)
 FINAL = (400, 401, 403, 404, 410, 451)
 
 CASES = [
