@@ -7,14 +7,18 @@ the fetch's deadline (a body that drips, a handshake that hangs), and no respons
 from __future__ import annotations
 
 import io
+import re
 import socket
 import ssl
 import time
-from http.client import HTTPException, HTTPResponse, IncompleteRead
+from collections.abc import Iterable
+from http import client
+from http.client import HTTPException, HTTPMessage, HTTPResponse, IncompleteRead, UnknownProtocol
 from typing import Any, cast
 
 from curate.acquire.fetch.codes import Failure
 
+_LINE = re.compile(r"([!-9;-~]+):[ \t]*([^\r]*?)[ \t]*")
 HEAD_BYTES = 256 * 1024
 BUFFER_BYTES = 64 * 1024
 
@@ -99,6 +103,46 @@ class Reader(io.BufferedReader):
         pass
 
 
+class Response(HTTPResponse):
+    """http.client's, with another parser of the header: that of `email` takes as long as the rest of a fetch."""
+
+    def begin(self) -> None:
+        status = 100
+        while status == 100:
+            version, status, self.reason = self._read_status()  # type: ignore[attr-defined]
+            self.headers = self.msg = _headers(client._read_headers(self.fp)[:-1])  # type: ignore[attr-defined]
+        self.code = self.status = status
+        if not version.startswith("HTTP/1."):
+            raise UnknownProtocol(version)
+        self.version = 10 if version == "HTTP/1.0" else 11
+        self.chunked, self.chunk_left = self.headers.get("Transfer-Encoding", "").lower() == "chunked", None
+        self.will_close = self._check_close()  # type: ignore[attr-defined]
+        length = self.headers.get("Content-Length", "")
+        self.length = int(length) if length.isdigit() and not self.chunked else None
+        if status < 200 or status in (204, 304):
+            self.length = 0
+        elif self.length is None and not self.chunked:
+            self.will_close = True
+
+
+def _headers(lines: Iterable[bytes]) -> HTTPMessage:
+    """The payload is a line that is malformed (RFC 9112, 5); those that follow it are not read."""
+    found: list[tuple[str, str]] = []
+    message = HTTPMessage()
+    for line in lines:
+        text = line.decode("iso-8859-1").rstrip("\r\n")
+        if text[:1] in (" ", "\t") and found:  # it continues the line before
+            found[-1] = found[-1][0], f"{found[-1][1]} {text.strip()}"
+        elif (named := _LINE.fullmatch(text)) is None:
+            message.set_payload(text)
+            break
+        else:
+            found.append((named[1], named[2]))
+    for name, value in found:
+        message.set_raw(name, value)
+    return message
+
+
 class Connection:
     """A connected socket, with TLS where the scheme says so."""
 
@@ -112,7 +156,7 @@ class Connection:
         try:
             self.wire.send(request)
             while True:
-                response = HTTPResponse(cast(socket.socket, self), method=method)
+                response = Response(cast(socket.socket, self), method=method)
                 response.begin()
                 if not 102 <= response.status < 200:  # http.client skips 100 only; 101 was not asked for
                     break
