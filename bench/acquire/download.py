@@ -1,15 +1,16 @@
 """How fast `acquire.download` is beside img2dataset's own command line, and what a second worker costs.
 
-    python -m bench.acquire.download [no|keep_ratio|workers ...] [--images 20000] [--repeats N] [--threads 64]
+    python -m bench.acquire.download [no|keep_ratio|workers ...] [--images 3000] [--repeats N] [--threads 64]
 
-A server in a separate process serves real photographs of about 50 kB from 100 loopback addresses. Each counts as a
-host, so the limits by host keep their defaults. Both sides get the same list and settings, with one worker:
+A server in a separate process serves real photographs from 100 loopback addresses, once those of 31 kB on average and
+once those of 51 kB. Each address counts as a host, so the limits by host keep their defaults. Both sides get the same
+list and settings, with one worker:
 
 - ours: `curate run` of acquire.list and acquire.download, on the local engine, which has one worker
 - img2dataset: its command line in the environment of our runner, with one process, tars as output
 
-They take turns. `whole` counts the command from start to exit, `without start-up` from the server's first request to
-exit. Ratios are those of a pair, and the median of all pairs.
+They take turns. `whole` counts the command from start to exit, `fetch` from the server's first request to its last one.
+Ratios are those of a pair, and the median of all pairs; their range is in brackets.
 
 `workers`: CPU seconds per image of driver, workers and their runners on a Ray of one and of two CPUs, of which those of
 a list of 200 URLs are subtracted as start-up. `other` are Ray's own processes, which the sum leaves out.
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import itertools
 import json
 import multiprocessing
 import os
@@ -47,11 +49,11 @@ from pipelines.serve import ImageServer, Request, Response
 from tests.conftest import ROOT
 
 SAMPLE = ROOT.parent / "shared" / "data" / "imagenet-sample-1000.parquet"
-SIZES = 30_000, 70_000
-"""Bytes of the photographs that are served: 452 of the sample, of 51 kB on average."""
+SIZES = {31: (12_000, 50_000), 51: (30_000, 70_000)}
+"""Mean size of the photographs that are served, in kB -> bytes of the smallest and the largest in the sample."""
 HOSTS = 100
 PORTION_ROWS = 10_000
-REPEATS = {"no": 3, "keep_ratio": 1, "workers": 1}
+REPEATS = {"no": 6, "keep_ratio": 1, "workers": 1}
 """Parts, and how often each is repeated, so that all of them take about 5 minutes."""
 POLL_SECONDS = 0.1
 RUNNER = os.path.join("acquire", "runner", "main.py")
@@ -64,8 +66,8 @@ class Site:
 
     names: list[str]
     port: int
-    first: Any
-    """Time of the first request since it was set to 0, shared with the server."""
+    times: Any
+    """When the first request since it was set to 0 came, and when the last one; shared with the server."""
 
     def urls(self, count: int) -> list[str]:
         """Different URLs; hosts take turns."""
@@ -85,47 +87,48 @@ class Site:
 
 
 class Watched(ImageServer):
-    """Writes down when the first request came."""
+    """Writes down when the first and the last request came."""
 
-    first: Any
+    times: Any
 
     def answer(self, request: Request) -> Response:
-        if not self.first.value:
-            self.first.value = time.monotonic()
+        now = time.monotonic()
+        self.times[:] = self.times[0] or now, now
         return super().answer(request)
 
 
-def serve(folder: Path, first: Any, port: Any, end: Any) -> None:
+def serve(folder: Path, times: Any, port: Any, end: Any) -> None:
     with Watched(folder, addresses=[f"127.0.0.{1 + number}" for number in range(HOSTS)]) as server:
-        server.first = first
+        server.times = times
         port.put(server.port)
         end.wait()
 
 
 @contextmanager
-def served(folder: Path) -> Iterator[Site]:
-    """A server of photographs, in another process."""
-    images = folder / "images"
+def served(folder: Path, size: int) -> Iterator[Site]:
+    """A server of photographs of `size` kB on average, in another process."""
+    images = folder / f"images-{size}"
     images.mkdir()
-    for number, data in enumerate(photographs()):
+    for number, data in enumerate(photographs(size)):
         (images / f"{number:04d}.jpg").write_bytes(data)
     context = multiprocessing.get_context("spawn")
-    first, port, end = context.Value("d", 0.0, lock=False), context.Queue(), context.Event()
-    server = context.Process(target=serve, args=(images, first, port, end))
+    times, port, end = context.Array("d", 2, lock=False), context.Queue(), context.Event()
+    server = context.Process(target=serve, args=(images, times, port, end))
     server.start()
     try:
-        yield Site(sorted(os.listdir(images)), port.get(timeout=60), first)
+        yield Site(sorted(os.listdir(images)), port.get(timeout=60), times)
     finally:
         end.set()
         server.join()
 
 
-def photographs() -> Iterator[bytes]:
-    """JPEGs of about 50 kB: of the sample, or made of noise if it is missing."""
+def photographs(size: int) -> Iterator[bytes]:
+    """JPEGs of `size` kB on average: of the sample, or about 50 kB of noise if it is missing."""
+    least, most = SIZES[size]
     if SAMPLE.exists():
         for image in pq.read_table(SAMPLE, columns=["image"]).column("image").to_pylist():
             data = image["bytes"] if isinstance(image, dict) else image
-            if SIZES[0] < len(data) < SIZES[1]:
+            if least < len(data) < most:
                 yield data
         return
     chance = np.random.default_rng(0)
@@ -145,8 +148,8 @@ class Used:
     """What a command took, with all its processes."""
 
     seconds: float
-    working: float
-    """Seconds since the server's first request."""
+    fetching: float
+    """Seconds from the server's first request to its last one."""
     cpu: Counter[str] = field(default_factory=Counter)
     """CPU seconds by kind of process."""
 
@@ -155,7 +158,7 @@ def measured(site: Site, command: Sequence[str], variables: dict[str, str], log:
     """Run a command. The last 0.1 s of CPU of a process may be missed."""
     found: dict[tuple[int, float], tuple[str, float]] = {}
     with log.open("wb") as out:
-        began, site.first.value = time.monotonic(), 0.0
+        began, site.times[:] = time.monotonic(), (0.0, 0.0)
         process = subprocess.Popen(command, env=variables, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT)
         while True:
             try:
@@ -167,7 +170,7 @@ def measured(site: Site, command: Sequence[str], variables: dict[str, str], log:
         ended = time.monotonic()
     if process.returncode:
         raise RuntimeError(f"{command[0]} ended with {process.returncode}: {log.read_text()[-2000:]}")
-    used = Used(ended - began, ended - site.first.value)
+    used = Used(ended - began, site.times[1] - site.times[0])
     for kind, cpu in found.values():
         used.cpu[kind] += cpu
     return used
@@ -254,7 +257,7 @@ def expect(found: int, wanted: int) -> None:
 # --- what is printed --------------------------------------------------------------------------------------------------
 
 
-def rates(site: Site, mode: str, folder: Path, images: int, repeats: int, threads: int) -> None:
+def rates(site: Site, size: int, mode: str, folder: Path, images: int, repeats: int, threads: int) -> None:
     """Both sides in turn, several times."""
     sides = {"ours": ours, "img2dataset": img2dataset}
     wholes: dict[str, list[float]] = {name: [] for name in sides}
@@ -266,17 +269,19 @@ def rates(site: Site, mode: str, folder: Path, images: int, repeats: int, thread
             with aside(folder) as place:
                 used = sides[name](site, rows, mode, threads, place)
             wholes[name].append(images / used.seconds)
-            nets[name].append(images / used.working)
+            nets[name].append(images / used.fetching)
             costs[name].append(used.cpu.total() / images * 1e3)
             kinds = ", ".join(f"{kind} {value:.1f}" for kind, value in sorted(used.cpu.items()))
-            note = f"  {name}: {used.seconds:.1f} s, start-up {used.seconds - used.working:.1f} s; CPU seconds: {kinds}"
+            note = f"  {name}: {used.seconds:.1f} s, of which fetching {used.fetching:.1f} s; CPU seconds: {kinds}"
             print(note, file=sys.stderr, flush=True)
-    for what, found in (("whole", wholes), ("without start-up", nets)):
-        ratio = statistics.median(a / b for a, b in zip(found["ours"], found["img2dataset"], strict=True))
+    about = f"{size} kB, resize_mode {mode}"
+    for what, found in (("whole", wholes), ("fetch", nets)):
+        ratios = sorted(a / b for a, b in zip(found["ours"], found["img2dataset"], strict=True))
         mine, theirs = (statistics.median(found[name]) for name in sides)
-        line(f"resize_mode {mode}, {what}", f"{ratio:.2f}", f"{mine:.0f} against {theirs:.0f} images/s (aim 1.00)")
+        spread = f"[{ratios[0]:.2f} to {ratios[-1]:.2f}], {mine:.0f} against {theirs:.0f} images/s (aim 1.00)"
+        line(f"{about}, {what}", f"{statistics.median(ratios):.2f}", spread)
     mine, theirs = (statistics.median(costs[name]) for name in sides)
-    line(f"resize_mode {mode}, CPU per image", f"{mine / theirs:.2f}", f"{mine:.2f} against {theirs:.2f} ms")
+    line(f"{about}, CPU per image", f"{mine / theirs:.2f}", f"{mine:.2f} against {theirs:.2f} ms")
 
 
 def workers(site: Site, folder: Path, images: int, repeats: int, threads: int) -> None:
@@ -319,19 +324,20 @@ def aside(folder: Path) -> Iterator[Path]:
 def main(arguments: Sequence[str] = ()) -> None:
     parser = argparse.ArgumentParser(description="acquire.download beside img2dataset")
     parser.add_argument("parts", nargs="*", default=list(REPEATS))
-    parser.add_argument("--images", type=int, default=20_000)
+    parser.add_argument("--images", type=int, default=3_000)
+    parser.add_argument("--sizes", type=int, nargs="+", choices=SIZES, default=list(SIZES))
     parser.add_argument("--repeats", type=int)
     parser.add_argument("--threads", type=int, default=64)
     asked = parser.parse_args(arguments)
     environment()
-    with tempfile.TemporaryDirectory(prefix="bench-") as name, served(Path(name)) as site:
-        print(f"{machine()}; load {os.getloadavg()[0]:.1f}; {asked.images:,} images, {HOSTS} hosts")
-        for part in asked.parts:
-            repeats = asked.repeats or REPEATS[part]
+    print(f"{machine()}; load {os.getloadavg()[0]:.1f}; {asked.images:,} images, {HOSTS} hosts")
+    for part, size in itertools.product(asked.parts, asked.sizes):
+        repeats = asked.repeats or REPEATS[part]
+        with tempfile.TemporaryDirectory(prefix="bench-") as name, served(Path(name), size) as site:
             if part == "workers":
                 workers(site, Path(name), asked.images, repeats, asked.threads)
             else:
-                rates(site, part, Path(name), asked.images, repeats, asked.threads)
+                rates(site, size, part, Path(name), asked.images, repeats, asked.threads)
 
 
 if __name__ == "__main__":
