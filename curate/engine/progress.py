@@ -189,8 +189,10 @@ class Progress:
             self.events.emit(event, **fields)
 
     def _on_event(self, event: str, fields: dict[str, Any]) -> None:
-        """Rows of live steps; and on a terminal, a line below the bars for each active stage and lane, removed when the
-        stage ends."""
+        """Warnings, and rows of live steps; and on a terminal, a line below the bars for each active stage and lane,
+        removed when the stage ends."""
+        if event == "warning":
+            self.say(f"warning: {fields['text']}")
         stage, lane = fields.get("stage"), fields.get("lane")
         if event == "progress" and lane and stage is not None and (step := self._live.get(stage)) is not None:
             of_stage = self._reported.setdefault(stage, {})

@@ -152,8 +152,8 @@ def run(
         context.built |= pinned
         context.spending = Spending(options, workers, events)
         for warning in warnings:
-            context.progress.say(f"warning: {warning}")
             log.warning(warning)
+            events.emit("warning", text=warning)
         return _walk(context, workers, run_id, stop)
 
 

@@ -3,10 +3,10 @@
 Run as `python -m tests.engine.forks MODULE ...`, with further modules to import. An order is a line of JSON on standard
 input: `workspace`, `changes` of the toy pipeline (or `fits`, those of the one with a Fit, or `derived`, of the one with
 a Derive, or `slow`, of the one for clusters, or a `recipe`, in parts of `part_rows`), `options`, `engine`, `run_id`,
-`environment`, the name of another `host` to be on, whose `clock` is so many seconds ahead, seconds of `lease`s, a
-`console` file to speak to, and where the driver is to be killed: at the `call`-th Python call of its main thread. The
-answer is two lines: the driver's `pid` when it starts, and in the end how it went: `signal`, its one-line `error`, and
-how many `calls` it made when they were counted.
+`environment`, seconds between two `flush`es of its events, the name of another `host` to be on, whose `clock` is so
+many seconds ahead, seconds of `lease`s, a `console` file to speak to, and where the driver is to be killed: at the
+`call`-th Python call of its main thread. The answer is two lines: the driver's `pid` when it starts, and in the end how
+it went: `signal`, its one-line `error`, and how many `calls` it made when they were counted.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from curate.core.errors import CurateError
 from curate.core.recipe.load import load
 from curate.core.store import lease
 from curate.engine.backends import tasks
+from curate.engine.record import events
 from curate.engine.run import run
 from curate.engine.state import Options
 from tests.engine import derived, nodes, toys
@@ -61,6 +62,7 @@ def drive(order: dict[str, Any]) -> dict[str, Any]:
         move(order["host"], order.get("clock", 0.0))
     for name, seconds in order.get("lease", {}).items():
         setattr(lease, name, seconds)
+    events.FLUSH_SECONDS = order.get("flush", events.FLUSH_SECONDS)
     tasks.START_METHOD = "fork"  # a fork server would have to import everything again for each driver
     calls = Calls(order["call"]) if "call" in order else None
     speak = Path(order["console"]).open("w", buffering=1) if "console" in order else None  # noqa: SIM115

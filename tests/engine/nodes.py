@@ -140,7 +140,11 @@ class Nodes:
     def clear(self) -> None:
         """Kill all nodes, and wait until the cluster has missed them."""
         self.kill_all()
-        until(lambda: len(self._cluster.global_state._live_node_ids()) == 1, 60)
+        until(lambda: self.known() == 1, 60)
+
+    def known(self) -> int:
+        """Nodes that the cluster takes to be alive, its head included."""
+        return len(self._cluster.global_state._live_node_ids())
 
 
 @contextlib.contextmanager
@@ -153,6 +157,8 @@ def started() -> Iterator[Nodes]:
         # sockets' paths must be short
         place = closing.enter_context(tempfile.TemporaryDirectory(prefix="r", dir="/tmp", ignore_cleanup_errors=True))
         closing.enter_context(mock.patch.dict(os.environ, RAY_TMPDIR=place))
+        # agents as in a Ray without its dashboard's packages: others import for longer than a raylet waits
+        closing.enter_context(mock.patch("ray._private.utils.get_dashboard_dependency_error", return_value="left out"))
         cluster = Cluster(initialize_head=True, head_node_args=head)
         closing.callback(cluster.head_node.kill_all_processes, check_alive=False, allow_graceful=False, wait=True)
         nodes = Nodes(cluster)

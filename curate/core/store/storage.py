@@ -31,8 +31,6 @@ from curate.core.store import faults
 FORMAT = 2
 SMALL_BYTES = 1 << 14
 """Tables smaller than this are not compressed."""
-SHOWN_FILES = 3
-"""Files that a message names."""
 TEMPORARY = ".tmp"
 SCRATCH = "scratch"
 ONE_REQUEST_BYTES = 8 << 20
@@ -160,8 +158,7 @@ class Storage:
         return {name: then for name, then in found.items() if not name.endswith(TEMPORARY)}
 
     def some_files(self, most: int) -> Iterator[str]:
-        """Some files below the root; hidden ones and folders that cannot be read are left out. On S3 one, by one
-        request for one key."""
+        """Some files below the root that are not hidden; on S3 one, by one request for one key."""
         found: Iterator[str] = iter(())
         if self.local:
             paths = (Path(folder, name) for folder, _, names in os.walk(self.root) for name in names)
@@ -334,7 +331,7 @@ def open_workspace(url: str, *, create: bool = True) -> Storage:
         if found is None and not create:
             raise StorageError(f"{storage.url}: not a workspace; check the path, or create one with `curate run`")
         if found is None:
-            others = sorted(storage.some_files(SHOWN_FILES))
+            others = sorted(storage.some_files(3))
             found = _format_of(storage)  # another process may have created it meanwhile
             if others and found is None:
                 raise StorageError(

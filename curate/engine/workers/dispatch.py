@@ -383,8 +383,12 @@ class Dispatcher:
             self.backend.post(self._me, wish, lambda wishes: self._inbox.put(("wishes", wishes)))
 
     def _check_starts(self) -> None:
-        """Fail a call for which no worker came up within START_SECONDS: the cluster is full."""
+        """Name late workers. Fail a call for which none came up within START_SECONDS: the cluster is full."""
         now = time.monotonic()
+        for text in self.workers.late():
+            log.warning(text)
+            if self._events is not None:
+                self._events.emit("warning", text=text)
         for call in self._calls:
             pending, size = call.queue, call.resources
             if not pending.waiting or any(s.up and covers(s.resources, size) for s in self.workers.all):

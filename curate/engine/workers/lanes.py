@@ -55,9 +55,10 @@ class FreeResources:
         self._index = {node.id: index for index, node in enumerate(nodes)}
 
     def put(self, resources: Resources, node: str = "") -> bool:
-        """Place a worker on its node, or on the first node with room. Returns False if no node has room."""
-        if node in self._index:
-            self._take(self._index[node], resources)
+        """Place a worker on its node (if that has gone, nowhere), or on the first node with room. False if none has."""
+        if node:
+            if node in self._index:
+                self._take(self._index[node], resources)
             return True
         for index, (cpus, gpus, memory) in enumerate(self._free):
             if _times(cpus, gpus, memory, resources):

@@ -28,6 +28,7 @@ from curate.engine.workers.lanes import (
 
 NODES_SECONDS = 5.0
 """Between two queries of the cluster's nodes."""
+LATE_SECONDS = 60.0
 log = logging.getLogger("curate.scheduler")
 
 
@@ -93,6 +94,7 @@ class WorkerSet:
         self.all: list[WorkerSlot] = []
         self.allocation = Allocation()
         self._of: dict[Worker, WorkerSlot] = {}
+        self._named = set[WorkerSlot]()
         self.dirty = False
         """Whether workers may be missing or superfluous."""
         self.budget: Budget | None = None
@@ -165,6 +167,14 @@ class WorkerSet:
         for slot in [slot for slot in self.all if not slot.tasks]:
             self.dismiss(slot)
 
+    def late(self) -> list[str]:
+        """A line for each worker that is not up after LATE_SECONDS, once."""
+        before = time.monotonic() - LATE_SECONDS
+        late = [slot for slot in self.all if not slot.up and slot.since < before and slot not in self._named]
+        self._named.update(late)
+        why = f"is not up after {LATE_SECONDS:.0f} s: its node starts it slowly, or others use the cluster"
+        return [f"{slot} ({slot.resources.cpus:g} CPUs, {slot.resources.gpus:g} GPUs) {why}" for slot in late]
+
     # --- rebalancing ---
 
     def rebalance(self, demands: Sequence[Demand]) -> None:
@@ -180,6 +190,10 @@ class WorkerSet:
         self._balanced, self._took = time.monotonic(), time.monotonic() - now
 
     def _fill(self, nodes: list[ClusterNode], demands: Sequence[Demand], target: list[int]) -> None:
+        free = FreeResources(nodes)
+        for slot in sorted(self.all, key=lambda slot: not slot.up):
+            if not free.put(slot.resources, slot.worker.node):  # the node that had room for it has gone: Ray would wait
+                self.dismiss(slot)
         gpus = {node.id: node.gpus for node in nodes}
         # workers on nodes with GPUs are kept last if others will do, because a GPU worker needs that node
         spare = sorted((slot for slot in self.all if not slot.leaving), key=lambda slot: gpus.get(slot.worker.node, 0))
