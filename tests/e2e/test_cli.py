@@ -72,9 +72,12 @@ def test_run_writes_its_result_for_programs(once: Path) -> None:
 
 def test_run_names_dataset_and_report(work: Path) -> None:
     printed = curate("run", work / "recipe.yaml", "-w", work / "workspace")
-    lines = dict(line.split(None, 1) for line in printed.out.splitlines()[-3:])
+    lines = dict(line.split(None, 1) for line in printed.out.splitlines()[-4:])
     assert Path(lines["dataset"], "small-000000.tar").exists()
     assert Path(lines["report"]).name == "index.html" and Path(lines["report"]).exists()
+    assert (
+        lines["balance"] == "better balanced than random: undecided, fewer than 20 samples with a label or an embedding"
+    )
     assert printed.words.count("reused") >= len(ORDER)
     printed = curate("run", work / "recipe.yaml", "-w", work / "workspace", "--set", "sample.target=24")
     assert "\nbalance  more evenly spaced than random: " in printed.out.partition("\nreport ")[2]
