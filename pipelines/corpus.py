@@ -32,7 +32,13 @@ def settings(images: Path | None) -> list[str]:
     """Settings for the corpus, or for your own folder of images with captions."""
     if images is None:
         return [f"images={openclipart(Path('.cache/openclipart'))}"]
-    return [f"images={images.absolute()}", "namespace=images", "dataset.carry=[]", "report.label=meta.folder"]
+    return [
+        f"images={images.absolute()}",
+        "namespace=images",
+        "dataset.carry=[]",
+        "pool.label=-1",
+        "report.label=meta.label",
+    ]
 
 
 def main() -> None:

@@ -76,7 +76,8 @@ def images_of(folder: Path | None, target: int) -> list[str]:
     own = [
         f"images={folder.absolute()}",
         "namespace=images",
-        "dataset.carry={label: meta.folder, text_from: best_from}",
+        "pool.label=-1",
+        "dataset.carry={label: meta.label, text_from: best_from}",
     ]
     return [*own, sizes(files)[0], f"target={target}"]
 

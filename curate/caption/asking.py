@@ -171,6 +171,9 @@ class Asking(AsyncMap):
         """The column, or meta.<field>, of a label of the prompt's context."""
         return self.columns.get(label, prompt.context[label])
 
+    def meta_fields(self) -> tuple[str, ...]:
+        return tuple(self.column_of(label, way.prompt) for way in self.ways() for label in way.prompt.context)
+
     def _read(self) -> dict[str, str]:
         """Column that is read -> the prompt that reads it, and as what."""
         found: dict[str, str] = {"key": "the choice among variants"} if self.variants else {}

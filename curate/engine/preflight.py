@@ -1,26 +1,36 @@
-"""Checks before anything is computed: secrets, weights, targets and disk space."""
+"""Checks before anything is computed: secrets, weights, targets, disk space and fields of `meta`."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 import shutil
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from curate.core.contracts import AsyncMap, Collect, Portion, Secret, Select, Source, Stage
-from curate.core.errors import InputError, PreflightError
+from curate.core.errors import InputError, PreflightError, did_you_mean
 from curate.core.hashing import digest
+from curate.core.nouns.pools import Shard
 from curate.core.recipe.pipeline import Node, Pipeline
+from curate.core.rows import Rows
 from curate.core.store.storage import Storage
 from curate.engine.backends.local import LocalBackend
+from curate.engine.context import Context
 from curate.engine.requests import preflight as endpoints
+from curate.engine.units.common import fetched
 from curate.engine.workers.scheduler import Scheduler
+from curate.kernels.meta import META, field_of, fields_of
 
 Planned = dict[str, tuple[list[Portion], float]]
 """Source (without ports) or Collect -> its portions, and the share of rows to take inside each."""
 LEAST_FREE_BYTES = 64 << 20
+SAMPLED = 64
+"""Shards that are searched for fields of `meta`, chosen by hash; the others for what these lack."""
+FEW = 0.5
+"""Share of the rows below which a field is worth a warning."""
 
 
 def preflight(
@@ -165,3 +175,41 @@ def _check_space(node: Node, storage: Storage, portions: list[Portion], inside: 
             f"{node.place or 'pipeline'}: {node.name}: {storage.url} has {free:,} bytes free, {node.stage.op} needs "
             f"{need:,}; free disk space or choose another workspace"
         )
+
+
+# --- fields of `meta`: a misspelled one would be null in every row ---
+
+
+def count_fields(task: tuple[Rows, Sequence[Shard], Sequence[str]]) -> Counter[str]:
+    """Live rows of the shards that have each field; all live rows under ""."""
+    (rows, shards, names), counts = task, Counter[str]()
+    for table in fetched(lambda shard: rows.live_table(shard, ("meta",)), shards):
+        metas = table.column("meta").to_pylist()
+        counts[""] += len(metas)
+        counts.update({name: sum(field_of(meta, name) is not None for meta in metas) for name in names})
+    return counts
+
+
+def check_fields(ctx: Context, nodes: Iterable[Node], rows: Rows, shards: Sequence[Shard], place: str) -> None:
+    """Say which fields few rows have. Raises RecipeError for a field that none has. place: the stage of the rows."""
+    named = [(node, name) for node in nodes for name in node.stage.meta_fields() if name.startswith(META)]
+    if not named or not shards:
+        return
+    order = sorted(shards, key=lambda shard: digest([shard.id]))
+    first, *rest = [tuple(order[at : at + SAMPLED]) for at in range(0, len(order), SAMPLED)]
+    names = tuple(dict.fromkeys(name for _, name in named))
+    sample = count_fields((ctx.placed(rows, first), first, names))
+    lacking = tuple(name for name in names if not sample[name])
+    tasks = [(ctx.placed(rows, part), part, lacking) for part in rest if lacking]
+    whole = sum(ctx.must(count_fields, tasks, ctx.pipeline.nodes[place].stage, place), sample)
+    for node, name in named:
+        counts = whole if name in lacking else sample
+        have, of = counts[name], counts[""]
+        if of and not have:
+            metas = rows.live_table(order[0], ("meta",)).column("meta").to_pylist()
+            known = sorted({META + field for meta in metas for field in fields_of(meta)})
+            hint = did_you_mean(name, known, f"the fields are {', '.join(known[:10]) or 'none'}")
+            raise node.fail(f"none of the {of:,} rows of {place!r} has {name!r}; {hint}")
+        if have < FEW * of:
+            found = f"only {have:,} of {of:,} rows of {place!r} have {name} ({have / of:.2%})"
+            ctx.progress.say(f"warning: {node.name}: {found}")

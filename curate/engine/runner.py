@@ -14,9 +14,11 @@ from curate.core.errors import CurateError, DrainedError, InputError, LedgerErro
 from curate.core.ledger import Entry
 from curate.core.nouns.manifest import Manifest
 from curate.core.recipe.pipeline import Node
+from curate.core.rows import Rows
 from curate.engine.context import Context
 from curate.engine.passes import plan as pass_plan
 from curate.engine.passes.build import PassBuild
+from curate.engine.preflight import check_fields
 from curate.engine.record import gc
 from curate.engine.steps import above, steps
 from curate.engine.units.collect.build import build_collect
@@ -88,14 +90,9 @@ class Runner:
         try:
             if step.is_pass:
                 self._pass(number, list(step.nodes))
-            elif isinstance(node.stage, Source):
+            elif isinstance(node.stage, (Source, Derive)):
                 self._announce(f"pools/{node.stage.namespace}", node)
-                build_source(self.ctx, node)
-                self._note(node)
-            elif isinstance(node.stage, Derive):
-                self._announce(f"pools/{node.stage.namespace}", node)
-                DeriveBuild(self.ctx, node).make()
-                self._note(node)
+                self._pool(node)
             else:
                 self._global(node)
             with self.changed:
@@ -105,6 +102,15 @@ class Runner:
             with self.changed:
                 self.errors.append(error)
                 self.changed.notify()
+
+    def _pool(self, node: Node) -> None:
+        ctx = self.ctx
+        build_source(ctx, node) if isinstance(node.stage, Source) else DeriveBuild(ctx, node).make()
+        self._note(node)
+        pool = ctx.pools[node.name]
+        readers = [other for other in ctx.pipeline.nodes.values() if ctx.pipeline.pool_of(other.name) == node.name]
+        rows = Rows(ctx.storage, source=node.name, order=ctx.order, parents=pool.parents)
+        check_fields(ctx, readers, rows, pool.shards, node.name)
 
     def _pass(self, number: int, group: list[Node]) -> None:
         """Run one pass: reuse its facts, or compute them under leases. Leases are taken in the order of the DAG, so

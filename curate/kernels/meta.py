@@ -10,13 +10,18 @@ META = "meta."
 """Prefix of a name that stands for a field of `meta`, not for a column."""
 
 
-def field_of(meta: str | None, name: str) -> Any:
-    """The field `meta.<field>` of a row's `meta`; None if there is no such field, or `meta` is not a JSON object."""
+def fields_of(meta: str | None) -> Mapping[str, Any]:
+    """The fields of a row's `meta`; none if it is not a JSON object."""
     try:
         fields = json.loads(meta) if meta else {}
     except ValueError:
-        return None
-    return field_at(fields, name.removeprefix(META)) if isinstance(fields, dict) else None
+        return {}
+    return fields if isinstance(fields, dict) else {}
+
+
+def field_of(meta: str | None, name: str) -> Any:
+    """The value of `meta.<field>` for a row's `meta`; None if the row has no such field."""
+    return field_at(fields_of(meta), name.removeprefix(META))
 
 
 def field_at(fields: Mapping[str, Any], path: str) -> Any:

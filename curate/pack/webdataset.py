@@ -18,7 +18,7 @@ from curate.codec.formats import sniff
 from curate.codec.images import decode, probe
 from curate.core.contracts import Added, Pack, Packed
 from curate.core.errors import CurateError, Undecodable, did_you_mean
-from curate.kernels.meta import field_at
+from curate.kernels.meta import META, field_at, fields_of
 
 Format = Literal["webp", "jpeg", "png"]
 INDEX_COLUMNS = frozenset(
@@ -90,6 +90,9 @@ class PackWebDataset(Pack):
 
     def _sources(self) -> dict[str, str]:
         return carry_mapping(self.carry)
+
+    def meta_fields(self) -> tuple[str, ...]:
+        return tuple(self._sources().values())
 
     def reads(self) -> tuple[str, ...]:
         columns = [source for source in self._sources().values() if not source.startswith(META)]
@@ -196,8 +199,6 @@ def _json(value: Any) -> bytes:
     return json.dumps(value, indent=1).encode()
 
 
-META = "meta."
-"""Prefix of a carried value that is a field of the pool's `meta`, not a column."""
 TEXTS = "texts"
 """Field of the JSON with the texts by kind."""
 
@@ -213,16 +214,11 @@ def carried_values(row: Mapping[str, Any], sources: Mapping[str, str]) -> dict[s
     Fields of `meta` become strings (JSON unless they are strings), since the field's type may differ between samples. A
     dot in the name of a field selects a field of a nested object.
     """
-    meta = _meta(row) if any(source.startswith(META) for source in sources.values()) else {}
+    meta = fields_of(row.get("meta")) if any(source.startswith(META) for source in sources.values()) else {}
     return {
         name: _text(field_at(meta, source[len(META) :])) if source.startswith(META) else row[source]
         for name, source in sources.items()
     }
-
-
-def _meta(row: Mapping[str, Any]) -> dict[str, Any]:
-    value = json.loads(row.get("meta") or "{}")
-    return value if isinstance(value, dict) else {}
 
 
 def _text(value: Any) -> str | None:
@@ -242,7 +238,7 @@ def describe(
     if image["sha256"] != row.get("sha256"):
         value |= {f"original_{name}": row.get(name) for name in ("width", "height", "format", "sha256")}
     present = {kind: text for kind, text in (texts or {}).items() if text}
-    value |= {"meta": _meta(row)} | ({TEXTS: present} if present else {})
+    value |= {"meta": fields_of(row.get("meta"))} | ({TEXTS: present} if present else {})
     value |= {name: _json_value(item) for name, item in carried.items() if name not in value}
     return json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
 

@@ -66,6 +66,9 @@ class ReportHtml(Report):
     thumbnail_pixels: int = Field(default=128, ge=32, le=512, description="Longer side of a thumbnail, in pixels.")
     threads: Annotated[int, Runtime()] = Field(default=2, ge=1, description="Threads that decode images.")
 
+    def meta_fields(self) -> tuple[str, ...]:
+        return (self.label or "",)
+
     def render(self, view: View) -> dict[str, bytes]:
         """`index.html`, and `balance.json` if the selection can be compared with a random sample. Reads the tables of
         at most READ_SHARDS shards twice, and the bytes of the images shown."""

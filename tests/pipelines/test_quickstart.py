@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
+from curate.core.recipe.load import load
 from distill.evaluation.show import AFTER, BEFORE
 from pipelines import quickstart
 
@@ -42,3 +44,12 @@ def test_sizes_fit_the_number_of_your_own_images(tmp_path: Path, files: int) -> 
     levels = json.loads(settings["levels"])
     assert 400 >= levels[0] > levels[1] > levels[2] >= 1
     assert levels[0] <= max(3, files)
+
+
+def test_images_have_the_label_of_their_metadata_or_else_their_folder(tmp_path: Path) -> None:
+    (tmp_path / "dog").mkdir()
+    for name in ("0.png", "dog/1.png"):
+        Image.new("RGB", (8, 8)).save(tmp_path / name)
+    (tmp_path / "metadata.csv").write_text("file_name,label\n0.png,cat\n")
+    source = load(quickstart.PIPELINE, quickstart.own_images(tmp_path)).nodes["pool"].stage
+    assert [sample.meta["label"] for portion in source.plan() for sample in source.read(portion)] == ["cat", "dog"]

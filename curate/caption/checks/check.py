@@ -97,6 +97,9 @@ class Check(Map):
         named = [self.columns.get(label, prompt.context[label]) for prompt in self.prompts for label in prompt.context]
         return [name for name in dict.fromkeys([*named, *self.context]) if name != self.column]
 
+    def meta_fields(self) -> tuple[str, ...]:
+        return tuple(self._sources())
+
     def reads(self) -> tuple[str, ...]:
         names = [self.column, *([f"{self.column}_outcome"] if self.outcomes else [])]
         names += ["meta" if name.startswith(META) else name for name in self._sources()]

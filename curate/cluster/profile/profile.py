@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from curate.core.errors import CurateError
 from curate.core.hashing import ranks
 from curate.kernels.cluster_names import Terms, cluster_names
 from curate.kernels.evenness import evenness, gini
+from curate.kernels.meta import field_of
 from curate.kernels.tree import TreeShape
 
 CAPTION_CHARACTERS, SOURCE_CHARACTERS = 300, 100
@@ -44,6 +44,7 @@ class Profile(Reduce):
     """
 
     op: ClassVar[str] = "cluster.profile"
+    version: ClassVar[int] = 2
     kind: ClassVar[str] = "cluster_profile"
     ports: ClassVar[dict[str, str]] = {"tree": "cluster_tree"}
 
@@ -73,8 +74,11 @@ class Profile(Reduce):
         source = () if self.source is None else (self.source.split(".")[0],)
         return ("cluster_1", "centroid_distance", *dict.fromkeys((self.caption, *source)))
 
+    def meta_fields(self) -> tuple[str, ...]:
+        return (self.source or "",)
+
     def counting(self) -> dict[str, Any]:
-        return {**super().counting(), "state": 2}
+        return {**super().counting(), "state": 3}
 
     @property
     def _resolution(self) -> state.Resolution:
@@ -96,12 +100,12 @@ class Profile(Reduce):
     def _sources(self, rows: Table) -> list[str | None]:
         if self.source is None:
             return [None] * rows.num_rows
-        column, *path = self.source.split(".")
+        column, _, field = self.source.partition(".")
         values = rows.column(column).to_pylist()
         if self.source == "url":
             values = [_host(value) for value in values]
-        elif path:
-            values = [_field(value, path) for value in values]
+        elif field:
+            values = [field_of(value, field) for value in values]
         return [_clipped(value, SOURCE_CHARACTERS) for value in values]
 
     def merge(self, states: Iterator[Table]) -> Table:
@@ -161,17 +165,6 @@ def _host(url: str | None) -> str | None:
     except ValueError:
         return None
     return host.removeprefix("www.") if host else None
-
-
-def _field(text: str | None, path: list[str]) -> Any:
-    """Field at `path` of a JSON object; None if it is missing."""
-    try:
-        value = json.loads(text) if text else None
-    except ValueError:
-        return None
-    for name in path:
-        value = value.get(name) if isinstance(value, dict) else None
-    return value
 
 
 RANGE_CLUSTERS = 1 << 20

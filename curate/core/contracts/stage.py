@@ -132,6 +132,11 @@ class Stage(BaseModel):
         """The same stage for a canary run on a `fraction` of the pool, with absolute targets scaled down."""
         return self
 
+    def meta_fields(self) -> tuple[str, ...]:
+        """The fields of `meta` (`meta.label`) that the recipe names, perhaps among columns: the run checks that there
+        are rows with them."""
+        return ()
+
     def preflight(self) -> list[str]:
         """Problems that would stop the stage later, one line each: missing weights or folders. Runs on the submitting
         machine, which need not have the secrets; the engine checks those on the machines that run the stage."""

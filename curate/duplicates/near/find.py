@@ -59,6 +59,9 @@ class FindDuplicates(Fit):
         "folder camera, otherwise from phone, otherwise any other, and among these one with a caption.",
     )
 
+    def meta_fields(self) -> tuple[str, ...]:
+        return tuple(wanted.partition("=")[0] for wanted in self.prefer)
+
     def reads(self) -> tuple[str, ...]:
         names = (wanted.partition("=")[0] for wanted in self.prefer)
         return tuple(dict.fromkeys([*_READS, *("meta" if name.startswith(META) else name for name in names)]))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from curate.html.thumbnails import MISSING, Thumbnail
-from curate.report.survey.rows import label_of
+from curate.kernels.meta import field_of
 
 TEXT_CHARACTERS = 400
 ALT_CHARACTERS = 120
@@ -64,7 +64,7 @@ class Gallery:
 
 def detail_of(row: Mapping[str, Any]) -> str:
     """The importer's note about a row that it rejected: `detail` of its meta."""
-    return clip(label_of(row.get("meta"), ["detail"]) or "", TEXT_CHARACTERS)
+    return clip(str(field_of(row.get("meta"), "detail") or ""), TEXT_CHARACTERS)
 
 
 def _size(row: Mapping[str, Any]) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
+
+from curate.kernels.meta import META, field_of
 
 MAX_LABELS = 100_000
 """Distinct labels that are counted separately; a column with more has texts, not labels."""
@@ -56,27 +57,16 @@ class LabelCounts:
 
 def label_column(label: str) -> str:
     """Column to read for `label`, which is a column's name or `meta.<field>`."""
-    return "meta" if label.startswith("meta.") else label
+    return "meta" if label.startswith(META) else label
 
 
 def label_values(table: pa.Table, label: str) -> pa.Array:
     """Labels (n,) as strings; null if a row has none, or if its meta is not a JSON object."""
     column = table.column(label_column(label)).combine_chunks()
-    if label.startswith("meta."):
-        path = label.split(".")[1:]
-        return pa.array([label_of(text, path) for text in column.to_pylist()], type=pa.string())
-    return pa.array([_text(value) for value in column.to_pylist()], type=pa.string())
-
-
-def label_of(text: str | None, path: Sequence[str]) -> str | None:
-    """The field at `path` of a JSON object, as text; None if it does not exist."""
-    try:
-        value = json.loads(text) if text else None
-    except ValueError:
-        return None
-    for name in path:
-        value = value.get(name) if isinstance(value, dict) else None
-    return _text(value)
+    values = column.to_pylist()
+    if label.startswith(META):
+        values = [field_of(text, label) for text in values]
+    return pa.array([_text(value) for value in values], type=pa.string())
 
 
 def _text(value: Any) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,10 +12,9 @@ from pydantic import Field, field_validator
 
 from curate.core.contracts import Batch, Map
 from curate.core.items import texts_of
-from curate.kernels.meta import field_at
+from curate.kernels.meta import META, field_at, fields_of
 from curate.text.columns import plain_texts
 
-_META = "meta."
 _MARKS = "\u0300-\u036f\u0591-\u05c7\u0610-\u061a\u064b-\u0670\u0900-\u0963\u0981-\u0e4e\u0eb1-\u1dff\u20d0-\u20f0"
 _WORD = rf"[\w{_MARKS}\u200c\u200d]++"
 _HASHTAGS = re.compile(rf"(?<![\w&/#＃])(?:[#＃]++{_WORD}(?:-{_WORD})*+)++")
@@ -50,12 +48,15 @@ class Tags(Map):
     @field_validator("fields")
     @classmethod
     def _no_field_is_empty(cls, fields: tuple[str, ...]) -> tuple[str, ...]:
-        if any(not name.removeprefix(_META) for name in fields):
+        if any(not name.removeprefix(META) for name in fields):
             raise ValueError("a field has no name; write meta.<field> or a column name")
         return fields
 
+    def meta_fields(self) -> tuple[str, ...]:
+        return () if self.fields == type(self).model_fields["fields"].default else self.fields
+
     def reads(self) -> tuple[str, ...]:
-        columns = ["meta" if name.startswith(_META) else name for name in self.fields]
+        columns = ["meta" if name.startswith(META) else name for name in self.fields]
         return tuple(dict.fromkeys([*([self.caption] if self.caption else []), *columns]))
 
     def schema(self) -> pa.Schema:
@@ -78,16 +79,16 @@ class Tags(Map):
         if self.caption:
             plain_texts(self.op, self.caption, table.column(self.caption), "caption")
         for name in self.fields:
-            if not name.startswith(_META):
+            if not name.startswith(META):
                 texts_of(self.op, table.column(name), name, "fields")
 
     def _found(self, row: Mapping[str, Any]) -> Iterator[str]:
         if self.caption and row[self.caption]:
             yield from tags_of_text(row[self.caption])
-        wanted = [name for name in self.fields if name.startswith(_META)]
-        meta = _object(row["meta"]) if wanted else {}
+        wanted = [name for name in self.fields if name.startswith(META)]
+        meta = fields_of(row["meta"]) if wanted else {}
         for name in self.fields:
-            value = field_at(meta, name.removeprefix(_META)) if name.startswith(_META) else row[name]
+            value = field_at(meta, name.removeprefix(META)) if name.startswith(META) else row[name]
             yield from tags_of_value(value)
 
     def _kept(self, tags: Iterable[str], counters: Counter[str]) -> list[str]:
@@ -125,12 +126,3 @@ def tags_of_value(value: Any) -> Iterator[str]:
                 for tag in _SIGNS.split(part):
                     if tag := _CONTROL.sub(" ", tag).strip():
                         yield tag
-
-
-def _object(text: str | None) -> dict[str, Any]:
-    """The JSON object of a text; empty for any other text."""
-    try:
-        value = json.loads(text) if text else {}
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}

@@ -24,6 +24,7 @@ from curate.core.ledger import Entry
 from curate.core.nouns.selections import selection_places
 from curate.core.recipe.pipeline import Node
 from curate.engine.context import Context
+from curate.engine.preflight import check_fields
 from curate.engine.state import Built
 from curate.engine.units import shuffle
 from curate.engine.units.common import tidy
@@ -59,6 +60,7 @@ def build_pack(ctx: Context, node: Node, built: Built) -> None:
     if not copies:
         raise TargetError(f"the selection {chosen.name!r} keeps no rows; loosen the filters upstream")
     there = ctx.storage.list(built.base)
+    check_fields(ctx, [node], ctx.rows(node), ctx.pool(node).shards, chosen.name)
     common: Common = (ctx.storage, stage, node.name, built.base)
     with ctx.progress.step(node.name, copies) as step:
         ranked = _scatter(ctx, node, selection.base, copies, common, there)
