@@ -46,6 +46,7 @@ class PackWebDataset(Pack):
     """
 
     op: ClassVar[str] = "pack.webdataset"
+    version: ClassVar[int] = 2
 
     name: str = Field(description="name of the dataset: at most 200 letters, digits, - and _")
     shard_rows: int = Field(1000, ge=1, description="approximate number of samples per tar")
@@ -69,7 +70,8 @@ class PackWebDataset(Pack):
     )
     carry: dict[str, str] | list[str] = Field(
         default_factory=list,
-        description="further columns of the index: a list of columns, or name -> column or meta.<field>",
+        description="further columns of the index and fields of the JSON: a list of columns, or name -> column or "
+        "meta.<field>; embeddings and hashes are bytes, which only the index has",
     )
 
     @field_validator("name")
@@ -232,19 +234,21 @@ def describe(
     texts: Mapping[str, str | None] | None = None,
 ) -> bytes:
     """The .json member. `image` describes the image in the tar. If the image was resized, the pool's values are added
-    as original_width, original_height, original_format and original_sha256. `texts`: by kind; nulls are left out."""
+    as original_width, original_height, original_format and original_sha256. `texts`: by kind; nulls are left out.
+    Carried bytes (embeddings, hashes) are in the index only."""
     value: dict[str, Any] = {name: row.get(name) for name in ("key", "item", "copy", "source_id", "url")}
     value |= image
     if image["sha256"] != row.get("sha256"):
         value |= {f"original_{name}": row.get(name) for name in ("width", "height", "format", "sha256")}
     present = {kind: text for kind, text in (texts or {}).items() if text}
     value |= {"meta": fields_of(row.get("meta"))} | ({TEXTS: present} if present else {})
-    value |= {name: _json_value(item) for name, item in carried.items() if name not in value}
+    plain = {name: item for name, item in carried.items() if not isinstance(item, bytes)}
+    value |= {name: _json_value(item) for name, item in plain.items() if name not in value}
     return json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
 
 
 def _json_value(value: Any) -> Any:
-    """Value for JSON. NaN becomes null, and so do bytes (embeddings), which only the index has."""
+    """Value for JSON. NaN becomes null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, list):
@@ -253,7 +257,7 @@ def _json_value(value: Any) -> Any:
         return {str(name): _json_value(item) for name, item in value.items()}
     if isinstance(value, datetime | date):
         return value.isoformat()
-    return None if isinstance(value, bytes) else value
+    return value
 
 
 EXTENSIONS: dict[Format, str] = {"webp": "webp", "jpeg": "jpg", "png": "png"}
