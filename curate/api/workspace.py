@@ -253,8 +253,8 @@ class Workspace:
     def gc(
         self, keep: int | None = None, drop: Sequence[str] = (), costly: bool = False, delete: bool = False
     ) -> tuple[dict[str, int], list[str]]:
-        """(path -> bytes, runs) that no kept run needs; removed only with `delete`. `keep`: number of latest runs to
-        keep; `costly`: also remove answers of costly stages."""
+        """(path -> bytes, runs) that no kept run needs; removed only with `delete`. `keep`: number of successful runs
+        of each recipe to keep, the latest ones; `costly`: also remove answers of costly stages."""
         storage = self._storage
         if not delete:
             return gc.unreachable(storage, keep, drop, costly)
@@ -262,6 +262,10 @@ class Workspace:
             garbage, gone = gc.unreachable(storage, keep, drop, costly)
             gc.collect(storage, garbage, gone)
         return garbage, gone
+
+    def described(self, garbage: Mapping[str, int]) -> list[str]:
+        """What a dry run of `gc` found, in lines for people: datasets and their students first, then costly stages."""
+        return usage.described(self._storage, garbage)
 
     @property
     def pins(self) -> dict[str, Pin]:

@@ -51,7 +51,7 @@ def datasets(workspace: WorkspaceUrl = "") -> None:
 @data.command()
 def gc(
     workspace: WorkspaceUrl = "",
-    keep: Annotated[int | None, typer.Option(help="Keep the last N runs (default: all).")] = None,
+    keep: Annotated[int | None, typer.Option(help="Keep the last N successful runs of each recipe.")] = None,
     drop: Annotated[list[str] | None, typer.Option(help="Run id to drop; may be repeated.")] = None,
     costly: Annotated[
         bool, typer.Option("--costly", help="Also remove answers of costly stages that no kept run reads.")
@@ -60,12 +60,16 @@ def gc(
         bool, typer.Option("--delete", help="Delete; otherwise only list what would be deleted.")
     ] = False,
 ) -> None:
-    """Remove outputs that no kept run needs. A dry run unless --delete is given."""
+    """Remove outputs that no kept run needs. A dry run unless --delete is given.
+
+    By default, all runs are kept. With --keep, a recipe's latest run, which can be resumed, and runs of pins stay too.
+    """
     if keep is not None and keep < 0:
         raise RecipeError(f"--keep {keep}: expected 0 or more; leave it out to keep all runs")
-    garbage, gone = opened(workspace).gc(keep, drop or [], costly, delete)
-    for path, size in sorted(garbage.items()):
-        out.print(f"{size:>15,}  {path}", highlight=False, soft_wrap=True)
+    place = opened(workspace)
+    garbage, gone = place.gc(keep, drop or [], costly, delete)
+    for line in [] if delete else place.described(garbage):
+        out.print(line, highlight=False, soft_wrap=True)
     total = f"{len(garbage):,} outputs, {sum(garbage.values()):,} bytes, {len(gone)} runs"
     out.print(f"removed {total}" if delete else f"would remove {total}; add --delete to do it")
 

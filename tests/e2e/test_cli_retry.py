@@ -131,6 +131,8 @@ def test_datasets_are_listed_pinned_and_kept(work: Path) -> None:
     assert curate("pin", "good", "first", "dataset", *place).out == f"pin:good is dataset {name} (toy.pack)\n"
     assert curate("datasets", *place).words.endswith(" good")
     assert curate("gc", "--keep", "0", "--delete", *place).code == 0
+    assert f"small {name} first 9 2 " in curate("datasets", *place).words  # a pin keeps its run
+    assert curate("gc", "--drop", "first", "--delete", *place).code == 0
     assert f"small {name} 9 2 " in curate("datasets", *place).words
     assert not (work / "workspace/selections").exists() or not list((work / "workspace/selections").rglob("*.parquet"))
 

@@ -72,20 +72,21 @@ def exclusive(storage: Storage) -> Iterator[None]:
 def unreachable(
     storage: Storage, keep: int | None = None, drop: Iterable[str] = (), costly: bool = False
 ) -> tuple[dict[str, int], list[str]]:
-    """(folder or file -> bytes, runs) to remove if the last `keep` runs are kept (None: all) except those in `drop`.
-    The highest table of each shard of a costly stage stays, unless `costly` is given."""
+    """(folder or file -> bytes, runs) to remove if the last `keep` runs of each recipe are kept (None: all), and those
+    that pins name, except those in `drop`. The highest table of each shard of a costly stage stays, unless `costly` is
+    given."""
     runs = [RunRecord.load(storage, name) for name in list_runs(storage)]
     dropped = set(drop)
     for name in dropped:
         RunRecord.load(storage, name)
     candidates = [run for run in runs if run.run_id not in dropped]
-    kept = candidates if keep is None else (candidates[-keep:] if keep else [])
-    kept_ids = {run.run_id for run in kept} | {
-        run.run_id for run in runs if run.state == "running" or _is_starting(run)
-    }
+    pinned = pins(storage).values()
+    kept_ids = {run.run_id for run in (candidates if keep is None else _last(candidates, keep))}
+    kept_ids |= {run.run_id for run in candidates if run.run_id in {pin.run for pin in pinned}}
+    kept_ids |= {run.run_id for run in runs if run.state == "running" or _is_starting(run)}
     held = {top: storage.list(top) for top in TOPS}
     reachable = Reachable(storage)
-    roots = reachable.of([run for run in runs if run.run_id in kept_ids], pins(storage).values()) | _leased(storage)
+    roots = reachable.of([run for run in runs if run.run_id in kept_ids], pinned) | _leased(storage)
     roots |= {path for pool in _pools(roots) for path in _acquisition_records(pool, held["pools"], storage, roots)}
     roots |= _answers(held["facts"], roots, costly)
     above = {parent for root in roots for parent in _parents(root)}
@@ -98,6 +99,16 @@ def unreachable(
                 garbage[unit] = garbage.get(unit, 0) + size
     garbage |= _aside(storage)
     return garbage, [run.run_id for run in runs if run.run_id not in kept_ids]
+
+
+def _last(runs: Iterable[RunRecord], keep: int) -> list[RunRecord]:
+    """The last `keep` successful runs of each recipe, and its latest run, which the same command resumes if it was
+    stopped."""
+    recipes: dict[str, list[RunRecord]] = {}
+    for run in runs if keep else ():
+        recipes.setdefault(run.recipe, []).append(run)
+    done = ([run for run in mine if run.state == "done"] for mine in recipes.values())
+    return [run for mine in done for run in mine[-keep:]] + [mine[-1] for mine in recipes.values()]
 
 
 def _is_starting(run: RunRecord) -> bool:
@@ -203,12 +214,12 @@ def _answers(files: Iterable[str], roots: set[str], costly: bool) -> set[str]:
     logs of dead workers, which the next run copies into tables. With `costly`: only the index, if a table stays."""
     found = {f"facts/{file}" for file in files if f"/{REMOVED}/" in file}
     if not costly:
-        found |= _highest(files) | {f"facts/{file}" for file in files if file.split("/")[2:3] == [LOG]}
+        found |= highest(files) | {f"facts/{file}" for file in files if file.split("/")[2:3] == [LOG]}
     left = {"/".join(path.split("/")[:3]) for path in roots | found if len(path.split("/")) == 6}
     return found | {f"{stage}/{INDEX}" for stage in left}
 
 
-def _highest(files: Iterable[str]) -> set[str]:
+def highest(files: Iterable[str]) -> set[str]:
     """The highest table of each shard under each fingerprint, for stages with an index of answers."""
     stages = {"/".join(file.split("/")[:2]) for file in files if f"/{INDEX}/" in file}
     by_folder: dict[str, list[str]] = {}
@@ -290,7 +301,7 @@ def collect(storage: Storage, garbage: Iterable[str], runs: Iterable[str]) -> No
     stages are counted first, because recomputed answers may differ and need another fingerprint. Manifests are removed
     before all else, so that a kill leaves no committed output incomplete."""
     paths = sorted(garbage)
-    costly = {"/".join(path.split("/")[:3]) for path in _highest(storage.list("facts")).intersection(paths)}
+    costly = {"/".join(path.split("/")[:3]) for path in highest(storage.list("facts")).intersection(paths)}
     for stage in sorted(costly):
         times = len(storage.list(f"{stage}/{REMOVED}"))
         storage.create_json(f"{stage}/{REMOVED}/{times + 1:06d}.json", {"time": time.time()})

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, Self
 
 from curate.core.errors import InputError
+from curate.core.hashing import digest
 from curate.core.ledger import Entry
 from curate.core.spend import RunSpend
 from curate.core.store import lease
@@ -45,6 +46,15 @@ class RunRecord:
     @property
     def run_id(self) -> str:
         return str(self.record["run_id"])
+
+    @property
+    def recipe(self) -> str:
+        """Digest of its stages, namespaces of pools, names of datasets and share of the pool: runs with the same are of
+        one recipe, regardless of other settings."""
+        stages = self.record["stages"].items()
+        names = {name: [stage["parameters"].get(key) for key in ("namespace", "name")] for name, stage in stages}
+        whole = {name: [stage[key] for key in ("op", "from", "ports")] for name, stage in stages}
+        return digest([names, whole, self.record["options"].get("sample", 1.0)])
 
     @property
     def state(self) -> str:

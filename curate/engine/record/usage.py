@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from curate.core.nouns.manifest import Manifest
 from curate.core.store.storage import TEMPORARY, Storage
-from curate.engine.record.gc import TOPS, unreachable
+from curate.engine.record.gc import TOPS, highest, unreachable
 from curate.engine.record.pins import pins
 from curate.engine.record.runs import RunRecord, list_runs
 
@@ -71,6 +72,37 @@ def usage(storage: Storage) -> list[Usage]:
             found.files += 1
             found.bytes += size
     return [lines[place] for place in sorted(lines)]
+
+
+def described(storage: Storage, garbage: Mapping[str, int]) -> list[str]:
+    """What gc would remove, a line each: datasets and the students that were trained on them, results of costly stages,
+    then the rest by noun and op."""
+    stages = _stages(RunRecord.load(storage, name) for name in list_runs(storage))
+    costly, students = highest(storage.list("facts")), _students(storage)
+    lines: Counter[tuple[int, str]] = Counter()
+    for path, size in garbage.items():
+        noun, folder = _place(f"{path}/")
+        used = ", ".join(sorted(stages.get((noun, folder), ()))) or "no stage of a known run"
+        of = "" if noun == "masks" else f" of {folder.split('/')[1]}" if folder else ""
+        what = (2, f"{noun}{of} ({used})")
+        if noun == "datasets":
+            found = dataset(storage, path)
+            trained = "".join(f"; student {name} was trained on it" for name in students.get(path, ()))
+            what = (0, f"dataset {path.removeprefix('datasets/')}, {found.rows if found else 0:,} samples{trained}")
+        elif path in costly:
+            what = (1, f"results of the costly stage {used} ({folder.split('/')[1]}), which are computed again")
+        lines[what] += size
+    return [f"{size:>15,}  {text}" for (_, text), size in sorted(lines.items())]
+
+
+def _students(storage: Storage) -> dict[str, list[str]]:
+    """Dataset -> students in the workspace's folder `students` that were trained on it."""
+    found: dict[str, list[str]] = {}
+    places = {name: f"students/{name}/run.json" for name in sorted(storage.entries("students"))}
+    for name, place in places.items():
+        for url in storage.read_json(place).get("datasets", ()) if storage.exists(place) else ():
+            found.setdefault("/".join(url.rstrip("/").split("/")[-3:]), []).append(name)
+    return found
 
 
 def _place(path: str) -> Place:

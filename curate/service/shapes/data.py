@@ -141,7 +141,7 @@ class StorageShape(Shape):
 
 class GcOrder(Order):
     keep: Amount | None = None
-    """Latest runs to keep."""
+    """Latest successful runs of each recipe to keep; those that pins name stay too."""
     drop: list[Name] = []
     costly: bool = False
     delete: bool = False

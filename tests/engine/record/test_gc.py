@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -14,9 +15,10 @@ import pytest
 from curate.core.errors import BudgetError, InputError, StageError, StorageError
 from curate.core.store import lease
 from curate.core.store.storage import Storage, open_storage
-from curate.engine.record import gc
+from curate.engine.record import gc, pins
 from curate.engine.record.explain import explain
 from curate.engine.record.runs import RunRecord
+from curate.engine.record.usage import described
 from curate.engine.run import run
 from curate.engine.state import Options
 from tests.engine import toys, workspaces
@@ -86,6 +88,48 @@ def test_the_last_runs_are_kept(workspace: Path) -> None:
     collect(workspace, keep=1)
     assert len(list(workspace.glob("datasets/toys/*"))) == 1
     assert all(run(toys.pipeline(even__each=4), str(workspace)).reused.values())
+
+
+def test_the_last_successful_runs_of_each_recipe_are_kept(workspace: Path) -> None:
+    """Not those of an experiment, of a canary or of runs that fail; a pin keeps its run, so that `explain` works."""
+    experiment = toys.pipeline(dataset__name="experiment")
+    for number, (made, options) in enumerate(
+        [
+            (toys.pipeline(even__each=2), {}),
+            (toys.pipeline(even__each=3), {}),
+            (toys.pipeline(even__each=4), {}),
+            (experiment, {}),
+            (toys.pipeline(even__each=4), {"sample": 0.5}),
+        ]
+    ):
+        run(made, str(workspace), run_id=f"run-{number}", options=Options(**options))
+    storage = open_storage(str(workspace))
+    failed = json.loads((workspace / "runs/run-2/result.json").read_text()) | {"error": "no room"}
+    (workspace / "runs/run-4b").mkdir()
+    record = json.loads((workspace / "runs/run-2/run.json").read_text()) | {"run_id": "run-4b", "started": time.time()}
+    (workspace / "runs/run-4b/run.json").write_text(json.dumps(record))
+    (workspace / "runs/run-4b/result.json").write_text(json.dumps(failed))
+    pins.create(storage, "good", RunRecord.load(storage, "run-0"), "dataset")
+    assert gc.unreachable(storage, keep=1)[1] == ["run-1"]
+    assert gc.unreachable(storage, keep=2)[1] == []
+    assert gc.unreachable(storage, keep=1, drop=["run-0"])[1] == ["run-0", "run-1"]
+    collect(workspace, keep=1)
+    assert explain(RunRecord.load(storage, "run-0"), "000003")[-1][0] == "dataset"
+
+
+def test_a_dry_run_names_datasets_their_students_and_costly_stages_first(workspace: Path) -> None:
+    run(toys.pipeline(), str(workspace), run_id="only")
+    [dataset] = workspace.glob("datasets/toys/*")
+    student = workspace / "students" / "small-12ab"
+    student.mkdir(parents=True)
+    (student / "run.json").write_text(json.dumps({"datasets": {str(dataset): "f" * 32}}))
+    storage = open_storage(str(workspace))
+    garbage, _ = gc.unreachable(storage, keep=0, costly=True)
+    lines = described(storage, garbage)
+    assert f"dataset toys/{dataset.name}, 9 samples; student small-12ab was trained on it" in lines[0]
+    assert "results of the costly stage " in lines[1] and "(toy.costly), which are computed again" in lines[1]
+    assert len(lines) < len(garbage)
+    assert sum(int(line.split()[0].replace(",", "")) for line in lines) == sum(garbage.values())
 
 
 @pytest.mark.parametrize("repeat", [0, 15])

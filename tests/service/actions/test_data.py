@@ -98,7 +98,7 @@ def test_a_tag_pins_its_dataset_and_its_history_stays(service: Service, people: 
 
 def test_a_tagged_dataset_survives_gc(service: Service, people: People, curated: Curated) -> None:
     data.set_tag(service, people.operator.principal, "main", "toys", "good", NewTag(base=curated.base))
-    curated.workspace.gc(keep=0, delete=True)
+    curated.workspace.gc(drop=["first-1"], delete=True)
     assert [found.base for found in curated.workspace.datasets()] == [curated.base]
     with pytest.raises(ConflictProblem, match="the record of the run that built it is gone"):
         data.set_tag(service, people.operator.principal, "main", "toys", "better", NewTag(base=curated.base))

@@ -81,7 +81,7 @@ def test_tombstones_count_and_name_the_datasets_that_have_them(
     assert upkeep.tombstones(service, people.viewer.principal, "main") == found
     (entry,) = audited(service)
     assert (entry.action, entry.target, entry.detail) == ("tombstone.add", "takedown", {"entries": 2})
-    with pytest.raises(InputError, match="not a key"):
+    with pytest.raises(InputError, match="the source id of 0 samples, and no key"):
         upkeep.add_tombstones(service, people.operator.principal, "main", NewTombstones(entries=["x"], why="y"))
 
 
@@ -133,6 +133,8 @@ def test_gc_forgets_runs_that_were_not_submitted_here(service: Service, people: 
 def test_gc_keeps_what_a_tag_names(service: Service, people: People, curated: Curated) -> None:
     data.set_tag(service, people.operator.principal, "main", "toys", "good", NewTag(base=curated.base))
     upkeep.gc(service, people.keeper.principal, "main", GcOrder(keep=0, delete=True))
+    assert curated.workspace.has("first-1")  # with its run, so that `explain` works
+    upkeep.gc(service, people.keeper.principal, "main", GcOrder(drop=["first-1"], delete=True))
     assert [line.tags for line in data.datasets(service, people.viewer.principal, "main").items] == [["good"]]
     assert not curated.workspace.has("first-1")
     reindex(service)  # no record of a run names the dataset any more
