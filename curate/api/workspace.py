@@ -29,7 +29,7 @@ from curate.engine.plan.lines import PlanLine
 from curate.engine.plan.planner import plan as plan_of
 from curate.engine.preflight import preflight
 from curate.engine.record import gc, lineage, pins, runs, stop, summary, usage
-from curate.engine.record.affected import affected_datasets
+from curate.engine.record.affected import affected_datasets, with_keys
 from curate.engine.record.diff import StageDiff, diff
 from curate.engine.record.lineage import ArtifactInfo, Lineage
 from curate.engine.record.pins import Pin
@@ -281,8 +281,17 @@ class Workspace:
         return pins.remove(self._storage, name)
 
     def add_tombstones(self, entries: Sequence[str], why: str) -> int:
-        """Exclude samples (keys, sha256 digests, URLs) from all later runs; returns the number of entries."""
-        return noun_tombstones.add(self._storage, entries, why)
+        """Exclude samples (keys, sha256 digests, URLs, source ids) from all later runs; returns the number of
+        entries."""
+        return noun_tombstones.add(self._storage, with_keys(self._storage, entries), why)
+
+    def remove_tombstones(self, entries: Sequence[str], why: str) -> int:
+        """Take tombstones back; returns their number. The list keeps both entries."""
+        return noun_tombstones.remove(self._storage, with_keys(self._storage, entries), why)
+
+    def tombstone_history(self) -> list[tuple[str, str, str, bool]]:
+        """(kind, value, reason, whether it takes an earlier entry back) of the whole list, oldest first."""
+        return noun_tombstones.history(self._storage)
 
     def tombstones(self) -> dict[str, tuple[str, ...]]:
         """All tombstones, by kind."""

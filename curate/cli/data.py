@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from curate.api import Workspace
 
 data = typer.Typer()
-tombstone = typer.Typer(help="Samples to exclude from every run, by key, sha256 or URL.", no_args_is_help=True)
+tombstone = typer.Typer(help="Samples to exclude from every run, each with a reason.", no_args_is_help=True)
 data.add_typer(tombstone, name="tombstone")
 
 
@@ -125,29 +125,36 @@ def pins(workspace: WorkspaceUrl = "") -> None:
 # --- tombstones ---
 
 
+Entries = Annotated[
+    list[str], typer.Argument(help="Keys, sha256 digests, URLs, source ids, or @FILE with one per line.")
+]
+Why = Annotated[str, typer.Option(help="Reason, kept with the list.")]
+
+
 @tombstone.command("add")
-def tombstone_add(
-    entries: Annotated[list[str], typer.Argument(help="Keys, sha256 digests, URLs, or @FILE with one per line.")],
-    why: Annotated[str, typer.Option(help="Reason, kept with the list.")],
-    workspace: WorkspaceUrl = "",
-) -> None:
+def tombstone_add(entries: Entries, why: Why, workspace: WorkspaceUrl = "") -> None:
     """Exclude samples from every run; lists the datasets that contain them."""
-    lines: list[str] = []
-    for entry in entries:
-        lines += _lines(entry[1:]) if entry.startswith("@") else [entry]
     place = opened(workspace)
-    count = place.add_tombstones(lines, why)
+    count = place.add_tombstones(_given(entries), why)
     out.print(f"{count:,} {'entry' if count == 1 else 'entries'} tombstoned; later selects and packs leave them out")
     _affected(place)
 
 
+@tombstone.command("remove")
+def tombstone_remove(entries: Entries, why: Why, workspace: WorkspaceUrl = "") -> None:
+    """Take tombstones back: later runs may select the samples again. The list keeps both entries."""
+    count = opened(workspace).remove_tombstones(_given(entries), why)
+    out.print(f"{count:,} {'tombstone' if count == 1 else 'tombstones'} removed; later selects see the samples again")
+
+
 @tombstone.command("list")
 def tombstone_list(workspace: WorkspaceUrl = "") -> None:
-    """List all tombstones, and the datasets that contain tombstoned samples."""
+    """List what was tombstoned and what was removed again, oldest first, and the datasets that contain tombstoned
+    samples."""
     place = opened(workspace)
-    for kind, values in place.tombstones().items():
-        for value in values:
-            out.print(f"{kind}  {value}", highlight=False, soft_wrap=True)
+    for kind, value, why, removed in place.tombstone_history():
+        what = "removed" if removed else "added"
+        out.print(f"{what}  {kind}  {value}  {why}", markup=False, highlight=False, soft_wrap=True)
     _affected(place)
 
 
@@ -156,8 +163,12 @@ def _affected(place: Workspace) -> None:
         out.print(f"affected: {url} contains {found:,} tombstoned samples", soft_wrap=True)
 
 
-def _lines(path: str) -> list[str]:
-    try:
-        return Path(path).read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise RecipeError(f"cannot read @{path} ({error}); give a text file with one entry per line") from None
+def _given(entries: list[str]) -> list[str]:
+    """The entries, with those of each @FILE in its place."""
+    lines: list[str] = []
+    for entry in entries:
+        try:
+            lines += Path(entry[1:]).read_text().splitlines() if entry.startswith("@") else [entry]
+        except (OSError, UnicodeDecodeError) as error:
+            raise RecipeError(f"cannot read {entry} ({error}); give a text file with one entry per line") from None
+    return lines

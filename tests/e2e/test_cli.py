@@ -257,7 +257,7 @@ def test_a_mistake_is_one_line_before_anything_is_computed(
         (["explain", "xyz", "-w", "W", "--run", "second"], ["'second'", "first"]),
         (["diff", "first", "second", "-w", "W"], ["'second'", "first"]),
         (["gc", "-w", "W", "--drop", "second"], ["'second'", "first"]),
-        (["tombstone", "add", "xyz", "--why", "test", "-w", "W"], ["'xyz'", "URL; "]),
+        (["tombstone", "add", "xyz", "--why", "test", "-w", "W"], ["'xyz' is the source id of 0 samples", "or URL; "]),
         (["tombstone", "add", "@/nowhere", "--why", "test", "-w", "W"], ["cannot read @/nowhere ("]),
         (["ops", "image.embedd"], ["did you mean 'image.embed'?"]),
         (["ops", "os:path"], ["os:path"]),
@@ -326,3 +326,15 @@ def test_a_tombstoned_sample_is_left_out_and_its_datasets_are_named(work: Path) 
     assert key not in pq.read_table(made / "index.parquet")["key"].to_pylist()
     assert "rejected tombstone" in curate("explain", key, "-w", work / "workspace").words
     assert _reused(work, "second")["tree"] and not _reused(work, "second")["sample"]
+    source_id = curate("explain", key, "-w", work / "workspace").words.split("source_id ")[1].split()[0]
+    removed = ["tombstone", "remove", source_id, "-w", work / "workspace", "--why"]
+    assert "1 tombstone removed" in curate(*removed, "a mistake").words
+    listed = curate("tombstone", "list", "-w", work / "workspace").words
+    assert f"added key {key} asked for removed key {key} a mistake" in listed and "affected" not in listed
+    assert f"there is none for '{key}'" in curate(*removed, "again").error
+    assert Path(_run(work, "--run-id", "third")["outputs"]["dataset"]).name == dataset.name
+    assert _reused(work, "third")["sample"] and _reused(work, "third")["dataset"]
+    assert "1 entry tombstoned" in curate("tombstone", "add", source_id, "--why", "x", "-w", work / "workspace").words
+    assert f"datasets/small/{dataset.name}" in curate("tombstone", "list", "-w", work / "workspace").out.replace(
+        "\n", ""
+    )

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from curate.core.errors import InputError
+from curate.core.hashing import make_key
 from curate.core.nouns.manifest import Manifest, reading
 from curate.core.nouns.pools import Shard, read_pool, read_shards
-from curate.core.nouns.tombstones import COLUMNS, Tombstones
+from curate.core.nouns.tombstones import COLUMNS, Tombstones, kind_of
 from curate.core.store.storage import Storage
 from curate.engine.units.common import fetched
-from curate.engine.units.keys import places_of
+from curate.engine.units.keys import as_source_id, look_up, places_of
 
 
 def affected_datasets(storage: Storage, tombstones: Tombstones) -> dict[str, int]:
@@ -46,12 +48,7 @@ def _count(storage: Storage, base: str, wanted: pa.Array) -> int:
 def _keys(storage: Storage, tombstones: Tombstones) -> set[str]:
     """Tombstoned keys: given as keys, by URL or digest of a pool row, or through a tombstoned ancestor."""
     keys = set(tombstones.values.get("key", ()))
-    pools: list[tuple[Manifest, list[Shard]]] = []
-    for file in storage.list("pools"):
-        base = f"pools/{file.removesuffix('/manifest.json')}"
-        manifest = Manifest.load(storage, base) if file.endswith("/manifest.json") else None
-        if manifest is not None:
-            pools.append((manifest, read_shards(storage, base)))
+    pools = [(manifest, read_shards(storage, base)) for base, manifest in _pools(storage).items()]
     tables = {shard.table: shard for _, shards in pools for shard in shards}
     if tombstones.values.get("url") or tombstones.values.get("sha256"):
         keys |= _hits(storage, tables, tombstones)
@@ -62,6 +59,28 @@ def _keys(storage: Storage, tombstones: Tombstones) -> set[str]:
         found = _hits(storage, _child_tables(storage, found, pools, derived), below) - keys
         keys |= found
     return keys
+
+
+def _pools(storage: Storage) -> dict[str, Manifest]:
+    """Base of each committed pool -> manifest."""
+    files = [file for file in storage.list("pools") if file.endswith("/manifest.json")]
+    bases = [f"pools/{file.removesuffix('/manifest.json')}" for file in files]
+    return {base: manifest for base in bases if (manifest := Manifest.load(storage, base)) is not None}
+
+
+def with_keys(storage: Storage, entries: Iterable[str]) -> list[str]:
+    """Entries for a list of tombstones, with keys in place of source ids. Raises InputError for any other text."""
+    lines = [line.strip() for line in entries]
+    keys = {line: line for line in lines if not line or line.startswith("#") or kind_of(line)}
+    pools = _pools(storage) if len(keys) < len(set(lines)) else {}
+    for name in (line for line in lines if line not in keys):
+        wanted = [(manifest, make_key(base.split("/")[1], as_source_id(name))) for base, manifest in pools.items()]
+        hits = sorted({key for manifest, key in wanted if look_up(storage, manifest, key)})
+        if len(hits) != 1:
+            found = f"the source id of {len(hits)} samples, and no key (32 hex), sha256 (64 hex)"
+            raise InputError(f"tombstones: {name!r} is {found} or URL; fix the line")
+        keys[name] = hits[0]
+    return [keys[line] for line in lines]
 
 
 def _child_tables(

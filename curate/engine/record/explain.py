@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -24,7 +23,7 @@ from curate.engine.record.runs import RunRecord
 from curate.engine.units.common import fetched
 from curate.engine.units.derive.build import COVERS
 from curate.engine.units.derive.record import read_record
-from curate.engine.units.keys import look_up
+from curate.engine.units.keys import as_source_id, look_up
 from curate.engine.units.source.build import FETCHES
 from curate.engine.units.source.records import read_fetch
 
@@ -40,9 +39,7 @@ Say = Callable[[str], None]
 def find(run: RunRecord, wanted: str, say: Say = lambda _: None) -> Hit:
     """(pool stage, shard, row, facts) of the sample with this key, key prefix or source id, from the pools' indexes;
     otherwise of the sample with this name, found by scanning all tables, which `say` announces."""
-    wanted = os.fsencode(wanted).decode(
-        "utf-8", "backslashreplace"
-    )  # the spelling that sources give names that are not UTF-8
+    wanted = as_source_id(wanted)
     pools = {name: output["base"] for name, output in run.outputs.items() if output["base"].startswith("pools/")}
     places = {name: _places(run, base, wanted) for name, base in pools.items()}
     count = sum(map(len, places.values()))

@@ -10,6 +10,7 @@ from ranges to stretches of shards. Each shard's table is read once, in a pool o
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -207,6 +208,11 @@ def _words(column: pa.ChunkedArray) -> NDArray[np.uint64]:
 
 
 # --- looking up -------------------------------------------------------------------------------------------------------
+
+
+def as_source_id(name: str) -> str:
+    """The spelling that sources give names that are not UTF-8."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def look_up(storage: Storage, manifest: Manifest, prefix: str) -> list[tuple[int, int]] | None:

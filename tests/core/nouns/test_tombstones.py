@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from curate.core.errors import InputError
-from curate.core.nouns.tombstones import Tombstones, add, load
+from curate.core.nouns.tombstones import Tombstones, add, history, load, remove
 from curate.core.store.storage import Storage
 
 KEY, SHA, URL = "0f" * 16, "ab" * 32, "https://example.org/cat.jpg"
@@ -44,6 +44,23 @@ def test_the_list_only_grows_and_its_digest_with_it(storage: Storage) -> None:
     assert second.values["key"] == (KEY,)
 
 
+def test_a_removal_needs_a_reason_and_keeps_both_entries(storage: Storage) -> None:
+    add(storage, [KEY], "one")
+    before = load(storage)
+    add(storage, [URL], "asked for")
+    assert remove(storage, [URL], "they agreed") == 1
+    assert load(storage) == before and load(storage).digest == before.digest
+    assert history(storage) == [
+        ("key", KEY, "one", False), ("url", URL, "asked for", False), ("url", URL, "they agreed", True),
+    ]  # fmt: skip
+    add(storage, [URL], "asked again")
+    assert load(storage).values["url"] == (URL,)
+    for entries, why, said in [([SHA], "x", f"there is none for '{SHA}'"), ([URL], " ", "the reason is blank")]:
+        with pytest.raises(InputError, match=said):
+            remove(storage, entries, why)
+    assert len(history(storage)) == 4
+
+
 def test_concurrent_additions(storage: Storage) -> None:
     entries = [f"{i:032x}" for i in range(12)]
     with ThreadPoolExecutor(6) as threads:
@@ -60,7 +77,7 @@ def test_an_unknown_kind_of_entry_rejects_the_whole_list(storage: Storage, entry
 
 
 def test_an_empty_list_is_a_mistake(storage: Storage) -> None:
-    with pytest.raises(InputError, match="no entries; give keys, sha256 digests or URLs, one per line"):
+    with pytest.raises(InputError, match="no entries; give keys, sha256 digests, URLs or source ids, one per line"):
         add(storage, ["", "# nothing"], "")
 
 
