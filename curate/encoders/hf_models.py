@@ -30,18 +30,13 @@ def load(spec: Spec, identity: dict[str, Any], device: str) -> HfEncoder:
     source, revision = spec.path or spec.name, spec.options.get("revision", "main")
     with one_line(spec, "load"), seeded(spec.seed):
         config = AutoConfig.from_pretrained(source, revision=revision)
-        if config.model_type == "siglip2":
-            raise RecipeError(
-                f"encoder: {spec.public!r} is a NaFlex model, whose images have no fixed grid; use a checkpoint of"
-                " fixed resolution ('hf:google/siglip2-base-patch16-224'), or 'timm:naflexvit_so400m_patch16_siglip'"
-            )
         processor = AutoImageProcessor.from_pretrained(source, revision=revision)
         if spec.seed is not None:
             model = AutoModel.from_config(config)
         else:
             options = {"revision": revision, "dtype": "float32", "output_loading_info": True}
             model = _checked(AutoModel.from_pretrained(source, **options))
-        return HfEncoder(spec, identity, model, processor, device)
+        return (NaFlexTexts if config.model_type == "siglip2" else HfEncoder)(spec, identity, model, processor, device)
 
 
 def _checked(loaded: tuple[torch.nn.Module, dict[str, Any]]) -> torch.nn.Module:
@@ -114,14 +109,27 @@ class HfEncoder(TorchEncoder):
         return vectors
 
 
+class NaFlexTexts(HfEncoder):
+    """The texts of SigLIP 2's NaFlex checkpoints, whose images have no fixed grid."""
+
+    def measure(self, prepared: NDArray[np.uint8]) -> None:
+        self.dim, self.patch_dim, self.registers = self.model.config.text_config.projection_size, None, 0
+
+    def prepare(self, image: Image) -> NDArray[np.uint8]:
+        raise RecipeError(
+            f"encoder: {self.spec!r} is a NaFlex model and embeds texts only; use a checkpoint of fixed resolution"
+            " ('hf:google/siglip2-base-patch16-224'), or 'timm:naflexvit_so400m_patch16_siglip'"
+        )
+
+
 def _preprocessing(processor: Any) -> dict[str, Any]:
-    size = dict(processor.crop_size if getattr(processor, "do_center_crop", False) else processor.size)
+    size = dict((processor.crop_size if getattr(processor, "do_center_crop", False) else processor.size) or {})
     side = size.get("shortest_edge", size.get("longest_edge"))
     normalised = processor.do_normalize
     return {
-        "size": [size.get("height", side), size.get("width", side)],
+        "size": [size.get("height", side), size.get("width", side)] if size else [],
         "mean": list(processor.image_mean) if normalised else [0.0, 0.0, 0.0],
         "std": list(processor.image_std) if normalised else [1.0, 1.0, 1.0],
-        "resize": dict(processor.size),
+        "resize": dict(processor.size or {}),
         "interpolation": Resampling(int(processor.resample)).name.lower(),
     }

@@ -84,6 +84,11 @@ def save_hf(folder: Path, kind: str) -> Any:
     elif kind == "siglip":
         model = transformers.SiglipModel(transformers.SiglipConfig(vision_config=_VISION, text_config=_TEXT))
         processor = transformers.SiglipImageProcessor(size={"height": 32, "width": 32})
+    elif kind == "naflex":
+        vision = {**_VISION, "num_patches": 16}
+        text = _TEXT | {"projection_size": 32}
+        model = transformers.Siglip2Model(transformers.Siglip2Config(vision_config=vision, text_config=text))
+        processor = transformers.Siglip2ImageProcessor(patch_size=8, max_num_patches=16)
     else:
         model = transformers.Dinov2Model(transformers.Dinov2Config(**_VISION))
     model.save_pretrained(folder)

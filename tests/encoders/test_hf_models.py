@@ -9,12 +9,13 @@ from curate.core.errors import CurateError
 from tests.encoders.models import blob_image, save_hf
 
 KINDS = ("clip", "siglip", "dinov2")
+WITH_TEXTS = ("clip", "siglip", "naflex")
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     root = tmp_path_factory.mktemp("hf")
-    return {kind: (root / kind, save_hf(root / kind, kind)) for kind in KINDS}
+    return {kind: (root / kind, save_hf(root / kind, kind)) for kind in (*KINDS, "naflex")}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -35,7 +36,7 @@ def test_images_have_the_vectors_of_transformers(folders, kind):
     assert features.patches.shape[1:3] == (4, 4)
 
 
-@pytest.mark.parametrize("kind", ["clip", "siglip"])
+@pytest.mark.parametrize("kind", WITH_TEXTS)
 def test_texts_have_the_vectors_of_transformers(folders, kind):
     path, model = folders[kind]
     encoder = encoders.load(f"hf:{path}", device="cpu")
@@ -46,6 +47,13 @@ def test_texts_have_the_vectors_of_transformers(folders, kind):
     assert np.allclose(encoder.encode_text(texts), expected, atol=1e-5)
     assert np.allclose(encoder.encode_text(texts[:1]), expected[:1], atol=1e-5)
     assert encoder.encode_text(texts).shape == (2, encoder.dim)
+    assert encoders.text_problems(f"hf:{path}") == []
+
+
+def test_images_are_an_error_for_a_naflex_model(folders):
+    encoder = encoders.load(f"hf:{folders['naflex'][0]}", device="cpu")
+    with pytest.raises(CurateError, match="embeds texts only; use a checkpoint of fixed resolution"):
+        encoder.prepare(blob_image(120, 70))
 
 
 def test_texts_are_an_error_for_an_image_model(folders):
