@@ -66,7 +66,8 @@ class EvaluateRecipe(Section):
     """Test images of classes with fewer training images are left out of kNN and probe, and counted."""
     max_train_images: Annotated[int, Field(ge=1)] = 100_000
     """Most training images of kNN and probe; AMoE takes 100,000 of ImageNet (section 4)."""
-    max_test_images: Annotated[int, Field(ge=1)] = 10_000
+    max_test_images: Annotated[int, Field(ge=1)] = 50_000
+    """Most test images; ImageNet has 50,000."""
     max_mask_images: Annotated[int, Field(ge=1)] = 500
     """Most training images, and most test images, of a segmentation probe."""
     segmentation_epochs: Annotated[int, Field(ge=0)] = 0
