@@ -89,7 +89,7 @@ def test_a_changed_target_fits_nothing_again(done: Result, images: Path, space: 
 def test_a_count_above_the_pool_is_one_line(images: Path, tmp_path: Path) -> None:
     with pytest.raises(CurateError) as caught:
         run(load(RECIPE, settings(images, "subsample=61")), str(tmp_path))
-    text = "openlvd.yaml:67: subsample: count 61 is more than the 60 rows of its pool; lower it"
+    text = "openlvd.yaml:69: subsample: count 61 is more than the 60 rows of its pool; lower it"
     assert str(caught.value).endswith(text), caught.value
 
 
