@@ -14,8 +14,8 @@ from rich.text import Text
 if TYPE_CHECKING:
     from curate.api import Spend, Status
 
-NO_STAGE = "(lost workers)"
-"""Shown for requests whose worker died before it reported them."""
+NO_STAGE = "(no stage)"
+"""Shown for requests that no stage has reported: yet, or because their worker died."""
 
 
 def spending(status: Status) -> Iterator[RenderableType]:
@@ -26,7 +26,7 @@ def spending(status: Status) -> Iterator[RenderableType]:
     if not found.stages:
         return
     table = Table(title="Spent", title_justify="left", header_style="bold", box=box.SIMPLE_HEAD)
-    for name in ("stage", "endpoint", "requests", "tokens in", "tokens out", "by estimate", "cost"):
+    for name in ("stage", "endpoint", "requests", "tokens in", "tokens out", "cost", "not reported", "estimate"):
         table.add_column(name, justify="left" if name in ("stage", "endpoint") else "right")
     for stage, of_stage in found.stages.items():
         for endpoint, spend in of_stage.items():
@@ -34,14 +34,15 @@ def spending(status: Status) -> Iterator[RenderableType]:
     if sum(map(len, found.stages.values())) > 1:
         table.add_section()
         table.add_row("all", "", *_cells(found.total))
-    whole, ceilings = found.total, status.ceilings
+    whole, ceilings, tokens = found.total, status.ceilings, found.total.most_tokens
     lines = []
     if ceilings.tokens is not None:
-        lines.append(f"{whole.tokens:,} of {ceilings.tokens:,.0f} tokens ({whole.tokens / ceilings.tokens:.0%})")
+        lines.append(f"{tokens:,} of {ceilings.tokens:,.0f} tokens ({tokens / ceilings.tokens:.0%})")
     if ceilings.dollars is not None and whole.dollars is not None:
-        spent, ceiling = dollars(whole.dollars), dollars(ceilings.dollars)
-        lines.append(f"{spent} of {ceiling} ({whole.dollars / ceilings.dollars:.0%})")
-    yield Group(table, *([Text(f"spent {' and '.join(lines)}")] if lines else []))
+        spent, ceiling = dollars(whole.most_dollars), dollars(ceilings.dollars)
+        lines.append(f"{spent} of {ceiling} ({whole.most_dollars / ceilings.dollars:.0%})")
+    with_estimate = ", with the estimate" if whole.estimated else ""
+    yield Group(table, *([Text(f"spent {' and '.join(lines)}{with_estimate}")] if lines else []))
 
 
 def _cells(spend: Spend) -> tuple[str, ...]:
@@ -49,4 +50,13 @@ def _cells(spend: Spend) -> tuple[str, ...]:
 
     cost = "no price given" if spend.dollars is None else dollars(spend.dollars)
     counts = (spend.requests, spend.prompt_tokens, spend.completion_tokens)
-    return (*(f"{count:,}" for count in counts), f"{spend.estimated:,}" if spend.estimated else "", cost)
+    return (*(f"{count:,}" for count in counts), cost, *_estimate(spend))
+
+
+def _estimate(spend: Spend) -> tuple[str, str]:
+    from curate.api import dollars
+
+    if not spend.estimated:
+        return "", ""
+    about = f"{spend.most_tokens - spend.tokens:,} tokens"
+    return f"{spend.estimated:,}", about if spend.dollars is None else f"{about}, {dollars(spend.estimated_dollars)}"

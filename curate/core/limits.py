@@ -21,8 +21,8 @@ A client of an endpoint says instead
     started, settled   requests so far: begun, and ended
     ceiling   how many it holds itself to beginning in all: what it does not need is given back by lowering this
     want      how many more it would begin now
-    guess     [tokens in, tokens out] of a typical request, as far as it knows
-    spent     what the settled ones cost: requests, prompt_tokens, completion_tokens, estimated
+    guess     [tokens in, tokens out], the most of its requests so far
+    spent     what the settled ones cost: the counts of curate.core.spend
 and is answered
     requests, tokens   per second, its part of the endpoint's limits, or null
     ceiling   how many requests it may begin in all; null: the run has no budget

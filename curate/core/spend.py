@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-COUNTS = ("requests", "prompt_tokens", "completion_tokens", "estimated")
+if TYPE_CHECKING:
+    from curate.core.endpoints import Price
+
+ESTIMATES = ("estimated_prompt_tokens", "estimated_completion_tokens")
+COUNTS = ("requests", "prompt_tokens", "completion_tokens", "estimated", *ESTIMATES)
 ELSEWHERE = ""
 """Stands for the stage of requests whose worker died before it reported them."""
 
@@ -20,17 +24,42 @@ class Spend:
     """HTTP requests that were sent: attempts."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    """As the endpoint reported them."""
     estimated: int = 0
-    """Requests whose tokens are an estimate, because the endpoint did not report them."""
+    """Requests whose tokens it did not report; they are in the estimate only."""
     dollars: float | None = 0.0
-    """None: an endpoint has no price."""
+    """For the reported tokens. None: an endpoint has no price."""
+    estimated_prompt_tokens: int = 0
+    estimated_completion_tokens: int = 0
+    estimated_dollars: float = 0.0
+
+    @classmethod
+    def priced(cls, price: Price | None, **counts: int) -> Self:
+        """The dollars of some tokens: the only place that computes them for a run."""
+        found = cls(**counts)
+        if price is None:
+            return replace(found, dollars=None)
+        return replace(
+            found,
+            dollars=price.of(found.prompt_tokens, found.completion_tokens),
+            estimated_dollars=price.of(found.estimated_prompt_tokens, found.estimated_completion_tokens),
+        )
 
     @property
     def tokens(self) -> int:
         return self.prompt_tokens + self.completion_tokens
 
+    @property
+    def most_tokens(self) -> int:
+        """With the estimate, as ceilings count them."""
+        return self.tokens + self.estimated_prompt_tokens + self.estimated_completion_tokens
+
+    @property
+    def most_dollars(self) -> float:
+        return (self.dollars or 0.0) + self.estimated_dollars
+
     def __bool__(self) -> bool:
-        return bool(self.requests or self.tokens)
+        return bool(self.requests or self.most_tokens)
 
     def __add__(self, other: Spend) -> Spend:
         return self._combined(other, 1)
@@ -41,9 +70,10 @@ class Spend:
 
     def _combined(self, other: Spend, sign: int) -> Spend:
         counts = {name: max(0, getattr(self, name) + sign * getattr(other, name)) for name in COUNTS}
+        estimated = max(0.0, self.estimated_dollars + sign * other.estimated_dollars)
         if self.dollars is None or other.dollars is None:
-            return Spend(**counts, dollars=None)
-        return Spend(**counts, dollars=max(0.0, self.dollars + sign * other.dollars))
+            return Spend(**counts, dollars=None, estimated_dollars=estimated)
+        return Spend(**counts, dollars=max(0.0, self.dollars + sign * other.dollars), estimated_dollars=estimated)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -70,11 +100,19 @@ def dollars(amount: float) -> str:
 
 
 def words(spend: Spend) -> str:
-    """`12 requests, 3,400 tokens in, 560 out, $0.0042`, in one line."""
+    """`12 requests, 3,400 tokens in, 560 out, $0.0042`, in one line, and the estimate if there is one."""
     cost = "no price given" if spend.dollars is None else dollars(spend.dollars)
-    about = f" ({spend.estimated:,} requests by estimate)" if spend.estimated else ""
-    tokens = f"{spend.prompt_tokens:,} tokens in, {spend.completion_tokens:,} out{about}"
-    return f"{spend.requests:,} request{'s' if spend.requests != 1 else ''}, {tokens}, {cost}"
+    tokens = f"{spend.prompt_tokens:,} tokens in, {spend.completion_tokens:,} out"
+    about = f"; {estimate(spend)}" if spend.estimated else ""
+    return f"{spend.requests:,} request{'s' if spend.requests != 1 else ''}, {tokens}, {cost}{about}"
+
+
+def estimate(spend: Spend) -> str:
+    """`about 900 tokens, $0.0012 more for 3 requests whose tokens were not reported`."""
+    cost = "" if spend.dollars is None else f", {dollars(spend.estimated_dollars)}"
+    several = "requests" if spend.estimated != 1 else "request"
+    tokens = spend.most_tokens - spend.tokens
+    return f"about {tokens:,} tokens{cost} more for {spend.estimated:,} {several} whose tokens were not reported"
 
 
 @dataclass(frozen=True)
@@ -91,10 +129,10 @@ class Ceilings:
         """What is spent of the ceiling that is closest: `$1.02 is spent, --max-dollars is 1`."""
         found = []
         if self.tokens is not None:
-            text = f"{spend.tokens:,} tokens are spent, --max-tokens is {self.tokens:,.0f}"
-            found.append((spend.tokens / self.tokens, text))
+            text = f"{spend.most_tokens:,} tokens are spent, --max-tokens is {self.tokens:,.0f}"
+            found.append((spend.most_tokens / self.tokens, text))
         if self.dollars is not None:
-            amount = spend.dollars or 0.0
+            amount = spend.most_dollars
             found.append((amount / self.dollars, f"{dollars(amount)} is spent, --max-dollars is {self.dollars:g}"))
         return max(found)[1] if found else "the budget is used up"
 

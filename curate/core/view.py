@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from curate.core.contracts.stage import Artifact
 from curate.core.nouns.manifest import Manifest
+from curate.core.spend import RunSpend
 
 
 class View(Protocol):
@@ -19,6 +20,9 @@ class View(Protocol):
     def selected_by(self) -> str | None:
         """The stage whose selection `copies` and `quotas` are of. Other selections in `stages` chose rows to fit on."""
         ...
+
+    spend: RunSpend
+    """What the run has spent at endpoints so far."""
 
     pinned: dict[str, Manifest]
     """`pin:NAME` -> manifest of a pinned artifact that a port upstream reads; no stage of the recipe has built it."""

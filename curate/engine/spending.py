@@ -57,7 +57,7 @@ class Spending:
             beyond = {
                 name: more
                 for name, spent in self._workers.limiter.spent().items()
-                if (more := Spend.from_json(spent) - reported.get(name, Spend())).requests
+                if (more := spent - reported.get(name, Spend())).requests
             }  # if it knows no further requests, its tokens are estimates for requests that were reported meanwhile
             found.stages |= {ELSEWHERE: beyond} if beyond else {}
         return found

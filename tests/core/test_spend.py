@@ -49,12 +49,14 @@ def test_dollars_as_text(amount: float, said: str) -> None:
 
 def test_spending_as_text() -> None:
     assert words(Spend(1, 3400, 560, dollars=0.0042)) == "1 request, 3,400 tokens in, 560 out, $0.0042"
-    told = words(Spend(2, 10, 5, 1, None))
-    assert told == "2 requests, 10 tokens in, 5 out (1 requests by estimate), no price given"
+    told = words(Spend(2, 10, 5, 1, None, 7, 3))
+    said = "about 10 tokens more for 1 request whose tokens were not reported"
+    assert told == f"2 requests, 10 tokens in, 5 out, no price given; {said}"
+    assert ", $1.50; about 10 tokens, $0.2500 more for 1 request " in words(Spend(2, 10, 5, 1, 1.5, 7, 3, 0.25))
 
 
 def test_the_ceiling_that_is_closest_is_named() -> None:
-    spend = Spend(5, 900, 100, dollars=0.4)
+    spend = Spend(5, 800, 100, 1, 0.3, 90, 10, 0.1)  # the estimate counts
     assert Ceilings(1000, 2.0).words(spend) == "1,000 tokens are spent, --max-tokens is 1,000"
     assert Ceilings(10000, 0.4).words(spend) == "$0.4000 is spent, --max-dollars is 0.4"
     assert not Ceilings() and Ceilings(tokens=1)

@@ -75,7 +75,8 @@ def test_a_run_without_prices_says_so(workspace: Path, tmp_path: Path, images: P
     assert "has no price; add `price: " in curate("run", recipe, "-w", workspace, "--max-dollars", "1").error
     assert script.stats()["requests"] == 0
     done = curate("run", recipe, "-w", workspace, "--run-id", "one")
-    assert f"({IMAGES} requests by estimate), no price given" in done.words
+    assert "0 tokens in, 0 out, no price given; about " in done.words
+    assert f" tokens more for {IMAGES} requests whose tokens were not reported" in done.words
     assert "no price given" in curate("status", "one", "-w", workspace).words
     told = curate("limit", "one", "-w", workspace, "--max-tokens", "2k").error
     assert told.endswith("run one: already done; only the limits of a running run can be changed")

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
 from collections.abc import Hashable, Mapping
+from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import pyarrow as pa
@@ -58,6 +62,23 @@ class Paid(AsyncMap):
         body = {"model": endpoint.model, "messages": [{"role": "user", "content": text}], "max_tokens": 10}
         found = await client.post("/chat/completions", body, endpoint=name)
         return {self.output: found["choices"][0]["message"]["content"]}
+
+
+class Dies(Paid):
+    """Its worker is killed while the endpoint works on picture 7, once, when the test says so."""
+
+    op: ClassVar[str] = "toy.dies"
+
+    folder: Annotated[str, Runtime()]
+
+    async def answer(self, request: Any, client: Client) -> dict[str, Any]:
+        asked = asyncio.ensure_future(super().answer(request, client))
+        while request == "picture 7" and not asked.done():
+            if (die := Path(self.folder, "die")).exists():
+                die.unlink()
+                os.kill(os.getpid(), signal.SIGKILL)
+            await asyncio.sleep(0.05)
+        return await asked
 
 
 class Third(FilterContract):

@@ -20,6 +20,7 @@ from curate.core.contracts import Artifact
 from curate.core.hashing import make_key
 from curate.core.ledger import Entry
 from curate.core.nouns.manifest import Manifest
+from curate.core.spend import RunSpend
 from curate.select.frequency import SelectFrequency
 from curate.select.items import SelectItems
 from curate.text.counts import TextCounts
@@ -59,6 +60,7 @@ class MemoryView:
     absent: tuple[str, ...] = ()
     packed: dict[str, Any] | None = None
     artifacts: dict[str, Artifact] = field(default_factory=dict)
+    spend: RunSpend = field(default_factory=RunSpend)
     filled: pa.Table | None = None
     pinned: dict[str, Manifest] = field(default_factory=dict)
     requested: list[str] = field(default_factory=list)

@@ -105,22 +105,15 @@ class Totals:
     checked: int
     failed: int
     """Texts that fail their checks."""
-    tokens: int
-    dollars: float | None
-    """None if no answer has a price."""
 
 
-def totals(found: Surveyed, lines: Sequence[Origin]) -> Totals:
+def totals(found: Surveyed) -> Totals:
     asked = found.asked.values()
-    usage = sum((line.usage for line in lines), Usage())
-    costs = [line.dollars for line in lines if line.dollars is not None]
     return Totals(
         asked=sum(made.outcomes.total() + made.errors.total() for made in asked),
         ok=sum(made.outcomes["ok"] for made in asked),
         checked=sum(counts.total() for counts in found.checks.values()),
         failed=sum(counts.total() - counts[""] for counts in found.checks.values()),
-        tokens=usage.prompt_tokens + usage.completion_tokens,
-        dollars=sum(costs) if costs else None,
     )
 
 
@@ -258,8 +251,12 @@ TERMS = {
     ),
     "cost": (
         "Cost",
-        "Tokens as the endpoint reported them, times its price. This is what the requests cost when they were "
-        "sent; stored answers that a run reuses cost nothing again.",
+        "Tokens of the answers as the endpoint reported them, times its price: whichever run paid for them.",
+    ),
+    "spent": (
+        "Spent by this run",
+        "All requests that the run sent until this page was made, also those that led to no answer, at the tokens that "
+        "the endpoint reported. Stored answers that a run reuses cost nothing again. curate status shows the same.",
     ),
     "fingerprint": (
         "Fingerprint",

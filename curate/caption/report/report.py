@@ -19,6 +19,7 @@ from curate.caption.report.survey import survey
 from curate.core.contracts import Location, Report, Runtime
 from curate.core.endpoints import Endpoints
 from curate.core.secrets import Secret
+from curate.core.spend import estimate
 from curate.core.view import View
 from curate.html.page import render
 from curate.html.thumbnails import thumbnails
@@ -30,6 +31,7 @@ class CaptionReport(Report):
     """Write an HTML page: images with all their texts, outcomes, checks, cost, texts before and after, failures."""
 
     op = "caption.report"
+    version = 2
 
     title: str = Field("Captions", min_length=1, max_length=200, description="Heading of the page.")
     original: str | None = Field(None, description="Column of the original texts (default: `text`, or `caption`).")
@@ -82,7 +84,9 @@ class CaptionReport(Report):
             "original": names[0],
             "outcomes": page.outcomes(texts, found, view.stages),
             "origins": origins,
-            "totals": page.totals(found, origins),
+            "spent": view.spend.total,
+            "estimate": estimate(view.spend.total),
+            "totals": page.totals(found),
             "measured": measured,
             "distributions": page.distributions(measured),
             "checks": page.checked(found.checks, {(one.text, one.reason): one.anchor for one in failures}),

@@ -116,13 +116,13 @@ def _extrapolate(cost: Cost, measured: Measured, stage: AsyncMap) -> None:
     """Fill in what `cost.rows` rows will take."""
     cost.asked, cost.spend = measured.asked, total(measured.spend.values())
     if measured.requests:
-        cost.tokens_per_request = cost.spend.tokens / max(1, cost.spend.requests)
-        cost.margin = _margin([one.tokens / max(1, one.requests) for one in measured.requests])
+        cost.tokens_per_request = cost.spend.most_tokens / max(1, cost.spend.requests)
+        cost.margin = _margin([one.most_tokens / max(1, one.requests) for one in measured.requests])
     if cost.rows is None:
         return
     factor = cost.rows / measured.asked
-    cost.requests, cost.tokens = round(factor * cost.spend.requests), round(factor * cost.spend.tokens)
-    cost.dollars = None if cost.spend.dollars is None else factor * cost.spend.dollars
+    cost.requests, cost.tokens = round(factor * cost.spend.requests), round(factor * cost.spend.most_tokens)
+    cost.dollars = None if cost.spend.dollars is None else factor * cost.spend.most_dollars
     in_flight = min(max(1, len(measured.seconds)), stage.max_in_flight)
     times = {"": factor * sum(measured.seconds) / in_flight}
     for name, endpoint in stage.asks().items():
@@ -130,7 +130,7 @@ def _extrapolate(cost: Cost, measured: Measured, stage: AsyncMap) -> None:
         if endpoint.requests_per_minute:
             times[f"{name}.requests_per_minute"] = factor * spend.requests / endpoint.requests_per_minute * 60
         if endpoint.tokens_per_minute:
-            times[f"{name}.tokens_per_minute"] = factor * spend.tokens / endpoint.tokens_per_minute * 60
+            times[f"{name}.tokens_per_minute"] = factor * spend.most_tokens / endpoint.tokens_per_minute * 60
     cost.limited_by = max(times, key=lambda name: times[name])
     cost.seconds = times[cost.limited_by]
 

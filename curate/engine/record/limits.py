@@ -22,7 +22,6 @@ RATES = ("requests_per_second", "bytes_per_second")
 CEILINGS = ("max_tokens", "max_dollars")
 ENDPOINTS = "endpoints"
 """Endpoint -> the limits below."""
-OF_ENDPOINT = ("requests_per_minute", "tokens_per_minute")
 
 
 def path(run_id: str) -> str:

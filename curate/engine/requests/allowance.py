@@ -42,6 +42,13 @@ class Cost:
     def tokens(self) -> float:
         return self.prompt + self.completion
 
+    def times(self, factor: Cost) -> Cost:
+        return Cost(self.prompt * factor.prompt, self.completion * factor.completion)
+
+    def covering(self, other: Cost) -> Cost:
+        """The smallest cost that is enough for both."""
+        return Cost(max(self.prompt, other.prompt), max(self.completion, other.completion))
+
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
@@ -74,6 +81,8 @@ class Allowance:
         """Why none may begin in this process: the limiter is gone."""
         self._guess = self._expected = 1.0
         """Tokens of the settled requests as expected by their lengths, and as they were."""
+        self._excess = Cost(1.0, 1.0)
+        """The most by which the tokens of an answer exceeded what was expected, as a factor."""
         self._connection = self._started = self._settled = 0
         self._spent = dict.fromkeys(COUNTS, 0)
         self._reported: dict[str, int] = {}
@@ -81,7 +90,8 @@ class Allowance:
         self._reset()
         self._wanted = 0
         self._in_flight = 0
-        self._typical: Cost | None = None
+        self._largest = Cost(0.0, 0.0)
+        """The most that one request may take."""
         self._hurry, self._closed = threading.Event(), False
         self._thread: threading.Thread | None = None
 
@@ -94,6 +104,8 @@ class Allowance:
         self._in_flight = 0
         self._ceiling: int | None = 0
         self._reported = {}
+        self._reserved = Cost(0.0, 0.0)
+        """What the limiter reserves for each request."""
 
     # --- in the event loop's thread ---
 
@@ -109,6 +121,13 @@ class Allowance:
         self._closed = True
         self._hurry.set()
 
+    def report(self, seconds: float = 2.0) -> None:
+        """Wait, in any thread, until the limiter knows what has settled."""
+        settled, until = self._settled, time.monotonic() + seconds
+        while self._thread is not None and self._reported.get("settled", 0) < settled and time.monotonic() < until:
+            self._hurry.set()
+            time.sleep(0.005)
+
     def want(self, requests: int) -> None:
         """How many requests would begin now."""
         self._wanted = requests
@@ -117,12 +136,14 @@ class Allowance:
         """Seconds until a request may begin; infinite: until `wake` is called."""
         with self._lock:
             now = time.monotonic()
-            self._typical = self._typical or guess
+            most = guess.times(self._excess)
+            self._largest = self._largest.covering(most)
             if now >= self._valid:
                 self.join()
                 self._hurry.set()
                 return LOOK_SECONDS  # a thread that is about to end cannot be joined yet
-            used_up = self._ceiling is not None and self._started >= self._ceiling
+            more = self._reserved.covering(most) != self._reserved
+            used_up = self._ceiling is not None and (more or self._started >= self._ceiling)
             seconds = max(self._requests.wait(now), self._tokens.wait(now))
             if self._limiter is not None and used_up:
                 seconds = math.inf
@@ -144,10 +165,14 @@ class Allowance:
     def settle(self, ticket: Ticket, spend: Spend) -> None:
         """A request has ended."""
         with self._lock:
-            self._tokens.take(time.monotonic(), spend.tokens - ticket.expected)
-            if spend.tokens:
+            self._tokens.take(time.monotonic(), spend.most_tokens - ticket.expected)
+            if spend.most_tokens:
                 self._guess += ticket.guess.tokens
-                self._expected += spend.tokens
+                self._expected += spend.most_tokens
+            if spend.tokens:
+                prompt, completion = max(1.0, ticket.guess.prompt), max(1.0, ticket.guess.completion)
+                found = Cost(spend.prompt_tokens / prompt, spend.completion_tokens / completion)
+                self._excess = self._excess.covering(found)
             before = ticket.connection != self._connection
             self._started += before
             self._settled += 1
@@ -195,6 +220,7 @@ class Allowance:
         answer = limits.exchange(message)
         with self._lock:
             self._reported = {**message["spent"], "settled": message["settled"]}
+            self._reserved = Cost(*message["guess"])
             now, self._valid = time.monotonic(), began + VALID_SECONDS
             self._requests.change(answer["requests"], now)
             self._tokens.change(answer["tokens"], now)
@@ -206,7 +232,7 @@ class Allowance:
             self._hurry.wait(seconds)
 
     def _message(self) -> dict[str, Any]:
-        wanted = self._wanted if self._typical else 0
+        wanted = self._wanted if self._largest.tokens else 0
         if self._ceiling is not None:
             self._ceiling = max(self._started, min(self._ceiling, self._started + wanted))  # give the rest back
         unused = 0 if self._ceiling is None else self._ceiling - self._started
@@ -216,6 +242,6 @@ class Allowance:
             "settled": self._settled,
             "ceiling": self._ceiling,
             "want": max(0, wanted - unused),
-            "guess": [self._typical.prompt, self._typical.completion] if self._typical else [0.0, 0.0],
+            "guess": [self._largest.prompt, self._largest.completion],
             "spent": dict(self._spent),
         }

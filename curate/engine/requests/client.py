@@ -77,7 +77,7 @@ class Session:
         """For plain URLs."""
         self._process = process
         self._asks = stage.asks()
-        self._pools: dict[str, Pool] = {}
+        self.pools: dict[str, Pool] = {}
         self._deadlines: dict[str, Deadline] = {}
         self._http: aiohttp.ClientSession | None = None
 
@@ -91,13 +91,13 @@ class Session:
 
     def pool(self, name: str) -> Pool:
         """The pool of one of the stage's endpoints."""
-        if name not in self._pools:
+        if name not in self.pools:
             if name not in self._asks:
                 raise CurateError(f"{self.stage.op}: asks() has no endpoint {name!r}; add it there")
             pool = self._process.pool(name, self._asks[name], self.limiter)
             pool.join(self._asks[name].max_in_flight or self.stage.max_in_flight)
-            self._pools[name] = pool
-        return self._pools[name]
+            self.pools[name] = pool
+        return self.pools[name]
 
     def deadline(self, name: str) -> Deadline:
         """For one of the stage's endpoints; other stages may wait for longer answers."""
@@ -106,11 +106,11 @@ class Session:
 
     def reconnect(self) -> None:
         """Connect the pools to the limiter again if it was gone."""
-        for pool in self._pools.values():
+        for pool in self.pools.values():
             pool.allowance.join()
 
     async def close(self) -> None:
-        pools, self._pools = self._pools, {}
+        pools, self.pools = self.pools, {}
         for pool in pools.values():
             await pool.leave()
         if self._http is not None:
@@ -274,6 +274,9 @@ class Requester:
         return asyncio.run_coroutine_threadsafe(_answer(self._session, self, request), self._loop)
 
     def close(self) -> None:
+        """Returns once the run's limiter knows what the answers cost, so that it knows no less than the unit's task."""
+        for pool in list(self._session.pools.values()):
+            pool.allowance.report()
         self._loop.call_soon_threadsafe(self._leave)
 
     def _leave(self) -> None:

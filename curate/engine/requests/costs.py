@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from curate.core.endpoints import Endpoint
-from curate.core.spend import Spend
+from curate.core.spend import ESTIMATES, Spend
 from curate.engine.requests.allowance import Cost
 
 CHARACTERS_PER_TOKEN = 4
@@ -42,21 +42,20 @@ def of_answer(endpoint: Endpoint, guessed: Cost, answer: Any) -> Spend:
     if isinstance(usage := answer.get("usage"), dict):
         prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
         if isinstance(prompt, int) and isinstance(completion, int) and min(prompt, completion) >= 0:
-            return spend(endpoint, prompt, completion)
+            return Spend.priced(endpoint.price, requests=1, prompt_tokens=prompt, completion_tokens=completion)
     characters = len(json.dumps(answer.get("choices")))
-    return spend(endpoint, guessed.prompt, characters / CHARACTERS_PER_TOKEN, estimated=True)
+    return expected(endpoint, Cost(guessed.prompt, characters / CHARACTERS_PER_TOKEN))
 
 
-def spend(endpoint: Endpoint, prompt: float = 0, completion: float = 0, estimated: bool = False) -> Spend:
-    """One request."""
-    prompt, completion = round(prompt), round(completion)
-    dollars = None if endpoint.price is None else endpoint.price.of(prompt, completion)
-    return Spend(1, prompt, completion, int(estimated), dollars)
+def free(endpoint: Endpoint) -> Spend:
+    """One request that the endpoint did not work on."""
+    return Spend.priced(endpoint.price, requests=1)
 
 
 def expected(endpoint: Endpoint, guess: Cost) -> Spend:
-    """One request whose answer is not known."""
-    return spend(endpoint, guess.prompt, guess.completion, estimated=True)
+    """One request whose tokens are not known."""
+    tokens = dict(zip(ESTIMATES, (round(guess.prompt), round(guess.completion)), strict=True))
+    return Spend.priced(endpoint.price, requests=1, estimated=1, **tokens)
 
 
 def weight(request: Any) -> int:

@@ -153,7 +153,7 @@ class Pool:
         url, ticket, number = await self._start(asking)
         began = self._loop.time()
         asking.began = began if asking.began is None else asking.began
-        spend = costs.spend(self.endpoint)
+        spend = costs.free(self.endpoint)
         try:
             headers = {**self._headers, **asking.headers}
             with asking.deadline.attempt(2 ** max(0, asking.counted - 2)) as limit:

@@ -24,6 +24,7 @@ from curate.core.nouns.pools import Shard, read_pool
 from curate.core.nouns.selections import read_selected, read_selection, selection_places
 from curate.core.recipe.pipeline import Node
 from curate.core.rows import POOL_COLUMNS, MaskRef, Rows
+from curate.core.spend import RunSpend
 from curate.core.store.storage import Storage
 from curate.engine.context import Context
 from curate.engine.state import Built
@@ -63,6 +64,7 @@ class StoredView:
     source: str
     alive: int
     pinned: dict[str, Manifest]
+    spend: RunSpend
 
     @classmethod
     def of(cls, ctx: Context, node: Node) -> Self:
@@ -94,6 +96,7 @@ class StoredView:
             source=ctx.pipeline.pool_of(node.name),
             alive=min(last),
             pinned={name: pin.manifest for name, pin in pins.items() if pin.manifest is not None},
+            spend=ctx.spending.spent() if ctx.spending is not None else RunSpend(),
         )
 
     @property

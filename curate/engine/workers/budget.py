@@ -1,9 +1,9 @@
 """What the clients of endpoints may spend. No threads, no clock; curate/core/limits.py has the messages.
 
 Each endpoint has a room, whose clients share its limits per minute in equal parts. The budget is the run's. It is dealt
-as a number of requests that a client may begin: those that may be begun or are not settled count with the mean cost of
-a request so far, so that all together fit into what is left. A run therefore exceeds its budget by at most what the
-requests in flight cost more than the mean.
+as a number of requests that a client may begin. Each that may be begun or is not settled reserves the most that one of
+this client may cost, its prompt and the longest answer, so that all together fit into what is left; its answer frees
+what it did not take. Near a ceiling, fewer requests are therefore in flight, and none is sent that might exceed it.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from curate.core.endpoints import Price
 from curate.core.limits import EndpointLimits
-from curate.core.spend import COUNTS
+from curate.core.spend import COUNTS, ESTIMATES, Spend
 from curate.engine.workers.shares import EXCHANGE_SECONDS, EXCHANGES_PER_SECOND, Deal
-
-TOKENS_PER_PRICE = 1e6
 
 
 @dataclass
@@ -38,7 +37,7 @@ class Budget:
         dealt is too much: a ceiling was lowered."""
         several = [math.inf]
         for kind, ceiling in self.ceilings.items():
-            left = ceiling - sum(room.total[kind] + room.unsettled * room.mean[kind] for room in self.rooms.values())
+            left = ceiling - sum(room.total[kind] + room.reserved[kind] for room in self.rooms.values())
             several.append(left / cost[kind] if cost[kind] > 0.0 else math.inf)
         return min(several)
 
@@ -66,6 +65,8 @@ class Asker:
     settled: int = 0
     ceiling: int = 0
     """Requests that it may begin in all."""
+    guess: tuple[float, float] = (0.0, 0.0)
+    """Most tokens in and out of one of its requests."""
     spent: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
 
     @property
@@ -77,8 +78,8 @@ class EndpointRoom:
     """The clients of one endpoint."""
 
     def __init__(self, limits: EndpointLimits, budget: Budget, exchange_seconds: float = EXCHANGE_SECONDS) -> None:
-        self._price = {"prompt": limits.input or 0.0, "completion": limits.output or 0.0}
-        self._has_price = limits.input is not None or limits.output is not None
+        given = limits.input is not None or limits.output is not None
+        self._price = Price(input=limits.input or 0.0, output=limits.output or 0.0) if given else None
         self._budget = budget
         self._requests, self._tokens = Deal(None), Deal(None)
         self.set(requests_per_minute=limits.requests_per_minute, tokens_per_minute=limits.tokens_per_minute)
@@ -86,9 +87,6 @@ class EndpointRoom:
         self._clients: dict[int, Asker] = {}
         self._joined = 0
         self._spent = dict.fromkeys(COUNTS, 0)
-        self._settled = 0
-        self._guess = (0.0, 0.0)
-        """Tokens in and out of a request, before any is settled."""
 
     def set(self, **limits: float | None) -> None:
         """Change limits; a missing one stays."""
@@ -109,12 +107,10 @@ class EndpointRoom:
         self._tokens.leave(client)
         lost = me.started - me.settled
         if lost > 0:
-            mean = self.mean
-            for name, cost in (("prompt_tokens", mean["prompt"]), ("completion_tokens", mean["completion"])):
-                self._spent[name] += round(lost * cost)
+            for name, tokens in zip(ESTIMATES, me.guess, strict=True):
+                self._spent[name] += round(lost * tokens)
             self._spent["requests"] += lost
             self._spent["estimated"] += lost
-            self._settled += lost
 
     def exchange(self, client: int, message: Mapping[str, Any], now: float) -> dict[str, Any]:
         """The answer to a client's message."""
@@ -137,17 +133,15 @@ class EndpointRoom:
         me.busy = message["busy"]
         me.started = message["started"]
         me.ceiling = me.started if message["ceiling"] is None else message["ceiling"]
-        self._settled += message["settled"] - me.settled
         me.settled = message["settled"]
+        me.guess = (message["guess"][0], message["guess"][1])
         for name, count in message["spent"].items():
             self._spent[name] += count - me.spent[name]
             me.spent[name] = count
-        if message["want"] and not self._settled:
-            self._guess = (message["guess"][0], message["guess"][1])
 
     def _deal(self, me: Asker, want: int, busy: int) -> str:
         """Raise a client's ceiling as far as the budget allows; returns why no further request may begin, if so."""
-        affordable = self._budget.affordable(self.mean)
+        affordable = self._budget.affordable(self._costs(*me.guess))
         if affordable < 0.0:
             me.ceiling = max(me.started, me.ceiling - math.ceil(-affordable))
         if want <= 0:
@@ -165,21 +159,21 @@ class EndpointRoom:
         return sum(client.unsettled for client in self._clients.values())
 
     @property
-    def mean(self) -> dict[str, float]:
-        """Cost of a request: `prompt` and `completion` tokens, `tokens` and `dollars`."""
-        share = 1.0 / (1 + self._settled)
-        prompt = (self._guess[0] + self._spent["prompt_tokens"]) * share
-        completion = (self._guess[1] + self._spent["completion_tokens"]) * share
+    def reserved(self) -> dict[str, float]:
+        """Most `tokens` and `dollars` of the requests that may begin or are in flight."""
+        clients = self._clients.values()
+        prompt, completion = (sum(client.unsettled * client.guess[place] for client in clients) for place in (0, 1))
         return self._costs(prompt, completion)
 
     @property
     def total(self) -> dict[str, float]:
-        """What was spent: the same."""
-        return self._costs(self._spent["prompt_tokens"], self._spent["completion_tokens"])
+        """What was spent, with the estimate."""
+        found = self.spent()
+        return {"tokens": found.most_tokens, "dollars": found.most_dollars}
 
     def _costs(self, prompt: float, completion: float) -> dict[str, float]:
-        dollars = (prompt * self._price["prompt"] + completion * self._price["completion"]) / TOKENS_PER_PRICE
-        return {"prompt": prompt, "completion": completion, "tokens": prompt + completion, "dollars": dollars}
+        dollars = self._price.of(prompt, completion) if self._price else 0.0
+        return {"tokens": prompt + completion, "dollars": dollars}
 
-    def spent(self) -> dict[str, Any]:
-        return {**self._spent, "dollars": self.total["dollars"] if self._has_price else None}
+    def spent(self) -> Spend:
+        return Spend.priced(self._price, **self._spent)

@@ -21,6 +21,7 @@ from multiprocessing.connection import Connection, answer_challenge, deliver_cha
 from typing import Any, Self
 
 from curate.core.limits import MESSAGE_BYTES, EndpointLimits, LimitSettings, messages_over
+from curate.core.spend import Spend
 from curate.engine.workers.budget import Budget, EndpointRoom
 from curate.engine.workers.shares import Room
 
@@ -100,9 +101,8 @@ class Limiter:
         with self._lock:
             self._on_over = callback
 
-    def spent(self) -> dict[str, dict[str, Any]]:
-        """Endpoint -> `requests`, `prompt_tokens`, `completion_tokens`, `estimated` and `dollars` (None without a
-        price), as far as workers have reported them."""
+    def spent(self) -> dict[str, Spend]:
+        """By endpoint, as far as workers have reported it."""
         with self._lock:
             return {name: room.spent() for name, room in self._budget.rooms.items()}
 

@@ -161,8 +161,7 @@ class Scheduler:
             self._thread.join()
             self._thread = None
         if self._limiter is not None:
-            self._limiter.close()
-            self._limiter = None
+            self._limiter.close()  # it still knows what was spent
         if self._log is not None:
             logs.detach(*self._log)
 

@@ -9,8 +9,6 @@ from curate.kernels.normal import normal_form
 HIDDEN = (
     "\x00-\x08\x0b\x0c\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff\ufff9-\ufffd"
 )
-SPACES = "\t\n\x0b\x0c\r\x1c-\x1f\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
-"""White space except the space itself."""
 _PICTURES = (
     "\U0001f000-\U0001f1ff\U0001f200-\U0001f251\U0001f300-\U0001fbef\U000e0020-\U000e007f"
     "\u231a\u231b\u2328\u23cf\u23e9-\u23f3\u23f8-\u23fa\u2614\u2615\u2648-\u2653\u267f\u2693\u26a1\u26aa\u26ab\u26bd"

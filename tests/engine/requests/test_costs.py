@@ -76,4 +76,6 @@ def test_usage_counts() -> None:
 )
 def test_without_usage_the_tokens_are_an_estimate(answer: Any) -> None:
     spent = of_answer(ENDPOINT, Cost(9, 9), answer)
-    assert (spent.requests, spent.prompt_tokens, spent.estimated) == (1, 9, 1) and spent.completion_tokens >= 1
+    assert (spent.requests, spent.estimated, spent.tokens, spent.dollars) == (1, 1, 0, 0.0)
+    assert spent.estimated_prompt_tokens == 9 and spent.estimated_completion_tokens >= 1
+    assert spent.estimated_dollars == pytest.approx((9 + 2 * spent.estimated_completion_tokens) / 1e6)
