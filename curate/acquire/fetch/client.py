@@ -1,10 +1,14 @@
-"""One request and its answer, on an idle connection where there is one."""
+"""One request and its answer, each on a separate connection.
+
+A host may send a response unasked. On a connection that is used again, that response would be taken for
+the answer to the next URL, and no timing tells the two apart. So no connection is used again.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC
 from email.message import Message
@@ -14,14 +18,11 @@ from http.client import HTTPException, HTTPResponse
 from curate.acquire.fetch import body
 from curate.acquire.fetch.codes import PASSING_HTTP, Failure, http_code
 from curate.acquire.fetch.connect import Connector
-from curate.acquire.fetch.connection import HEAD_BYTES, Connection, explain
-from curate.acquire.fetch.idle import Idle, Place
+from curate.acquire.fetch.connection import HEAD_BYTES, Connection, explain, lengths_of
 from curate.acquire.fetch.settings import FetchSettings
 from curate.acquire.fetch.target import Target
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
-DRAINED_BYTES = 64 * 1024
-DRAIN_SECONDS = 1.0
 LONGEST_WAIT_SECONDS = 86_400.0
 
 Move = Callable[[str, float], bool]
@@ -95,86 +96,45 @@ class Client:
         if any(not " " <= character <= "~" for character in settings.agent):
             raise ValueError(f"user_agent: {settings.agent!r} is not plain ASCII in one line; remove other characters")
         self._connector = connector
-        per_place = settings.thread_count if connector.proxy else settings.host_connections
-        self._idle = Idle(2 * settings.thread_count, per_place)
-        self._tail = f"\r\nUser-Agent: {settings.agent}\r\nAccept: */*\r\nAccept-Encoding: identity\r\n"
+        self._tail = (
+            f"\r\nUser-Agent: {settings.agent}\r\nAccept: */*\r\nAccept-Encoding: identity\r\nConnection: close\r\n"
+        )
 
     def ask(self, target: Target, trip: Trip, want: Want) -> Answer:
         """Raises Failure without an answer, or if the answer is not what `want` describes."""
-        place, request = self._request(target)
-        used = self._idle.take(place)
-        if used:
-            try:
-                return self._exchange(used, place, request, trip, want, self._idle.patience(place))
-            except Failure as failure:
-                if failure.code not in ("reset", "headers"):
-                    raise
-            if used.wire.received:  # otherwise the host had just closed the idle connection
-                trip.take_turn(target.host)
-        return self._exchange(self._connector.connect(target, trip.end), place, request, trip, want)
-
-    def close(self) -> None:
-        self._idle.close()
-
-    def _request(self, target: Target) -> tuple[Place, bytes]:
-        """Where the request goes, and its bytes. A proxy is asked for the whole URL, unless it makes a tunnel."""
-        proxy = self._connector.proxy
-        if proxy is None or target.scheme == "https":
-            head = f"GET {target.path} HTTP/1.1\r\nHost: {target.authority}{self._tail}\r\n"
-            return (target.scheme, target.host, target.port), head.encode()
-        head = f"GET {target.url} HTTP/1.1\r\nHost: {target.authority}{self._tail}"
-        return ("proxy", proxy.host, proxy.port), head.encode() + proxy.header + b"\r\n"
-
-    def _exchange(
-        self, connection: Connection, place: Place, request: bytes, trip: Trip, want: Want, patience: float = 0.0
-    ) -> Answer:
-        """patience: seconds in which nothing may follow the response. A connection that was used before may bring one
-        that the host sent unasked: then that of this request follows."""
-        keep = False
+        connection = self._connector.connect(target, trip.end)
         try:
-            response = connection.ask(request, trip.end)
-            answer = self._read(connection, response, want)
-            whole = response.isclosed()  # read to its end
-            if patience and whole and not self._idle.learn(place, quiet=not connection.speaks(patience)):
-                raise Failure("reset", "a response follows the response")
-            keep = whole and not response.will_close
-            return answer
+            return self._read(connection, connection.ask(self._request(target), trip.end), want)
         except (OSError, HTTPException, ValueError) as error:
             raise explain(error) from error
         finally:
             trip.bytes += connection.wire.received
-            if keep:
-                self._idle.put(place, connection)
-            else:
-                connection.close()
+            connection.close()
+
+    def _request(self, target: Target) -> bytes:
+        """A proxy is asked for the whole URL, unless it makes a tunnel."""
+        proxy = self._connector.proxy
+        if proxy is None or target.scheme == "https":
+            return f"GET {target.path} HTTP/1.1\r\nHost: {target.authority}{self._tail}\r\n".encode()
+        head = f"GET {target.url} HTTP/1.1\r\nHost: {target.authority}{self._tail}"
+        return head.encode() + proxy.header + b"\r\n"
 
     def _read(self, connection: Connection, response: HTTPResponse, want: Want) -> Answer:
         headers = response.headers
-        lengths = {part.strip() for line in headers.get_all("Content-Length", ()) for part in line.split(",")}
-        if len(lengths) > 1:  # http.client takes the first
+        lengths = lengths_of(headers)
+        if len(lengths) > 1:
             raise Failure("headers", f"{len(lengths)} different lengths are announced")
-        for length in lengths:  # http.client takes what is not a number for none, and the end for the body's
+        for length in lengths:
             if not (length.isascii() and length.isdigit()):
                 raise Failure("headers", f"Content-Length: {length[:80]!r} is not a number of bytes")
         if 200 <= response.status < 300 and response.status != 206:  # 206 is a part, though a whole was requested
             want.inspect(headers)
             connection.wire.allow(2 * want.max_bytes + HEAD_BYTES)  # chunks have headers, and may have trailers
             return Answer(headers, body.read(response, want.max_bytes, want.cut))
-        _drain(connection, response)
         location = headers.get("Location", "")
         if response.status in REDIRECTS and location:
             return Answer(headers, location=location)
         return Answer(headers, failure=Failure(http_code(response.status), "", wait_seconds(response)))
-
-
-def _drain(connection: Connection, response: HTTPResponse) -> None:
-    """Read the body of a redirect or an error, so that its connection can be used again; whatever it is, the status
-    counts. A long or slow body costs more than another connection."""
-    if response.length is None or response.length > DRAINED_BYTES:
-        return
-    connection.wire.end = min(connection.wire.end, time.monotonic() + DRAIN_SECONDS)
-    with suppress(Failure, OSError, HTTPException, ValueError):
-        response.read()
 
 
 def wait_seconds(response: HTTPResponse) -> float | None:

@@ -12,13 +12,14 @@ import socket
 import ssl
 import time
 from collections.abc import Iterable
+from email.message import Message
 from http import client
 from http.client import HTTPException, HTTPMessage, HTTPResponse, IncompleteRead, UnknownProtocol
 from typing import Any, cast
 
 from curate.acquire.fetch.codes import Failure
 
-_LINE = re.compile(r"([!-9;-~]+):[ \t]*([^\r]*?)[ \t]*")
+_NAME = re.compile(r"[!-9;-~]+")
 HEAD_BYTES = 256 * 1024
 BUFFER_BYTES = 64 * 1024
 
@@ -85,9 +86,9 @@ class Wire(io.RawIOBase):
             self.sock.settimeout(wait)
             self._wait = wait
 
-    def look(self, reader: io.BufferedReader, seconds: float) -> bool:
-        """Whether `reader`, the buffer of this wire, has bytes within `seconds`; `ended`: whether more may come."""
-        self.sock.settimeout(seconds)
+    def look(self, reader: io.BufferedReader) -> bool:
+        """Whether `reader`, the buffer of this wire, has bytes now; `ended`: whether more may come."""
+        self.sock.settimeout(0)
         self._wait = 0
         try:
             return bool(reader.peek(1))
@@ -97,7 +98,7 @@ class Wire(io.RawIOBase):
 
 
 class Reader(io.BufferedReader):
-    """Outlives the responses that are read from it, since http.client closes its file after each."""
+    """Outlives a response with status 103, since http.client closes its file after each."""
 
     def close(self) -> None:
         pass
@@ -117,12 +118,18 @@ class Response(HTTPResponse):
         self.version = 10 if version == "HTTP/1.0" else 11
         self.chunked, self.chunk_left = self.headers.get("Transfer-Encoding", "").lower() == "chunked", None
         self.will_close = self._check_close()  # type: ignore[attr-defined]
-        length = self.headers.get("Content-Length", "")
-        self.length = int(length) if length.isdigit() and not self.chunked else None
+        lengths = lengths_of(self.headers)
+        length = min(lengths, default="")
+        self.length = int(length) if len(lengths) == 1 and length.isdigit() and not self.chunked else None
         if status < 200 or status in (204, 304):
             self.length = 0
         elif self.length is None and not self.chunked:
             self.will_close = True
+
+
+def lengths_of(headers: Message) -> set[str]:
+    """What Content-Length says, in all lines and lists; more than one is a contradiction."""
+    return {part.strip() for line in headers.get_all("Content-Length", ()) for part in line.split(",")}
 
 
 def _headers(lines: Iterable[bytes]) -> HTTPMessage:
@@ -133,11 +140,12 @@ def _headers(lines: Iterable[bytes]) -> HTTPMessage:
         text = line.decode("iso-8859-1").rstrip("\r\n")
         if text[:1] in (" ", "\t") and found:  # it continues the line before
             found[-1] = found[-1][0], f"{found[-1][1]} {text.strip()}"
-        elif (named := _LINE.fullmatch(text)) is None:
+            continue
+        name, colon, value = text.partition(":")
+        if not colon or "\r" in value or not _NAME.fullmatch(name):
             message.set_payload(text)
             break
-        else:
-            found.append((named[1], named[2]))
+        found.append((name, value.strip(" \t")))
     for name, value in found:
         message.set_raw(name, value)
     return message
@@ -169,12 +177,8 @@ class Connection:
         return response
 
     def is_quiet(self) -> bool:
-        """Whether the connection is open and has nothing to read. Bytes beyond a response are not the next one's."""
-        return not self.speaks(0.0) and not self.wire.ended
-
-    def speaks(self, seconds: float) -> bool:
-        """Whether something comes within `seconds`."""
-        return self.wire.look(self._reader, seconds)
+        """Whether the connection is open and has nothing to read."""
+        return not self.wire.look(self._reader) and not self.wire.ended
 
     def makefile(self, mode: str = "rb") -> Reader:
         """What http.client calls on its socket."""

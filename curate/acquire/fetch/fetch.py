@@ -112,10 +112,6 @@ class Fetcher:
             return ""
         return target.host
 
-    def close(self) -> None:
-        """Close idle connections."""
-        self._client.close()
-
     def _follow(self, target: Target, trip: Trip, want: Want) -> Answer:
         """The last answer of a chain of redirects, each of which is checked like a URL of the list."""
         seen = {target.url}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 import time
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -21,10 +21,10 @@ def test_a_proxy_is_asked_for_the_whole_url() -> None:
     """It decides: the addresses of the URLs' hosts are neither asked for nor checked."""
     with Scripted(response()) as server:
         proxy = f"http://me:p%40ss@127.0.0.1:{server.port}"
-        with closing(server.fetcher(proxy=proxy, allow_networks=(), allow_ports=(80, 443))) as fetcher:
+        with nullcontext(server.fetcher(proxy=proxy, allow_networks=(), allow_ports=(80, 443))) as fetcher:
             found = [fetcher.fetch(f"http://{host}/a?b").data for host in ("one.invalid", "two.invalid")]
     assert found == [IMAGE, IMAGE]
-    assert server.connections == 1
+    assert server.connections == 2
     for head, host in zip(server.requests, ("one.invalid", "two.invalid"), strict=True):
         lines = head.decode().splitlines()
         assert lines[0] == f"GET http://{host}/a?b HTTP/1.1"
@@ -37,7 +37,7 @@ def test_a_proxy_is_asked_for_the_whole_url() -> None:
 def test_a_proxy_that_makes_no_tunnel(status: str, code: str) -> None:
     with Scripted(response(b"no", status=status)) as server:
         proxy = f"http://127.0.0.1:{server.port}"
-        with closing(server.fetcher(proxy=proxy, retries=0, allow_ports=(443,))) as fetcher:
+        with nullcontext(server.fetcher(proxy=proxy, retries=0, allow_ports=(443,))) as fetcher:
             found = fetcher.fetch("https://[2606:4700::1]/a")
     assert (found.code, found.detail) == (code, "the proxy's answer to CONNECT")
     assert server.requests[0].startswith(b"CONNECT [2606:4700::1]:443 HTTP/1.1\r\nHost: [2606:4700::1]:443\r\n")
@@ -47,7 +47,7 @@ def test_the_urls_own_rules_hold_with_a_proxy_too() -> None:
     urls = ("http://a.invalid:22/", "ftp://a.invalid/", "http://u@a.invalid/")
     with Scripted(response()) as server:
         proxy = f"http://127.0.0.1:{server.port}"
-        with closing(server.fetcher(proxy=proxy, allow_ports=(80,))) as fetcher:
+        with nullcontext(server.fetcher(proxy=proxy, allow_ports=(80,))) as fetcher:
             codes = [fetcher.fetch(url).code for url in urls]
     assert codes == ["port", "scheme", "credentials"] and server.connections == 0
 
@@ -93,7 +93,7 @@ def test_a_name_that_leads_to_a_private_address_later() -> None:
 
     with (
         Scripted(response(IMAGE, "Connection: close")) as server,
-        closing(server.fetcher(lookup=lambda host: answers.pop(0), dns_seconds=0.0, retries=0)) as fetcher,
+        nullcontext(server.fetcher(lookup=lambda host: answers.pop(0), dns_seconds=0.0, retries=0)) as fetcher,
     ):
         assert fetcher.fetch(server.url(host="rebinding.example")).code == "done"
         found = fetcher.fetch(server.url(host="rebinding.example"))
@@ -104,7 +104,7 @@ def test_a_name_that_leads_to_a_private_address_later() -> None:
 def test_only_public_ones_of_several_addresses_are_connected_to() -> None:
     with (
         Scripted(response()) as server,
-        closing(server.fetcher(lookup=lambda host: ["10.0.0.1", "::ffff:10.0.0.1", "127.0.0.1"])) as fetcher,
+        nullcontext(server.fetcher(lookup=lambda host: ["10.0.0.1", "::ffff:10.0.0.1", "127.0.0.1"])) as fetcher,
     ):
         found = fetcher.fetch(server.url(host="mixed.example"))
         assert (found.code, found.tries, found.host) == ("done", 1, "mixed.example")
@@ -114,7 +114,7 @@ def test_the_next_address_is_tried() -> None:
     """No server listens at 127.0.0.2."""
     with (
         Scripted(response()) as server,
-        closing(server.fetcher(lookup=lambda host: ["127.0.0.2", "127.0.0.1"], retries=0)) as fetcher,
+        nullcontext(server.fetcher(lookup=lambda host: ["127.0.0.2", "127.0.0.1"], retries=0)) as fetcher,
     ):
         assert fetcher.fetch(server.url(host="two.example")).code == "done"
 
@@ -123,7 +123,7 @@ def test_the_next_address_is_tried() -> None:
 def test_a_name_with_a_private_address_is_not_connected_to(address: str) -> None:
     with (
         Scripted(response()) as server,
-        closing(server.fetcher(allow_networks=(), lookup=lambda host: [address])) as fetcher,
+        nullcontext(server.fetcher(allow_networks=(), lookup=lambda host: [address])) as fetcher,
     ):
         found = fetcher.fetch(server.url(host="bad.example"))
         assert (found.code, found.tries, server.connections) == ("private_address", 1, 0)
@@ -133,6 +133,6 @@ def test_a_name_with_a_private_address_is_not_connected_to(address: str) -> None
 def test_a_redirect_does_not_lead_inside(location: str) -> None:
     with (
         Scripted(redirect(location)) as server,
-        closing(server.fetcher(lookup=lambda host: ["169.254.169.254"])) as fetcher,
+        nullcontext(server.fetcher(lookup=lambda host: ["169.254.169.254"])) as fetcher,
     ):
         assert fetcher.fetch(server.url()).code == "private_address"

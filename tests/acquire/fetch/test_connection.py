@@ -7,6 +7,7 @@ import itertools
 import socket
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from http.client import HTTPException, parse_headers
 from types import SimpleNamespace
 from typing import cast
@@ -163,6 +164,15 @@ def test_a_line_may_be_continued() -> None:
     made = Connection(cast(socket.socket, Pieces([response(IMAGE, "X-Robots-Tag: all,", "\t noai", "Via: 1")])), 5.0)
     found = made.ask(b"GET / HTTP/1.1\r\n\r\n", time.monotonic() + 60).headers
     assert (found["X-Robots-Tag"], found["Via"]) == ("all, noai", "1")
+
+
+@pytest.mark.parametrize(
+    "line", ["X: a" + " " * 60_000 + "b", "X:" + " " * 60_000, "X:" + " \t" * 30_000 + "\rb", "x" * 60_000]
+)
+def test_a_line_is_read_in_time_that_grows_with_its_length(line: str) -> None:
+    """An expression that tries every place holds all threads: 4,000 spaces took minutes."""
+    with suppress(Failure):
+        read([response(IMAGE, line)])
 
 
 @pytest.mark.parametrize("line", ["X Odd: 1", "A: b\rX-Robots-Tag: all", ": 1", "X-Robots-Tag : noai", "no colon"])

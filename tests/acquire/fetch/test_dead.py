@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -49,7 +49,7 @@ def test_urls_of_a_dead_host_make_few_connections(monkeypatch: pytest.MonkeyPatc
         opened.append(address)
         raise ConnectionRefusedError(111, "Connection refused")
 
-    with Scripted(response()) as server, closing(server.fetcher(retries=2, backoff_seconds=0.0)) as fetcher:
+    with Scripted(response()) as server, nullcontext(server.fetcher(retries=2, backoff_seconds=0.0)) as fetcher:
         with monkeypatch.context() as patch:
             patch.setattr(connect, "_open", refused)
             found = [fetcher.fetch(server.url(f"/{n}")) for n in range(20)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-from contextlib import closing
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from tests.acquire.fetch.scripted import IMAGE, SETTINGS, Scripted, path_of, red
 
 
 def test_what_is_fetched_and_what_is_sent() -> None:
-    with Scripted(response(IMAGE, "Content-Type: image/png")) as server, closing(server.fetcher()) as fetcher:
+    with Scripted(response(IMAGE, "Content-Type: image/png")) as server, nullcontext(server.fetcher()) as fetcher:
         found = fetcher.fetch(server.url("/ä.png?b#c"), sha256=hashlib.sha256(IMAGE).hexdigest().upper())
     assert (found.status, found.code, found.detail, found.tries) == ("done", "done", "", 1)
     assert (found.data, found.ext, found.content_type, found.host) == (IMAGE, "jpg", "image/png", "127.0.0.1")
@@ -27,6 +27,7 @@ def test_what_is_fetched_and_what_is_sent() -> None:
     assert sorted(headers) == [
         "Accept-Encoding: identity",
         "Accept: */*",
+        "Connection: close",
         f"Host: 127.0.0.1:{server.port}",
         f"User-Agent: {SETTINGS.agent}",
     ]
@@ -41,7 +42,7 @@ def test_the_user_agent_says_who_asks() -> None:
 
 def test_the_host_of_the_first_request(tmp_path: Path) -> None:
     (tmp_path / "hosts").write_text("denied.example\n")
-    with closing(Fetcher(replace(SETTINGS, deny_hosts=str(tmp_path / "hosts")))) as fetcher:
+    with nullcontext(Fetcher(replace(SETTINGS, deny_hosts=str(tmp_path / "hosts")))) as fetcher:
         assert fetcher.first_host("https://A.Example./b") == "a.example"
         for url in ("http://www.denied.example/", "http://a.example:81/", "ftp://a.example/", "http://\ud800/"):
             assert fetcher.first_host(url) == ""
@@ -67,7 +68,7 @@ def test_each_redirect_is_checked(location: str, code: str, tmp_path: Path) -> N
         (tmp_path / "hosts").write_text("denied.example\n")
         (tmp_path / "urls").write_text(server.url("/denied"))
         files = {"deny_hosts": str(tmp_path / "hosts"), "deny_urls": str(tmp_path / "urls")}
-        with closing(server.fetcher(**files)) as fetcher:
+        with nullcontext(server.fetcher(**files)) as fetcher:
             found = fetcher.fetch(server.url())
     assert (found.code, found.tries, len(server.requests)) == (code, 1, 1)
 
@@ -79,7 +80,7 @@ def test_opt_outs_of_a_redirect_do_not_count_those_of_the_image_do() -> None:
         "/c": redirect("/d"),
         "/d": response(IMAGE, "X-Robots-Tag: noai"),
     }
-    with Scripted(lambda head: answers[path_of(head)]) as server, closing(server.fetcher()) as fetcher:
+    with Scripted(lambda head: answers[path_of(head)]) as server, nullcontext(server.fetcher()) as fetcher:
         assert fetcher.fetch(server.url("/a")).code == "done"
         found = fetcher.fetch(server.url("/c"))
         assert (found.code, found.detail) == ("opt_out_x_robots_tag", "x-robots-tag: noai")
@@ -104,7 +105,7 @@ def test_each_further_request_waits_for_its_turn() -> None:
             return response(b"", status="503 Busy")
         return redirect(f"http://localhost:{server.port}/b") if seen[-1] == "/a" else answers["/b"]
 
-    with Scripted(script) as server, closing(server.fetcher(lookup=lambda host: ["127.0.0.1"])) as fetcher:
+    with Scripted(script) as server, nullcontext(server.fetcher(lookup=lambda host: ["127.0.0.1"])) as fetcher:
         found = fetcher.fetch(server.url("/a"), move=move)
     assert (found.code, found.tries, found.host) == ("done", 2, "localhost")
     assert seen == ["/a", "/a", "/b"]
@@ -112,7 +113,7 @@ def test_each_further_request_waits_for_its_turn() -> None:
 
 
 def test_a_turn_that_does_not_come() -> None:
-    with Scripted(redirect("/b")) as server, closing(server.fetcher()) as fetcher:
+    with Scripted(redirect("/b")) as server, nullcontext(server.fetcher()) as fetcher:
         found = fetcher.fetch(server.url("/a"), move=lambda host, seconds: False)
     assert (found.code, found.detail) == ("deadline", "127.0.0.1 is busy, or asks for a pause")
     assert len(server.requests) == 1
@@ -131,7 +132,7 @@ def test_a_long_pause_parks_the_host_and_ends_the_fetch(status: str, headers: li
     pauses: list[tuple[str, float]] = []
     with (
         Scripted(response(b"", *headers, status=status)) as server,
-        closing(server.fetcher(park=lambda host, seconds: pauses.append((host, seconds)))) as fetcher,
+        nullcontext(server.fetcher(park=lambda host, seconds: pauses.append((host, seconds)))) as fetcher,
     ):
         found = fetcher.fetch(server.url())
     assert (found.code, found.tries) == (f"http_{status[:3]}", 1)
@@ -147,7 +148,7 @@ def test_a_pause_that_is_over(value: str) -> None:
 
     with (
         Scripted(script) as server,
-        closing(server.fetcher(park=lambda host, seconds: pauses.append(seconds))) as fetcher,
+        nullcontext(server.fetcher(park=lambda host, seconds: pauses.append(seconds))) as fetcher,
     ):
         found = fetcher.fetch(server.url())
     assert (found.code, found.tries, pauses) == ("done", 2, [0.0])
@@ -158,7 +159,7 @@ def test_an_unreadable_pause_is_ignored(value: str) -> None:
     pauses: list[float] = []
     with (
         Scripted(response(b"", f"Retry-After: {value}", status="503 Busy")) as server,
-        closing(server.fetcher(park=lambda host, seconds: pauses.append(seconds))) as fetcher,
+        nullcontext(server.fetcher(park=lambda host, seconds: pauses.append(seconds))) as fetcher,
     ):
         assert fetcher.fetch(server.url()).tries == 3
     assert pauses == []
@@ -168,7 +169,7 @@ def test_a_pause_of_what_does_not_pass_is_ignored() -> None:
     pauses: list[float] = []
     with (
         Scripted(response(b"", "Retry-After: 5", status="404 Not Found")) as server,
-        closing(server.fetcher(park=lambda host, seconds: pauses.append(seconds))) as fetcher,
+        nullcontext(server.fetcher(park=lambda host, seconds: pauses.append(seconds))) as fetcher,
     ):
         assert fetcher.fetch(server.url()).tries == 1
     assert pauses == []
@@ -178,7 +179,7 @@ def test_no_retry_begins_that_cannot_end(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(module.random, "uniform", lambda low, high: high)
     with (
         Scripted(response(b"", status="500 Oops")) as server,
-        closing(server.fetcher(backoff_seconds=3600.0, deadline_seconds=5.0)) as fetcher,
+        nullcontext(server.fetcher(backoff_seconds=3600.0, deadline_seconds=5.0)) as fetcher,
     ):
         found = fetcher.fetch(server.url())
     assert (found.code, found.tries) == ("http_500", 1) and found.seconds < 5
@@ -193,7 +194,7 @@ def test_a_false_encoding_and_a_true_one() -> None:
         "/true": response(gzip.compress(IMAGE), "Content-Encoding: gzip"),
         "/bad": response(b"abc", "Content-Encoding: gzip"),
     }
-    with Scripted(lambda head: answers[path_of(head)]) as server, closing(server.fetcher()) as fetcher:
+    with Scripted(lambda head: answers[path_of(head)]) as server, nullcontext(server.fetcher()) as fetcher:
         found = [fetcher.fetch(server.url(path)) for path in answers]
     assert [(one.code, one.data) for one in found] == [("done", IMAGE), ("done", IMAGE), ("encoding", b"")]
 
@@ -207,14 +208,14 @@ def test_a_false_encoding_and_a_true_one() -> None:
     ],
 )
 def test_what_is_not_an_image(body: bytes, detail: str) -> None:
-    with Scripted(response(body, "Content-Type: image/jpeg")) as server, closing(server.fetcher()) as fetcher:
+    with Scripted(response(body, "Content-Type: image/jpeg")) as server, nullcontext(server.fetcher()) as fetcher:
         found = fetcher.fetch(server.url())
     assert (found.code, found.detail, found.tries) == ("not_image", detail, 1)
 
 
 @pytest.mark.parametrize("name", ["sha256", "md5"])
 def test_bytes_that_changed(name: str) -> None:
-    with Scripted(response()) as server, closing(server.fetcher()) as fetcher:
+    with Scripted(response()) as server, nullcontext(server.fetcher()) as fetcher:
         found = fetcher.fetch(server.url(), **{name: "0" * 32})
     assert (found.status, found.code, found.detail, found.data) == ("unusable", "changed", f"{name} differs", b"")
 
@@ -227,7 +228,7 @@ def test_an_error_of_ours_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
         raise MemoryError("no\nmore")
 
     monkeypatch.setattr(module, "sniff", broken)
-    with Scripted(response()) as server, closing(server.fetcher()) as fetcher:
+    with Scripted(response()) as server, nullcontext(server.fetcher()) as fetcher:
         found = fetcher.fetch(server.url())
     assert (found.status, found.code, found.detail) == ("error", "unexpected", "MemoryError: no more")
 
@@ -253,6 +254,6 @@ def test_settings_from_json() -> None:
 
 def test_details_are_short() -> None:
     answer = b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 4000 + b"\r\n\r\n"
-    with Scripted(answer) as server, closing(server.fetcher()) as fetcher:
+    with Scripted(answer) as server, nullcontext(server.fetcher()) as fetcher:
         found = fetcher.fetch(server.url())
     assert found.code == "too_large" and len(found.detail) == 300

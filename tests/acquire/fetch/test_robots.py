@@ -3,7 +3,7 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -31,39 +31,39 @@ def asked(server: Scripted) -> list[str]:
 
 
 def test_once_per_host() -> None:
-    with served(RULES) as server, closing(server.fetcher(robots_txt="cached")) as fetcher:
+    with served(RULES) as server, nullcontext(server.fetcher(robots_txt="cached")) as fetcher:
         codes = {path: fetcher.fetch(server.url(path)).code for path in ("/ours/a", "/private/a", "/b", "/ours")}
     assert codes == {"/ours/a": "robots_txt", "/private/a": "done", "/b": "done", "/ours": "done"}
     assert asked(server) == ["/robots.txt", "/private/a", "/b", "/ours"]
 
 
 def test_wildcards() -> None:
-    with served(RULES) as server, closing(server.fetcher(robots_txt="cached", user_agent="other/1")) as fetcher:
+    with served(RULES) as server, nullcontext(server.fetcher(robots_txt="cached", user_agent="other/1")) as fetcher:
         codes = {path: fetcher.fetch(server.url(path)).code for path in ("/a.secret", "/a.secret?b", "/private/a")}
     assert codes == {"/a.secret": "robots_txt", "/a.secret?b": "done", "/private/a": "robots_txt"}
 
 
 def test_off() -> None:
-    with served(RULES) as server, closing(server.fetcher()) as fetcher:
+    with served(RULES) as server, nullcontext(server.fetcher()) as fetcher:
         assert fetcher.fetch(server.url("/ours/a")).code == "done"
     assert asked(server) == ["/ours/a"]
 
 
 def test_a_byte_order_mark_is_skipped() -> None:
     marked = served("\ufeffUser-agent: *\nDisallow: /".encode())
-    with marked as server, closing(server.fetcher(robots_txt="cached")) as fetcher:
+    with marked as server, nullcontext(server.fetcher(robots_txt="cached")) as fetcher:
         assert fetcher.fetch(server.url("/a")).code == "robots_txt"
 
 
 @pytest.mark.parametrize("status", ["404 Not Found", "403 Forbidden", "410 Gone", "401 Unauthorized"])
 def test_without_a_file_all_is_allowed(status: str) -> None:
-    with served(b"", status=status) as server, closing(server.fetcher(robots_txt="cached")) as fetcher:
+    with served(b"", status=status) as server, nullcontext(server.fetcher(robots_txt="cached")) as fetcher:
         assert fetcher.fetch(server.url()).code == "done"
 
 
 @pytest.mark.parametrize(("status", "code"), [("503 Busy", "http_503"), ("429 Too Many Requests", "http_429")])
 def test_while_it_cannot_be_reached_nothing_is_fetched(status: str, code: str) -> None:
-    with served(b"", status=status) as server, closing(server.fetcher(robots_txt="cached")) as fetcher:
+    with served(b"", status=status) as server, nullcontext(server.fetcher(robots_txt="cached")) as fetcher:
         found = [fetcher.fetch(server.url(path)) for path in ("/a", "/b")]
     assert [(one.status, one.code, one.tries) for one in found] == [("error", code, 1)] * 2
     assert asked(server) == ["/robots.txt"]
@@ -75,23 +75,23 @@ def test_its_redirects_are_followed_and_checked() -> None:
             return response(b"", "Location: /rules", status="301 Moved")
         return response(RULES) if head.startswith(b"GET /rules ") else response()
 
-    with Scripted(script) as server, closing(server.fetcher(robots_txt="cached")) as fetcher:
+    with Scripted(script) as server, nullcontext(server.fetcher(robots_txt="cached")) as fetcher:
         assert fetcher.fetch(server.url("/ours/a")).code == "robots_txt"
     served_elsewhere = served(b"", "Location: http://10.0.0.1/robots.txt", status="302 Found")
-    with served_elsewhere as server, closing(server.fetcher(robots_txt="cached")) as fetcher:
+    with served_elsewhere as server, nullcontext(server.fetcher(robots_txt="cached")) as fetcher:
         found = fetcher.fetch(server.url())
     assert (found.code, found.detail) == ("private_address", "robots.txt: 10.0.0.1 is private")
 
 
 def test_a_loop_of_redirects_means_no_rules() -> None:
     served_in_circles = served(b"", "Location: /robots.txt", status="302 Found")
-    with served_in_circles as server, closing(server.fetcher(robots_txt="cached")) as fetcher:
+    with served_in_circles as server, nullcontext(server.fetcher(robots_txt="cached")) as fetcher:
         assert fetcher.fetch(server.url()).code == "done"
 
 
 def test_the_end_of_a_long_file_is_ignored() -> None:
     rules = b"User-agent: *\nDisallow: /first/\n" + b"# padding\n" * 60_000 + b"Disallow: /last/\n"
-    with served(rules) as server, closing(server.fetcher(robots_txt="cached")) as fetcher:
+    with served(rules) as server, nullcontext(server.fetcher(robots_txt="cached")) as fetcher:
         codes = [fetcher.fetch(server.url(path)).code for path in ("/first/a", "/last/a")]
     assert codes == ["robots_txt", "done"]
 
