@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import posixpath
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -123,6 +124,12 @@ class AcquireFolder(Source):
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise InputError(f"{self._place}: two folders are named {twice!r}, which is their `source`; rename one")
+        urls = [f"{root.url.rstrip('/')}/" for root in roots]
+        for outer, inner in itertools.permutations(urls, 2):
+            if inner.startswith(outer):
+                raise InputError(f"{self._place}: {inner!r} is inside {outer!r}; leave out one of them")
+            if self.in_place and inner != urls[0] and "/" not in inner.partition("://")[2].rstrip("/"):
+                raise InputError(f"{self._place}: {inner!r} is a whole bucket; with in_place, put it first in the list")
         first = [Folder(roots[0], names[0])]
         return first + [Folder(root, name, f"{name}/") for root, name in zip(roots[1:], names[1:], strict=True)]
 
@@ -220,6 +227,8 @@ class AcquireFolder(Source):
             sample.caption, sample.meta = self._describe(item.get("row"), data)
         except Reject as reject:
             sample.reject = sample.reject or reject.reason
+        if self.label is not None and sample.meta.get("label") in (None, ""):
+            sample.meta.pop("label", None)
         if "label" not in sample.meta:
             sample.meta["folder"] = posixpath.dirname(path)
             if self.label is not None:

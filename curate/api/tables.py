@@ -58,17 +58,23 @@ def write(reader: pa.RecordBatchReader, target: str) -> int:
     not known or cannot hold the columns."""
     folder, slash, name = target.rpartition("/")
     suffix = PurePosixPath(name).suffix.lower()
-    nested = [field.name for field in reader.schema if pa.types.is_nested(field.type)]
+    nested = [field.name for field in reader.schema if pa.types.is_nested(field.type) or _is_bytes(field.type)]
     if suffix not in WRITERS:
         raise InputError(f"--to {target}: expected a name that ends in {', '.join(WRITERS)}")
     if suffix == ".csv" and nested:
-        raise InputError(f"--to {target}: CSV cannot hold the lists of {', '.join(nested)}; write .parquet or .arrow")
+        raise InputError(
+            f"--to {target}: CSV cannot hold the lists and bytes of {', '.join(nested)}; write .parquet or .arrow"
+        )
     count = 0
     with open_storage(folder or slash or ".").publish(name) as path, WRITERS[suffix](path, reader.schema) as writer:
         for batch in reader:
             writer.write_batch(batch)
             count += batch.num_rows
     return count
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind))
 
 
 def _shown(kind: pa.DataType) -> pa.DataType:

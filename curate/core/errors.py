@@ -92,7 +92,7 @@ class DrainedError(CurateError):
 
 
 class CeilingError(DrainedError):
-    """Has the code of DrainedError: the run is stopped."""
+    code = "ceiling"
 
 
 class LedgerError(CurateError):

@@ -212,4 +212,5 @@ def check_fields(ctx: Context, nodes: Iterable[Node], rows: Rows, shards: Sequen
             raise node.fail(f"none of the {of:,} rows of {place!r} has {name!r}; {hint}")
         if have < FEW * of:
             found = f"only {have:,} of {of:,} rows of {place!r} have {name} ({have / of:.2%})"
-            ctx.progress.say(f"warning: {node.name}: {found}")
+            seen = "" if name in lacking or not rest else f", in {len(first)} of {len(order):,} shards"
+            ctx.progress.say(f"warning: {node.name}: {found}{seen}")

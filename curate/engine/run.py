@@ -241,6 +241,7 @@ def _open_record(
             | {"parameters": node.stage.parameters()}
             | ({"kind": node.stage.kind} if isinstance(node.stage, (Collect, Reduce, Fit)) else {})
             | ({"derives": True} if isinstance(node.stage, Derive) else {})
+            | ({"keep_null": True} if node.keep_null else {})
             | ({"reports": True} if isinstance(node.stage, Report) else {})
             for node in pipeline.nodes.values()
         },

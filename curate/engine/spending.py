@@ -74,7 +74,10 @@ class Spending:
 
     def reason(self) -> str:
         """Why the run has stopped, in one line."""
-        said = self.ceilings.words(self.spent().total)
+        spent = self.spent().total
+        said = self.ceilings.words(spent)
+        if not spent.requests:
+            return f"stopped: {said}, less than one request may take with its `max_tokens`; raise it, or lower those"
         return f"stopped: {said}; {RESUMES}, and may spend as much again"
 
 

@@ -248,7 +248,7 @@ def describe(
 
 
 def _json_value(value: Any) -> Any:
-    """Value for JSON. NaN becomes null."""
+    """Value for JSON. NaN and bytes become null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, list):
@@ -257,7 +257,7 @@ def _json_value(value: Any) -> Any:
         return {str(name): _json_value(item) for name, item in value.items()}
     if isinstance(value, datetime | date):
         return value.isoformat()
-    return value
+    return None if isinstance(value, bytes) else value
 
 
 EXTENSIONS: dict[Format, str] = {"webp": "webp", "jpeg": "jpg", "png": "png"}

@@ -235,7 +235,9 @@ def test_a_folder_that_joins_a_list_leaves_the_portions_of_the_others(tmp_path: 
     ("paths", "message"),
     [
         (("x/a", "y/a"), "two folders are named 'a'"),
-        (("x", "x/a"), r"'a/1.png' is in 'x' and in 'a'; leave out a folder that is inside another"),
+        (("x", "y/a"), r"'a/1.png' is in 'x' and in 'a'; leave out a folder that is inside another"),
+        (("x", "x/a"), r"x/a/' is inside '.*/x/'; leave out one of them"),
+        (("x/a", "x"), r"x/a/' is inside '.*/x/'; leave out one of them"),
         (("x", "nowhere"), "nowhere' does not exist"),
         (("x", "empty"), "no images in '.*empty'"),
     ],

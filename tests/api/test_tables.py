@@ -118,7 +118,7 @@ def test_errors_are_one_line(
 def test_a_file_is_complete_or_missing(done: tuple[Workspace, Result], tmp_path: Path) -> None:
     place = ("-w", done[0].url)
     said = curate("table", "one", "lit", "--columns", "embedding", "--to", tmp_path / "some.csv", *place)
-    assert said.code == 1 and "CSV cannot hold the lists of embedding; write .parquet or .arrow" in said.err
+    assert said.code == 1 and "CSV cannot hold the lists and bytes of embedding; write .parquet or .arrow" in said.err
     said = curate("table", "one", "lit", "--columns", "width", "--to", tmp_path / "some.json", *place)
     assert said.code == 1 and "expected a name that ends in .parquet, .arrow, .csv" in said.err
     assert not list(tmp_path.iterdir())

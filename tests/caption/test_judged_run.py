@@ -85,8 +85,8 @@ def test_every_answer_of_the_servers_is_on_the_page(result: Result, servers: Ser
     """Tokens of all requests, as the servers counted them."""
     told, text = [one.stats() for one in (servers.writer, servers.judge)], page(result, "report").text
     prompt, answer = (sum(one[f"{name}_tokens"] for one in told) for name in ("prompt", "completion"))
-    assert f"Tokens {prompt + answer:,} " in text
-    assert f"Cost ? ${(prompt * PRICE['input'] + answer * PRICE['output']) / 1e6:.4f} " in text
+    assert f"requests, {prompt + answer:,} tokens" in text
+    assert f"Spent by this run ? ${(prompt * PRICE['input'] + answer * PRICE['output']) / 1e6:.4f} " in text
     assert "writer : vlm fp" in text and "judge : vlm fp" in text
 
 

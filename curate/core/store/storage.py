@@ -161,8 +161,9 @@ class Storage:
         """Some files below the root that are not hidden; on S3 one, by one request for one key."""
         found: Iterator[str] = iter(())
         if self.local:
-            paths = (Path(folder, name) for folder, _, names in os.walk(self.root) for name in names)
-            relative = (str(path.relative_to(self.root)) for path in paths)
+            walked = os.walk(self.root)
+            paths = (Path(folder, name) for folder, inner, names in walked for name in (*names, *inner))
+            relative = (str(path.relative_to(self.root)) for path in paths if path.is_symlink() or not path.is_dir())
             found = (path for path in relative if "/." not in f"/{path}")
         elif "s3" in _protocols(self.fs):
             bucket, key, _ = self.fs.split_path(self.root)

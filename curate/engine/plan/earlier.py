@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +23,7 @@ class Earlier:
 
     seconds: dict[str, float] = field(default_factory=dict)
     bytes: dict[str, float] = field(default_factory=dict)
-    """Per computed row of each op, from the latest run that computed it."""
+    """Per computed row of each op, from the run that computed most: of few rows, the start takes most of the time."""
     stages: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Each stage in the latest run that had it after the same stages, over the same pool."""
     entries: dict[str, Entry] = field(default_factory=dict)
@@ -30,7 +31,7 @@ class Earlier:
 
 
 def earlier_runs(ctx: Context) -> Earlier:
-    rates = Earlier()
+    rates, most = Earlier(), Counter[str]()
     for run_id in reversed(list_runs(ctx.storage)[-RUNS:]):
         run = RunRecord.load(ctx.storage, run_id)
         stages, ledger = run.record["stages"], run.ledger()
@@ -40,13 +41,17 @@ def earlier_runs(ctx: Context) -> Earlier:
                 if name in ledger and ledger[name].before:
                     rates.entries.setdefault(name, ledger[name])
         for event in run.events:
-            if event["event"] != "stage" or event["op"] in rates.seconds:
+            if event["event"] != "stage" or event["reused"]:
                 continue
-            manifest = None if event["reused"] else Manifest.load(ctx.storage, event["base"])
+            before = Entry.from_json(event["ledger"]).before
+            if (event["counts"]["computed"] or before) <= most[event["op"]]:
+                continue
+            manifest = Manifest.load(ctx.storage, event["base"])
             if manifest is None:
                 continue
-            whole = Entry.from_json(event["ledger"]).before if event["counts"]["rebuilt"] else manifest.built_rows
-            if rows := event["counts"]["computed"] or whole:
+            whole = before if event["counts"]["rebuilt"] else manifest.built_rows
+            if (rows := event["counts"]["computed"] or whole) > most[event["op"]]:
+                most[event["op"]] = rows
                 rates.seconds[event["op"]] = event["seconds"] / rows
                 rates.bytes[event["op"]] = manifest.bytes / max(1, manifest.rows)
     return rates

@@ -94,9 +94,12 @@ class LiveRows:
             return found
         if base.startswith("masks/"):
             judge: Any = registry.resolve(about["op"])(**about["parameters"])
-            reasons = judge.keep(self.rows.table(shard, judge.reads()).take(pa.array(rows)))
-            return np.array([reason is None for reason in pa.array(reasons, pa.string()).to_pylist()])
-        keeps = ((self.run.record.get("recipe") or {}).get("stages") or {}).get(name, {}).get("keep_null")
+            reasons = pa.array(judge.keep(self.rows.table(shard, judge.reads()).take(pa.array(rows)))).to_pylist()
+            if judge.places() is None:
+                return np.array([reason is None for reason in reasons])
+            return np.array([None in (items or ()) for items in reasons])  # a row without items left is rejected
+        recipe = (self.run.record.get("recipe") or {}).get("stages") or {}  # of records from before the stage had it
+        keeps = about.get("keep_null", recipe.get(name, {}).get("keep_null"))
         number = numbers(self.storage.url, base).get(shard.id, 0) if base.startswith("facts/") and not keeps else 0
         if not number:
             return np.ones(len(rows), dtype=bool)

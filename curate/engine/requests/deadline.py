@@ -13,7 +13,7 @@ ENOUGH = 32
 SEEN = 256
 """Answers that count: the last ones."""
 TIMES = 2.0
-"""An attempt may take this many times as long as the longest of them; from the fourth one on, each twice as long."""
+"""The first attempt may take this many times as long as the longest of them, each further one twice as long."""
 LEAST_SECONDS = 2.0
 CHANGE = 1.25
 """A limit that changes by less stays."""

@@ -47,6 +47,7 @@ STATUSES: dict[type[errors.CurateError], int] = {
     errors.PreflightError: 422,
     errors.StageError: 500,
     errors.DrainedError: 409,
+    errors.CeilingError: 409,
     errors.LedgerError: 500,
     errors.Reject: 422,
     errors.Undecodable: 422,

@@ -55,7 +55,7 @@ def test_plan_counts_missing_children(workspace: Path) -> None:
         steps = plan(made, storage, Options(), Scheduler(LocalBackend()), preflight(made, storage))
         return {step.stage: (step.done, step.needed, step.compute, step.after, step.certainty) for step in steps}
 
-    assert planned(STRICT)["tiles"] == (None, None, None, None, "unknown")
+    assert planned(STRICT)["tiles"] == (0, 20, 20, 20, "estimated")
     run(derived.pipeline(light__darkest=STRICT), str(workspace))
     there = planned(STRICT)
     assert there["tiles"] == (9, 9, 0, 18, "exact") and there["shade"] == (18, 18, 0, 18, "exact")

@@ -66,7 +66,7 @@ def test_check(served: Service, people: People) -> None:
 def test_plan(served: Service, people: People) -> None:
     found = recipes.plan(served, people.operator.principal, _order())
     assert found.ok
-    assert [(line.stage, line.needed) for line in found.plan] == [("pool", 1), ("inspect", None)]
+    assert [(line.stage, line.needed) for line in found.plan] == [("pool", 1), ("inspect", 1)]
     assert recipes.plan(served, people.operator.principal, _order("x")).plan == []
 
 
