@@ -1,0 +1,215 @@
+"""Pools on which balance can be counted: points of known density, and images whose classes are known.
+
+A pool is drawn anew for each seed: which class is rare, which rows are held out, where the points lie.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from PIL import Image
+
+from bench.ablations.cifar import Images, long_tail, parts
+from bench.ablations.cifar_student import teacher
+from bench.ablations.folders import HOME
+from bench.ablations.judge import teacher_summaries
+from bench.kit.features import bench_points, shared
+from tests.conftest import ROOT
+
+ROWS = 4000
+HELD_OUT = 0.2
+"""Share of a labelled pool's rows that are asked for their class and never sampled."""
+CLASSES, POWER = 50, 1.0
+CLIP_ARTS = ROOT / ".cache/openclipart/images"
+
+Floats = NDArray[np.float32]
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Pool:
+    vectors: Floats
+    """(n, d): of unit length if `unit`."""
+    labels: Indices | None = None
+    """(n,); -1 for a row that belongs to no class."""
+    asked: Floats | None = None
+    """(m, d): rows that are held out."""
+    asked_labels: Indices | None = None
+    unit: bool = True
+
+
+def held_out(vectors: Floats, labels: Indices, rng: np.random.Generator) -> Pool:
+    """The rows apart from a share that is held out; rows without a class never are."""
+    apart = (rng.random(len(labels)) < HELD_OUT) & (labels >= 0)
+    return Pool(vectors[~apart], labels[~apart], vectors[apart], labels[apart])
+
+
+def unit(vectors: Floats) -> Floats:
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.float32(1e-9))
+
+
+# --- points -----------------------------------------------------------------------------------------------------------
+
+
+def disc(seed: int) -> Pool | None:
+    points = bench_points("disc")
+    if points is None:
+        return None
+    rng = np.random.default_rng(seed)
+    return Pool(points[rng.choice(len(points), 20_000, replace=False)], unit=False)
+
+
+def spheres(
+    dim: int, power: float = POWER, copies: float = 0, widths: float = 1, noise: float = 0
+) -> Callable[..., Pool]:
+    """Classes around directions of a sphere: sizes fall as rank ** -power, widths grow by a factor of `widths`, a share
+    of the rows are near copies, and a share are directions at random."""
+
+    def draw(seed: int) -> Pool:
+        rng = np.random.default_rng(seed)
+        share = np.arange(1, CLASSES + 1) ** -power
+        labels = np.sort(rng.choice(CLASSES, ROWS, p=share / share.sum()))
+        centres = unit(rng.standard_normal((CLASSES, dim)).astype(np.float32))
+        width = rng.permutation(np.geomspace(0.8 / widths, 0.8, CLASSES)) if widths > 1 else np.full(CLASSES, 0.8)
+        moved = rng.standard_normal((ROWS, dim)).astype(np.float32) * (width[labels, None] / np.sqrt(dim)).astype(
+            np.float32
+        )
+        vectors = unit(centres[labels] + moved)
+        again = rng.choice(ROWS, int(copies * ROWS), replace=False)
+        others = rng.choice(ROWS, len(again))
+        labels[again] = labels[others]
+        vectors[again] = unit(vectors[others] + rng.standard_normal((len(again), dim)).astype(np.float32) * 0.02)
+        stray = rng.choice(ROWS, int(noise * ROWS), replace=False)
+        vectors[stray], labels[stray] = unit(rng.standard_normal((len(stray), dim)).astype(np.float32)), -1
+        return held_out(vectors, labels, rng)
+
+    return draw
+
+
+# --- images -----------------------------------------------------------------------------------------------------------
+
+
+def features(images: list[bytes], encoder: str, name: str) -> Floats:
+    return unit(teacher_summaries(teacher() if encoder == "taught" else encoder, images, name).astype(np.float32))
+
+
+@lru_cache(maxsize=3)
+def _cifar(encoder: str) -> tuple[Floats, Images]:
+    _, others = parts()
+    return features(others.images, encoder, "cifar-others"), others
+
+
+def cifar(encoder: str, tail: bool) -> Callable[[int], Pool]:
+    def draw(seed: int) -> Pool:
+        vectors, others = _cifar(encoder)
+        rng = np.random.default_rng(seed)
+        place = {name: row for row, name in enumerate(others.names)}
+        if tail:
+            kept = [name for name in long_tail(others, seed).names if name in place]
+            rows = rng.permutation(np.array([place[name] for name in kept]))[:ROWS]
+        else:
+            rows = rng.choice(len(others), ROWS, replace=False)
+        return held_out(vectors[rows], others.labels[rows], rng)
+
+    return draw
+
+
+@lru_cache(maxsize=3)
+def _clip_arts(encoder: str) -> tuple[Floats, Indices]:
+    unique = {path.read_bytes(): path for path in sorted(CLIP_ARTS.rglob("*.png"))}
+    kept = {data: path for data, path in unique.items() if _readable(data)}
+    names = np.array([path.relative_to(CLIP_ARTS).parts[0] for path in kept.values()])
+    return features(list(kept), encoder, "clip-arts"), np.unique(names, return_inverse=True)[1]
+
+
+def _readable(data: bytes) -> bool:
+    try:
+        return np.prod(Image.open(io.BytesIO(data)).size) < 50_000_000
+    except OSError:
+        return False
+
+
+def clip_arts(encoder: str) -> Callable[[int], Pool | None]:
+    def draw(seed: int) -> Pool | None:
+        if not CLIP_ARTS.is_dir():
+            return None
+        vectors, labels = _clip_arts(encoder)
+        rng = np.random.default_rng(seed)
+        rows = rng.choice(len(labels), min(ROWS, len(labels)), replace=False)
+        return held_out(vectors[rows], labels[rows], rng)
+
+    return draw
+
+
+PHOTOS, CROPS = 200, 64
+
+
+@lru_cache(maxsize=3)
+def _crops(encoder: str) -> tuple[Floats, Indices]:
+    """Crops of photos (PHOTOS * CROPS, d), each photo a class."""
+    path = shared() / "data" / "imagenet-sample-1000.parquet"
+    photos = pq.read_table(path, columns=["image"]).column("image").to_pylist()
+    chosen = np.random.default_rng(0).choice(len(photos), PHOTOS, replace=False)
+    found: list[bytes] = []
+    for number in chosen:
+        value = photos[number]
+        found += crops(value["bytes"] if isinstance(value, dict) else value, int(number))
+    return features(found, encoder, "imagenet-crops"), np.repeat(np.arange(PHOTOS), CROPS)
+
+
+def crops(data: bytes, seed: int) -> list[bytes]:
+    """Views of a photo: a third to all of its area, perhaps mirrored, lighter or darker, in other colours."""
+    image = Image.open(io.BytesIO(data)).convert("RGB")
+    rng = np.random.default_rng(seed)
+    views = []
+    for _ in range(CROPS):
+        side = np.sqrt(rng.uniform(0.3, 1.0))
+        width, height = (max(8, int(side * length)) for length in image.size)
+        left, top = rng.integers(0, image.width - width + 1), rng.integers(0, image.height - height + 1)
+        view = image.crop((left, top, left + width, top + height)).resize((128, 128))
+        if rng.random() < 0.5:
+            view = view.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        pixels = np.asarray(view, np.float32) * rng.uniform(0.7, 1.3, 3).astype(np.float32)
+        stream = io.BytesIO()
+        Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(stream, "JPEG", quality=90)
+        views.append(stream.getvalue())
+    return views
+
+
+def photos(encoder: str) -> Callable[[int], Pool]:
+    def draw(seed: int) -> Pool:
+        vectors, labels = _crops(encoder)
+        rng = np.random.default_rng(seed)
+        sizes = np.rint(CROPS * np.arange(1, PHOTOS + 1) ** -0.5).astype(int)[rng.permutation(PHOTOS)]
+        rows = np.concatenate([label * CROPS + rng.permutation(CROPS)[:size] for label, size in enumerate(sizes)])
+        return held_out(vectors[rows], labels[rows], rng)
+
+    return draw
+
+
+POOLS: dict[str, Callable[[int], Pool | None]] = {
+    "disc": disc,
+    "sphere 64": spheres(64),
+    "sphere 256": spheres(256),
+    "sphere 64, copies": spheres(64, copies=0.3),
+    "sphere 64, equal, spread": spheres(64, power=0, widths=6),
+    "sphere 64, 5 % noise": spheres(64, noise=0.05),
+    **{
+        f"CIFAR-10{', 100 : 1' if tail else ''}, {encoder}": cifar(encoder, tail)
+        for encoder in ("taught", "descriptor", "tiny")
+        for tail in (False, True)
+    },
+    **{f"OpenClipart, {encoder}": clip_arts(encoder) for encoder in ("tiny", "descriptor")},
+    **{f"ImageNet crops, {encoder}": photos(encoder) for encoder in ("tiny", "descriptor")},
+}
+
+
+def home() -> Path:
+    return HOME / "balance"
