@@ -117,6 +117,7 @@ def _salvaged(quoted: bytes, place: str) -> str:
 
 def _named(fields: dict[str, Any], place: str, column: str) -> tuple[str, Row]:
     name = fields.pop(column, None)
+    name = str(name) if isinstance(name, int) and not isinstance(name, bool) else name
     if not isinstance(name, str) or not name:
         found = ", ".join(fields) or "none"
         several = any(field.endswith(("file_name", "file_names")) for field in fields)

@@ -265,9 +265,18 @@ def test_a_part_of_the_path_is_the_label(tmp_path: Path, label: int, expected: l
 
 
 def test_the_label_of_the_metadata_wins_over_the_path(tmp_path: Path) -> None:
-    write(tmp_path, {"x/a.png": PNG, "x/a.json": '{"label": "frog"}', "x/b.png": PNG})
+    """Unless it is empty."""
+    told = {"a": '{"label": "frog"}', "b": '{"label": null}', "c": '{"label": ""}', "d": "{}"}
+    write(tmp_path, {f"x/{name}.png": PNG for name in told} | {f"x/{name}.json": text for name, text in told.items()})
     samples = by_id(folder(tmp_path, label=-1))
-    assert [sample.meta["label"] for sample in samples.values()] == ["frog", "x"]
+    assert [sample.meta["label"] for sample in samples.values()] == ["frog", "x", "x", "x"]
+
+
+def test_numbers_name_images(tmp_path: Path) -> None:
+    write(tmp_path / "photos", {"1.png": PNG, "20.png": PNG})
+    write(tmp_path, {"labels.jsonl": '{"id": 1, "label": "ape"}\n{"id": 20, "label": "bat"}\n'})
+    samples = by_id(folder(tmp_path / "photos", metadata=str(tmp_path / "labels.jsonl"), metadata_key="id"))
+    assert [sample.meta["label"] for sample in samples.values()] == ["ape", "bat"]
 
 
 def test_a_table_elsewhere_is_joined_by_the_end_of_the_path(tmp_path: Path) -> None:
