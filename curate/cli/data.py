@@ -51,7 +51,10 @@ def datasets(workspace: WorkspaceUrl = "") -> None:
 @data.command()
 def gc(
     workspace: WorkspaceUrl = "",
-    keep: Annotated[int | None, typer.Option(help="Keep the last N successful runs of each recipe.")] = None,
+    keep: Annotated[
+        int | None,
+        typer.Option(help="Keep the last N successful runs of each recipe (stages, namespaces, dataset names)."),
+    ] = None,
     drop: Annotated[list[str] | None, typer.Option(help="Run id to drop; may be repeated.")] = None,
     costly: Annotated[
         bool, typer.Option("--costly", help="Also remove answers of costly stages that no kept run reads.")
