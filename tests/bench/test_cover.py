@@ -47,7 +47,7 @@ def test_it_covers_better_than_chance_and_nearly_as_well_as_plain_greedy() -> No
 
 
 def test_every_group_is_found_once_there_are_rows_enough() -> None:
-    """Of sizes 200, 50, 25, 12, 6, 3: a random sample of 12 rows misses the last two more often than not."""
+    """Sizes are 200, 50, 25, 12, 6, 3: a random sample of 12 rows misses the last two more often than not."""
     groups = np.repeat(np.arange(6), [200, 50, 25, 12, 6, 3])
     vectors = np.eye(6, dtype=np.float32)[groups]
     _, words = rows_of(len(groups), 0)

@@ -1,7 +1,7 @@
 """A greedy cover of a cluster: few rows that stand for all of its rows.
 
 The sum over a cluster's rows of their best similarity to a taken row is a facility location function. It is monotone
-and submodular, so that taking the row of largest gain, again and again, comes within 1 - 1/e of the best set
+and submodular, so that repeatedly taking the row of largest gain comes within 1 - 1/e of the best set
 (Nemhauser et al. 1978); the best of a few random candidates does nearly as well (Mirzasoleiman et al. 2015).
 """
 
@@ -59,7 +59,7 @@ def _cover(vectors_MD: NDArray[np.float32], word_12: NDArray[np.uint64], quota: 
 
 
 def _similarity(vectors_MD: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Minus half of the squared distances (M, M); of unit vectors these are the cosines minus 1."""
+    """Minus half of the squared distances (M, M); for unit vectors they are the cosines minus 1."""
     products = vectors_MD @ vectors_MD.T
     halves = np.diag(products) / 2
     return products - halves[:, None] - halves[None, :]

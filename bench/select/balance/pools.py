@@ -1,6 +1,6 @@
 """Pools on which balance can be counted: points of known density, and images whose classes are known.
 
-A pool is drawn anew for each seed: which class is rare, which rows are held out, where the points lie.
+Each seed draws a pool: which class is rare, which rows are held out, and the points.
 """
 
 from __future__ import annotations
