@@ -24,8 +24,8 @@ from curate.duplicates.near.hamming import band_edges, components
 from curate.encoders.base import Encoder
 from curate.encoders.families import load
 from curate.image.perceptual import HASH_BYTES, perceptual_hash
+from curate.kernels.neighbours import knn_right
 
-NEAREST, TEMPERATURE = 5, 0.07
 LEAST = 20
 """Images that a comparison by labels or folders needs in groups of two or more."""
 COPY_DISTANCE = 6
@@ -74,7 +74,8 @@ def compare_encoders(path: str, specs: Sequence[str], sample: int = 500) -> Comp
         if len(sizes) > 1 and len(grouped) >= LEAST:
             codes = np.unique([one.group for one in grouped], return_inverse=True)[1]
             vectors = (_vectors(encoder, [one.views[n] for one in grouped]) for n, encoder in enumerate(encoders))
-            return _judged(by, specs, [_votes(one, codes) for one in vectors])
+            every = np.arange(len(codes))
+            return _judged(by, specs, [knn_right(one, codes, every, every) for one in vectors])
     right = []
     for n, encoder in enumerate(encoders):
         altered = _vectors(encoder, [one.altered[n] for one in seen])
@@ -163,17 +164,6 @@ def _vectors(encoder: Encoder, prepared: list[NDArray[Any]]) -> NDArray[np.float
     starts = range(0, len(prepared), _BATCH)
     vectors = np.concatenate([encoder.encode(prepared[n : n + _BATCH], patches=False).summary for n in starts])
     return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.float32(1e-9))
-
-
-def _votes(vectors_ND: NDArray[np.float32], codes_N: NDArray[np.int64]) -> NDArray[np.float64]:
-    """1 for images (N,) whose nearest others, weighted by exp(cosine / 0.07), vote for its group, otherwise 0."""
-    cosines = vectors_ND @ vectors_ND.T
-    np.fill_diagonal(cosines, -np.inf)
-    nearest = np.argpartition(-cosines, min(NEAREST, len(cosines) - 1) - 1, axis=1)[:, :NEAREST]
-    votes = np.zeros((len(cosines), codes_N.max() + 1))
-    weights = np.exp((np.take_along_axis(cosines, nearest, axis=1) - 1) / TEMPERATURE)
-    np.add.at(votes, (np.arange(len(cosines))[:, None], codes_N[nearest]), weights)
-    return (votes.argmax(axis=1) == codes_N).astype(np.float64)
 
 
 def _found(altered_ND: NDArray[np.float32], vectors_ND: NDArray[np.float32]) -> NDArray[np.float64]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from curate.api.clusters import Clusters, clusters_of
 from curate.api.copies import copies_of
 from curate.api.stages import hashtag_map
-from curate.core.errors import RESUMES, CurateError, DrainedError, InputError
+from curate.core.errors import RESUMES, CeilingError, CurateError, DrainedError, InputError
 from curate.core.ledger import Entry
 from curate.core.nouns.artifacts import StoredArtifact
 from curate.core.store.storage import Storage
@@ -92,8 +92,8 @@ class Run:
         return status_of(record, brief)
 
     def wait(self, timeout: float | None = None) -> Result:
-        """Wait for the result. Raises the run's error if it failed, DrainedError if it was stopped, CurateError if its
-        process died, TimeoutError after `timeout` seconds."""
+        """Wait for the result. Raises the run's error if it failed, DrainedError if it was stopped, CeilingError if by
+        its tokens or dollars, CurateError if its process died, TimeoutError after `timeout` seconds."""
         if self._task is not None:
             return self._task.wait(timeout)
         until = None if timeout is None else time.monotonic() + timeout
@@ -106,7 +106,8 @@ class Run:
             return result_of(self.record)
         if status.state == "killed":
             raise CurateError(f"run {self.id}: its process died; {RESUMES}")
-        raise (DrainedError if status.state == "stopped" else CurateError)(f"run {self.id}: {status.error}")
+        stopped = CeilingError if (self.record.result or {}).get("ceiling") else DrainedError
+        raise (stopped if status.state == "stopped" else CurateError)(f"run {self.id}: {status.error}")
 
     def stop(self) -> None:
         """Request it to stop: finished work is committed, and the same command resumes it. Returns at once; see `wait`.

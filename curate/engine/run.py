@@ -297,6 +297,7 @@ def _close_record(ctx: Context, run_id: str, error: str | None, seconds: float) 
         "spend": spend.to_json(),
         "allocated": ctx.backend.allocated().to_json(),
         "lost": sum(ctx.lost.values()),
+        "ceiling": ctx.spending is not None and ctx.spending.over,
     }
     ctx.storage.publish_bytes(f"runs/{run_id}/result.json", json.dumps(record, indent=1).encode())
     return result

@@ -14,6 +14,10 @@ from curate.core.store.storage import Storage
 from curate.engine import progress
 from curate.engine.progress import Progress, count, duration, speed
 from curate.engine.record.events import Events, read_events
+from curate.engine.run import run
+from curate.engine.workers.beat import Beat
+from tests.engine import toys
+from tests.engine.paid import Third
 
 
 @pytest.fixture
@@ -152,3 +156,23 @@ def shown_by(made: Progress) -> list[str]:
 )
 def test_numbers_for_people(said: str, wanted: str) -> None:
     assert said == wanted
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_filters_count_what_they_judge_unless_maps_before_them_found_all(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    """`again`: they share a pass with a Map whose results exist."""
+    told: dict[str, list[bool]] = {}
+    passed = Beat.passed
+
+    def listen(beat: Beat, stage: str, rows: int, found: bool) -> None:
+        told.setdefault(stage, []).append(found)
+        passed(beat, stage, rows, found)
+
+    if again:
+        run(toys.chain(toys.Brightness()), str(workspace))
+    monkeypatch.setattr(Beat, "passed", listen)
+    stages = [toys.Brightness(), Third()] if again else [Third()]
+    run(toys.chain(*stages), str(workspace))
+    assert set(told[f"stage_{len(stages)}"]) == {again}

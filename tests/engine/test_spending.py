@@ -12,7 +12,7 @@ import pytest
 
 from curate.api import Workspace
 from curate.caption.report.report import CaptionReport
-from curate.core.errors import DrainedError, PreflightError, RecipeError
+from curate.core.errors import CeilingError, DrainedError, PreflightError, RecipeError
 from curate.core.recipe.pipeline import Pipeline
 from curate.core.spend import ELSEWHERE, Spend, estimate
 from curate.core.store.storage import open_storage, open_workspace
@@ -162,11 +162,20 @@ def test_a_ceiling_stops_the_run_and_a_larger_one_resumes(
     assert 0 < sum(tokens) <= 30 * EACH and requests < 100
     first = status_of(record(workspace, "one"))
     assert (first.state, first.error) == ("stopped", error)
+    with pytest.raises(CeilingError):
+        Workspace(str(workspace)).run("one").wait()
     assert (first.spend.total.requests, first.spend.total.tokens) == (requests, sum(tokens))
     result = run(made(), str(workspace), options=Options(**{option: 100 * ceiling}), run_id="two")
     assert script.stats()["texts"] == {f"picture {n}": 1 for n in range(100)}
     assert result.ledger["stage_1"].after == 100 and result.counts["stage_1"].asked_again == 0
     assert result.spend.total.requests + requests == 100
+
+
+def test_a_ceiling_below_what_one_request_may_take_says_so(workspace: Path, endpoint: Endpoint) -> None:
+    script = endpoint.script()
+    error = stopped(paid.chain(script, {"price": PRICE}, rows=4), workspace, "one", max_tokens=3)
+    assert "less than one request may take with its `max_tokens`; raise it" in error
+    assert script.stats()["requests"] == 0
 
 
 def test_a_run_that_uses_its_last_token_is_complete(workspace: Path, endpoint: Endpoint) -> None:

@@ -54,6 +54,7 @@ class PassBuild:
         self.seconds = dict.fromkeys(self.counts, 0.0)
         self.settled, self.complete = threading.Event(), threading.Event()
         """`settled`: it holds its leases, or needs none. `complete`: all of its output exists."""
+        self.computes = any(isinstance(node.stage, Map) for node in nodes)
         self.asks = any(isinstance(node.stage, AsyncMap) and node.stage.asks() for node in nodes)
         self.running = 0
         """Units whose outcomes are not known yet."""
@@ -239,7 +240,7 @@ class PassBuild:
             self._count_lost(result, entries)
             self._record(result["shard"], file, _dump(result), result)
         computed = sum(counts.computed for counts in self.counts.values()) - before
-        self._bar.advance(sum(shard.rows for shard in task.shards), found=not computed)
+        self._bar.advance(sum(shard.rows for shard in task.shards), found=self.computes and not computed)
 
     def _count_lost(self, result: ShardResult, entries: Mapping[str, Entry]) -> None:
         """Count a shard's rows in error, computed now or by an earlier run."""

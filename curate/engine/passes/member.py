@@ -74,7 +74,8 @@ class PassMember:
     def report(self) -> None:
         """Tell the beat how many rows have passed."""
         if not (self.task.probe or self.task.dry):
-            beat.current().passed(self.name, self.cursor - self._open(), self.unit.computed == self._computed)
+            found = self.unit.computes and self.unit.computed == self._computed
+            beat.current().passed(self.name, self.cursor - self._open(), found)
             self._computed = self.unit.computed
 
     def _open(self) -> int:

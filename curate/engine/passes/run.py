@@ -118,6 +118,7 @@ class _Pass:
                 member = kind(task, spec, unit, near, alone, numbers[spec.name], counts[spec.name])
                 self.members[spec.name] = member
         self.maps = [member for member in self.members.values() if isinstance(member, MapMember)]
+        unit.computes = bool(self.maps)
         pixel = [] if task.dry or task.aside else [member for member in self.maps if member.stage.pixels]
         self.decoder = Decoder(unit, pixel, alone)
         self.saved = time.monotonic()

@@ -32,8 +32,8 @@ class Unit:
         """(S + 1,): first row of each shard, then the number of rows."""
         self.rows = int(self.edges[-1])
         self._pool = Rows(storage, known=known)
-        self.computed = 0
-        """Results of all stages so far."""
+        self.computed, self.computes = 0, False
+        """Results of all Maps so far; whether there are any Maps."""
         self._fates: dict[Any, Fate] = {}
         self._columns: dict[tuple[str, str], pa.Table] = {}
 

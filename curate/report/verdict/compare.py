@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curate.kernels.evenness import entropy, evenness
+from curate.kernels.neighbours import knn_right
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 RESAMPLES = 400
-NEIGHBOURS = 5
 LEAST = 20
 """A figure needs this many rows of each sample; below, its standard deviation is not to be trusted."""
 EVEN = 0.98
@@ -79,7 +79,7 @@ def compare(
     found[SPACING] = _means(np.stack(apart), weights)
     tests, banks = np.flatnonzero(known & test), _equally_many(sides, known & ~held_out)
     if found[ENTROPY] and min(len(tests), len(banks[0])) >= LEAST:
-        right = [_right(vectors, label, bank, tests) for bank in banks]
+        right = [knn_right(vectors, label, bank, tests) for bank in banks]
         found[KNN] = _means(np.stack(right), weights[:, tests])
     figures = {name: one for name, one in found.items() if one is not None}
     balanced = ENTROPY in figures and evenness(pool[pool > 0]) >= EVEN
@@ -138,12 +138,3 @@ def _spacing(vectors: NDArray[np.float32], inside: Integers) -> Floats:
         taken = np.bincount(places[other].reshape(-1, 2)[:, 0], second - first, minlength=len(inside))
         apart[inside] = first - taken + taken.mean()
     return apart
-
-
-def _right(vectors: NDArray[np.float32], label: Integers, bank: Integers, tests: Integers) -> Floats:
-    """1 for each test row (T,) whose label most of its nearest references have, else 0. The nearest decides a tie."""
-    import faiss
-
-    votes = label[bank][faiss.knn(vectors[tests], vectors[bank], NEIGHBOURS)[1]]
-    winner = (votes[:, :, None] == votes[:, None, :]).sum(axis=2).argmax(axis=1)
-    return (votes[np.arange(len(tests)), winner] == label[tests]).astype(np.float64)

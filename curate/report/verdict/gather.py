@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from curate.core.hashing import rank_below, ranks
 from curate.kernels.embeddings import read_embeddings
 from curate.kernels.reservoir import Reservoir
-from curate.report.survey.rows import LabelCounts, label_values
+from curate.report.survey.rows import LabelCounts, label_values, texts
 from curate.report.survey.scope import Scope
 from curate.report.verdict.compare import Comparison, compare
 
@@ -31,12 +31,15 @@ class Contenders:
     def add(self, table: pa.Table, copies: NDArray[np.int64]) -> None:
         """Rows that reached the selection, and their copies (n,)."""
         keys, embedding = table.column("key").to_pylist(), self.scope.embedding
-        rank, hold = (ranks(self.seed, keys, salt) for salt in SALTS)
+        keepers = texts(table, "duplicate_of")  # a set of copies is held out as a whole, and its keeper tested
+        sets = pc.coalesce(keepers, table.column("key")).to_pylist()
+        rank, hold = ranks(self.seed, keys, SALTS[0]), ranks(self.seed, sets, SALTS[1])
         labels = label_values(table, self.scope.label) if self.scope.label else pa.nulls(len(keys), pa.string())
         vectors = table.column(embedding) if embedding else pa.nulls(len(keys))
         vectors = vectors if pa.types.is_fixed_size_binary(vectors.type) else pa.nulls(len(keys), pa.binary(2))
         selected = np.flatnonzero(copies > 0)
-        tests = np.flatnonzero(rank_below(hold, TENTH) & labels.is_valid().to_numpy(zero_copy_only=False))
+        tested = pc.and_(pc.is_valid(labels), pc.is_null(keepers)).to_numpy(zero_copy_only=False)
+        tests = np.flatnonzero(rank_below(hold, TENTH) & tested)
         index = np.r_[np.arange(len(keys)), selected, tests]
         groups = np.repeat(np.arange(3), [len(keys), len(selected), len(tests)])
         rows = pa.table({"rank": rank, "hold": hold, "copies": copies, "label": labels, "vector": vectors})
