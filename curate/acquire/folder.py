@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import posixpath
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
@@ -128,7 +129,7 @@ class AcquireFolder(Source):
         for outer, inner in itertools.permutations(urls, 2):
             if inner.startswith(outer):
                 raise InputError(f"{self._place}: {inner!r} is inside {outer!r}; leave out one of them")
-            if self.in_place and inner != urls[0] and "/" not in inner.partition("://")[2].rstrip("/"):
+            if self.in_place and inner != urls[0] and re.fullmatch(r"\w+://[^/]+/", inner):
                 raise InputError(f"{self._place}: {inner!r} is a whole bucket; with in_place, put it first in the list")
         first = [Folder(roots[0], names[0])]
         return first + [Folder(root, name, f"{name}/") for root, name in zip(roots[1:], names[1:], strict=True)]

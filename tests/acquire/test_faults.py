@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -37,18 +37,14 @@ class Outcomes:
 
 
 @pytest.fixture(scope="module")
-def fetcher(fault_server: FaultServer) -> Iterator[Make]:
-    """Makes a fetcher from the name of a group and what differs, and closes it in the end."""
-    made = []
+def fetcher(fault_server: FaultServer) -> Make:
+    """Makes a fetcher from the name of a group and what differs."""
 
     def make(group: str = "patient", lookup: Lookup = system_lookup, **settings: object) -> Fetcher:
         values = GROUPS[group] | {"allow_ports": fault_server.ports} | settings
-        made.append(Fetcher(FetchSettings.of(values), lookup=lookup))
-        return made[-1]
+        return Fetcher(FetchSettings.of(values), lookup=lookup)
 
-    yield make
-    for one in made:
-        one.close()
+    return make
 
 
 @pytest.fixture(scope="module")

@@ -231,6 +231,11 @@ def test_a_folder_that_joins_a_list_leaves_the_portions_of_the_others(tmp_path: 
     assert folder(tmp_path, path=moved, shard_rows=2).plan() == after
 
 
+def test_a_second_bucket_in_place_has_no_folder_to_be_its_source() -> None:
+    with pytest.raises(InputError, match="'s3://two/' is a whole bucket; with in_place, put it first in the list"):
+        AcquireFolder(namespace="x", path=("s3://one/photos", "s3://two"), in_place=True).plan()
+
+
 @pytest.mark.parametrize(
     ("paths", "message"),
     [

@@ -69,10 +69,11 @@ def test_a_list_of_folders_and_files_is_below_their_common_root(written: Path) -
     assert len(read_all(source)) == 7
 
 
-def test_moved_tars_have_the_same_content(written: Path) -> None:
+def test_moved_tars_have_the_same_content(written: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     before = tars(written).plan()
-    shutil.copytree(written, written.parent / "moved", copy_function=shutil.copy2)
-    after = tars(written.parent / "moved").plan()
+    moved = tmp_path_factory.mktemp("elsewhere") / "moved"
+    shutil.copytree(written, moved, copy_function=shutil.copy2)
+    after = tars(moved).plan()
     assert before == after
     assert tars(written).parameters() == tars("elsewhere").parameters()
     assert str(written) not in json.dumps(before[0].content)

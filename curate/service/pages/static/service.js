@@ -198,7 +198,6 @@ function follow(events) {
 }
 
 for (const list of page.querySelectorAll("[data-follow]")) list.scrollTo(0, list.scrollHeight);
-page.querySelector(".top nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
 live();
 prepare(page);
 const address = new URL(location.href);
