@@ -4,7 +4,7 @@
 
 A Ray of this machine with three nodes of two logical CPUs beside a head without CPUs. Each round is the quickstart's
 recipe on 350 of its images, in shards of 50 and in a new workspace. One node is killed, with all its processes, up to
-1.5 s after a stage has begun: each stage in turn. A run that has not ended LIMIT_SECONDS later counts as a stall, and
+1.5 s after a stage has started: each stage in turn. A run that has not ended LIMIT_SECONDS later counts as a stall, and
 is ended. The line of a round has the stage, the delay, and how long the run took after the kill and in all.
 """
 
@@ -95,7 +95,7 @@ def _round(cluster: nodes.Nodes, drivers: Drivers, recipe: Path, stage: str, del
 
 
 def _begun(events: Path) -> set[str]:
-    """Stages that a run has begun."""
+    """Stages that have started."""
     lines = [line for file in events.glob("*.jsonl") for line in file.read_text().splitlines()]
     return {event["stage"] for event in map(json.loads, lines) if event.get("stage")}
 

@@ -59,7 +59,7 @@ class _Seen:
 
 
 def compare_encoders(path: str, specs: Sequence[str], sample: int = 500) -> ComparedEncoders:
-    """specs: encoders; the first is chosen if none is better. sample: about so many images, chosen by hash.
+    """specs: encoders; the first is chosen if none is better. sample: number of images, approximately; chosen by hash.
 
     Copies of an image count once. Raises CurateError for unknown encoders, InputError for less than two images.
     """

@@ -226,8 +226,8 @@ def test_a_folder_that_joins_a_list_leaves_the_portions_of_the_others(tmp_path: 
     before, after = (folder(tmp_path, path=paths[:count], shard_rows=2).plan() for count in (2, 3))
     assert after[: len(before)] == before and len(after) == len(before) + 2
     assert str(tmp_path) not in json.dumps([portion.content for portion in after])
-    shutil.move(tmp_path, tmp_path.with_name("moved"))
-    moved = [str(tmp_path.with_name("moved") / name) for name in ("b", "a", "c")]
+    shutil.move(tmp_path, tmp_path.with_name("moved folders"))
+    moved = [str(tmp_path.with_name("moved folders") / name) for name in ("b", "a", "c")]
     assert folder(tmp_path, path=moved, shard_rows=2).plan() == after
 
 

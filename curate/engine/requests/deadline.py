@@ -13,7 +13,8 @@ ENOUGH = 32
 SEEN = 256
 """Answers that count: the last ones."""
 TIMES = 2.0
-"""The first attempt may take this many times as long as the longest of them, each further one twice as long."""
+"""The first two attempts may take this many times as long as the longest of them, each further one twice as long as the
+one before."""
 LEAST_SECONDS = 2.0
 CHANGE = 1.25
 """A limit that changes by less stays."""

@@ -156,7 +156,7 @@ class Pool:
         spend = costs.free(self.endpoint)
         try:
             headers = {**self._headers, **asking.headers}
-            with asking.deadline.attempt(2**asking.counted) as limit:
+            with asking.deadline.attempt(2 ** max(asking.counted - 1, 0)) as limit:
                 answer = await post(self._http, url.base + asking.path, asking.data, headers, limit)
             spend = costs.of_answer(self.endpoint, asking.guess, answer)
             self.window.answered(number, self._loop.time() - began)

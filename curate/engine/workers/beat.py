@@ -110,7 +110,7 @@ class Beat:
             self._stats.setdefault(stage, BatchStats()).add(batch)
 
     def passed(self, stage: str, rows: int, found: bool) -> None:
-        """So many rows of the unit have passed a stage, computed or not. `found`: nothing was computed meanwhile."""
+        """`rows` rows of the unit have passed a stage by now. `found`: none was computed since the last call."""
         with self._lock:
             more = rows - self._passed.get(stage, 0)
             if more > 0:  # a pass may start over

@@ -1,7 +1,7 @@
 """What the clients of endpoints may spend. No threads, no clock; curate/core/limits.py has the messages.
 
 Each endpoint has a room, whose clients share its limits per minute in equal parts. The budget is the run's. It is dealt
-as a number of requests that a client may begin. Each that may be begun or is not settled reserves the most that one of
+as a number of requests that a client may start. Each that may start or is not settled reserves the most that one of
 this client may cost, its prompt and the longest answer, so that all together fit into what is left; its answer frees
 what it did not take. Near a ceiling, fewer requests are therefore in flight, and none is sent that might exceed it.
 """

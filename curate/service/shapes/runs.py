@@ -157,7 +157,7 @@ class RunLine(Shape):
     position: int | None = None
     """In the queue, from 1."""
     created: Time
-    """When it was submitted, or begun without the service. Lists are sorted by it."""
+    """When it was submitted, or started without the service. Lists are sorted by it."""
     started: Time | None
     """When its current attempt began; null before."""
     ended: Time | None
