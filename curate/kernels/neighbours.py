@@ -16,7 +16,7 @@ def knn_right(
     neighbours: int = NEIGHBOURS,
 ) -> NDArray[np.float64]:
     """1 for each test row (T,) whose label most of its nearest references (R,) have, else 0. The nearest decides a tie;
-    a row is no reference for itself. vectors: of unit length, one per row."""
+    a row never counts for itself. vectors: of unit length, one per row."""
     import faiss
 
     most = min(neighbours + 1, len(references))

@@ -11,8 +11,8 @@ from curate.report.verdict.compare import KNN
 from curate.report.verdict.gather import Contenders
 
 
-def test_copies_of_a_test_row_are_no_references() -> None:
-    """Of images whose labels nothing tells, a copy would tell the label."""
+def test_copies_of_a_test_row_are_not_references() -> None:
+    """The labels here are random: only a copy could predict them."""
     rng = np.random.default_rng(0)
     image = np.repeat(np.arange(1000), 3)
     keys = np.array([make_key("images", str(number)) for number in range(len(image))])
