@@ -106,12 +106,14 @@ class Run:
             return result_of(self.record)
         if status.state == "killed":
             raise CurateError(f"run {self.id}: its process died; {RESUMES}")
-        stopped = CeilingError if (self.record.result or {}).get("ceiling") else DrainedError
-        raise (stopped if status.state == "stopped" else CurateError)(f"run {self.id}: {status.error}")
+        if status.state != "stopped":
+            raise CurateError(f"run {self.id}: {status.error}")
+        result = self.record.result if self.workspace.has(self.id) else None  # none if it was stopped before it began
+        raise (CeilingError if (result or {}).get("ceiling") else DrainedError)(f"run {self.id}: {status.error}")
 
     def stop(self) -> None:
-        """Request it to stop: finished work is committed, and the same command resumes it. Returns at once; see `wait`.
-        Raises InputError if the run has ended or was requested to stop before."""
+        """Request it to stop: finished work is committed, and a new run of its recipe finds it. Returns at once; see
+        `wait`. Raises InputError if the run has ended or was requested to stop before."""
         if self._task is not None:
             self._task.stop()
             return

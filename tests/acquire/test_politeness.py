@@ -102,7 +102,7 @@ def throughput(starts: Sequence[float]) -> float:
 @pytest.mark.parametrize("connections", [1, 4])
 def test_requests_at_once(server: FaultServer, limiter: Limiter, workers: int, connections: int) -> None:
     """Two hosts that every worker has rows of, and two that some have."""
-    server.delay = 0.02
+    server.delay = 0.02 * connections
     rows = [("/images/a.jpg", ADDRESSES[place % 2]) for place in range(max(2, 100 // workers))]
     cluster = [
         Worker(server, limiter, [*rows, ("/images/a.jpg", ADDRESSES[2 + number % 2])], host_connections=connections)

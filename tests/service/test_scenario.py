@@ -60,7 +60,7 @@ def _no_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 def test_submit_watch_stop_resume_tag_train(folder: Path, gate: Gate, ray_head: str) -> None:
     with embedded(folder / "ws", ray_head, roots(folder)) as site:
         _curate("login", site.url, "--name", "here", typed=site.token)

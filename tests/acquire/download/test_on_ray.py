@@ -18,7 +18,7 @@ from tests.engine import workspaces
 from tests.engine.deaths import deaths
 from tests.engine.forks import Drivers
 
-pytestmark = [pytest.mark.usefixtures("runner_python"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.usefixtures("runner_python"), pytest.mark.timeout(600)]
 MIDDLE = 20
 """Requests that are answered before the others are held back."""
 POINTS = (

@@ -71,7 +71,7 @@ def test_the_last_worker_takes_over_payloads_of_dead_workers(over_ray: Scheduler
         payloads = [(number, str(tmp_path / str(call)) if number == 3 else "") for number in range(4)]
         outcomes = over_ray.map(pid_or_death, payloads, CPU, CallOptions(sticky=True, window=4))
         assert sorted(outcome.value for outcome in outcomes) == [0, 1, 2, 3]
-    assert time.monotonic() - began < 2 * SECONDS
+    assert time.monotonic() - began < 4 * SECONDS
 
 
 def test_lanes_of_ray_are_separate_processes(over_ray: Scheduler) -> None:
@@ -87,7 +87,7 @@ def test_lanes_of_ray_are_separate_processes(over_ray: Scheduler) -> None:
 def test_a_hang_on_ray_costs_its_worker(on_ray: Any) -> None:
     made = Scheduler(on_ray)
     [before] = [outcome.value for outcome in made.map(sleeps, [0.0], CPU)]
-    made.meter.deadline = 1.0
+    made.meter.deadline = 5.0
     outcomes = {outcome.index: outcome for outcome in made.map(hangs, [0, 1, 0], CPU)}
     made.close()
     assert outcomes[1].hung is not None and str(outcomes[1].error).startswith("hung: crawl finished no batch for ")

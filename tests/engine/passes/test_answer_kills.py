@@ -188,7 +188,7 @@ def test_a_worker_that_dies_on_ray_leaves_its_answers_to_the_next(
         result = go(workspace, stage, engine=on_ray, rows=64, shard_rows=64)
     counts = result.counts["stage_1"]
     assert result.ledger["stage_1"].after == 64 == counts.copied + counts.requests
-    assert counts.copied >= 3 and 0 < counts.asked_again <= 2 * 8 + 8
+    assert counts.copied >= 1 and 0 < counts.asked_again <= 2 * 8 + 8
     assert script.stats()["requests"] <= 64 + 2 * 8
     assert sum(script.stats()["texts"].values()) - 64 <= counts.asked_again
     assert [row["said"] for row in answer_rows(workspace)] == sorted(f"said picture {n}" for n in range(64))

@@ -222,6 +222,6 @@ def test_a_row_whose_answer_never_ends_is_named(workspace: Path, endpoint: Endpo
     alone until the stuck rows are known. Each other row is requested once."""
     script = endpoint.script()
     stage = Stuck(url=script.url, stuck=stuck, flush_seconds=0.1)
-    result = go(workspace, stage, Options(failure_budget=1.0, deadline=3.0), rows=20, shard_rows=20)
+    result = go(workspace, stage, Options(failure_budget=1.0, deadline=5.0), rows=20, shard_rows=20)
     assert result.ledger["stage_1"].error == {"hung": len(stuck)}
     assert result.ledger["stage_1"].after == script.stats()["requests"] == 20 - len(stuck)

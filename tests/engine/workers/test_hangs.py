@@ -96,6 +96,7 @@ def test_an_isolated_process_that_hangs_is_killed(
         time.sleep(SECONDS * value)
         return value
 
+    quick.meter.deadline = 5.0
     outcomes = {o.index: o for o in quick.map(task, range(2), CPU, CallOptions(isolated=True))}
     assert outcomes[0].value == 0 and outcomes[1].hung is not None and outcomes[1].hung.rows == (1,)
     pid = int((tmp_path / "1").read_text())
