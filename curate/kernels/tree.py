@@ -29,6 +29,10 @@ class TreeShape:
         clusters = tuple(int(level["clusters"]) for level in tree["levels"]["levels"])
         return cls(clusters, tuple(np.asarray(tree[f"parents_{t}"]) for t in range(1, len(clusters))))
 
+    def above(self, level: int) -> Self:
+        """The tree without the levels below `level`; 1 is all of it."""
+        return type(self)(self.clusters[level - 1 :], self.parents[level - 1 :])
+
     def paths(self) -> Iterator[tuple[int, NDArray[np.int64]]]:
         """(level, cluster (K_1,) of each leaf at that level), finest first."""
         path = np.arange(self.clusters[0])

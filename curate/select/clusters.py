@@ -15,13 +15,14 @@ from curate.core.contracts import Artifact, Select, Table
 from curate.core.errors import CurateError
 from curate.core.hashing import ranks
 from curate.kernels.groups import position_in_group
+from curate.kernels.tree import TreeShape
 from curate.select.sampling import leaf_quotas
 
 NOT_SAMPLED = "not_sampled"
 
 
 class SelectClusters(Select):
-    """Units are leaf clusters. A leaf with fewer rows than its quota gives all of them."""
+    """Units are the clusters of a level, leaves by default. One with fewer rows than its quota gives all of them."""
 
     ports: ClassVar[dict[str, str]] = {"tree": "cluster_tree"}
     sizes: ClassVar[tuple[str, ...]] = ("target", "share")
@@ -37,7 +38,8 @@ class SelectClusters(Select):
     seed: int = Field(0, ge=0, description="Seed of every random choice.")
 
     _parents: list[NDArray[np.int64]] = PrivateAttr()
-    _leaves: int = PrivateAttr()
+    _clusters: int = PrivateAttr()
+    """Number of clusters of the level."""
 
     @model_validator(mode="after")
     def _one_size(self) -> Self:
@@ -49,10 +51,17 @@ class SelectClusters(Select):
             raise ValueError(f"{text}; give one of {which}")
         return self
 
+    def units_level(self) -> int:
+        """Level of the tree whose clusters have quotas."""
+        return 1
+
     def setup(self, artifacts: Mapping[str, Artifact]) -> None:
-        tree = artifacts["tree"]
-        self._parents = [np.asarray(tree[f"parents_{t}"]) for t in range(1, len(tree["levels"]["levels"]))]
-        self._leaves = tree["levels"]["levels"][0]["clusters"]
+        """Raises CurateError if the tree has fewer levels."""
+        shape, level = TreeShape.of(artifacts["tree"]), self.units_level()
+        if level > len(shape.clusters):
+            raise CurateError(f"{self.op}.level: {level}, but its `tree` has {len(shape.clusters)}; lower it")
+        self._parents = list(shape.parents[level - 1 :])
+        self._clusters = shape.clusters[level - 1]
 
     def scaled(self, fraction: float) -> Self:
         if self.target is None:
@@ -63,36 +72,37 @@ class SelectClusters(Select):
         return self.target
 
     def order_columns(self) -> tuple[str, ...]:
-        """Columns that order the rows of a leaf."""
+        """Columns that order the rows of a cluster."""
         return ()
 
-    def order(self, lines: Table) -> NDArray[np.floating] | None:
-        """Numbers (m,) by which the rows of a leaf are taken, smallest first, NaN last, ties by hash(seed, key); None:
-        by the hash alone."""
+    def order(self, lines: Table, quotas: NDArray[np.int64]) -> NDArray[np.floating] | None:
+        """Numbers (m,) by which the rows of a cluster are taken, smallest first, NaN last, ties by hash(seed, key);
+        None: by the hash alone. quotas: of all clusters (K,), in copies."""
         return None
 
     def reads(self) -> tuple[str, ...]:
-        return ("cluster_1", *self.order_columns())
+        return (f"cluster_{self.units_level()}", *self.order_columns())
 
     def deal(self, table: Table) -> Table:
         """Raises CurateError for clusters that are not in the tree."""
-        column = table.column("cluster_1")
-        leaves = column.fill_null(-1).to_numpy().astype(np.int64)
-        if len(leaves) and not 0 <= leaves.min() <= leaves.max() < self._leaves:
+        name = f"cluster_{self.units_level()}"
+        column = table.column(name)
+        units = column.fill_null(-1).to_numpy().astype(np.int64)
+        if len(units) and not 0 <= units.min() <= units.max() < self._clusters:
             raise CurateError(
-                f"{self.op}: cluster_1 holds {leaves.min()}..{leaves.max()} ({column.null_count} null), but its `tree` "
-                f"has {self._leaves} leaves; select from rows that were assigned to this tree"
+                f"{self.op}: {name} holds {units.min()}..{units.max()} ({column.null_count} null), but its `tree` has "
+                f"{self._clusters} clusters there; select from rows that were assigned to this tree"
             )
-        return table.select(["key", *self.order_columns()]).append_column("unit", pa.array(leaves))
+        return table.select(["key", *self.order_columns()]).append_column("unit", pa.array(units))
 
     def plan(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
         """Raises TargetError if the pool cannot give the target."""
-        rows = np.zeros(self._leaves, dtype=np.int64)
+        rows = np.zeros(self._clusters, dtype=np.int64)
         rows[: len(counts)] = counts
         return self.quotas(rows)
 
     def quotas(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """rows (K_1,) per leaf -> copies (K_1,) per leaf. Raises TargetError."""
+        """rows (K,) per cluster -> copies (K,) per cluster. Raises TargetError."""
         if self.target is not None:
             target = self.target
         else:
@@ -102,7 +112,7 @@ class SelectClusters(Select):
 
     def pick(self, lines: Table, counts: NDArray[np.int64], quotas: NDArray[np.int64]) -> dict[str, Any]:
         rank = ranks(self.seed, lines.column("key").to_pylist())
-        copies = copies_of(lines.column("unit").to_numpy(), quotas, rank, self.order(lines))
+        copies = copies_of(lines.column("unit").to_numpy(), quotas, rank, self.order(lines, quotas))
         return {"copies": copies, "reject": pc.if_else(copies > 0, pa.scalar(None, pa.string()), NOT_SAMPLED)}
 
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import Field
 
-from curate.core.contracts import Table
+from curate.core.contracts import Added, Table
+from curate.core.hashing import key_words
+from curate.kernels.embeddings import embedding_columns, read_embeddings
 from curate.select.clusters import SelectClusters
+from curate.select.cover import cover, parts
+
+COVER_ROWS = 1 << 16
+"""Rows of a bucket whose lines have vectors."""
 
 
 class SelectHierarchical(SelectClusters):
@@ -20,12 +27,48 @@ class SelectHierarchical(SelectClusters):
 
     op: ClassVar[str] = "select.hierarchical"
 
-    strategy: Literal["random", "closest"] = Field(
-        "random", description="How to choose rows of a leaf: by hash(seed, key), or those closest to its centroid."
+    strategy: Literal["random", "closest", "cover"] = Field(
+        "random",
+        description="How to choose rows of a cluster: by hash(seed, key); those closest to the centroid of their leaf; "
+        "or a greedy cover: repeatedly the row, of 24 random ones, that most raises the sum of all rows' similarity to "
+        "their best row taken. A cover of more than 1,024 rows is made in parts, and a new row may change it.",
+    )
+    level: Annotated[int, Added()] = Field(
+        1, ge=1, description="Level of the tree down to which the target is distributed; 1 are the leaves."
+    )
+    embedding: Annotated[str, Added()] = Field(
+        "embedding", description="Column with the vectors for a cover; `<name>_norm` holds their norms."
+    )
+    unit_norm: Annotated[bool, Added()] = Field(
+        True, description="Cover directions; false covers the vectors with their norms."
     )
 
-    def order_columns(self) -> tuple[str, ...]:
-        return ("centroid_distance",)
+    def units_level(self) -> int:
+        return self.level
 
-    def order(self, lines: Table) -> NDArray[np.floating] | None:
-        return lines.column("centroid_distance").to_numpy() if self.strategy == "closest" else None
+    def order_columns(self) -> tuple[str, ...]:
+        if self.strategy == "cover":
+            return embedding_columns(self.embedding, self.unit_norm)
+        return ("centroid_distance",) if self.strategy == "closest" else ()
+
+    def bucket_rows(self) -> int | None:
+        return COVER_ROWS if self.strategy == "cover" else None
+
+    def order(self, lines: Table, quotas: NDArray[np.int64]) -> NDArray[np.floating] | None:
+        if self.strategy == "closest":
+            return lines.column("centroid_distance").to_numpy()
+        return self._cover(lines, quotas) if self.strategy == "cover" else None
+
+    def _cover(self, lines: Table, quotas: NDArray[np.int64]) -> NDArray[np.float64]:
+        """0 for rows that cover their cluster, else NaN. If each row is taken, those that are taken once more."""
+        found = np.full(lines.num_rows, np.nan)
+        words = key_words(lines.column("key").to_pylist())
+        units = lines.column("unit").to_numpy()
+        by_unit = np.argsort(units, kind="stable")
+        for rows in np.split(by_unit, np.flatnonzero(np.diff(units[by_unit])) + 1):
+            quota = int(quotas[units[rows[0]]] % len(rows)) if len(rows) else 0
+            for part, share in parts(words[rows], quota, self.seed) if quota else ():
+                some = rows[part]
+                vectors = read_embeddings(self.op, lines.take(pa.array(some)), self.embedding, self.unit_norm)
+                found[some[cover(vectors, words[some], share, self.seed)]] = 0
+        return found

@@ -47,7 +47,7 @@ class SelectTop(SelectClusters):
             raise CurateError(f"{self.op}.score: column {self.score!r} holds {kind}; give a column of numbers")
         return super().deal(table)
 
-    def order(self, lines: Table) -> NDArray[np.floating]:
+    def order(self, lines: Table, quotas: NDArray[np.int64]) -> NDArray[np.floating]:
         score = lines.column(self.score).cast(pa.float64()).to_numpy()
         return -score if self.best == "highest" else score
 

@@ -4,10 +4,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from curate.core.errors import CurateError
 from curate.core.hashing import make_key
+from curate.core.vectors import to_binary
 from curate.select.hierarchical import SelectHierarchical
 
 Rows = tuple[list[str], np.ndarray]  # keys, leaf of each
@@ -30,13 +33,27 @@ def pools(draw: st.DrawFn) -> tuple[dict[str, Any], Rows, int]:
     return tree, (keys, rows), draw(st.integers(1, len(rows)))
 
 
-def chosen(tree: dict[str, Any], rows: Rows, target: int, buckets: int = 2, strategy: str = "random") -> set[str]:
+STRATEGIES = ["random", "closest", "cover"]
+
+
+def vectors_of(keys: list[str]) -> np.ndarray:
+    """Directions, some of them equal, and some rows without one."""
+    vectors = np.array([[int(key[place], 16) % 4 - 1.5 for place in range(3)] for key in keys], dtype=np.float32)
+    vectors[[int(key[4], 16) == 0 for key in keys]] = 0
+    return vectors
+
+
+def chosen(
+    tree: dict[str, Any], rows: Rows, target: int, buckets: int = 2, strategy: str = "random", level: int = 1
+) -> set[str]:
     """Keys that the stage takes, with units distributed over buckets as in the engine."""
     keys, leaves = rows
-    stage = SelectHierarchical(target=target, strategy=strategy, seed=7)
+    stage = SelectHierarchical(target=target, strategy=strategy, level=level, seed=7)
     stage.setup({"tree": tree})
     distance = np.array([int(key[:4], 16) % 5 for key in keys], dtype=np.float32)
-    table = pa.table({"key": keys, "cluster_1": leaves, "centroid_distance": distance})
+    embedding = to_binary(vectors_of(keys))[0]
+    columns = {"cluster_1": leaves, "cluster_2": tree["parents_1"][leaves], "embedding": embedding}
+    table = pa.table({"key": keys, "centroid_distance": distance, **columns})
     lines = stage.deal(table)
     units = lines.column("unit").to_numpy()
     counts = np.bincount(units)
@@ -51,14 +68,15 @@ def chosen(tree: dict[str, Any], rows: Rows, target: int, buckets: int = 2, stra
 
 
 @settings(max_examples=150, deadline=None)
-@given(pools(), st.integers(1, 5), st.integers(0, 2**32 - 1), st.sampled_from(["random", "closest"]))
+@given(pools(), st.integers(1, 5), st.integers(0, 2**32 - 1), st.sampled_from(STRATEGIES), st.sampled_from([1, 2]))
 def test_neither_order_nor_buckets_matter(
-    pool: tuple[dict[str, Any], Rows, int], buckets: int, shuffle: int, strategy: str
+    pool: tuple[dict[str, Any], Rows, int], buckets: int, shuffle: int, strategy: str, level: int
 ) -> None:
     tree, (keys, leaves), target = pool
     order = np.random.default_rng(shuffle).permutation(len(keys))
     moved = ([keys[row] for row in order], leaves[order])
-    assert chosen(tree, (keys, leaves), target, 2, strategy) == chosen(tree, moved, target, buckets, strategy)
+    expected = chosen(tree, (keys, leaves), target, 2, strategy, level)
+    assert chosen(tree, moved, target, buckets, strategy, level) == expected
 
 
 @settings(max_examples=300, deadline=None)
@@ -74,10 +92,31 @@ def test_a_new_row_costs_at_most_one_of_those_chosen(
 
 
 @settings(max_examples=150, deadline=None)
-@given(pools(), st.integers(1, 20), st.sampled_from(["random", "closest"]))
+@given(pools(), st.integers(1, 20), st.sampled_from(STRATEGIES), st.sampled_from([1, 2]))
 def test_a_larger_sample_holds_the_smaller_one(
-    pool: tuple[dict[str, Any], Rows, int], more: int, strategy: str
+    pool: tuple[dict[str, Any], Rows, int], more: int, strategy: str, level: int
 ) -> None:
     tree, rows, target = pool
     larger = min(target + more, len(rows[0]))
-    assert chosen(tree, rows, target, strategy=strategy) <= chosen(tree, rows, larger, strategy=strategy)
+    smaller = chosen(tree, rows, target, strategy=strategy, level=level)
+    assert smaller <= chosen(tree, rows, larger, strategy=strategy, level=level)
+
+
+def test_a_cover_takes_rows_of_every_group_in_a_cluster() -> None:
+    """By chance 8 of 100 rows miss the last two groups, of 3 and 2 rows, more often than not."""
+    group = np.repeat(np.arange(5), [60, 25, 10, 3, 2])
+    keys = [make_key("pool", str(number)) for number in range(len(group))]
+    embedding = to_binary(np.eye(5, dtype=np.float32)[group])[0]
+    stage = SelectHierarchical(target=8, strategy="cover")
+    stage.setup({"tree": {"levels": {"levels": [{"clusters": 1}]}}})
+    lines = stage.deal(pa.table({"key": keys, "cluster_1": np.zeros(len(group), np.int64), "embedding": embedding}))
+    counts = np.array([len(group)])
+    copies = stage.pick(lines, counts, stage.plan(counts))["copies"]
+    assert copies.sum() == 8 and set(group[copies > 0]) == set(range(5))
+
+
+def test_a_level_that_the_tree_does_not_have_is_one_line() -> None:
+    stage = SelectHierarchical(target=1, level=3)
+    tree = {"parents_1": np.zeros(4, np.int64), "levels": {"levels": [{"clusters": 4}, {"clusters": 1}]}}
+    with pytest.raises(CurateError, match=r"^select.hierarchical.level: 3, but its `tree` has 2; lower it$"):
+        stage.setup({"tree": tree})

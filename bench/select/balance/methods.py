@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.select.balance.cover import cover
 from bench.select.balance.pools import Pool
 from curate.cluster.tree.levels import fit_tree, level_settings
 from curate.core.group import MemoryGroup
 from curate.core.hashing import ranks_of_words
 from curate.kernels.nearest.search import nearest
 from curate.select.clusters import copies_of
+from curate.select.cover import cover, parts
 from curate.select.sampling import level_quotas, level_rows
 
 THREADS = 1
@@ -32,64 +34,134 @@ def random(pool: Pool, targets: Sequence[int], seed: int) -> list[Indices]:
     return [order[:target] for target in targets]
 
 
-def tree(
-    rounds: int = 10,
-    published: bool = False,
-    flat: bool = False,
-    level: int = 1,
-    covered: bool = False,
-    closest: bool = False,
-) -> Method:
-    """Quotas down to `level` of a tree; within its clusters at random, or by a cover."""
+@dataclass(frozen=True)
+class Clustered:
+    """Quotas of the clusters of `level`, filled by hash, by nearness to the centroid, or by a cover."""
 
-    def sample(pool: Pool, targets: Sequence[int], seed: int) -> list[Indices]:
+    rounds: int = 10
+    published: bool = False
+    flat: bool = False
+    """One level of about sqrt(n) clusters."""
+    level: int = 1
+    inside: str = "random"
+    equal: float = 1.0
+    """Share of the target that is dealt evenly down the tree; the rest is dealt by the sizes of the clusters."""
+
+    def __call__(self, pool: Pool, targets: Sequence[int], seed: int) -> list[Indices]:
+        clusters, distance, parents, rows = self._tree(pool, seed)
+        keys = words(pool, seed)
+        rank = ranks_of_words(seed, keys)
+        found = []
+        for target in targets:
+            quotas = self._quotas(rows, parents, target, seed)
+            if self.inside == "cover":
+                some = [(np.flatnonzero(clusters == number), quota) for number, quota in enumerate(quotas) if quota]
+                found.append(np.concatenate([covered(pool, keys, rows, int(quota), seed) for rows, quota in some]))
+            else:
+                order = distance if self.inside == "closest" else None
+                found.append(np.flatnonzero(copies_of(clusters, quotas, rank, order)))
+        return found
+
+    def _tree(self, pool: Pool, seed: int) -> tuple[Indices, NDArray[np.float32], list[Indices], Indices]:
+        """(cluster of each row at the level, squared distance to its leaf, parents of the clusters, their rows)."""
         count = len(pool.vectors)
-        levels = [max(2, int(count**0.5))] if flat else [max(12, count // 10), max(12, count // 100), 12]
-        passes = 20 if flat else 50 if published else 30
-        settings = level_settings(
-            levels, seed, 0 if flat else rounds, (None,) * len(levels), passes, pool.unit, published
-        )
+        levels = [max(2, int(count**0.5))] if self.flat else [max(12, count // 10), max(12, count // 100), 12]
+        passes = 20 if self.flat else 50 if self.published else 30
+        rounds = 0 if self.flat else self.rounds
+        resample = (None,) * len(levels)
+        settings = level_settings(levels, seed, rounds, resample, passes, pool.unit, self.published)
         fitted = fit_tree(MemoryGroup([{"vectors": pool.vectors}], THREADS), settings)
         clusters, distance = nearest(pool.vectors, fitted.centroids[0], THREADS)
         parents = [np.asarray(parent) for parent in fitted.parents]
         rows = level_rows(np.bincount(clusters, minlength=len(fitted.centroids[0])), parents)
-        for parent in parents[: level - 1]:
+        for parent in parents[: self.level - 1]:
             clusters = parent[clusters]
-        keys, found = words(pool, seed), []
-        rank = ranks_of_words(seed, keys)
-        for target in targets:
-            quotas = level_quotas(rows[level - 1], parents[level - 1 :], target, seed=seed)[0]
-            if covered:
-                taken = [
-                    some[cover(pool.vectors[some], keys[some], int(quotas[cluster]), seed)]
-                    for cluster in np.flatnonzero(quotas)
-                    for some in [np.flatnonzero(clusters == cluster)]
-                ]
-                found.append(np.concatenate(taken))
-            else:
-                found.append(np.flatnonzero(copies_of(clusters, quotas, rank, distance if closest else None)))
-        return found
+        return clusters, distance, parents[self.level - 1 :], rows[self.level - 1]
 
-    return sample
+    def _quotas(self, rows: Indices, parents: list[Indices], target: int, seed: int) -> Indices:
+        evenly = round(self.equal * target)
+        quotas = level_quotas(rows, parents, evenly, seed=seed)[0] if evenly else np.zeros_like(rows)
+        left = rows - quotas
+        exact = left * ((target - evenly) / max(1, left.sum()))
+        whole = np.floor(exact).astype(np.int64)
+        rest = np.argsort(whole - exact, kind="stable")[: target - evenly - whole.sum()]
+        whole[rest] += 1
+        return quotas + whole
+
+
+def covered(pool: Pool, keys: NDArray[np.uint64], rows: Indices, quota: int, seed: int) -> Indices:
+    """Rows of a cluster, of at most `quota`."""
+    pieces = [
+        rows[part][cover(pool.vectors[rows[part]], keys[rows[part]], share, seed)]
+        for part, share in parts(keys[rows], quota, seed)
+        if share
+    ]
+    return np.concatenate(pieces)
+
+
+def parts_cover(pool: Pool, targets: Sequence[int], seed: int) -> list[Indices]:
+    """A cover of parts of the pool at random, without clusters."""
+    keys = words(pool, seed)
+    return [covered(pool, keys, np.arange(len(pool.vectors)), target, seed) for target in targets]
 
 
 def whole_cover(pool: Pool, targets: Sequence[int], seed: int) -> list[Indices]:
     """A cover of the whole pool, without clusters."""
-    keys, every = words(pool, seed), len(pool.vectors)
-    largest = cover(pool.vectors, keys, max(targets), seed, every)
-    return [largest[:target] for target in targets]
+    keys = words(pool, seed)
+    order = np.argsort(ranks_of_words(seed, keys))
+    return [order[cover(pool.vectors[order], keys[order], target, seed)] for target in targets]
+
+
+def graph_cover(neighbours: int) -> Method:
+    """A cover of the whole pool that sees each row's nearest neighbours only, by lazy greedy choice."""
+
+    def sample(pool: Pool, targets: Sequence[int], seed: int) -> list[Indices]:
+        import faiss
+
+        distance, near = faiss.knn(pool.vectors, pool.vectors, neighbours)
+        gain = distance[:, -1:] - distance  # what a row saves of a neighbour's distance to its furthest neighbour
+        owner = np.repeat(np.arange(len(near)), neighbours)
+        order = np.argsort(near.ravel(), kind="stable")
+        edges = np.searchsorted(near.ravel()[order], np.arange(len(near) + 1))
+        best, saved = np.zeros(len(near)), gain.ravel()[order]
+        owner = owner[order]
+
+        def more(row: int) -> float:
+            some = slice(edges[row], edges[row + 1])
+            return float(np.maximum(saved[some] - best[owner[some]], 0).sum())
+
+        tie = np.argsort(np.argsort(ranks_of_words(seed, words(pool, seed)))).tolist()
+        heap = [(-more(row), tie[row], row) for row in range(len(near))]
+        heapq.heapify(heap)
+        taken: list[int] = []
+        while len(taken) < max(targets):
+            known, number, row = heapq.heappop(heap)
+            now = -more(row)
+            if heap and (now, number) > heap[0][:2] and now > known:
+                heapq.heappush(heap, (now, number, row))
+                continue
+            taken.append(row)
+            some = slice(edges[row], edges[row + 1])
+            best[owner[some]] = np.maximum(best[owner[some]], saved[some])
+        return [np.array(taken[:target]) for target in targets]
+
+    return sample
 
 
 METHODS: dict[str, Method] = {
-    "short": tree(),
-    "short, cover in leaves": tree(covered=True),
-    "short, cover in level 2": tree(level=2, covered=True),
-    "published": tree(published=True),
-    "published, cover in level 2": tree(published=True, level=2, covered=True),
-    "no resampling": tree(rounds=0),
-    "no resampling, cover in level 2": tree(rounds=0, level=2, covered=True),
-    "flat, random": tree(flat=True),
-    "flat, closest": tree(flat=True, closest=True),
-    "flat, cover": tree(flat=True, covered=True),
+    "short": Clustered(),
+    "short, cover in leaves": Clustered(inside="cover"),
+    "short, cover in level 2": Clustered(level=2, inside="cover"),
+    "published": Clustered(published=True),
+    "published, cover in level 2": Clustered(published=True, level=2, inside="cover"),
+    "no resampling": Clustered(rounds=0),
+    "no resampling, cover in level 2": Clustered(rounds=0, level=2, inside="cover"),
+    "flat, random": Clustered(flat=True),
+    "flat, closest": Clustered(flat=True, inside="closest"),
+    "flat, cover": Clustered(flat=True, inside="cover"),
+    "flat, cover, half by size": Clustered(flat=True, inside="cover", equal=0.5),
+    "flat, cover, by size": Clustered(flat=True, inside="cover", equal=0.0),
+    "parts, cover": parts_cover,
     "whole, cover": whole_cover,
+    "whole, cover of 64 neighbours": graph_cover(64),
 }

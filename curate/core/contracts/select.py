@@ -27,6 +27,10 @@ class Select(Stage):
         if there is no target."""
         return None
 
+    def bucket_rows(self) -> int | None:
+        """Most rows, on average, whose lines a `pick` receives, for lines that are long; None: the engine decides."""
+        return None
+
     def draw(self) -> str:
         """What decides the rows apart from pool and size, for a selection whose samples contain each other: two
         stages with the same value are not independent. "" for other selections."""

@@ -31,9 +31,11 @@ class Fill:
 
 @dataclass(frozen=True)
 class TreeQuotas:
-    """Rows and quota of each leaf (K_1,) of the selection's tree."""
+    """Rows and quota of each cluster (K,) of the level down to which the selection distributed its target."""
 
+    level: int
     shape: TreeShape
+    """From this level upwards."""
     count: NDArray[np.int64]
     quota: NDArray[np.int64]
     multiplier: int
@@ -48,11 +50,12 @@ def quotas_of(view: View) -> TreeQuotas | None:
     tree = next((tree for name, tree in artifacts(view, "cluster_tree").items() if name in select.inputs), None)
     if tree is None:
         return None
-    shape = TreeShape.of(tree)
+    level = int(select.parameters.get("level", 1))
+    shape = TreeShape.of(tree).above(level)
     count, quota = (table.column(name).to_numpy() for name in ("count", "quota"))
     if len(count) > shape.clusters[0]:
         return None
-    return TreeQuotas(shape, count, quota, int(select.parameters.get("multiplier", 1)))
+    return TreeQuotas(level, shape, count, quota, int(select.parameters.get("multiplier", 1)))
 
 
 def fills(view: View) -> list[Fill]:
@@ -62,7 +65,7 @@ def fills(view: View) -> list[Fill]:
         return []
     shape, most = quotas.shape, quotas.count * quotas.multiplier
     levels = zip(shape.sums(most), shape.sums(quotas.quota), strict=True)
-    return [fill(level, *sizes) for level, sizes in reversed(list(enumerate(levels, 1)))]
+    return [fill(level, *sizes) for level, sizes in reversed(list(enumerate(levels, quotas.level)))]
 
 
 def fill(level: int, most: NDArray[np.int64], quota: NDArray[np.int64]) -> Fill:

@@ -39,7 +39,7 @@ def build_select(ctx: Context, node: Node, built: Built) -> None:
     assert isinstance(stage, Select)
     began = time.monotonic()
     pool, rows = ctx.pool(node), ctx.rows(node)
-    buckets = shuffle.buckets_for(pool.rows)
+    buckets = shuffle.buckets_for(pool.rows, stage.bucket_rows())
     stretches = shuffle.stretches([shard.rows for shard in pool.shards], buckets)
     shards = [tuple(pool.shards[first:stop]) for first, stop in stretches]
     names = [
