@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -35,6 +36,17 @@ def random(pool: Pool, targets: Sequence[int], seed: int) -> list[Indices]:
 
 
 @dataclass(frozen=True)
+class Fitted:
+    clusters: Indices
+    """(n,) leaf of each row."""
+    distance: NDArray[np.float32]
+    """(n,) squared distance to its centroid."""
+    parents: list[Indices]
+    leaves: int
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Clustered:
     """Quotas of the clusters of `level`, filled by hash, by nearness to the centroid, or by a cover."""
 
@@ -62,18 +74,31 @@ class Clustered:
                 found.append(np.flatnonzero(copies_of(clusters, quotas, rank, order)))
         return found
 
-    def _tree(self, pool: Pool, seed: int) -> tuple[Indices, NDArray[np.float32], list[Indices], Indices]:
-        """(cluster of each row at the level, squared distance to its leaf, parents of the clusters, their rows)."""
+    def fitted(self, pool: Pool, seed: int) -> Fitted:
+        """The pool's tree, fitted once for all methods."""
+        kind = (self.flat, self.rounds, self.published)
+        if kind not in pool.trees:
+            began = time.process_time()
+            found = self._fit(pool, seed)
+            pool.trees[kind] = Fitted(*found, seconds=time.process_time() - began)
+        return pool.trees[kind]
+
+    def _fit(self, pool: Pool, seed: int) -> tuple[Indices, NDArray[np.float32], list[Indices], int]:
         count = len(pool.vectors)
         levels = [max(2, int(count**0.5))] if self.flat else [max(12, count // 10), max(12, count // 100), 12]
         passes = 20 if self.flat else 50 if self.published else 30
         rounds = 0 if self.flat else self.rounds
         resample = (None,) * len(levels)
         settings = level_settings(levels, seed, rounds, resample, passes, pool.unit, self.published)
-        fitted = fit_tree(MemoryGroup([{"vectors": pool.vectors}], THREADS), settings)
-        clusters, distance = nearest(pool.vectors, fitted.centroids[0], THREADS)
-        parents = [np.asarray(parent) for parent in fitted.parents]
-        rows = level_rows(np.bincount(clusters, minlength=len(fitted.centroids[0])), parents)
+        tree = fit_tree(MemoryGroup([{"vectors": pool.vectors}], THREADS), settings)
+        clusters, distance = nearest(pool.vectors, tree.centroids[0], THREADS)
+        return clusters, distance, [np.asarray(parent) for parent in tree.parents], len(tree.centroids[0])
+
+    def _tree(self, pool: Pool, seed: int) -> tuple[Indices, NDArray[np.float32], list[Indices], Indices]:
+        """(cluster of each row at the level, squared distance to its leaf, parents of the clusters, their rows)."""
+        found = self.fitted(pool, seed)
+        clusters, distance, parents = found.clusters, found.distance, found.parents
+        rows = level_rows(np.bincount(clusters, minlength=found.leaves), parents)
         for parent in parents[: self.level - 1]:
             clusters = parent[clusters]
         return clusters, distance, parents[self.level - 1 :], rows[self.level - 1]

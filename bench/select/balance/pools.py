@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -43,6 +44,8 @@ class Pool:
     """(m, d): rows that are held out."""
     asked_labels: Indices | None = None
     unit: bool = True
+    trees: dict[Any, Any] = field(default_factory=dict)
+    """What methods have fitted on it."""
 
 
 def held_out(vectors: Floats, labels: Indices, rng: np.random.Generator) -> Pool:
