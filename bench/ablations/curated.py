@@ -1,8 +1,9 @@
-"""Subsets of one deduplicated pool, of equal size: curated by a hierarchy, by flat clusters, and random.
+"""Subsets of one deduplicated pool, of equal size: curated by a hierarchy, by flat clusters, by a cover, and random.
 
 The pool is CIFAR-10 with a tail of 100:1 and a quarter of copies; each seed makes other classes rare and is the seed of
 tree, selection and student. The test is of the curation: `select.hierarchical` over three levels by our schedule,
-against the published schedule, one level of as many clusters, and `select.uniform`.
+against the published schedule, one level of as many clusters, and `select.uniform`; and a cover inside of few flat
+clusters, or inside of the second level of the hierarchy.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ ARMS = {
     "flat": ("levels=[400]", "depth=1"),
     "published": ("schedule=published",),
     "curated": (),
+    "cover": ("levels=[90]", "depth=1", "rounds=0", "strategy=cover"),
+    "tree-cover": ("strategy=cover", "level=2"),
 }
 """Settings of the recipe."""
 HEAD, TAIL = 3, 3
@@ -53,8 +56,15 @@ def ablation() -> Ablation:
         recipe="cifar-student",
         settings=(f"teachers.0.encoder={teacher()}",),
         arms=tuple(Arm(name, (), partial(_dataset, name)) for name in ARMS),
-        pairs=(("curated", "random"), ("flat", "curated"), ("published", "curated")),
+        pairs=(
+            ("curated", "random"),
+            ("flat", "curated"),
+            ("published", "curated"),
+            ("cover", "random"),
+            ("tree-cover", "random"),
+            ("tree-cover", "curated"),
+        ),
         judge=_judge,
-        expected={"curated": "higher", "flat": "lower"},
+        expected={"curated": "higher", "flat": "lower", "cover": "higher", "tree-cover": "higher"},
         source="AMoE's OpenLVD200M; Vo et al. 2024",
     )
