@@ -3,7 +3,7 @@
     python -m bench.select.cover [--rows 1000000] [--clusters 1000] [--dim 192] [--share 0.1] [--engines local ray]
 
 The pool has images of one pixel; vectors are directions around a centre for each cluster. Each engine builds vectors
-first and then a selection by each strategy, in one workspace; memory is the peak of PSS of all processes over all of it.
+first and then a selection by each strategy, in one workspace; memory is the peak of PSS of all processes.
 """
 
 from __future__ import annotations

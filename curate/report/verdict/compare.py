@@ -7,6 +7,7 @@ both, so what the samples share cancels. An interval is the difference and 1.96 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,7 @@ EVEN = 0.98
 """Evenness of the pool's labels from which it counts as balanced: no selection could gain more than 2 %."""
 ENTROPY, SMALL = "label entropy", "share of the smaller half of labels"
 SPACING, KNN = "distance to the nearest image", "accuracy of kNN"
+NEARNESS = "similarity of other images to the sample"
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,8 @@ def compare(
     least as many of the pool's first as there are samples.
 
     copies: of each row (n,) in the selection; label: (n,), -1 without one; pool: rows of the whole pool by label (K,);
-    vectors: (n, d), of unit length, NaN without one; held_out: rows (n,) that kNN may not refer to; test: those of them
-    that test it. None if both samples are the same.
+    vectors: (n, d), of unit length, NaN without one; held_out: rows (n,) that no test may refer to; test: those of them
+    that test. None if both samples are the same.
     """
     whole, rest = divmod(int(copies.sum()), max(len(label), 1))  # rows repeat once all are in the random sample
     sides = np.stack([copies, whole + (np.arange(len(label)) < rest)])
@@ -73,14 +75,14 @@ def compare(
     drawn = np.random.default_rng(0).poisson(1.0, (RESAMPLES, len(label)))
     weights = np.concatenate([np.ones((1, len(label))), drawn]).astype(np.float32)
     good = np.asarray(np.isfinite(vectors).all(axis=1))
-    known = good & (label >= 0)
     found = _label_figures(sides, label, pool, weights)
     apart = [_spacing(vectors, side) for side in _equally_many(sides, good)]
     found[SPACING] = _means(np.stack(apart), weights)
-    tests, banks = np.flatnonzero(known & test), _equally_many(sides, known & ~held_out)
-    if found[ENTROPY] and min(len(tests), len(banks[0])) >= LEAST:
-        right = [knn_right(vectors, label, bank, tests) for bank in banks]
-        found[KNN] = _means(np.stack(right), weights[:, tests])
+    for name, usable, measure in ((KNN, good & (label >= 0), partial(knn_right, vectors, label)),
+                                  (NEARNESS, good, partial(_nearness, vectors))):  # fmt: skip
+        tests, banks = np.flatnonzero(usable & test), _equally_many(sides, usable & ~held_out)
+        if (found[ENTROPY] or name != KNN) and min(len(tests), len(banks[0])) >= LEAST:
+            found[name] = _means(np.stack([measure(bank, tests) for bank in banks]), weights[:, tests])
     figures = {name: one for name, one in found.items() if one is not None}
     balanced = ENTROPY in figures and evenness(pool[pool > 0]) >= EVEN
     return Comparison(figures, int(copies.sum()), balanced)
@@ -121,6 +123,14 @@ def _figure(selection: Floats, random: Floats) -> Figure:
     difference = selection - random
     half = 1.96 * difference[1:].std()
     return Figure(*map(float, (selection[0], random[0], difference[0] - half, difference[0] + half)))
+
+
+def _nearness(vectors: NDArray[np.float32], bank: Integers, tests: Integers) -> Floats:
+    """Cosine of each test row to the nearest row of a bank. Where a selection has less of it than a random sample has,
+    kNN falls more often than not; no label is needed to see that."""
+    import faiss
+
+    return faiss.knn(vectors[tests], vectors[bank], 1, metric=faiss.METRIC_INNER_PRODUCT)[0][:, 0].astype(np.float64)
 
 
 def _spacing(vectors: NDArray[np.float32], inside: Integers) -> Floats:

@@ -22,7 +22,7 @@ SALTS = (0xA6, 0xA7)
 
 
 class Contenders:
-    """Collects rows shard by shard: those of lowest rank of the pool and of the selection, and rows to test kNN."""
+    """Collects rows shard by shard: those of lowest rank of the pool and of the selection, and test rows."""
 
     def __init__(self, scope: Scope, seed: int) -> None:
         self.scope, self.seed = scope, seed
@@ -38,8 +38,7 @@ class Contenders:
         vectors = table.column(embedding) if embedding else pa.nulls(len(keys))
         vectors = vectors if pa.types.is_fixed_size_binary(vectors.type) else pa.nulls(len(keys), pa.binary(2))
         selected = np.flatnonzero(copies > 0)
-        tested = pc.and_(pc.is_valid(labels), pc.is_null(keepers)).to_numpy(zero_copy_only=False)
-        tests = np.flatnonzero(rank_below(hold, TENTH) & tested)
+        tests = np.flatnonzero(rank_below(hold, TENTH) & pc.is_null(keepers).to_numpy(zero_copy_only=False))
         index = np.r_[np.arange(len(keys)), selected, tests]
         groups = np.repeat(np.arange(3), [len(keys), len(selected), len(tests)])
         rows = pa.table({"rank": rank, "hold": hold, "copies": copies, "label": labels, "vector": vectors})

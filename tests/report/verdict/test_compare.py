@@ -6,9 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from curate.report.survey.rows import LabelCounts
-from curate.report.verdict.compare import ENTROPY, KNN, SMALL, SPACING, Comparison, compare
+from curate.report.verdict.compare import ENTROPY, KNN, NEARNESS, SMALL, SPACING, Comparison, compare
 from curate.report.verdict.words import against_random
-from tests.report.verdict.pools import EQUAL, LONG_TAIL, central, compared, evened, largest, pool, uniform
+from curate.select.cover import cover
+from tests.report.verdict.pools import EQUAL, LONG_TAIL, central, compared, evened, largest, pool, taken, uniform
 
 SEEDS = st.integers(0, 2**32)
 
@@ -55,7 +56,7 @@ def test_a_selection_that_is_worse_than_random_is_called_worse(seed: int, sizes)
 
 
 def test_a_random_selection_is_undecided_as_often_as_its_intervals_promise() -> None:
-    decided = dict.fromkeys((ENTROPY, SMALL, SPACING, KNN), 0)
+    decided = dict.fromkeys((ENTROPY, SMALL, SPACING, KNN, NEARNESS), 0)
     for seed in range(30):
         labels, vectors, random = pool(LONG_TAIL[2:], seed)
         found = compared(uniform(labels, len(labels) // 2, random), labels, vectors, random)
@@ -77,12 +78,25 @@ def test_a_gain_never_hides_another_figure_that_is_worse(seed: int) -> None:
 
 @few
 @given(SEEDS)
-def test_without_labels_only_spacing_is_compared(seed: int) -> None:
+def test_without_labels_only_distances_are_compared(seed: int) -> None:
     labels, vectors, random = pool(EQUAL, seed)
     worse = compared(central(labels, vectors, 20), None, vectors, random)
-    assert worse is not None and set(worse.figures) == {SPACING}
+    assert worse is not None and set(worse.figures) == {SPACING, NEARNESS}
     assert verdict(worse).startswith("more evenly spaced than random: no, worse by ")
     assert verdict(worse).endswith("without labels, nothing is known about the balance of subjects")
+
+
+@few
+@given(SEEDS)
+def test_other_images_lie_nearer_to_a_cover_and_farther_from_a_corner_than_from_a_random_sample(seed: int) -> None:
+    labels, vectors, random = pool((300,) * 10, seed)
+    words = random.integers(0, 2**63, (len(labels), 2)).astype(np.uint64)
+    covered = taken(cover(vectors, words, 600, 0), len(labels))
+    corner = taken(np.argsort(vectors @ vectors[0])[-600:], len(labels))
+    for copies, expected in ((covered, "better"), (corner, "worse")):
+        found = compared(copies, None, vectors, random)
+        assert found is not None and found.figures[NEARNESS].verdict == expected
+    assert "; worse than random: similarity of other images to the sample 0." in verdict(found)
 
 
 def test_without_vectors_only_labels_are_compared() -> None:
