@@ -89,10 +89,10 @@ def test_without_labels_only_distances_are_compared(seed: int) -> None:
 @few
 @given(SEEDS)
 def test_other_images_lie_nearer_to_a_cover_and_farther_from_a_corner_than_from_a_random_sample(seed: int) -> None:
-    labels, vectors, random = pool((300,) * 10, seed)
+    labels, vectors, random = pool((150,) * 10, seed)
     words = random.integers(0, 2**63, (len(labels), 2)).astype(np.uint64)
-    covered = taken(cover(vectors, words, 600, 0), len(labels))
-    corner = taken(np.argsort(vectors @ vectors[0])[-600:], len(labels))
+    covered = taken(cover(vectors, words, 400, 0), len(labels))
+    corner = taken(np.argsort(vectors @ vectors[0])[-400:], len(labels))
     for copies, expected in ((covered, "better"), (corner, "worse")):
         found = compared(copies, None, vectors, random)
         assert found is not None and found.figures[NEARNESS].verdict == expected
