@@ -66,7 +66,7 @@ def disc(seed: int) -> Pool | None:
     if points is None:
         return None
     rng = np.random.default_rng(seed)
-    return Pool(points[rng.choice(len(points), 20_000, replace=False)], unit=False)
+    return Pool(points[rng.choice(len(points), 2 * ROWS, replace=False)], unit=False)
 
 
 def spheres(
