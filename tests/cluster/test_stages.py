@@ -151,6 +151,32 @@ def test_a_share_is_a_target_relative_to_the_pool(points: np.ndarray, tree: Arti
             SelectHierarchical(**values)
 
 
+SPREAD = np.random.default_rng(1).standard_normal((300, 8)).astype(np.float32)
+POOLS = {
+    "equal vectors": np.ones((300, 8), np.float32),
+    "two clusters": np.repeat(np.eye(2, 8, dtype=np.float32), [290, 10], axis=0),
+    "a third of zero vectors": SPREAD * (np.arange(300) % 3 > 0)[:, None],
+    "half in one leaf": np.where((np.arange(300) < 150)[:, None], np.float32(1.0), SPREAD),
+}
+
+
+@pytest.mark.parametrize("level", [1, 2])
+@pytest.mark.parametrize("share", [0.1, 0.5, 1.0])
+@pytest.mark.parametrize("name", POOLS)
+def test_a_cover_of_odd_pools(name: str, share: float, level: int) -> None:
+    """Every row that is assigned can be chosen, and as many are as were asked for."""
+    given = pool(POOLS[name])
+    tree = fit(FitTree(levels=[30, 5], rounds=0), given.filter(pc.greater(given["embedding_norm"], 0)))
+    clusters = assign(Assign(levels=2), tree, given)
+    usable = pc.invert(clusters["unusable"].cast(pa.bool_()))
+    table = pa.concat_tables([clusters]).append_column("embedding", given["embedding"]).filter(usable)
+    stage = SelectHierarchical(share=share, strategy="cover", level=level)
+    copies = selected(stage, tree, given["key"].filter(usable), table)["copies"].to_numpy()
+    assert copies.sum() == int(share * table.num_rows) and copies.max() == 1
+    with pytest.raises(TargetError, match=f"at most {table.num_rows} "):
+        selected(stage.model_copy(update={"share": 1.1}), tree, given["key"].filter(usable), table)
+
+
 def test_copies_up_to_the_multiplier(points: np.ndarray, tree: Artifact, clusters: pa.Table) -> None:
     target = 2 * len(points)
     copies = selected(SelectHierarchical(target=target, multiplier=3), tree, pool(points)["key"], clusters)["copies"]
