@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 from rich.console import Console
 
+from curate.api.balance import ExpectedBalance, expected_balance
 from curate.api.run import Run
 from curate.api.tables import table_of
 from curate.core.contracts import Derive, Map, Source
@@ -179,6 +180,12 @@ class Workspace:
         with self._planning(pipeline, sample) as (scaled_down, storage, options, workers):
             planned = preflight(scaled_down, storage, sample, workers, on_workers)
             return plan_of(scaled_down, storage, options, workers, planned, exact)
+
+    def expected_balance(self, pipeline: Pipeline, labels: str) -> list[ExpectedBalance]:
+        """What the pipeline's selections over clusters would do to the balance of labels, by the clusters of earlier
+        runs. `labels`: a column, a field `meta.<name>`, or a file with the columns key and label."""
+        storage = open_workspace(self.url)
+        return expected_balance(pipeline, [RunRecord.load(storage, name) for name in runs.list_runs(storage)], labels)
 
     def measure(self, pipeline: Pipeline, rows: int, exact: bool = False) -> tuple[list[PlanLine], list[Cost]]:
         """Ask `rows` rows of each stage that asks endpoints, in this process, and keep their answers. Returns the plan

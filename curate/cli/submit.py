@@ -170,6 +170,13 @@ def plan(
         int | None,
         typer.Option(help="Ask this many rows of each stage that asks an endpoint, and keep the answers."),
     ] = None,
+    labels: Annotated[
+        str | None,
+        typer.Option(
+            help="Also say what each selection would do to the balance of these labels: a column, meta.FIELD, or a "
+            ".csv or .parquet file with the columns key and label. A few hundred rows, drawn at random, are enough."
+        ),
+    ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the plan to this file, too.")] = None,
 ) -> None:
     """Show what a run would do and cost, at the rates of earlier runs. Computes nothing, except for --measure."""
@@ -186,6 +193,12 @@ def plan(
     out.print(plan_table(lines))
     if costs:
         out.print(cost_table(costs))
+    if labels is not None:
+        found = place.expected_balance(pipeline, labels)
+        for one in found:
+            out.print(one.text(), highlight=False)
+        if not found:
+            out.print("balance: unknown; no earlier run has assigned the clusters of a selection", highlight=False)
     if json_file is not None:
         json_file.write_text(json.dumps(plan_json(lines, costs), indent=1))
 

@@ -88,6 +88,18 @@ def compare(
     return Comparison(figures, int(copies.sum()), balanced)
 
 
+def expected(label: Integers, weight: Floats) -> Figure | None:
+    """Label entropy of a selection that takes a row as often as `weight` (n,) says, and of a random one, from rows with
+    a label (n,) that were drawn at random. None if there are fewer than LEAST, or only one label."""
+    if len(label) < LEAST or label.min(initial=0) == label.max(initial=0):
+        return None
+    drawn = np.random.default_rng(0).poisson(1.0, (RESAMPLES, len(label)))
+    weights = np.concatenate([np.ones((1, len(label))), drawn])
+    inside = label[:, None] == np.arange(label.max() + 1)
+    sides = [weights @ (inside * side[:, None]) for side in (weight, np.ones(len(label)))]
+    return _figure(*(entropy(side / np.maximum(side.sum(axis=1, keepdims=True), 1e-9)) / np.log(2) for side in sides))
+
+
 def _equally_many(sides: Integers, usable: Mask) -> list[Integers]:
     """The usable rows of each side, each once; only the first of the larger side."""
     places = [np.flatnonzero((side > 0) & usable) for side in sides]
