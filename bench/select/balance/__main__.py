@@ -31,6 +31,8 @@ SHARES = (0.1, 0.25, 0.5)
 CHOOSING, REPORTING = range(10), range(100, 110)
 RANDOMS = 10
 NEIGHBOURS = 5
+PHOTOS = ("CIFAR-10", "ImageNet")
+"""How the names of pools of photos begin."""
 JUDGED = ("evenness", "smaller half", "kNN mix", "kNN equal", "minus KL")
 Indices = NDArray[np.int64]
 Scores = dict[str, float]
@@ -114,34 +116,63 @@ def main() -> None:
         for share, found in zip(SHARES, scores, strict=True):
             for metric, value in found.items():
                 values[name, share, metric, method][seed] = value
-    for method in options.methods:
-        show(method, values, float(np.mean(spent[method])) if spent[method] else 0.0, options.details)
+    print(f"seeds {seeds.start} to {seeds.stop - 1}; points against random, means over pools and shares")
+    print(
+        "| method | better | worse | cells | evenness, photos | others | kNN mix, photos | others | no class | lost | s |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
+    tables = {method: differences(method, values) for method in options.methods}
+    for method, table in tables.items():
+        print(summary(method, table, float(np.mean(spent[method])) if spent[method] else 0.0))
+    print("\nBelow random by more than 0.5 points on average over the shares of a pool:")
+    for method, table in tables.items():
+        print(f"- {method}: {below(table)}")
+    if options.details:
+        for method, table in tables.items():
+            print(f"\n{method}")
+            for (name, share, metric), found in table.items():
+                low, high = over_seeds(found) or (float("nan"), float("nan"))
+                print(f"    {name:<30} {share:.0%} {metric:<14} {found.mean():+6.2f} ({low:+.2f} to {high:+.2f})")
 
 
-def show(
-    method: str, values: dict[tuple[str, float, str, str], dict[int, float]], seconds: float, details: bool
-) -> None:
-    better = worse = count = 0
-    means: dict[str, list[float]] = defaultdict(list)
-    by_pool: dict[tuple[str, str], list[float]] = defaultdict(list)
+Table = dict[tuple[str, float, str], NDArray[np.float64]]
+"""(pool, share, metric) -> differences to random (seeds,)."""
+
+
+def differences(method: str, values: dict[tuple[str, float, str, str], dict[int, float]]) -> Table:
+    table = {}
     for (name, share, metric, who), found in values.items():
-        if who != method:
-            continue
-        base = values[name, share, metric, "random"]
-        differences = np.array([found[seed] - base[seed] for seed in sorted(found)])
-        means[metric].append(float(differences.mean()))
-        by_pool[name, metric].append(float(differences.mean()))
-        interval = over_seeds(differences)
-        if metric in JUDGED and interval is not None:
-            count, better, worse = count + 1, better + (interval[0] > 0), worse + (interval[1] < 0)
-            if details:
-                text = f"{differences.mean():+6.2f} ({interval[0]:+.2f} to {interval[1]:+.2f})"
-                print(f"    {name:<30} {share:.0%} {metric:<14} {text}")
-    averages = ", ".join(f"{metric} {np.mean(some):+.2f}" for metric, some in means.items())
-    low = sorted((float(np.mean(some)), key) for key, some in by_pool.items() if key[1] in ("evenness", "kNN mix"))
-    lows = "; ".join(f"{key[0]} {key[1]} {mean:+.1f}" for mean, key in low if mean < -0.5)
-    print(f"{method:<32} better {better:>3}, worse {worse:>3} of {count}; {seconds:.1f} s; {averages}")
-    print(f"    pools below random by more than 0.5: {lows or 'none'}")
+        if who == method:
+            base = values[name, share, metric, "random"]
+            table[name, share, metric] = np.array([found[seed] - base[seed] for seed in sorted(found)])
+    return table
+
+
+def summary(method: str, table: Table, seconds: float) -> str:
+    intervals = [over_seeds(found) for (*_, metric), found in table.items() if metric in JUDGED]
+    decided = [interval for interval in intervals if interval is not None]
+    better, worse = sum(low > 0 for low, _ in decided), sum(high < 0 for _, high in decided)
+
+    def mean(metric: str, photos: bool | None = None) -> str:
+        some = [
+            found.mean()
+            for (name, _, of), found in table.items()
+            if of == metric and photos in (None, name.startswith(PHOTOS))
+        ]
+        return f"{np.mean(some):+.1f}" if some else ""
+
+    means = [mean("evenness", True), mean("evenness", False), mean("kNN mix", True), mean("kNN mix", False)]
+    cells = [method, str(better), str(worse), str(len(decided)), *means, mean("no class"), mean("classes lost")]
+    return f"| {' | '.join(cells)} | {seconds:.1f} |"
+
+
+def below(table: Table) -> str:
+    by_pool: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for (name, _, metric), found in table.items():
+        if metric in ("evenness", "kNN mix"):
+            by_pool[name, metric].append(float(found.mean()))
+    low = sorted((float(np.mean(some)), name, metric) for (name, metric), some in by_pool.items())
+    return "; ".join(f"{name} {metric} {mean:+.1f}" for mean, name, metric in low if mean < -0.5) or "none"
 
 
 if __name__ == "__main__":
