@@ -118,7 +118,7 @@ def main() -> None:
                 values[name, share, metric, method][seed] = value
     print(f"seeds {seeds.start} to {seeds.stop - 1}; points against random, means over pools and shares")
     print(
-        "| method | better | worse | cells | evenness, photos | others | kNN mix, photos | others | no class | lost | s |"
+        "| method | better | worse | cells | evenness, photos | others | kNN, photos | others | no class | lost | s |"
     )
     print("|---|---|---|---|---|---|---|---|---|---|---|")
     tables = {method: differences(method, values) for method in options.methods}
