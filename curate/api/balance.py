@@ -33,7 +33,7 @@ MOST_SHARDS = 256
 
 @dataclass(frozen=True)
 class ExpectedBalance:
-    """A selection's label entropy and that of a random sample; `figure` is None with too few labelled rows."""
+    """A selection's label entropy and that of a random sample; too few labelled rows give no `figure`."""
 
     stage: str
     run: str

@@ -87,7 +87,7 @@ def test_a_selection_that_would_be_worse_is_advised_against(place: Path) -> None
     assert one.text().endswith("take a random sample instead: select.uniform")
 
 
-def test_what_cannot_be_known_is_said(place: Path) -> None:
+def test_what_is_unknown_is_reported(place: Path) -> None:
     workspace, recipe = Workspace(str(place / "workspace")), load_recipe(str(place / "recipe.yaml"))
     one_label = dict.fromkeys(labels_of(place), "all")
     (one,) = workspace.expected_balance(recipe, str(written(place, one_label)))
