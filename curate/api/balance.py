@@ -66,7 +66,7 @@ def expected_balance(pipeline: Pipeline, runs: list[RunRecord], labels: str) -> 
         if isinstance(node.stage, SelectClusters):
             run = next((run for run in reversed(runs) if _has_clusters(run, node)), None)
             if run is not None:
-                found.append(_expect(node, run, labels, known))
+                found.append(_expect(node, node.stage, run, labels, known))
     return found
 
 
@@ -84,8 +84,10 @@ def _has_clusters(run: RunRecord, node: Node) -> bool:
     return {node.inputs[0], node.ports["tree"]} <= run.outputs.keys()
 
 
-def _expect(node: Node, run: RunRecord, labels: str, known: dict[str, str] | None) -> ExpectedBalance:
-    rows, column = LiveRows(run, node.inputs[0]), f"cluster_{node.stage.units_level()}"
+def _expect(
+    node: Node, stage: SelectClusters, run: RunRecord, labels: str, known: dict[str, str] | None
+) -> ExpectedBalance:
+    rows, column = LiveRows(run, node.inputs[0]), f"cluster_{stage.units_level()}"
     shards = sorted(rows.shards, key=lambda shard: digest(shard.id))[:MOST_SHARDS]
     fields = ["key", column] if known is not None else ["key", column, label_column(labels)]
     for name in fields:
@@ -104,7 +106,7 @@ def _expect(node: Node, run: RunRecord, labels: str, known: dict[str, str] | Non
     if not names:
         raise InputError(f"--labels {labels}: none of the {counts.sum():,} rows of run {run.run_id} has a label in it")
     part = sum(shard.rows for shard in shards) / max(1, sum(shard.rows for shard in rows.shards))
-    stage = node.stage.scaled(part)
+    stage = stage.scaled(part)
     try:
         stage.setup({"tree": StoredArtifact(run.storage, str(run.outputs[node.ports["tree"]]["base"]))})
         quotas = stage.plan(counts)

@@ -75,7 +75,7 @@ class Clustered:
         return found
 
     def fitted(self, pool: Pool, seed: int) -> Fitted:
-        """The pool's tree, fitted once for all methods."""
+        """The pool's tree, which all methods share."""
         kind = (self.flat, self.rounds, self.published)
         if kind not in pool.trees:
             began = time.process_time()
