@@ -239,7 +239,7 @@ def test_mismatches_are_errors(tree: Artifact, points: np.ndarray) -> None:
     stage = SelectHierarchical(target=1)
     stage.setup({"tree": tree})
     for leaves in ([400], [None]):
-        with pytest.raises(CurateError, match="has 400 leaves"):
+        with pytest.raises(CurateError, match="has 400 clusters there"):
             stage.deal(pa.table({"cluster_1": pa.array(leaves, pa.int64())}))
 
 
