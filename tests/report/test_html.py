@@ -18,7 +18,7 @@ from curate.report.survey.scope import scope_of
 from curate.report.survey.survey import survey, with_pool_counts
 from curate.report.survey.tree import choose
 from curate.report.verdict import gather
-from curate.report.verdict.compare import ENTROPY, KNN, SMALL, SPACING
+from curate.report.verdict.compare import ENTROPY, KNN, NEARNESS, SMALL, SPACING
 from tests.report.memory_view import MemoryView, clustered_pool, drawing, manifest, small_pool, stages_of
 
 VOID = {"meta", "link", "img", "input", "line", "br", "wbr"}
@@ -100,7 +100,7 @@ def test_the_selection_is_compared_with_a_random_sample(page):
     files = ReportHtml(label="meta.category").render(small_pool())
     found = json.loads(files["balance.json"])
     assert found["verdict"].startswith("better balanced than random: ") and found["samples"] == 146
-    assert [line[0] for line in found["lines"]] == [ENTROPY, SMALL, SPACING, KNN]
+    assert [line[0] for line in found["lines"]] == [ENTROPY, SMALL, SPACING, KNN, NEARNESS]
     lines = (" ".join((name, state, *texts)) for name, *texts, state in found["lines"])
     for text in (found["verdict"], *found["warnings"], *lines):
         assert text[0].upper() + text[1:] in page.text

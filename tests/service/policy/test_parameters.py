@@ -73,6 +73,7 @@ PLAIN = {
     "pack.webdataset": {"name", "text", "texts", "carry[]"},
     "report.html": {"title", "caption", "label"},
     "select.frequency": {"columns[]", "by"},
+    "select.hierarchical": {"embedding"},
     "select.metaclip": {"columns[]", "by"},
     "select.top": {"score"},
     "text.boilerplate": {"column"},
