@@ -26,6 +26,7 @@ from curate.core.recipe.pipeline import Pipeline
 from curate.core.recipe.registry import resolve
 from curate.engine.run import Result, run
 from curate.engine.state import Options
+from tests.core.store.object_store import forget_connections
 from tests.servers.scripted import Endpoint
 
 ROOT = Path(__file__).parents[1]
@@ -54,6 +55,7 @@ def test_the_recipe_of_the_readme_is_a_recipe() -> None:
 
 def test_the_python_of_the_readme_runs(photos: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
+    forget_connections()  # of an earlier test's `photos`
     said = io.StringIO()
     monkeypatch.setattr(sys, "stdout", said)
     names: dict[str, object] = {}

@@ -68,6 +68,8 @@ class SelectHierarchical(SelectClusters):
         for rows in np.split(by_unit, np.flatnonzero(np.diff(units[by_unit])) + 1):
             quota = int(quotas[units[rows[0]]] % len(rows)) if len(rows) else 0
             for part, share in parts(words[rows], quota, self.seed) if quota else ():
+                if not share:  # the quota has fewer rows than there are parts
+                    break
                 some = rows[part]
                 vectors = read_embeddings(self.op, lines.take(pa.array(some)), self.embedding, self.unit_norm)
                 found[some[cover(vectors, words[some], share, self.seed)]] = 0

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from curate.api import Workspace, load_recipe
-from curate.core.errors import InputError
+from curate.core.errors import InputError, TargetError
 from tests.e2e.commands import curate
 
 SIZES = {"red": 160, "green": 40, "blue": 20}
@@ -98,5 +98,7 @@ def test_what_is_unknown_is_reported(place: Path) -> None:
         InputError, match=r"nowhere\.csv: .*; give a \.csv or \.parquet file with columns key and label"
     ):
         workspace.expected_balance(recipe, str(place / "nowhere.csv"))
+    with pytest.raises(TargetError, match="target: 1000 rows, but the pool can give at most 220"):
+        workspace.expected_balance(load_recipe(str(place / "recipe.yaml"), ["target=1000"]), "meta.label")
     with pytest.raises(InputError, match="no stage over the rows of clusters writes this column"):
         workspace.expected_balance(recipe, "colour")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,8 +73,7 @@ def compare(
     sides = np.stack([copies, whole + (np.arange(len(label)) < rest)])
     if np.array_equal(*sides):
         return None
-    drawn = np.random.default_rng(0).poisson(1.0, (RESAMPLES, len(label)))
-    weights = np.concatenate([np.ones((1, len(label))), drawn]).astype(np.float32)
+    weights = _weights(len(label))
     good = np.asarray(np.isfinite(vectors).all(axis=1))
     found = _label_figures(sides, label, pool, weights)
     apart = [_spacing(vectors, side) for side in _equally_many(sides, good)]
@@ -93,11 +93,24 @@ def expected(label: Integers, weight: Floats) -> Figure | None:
     a label (n,) that were drawn at random. None if there are fewer than LEAST, or only one label."""
     if len(label) < LEAST or label.min(initial=0) == label.max(initial=0):
         return None
-    drawn = np.random.default_rng(0).poisson(1.0, (RESAMPLES, len(label)))
-    weights = np.concatenate([np.ones((1, len(label))), drawn])
-    inside = label[:, None] == np.arange(label.max() + 1)
-    sides = [weights @ (inside * side[:, None]) for side in (weight, np.ones(len(label)))]
-    return _figure(*(entropy(side / np.maximum(side.sum(axis=1, keepdims=True), 1e-9)) / np.log(2) for side in sides))
+    sides = np.stack([weight, np.ones(len(label))])
+    return _figure(*(entropy(part) / np.log(2) for part in _shares(sides, label, _weights(len(label)))[1]))
+
+
+def _weights(rows: int) -> NDArray[np.float32]:
+    """(1 + RESAMPLES, rows): ones, then how often each resample draws a row."""
+    drawn = np.random.default_rng(0).poisson(1.0, (RESAMPLES, rows))
+    return np.concatenate([np.ones((1, rows)), drawn]).astype(np.float32)
+
+
+def _shares(
+    sides: NDArray[Any], label: Integers, weights: NDArray[np.float32]
+) -> tuple[Integers, list[NDArray[np.float32]]]:
+    """(labels (L,) that rows have, for each side the shares (1 + RESAMPLES, L) of its samples with each label)."""
+    order = np.argsort(label, kind="stable")[(label < 0).sum() :]
+    labels, starts = np.unique(label[order], return_index=True)
+    sizes = [np.add.reduceat(weights[:, order] * side[order].astype(np.float32), starts, axis=1) for side in sides]
+    return labels, [size / np.maximum(size.sum(axis=1, keepdims=True), 1e-9) for size in sizes]
 
 
 def _equally_many(sides: Integers, usable: Mask) -> list[Integers]:
@@ -113,11 +126,8 @@ def _label_figures(
     held = np.flatnonzero(pool)
     if len(held) < 2 or min(sides[:, label >= 0].sum(axis=1)) < LEAST:
         return {ENTROPY: None, SMALL: None}
-    order = np.argsort(label, kind="stable")[(label < 0).sum() :]
-    labels, starts = np.unique(label[order], return_index=True)
+    labels, parts = _shares(sides, label, weights)
     small = np.isin(labels, held[np.argsort(pool[held], kind="stable")][: len(held) // 2])
-    sizes = [np.add.reduceat(weights[:, order] * side[order].astype(np.float32), starts, axis=1) for side in sides]
-    parts = [size / np.maximum(size.sum(axis=1, keepdims=True), 1) for size in sizes]
     bits, shares = ([measure(part) for part in parts] for measure in (entropy, lambda part: part[:, small].sum(axis=1)))
     return {ENTROPY: _figure(*(one / np.log(2) for one in bits)), SMALL: _figure(*shares)}
 
