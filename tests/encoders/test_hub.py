@@ -44,7 +44,9 @@ class Dripping:
 @pytest.fixture
 def dripping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Dripping]:
     made = Dripping()
+    template = f"{made.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", made.url)
+    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     close_session()
