@@ -28,13 +28,14 @@ from curate.cluster.kmeans.lloyd import Settings, kmeans
 from curate.cluster.tree.level import level_settings
 from curate.cluster.tree.levels import fit_tree
 from curate.core.group import MemoryGroup
-from curate.kernels.nearest.backends import fast_bfloat16
+from curate.kernels.nearest.backends import fast_bfloat16, has_cuda
 from curate.kernels.nearest.search import Ambiguity, fastest, nearest
 from curate.select.clusters import copies_of
 from curate.select.sampling import leaf_quotas
 
 Floats = NDArray[np.float32]
 THREADS = os.cpu_count() or 1
+GPU_BACKENDS = ("torch:cuda", "faiss:gpu")
 CLUSTERS, ITERATIONS = 2000, 50
 LEVELS, NEAREST, ROUNDS = [2000, 200, 20], [12, 5, 5], 10
 
@@ -52,35 +53,56 @@ def inertia(points: Floats, centroids: Floats) -> float:
 # --- kernel -----------------------------------------------------------------------------------------------------------
 
 
-def products(rows: int, dim: int, clusters: int, precision: str) -> list[tuple[float, Callable[[], Any]]]:
-    """(FLOP, work) of a plain matrix product of the same shape, and of a large square one."""
+def products(rows: int, dim: int, clusters: int, name: str) -> list[tuple[float, Callable[[], Any]]]:
+    """(FLOP, work) of a plain matrix product of the same shape, and of a large square one, as the backend computes."""
     import torch
 
     torch.set_num_threads(THREADS)
-    found = []
-    for n, d, k in ((rows, dim, clusters), (4096, 4096, 4096)):
-        a, b = (torch.randn(shape, dtype=getattr(torch, precision)) for shape in ((n, d), (d, k)))
-        out = torch.empty(n, k, dtype=a.dtype)
-        found.append((2.0 * n * d * k, partial(torch.mm, a, b, out=out)))
+    precision = torch.float32 if name.startswith("faiss") else torch.bfloat16
+    device, large = ("cuda", 8192) if name in GPU_BACKENDS else ("cpu", 4096)
+    found: list[tuple[float, Callable[[], Any]]] = []
+    for n, d, k in ((rows, dim, clusters), (large, large, large)):
+        a, b = (torch.randn(shape, dtype=precision, device=device) for shape in ((n, d), (d, k)))
+        out = torch.empty(n, k, dtype=a.dtype, device=device)
+        found.append((2.0 * n * d * k, partial(_product, a, b, out)))
     return found
+
+
+def _product(a: Any, b: Any, out: Any) -> None:
+    import torch
+
+    torch.mm(a, b, out=out)
+    if out.is_cuda:
+        torch.cuda.synchronize()
+
+
+def usable() -> list[str]:
+    import faiss
+
+    with_gpu = ["torch:cuda", *(["faiss:gpu"] if hasattr(faiss, "StandardGpuResources") else [])]
+    return ["faiss", *(["torch"] if fast_bfloat16() else []), *(with_gpu if has_cuda() else [])]
 
 
 def kernel() -> None:
     print("nearest centroid: share of the machine's matrix-product peak, in the precision of the search")
     rng = np.random.default_rng(0)
-    rows = 16384
     for dim, clusters in ((768, 4096), (768, 16384), (256, 2000), (256, 16384)):
         centroids = rng.standard_normal((clusters, dim), dtype=np.float32)
-        points = centroids[rng.integers(clusters, size=rows)] + rng.standard_normal((rows, dim), dtype=np.float32)
-        chosen = fastest(dim, clusters, THREADS)
-        for name in ("faiss", *(["torch"] if fast_bfloat16() else [])):
-            bare = products(rows, dim, clusters, "float32" if name == "faiss" else "bfloat16")
+        chosen, answers = fastest(dim, clusters, THREADS), list[NDArray[np.int64]]()
+        for name in usable():
+            rows = 1 << (18 if name in GPU_BACKENDS else 14)
+            some = np.random.default_rng(1)  # the same first rows for each
+            points = centroids[some.integers(clusters, size=1 << 14)]
+            points = points + some.standard_normal(points.shape, dtype=np.float32)
+            points = np.tile(points, (rows >> 14, 1))
+            bare = products(rows, dim, clusters, name)
             works = [*bare, (2.0 * rows * dim * clusters, partial(nearest, points, centroids, THREADS, name))]
             # in turn, so that other processes slow down all of them
             speeds = np.max([[flop / timed(work)[0] for flop, work in works] for _ in range(REPEATS)], axis=0)
             most, reached = speeds[:-1].max(), speeds[-1]
             ambiguity = Ambiguity()
-            nearest(points, centroids, THREADS, name, ambiguity)
+            answers.append(nearest(points, centroids, THREADS, name, ambiguity)[0][: 1 << 14])
+            assert np.array_equal(answers[-1], answers[0]), f"{name} and {usable()[0]} differ"
             note = f"{reached / 1e9:.0f} of {most / 1e9:.0f} GFLOP/s; compared in float64 "
             note += f"{ambiguity.compared / rows:.4f} pairs a row, {ambiguity.full} rows whole"
             line(

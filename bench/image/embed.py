@@ -1,6 +1,7 @@
 """Cost of `image.embed` compared with the encoder alone, and accuracy of `descriptor`.
 
-python -m bench.image.embed                  rates of encoder, stage and decoding, on synthetic photographs
+python -m bench.image.embed                  rates of encoder, stage and decoding, on synthetic photographs; with a GPU,
+                                             of larger encoders
 python -m bench.image.embed judge FOLDER     kNN accuracy of `descriptor` on a folder of images, with folders as labels
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -25,10 +27,15 @@ from curate.core.contracts import Batch, Sample
 from curate.core.errors import Reject
 from curate.core.vectors import from_binary
 from curate.image.embed import Embed
+from curate.kernels.nearest.backends import has_cuda
 
-THREADS = 2
-ENCODERS = {"descriptor": 256, "timm:vit_small_patch16_224?random=0": 64}
-ROWS, ROUNDS = 32, 2
+GPU = has_cuda()
+THREADS = (os.cpu_count() or 2) if GPU else 2
+ON_CPU = {"descriptor": 256, "timm:vit_small_patch16_224?random=0": 64}
+ON_GPU = {"timm:vit_base_patch16_224?random=0": 8192, "timm:vit_so400m_patch14_siglip_384?random=0": 2048}
+DRAWN = 64
+"""Different images; more are these again."""
+ROWS, ROUNDS = (256 if GPU else 32), 2
 _NEIGHBOURS, _TEMPERATURE = 20, 0.07
 
 
@@ -51,10 +58,11 @@ def photographs(count: int, width: int = 640, height: int = 480) -> list[bytes]:
 def run() -> list[dict[str, Any]]:
     rows = []
     with ThreadPoolExecutor(THREADS) as pool:
-        for name, count in ENCODERS.items():
+        for name, count in (ON_GPU if GPU else ON_CPU).items():
             stage = Embed(encoder=name, threads=THREADS, batch_size=ROWS)
             stage.setup({})
-            rows.append(_measure(stage, photographs(count), pool))
+            drawn = photographs(min(count, DRAWN) if GPU else count)
+            rows.append(_measure(stage, [drawn[at % len(drawn)] for at in range(count)], pool))
     return rows
 
 
@@ -76,6 +84,7 @@ def _measure(stage: Embed, data: list[bytes], pool: ThreadPoolExecutor) -> dict[
     return {
         "encoder": stage.encoder,
         "images": count,
+        "hardware": stage.hardware(),
         "encoder_images_per_second": count / bare,
         "stage_images_per_second": count / piped,
         "stage_to_encoder": bare / piped,
