@@ -32,7 +32,7 @@ from curate.kernels.nearest.backends import has_cuda
 GPU = has_cuda()
 THREADS = (os.cpu_count() or 2) if GPU else 2
 ON_CPU = {"descriptor": 256, "timm:vit_small_patch16_224?random=0": 64}
-ON_GPU = {"timm:vit_base_patch16_224?random=0": 8192, "timm:vit_so400m_patch14_siglip_384?random=0": 2048}
+ON_GPU = {"timm:vit_base_patch16_224?random=0": 2048, "timm:vit_so400m_patch14_siglip_384?random=0": 512}
 DRAWN = 64
 """Different images; more are these again."""
 ROWS, ROUNDS = (256 if GPU else 32), 2
@@ -55,22 +55,20 @@ def photographs(count: int, width: int = 640, height: int = 480) -> list[bytes]:
     return out
 
 
-def run() -> list[dict[str, Any]]:
-    rows = []
+def run() -> Iterator[dict[str, Any]]:
     with ThreadPoolExecutor(THREADS) as pool:
         for name, count in (ON_GPU if GPU else ON_CPU).items():
             stage = Embed(encoder=name, threads=THREADS, batch_size=ROWS)
             stage.setup({})
             drawn = photographs(min(count, DRAWN) if GPU else count)
-            rows.append(_measure(stage, [drawn[at % len(drawn)] for at in range(count)], pool))
-    return rows
+            yield _measure(stage, [drawn[at % len(drawn)] for at in range(count)], pool)
 
 
 def _measure(stage: Embed, data: list[bytes], pool: ThreadPoolExecutor) -> dict[str, Any]:
     samples = [Sample(item, decode) for item in data]
     decoding = _seconds(lambda: list(pool.map(lambda sample: sample.image(), samples)))
     encoder = encoders.load(stage.encoder, precision=stage.precision)
-    prepared = [encoder.prepare(sample.image()) for sample in samples]
+    prepared = list(pool.map(lambda sample: encoder.prepare(sample.image()), samples))
     batches = [prepared[at : at + ROWS] for at in range(0, len(prepared), ROWS)]
     encoder.encode(batches[0], patches=False)
     bare = piped = whole = float("inf")
@@ -169,7 +167,7 @@ def main() -> None:
     for row in rows:
         for name, value in row.items():
             print(f"{name:36} {value:.3f}" if isinstance(value, float) else f"{name:36} {value}")
-        print()
+        print(flush=True)
 
 
 if __name__ == "__main__":

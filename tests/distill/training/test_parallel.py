@@ -136,7 +136,8 @@ def finished(
         for name, sets in commands.items()
     }
     (place / "jobs.yaml").write_text(yaml.safe_dump({"steps": jobs, "commands": commands}, sort_keys=False))
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    # ranks are forked, which CUDA does not survive
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "-m", "tests.distill.ranks", str(place)]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
