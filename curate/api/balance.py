@@ -7,13 +7,12 @@ that a few hundred labelled rows, drawn at random, are enough.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv as pa_csv
-import pyarrow.parquet as pq
 
 from curate.core.errors import InputError
 from curate.core.hashing import digest
@@ -21,16 +20,16 @@ from curate.core.nouns.artifacts import StoredArtifact
 from curate.core.recipe.pipeline import Node, Pipeline
 from curate.engine.record.live import LiveRows
 from curate.engine.record.runs import RunRecord
+from curate.kernels.interval import Figure, expected_entropy
+from curate.kernels.labels import read_labels
 from curate.kernels.meta import META
 from curate.report.survey.rows import label_column, label_values
-from curate.report.verdict.compare import ENTROPY, Figure, expected
+from curate.report.verdict.compare import ENTROPY
 from curate.report.verdict.words import show
 from curate.select.clusters import SelectClusters
 
 MOST_SHARDS = 256
 """Shards that are read, chosen by hash."""
-MOST_LABELLED = 20_000
-"""Labelled rows that count, chosen at random: resampling takes 1.6 kB for each."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ def expected_balance(pipeline: Pipeline, runs: list[RunRecord], labels: str) -> 
     labels: a column, a field `meta.<name>`, or a .csv or .parquet file with the columns key and label. Raises
     InputError for labels that no row has, and CurateError if a selection cannot be made from these clusters.
     """
-    known = None if labels.startswith(META) or "." not in labels else _read(labels)
+    known = None if labels.startswith(META) or "." not in labels else read_labels(Path(labels))
     found = []
     for node in pipeline.nodes.values():
         if isinstance(node.stage, SelectClusters):
@@ -70,16 +69,6 @@ def expected_balance(pipeline: Pipeline, runs: list[RunRecord], labels: str) -> 
             if run is not None:
                 found.append(_expect(node, node.stage, run, labels, known))
     return found
-
-
-def _read(path: str) -> dict[str, str]:
-    """Key -> label."""
-    try:
-        table = pq.read_table(path) if path.endswith(".parquet") else pa_csv.read_csv(path)
-        columns = [table.column(name).cast(pa.string()).to_pylist() for name in ("key", "label")]
-    except (OSError, KeyError, pa.ArrowException) as error:
-        raise InputError(f"--labels {path}: {error}; give a .csv or .parquet file with columns key and label") from None
-    return {key: label for key, label in zip(*columns, strict=True) if key and label}
 
 
 def _has_clusters(run: RunRecord, node: Node) -> bool:
@@ -111,6 +100,5 @@ def _expect(
     stage = stage.scaled(part)
     stage.setup({"tree": StoredArtifact(run.storage, str(run.outputs[node.ports["tree"]]["base"]))})
     quotas, label, unit = stage.plan(counts), np.unique(names, return_inverse=True)[1], np.concatenate(units)
-    some = np.random.default_rng(0).permutation(len(label))[:MOST_LABELLED]
-    figure = expected(label[some], quotas[unit[some]] / counts[unit[some]])
-    return ExpectedBalance(node.name, run.run_id, len(some), figure)
+    figure = expected_entropy(label, quotas[unit] / counts[unit])
+    return ExpectedBalance(node.name, run.run_id, len(label), figure)

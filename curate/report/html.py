@@ -18,10 +18,13 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from curate.core.contracts import Report, Runtime
+from curate.core.contracts import Location, Report, Runtime
+from curate.core.errors import InputError
+from curate.core.hashing import digest
 from curate.core.view import View
 from curate.html.page import render
 from curate.html.thumbnails import thumbnails
+from curate.kernels.labels import read_labels
 from curate.report.page import sections, stages
 from curate.report.page.downloads import downloads
 from curate.report.page.images import Gallery
@@ -55,6 +58,11 @@ class ReportHtml(Report):
         description="Column, or field of the pool's meta such as `meta.category`, to show the balance of (default: "
         "what the dataset carries as `label`).",
     )
+    labels: Annotated[Path | None, Runtime(), Location()] = Field(
+        default=None,
+        description="File of labels instead: .csv or .parquet with the columns key and label. A few hundred rows, "
+        "drawn at random, are enough to compare the selection with a random sample.",
+    )
     clusters_shown: int = Field(default=12, ge=1, le=200, description="Clusters of the coarsest level to show.")
     leaves_shown: int = Field(
         default=84, ge=1, le=2000, description="Approximate number of clusters of the finest level to show."
@@ -69,10 +77,20 @@ class ReportHtml(Report):
     def meta_fields(self) -> tuple[str, ...]:
         return (self.label or "",)
 
+    def identity(self) -> dict[str, Any]:
+        return {} if self.labels is None else {"labels": digest(sorted(read_labels(self.labels).items()))}
+
+    def preflight(self) -> list[str]:
+        try:
+            self.identity()
+        except InputError as error:
+            return [str(error)]
+        return []
+
     def render(self, view: View) -> dict[str, bytes]:
         """`index.html`, and `balance.json` if the selection can be compared with a random sample. Reads the tables of
         at most READ_SHARDS shards twice, and the bytes of the images shown."""
-        scope = scope_of(view, self.caption, self.label)
+        scope = scope_of(view, self.caption, self.label, self.labels)
         found = with_pool_counts(view, scope, survey(view, scope, self.seed, self.rejects_shown, KEPT_SHOWN))
         root = self._tree(found)
         rejected = (row for rows in found.reject_rows.values() for row in rows)
@@ -91,6 +109,7 @@ class ReportHtml(Report):
             "drifts": drifts(view, profile, shown),
             "fills": fills(view),
             "profiled": profile is not None,
+            "even": profile.even if profile is not None else [],
         }
         files = {"index.html": render(TEMPLATES, "report", **values, links=_links(values))}
         if values["compared"] is not None:
@@ -121,8 +140,9 @@ class ReportHtml(Report):
             "tree": sections.branch(root, gallery, selected, 1) if root else None,
             "levels": len(found.levels),
             "kept": [gallery.card(row) for row in found.kept_rows],
-            "label": scope.label or self.label,
-            "compared": against_random(found.comparison, found.labels),
+            "label": "label" if self.labels else scope.label or self.label,
+            "labels_file": self.labels,
+            "compared": against_random(found.comparison, None if self.labels else found.labels),
             "labels": sections.label_table(found.labels, selected),
             "entries": entry_section(found.entries, view.stages.get(scope.select or ""), scope.entries),
             "counters": stages.counters(view.stages),

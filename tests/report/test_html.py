@@ -106,6 +106,24 @@ def test_the_selection_is_compared_with_a_random_sample(page):
         assert text[0].upper() + text[1:] in page.text
 
 
+def test_labels_may_come_from_a_file(tmp_path):
+    view, path = small_pool(), tmp_path / "labels.csv"
+    some = [(row["key"], json.loads(row["meta"])["category"]) for row in view.rows if row["meta"]]
+    path.write_text("key,label\n" + "".join(f"{key},{label}\n" for key, label in some[::2]))
+    stage = ReportHtml(labels=path)
+    assert stage.preflight() == [] and "labels" not in stage.parameters()
+    found, before = json.loads(stage.render(view)["balance.json"]), stage.identity()
+    assert found["lines"][0][0] == ENTROPY and found["warnings"] == []
+    path.write_text("key,label\n")
+    assert stage.identity() != before
+    files = stage.render(view)
+    assert json.loads(files["balance.json"])["lines"][0][0] == SPACING
+    assert "No row has one of the keys in" in files["index.html"].decode()
+    path.write_text("image,label\n")
+    assert "give a .csv or .parquet file with columns key and label" in stage.preflight()[0]
+    assert ReportHtml(labels=tmp_path / "none.csv").preflight()[0].startswith("labels ")
+
+
 def test_a_selection_that_loses_a_label_says_so():
     view = small_pool()
     for row in view.rows:

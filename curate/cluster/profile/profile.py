@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import Field, PrivateAttr
 
@@ -21,6 +22,7 @@ from curate.core.errors import CurateError
 from curate.core.hashing import ranks
 from curate.kernels.cluster_names import Terms, cluster_names
 from curate.kernels.evenness import evenness, gini
+from curate.kernels.interval import expected_entropy
 from curate.kernels.meta import field_of
 from curate.kernels.tree import TreeShape
 
@@ -40,11 +42,12 @@ class Profile(Reduce):
 
     Flags: `empty`, no rows; `tiny`, fewer rows than `tiny`; `noise`, explained below `noise`; `single_source`,
     `top_source` has at least `single_source` of the rows with a source, unless that is true of the whole pool. The
-    artifact's `profile` summarises the pool and its levels.
+    artifact's `profile` summarises the pool and its levels: `even` is what a sample with as many rows of each cluster
+    would do to the entropy of sources, in bits, with the 95 % interval of the difference to a random sample.
     """
 
     op: ClassVar[str] = "cluster.profile"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     kind: ClassVar[str] = "cluster_profile"
     ports: ClassVar[dict[str, str]] = {"tree": "cluster_tree"}
 
@@ -127,6 +130,7 @@ class Profile(Reduce):
             "top_source": pool.top[0].as_py(),
             "top_source_share": _or_none(pool.top_share[0]),
             "levels": [_level_facts(table) for table in tables],
+            "even": [counted.even(path) for _, path in self._shape.paths()],
         }
         return {"clusters": pa.concat_tables(tables), "profile": summary}
 
@@ -201,6 +205,16 @@ class PoolCounts:
         mine = np.flatnonzero((cluster >= first) & (cluster < stop))
         source = self.sample.texts.column("source").take(pa.array(mine)).combine_chunks()
         return sources(source, self.weight[mine], cluster[mine] - first, stop - first)
+
+    def even(self, path: NDArray[np.int64]) -> dict[str, Any] | None:
+        """Entropy of sources if each cluster of a level had as many rows, and of the pool. None if too few rows have a
+        source. path (K_1,): cluster of each leaf."""
+        source = self.sample.texts.column("source").combine_chunks().dictionary_encode().indices
+        some = np.flatnonzero(pc.is_valid(source).to_numpy(zero_copy_only=False))
+        cluster, label = path[self.sample.leaf[some]], source.take(pa.array(some)).to_numpy().astype(np.int64)
+        rows = np.bincount(path, weights=self.leaf_rows)
+        found = expected_entropy(label, self.weight[some] / rows[cluster], self.weight[some])
+        return None if found is None else asdict(found) | {"verdict": found.verdict}
 
     def level(
         self, level: int, path: NDArray[np.int64], limits: Limits, mixed: bool, clusters_at_once: int = RANGE_CLUSTERS

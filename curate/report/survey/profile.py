@@ -52,6 +52,8 @@ class ProfileTable:
     table: pa.Table
     clusters: Sequence[int]
     """Number of clusters of each level, finest first. The table has the levels in this order."""
+    even: list[str]
+    """For each level, what a sample with as many rows of each cluster would do to the entropy of sources."""
 
     def of(self, level: int, cluster: int) -> Facts | None:
         place = sum(self.clusters[: level - 1]) + cluster
@@ -67,8 +69,19 @@ def profile_of(view: View, levels: int) -> ProfileTable | None:
     for artifact in artifacts(view, "cluster_profile").values():
         clusters = [level["clusters"] for level in artifact["profile"]["levels"]]
         if len(clusters) == levels:
-            return ProfileTable(artifact["clusters"], clusters)
+            even = artifact["profile"].get("even", ())
+            return ProfileTable(artifact["clusters"], clusters, [_even(*one) for one in enumerate(even, 1) if one[1]])
     return None
+
+
+def _even(level: int, found: Mapping[str, Any]) -> str:
+    sides = f"{found['selection']:.3f} bits, random {found['random']:.3f} bits"
+    interval = f"95 % interval of the difference {found['low']:+.3f} to {found['high']:+.3f}"
+    than = {"better": "better balanced", "worse": "worse balanced"}.get(
+        found["verdict"], "neither clearly better nor worse"
+    )
+    what = f"As many images from each cluster of level {level} would be {than} over sources than a random sample"
+    return f"{what} (entropy {sides}; {interval})."
 
 
 def _lines(row: Mapping[str, Any]) -> list[str]:

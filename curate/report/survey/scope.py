@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +12,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curate.core.view import View
+from curate.kernels.labels import read_labels
 from curate.report.survey.entries import entry_columns
+from curate.report.survey.quotas import quotas_of
 from curate.report.survey.rows import integers, label_column, label_values, texts
 
 FACTS = ("source_id", "url", "width", "height", "format", "meta")
@@ -43,6 +46,11 @@ class Scope:
     """Stages whose rejects never reach the selection."""
     caption: str | None
     label: str | None
+    known: Mapping[str, str] | None = None
+    """Key -> label, instead of a column."""
+    rates: tuple[int, NDArray[np.float64]] | None = None
+    """For labels of a file, the level of the tree down to which the selection distributed its target, and the quota of
+    each cluster (K,) over its rows."""
     entries: tuple[str, ...] = ()
     """Columns of entries by which the selection balances texts."""
     embedding: str | None = None
@@ -71,17 +79,24 @@ class Scope:
         live = self.live(table)
         return live * integers(table, "copies", 1) if self.select else live.astype(np.int64)
 
+    def labels(self, table: pa.Table) -> pa.Array:
+        """Labels (n,) as strings; null for a row without one."""
+        if self.known is not None:
+            return pa.array(map(self.known.get, table.column("key").to_pylist()), pa.string())
+        return label_values(table, self.label) if self.label else texts(table, "")
+
     def naming_texts(self, table: pa.Table) -> pa.Array:
         """Texts (n,) that clusters are named after: caption and label in one string, or the source id."""
         captions = texts(table, self.caption or "")
-        labels = label_values(table, self.label) if self.label else texts(table, "")
-        joined = pc.binary_join_element_wise(captions, labels, " ", null_handling="replace", null_replacement="")
+        joined = pc.binary_join_element_wise(
+            captions, self.labels(table), " ", null_handling="replace", null_replacement=""
+        )
         joined = pc.utf8_trim_whitespace(joined)
         return pc.if_else(pc.equal(joined, ""), pc.fill_null(texts(table, "source_id"), ""), joined)
 
 
-def scope_of(view: View, caption: str | None, label: str | None) -> Scope:
-    """Without a `label`, it is what the dataset carries as `label`."""
+def scope_of(view: View, caption: str | None, label: str | None, labels: Path | None = None) -> Scope:
+    """Without a `label`, it is what the dataset carries as `label`. `labels`: a file of keys and labels, instead."""
     columns = frozenset(view.columns())
     levels = 0
     while f"cluster_{levels + 1}" in columns:
@@ -99,10 +114,20 @@ def scope_of(view: View, caption: str | None, label: str | None) -> Scope:
         select=select,
         earlier=tuple(order[: order.index(select)]) if select else (),
         caption=known if known in columns else None,
-        label=label if label is not None and label_column(label) in columns else None,
+        label=label if label is not None and labels is None and label_column(label) in columns else None,
+        known=None if labels is None else read_labels(labels),
+        rates=None if labels is None else _rates(view),
         entries=entry_columns(view.stages[select], columns) if select else (),
         embedding=embedding if embedding in columns else None,
     )
+
+
+def _rates(view: View) -> tuple[int, NDArray[np.float64]] | None:
+    """None unless rows of a cluster are chosen without regard to what they show."""
+    found = quotas_of(view)
+    if found is None or view.selected_by is None or view.stages[view.selected_by].op != "select.hierarchical":
+        return None
+    return found.level, found.quota / np.maximum(found.count, 1)
 
 
 def _carried_label(view: View) -> str | None:

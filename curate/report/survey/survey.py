@@ -21,7 +21,7 @@ from curate.core.view import View
 from curate.kernels.reservoir import Reservoir
 from curate.report.survey.entries import EntryBalance
 from curate.report.survey.quotas import TreeQuotas, quotas_of
-from curate.report.survey.rows import LabelCounts, add_at, grown, integers, label_column, label_values, texts
+from curate.report.survey.rows import LabelCounts, add_at, grown, integers, label_column, texts
 from curate.report.survey.scope import FACTS, Scope, read_tables, shards_read
 from curate.report.survey.sizes import ImageSizes
 from curate.report.verdict.compare import Comparison
@@ -114,8 +114,8 @@ class Surveyor:
         self._add_levels(table, reached, copies)
         kept = np.flatnonzero(copies > 0)
         self._kept.add(table.take(kept), np.zeros(len(kept), np.int64), order[kept])
-        if self.scope.label:
-            self.found.labels.add(label_values(table.filter(reached), self.scope.label), copies[reached])
+        if self.scope.label or self.scope.known:
+            self.found.labels.add(self.scope.labels(table.filter(reached)), copies[reached])
         if self.scope.entries:
             self.found.entries.add(table, self.scope.entries, reached, self.scope.live(table))
         naming = pa.table({"text": self.scope.naming_texts(table)}).filter(reached)

@@ -8,40 +8,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from curate.kernels.evenness import entropy, evenness
+from curate.kernels.interval import LEAST, Figure, figure, resampled, shares
 from curate.kernels.neighbours import knn_right
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-RESAMPLES = 400
-LEAST = 20
-"""A figure needs this many rows of each sample; below, its standard deviation is not to be trusted."""
 EVEN = 0.98
 """Evenness of the pool's labels from which it counts as balanced: no selection could gain more than 2 %."""
 ENTROPY, SMALL = "label entropy", "share of the smaller half of labels"
 SPACING, KNN = "distance to the nearest image", "accuracy of kNN"
 NEARNESS = "similarity of other images to the sample"
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A figure of both samples, and the 95 % interval of their difference. More is better."""
-
-    selection: float
-    random: float
-    low: float
-    high: float
-
-    @property
-    def verdict(self) -> str:
-        return "better" if self.low > 0 else "worse" if self.high < 0 else "undecided"
 
 
 @dataclass(frozen=True)
@@ -52,6 +35,8 @@ class Comparison:
     """Number on either side, with copies."""
     balanced: bool
     """Whether the pool's labels were balanced already."""
+    estimated_from: int | None = None
+    """Labelled rows from whose clusters' quotas the label entropy was estimated, if it was."""
 
 
 def compare(
@@ -73,7 +58,7 @@ def compare(
     sides = np.stack([copies, whole + (np.arange(len(label)) < rest)])
     if np.array_equal(*sides):
         return None
-    weights = _weights(len(label))
+    weights = resampled(len(label))
     good = np.asarray(np.isfinite(vectors).all(axis=1))
     found = _label_figures(sides, label, pool, weights)
     apart = [_spacing(vectors, side) for side in _equally_many(sides, good)]
@@ -86,31 +71,6 @@ def compare(
     figures = {name: one for name, one in found.items() if one is not None}
     balanced = ENTROPY in figures and evenness(pool[pool > 0]) >= EVEN
     return Comparison(figures, int(copies.sum()), balanced)
-
-
-def expected(label: Integers, weight: Floats) -> Figure | None:
-    """Label entropy of a selection that takes a row as often as `weight` (n,) says, and of a random one, from rows with
-    a label (n,) that were drawn at random. None if there are fewer than LEAST, or only one label."""
-    if len(label) < LEAST or label.min(initial=0) == label.max(initial=0):
-        return None
-    sides = np.stack([weight, np.ones(len(label))])
-    return _figure(*(entropy(part) / np.log(2) for part in _shares(sides, label, _weights(len(label)))[1]))
-
-
-def _weights(rows: int) -> NDArray[np.float32]:
-    """(1 + RESAMPLES, rows): ones, then how often each resample draws a row."""
-    drawn = np.random.default_rng(0).poisson(1.0, (RESAMPLES, rows))
-    return np.concatenate([np.ones((1, rows)), drawn]).astype(np.float32)
-
-
-def _shares(
-    sides: NDArray[Any], label: Integers, weights: NDArray[np.float32]
-) -> tuple[Integers, list[NDArray[np.float32]]]:
-    """(labels (L,) that rows have, for each side the shares (1 + RESAMPLES, L) of its samples with each label)."""
-    order = np.argsort(label, kind="stable")[(label < 0).sum() :]
-    labels, starts = np.unique(label[order], return_index=True)
-    sizes = [np.add.reduceat(weights[:, order] * side[order].astype(np.float32), starts, axis=1) for side in sides]
-    return labels, [size / np.maximum(size.sum(axis=1, keepdims=True), 1e-9) for size in sizes]
 
 
 def _equally_many(sides: Integers, usable: Mask) -> list[Integers]:
@@ -126,10 +86,10 @@ def _label_figures(
     held = np.flatnonzero(pool)
     if len(held) < 2 or min(sides[:, label >= 0].sum(axis=1)) < LEAST:
         return {ENTROPY: None, SMALL: None}
-    labels, parts = _shares(sides, label, weights)
+    labels, parts = shares(sides, label, weights)
     small = np.isin(labels, held[np.argsort(pool[held], kind="stable")][: len(held) // 2])
-    bits, shares = ([measure(part) for part in parts] for measure in (entropy, lambda part: part[:, small].sum(axis=1)))
-    return {ENTROPY: _figure(*(one / np.log(2) for one in bits)), SMALL: _figure(*shares)}
+    bits, rare = ([measure(part) for part in parts] for measure in (entropy, lambda part: part[:, small].sum(axis=1)))
+    return {ENTROPY: figure(*(one / np.log(2) for one in bits)), SMALL: figure(*rare)}
 
 
 def _means(values: Floats, weights: NDArray[np.float32]) -> Figure | None:
@@ -137,14 +97,7 @@ def _means(values: Floats, weights: NDArray[np.float32]) -> Figure | None:
     inside = np.isfinite(values)
     if min(inside.sum(axis=1)) < LEAST:
         return None
-    return _figure(*((weights @ np.nan_to_num(values).T) / np.maximum(weights @ inside.T, 1)).T)
-
-
-def _figure(selection: Floats, random: Floats) -> Figure:
-    """From the figures (1 + RESAMPLES,) of both sides, the observed ones first."""
-    difference = selection - random
-    half = 1.96 * difference[1:].std()
-    return Figure(*map(float, (selection[0], random[0], difference[0] - half, difference[0] + half)))
+    return figure(*((weights @ np.nan_to_num(values).T) / np.maximum(weights @ inside.T, 1)).T)
 
 
 def _nearness(vectors: NDArray[np.float32], bank: Integers, tests: Integers) -> Floats:

@@ -7,16 +7,18 @@ from typing import Any
 
 import numpy as np
 
+from curate.kernels.interval import LEAST
 from curate.report.survey.rows import LabelCounts
-from curate.report.verdict.compare import ENTROPY, KNN, LEAST, SMALL, Comparison
+from curate.report.verdict.compare import ENTROPY, KNN, SMALL, Comparison
 
 LOSS, NAMED = 0.8, 5
 """Share of its images whose loss is worth a warning; labels that a warning names."""
 
 
-def against_random(found: Comparison | None, labels: LabelCounts) -> dict[str, Any] | None:
+def against_random(found: Comparison | None, labels: LabelCounts | None) -> dict[str, Any] | None:
     """What the page, `curate run` and `balance.json` say. The verdict is that of the first figure, and names every
     other one that is worse than random. `lines`: figure, selection, random sample, interval of the difference, state.
+    labels: of all rows, None if only a few have one.
     """
     if found is None:
         return None
@@ -24,7 +26,7 @@ def against_random(found: Comparison | None, labels: LabelCounts) -> dict[str, A
     for name, one in found.figures.items():
         interval = f"{show(name, one.low, '+')} to {show(name, one.high, '+')}"
         lines.append((name, show(name, one.selection), show(name, one.random), interval, one.verdict))
-    said = {"warnings": list(warnings(labels)), "lines": lines, "samples": found.samples}
+    said = {"warnings": list(warnings(labels)) if labels else [], "lines": lines, "samples": found.samples}
     if not lines:
         text = f"better balanced than random: undecided, fewer than {LEAST} samples with a label or an embedding"
         return {"verdict": text} | said
@@ -36,7 +38,9 @@ def against_random(found: Comparison | None, labels: LabelCounts) -> dict[str, A
         answer += f", and the selection is worse by {by}" if first.verdict == "worse" else ""
     sides = [f"{line[0]} {line[1]}, random {line[2]}" for line in lines]
     text = f"{'better balanced' if name == ENTROPY else 'more evenly spaced'} than random: {answer} ({sides[0]}; "
-    text += f"95 % interval of the difference {lines[0][3]})"
+    text += f"95 % interval of the difference {lines[0][3]}"
+    estimated = found.estimated_from if name == ENTROPY else None
+    text += f"; estimated from {estimated:,} labelled images)" if estimated else ")"
     for side, line in zip(sides[1:], lines[1:], strict=True):
         text += f"; worse than random: {side}" if line[4] == "worse" else ""
     text += "" if name == ENTROPY else "; without labels, nothing is known about the balance of subjects"

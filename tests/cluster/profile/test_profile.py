@@ -78,6 +78,17 @@ def test_the_tree_as_a_table(found: list[dict[str, Any]]) -> None:
     assert [row["leaves"] for row in found] == [1] * 6 + [3, 3]
 
 
+def test_it_tells_what_equal_parts_of_the_clusters_would_do_to_sources() -> None:
+    """One site has a tenth of the rows, in a separate leaf, and a larger share of them is sampled."""
+    pool = table([*rows_of(0, 900, 0.1, "a", "a.org"), *rows_of(3, 100, 0.1, "b", "b.org")])
+    even = profile(Profile(sample=50), pool)["profile"]["even"]
+    for level in even:
+        assert level["verdict"] == "better" and level["selection"] == pytest.approx(1)
+        assert level["random"] == pytest.approx(-0.9 * np.log2(0.9) - 0.1 * np.log2(0.1), abs=1e-6)
+    assert profile(Profile(source=None), pool)["profile"]["even"] == [None, None]
+    assert profile(Profile(), table(rows_of(0, 40, 0.1, "a", "a.org")))["profile"]["even"] == [None, None]
+
+
 def test_distances_and_what_they_explain(found: list[dict[str, Any]]) -> None:
     means = [row["mean_distance"] for row in found]
     expected = [0.1, 0.2, 0.2, 0.3, 0.99, np.nan, (4 + 4 + 0.6) / 63, (12 + 39.6) / 80]

@@ -7,7 +7,7 @@ from curate.core.hashing import make_key
 from curate.core.vectors import to_binary
 from curate.report.survey.rows import LabelCounts
 from curate.report.survey.scope import Scope
-from curate.report.verdict.compare import KNN
+from curate.report.verdict.compare import ENTROPY, KNN, SMALL, Comparison
 from curate.report.verdict.gather import Contenders
 
 
@@ -28,3 +28,50 @@ def test_copies_of_a_test_row_are_not_references() -> None:
     found = contenders.compare(counts)
     assert found is not None
     assert 0.1 < found.figures[KNN].selection < 0.4 and 0.1 < found.figures[KNN].random < 0.4
+
+
+def labelled(rows: int, every: int, rates: np.ndarray | None) -> tuple[Scope, dict, np.ndarray]:
+    """Rows in two leaves, the second with a tenth of them; the leaf is the label. One of `every` has it in a file."""
+    leaf = (np.random.default_rng(0).random(rows) < 0.1).astype(np.int64)
+    keys = [make_key("images", str(number)) for number in range(rows)]
+    known = {keys[row]: f"label {leaf[row]}" for row in range(0, rows, every)}
+    columns = {"key": keys, "cluster_1": leaf}
+    scope = Scope(frozenset(columns), 1, "sample", (), None, None, known, None if rates is None else (1, rates))
+    return scope, columns, leaf
+
+
+def compared(scope: Scope, columns: dict, copies: np.ndarray) -> Comparison | None:
+    contenders, counts = Contenders(scope, 0), LabelCounts()
+    for part in range(0, len(copies), 4000):
+        some = slice(part, part + 4000)
+        table = pa.table({name: values[some] for name, values in columns.items()})
+        contenders.add(table, copies[some])
+        counts.add(scope.labels(table), copies[some])
+    return contenders.compare(counts)
+
+
+def test_a_few_labelled_rows_stand_for_their_clusters() -> None:
+    """A selection that is even over the leaves. Hardly any row with a label is selected."""
+    rates = np.array([0.011, 0.1])
+    scope, columns, leaf = labelled(20_000, 50, rates)
+    found = compared(scope, columns, (np.random.default_rng(1).random(len(leaf)) < rates[leaf]).astype(np.int64))
+    assert found is not None and SMALL not in found.figures and found.estimated_from == 400
+    figure = found.figures[ENTROPY]
+    assert figure.verdict == "better" and figure.selection > 0.95 and 0.3 < figure.random < 0.6
+    scope, columns, _ = labelled(20_000, 5000, rates)
+    few = compared(scope, columns, np.ones(20_000, np.int64) * (leaf == 1))
+    assert few is not None and ENTROPY not in few.figures
+
+
+def test_labels_of_a_file_count_as_others_if_no_quotas_decided() -> None:
+    """20 random selections: those called better or worse are few."""
+    scope, columns, leaf = labelled(6000, 10, None)
+    decided = []
+    for seed in range(20):
+        copies = np.random.default_rng(100 + seed).permutation(np.arange(len(leaf)) < 1200).astype(np.int64)
+        found = compared(scope, columns, copies)
+        assert found is not None and found.estimated_from is None
+        decided.append(found.figures[ENTROPY].verdict != "undecided")
+    assert sum(decided) <= 3
+    one = compared(scope, columns, (leaf == 0).astype(np.int64))
+    assert one is not None and one.figures[ENTROPY].verdict == "worse"

@@ -28,6 +28,7 @@ LEADING = {
     "caption.rewrite": {"endpoints": "endpoints", "prompt": "prompt", "variants[].prompt": "prompt"},
     "caption.summarise": {"endpoints": "endpoints", "prompt": "prompt", "variants[].prompt": "prompt"},
     "image.embed": {"encoder": "encoder"},
+    "report.html": {"labels": "path"},
     "text.hashtag_map": {"edits": "path"},
     "text.language": {"model": "file"},
     "text.vocabulary": {"entries": "path"},
