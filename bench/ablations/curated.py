@@ -23,7 +23,8 @@ ARMS = {
     "flat": ("levels=[400]", "depth=1"),
     "published": ("schedule=published",),
     "curated": (),
-    "cover": ("levels=[90]", "depth=1", "rounds=0", "strategy=cover"),
+    "default": ("levels=[90]", "depth=1", "rounds=0", "even=0.5"),
+    "cover": ("levels=[90]", "depth=1", "rounds=0", "strategy=cover", "even=0.5"),
     "tree-cover": ("strategy=cover", "level=2"),
 }
 """Settings of the recipe."""
@@ -60,11 +61,12 @@ def ablation() -> Ablation:
             ("curated", "random"),
             ("flat", "curated"),
             ("published", "curated"),
+            ("default", "random"),
             ("cover", "random"),
             ("tree-cover", "random"),
             ("tree-cover", "curated"),
         ),
         judge=_judge,
-        expected={"curated": "higher", "flat": "lower", "cover": "higher", "tree-cover": "higher"},
+        expected={"curated": "higher", "flat": "lower", "default": "higher", "cover": "higher", "tree-cover": "higher"},
         source="AMoE's OpenLVD200M; Vo et al. 2024",
     )

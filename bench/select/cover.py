@@ -33,7 +33,7 @@ from curate.engine.run import run
 from curate.select.hierarchical import SelectHierarchical
 
 SHARD_ROWS = 10_000
-STRATEGIES = ("random", "closest", "cover")
+STRATEGIES = ("random", "cover")
 
 
 class Vectors(Map):

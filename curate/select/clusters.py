@@ -55,6 +55,10 @@ class SelectClusters(Select):
         """Level of the tree whose clusters have quotas."""
         return 1
 
+    def even_share(self) -> float:
+        """Share of the target that is distributed evenly; the rest is distributed by size."""
+        return 1.0
+
     def setup(self, artifacts: Mapping[str, Artifact]) -> None:
         """Raises CurateError if the tree has fewer levels."""
         shape, level = TreeShape.of(artifacts["tree"]), self.units_level()
@@ -108,7 +112,7 @@ class SelectClusters(Select):
         else:
             assert self.share is not None
             target = max(1, int(self.share * rows.sum()))
-        return leaf_quotas(rows, self._parents, target, self.multiplier, self.seed)
+        return leaf_quotas(rows, self._parents, target, self.multiplier, self.seed, self.even_share())
 
     def pick(self, lines: Table, counts: NDArray[np.int64], quotas: NDArray[np.int64]) -> dict[str, Any]:
         rank = ranks(self.seed, lines.column("key").to_pylist())

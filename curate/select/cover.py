@@ -35,7 +35,13 @@ def parts(
     yield from ((part, share + (number < rest)) for number, part in enumerate(found))
 
 
-def cover(vectors_MD: NDArray[np.float32], words_M2: NDArray[np.uint64], quota: int, seed: int) -> NDArray[np.int64]:
+def cover(
+    vectors_MD: NDArray[np.float32],
+    words_M2: NDArray[np.uint64],
+    quota: int,
+    seed: int,
+    candidates: int = CANDIDATES,
+) -> NDArray[np.int64]:
     """Rows (quota,) that cover a part; `quota` is at most M. A larger quota takes the same rows and more.
 
     Rows with NaN or infinity come last. words: the rows' keys; the first one seeds the candidates. The order of the
@@ -45,13 +51,13 @@ def cover(vectors_MD: NDArray[np.float32], words_M2: NDArray[np.uint64], quota: 
     rows, others = np.flatnonzero(finite_M), np.flatnonzero(~finite_M)
     if quota >= len(rows):
         return np.append(rows, others[: quota - len(rows)])
-    return rows[_greedy(_similarity(vectors_MD[rows]), _draws(words_M2[:1], quota, seed))]
+    return rows[_greedy(_similarity(vectors_MD[rows]), _draws(words_M2[:1], quota, candidates, seed))]
 
 
-def _draws(word_12: NDArray[np.uint64], steps: int, seed: int) -> NDArray[np.uint64]:
-    """Random words (steps, CANDIDATES)."""
-    number = np.arange(steps * CANDIDATES)
-    return ranks_of_words(seed, np.broadcast_to(word_12, (len(number), 2)), number).reshape(steps, CANDIDATES)
+def _draws(word_12: NDArray[np.uint64], steps: int, candidates: int, seed: int) -> NDArray[np.uint64]:
+    """Random words (steps, candidates)."""
+    number = np.arange(steps * candidates)
+    return ranks_of_words(seed, np.broadcast_to(word_12, (len(number), 2)), number).reshape(steps, candidates)
 
 
 def _greedy(similarity_MM: NDArray[np.float32], draws: NDArray[np.uint64]) -> NDArray[np.int64]:

@@ -20,18 +20,26 @@ COVER_ROWS = 1 << 16
 
 
 class SelectHierarchical(SelectClusters):
-    """Sample evenly among clusters: distribute the target down the tree, evenly among siblings at each level.
+    """Sample evenly among clusters: distribute the target down the tree, evenly among siblings at each level, or a part
+    of it (`even`).
 
     A cluster with fewer rows than its quota gives all of them. Rejects: not_sampled.
     """
 
     op: ClassVar[str] = "select.hierarchical"
 
-    strategy: Literal["random", "closest", "cover"] = Field(
+    strategy: Literal["random", "cover"] = Field(
         "random",
-        description="How to choose rows of a cluster: by hash(seed, key); those closest to the centroid of their leaf; "
-        "or a greedy cover: repeatedly the row, of 24 random ones, that most raises the sum of all rows' similarity to "
-        "their best row taken. A cover of more than 1,024 rows is made in parts, and a new row may change it.",
+        description="How to choose rows of a cluster: by hash(seed, key), or by a greedy cover: repeatedly the row, of "
+        "24 random ones, that most raises the sum of all rows' similarity to their best row taken. A cover of more "
+        "than 1,024 rows is made in parts, and a new row may change it.",
+    )
+    even: Annotated[float, Added()] = Field(
+        1.0,
+        ge=0,
+        le=1,
+        description="Share of the target that is distributed evenly among siblings; the rest is distributed in "
+        "proportion to the rows left in each cluster. Below 1, a larger sample need not contain a smaller one.",
     )
     level: Annotated[int, Added()] = Field(
         1, ge=1, description="Level of the tree down to which the target is distributed; 1 are the leaves."
@@ -46,17 +54,16 @@ class SelectHierarchical(SelectClusters):
     def units_level(self) -> int:
         return self.level
 
+    def even_share(self) -> float:
+        return self.even
+
     def order_columns(self) -> tuple[str, ...]:
-        if self.strategy == "cover":
-            return embedding_columns(self.embedding, self.unit_norm)
-        return ("centroid_distance",) if self.strategy == "closest" else ()
+        return embedding_columns(self.embedding, self.unit_norm) if self.strategy == "cover" else ()
 
     def bucket_rows(self) -> int | None:
         return COVER_ROWS if self.strategy == "cover" else None
 
     def order(self, lines: Table, quotas: NDArray[np.int64]) -> NDArray[np.floating] | None:
-        if self.strategy == "closest":
-            return lines.column("centroid_distance").to_numpy()
         return self._cover(lines, quotas) if self.strategy == "cover" else None
 
     def _cover(self, lines: Table, quotas: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -5,8 +5,9 @@ sum(min(c, s_i)) <= T. Each child gets min(c, s_i); the remainder goes as +1 to 
 hash. Children smaller than the cut give everything. Array code fills all nodes of a level at once: two sorts of 64-bit
 words, of which numpy sorts 20 million in a second or two. An argsort would take ten times as long.
 
-Quotas are monotone in the target: for one more row, a node either assigns one more +1, in the same order, or (if every
-child above the cut has one) raises the cut to what those children already have. No child's target decreases.
+Quotas that are dealt evenly are monotone in the target: for one more row, a node either assigns one more +1, in the
+same order, or (if every child above the cut has one) raises the cut to what those children already have. No child's
+target decreases.
 """
 
 from __future__ import annotations
@@ -29,13 +30,20 @@ def leaf_quotas(
     target: int,
     multiplier: int = 1,
     seed: int = 0,
+    even: float = 1.0,
 ) -> NDArray[np.int64]:
     """rows (K_1,) per leaf, parents (K_t,) of levels 1 .. L - 1 -> copies (K_1,) per leaf that add up to `target`.
 
-    A row may be taken up to `multiplier` times; clusters may be empty. Raises TargetError, which names the maximum, if
-    the rows cannot give the target.
+    A row may be taken up to `multiplier` times; clusters may be empty. A share `even` of the target is distributed down
+    the tree, the rest in proportion to what each leaf can still give (exact below 2**53 copies). Raises TargetError,
+    which names the maximum, if the rows cannot give the target.
     """
-    return level_quotas(rows, parents, target, multiplier, seed)[0]
+    _check(rows, target, multiplier)
+    evenly = round(even * target)
+    quotas = level_quotas(rows, parents, evenly, multiplier, seed)[0]
+    if evenly == target:
+        return quotas
+    return quotas + proportional(np.asarray(rows) * float(multiplier) - quotas, target - evenly, seed)
 
 
 def level_quotas(
@@ -45,14 +53,9 @@ def level_quotas(
     multiplier: int = 1,
     seed: int = 0,
 ) -> list[NDArray[np.int64]]:
-    """As `leaf_quotas`, for every level: [(K_1,), .. (K_L,)], each adding up to `target`."""
+    """As `leaf_quotas` with all of the target, for every level: [(K_1,), .. (K_L,)], each adding up to `target`."""
     rows = np.asarray(rows, dtype=np.int64)
-    most = int(rows.sum()) * multiplier
-    if target > most:
-        raise TargetError(
-            f"target: {target} rows, but the pool can give at most {most} "
-            f"({int(rows.sum())} rows, each up to {multiplier} times); lower `target` or raise `multiplier`"
-        )
+    _check(rows, target, multiplier)
     # no cluster's quota exceeds the target, so the numbers stay small for any multiplier
     able = np.minimum(rows, target // multiplier + 1) * multiplier
     sizes = [np.minimum(able, target, out=able) for able in level_rows(able, parents)]
@@ -61,6 +64,26 @@ def level_quotas(
         parent = parents[level - 1] if level < len(sizes) else np.zeros(len(sizes[-1]), dtype=np.int64)
         quotas.insert(0, fill(quotas[0], parent, sizes[level - 1], seed, level))
     return quotas[:-1]
+
+
+def _check(rows: NDArray[np.int64], target: int, multiplier: int) -> None:
+    most = int(rows.sum()) * multiplier
+    if target > most:
+        raise TargetError(
+            f"target: {target} rows, but the pool can give at most {most} "
+            f"({int(rows.sum())} rows, each up to {multiplier} times); lower `target` or raise `multiplier`"
+        )
+
+
+def proportional(sizes: NDArray[np.floating], target: int, seed: int = 0) -> NDArray[np.int64]:
+    """Distribute a target, at most the sum of sizes (K,), in proportion to them: (K,), none above its size. The largest
+    remainders are rounded up; equal ones in the order of hash(seed, cluster)."""
+    exact = sizes * (target / max(1.0, float(sizes.sum())))
+    quotas = np.minimum(np.floor(exact), sizes).astype(np.int64)
+    able = np.flatnonzero(quotas < sizes)
+    order = np.lexsort((ranks(seed, [_NODE_KEY], 0, able), (quotas - exact)[able]))
+    quotas[able[order[: target - int(quotas.sum())]]] += 1
+    return quotas
 
 
 def level_rows(rows: NDArray[np.int64], parents: Sequence[NDArray[np.integer]]) -> list[NDArray[np.int64]]:

@@ -128,12 +128,9 @@ def test_rows_get_the_clusters_and_the_distance(points: np.ndarray, tree: Artifa
     assert not any(clusters["unusable"].to_pylist())
 
 
-@pytest.mark.parametrize("strategy", ["random", "closest"])
-def test_a_balanced_sample_is_nearer_to_uniform(
-    strategy: str, points: np.ndarray, tree: Artifact, clusters: pa.Table
-) -> None:
+def test_a_balanced_sample_is_nearer_to_uniform(points: np.ndarray, tree: Artifact, clusters: pa.Table) -> None:
     keys = pool(points)["key"]
-    taken = selected(SelectHierarchical(target=1500, strategy=strategy, seed=3), tree, keys, clusters)
+    taken = selected(SelectHierarchical(target=1500, seed=3), tree, keys, clusters)
     copies = taken["copies"].to_numpy()
     assert copies.sum() == 1500 and copies.max() == 1
     assert taken["reject"].to_pylist() == [None if copy else "not_sampled" for copy in copies]

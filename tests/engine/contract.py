@@ -130,7 +130,12 @@ STAGES: dict[str, tuple[str, str | list[str], dict[str, Any], dict[str, str]]] =
     "meant": ("duplicates.members", "unique", {"column": "semantic"}, {"sets": "meanings"}),
     "apart": ("duplicates.drop", "meant", {"reject": "semantic", "column": "semantic"}, {}),
     "sample": ("select.hierarchical", "clusters", {"target": 8}, {"tree": "tree"}),
-    "covered": ("select.hierarchical", "clusters", {"target": 8, "strategy": "cover", "level": 2}, {"tree": "tree"}),
+    "covered": (
+        "select.hierarchical",
+        "clusters",
+        {"target": 8, "strategy": "cover", "level": 2, "even": 0.5},
+        {"tree": "tree"},
+    ),
     "profile": ("cluster.profile", "clusters", {"source": "meta.category", "sample": 3, "tiny": 2}, {"tree": "tree"}),
     "drift": ("cluster.drift", "clusters", {"least_rows": 1}, {"tree": "tree"}),
     "fit_on": ("select.uniform", ["unique", "embed"], {"count": 7}, {}),

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from curate.core.hashing import key_words, make_key
-from curate.select.cover import cover, parts
+from curate.select.cover import CANDIDATES, cover, parts
 
 
 def rows_of(count: int, seed: int, groups: int = 4) -> tuple[np.ndarray, np.ndarray]:
@@ -16,9 +16,11 @@ def rows_of(count: int, seed: int, groups: int = 4) -> tuple[np.ndarray, np.ndar
     return vectors.astype(np.float32), key_words([make_key("cover", str(number)) for number in range(count)])
 
 
-def covered(vectors: np.ndarray, words: np.ndarray, quota: int, most_rows: int = 1024) -> np.ndarray:
+def covered(
+    vectors: np.ndarray, words: np.ndarray, quota: int, most_rows: int = 1024, candidates: int = CANDIDATES
+) -> np.ndarray:
     pieces = parts(words, quota, 7, most_rows)
-    return np.concatenate([part[cover(vectors[part], words[part], share, 7)] for part, share in pieces])
+    return np.concatenate([part[cover(vectors[part], words[part], share, 7, candidates)] for part, share in pieces])
 
 
 def value(vectors: np.ndarray, taken: np.ndarray) -> float:
@@ -47,9 +49,11 @@ def test_it_covers_better_than_chance_and_nearly_as_well_as_plain_greedy() -> No
         best = np.maximum(best, similar[greedy[-1]])
     draws = [np.random.default_rng(seed).choice(400, 30, replace=False) for seed in range(20)]
     chance = [value(vectors, draw) for draw in draws]
-    plain, ours = value(vectors, np.array(greedy)), value(vectors, covered(vectors, words, 30))
-    assert ours > max(chance)
-    assert plain - ours < 0.2 * (plain - np.mean(chance))
+    plain, many = value(vectors, np.array(greedy)), value(vectors, covered(vectors, words, 30))
+    few = value(vectors, covered(vectors, words, 30, candidates=2))
+    assert np.mean(chance) < few < many < plain
+    assert plain - many < 0.2 * (plain - np.mean(chance))
+    assert few - np.mean(chance) > 0.2 * (plain - np.mean(chance))
 
 
 def test_every_group_is_found_once_there_are_rows_enough() -> None:

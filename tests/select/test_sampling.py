@@ -85,6 +85,21 @@ def test_adds_up_within_bounds_and_balanced(tree: tuple[list[int], list[list[int
         most = np.bincount(parent, most, width).astype(int)
 
 
+@settings(max_examples=200, deadline=None)
+@given(trees(), st.floats(0, 1))
+def test_a_part_is_dealt_evenly_and_the_rest_by_size(
+    tree: tuple[list[int], list[list[int]], int, int, int], even: float
+) -> None:
+    rows, parents, target, multiplier, seed = tree
+    arrays, most = [np.array(parent) for parent in parents], np.array(rows) * multiplier
+    quotas = leaf_quotas(np.array(rows), arrays, target, multiplier, seed, even)
+    assert quotas.dtype == np.int64 and quotas.sum() == target
+    assert ((quotas >= 0) & (quotas <= most)).all()
+    evenly = leaf_quotas(np.array(rows), arrays, round(even * target), multiplier, seed)
+    left = most - evenly
+    assert (np.abs(quotas - evenly - left * (target - evenly.sum()) / max(1, left.sum())) < 1 + 1e-9).all()
+
+
 @settings(max_examples=100, deadline=None)
 @given(trees(), st.integers(0, 2**32 - 1))
 def test_names_of_leaves_decide_only_the_remainder(
@@ -181,5 +196,7 @@ def test_a_level_of_a_million_is_filled_at_once() -> None:
 def test_a_large_multiplier_does_not_overflow() -> None:
     rows, parents = np.full(1000, 10**9), [np.arange(1000) % 500]
     assert leaf_quotas(rows, parents, 1000, multiplier=10**10).tolist() == [1] * 1000
+    halves = leaf_quotas(rows, parents, 1000, multiplier=10**10, even=0.5)
+    assert halves.sum() == 1000 and halves.min() >= 0 and halves.max() <= 2
     with pytest.raises(TargetError, match=f"at most {10**22} "):
         leaf_quotas(rows, parents, 10**22 + 1, multiplier=10**10)

@@ -1,12 +1,13 @@
 """Is a balanced sample better than a random one? Every method on every pool, paired with ten random samples.
 
-python -m bench.select.balance [--choose] [--pools NAME …] [--methods NAME …]      resumes; prints the table at its end
+python -m bench.select.balance [--choose [0]] [--pools NAME …] [--methods NAME …]      resumes, then prints the table
 
---choose uses other seeds than the report, for decisions that the report then judges. A cell is a pool, a share (10, 25,
-50 %) and a metric; it is better or worse where the 95 % interval of the paired difference over ten seeds (Student's t)
-excludes 0. Metrics: evenness of the classes, the share of the smaller half of the classes that is held, kNN (k = 5) of
-held-out rows that are distributed as the pool (mix) and with equal classes; on the disc, KL to the uniform density.
-Also counted, and not judged: classes lost, share of rows that belong to no class. In points, higher is better.
+--choose uses another ten seeds than the report, for decisions that the report then judges. A cell is a pool, a share
+(10, 25, 50 %) and a metric; it is better or worse where the 95 % interval of the paired difference over ten seeds
+(Student's t) excludes 0. Metrics: evenness of the classes, the share of the smaller half of the classes that is held,
+kNN (k = 5) of held-out rows that are distributed as the pool (mix) and with equal classes; on the disc, KL to the
+uniform density. Also counted, and not judged: classes lost, share of rows that belong to no class. In points, higher is
+better.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from bench.select.balance.pools import POOLS, Pool, home
 from curate.kernels.evenness import evenness
 
 SHARES = (0.1, 0.25, 0.5)
-CHOOSING, REPORTING = range(10), range(100, 110)
+TENS, REPORTING = 10, 20
+"""Seeds for a decision are those of a ten below TENS, 0 to 9 for ten 0; REPORTING is the ten of the report."""
 RANDOMS = 10
 NEIGHBOURS = 5
 PHOTOS = ("CIFAR-10", "ImageNet")
@@ -102,13 +104,13 @@ def _cell(pool: Pool, method: str, seed: int) -> dict[str, object]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--choose", action="store_true")
+    parser.add_argument("--choose", type=int, nargs="?", const=0, default=REPORTING, choices=range(TENS))
     parser.add_argument("--pools", nargs="*", default=list(POOLS), choices=list(POOLS))
     parser.add_argument("--methods", nargs="*", default=list(METHODS), choices=list(METHODS))
     parser.add_argument("--details", action="store_true", help="also a line per pool, share and metric")
     options = parser.parse_args()
     print(machine())
-    seeds = CHOOSING if options.choose else REPORTING
+    seeds = range(10 * options.choose, 10 * options.choose + 10)
     values: dict[tuple[str, float, str, str], dict[int, float]] = defaultdict(dict)
     spent: dict[str, list[float]] = defaultdict(list)
     for name, seed, method, scores, seconds in cells(options.pools, options.methods, seeds):

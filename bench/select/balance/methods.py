@@ -16,8 +16,8 @@ from curate.core.group import MemoryGroup
 from curate.core.hashing import ranks_of_words
 from curate.kernels.nearest.search import nearest
 from curate.select.clusters import copies_of
-from curate.select.cover import cover, parts
-from curate.select.sampling import level_quotas, level_rows
+from curate.select.cover import CANDIDATES, cover, parts
+from curate.select.sampling import leaf_quotas, level_rows
 
 THREADS = 1
 Indices = NDArray[np.int64]
@@ -56,8 +56,10 @@ class Clustered:
     """One level of about sqrt(n) clusters."""
     level: int = 1
     inside: str = "random"
-    equal: float = 1.0
-    """Share of the target that is dealt evenly down the tree; the rest is dealt by the sizes of the clusters."""
+    even: float = 1.0
+    """Share of the target that is distributed evenly down the tree; the rest by the sizes of the clusters."""
+    candidates: int = CANDIDATES
+    """Random rows of which a cover takes the best."""
 
     def __call__(self, pool: Pool, targets: Sequence[int], seed: int) -> list[Indices]:
         clusters, distance, parents, rows = self._tree(pool, seed)
@@ -65,10 +67,14 @@ class Clustered:
         rank = ranks_of_words(seed, keys)
         found = []
         for target in targets:
-            quotas = self._quotas(rows, parents, target, seed)
+            quotas = leaf_quotas(rows, parents, target, seed=seed, even=self.even)
             if self.inside == "cover":
                 some = [(np.flatnonzero(clusters == number), quota) for number, quota in enumerate(quotas) if quota]
-                found.append(np.concatenate([covered(pool, keys, rows, int(quota), seed) for rows, quota in some]))
+                found.append(
+                    np.concatenate(
+                        [covered(pool, keys, rows, int(quota), seed, self.candidates) for rows, quota in some]
+                    )
+                )
             else:
                 order = distance if self.inside == "closest" else None
                 found.append(np.flatnonzero(copies_of(clusters, quotas, rank, order)))
@@ -103,21 +109,13 @@ class Clustered:
             clusters = parent[clusters]
         return clusters, distance, parents[self.level - 1 :], rows[self.level - 1]
 
-    def _quotas(self, rows: Indices, parents: list[Indices], target: int, seed: int) -> Indices:
-        evenly = round(self.equal * target)
-        quotas = level_quotas(rows, parents, evenly, seed=seed)[0] if evenly else np.zeros_like(rows)
-        left = rows - quotas
-        exact = left * ((target - evenly) / max(1, left.sum()))
-        whole = np.floor(exact).astype(np.int64)
-        rest = np.argsort(whole - exact, kind="stable")[: target - evenly - whole.sum()]
-        whole[rest] += 1
-        return quotas + whole
 
-
-def covered(pool: Pool, keys: NDArray[np.uint64], rows: Indices, quota: int, seed: int) -> Indices:
+def covered(
+    pool: Pool, keys: NDArray[np.uint64], rows: Indices, quota: int, seed: int, candidates: int = CANDIDATES
+) -> Indices:
     """Rows of a cluster, of at most `quota`."""
     pieces = [
-        rows[part][cover(pool.vectors[rows[part]], keys[rows[part]], share, seed)]
+        rows[part][cover(pool.vectors[rows[part]], keys[rows[part]], share, seed, candidates)]
         for part, share in parts(keys[rows], quota, seed)
         if share
     ]
@@ -182,10 +180,13 @@ METHODS: dict[str, Method] = {
     "no resampling": Clustered(rounds=0),
     "no resampling, cover in level 2": Clustered(rounds=0, level=2, inside="cover"),
     "flat, random": Clustered(flat=True),
+    "flat, random, half by size": Clustered(flat=True, even=0.5),
     "flat, closest": Clustered(flat=True, inside="closest"),
     "flat, cover": Clustered(flat=True, inside="cover"),
-    "flat, cover, half by size": Clustered(flat=True, inside="cover", equal=0.5),
-    "flat, cover, by size": Clustered(flat=True, inside="cover", equal=0.0),
+    "flat, cover, half by size": Clustered(flat=True, inside="cover", even=0.5),
+    "flat, cover, by size": Clustered(flat=True, inside="cover", even=0.0),
+    "flat, cover of 3, half by size": Clustered(flat=True, inside="cover", even=0.5, candidates=3),
+    "flat, cover of 2, half by size": Clustered(flat=True, inside="cover", even=0.5, candidates=2),
     "parts, cover": parts_cover,
     "whole, cover": whole_cover,
     "whole, cover of 64 neighbours": graph_cover(64),

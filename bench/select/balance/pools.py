@@ -135,7 +135,7 @@ def _clip_arts(encoder: str) -> tuple[Floats, Indices]:
 def _readable(data: bytes) -> bool:
     try:
         return np.prod(Image.open(io.BytesIO(data)).size) < 50_000_000
-    except OSError:
+    except (OSError, Image.DecompressionBombError):
         return False
 
 
