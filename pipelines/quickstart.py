@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+from math import isqrt
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from rich.console import Console
 from curate.api import Workspace
 from curate.codec.formats import RASTER_EXTENSIONS
 from curate.core.errors import CurateError, InputError
+from curate.report.verdict.compare import ENTROPY, KNN
 from distill.commands.evaluate import PAGE, evaluate
 from distill.commands.train import train
 from distill.evaluation.show import AFTER, BEFORE
@@ -26,8 +28,6 @@ from pipelines.openclipart import openclipart
 
 PIPELINE = "pipelines/quickstart.yaml"
 TRAINING = "distill/recipes/quickstart.yaml"
-OPENCLIPART = 8121
-"""Images of OpenClipart, which the recipe's sizes are tuned for."""
 SHARE = 0.5
 """Fraction of your own images to sample after deduplication."""
 
@@ -42,6 +42,9 @@ def quickstart(images: Path | None, workspace: str, engine: str, console: Consol
         settings.append(f"encoder={encoder}")
         taught.append(f"teachers.0.encoder={encoder}")
     outputs = run_pipeline(PIPELINE, settings, workspace, engine)
+    if images is not None and (worse := worse_than_random(Workspace(workspace).run(None).balance())):
+        print(f"\nbalance  worse than random in {' and '.join(worse)}: taking a random sample instead", flush=True)
+        outputs = run_pipeline(PIPELINE, [*settings, "sampling=random"], workspace, engine)
     teach(outputs, workspace, taught, console, "sort the images into a folder per class")
 
 
@@ -79,7 +82,9 @@ def own_images(images: Path) -> list[str]:
     return [
         f"images={images.absolute()}",
         "namespace=images",
-        *sizes(files),
+        levels(files),
+        "target=null",
+        f"share={SHARE}",
         "pool.label=-1",
         "sets.prefer=[caption]",
         "profile.source=null",
@@ -88,11 +93,15 @@ def own_images(images: Path) -> list[str]:
     ]
 
 
-def sizes(images: int) -> list[str]:
-    """Settings that follow from the number of images."""
-    part = min(1.0, images / OPENCLIPART)
-    levels = [max(least, int(most * part)) for least, most in ((3, 400), (2, 60), (1, 12))]
-    return [f"levels={levels}", "sample.target=null", f"sample.share={SHARE}"]
+def levels(images: int) -> str:
+    """The setting that follows from the number of images."""
+    return f"levels=[{max(1, isqrt(images))}]"
+
+
+def worse_than_random(reports: list[dict[str, Any]]) -> list[str]:
+    """Figures of labels in which a selection is worse than random, if it is better in none."""
+    states = {name: state for found in reports for name, *_, state in found["lines"] if name in (ENTROPY, KNN)}
+    return [] if "better" in states.values() else [name for name, state in states.items() if state == "worse"]
 
 
 def verdict(knn: dict[str, Any], labels: str) -> str:

@@ -20,7 +20,7 @@ from curate.core.secrets import is_reference
 from pipelines import tiny_vlm
 from pipelines.commands import run_pipeline
 from pipelines.openclipart import openclipart
-from pipelines.quickstart import sizes
+from pipelines.quickstart import levels
 
 PIPELINE = "pipelines/recaption.yaml"
 CACHE = Path(".cache")
@@ -79,7 +79,7 @@ def images_of(folder: Path | None, target: int) -> list[str]:
         "pool.label=-1",
         "dataset.carry={label: meta.label, text_from: best_from}",
     ]
-    return [*own, sizes(files)[0], f"target={target}"]
+    return [*own, levels(files), f"target={target}"]
 
 
 def main() -> None:

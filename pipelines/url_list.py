@@ -22,13 +22,15 @@ from curate.core.contracts.collect import GROUP
 from curate.core.errors import CurateError, InputError
 from pipelines.commands import run_pipeline
 from pipelines.openclipart import openclipart
-from pipelines.quickstart import OPENCLIPART, sizes, teach
+from pipelines.quickstart import SHARE, levels, teach
 from pipelines.serve import ImageServer
 
 PIPELINE = "pipelines/url_list.yaml"
 CORPUS = Path(".cache/openclipart")
 PORT = 18121
 CONTACT = "url-list@example.org"
+COUNTED = 100_000
+"""Rows up to which a list is counted, which takes a second or two."""
 SUCCESS = 0.5
 """Share of a list's URLs that are expected to give an image that is kept."""
 
@@ -86,12 +88,11 @@ def own_list(path: str, contact: str | None, given: list[str]) -> list[str]:
             f"LIST={path}: CONTACT is missing; give an e-mail address or a URL, by which hosts can reach you"
         )
     settings = [f"list={path}", f"contact={contact}"]
-    stage = load_recipe(PIPELINE, [*settings, *given]).nodes["urls"].stage
+    target = {"target", "sample.target"} & {setting.partition("=")[0] for setting in given}
+    size = [] if target else ["target=null", f"share={SHARE}"]
+    stage = load_recipe(PIPELINE, [*settings, *size, *given]).nodes["urls"].stage
     assert isinstance(stage, AcquireList)
-    found = sizes(int(SUCCESS * count_rows(stage, int(OPENCLIPART / SUCCESS))))
-    if {"target", "sample.target"} & {setting.partition("=")[0] for setting in given}:
-        found = [setting for setting in found if not setting.startswith("sample.")]
-    return settings + found
+    return [*settings, levels(int(SUCCESS * count_rows(stage, COUNTED))), *size]
 
 
 def count_rows(stage: AcquireList, most: int) -> int:

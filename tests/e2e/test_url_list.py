@@ -14,7 +14,7 @@ from pipelines.url_list import served
 from tests.e2e.texts import write_images
 
 COUNT = 48
-CURATION = ["contact=me@example.org", "levels=[6, 3, 2]", "target=24", "min_side=48", "urls.portion_rows=20"]
+CURATION = ["contact=me@example.org", "levels=[6]", "target=24", "min_side=48", "urls.portion_rows=20"]
 TRAINING = ["train.steps=2", "train.warmup_steps=1", "train.sequences=1"]
 """Few steps of small batches."""
 

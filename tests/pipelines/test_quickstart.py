@@ -39,11 +39,10 @@ def test_sizes_fit_the_number_of_your_own_images(tmp_path: Path, files: int) -> 
         (tmp_path / f"{number}.txt").touch()
     settings = dict(setting.split("=", 1) for setting in quickstart.own_images(tmp_path))
     assert settings["images"] == str(tmp_path)
-    assert settings["sample.target"] == "null" and 0 < float(settings["sample.share"]) < 1
+    assert settings["target"] == "null" and 0 < float(settings["share"]) < 1
     assert settings["report.label"] == "meta.label" and settings["pool.label"] == "-1"
     levels = json.loads(settings["levels"])
-    assert 400 >= levels[0] > levels[1] > levels[2] >= 1
-    assert levels[0] <= max(3, files)
+    assert len(levels) == 1 and levels[0] ** 2 <= files < (levels[0] + 1) ** 2
 
 
 def test_images_have_the_label_of_their_metadata_or_else_their_folder(tmp_path: Path) -> None:

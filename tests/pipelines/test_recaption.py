@@ -88,18 +88,18 @@ def test_what_cannot_be_run_is_one_line(
 def test_your_own_images_decide_the_number_of_clusters(tmp_path: Path) -> None:
     images = write_images(tmp_path / "images", 20)
     settings = recaption.images_of(images, 500)
-    assert setting(settings, "levels") == "[3, 2, 1]"
+    assert setting(settings, "levels") == "[4]"
     assert setting(settings, "target") == "10"
     (tmp_path / "endpoints.yaml").write_text(yaml.safe_dump({"one": {"base_urls": ["http://h/v1"], "model": "m"}}))
     nodes = load(RECIPE, [*settings, f"endpoints={tmp_path}/endpoints.yaml"]).nodes
-    assert nodes["tree"].stage.parameters()["levels"] == [3, 2, 1]
+    assert nodes["tree"].stage.parameters()["levels"] == [4]
 
 
 def recipe(folder: Path, script: Any, **changes: Any) -> Pipeline:
     """The recipe over 48 images, of which 30 get a caption."""
     (folder / "endpoints.yaml").write_text(yaml.safe_dump({"one": {"base_urls": [script.base_url], "model": "m"}}))
     images = folder / "images" if (folder / "images").exists() else write_images(folder / "images", 48)
-    settings = {"endpoints": folder / "endpoints.yaml", "target": 30, "levels": "[6, 3, 2]", "encoder": "descriptor"}
+    settings = {"endpoints": folder / "endpoints.yaml", "target": 30, "levels": "[6]", "encoder": "descriptor"}
     settings |= {"dataset.carry": "{text_from: best_from}"} | changes
     return load(RECIPE, [*over(images), *(f"{name}={value}" for name, value in settings.items())])
 
