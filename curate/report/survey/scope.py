@@ -125,7 +125,10 @@ def scope_of(view: View, caption: str | None, label: str | None, labels: Path | 
 def _rates(view: View) -> tuple[int, NDArray[np.float64]] | None:
     """None unless rows of a cluster are chosen without regard to what they show."""
     found = quotas_of(view)
-    if found is None or view.selected_by is None or view.stages[view.selected_by].op != "select.hierarchical":
+    select = view.stages[view.selected_by] if view.selected_by else None
+    if found is None or select is None or select.op != "select.hierarchical":
+        return None
+    if select.parameters.get("strategy", "random") != "random":
         return None
     return found.level, found.quota / np.maximum(found.count, 1)
 
