@@ -15,7 +15,8 @@ SEEN = 256
 TIMES = 2.0
 """The first two attempts may take this many times as long as the longest of them, each further one twice as long as the
 one before."""
-LEAST_SECONDS = 2.0
+LEAST_SECONDS = 5.0
+"""A server whose answers are fast may pause for some seconds; a request sent again is paid again."""
 CHANGE = 1.25
 """A limit that changes by less stays."""
 

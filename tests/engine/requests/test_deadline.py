@@ -25,17 +25,17 @@ def after(*answers: float, most: float = 120.0) -> Deadline:
 
 
 def test_it_is_the_time_out_until_there_are_enough_answers() -> None:
-    assert limit_of(after(*[3.0] * (ENOUGH - 1))) == 120.0
-    assert limit_of(after(*[3.0] * ENOUGH)) == 3.0 * TIMES
+    assert limit_of(after(*[9.0] * (ENOUGH - 1))) == 120.0
+    assert limit_of(after(*[9.0] * ENOUGH)) == 9.0 * TIMES
 
 
 def test_it_follows_the_longest_of_the_last_answers() -> None:
-    made = after(*[3.0] * ENOUGH, 10.0, *[3.0] * (SEEN - 1))
-    assert limit_of(made) == 10.0 * TIMES
-    assert limit_of(after(*[3.0] * ENOUGH, 10.0, *[3.0] * SEEN)) == 3.0 * TIMES
+    made = after(*[9.0] * ENOUGH, 20.0, *[9.0] * (SEEN - 1))
+    assert limit_of(made) == 20.0 * TIMES
+    assert limit_of(after(*[9.0] * ENOUGH, 20.0, *[9.0] * SEEN)) == 9.0 * TIMES
     assert limit_of(after(*[0.01] * ENOUGH)) == LEAST_SECONDS
     assert limit_of(after(*[100.0] * ENOUGH)) == 120.0
-    assert limit_of(made, 4) == 80.0 and limit_of(made, 100) == 120.0
+    assert limit_of(made, 2) == 80.0 and limit_of(made, 100) == 120.0
 
 
 def test_attempts_in_progress_follow_it() -> None:
