@@ -24,11 +24,9 @@ from curate.core.recipe.registry import resolve
 from curate.core.spend import RunSpend, Spend, dollars
 from curate.core.spend import words as spend_words
 from curate.engine.jobs import ClusterResources, JobInfo, JobServer, stop_environment
-from curate.engine.plan.cost import Cost
-from curate.engine.plan.cost import table as cost_table
-from curate.engine.plan.cost import to_json as plan_json
 from curate.engine.plan.lines import PlanLine
 from curate.engine.plan.lines import table as plan_table
+from curate.engine.plan.lines import to_json as plan_json
 from curate.engine.progress import duration, speed
 from curate.engine.record.diff import StageDiff
 from curate.engine.record.events import EventsPage
@@ -43,10 +41,10 @@ from curate.engine.state import Options
 from curate.engine.workers.allocation import Allocated
 
 __all__ = [
-    "Allocated", "ArtifactInfo", "Attempt", "ClusterResources", "Clusters", "Cost", "DatasetInfo", "Entry",
+    "Allocated", "ArtifactInfo", "Attempt", "ClusterResources", "Clusters", "DatasetInfo", "Entry",
     "EventsPage", "FetchStatus", "JobInfo", "JobServer", "Lineage", "LineageNode", "LogPage", "Op", "Options",
     "Pipeline", "PlanLine", "Result", "Run", "RunRecord", "RunSpend", "RunSummary", "Spend", "StageDiff", "StageStatus",
-    "Status", "Usage", "Workspace", "abandoned", "cost_table", "describe", "dollars", "duration",
+    "Status", "Usage", "Workspace", "abandoned", "describe", "dollars", "duration",
     "json_schema", "load_recipe", "make_stage", "new_run_id", "ops", "opt_outs", "plan_json", "plan_table", "recorded",
     "resolve", "speed", "spend_words", "stop_environment", "try_row", "write_table",
 ]  # fmt: skip

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -25,7 +26,6 @@ from curate.engine import detach as detached
 from curate.engine import killing
 from curate.engine.backends import local
 from curate.engine.handles import LocalRun
-from curate.engine.plan.cost import Cost, measured_plan
 from curate.engine.plan.lines import PlanLine
 from curate.engine.plan.planner import plan as plan_of
 from curate.engine.preflight import preflight
@@ -38,7 +38,7 @@ from curate.engine.record.runs import RunRecord
 from curate.engine.record.status import Status
 from curate.engine.record.summary import Attempt, RunSummary
 from curate.engine.record.usage import DatasetInfo, Usage
-from curate.engine.run import make_backend, new_run_id, scaled
+from curate.engine.run import asked, make_backend, new_run_id
 from curate.engine.state import Options
 from curate.engine.workers.scheduler import Scheduler
 
@@ -173,39 +173,27 @@ class Workspace:
         return diff(RunRecord.load(self._storage, first), RunRecord.load(self._storage, second))
 
     def plan(
-        self, pipeline: Pipeline, sample: float = 1.0, exact: bool = False, on_workers: bool = True
+        self, pipeline: Pipeline, options: Options | None = None, exact: bool = False, on_workers: bool = True
     ) -> list[PlanLine]:
-        """What a run would do, a line for each stage. Computes nothing and creates no workspace. `on_workers`: also
-        check that this process has what workers need, such as secrets; False if the run's workers are elsewhere."""
-        with self._planning(pipeline, sample) as (scaled_down, storage, options, workers):
-            planned = preflight(scaled_down, storage, sample, workers, on_workers)
-            return plan_of(scaled_down, storage, options, workers, planned, exact)
+        """What a run would do and cost, a line for each stage, at the rates of earlier runs. Computes nothing and
+        creates no workspace. `on_workers`: also check that this process has what workers need, such as secrets; False
+        if the run's workers are elsewhere."""
+        options = options or Options()
+        pipeline = asked(pipeline, options)
+        # rows lost by earlier runs, at every stage, must not end the plan
+        options = replace(options, failure_budget=float(len(pipeline.nodes)))
+        storage = open_storage(self.url)
+        if storage.exists("format.json"):
+            storage = open_workspace(self.url)
+        with closing(Scheduler(local.LocalBackend())) as workers:
+            planned = preflight(pipeline, storage, options, workers, on_workers)
+            return plan_of(pipeline, storage, options, workers, planned, exact)
 
     def expected_balance(self, pipeline: Pipeline, labels: str) -> list[ExpectedBalance]:
         """What the pipeline's selections over clusters would do to the balance of labels, by the clusters of earlier
         runs. `labels`: a column, a field `meta.<name>`, or a file with the columns key and label."""
         storage = open_workspace(self.url)
         return expected_balance(pipeline, [RunRecord.load(storage, name) for name in runs.list_runs(storage)], labels)
-
-    def measure(self, pipeline: Pipeline, rows: int, exact: bool = False) -> tuple[list[PlanLine], list[Cost]]:
-        """Ask `rows` rows of each stage that asks endpoints, in this process, and keep their answers. Returns the plan
-        after that, and what the rest will cost."""
-        open_workspace(self.url)
-        with self._planning(pipeline) as (whole, storage, options, workers):
-            return measured_plan(whole, storage, options, workers, rows, exact)
-
-    @contextmanager
-    def _planning(
-        self, pipeline: Pipeline, sample: float = 1.0
-    ) -> Iterator[tuple[Pipeline, Storage, Options, Scheduler]]:
-        # rows lost by earlier runs, at every stage, must not end the plan
-        options = Options(sample=sample, failure_budget=float(len(pipeline.nodes)))
-        pipeline = scaled(pipeline, sample) if sample < 1 else pipeline
-        storage = open_storage(self.url)
-        if storage.exists("format.json"):
-            storage = open_workspace(self.url)
-        with closing(Scheduler(local.LocalBackend())) as workers:
-            yield pipeline, storage, options, workers
 
     def _check_retry(self, pipeline: Pipeline, stage: str, options: Options) -> None:
         """Check that a retry of these rows of the stage is possible. Raises RecipeError."""

@@ -21,7 +21,7 @@ from curate.cli.tables import funnel
 from curate.core.errors import RESUMES, CurateError, DrainedError, RecipeError
 
 if TYPE_CHECKING:
-    from curate.api import Cost, Pipeline, Result, Run, RunSpend, Workspace
+    from curate.api import Pipeline, Result, Run, RunSpend, Workspace
 
 submit = typer.Typer()
 
@@ -29,7 +29,10 @@ Recipe = Annotated[Path, typer.Argument(help="The recipe's YAML file.", readable
 Sets = Annotated[
     list[str] | None, typer.Option("--set", "-s", help="variable=value or stage.parameter=value; may be repeated.")
 ]
-Sample = Annotated[str, typer.Option(help="Canary run through the whole DAG on this share of the pool, such as 0.1%.")]
+Sample = Annotated[
+    str, typer.Option(help="Canary run on this share of the pool, such as 0.1%, or on about so many rows: 20rows.")
+]
+To = Annotated[str | None, typer.Option(help="Last stage: only it and the stages that it depends on.")]
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,7 @@ def run(
     launch: Launch,
     recipe: Annotated[Path | None, typer.Argument(help="The recipe's YAML file.", readable=False)] = None,
     sample: Sample = "1",
+    to: To = None,
     submission: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run a recipe. Existing outputs are reused, those of a run that was killed too."""
@@ -137,7 +141,7 @@ def run(
         return
     if recipe is None:
         raise typer.BadParameter("missing; give a YAML file, such as pipelines/quickstart.yaml", param_hint="RECIPE")
-    launch.start(recipe, sample=share(sample))
+    launch.start(recipe, to=to, **part(sample))
 
 
 @submit.command()
@@ -165,11 +169,8 @@ def plan(
     workspace: WorkspaceUrl = "",
     set_: Sets = None,
     sample: Sample = "1",
+    to: To = None,
     exact: Annotated[bool, typer.Option("--exact", help="Count the rows of all shards instead of a sample.")] = False,
-    measure: Annotated[
-        int | None,
-        typer.Option(help="Ask this many rows of each stage that asks an endpoint, and keep the answers."),
-    ] = None,
     labels: Annotated[
         str | None,
         typer.Option(
@@ -179,20 +180,12 @@ def plan(
     ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the plan to this file, too.")] = None,
 ) -> None:
-    """Show what a run would do and cost, at the rates of earlier runs. Computes nothing, except for --measure."""
-    from curate.api import cost_table, plan_json, plan_table
+    """Show what a run would do and cost, at the rates of earlier runs. Computes nothing."""
+    from curate.api import Options, plan_json, plan_table
 
-    if measure is not None and sample != "1":
-        raise RecipeError("--measure: excludes --sample; it takes few rows in any case")
     pipeline, place = _load(recipe, set_, workspace)
-    costs: list[Cost] = []
-    if measure is None:
-        lines = place.plan(pipeline, share(sample), exact)
-    else:
-        lines, costs = place.measure(pipeline, measure, exact)
+    lines = place.plan(pipeline, Options(to=to, **part(sample)), exact)
     out.print(plan_table(lines))
-    if costs:
-        out.print(cost_table(costs))
     if labels is not None:
         found = place.expected_balance(pipeline, labels)
         for one in found:
@@ -200,7 +193,7 @@ def plan(
         if not found:
             out.print("balance: unknown; no earlier run has assigned the clusters of a selection", highlight=False)
     if json_file is not None:
-        json_file.write_text(json.dumps(plan_json(lines, costs), indent=1))
+        json_file.write_text(json.dumps(plan_json(lines), indent=1))
 
 
 @contextlib.contextmanager
@@ -266,15 +259,20 @@ def _summary(result: Result) -> dict[str, Any]:
     return value | {"stages": result.stages(), "spend": result.spend.to_json()}
 
 
-def share(text: str) -> float:
-    """A share of the pool: `0.1%` or `0.001`."""
+def part(text: str) -> dict[str, Any]:
+    """Options for a part of the pool: `0.1%`, `0.001` or `20rows`."""
+    rows = text.removesuffix("rows")
     try:
+        if rows != text and int(rows) > 0:
+            return {"sample_rows": int(rows)}
         value = float(text[:-1]) / 100 if text.endswith("%") else float(text)
     except ValueError:
         value = -1.0
     if not 0 < value <= 1:
-        raise RecipeError(f"--sample {text}: expected a share above 0 and up to 1, such as 0.1% or 0.001")
-    return value
+        raise RecipeError(
+            f"--sample {text}: expected a share above 0 and up to 1, such as 0.1% or 0.001, or rows, such as 20rows"
+        )
+    return {"sample": value}
 
 
 def _load(recipe: Path, sets: list[str] | None, workspace: str) -> tuple[Pipeline, Workspace]:

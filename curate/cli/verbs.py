@@ -17,7 +17,7 @@ from rich.text import Text
 
 from curate.cli import remote
 from curate.cli.common import OneRun, ServerName, WorkspaceUrl, opened, out, show_outputs
-from curate.cli.submit import Launch, Recipe, Sample, finish, guarded, launches, share
+from curate.cli.submit import Launch, Recipe, Sample, To, finish, guarded, launches, part
 from curate.cli.tables import funnel, under_way
 from curate.core.errors import CurateError, RecipeError
 
@@ -36,6 +36,7 @@ def submit(
     recipe: Recipe,
     server: ServerName = "",
     sample: Sample = "1",
+    to: To = None,
     title: Annotated[str | None, typer.Option(help="Title of the run on the service's pages.")] = None,
     target: Annotated[str | None, typer.Option(help="Cluster of the service (default: the workspace's).")] = None,
     priority: Annotated[int | None, typer.Option(help="In the service's queue; larger ones start first.")] = None,
@@ -49,13 +50,13 @@ def submit(
         _only_here(launch)
         launch.check()
         options = {name: getattr(launch, name) for name in ("failure_budget", "deadline", "max_tokens", "max_dollars")}
-        options["sample"] = share(sample)
+        options |= {"to": to, **part(sample)}
         remote.submit(server, recipe, launch.workspace, launch.set_ or [], {**remotely, "options": options})
         return
     for name, value in remotely.items():
         if value is not None:
             raise RecipeError(f"--{name.replace('_', '-')}: needs --server (or CURATE_SERVER); leave it out")
-    _detached(launch).start(recipe, sample=share(sample))
+    _detached(launch).start(recipe, to=to, **part(sample))
 
 
 def _only_here(launch: Launch) -> None:

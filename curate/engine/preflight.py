@@ -20,6 +20,7 @@ from curate.core.store.storage import Storage
 from curate.engine.backends.local import LocalBackend
 from curate.engine.context import Context
 from curate.engine.requests import preflight as endpoints
+from curate.engine.state import Options
 from curate.engine.units.common import fetched
 from curate.engine.workers.scheduler import Scheduler
 from curate.kernels.meta import META, field_of, fields_of
@@ -36,7 +37,7 @@ FEW = 0.5
 def preflight(
     pipeline: Pipeline,
     storage: Storage,
-    fraction: float = 1.0,
+    options: Options,
     backend: Scheduler | None = None,
     on_workers: bool = True,
 ) -> Planned:
@@ -54,7 +55,7 @@ def preflight(
     planned: Planned = {}
     for node in pipeline.nodes.values():
         if isinstance(node.stage, (Collect, Source)) and not node.ports:
-            planned[node.name] = plan_source(node, storage, node.stage, fraction)
+            planned[node.name] = plan_source(node, storage, node.stage, options)
     for node in pipeline.nodes.values():
         pool = pipeline.pool_of(node.name)
         if isinstance(node.stage, Select) and pool in planned:  # the number of samples that a Derive makes is unknown
@@ -62,7 +63,7 @@ def preflight(
     return planned
 
 
-def plan_source(node: Node, storage: Storage, stage: Collect | Source, fraction: float) -> tuple[list[Portion], float]:
+def plan_source(node: Node, storage: Storage, stage: Collect | Source, options: Options) -> tuple[list[Portion], float]:
     """The portions to read, and the share of rows to take inside each. `stage` is the node's, after `setup` if it has
     ports. Raises InputError or PreflightError."""
     try:
@@ -71,7 +72,7 @@ def plan_source(node: Node, storage: Storage, stage: Collect | Source, fraction:
         raise node.located(error) from None
     if isinstance(stage, Collect):  # a canary run reads the whole input: the portions depend on all of it
         return portions, 1.0
-    planned = sampled(stage, portions, fraction)
+    planned = sampled(stage, portions, options.share(portions))
     _check_space(node, storage, *planned)
     return planned
 

@@ -130,8 +130,7 @@ def run(
     options = options or Options()
     run_id = new_run_id() if run_id is None else run_id
     _check(pipeline, run_id, options)
-    if options.sample < 1.0:
-        pipeline = scaled(pipeline, options.sample)
+    pipeline = asked(pipeline, options)
     storage = open_workspace(workspace)
     pinned = pins.resolve(pipeline, storage)
     backend = make_backend(engine) if isinstance(engine, str) else engine
@@ -143,7 +142,7 @@ def run(
             closing.callback(backend.close)
         closing.callback(workers.close)
         pipeline = placed(pipeline, workers)
-        portions = preflight(pipeline, storage, options.sample, workers)
+        portions = preflight(pipeline, storage, options, workers)
         warnings = [f"{name}: {text}" for name in pipeline.nodes for text in cautions(name, pipeline, portions)]
         warnings += check_endpoints(pipeline, storage, workers)
         _open_record(storage, run_id, pipeline, backend.name, options, submission)
@@ -203,9 +202,19 @@ def placed(pipeline: Pipeline, workers: Scheduler) -> Pipeline:
     return _changed(pipeline, lambda stage: stage.placed(gpus))
 
 
-def scaled(pipeline: Pipeline, fraction: float) -> Pipeline:
-    """The pipeline for a canary run: absolute targets shrink with the pool."""
-    return _changed(pipeline, lambda stage: stage.scaled(fraction)).check()
+def asked(pipeline: Pipeline, options: Options) -> Pipeline:
+    """The pipeline up to the last stage of the options. In a canary run absolute targets shrink with the pool; they
+    cannot if the share is not known. Raises RecipeError."""
+    pipeline = pipeline if options.to is None else pipeline.upto(options.to)
+    for node in pipeline.nodes.values() if options.sample_rows is not None else ():
+        if node.stage.scaled(0.5).parameters() != node.stage.parameters():
+            raise node.fail(
+                f"its target is of the whole pool, and a sample is of {options.sample_rows:,} rows; end before it with "
+                "--to, or give --sample a share such as 1%"
+            )
+    if options.sample == 1.0:
+        return pipeline
+    return _changed(pipeline, lambda stage: stage.scaled(options.sample)).check()
 
 
 def _changed(pipeline: Pipeline, change: Callable[[Stage], Stage]) -> Pipeline:

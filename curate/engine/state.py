@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from curate.core.contracts import Portion
 from curate.core.nouns.manifest import Manifest
 from curate.core.nouns.pools import Shard
 from curate.core.rows import Rows
@@ -12,12 +13,16 @@ from curate.core.rows import Rows
 
 @dataclass(frozen=True)
 class Options:
-    """How a run is executed. Except for `sample`, options never change its results."""
+    """How a run is executed. Except for `sample`, `sample_rows` and `to`, options never change its results."""
 
     failure_budget: float = 0.01
     """Share of the pool's rows, rounded up, that may be lost to errors, killed processes and shards set aside."""
     sample: float = 1.0
-    """Share of the pool for a canary run through the whole DAG."""
+    """Share of the pool for a canary run."""
+    sample_rows: int | None = None
+    """About so many rows of each pool, instead."""
+    to: str | None = None
+    """Last stage: only it and the stages that it depends on. None: all stages."""
     segment_seconds: float = 60.0
     deadline: float | None = None
     """Seconds without a finished batch after which a unit counts as hung; None: a multiple of the median batch."""
@@ -31,6 +36,13 @@ class Options:
     """Ceiling of the tokens that this run may use at endpoints."""
     max_dollars: float | None = None
     """Ceiling of what this run may spend at endpoints."""
+
+    def share(self, portions: Sequence[Portion]) -> float:
+        """Share of a pool to take. Rows of portions that cannot be counted in advance: one portion."""
+        if self.sample_rows is None or not portions:
+            return self.sample
+        rows = 0 if any(portion.rows is None for portion in portions) else sum(one.rows or 0 for one in portions)
+        return min(1.0, self.sample_rows / rows if rows else 1 / len(portions))
 
 
 @dataclass

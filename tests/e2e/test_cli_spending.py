@@ -1,4 +1,4 @@
-"""Money on the command line: `curate plan --measure`, ceilings, `curate status` and `curate limit`."""
+"""Money on the command line: a canary run and its price, ceilings, `curate status` and `curate limit`."""
 
 from __future__ import annotations
 
@@ -38,26 +38,32 @@ def written(folder: Path, images: Path, script: Scripted, **about: Any) -> Path:
     return folder / "recipe.yaml"
 
 
-def test_a_recipe_is_measured_stopped_and_resumed(
+def test_a_recipe_is_tried_stopped_and_resumed(
     workspace: Path, tmp_path: Path, images: Path, endpoint: Endpoint
 ) -> None:
     script = endpoint.script(style="captions")
     recipe = written(tmp_path, images, script, price={"input": 1.0, "output": 10.0})
     place = ("-w", workspace)
-    planned = curate("plan", recipe, *place, "--measure", "4", "--json", tmp_path / "plan.json")
-    [cost] = json.loads((tmp_path / "plan.json").read_text())["requests"]
-    assert (cost["stage"], cost["asked"], cost["rows"], cost["requests"]) == ("generate", 4, 20, 20)
-    assert script.stats()["requests"] == 4 and 0 < cost["seconds"] < 60 and cost["dollars"] > 0
-    assert f"{cost['tokens_per_request']:,.0f} ± {cost['margin']:,.0f}" in planned.words
-    assert "4 rows were measured for $" in planned.words
+    assert "requests" not in curate("plan", recipe, *place).words
+    canary = curate("run", recipe, *place, "--sample", "6rows", "--to", "generate", "--json", tmp_path / "canary.json")
+    assert canary.code == 0, canary.err
+    spent = json.loads((tmp_path / "canary.json").read_text())["spend"]["generate"]["local"]
+    tried = script.stats()["requests"]
+    assert 0 < tried == spent["requests"] < 14  # about 6
+    planned = curate("plan", recipe, *place, "--json", tmp_path / "plan.json")
+    [cost] = [one for one in json.loads((tmp_path / "plan.json").read_text())["stages"] if one["stage"] == "generate"]
+    left = IMAGES - tried
+    assert (cost["compute"], cost["requests"]) == (left, left) and 0 < cost["seconds"] < 60
+    assert spent["dollars"] > 0 and cost["dollars"] == pytest.approx(spent["dollars"] / tried * left)
+    assert f"about {left} requests, {cost['tokens']:,} tokens, $" in planned.words
 
     stopped = curate("run", recipe, *place, "--run-id", "one", "--max-dollars", f"{cost['dollars'] / 2:.6f}")
     assert "spent    " in stopped.out
     assert stopped.code == 3 and stopped.err.startswith("curate: stopped: $") and stopped.err.count("\n") == 1
     asked = script.stats()["requests"]
-    assert 4 < asked < IMAGES
+    assert tried < asked < IMAGES
     status = curate("status", "one", *place)
-    assert "one: stopped" in status.words and f"generate local {asked - 4:,}" in status.words
+    assert "one: stopped" in status.words and f"generate local {asked - tried:,}" in status.words
     assert "spent $" in status.words and "%)" in status.words
 
     done = curate("run", recipe, *place, "--run-id", "two", "--max-tokens", "1000000", "--json", tmp_path / "two.json")
@@ -86,8 +92,15 @@ def test_a_run_without_prices_says_so(workspace: Path, tmp_path: Path, images: P
     ("words", "said"),
     [
         (("run", "--max-tokens", "-5"), "--max-tokens -5: expected a number above 0; leave it out for no ceiling"),
-        (("plan", "--measure", "0"), "--measure 0: expected at least 1 row to ask; leave it out to ask none"),
-        (("plan", "--measure", "5", "--sample", "1%"), "--measure: excludes --sample; it takes few rows in any case"),
+        (("plan", "--to", "generat"), "--to generat: not a stage of the recipe; did you mean 'generate'?"),
+        *(
+            (
+                ("run", "--sample", text),
+                f"--sample {text}: expected a share above 0 and up to 1, such as 0.1% or 0.001, "
+                "or rows, such as 20rows",
+            )
+            for text in ("0rows", "rows", "-3rows", "1.5rows", "2")
+        ),
     ],
 )
 def test_options_out_of_range(

@@ -34,7 +34,9 @@ def planned(pipeline: Pipeline, workspace: Path, *, exact: bool = False) -> dict
     """The plan by stage; the workspace stays as it was, to the byte and to the nanosecond."""
     storage = open_workspace(str(workspace))
     before = everything(workspace)
-    steps = plan(pipeline.check(), storage, Options(), Scheduler(LocalBackend()), preflight(pipeline, storage), exact)
+    steps = plan(
+        pipeline.check(), storage, Options(), Scheduler(LocalBackend()), preflight(pipeline, storage, Options()), exact
+    )
     assert everything(workspace) == before
     return {step.stage: step for step in steps}
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from curate.core.contracts import Portion
 from curate.core.errors import CurateError, RecipeError, RunExistsError
 from curate.core.nouns import facts
 from curate.core.nouns.manifest import Manifest
@@ -17,6 +18,7 @@ from curate.engine.record.runs import RunRecord
 from curate.engine.run import Result, run
 from curate.engine.state import Options
 from curate.engine.units import shuffle
+from curate.select.uniform import SelectUniform
 from tests.engine import toys, workspaces
 
 GOLDEN = {
@@ -165,6 +167,26 @@ def test_a_canary_goes_through_the_whole_dag(workspace: Path) -> None:
     assert whole.ledger["pool"].before == 400
     again = run(pipeline, str(workspace), options=Options(sample=0.05))
     assert all(again.reused.values())
+
+
+def test_a_canary_of_rows_ends_at_a_stage(workspace: Path) -> None:
+    pipeline = toys.pipeline(pool__rows=400, even__each=1)
+    small = run(pipeline, str(workspace), options=Options(sample_rows=20, to="bright"))
+    assert set(small.ledger) == {"pool", "bright"} and 8 <= small.ledger["pool"].before <= 34
+    again = run(pipeline, str(workspace), options=Options(sample_rows=20, to="bright"))
+    assert all(again.reused.values())
+    whole = run(pipeline, str(workspace), options=Options(sample_rows=1000, to="bright"))
+    assert whole.ledger["pool"].before == 400
+    pipeline.add("some", SelectUniform(count=50), "bright")
+    with pytest.raises(RecipeError, match="some: its target is of the whole pool, and a sample is of 20 rows; end "):
+        run(pipeline, str(workspace), options=Options(sample_rows=20))
+
+
+def test_a_canary_of_rows_that_cannot_be_counted_takes_a_portion() -> None:
+    options, unknown = Options(sample_rows=20), [Portion({"n": n}) for n in range(4)]
+    assert options.share(unknown) == 0.25 and options.share([]) == 1.0
+    assert options.share([Portion({}, rows=30), Portion({}, rows=10)]) == 0.5
+    assert options.share([Portion({}, rows=3)]) == 1.0 and Options(sample=0.1).share(unknown) == 0.1
 
 
 def test_branches_may_give_one_name_to_different_columns(workspace: Path) -> None:

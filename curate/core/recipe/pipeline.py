@@ -106,6 +106,22 @@ class Pipeline:
                     todo.extend(self.nodes[current].inputs)
         return [node for node in self.nodes.values() if node.name in found]
 
+    def upto(self, name: str) -> Pipeline:
+        """A stage and all stages that it depends on. Raises RecipeError for an unknown one."""
+        if name not in self.nodes:
+            hint = did_you_mean(name, self.nodes, f"stages are {', '.join(self.nodes)}")
+            raise RecipeError(f"--to {name}: not a stage of the recipe; {hint}")
+        needed: set[str] = set()
+        todo = [name]
+        while todo:
+            current = todo.pop()
+            if current not in needed:
+                needed.add(current)
+                todo.extend(self.nodes[current].upstream)
+        made = Pipeline()
+        made.source, made.nodes = self.source, {each: node for each, node in self.nodes.items() if each in needed}
+        return made
+
     def reaches(self, name: str) -> list[Node]:
         """Everything upstream, through `from` and ports, in topological order: what a Report covers. Stages over
         another pool (a reference set, or the parents of a derived pool) are excluded, because their rows differ."""

@@ -24,9 +24,6 @@ from curate.engine.passes.task import PassStage, PassTask, StageResult
 from curate.engine.passes.unit import Unit, UnitFacts
 from curate.engine.workers import beat
 
-LEFT_OUT = "left_out"
-"""Reason of rows that are not part of a measurement."""
-
 
 class PassMember:
     """A Filter or a Map of a pass. Rows before `resolved` have their fate in `after`."""
@@ -106,21 +103,11 @@ class PassMember:
         """Fate of all rows on the paths from outside of the pass."""
         assert self.spec.base is not None
         try:
-            return self._sampled(self.unit.fate(self.spec.base))
+            return self.unit.fate(self.spec.base)
         except (OSError, pa.ArrowInvalid):
             if not self.task.aside:
                 raise
             return Fate.all_alive(self.unit.rows)  # the shard may be set aside because its own table is corrupt
-
-    def _sampled(self, fate: Fate) -> Fate:
-        """In a measurement: the fate without the rows that it leaves out."""
-        if self.task.sample is None:
-            return fate
-        found, out = fate.slice(0, self.unit.rows), fate.alive
-        for shard, first in zip(self.unit.shards, self.unit.edges, strict=False):
-            out[first + np.array(self.task.sample.rows.get(shard.id, ()), np.int64)] = False
-        found.leave(np.flatnonzero(out), self.spec.place, [LEFT_OUT] * int(out.sum()))
-        return found
 
     def values(self, rows: NDArray[np.int64]) -> pa.Table:
         """`key` and the columns that the stage reads, at some rows (ascending)."""

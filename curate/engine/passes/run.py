@@ -27,7 +27,6 @@ from curate.engine.passes.async_map import LAST_SECONDS, AsyncMember
 from curate.engine.passes.decode import Decoder
 from curate.engine.passes.map import MapMember
 from curate.engine.passes.member import FilterMember, PassMember
-from curate.engine.passes.sampled import SampledMember
 from curate.engine.passes.task import ATTEMPTS, PassStage, PassTask, Point, ShardResult, Stopped
 from curate.engine.passes.unit import Unit
 from curate.engine.workers import beat
@@ -112,9 +111,7 @@ class _Pass:
             if isinstance(spec.stage, Filter):
                 self.members[spec.name] = FilterMember(task, spec, unit, near)
             else:
-                kind: type[MapMember] = MapMember
-                if isinstance(spec.stage, AsyncMap):
-                    kind = AsyncMember if task.sample is None else SampledMember
+                kind = AsyncMember if isinstance(spec.stage, AsyncMap) else MapMember
                 member = kind(task, spec, unit, near, alone, numbers[spec.name], counts[spec.name])
                 self.members[spec.name] = member
         self.maps = [member for member in self.members.values() if isinstance(member, MapMember)]
@@ -137,7 +134,7 @@ class _Pass:
             raise
         else:
             if saves:
-                self._publish(whole=self.task.sample is None)
+                self._publish(whole=True)
             return [] if self.task.probe else self._results()
         finally:
             for member in self.maps:
@@ -196,12 +193,11 @@ class _Pass:
             fates = {name: fate.slice(start, stop) for name, fate in points.items()}
             found["contents"] = {name: fate.content() for name, fate in fates.items()}
             found["reasons"] = {name: fate.reasons() for name, fate in fates.items()}
-            if self.task.dry or self.task.sample is not None:
-                found["fates"] = fates
             if self.task.dry:
+                found["fates"] = fates
                 copied = [member for member in self.maps if steps[member.name]["copied"]]
                 found["tables"] = {member.name: member.dry_table(index) for member in copied}
-            elif self.task.sample is None:
+            else:
                 found["file"] = self._save_mask(shard, fates)
             results.append(found)
         return results

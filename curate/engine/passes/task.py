@@ -68,16 +68,6 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Sample:
-    """The rows of a measurement. A unit computes nothing for the others, and no mask is stored."""
-
-    rows: Mapping[str, tuple[int, ...]]
-    """Shard -> rows."""
-    asks: Mapping[str, int]
-    """AsyncMap -> most rows that it computes; the rest is left out."""
-
-
-@dataclass(frozen=True)
 class PassTask:
     storage: Storage
     stages: tuple[PassStage, ...]
@@ -118,7 +108,5 @@ class PassTask:
     """Compute only these rows (first, stop) and publish nothing: finds a row that crashes the process."""
     aside: str = ""
     """Why the unit's only shard was set aside: every row without a status gets an error."""
-    sample: Sample | None = None
-    """Compute and publish only these rows, for a measurement."""
     dry: bool = False
     """Compute and publish nothing; count missing facts."""

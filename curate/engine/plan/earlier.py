@@ -10,6 +10,7 @@ from typing import Any
 from curate.core.ledger import Entry
 from curate.core.nouns.manifest import Manifest
 from curate.core.recipe.pipeline import Node
+from curate.core.spend import RunSpend, Spend, total
 from curate.engine.context import Context
 from curate.engine.record.runs import RunRecord, list_runs
 
@@ -24,6 +25,8 @@ class Earlier:
     seconds: dict[str, float] = field(default_factory=dict)
     bytes: dict[str, float] = field(default_factory=dict)
     """Per computed row of each op, from the run that computed most: of few rows, the start takes most of the time."""
+    spend: dict[str, tuple[int, Spend]] = field(default_factory=dict)
+    """Stage -> (rows, what they cost) in the latest run that asked endpoints there."""
     stages: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Each stage in the latest run that had it after the same stages, over the same pool."""
     entries: dict[str, Entry] = field(default_factory=dict)
@@ -34,12 +37,15 @@ def earlier_runs(ctx: Context) -> Earlier:
     rates, most = Earlier(), Counter[str]()
     for run_id in reversed(list_runs(ctx.storage)[-RUNS:]):
         run = RunRecord.load(ctx.storage, run_id)
-        stages, ledger = run.record["stages"], run.ledger()
+        stages, ledger, result = run.record["stages"], run.ledger(), run.result or {}
+        spent, counts = RunSpend.from_json(result.get("spend", {})).stages, result.get("counts", {})
         for name, node in ctx.pipeline.nodes.items():
             if all(_same(up, stages) for up in [*ctx.pipeline.along(name), node]):
                 rates.stages.setdefault(name, stages[name])
                 if name in ledger and ledger[name].before:
                     rates.entries.setdefault(name, ledger[name])
+            if name in spent and name in stages and stages[name]["op"] == node.stage.op and name in counts:
+                rates.spend.setdefault(name, (counts[name]["computed"], total(spent[name].values())))
         for event in run.events:
             if event["event"] != "stage" or event["reused"]:
                 continue

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from rich.table import Table
+
+from curate.core.spend import dollars
 
 EXACT, ESTIMATED, UNKNOWN = "exact", "estimated", "unknown"
 
@@ -30,6 +33,10 @@ class PlanLine:
     seconds: float | None = None
     bytes: int | None = None
     gpus: float = 0
+    requests: int | None = None
+    tokens: int | None = None
+    dollars: float | None = None
+    """What its requests to endpoints will cost, at the rate of the last run that sent some."""
 
 
 def table(lines: list[PlanLine]) -> Table:
@@ -50,6 +57,11 @@ def table(lines: list[PlanLine]) -> Table:
     seconds = sum(line.seconds or 0 for line in lines)
     unknown = [line.stage for line in lines if line.seconds is None]
     known = [f"{seconds:,.0f} s of work at measured rates"] if seconds or not unknown else []
+    known += (
+        [f"requests for about {dollars(sum(prices))}"]
+        if (prices := [one.dollars for one in lines if one.dollars])
+        else []
+    )
     shown.caption = "; ".join([*known, *([f"unknown time: {', '.join(unknown)}"] if unknown else [])])
     return shown
 
@@ -59,7 +71,9 @@ def _notes(line: PlanLine) -> str:
     if line.gains is not None and line.losses is not None:
         about = "" if line.certainty == EXACT else "about "
         changed = [f"changed: passes {about}{line.gains:,} more rows, rejects {about}{line.losses:,} more"]
-    return "; ".join([*changed, *([line.note] if line.note else [])])
+    price = f", {dollars(line.dollars)}" if line.dollars is not None else ""
+    asks = [f"about {line.requests:,} requests, {line.tokens:,} tokens{price}"] if line.requests else []
+    return "; ".join([*changed, *asks, *([line.note] if line.note else [])])
 
 
 def _compute(line: PlanLine) -> str:
@@ -69,3 +83,8 @@ def _compute(line: PlanLine) -> str:
 
 def _number(value: float | None, form: str = ",", missing: str = "?") -> str:
     return missing if value is None else format(value, form)
+
+
+def to_json(lines: list[PlanLine]) -> dict[str, Any]:
+    """A plan for programs."""
+    return {"stages": [asdict(line) for line in lines]}

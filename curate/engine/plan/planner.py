@@ -49,31 +49,35 @@ def plan(
     backend: Scheduler,
     portions: Planned,
     exact: bool = False,
-    ahead: bool = True,
 ) -> list[PlanLine]:
-    """A line per stage, in the order of the DAG. `exact` folds the masks of all shards instead of a sample. `ahead`:
-    also estimate the stages that depend on rows or artifacts that do not exist yet."""
+    """A line per stage, in the order of the DAG. `exact` folds the masks of all shards instead of a sample."""
     buried = tombstones.load(storage)
     ctx = Context(pipeline, storage, backend, options, buried, Events(storage, "plan"), Progress(None))
     ctx.portions, ctx.known = portions, KnownShards(plan=True)
     ctx.built |= pins.resolve(pipeline, storage)
     rates = earlier_runs(ctx)
-    lines = Planner(ctx, rates, exact, ahead).walk()
+    lines = Planner(ctx, rates, exact).walk()
     for node in pipeline.nodes.values():
         line = lines[node.name]
         line.note = "; ".join(text for text in (line.note, *cautions(node.name, pipeline, portions)) if text)
         line.gpus = node.stage.resources().gpus
         if line.compute == 0:
             line.seconds, line.bytes = 0.0, 0
+            line.requests = line.tokens = 0 if node.name in rates.spend else None
+            line.dollars = 0.0 if node.name in rates.spend else None
         elif line.op in rates.seconds and line.compute is not None:
             line.seconds = line.compute * rates.seconds[line.op]
             line.bytes = int(line.compute * rates.bytes[line.op])
+        if line.compute and node.name in rates.spend:
+            factor, spend = line.compute / rates.spend[node.name][0], rates.spend[node.name][1]
+            line.requests, line.tokens = round(factor * spend.requests), round(factor * spend.most_tokens)
+            line.dollars = None if spend.dollars is None else factor * spend.most_dollars
     return [lines[name] for name in pipeline.nodes]
 
 
 class Planner:
-    def __init__(self, ctx: Context, earlier: Earlier, exact: bool = False, ahead: bool = False) -> None:
-        self.ctx, self.earlier, self.exact, self.ahead = ctx, earlier, exact, ahead
+    def __init__(self, ctx: Context, earlier: Earlier, exact: bool = False) -> None:
+        self.ctx, self.earlier, self.exact = ctx, earlier, exact
         self.lines: dict[str, PlanLine] = {}
         self.growth: dict[str, float] = {}
         """Pool that lacks shards -> its rows, over those of the shards that exist. Its passes are planned for these."""
@@ -142,7 +146,7 @@ class Planner:
             blocked = next((name for name in node.ports.values() if name not in ctx.built), None)
             if blocked is not None:
                 return PlanLine(node.name, stage.op, "acquire", note=f"depends on {blocked}")
-            ctx.portions[node.name] = plan_source(node, ctx.storage, with_artifacts(ctx, node), ctx.options.sample)
+            ctx.portions[node.name] = plan_source(node, ctx.storage, with_artifacts(ctx, node), ctx.options)
         portions, inside = ctx.portions[node.name]
         first = record_paths(stage, portions, inside)
         paths, records = read_records(ctx.storage, stage.namespace, first)
@@ -167,7 +171,7 @@ class Planner:
             self.folded.add(node.name)
             return line
         line.note = f"{len(done):,} of {len(paths):,} shards exist"
-        if self.ahead and shards and rows:
+        if shards and rows:
             _, shards = _version(ctx, stage, shards) or ("", shards)
             ctx.pools[node.name], ctx.built[node.name] = Pool(stage.namespace, "", shards), Built("", "")
             self.growth[node.name] = max(1.0, rows / max(1, sum(shard.rows for shard in shards)))
@@ -374,7 +378,7 @@ class Planner:
     def _expected(self, line: PlanLine, node: Node) -> PlanLine:
         """Estimate a stage that depends on what does not exist yet, by the rows that will reach it. It stays unknown if
         nothing upstream is known to change: its output may exist."""
-        if not self.ahead or not self.changing.intersection(node.upstream):
+        if not self.changing.intersection(node.upstream):
             return line
         reaching = self._reaching(node)
         line.needed = line.needed if reaching is None else reaching

@@ -49,12 +49,14 @@ class RunRecord:
 
     @property
     def recipe(self) -> str:
-        """Digest of its stages, namespaces of pools, names of datasets and share of the pool: runs with the same are of
+        """Digest of its stages, namespaces of pools, names of datasets and part of the pool: runs with the same are of
         one recipe, regardless of other settings."""
         stages = self.record["stages"].items()
         names = {name: [stage["parameters"].get(key) for key in ("namespace", "name")] for name, stage in stages}
         whole = {name: [stage[key] for key in ("op", "from", "ports")] for name, stage in stages}
-        return digest([names, whole, self.record["options"].get("sample", 1.0)])
+        options = self.record["options"]
+        rows = options.get("sample_rows")
+        return digest([names, whole, options.get("sample", 1.0), *([] if rows is None else [rows])])
 
     @property
     def state(self) -> str:

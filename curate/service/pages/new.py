@@ -37,12 +37,13 @@ NUMBERS = (
 OPTIONS = (
     ("failure_budget", "Failure budget", "0.01", "Share of the rows that may end in error."),
     ("sample", "Sample", "1", "Share of the shards to compute, above 0 and up to 1."),
+    ("sample_rows", "Sample rows", "all", "About so many rows of each pool, instead of a share."),
     ("deadline", "Deadline (seconds)", "none", "Without a finished batch, after which work is repeated."),
     ("max_tokens", "Token limit", "none", "What stages may use at endpoints."),
     ("max_dollars", "Dollar limit", "none", "What stages may spend at endpoints."),
 )
 RETRIED = (("error", "Rows in error"), ("unusable", "Unusable rows, which needs reasons"))
-WHOLE = ("priority", "retries", "max_tokens")
+WHOLE = ("priority", "retries", "max_tokens", "sample_rows")
 _VARIABLE = re.compile(
     r"(?P<indent>[ ]+)(?P<name>[A-Za-z_][A-Za-z0-9_-]*):(?:[ ]+(?P<value>.*?))?(?:[ ]+#[ ]*(?P<note>.*))?"
 )
@@ -83,6 +84,7 @@ def new(visit: Visiting) -> Response:
         retry: dict[str, list[str]] = given.get("retry") or {}
         lines = [f"{stage}: {', '.join(reasons)}" if reasons else stage for stage, reasons in retry.items()]
         typed |= {"target": run.target, "retry": "\n".join(lines), "retry_status": given.get("retry_status") or "error"}
+        typed["to"] = given.get("to") or ""
     return _page(visit, typed)
 
 
@@ -149,7 +151,7 @@ def _order(typed: Mapping[str, str], form: FormData) -> NewRun:
         return {name: value for name, value in found.items() if value is not None}
 
     retry = {"retry": _retry(typed.get("retry", "")), "retry_status": words(form, "retry_status") or "error"}
-    options = made(RunOptions, **given(OPTIONS), **retry)
+    options = made(RunOptions, **given(OPTIONS), **retry, to=words(form, "to") or None)
     return made(
         NewRun, **_recipe(typed), **given(NUMBERS), title=words(form, "title"),
         target=words(form, "target") or None, options=options,

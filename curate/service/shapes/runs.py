@@ -31,6 +31,8 @@ class RunOptions(Order):
 
     failure_budget: float = Field(default=0.01, ge=0, le=1)
     sample: float = Field(default=1.0, gt=0, le=1)
+    sample_rows: int | None = Field(default=None, gt=0, lt=1 << 53)
+    to: Name | None = None
     deadline: float | None = Field(default=None, gt=0, le=LONGEST)
     max_tokens: Amount | None = None
     max_dollars: float | None = Field(default=None, ge=0, le=MOST)
@@ -118,6 +120,11 @@ class PlanStage(Shape):
     seconds: float | None
     bytes: int | None
     gpu_hours: float | None
+    requests: int | None
+    tokens: int | None
+    dollars: float | None
+    """What its requests to endpoints will cost, at the rate of the last run that sent some. To learn it: a run with the
+    options `sample_rows` and `to`."""
     note: str
 
 

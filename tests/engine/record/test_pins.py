@@ -104,7 +104,7 @@ def test_a_report_sees_it(workspace: Path, storage: Storage, first: Result) -> N
 
 def test_a_plan_uses_a_pin(workspace: Path, storage: Storage, first: Result) -> None:
     made = growing(16, "pin:mean").check()
-    steps = plan(made, storage, Options(), Scheduler(LocalBackend()), preflight(made, storage))
+    steps = plan(made, storage, Options(), Scheduler(LocalBackend()), preflight(made, storage, Options()))
     found = {step.stage: (step.kind, step.needed, step.compute, step.certainty) for step in steps}
     assert found["brighter"] == ("pass", 16, 0, EXACT)
 

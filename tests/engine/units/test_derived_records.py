@@ -52,7 +52,7 @@ def test_explain_continues_with_the_parent(workspace: Path) -> None:
 def test_plan_counts_missing_children(workspace: Path) -> None:
     def planned(darkest: float) -> dict[str, tuple[Any, ...]]:
         made, storage = derived.pipeline(light__darkest=darkest), open_workspace(str(workspace))
-        steps = plan(made, storage, Options(), Scheduler(LocalBackend()), preflight(made, storage))
+        steps = plan(made, storage, Options(), Scheduler(LocalBackend()), preflight(made, storage, Options()))
         return {step.stage: (step.done, step.needed, step.compute, step.after, step.certainty) for step in steps}
 
     assert planned(STRICT)["tiles"] == (0, 20, 20, 20, "estimated")

@@ -143,7 +143,7 @@ def test_the_plan_of_a_list(site: Path, workspace: Path) -> None:
     def planned() -> dict[str, Any]:
         storage, made = open_storage(str(workspace)), recipe(site).check()
         with closing(Scheduler(LocalBackend())) as workers:
-            lines = plan(made, storage, Options(), workers, preflight(made, storage, 1.0, workers))
+            lines = plan(made, storage, Options(), workers, preflight(made, storage, Options(), workers))
         return {line.stage: line for line in lines}
 
     lines = planned()

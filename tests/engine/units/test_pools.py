@@ -169,7 +169,7 @@ def test_equal_portions_are_one_shard_and_a_rejected_copy(workspace: Path) -> No
 def planned(pipeline: Pipeline, workspace: Path) -> list[tuple[str, int | None]]:
     """What each stage would do, and of how many rows."""
     storage, options = open_workspace(str(workspace)), Options()
-    steps = plan(pipeline, storage, options, Scheduler(LocalBackend()), preflight(pipeline, storage))
+    steps = plan(pipeline, storage, options, Scheduler(LocalBackend()), preflight(pipeline, storage, Options()))
     return [(step.kind, step.compute) for step in steps]
 
 

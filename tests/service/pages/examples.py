@@ -216,7 +216,8 @@ def plan() -> list[PlanStage]:
                 stage=name, op=op, kind="map", done=28_104 if done else 0, needed=28_104, compute=0 if done else 28_104,
                 after=28_104 - 500 * place, certainty="exact" if done else "estimate",
                 seconds=None if done else 12.5 * place, bytes=None if done else 2_400_000 * place,
-                gpu_hours=0.12 if name == "embed" else None, note="depends on unique" if name == "tree" else "",
+                gpu_hours=0.12 if name == "embed" else None, requests=None, tokens=None, dollars=None,
+                note="depends on unique" if name == "tree" else "",
             )
         )  # fmt: skip
     return found

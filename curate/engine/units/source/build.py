@@ -52,7 +52,7 @@ def build_source(ctx: Context, node: Node) -> None:
     began = time.monotonic()
     with ctx.lease(node, f"pools/{stage.namespace}"):
         if node.name not in ctx.portions:
-            ctx.portions[node.name] = plan_source(node, ctx.storage, with_artifacts(ctx, node), ctx.options.sample)
+            ctx.portions[node.name] = plan_source(node, ctx.storage, with_artifacts(ctx, node), ctx.options)
         work = SourceBuild(ctx, node, stage)
         shards, entry = work.make()
         if entry.before and not entry.after:
