@@ -79,7 +79,6 @@ class Workspace:
         *,
         engine: str = "local",
         address: str | None = None,
-        cpus: int | None = None,
         options: Options | None = None,
         run_id: str | None = None,
         detach: bool = False,
@@ -96,7 +95,7 @@ class Workspace:
                 raise RecipeError(f"--detach: expected --engine ray, not {engine}; a detached run is a Ray job")
             detached.submit(open_workspace(self.url), pipeline.check(), options, run_id, address)
             return Run(self, run_id)
-        task = LocalRun(make_backend(engine, address, cpus))
+        task = LocalRun(make_backend(engine, address, options.cpus))
         task.start(pipeline, self.url, options, run_id, console)
         return Run(self, run_id, task)
 

@@ -35,6 +35,10 @@ Sample = Annotated[
 To = Annotated[str | None, typer.Option(help="Last stage: only it and the stages that it depends on.")]
 
 
+ENGINE = ("failure_budget", "deadline", "cpus", "gpus", "max_tokens", "max_dollars")
+"""Fields of Launch that are options of the engine."""
+
+
 @dataclass(frozen=True)
 class Launch:
     """Options of every command that starts a run."""
@@ -45,7 +49,8 @@ class Launch:
     address: Annotated[
         str | None, typer.Option(help="Ray cluster to join: auto, host:port or ray://… (default: start a local one).")
     ] = None
-    cpus: Annotated[int | None, typer.Option(help="CPUs of a local Ray (default: all).")] = None
+    cpus: Annotated[int | None, typer.Option(help="CPUs that the run may take of a Ray cluster (default: all).")] = None
+    gpus: Annotated[int | None, typer.Option(help="GPUs that it may take (default: all).")] = None
     run_id: Annotated[str | None, typer.Option(help="Name of this run, used once (default: generated).")] = None
     failure_budget: Annotated[float, typer.Option(help="Share of rows that may be lost to failures.")] = 0.01
     deadline: Annotated[
@@ -75,6 +80,8 @@ class Launch:
             raise RecipeError(f"--failure-budget {self.failure_budget:g}: expected a share from 0 to 1, such as 0.01")
         if self.cpus is not None and self.cpus < 1:
             raise RecipeError(f"--cpus {self.cpus}: expected at least 1; leave it out to use all")
+        if self.gpus is not None and self.gpus < 0:
+            raise RecipeError(f"--gpus {self.gpus}: expected 0 or more; leave it out to use all")
         if self.deadline is not None and not self.deadline > 0:
             raise RecipeError(f"--deadline {self.deadline:g}: expected seconds above 0; leave it out for the default")
         if self.json_file is None:
@@ -90,9 +97,8 @@ class Launch:
 
         self.check()
         pipeline, place = _load(recipe, self.set_, self.workspace)
-        options |= {"max_tokens": self.max_tokens, "max_dollars": self.max_dollars}
-        chosen = Options(failure_budget=self.failure_budget, deadline=self.deadline, **options)
-        where: dict[str, Any] = {"engine": self.engine, "address": self.address, "cpus": self.cpus}
+        chosen = Options(**{name: getattr(self, name) for name in ENGINE}, **options)
+        where: dict[str, Any] = {"engine": self.engine, "address": self.address}
         if self.detach:
             begun = place.submit(pipeline, options=chosen, run_id=self.run_id, detach=True, **where)
             if place.local:
@@ -191,7 +197,7 @@ def plan(
         for one in found:
             out.print(one.text(), highlight=False)
         if not found:
-            out.print("balance: unknown; no earlier run has assigned the clusters of a selection", highlight=False)
+            out.print("balance: unknown; the recipe has no selection over clusters", highlight=False)
     if json_file is not None:
         json_file.write_text(json.dumps(plan_json(lines), indent=1))
 

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from curate.cli import remote
 from curate.cli.common import OneRun, ServerName, WorkspaceUrl, opened, out, show_outputs
-from curate.cli.submit import Launch, Recipe, Sample, To, finish, guarded, launches, part
+from curate.cli.submit import ENGINE, Launch, Recipe, Sample, To, finish, guarded, launches, part
 from curate.cli.tables import funnel, under_way
 from curate.core.errors import CurateError, RecipeError
 
@@ -49,7 +49,7 @@ def submit(
     if server:
         _only_here(launch)
         launch.check()
-        options = {name: getattr(launch, name) for name in ("failure_budget", "deadline", "max_tokens", "max_dollars")}
+        options = {name: getattr(launch, name) for name in ENGINE}
         options |= {"to": to, **part(sample)}
         remote.submit(server, recipe, launch.workspace, launch.set_ or [], {**remotely, "options": options})
         return
@@ -62,7 +62,7 @@ def submit(
 def _only_here(launch: Launch) -> None:
     """Raises RecipeError for an option that a service decides."""
     for field in dataclasses.fields(Launch):
-        here = field.name in ("engine", "address", "cpus", "run_id", "detach", "json_file", "quiet")
+        here = field.name in ("engine", "address", "run_id", "detach", "json_file", "quiet")
         if here and getattr(launch, field.name) != field.default:
             name = {"json_file": "json"}.get(field.name, field.name).replace("_", "-")
             raise RecipeError(f"--{name}: does not apply with --server (or CURATE_SERVER); leave it out")

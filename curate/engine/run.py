@@ -50,6 +50,7 @@ from curate.engine.spending import Spending
 from curate.engine.spending import check as check_ceilings
 from curate.engine.spending import described as described_endpoints
 from curate.engine.state import Counts, Options
+from curate.engine.workers.lanes import Budget
 from curate.engine.workers.scheduler import Scheduler
 
 log = logging.getLogger("curate.run")
@@ -133,9 +134,12 @@ def run(
     pipeline = asked(pipeline, options)
     storage = open_workspace(workspace)
     pinned = pins.resolve(pipeline, storage)
-    backend = make_backend(engine) if isinstance(engine, str) else engine
+    backend = make_backend(engine, cpus=options.cpus) if isinstance(engine, str) else engine
     events = Events(storage, run_id)
-    workers = Scheduler(backend, storage=storage, run_id=run_id, deadline=options.deadline, events=events)
+    budget = Budget(*(math.inf if most is None else most for most in (options.cpus, options.gpus)))
+    budget = budget if backend.separate else Budget(gpus=budget.gpus)
+    about: dict[str, Any] = {"deadline": options.deadline, "events": events, "budget": budget}
+    workers = Scheduler(backend, storage=storage, run_id=run_id, **about)
     with contextlib.ExitStack() as closing:
         closing.enter_context(killed_on_request(storage, run_id, events.flush))
         if isinstance(engine, str):

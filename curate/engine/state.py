@@ -32,6 +32,10 @@ class Options:
     """Stage -> reasons whose rows in error are computed again (an empty tuple: all reasons)."""
     retry_status: str = "error"
     """`unusable`: retry unusable rows with these reasons, of a source that may read something else the next time."""
+    cpus: int | None = None
+    """CPUs that its workers may take of a cluster, and those of a Ray that it starts. None: all."""
+    gpus: int | None = None
+    """GPUs that its workers may take."""
     max_tokens: int | None = None
     """Ceiling of the tokens that this run may use at endpoints."""
     max_dollars: float | None = None

@@ -142,7 +142,7 @@ class ReportHtml(Report):
             "kept": [gallery.card(row) for row in found.kept_rows],
             "label": "label" if self.labels else scope.label or self.label,
             "labels_file": self.labels,
-            "compared": against_random(found.comparison, None if self.labels else found.labels),
+            "compared": against_random(found.comparison, found.labels, whole=self.labels is None),
             "labels": sections.label_table(found.labels, selected),
             "entries": entry_section(found.entries, view.stages.get(scope.select or ""), scope.entries),
             "counters": stages.counters(view.stages),

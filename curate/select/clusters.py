@@ -32,6 +32,7 @@ class SelectClusters(Select):
     share: float | None = Field(
         None,
         gt=0,
+        le=1000,
         description="Rows to take, including copies, as a share of the stage's rows; or give `target`.",
     )
     multiplier: int = Field(1, ge=1, description="Most copies of a row.")

@@ -71,7 +71,7 @@ def _check(rows: NDArray[np.int64], target: int, multiplier: int) -> None:
     if target > most:
         raise TargetError(
             f"target: {target} rows, but the pool can give at most {most} "
-            f"({int(rows.sum())} rows, each up to {multiplier} times); lower `target` or raise `multiplier`"
+            f"({int(rows.sum())} rows, each up to {multiplier} times); lower `target` or `share`, or raise `multiplier`"
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from pathlib import Path
 
 import numpy as np
@@ -89,16 +90,54 @@ def test_a_selection_that_would_be_worse_is_advised_against(place: Path) -> None
 
 def test_what_is_unknown_is_reported(place: Path) -> None:
     workspace, recipe = Workspace(str(place / "workspace")), load_recipe(str(place / "recipe.yaml"))
-    one_label = dict.fromkeys(labels_of(place), "all")
-    (one,) = workspace.expected_balance(recipe, str(written(place, one_label)))
-    assert one.text().startswith("sample: balance against random: unknown from 220 labelled rows")
-    with pytest.raises(InputError, match=r"labels\.csv: none of the 220 rows of run .* has a label in it"):
-        workspace.expected_balance(recipe, str(written(place, {"0" * 32: "a"})))
-    with pytest.raises(
-        InputError, match=r"nowhere\.csv: .*; give a \.csv or \.parquet file with columns key and label"
+    every = labels_of(place)
+    for labels, why in (
+        (dict.fromkeys(every, "all"), "all 220 labelled rows have one label"),
+        (dict(list(every.items())[:19]), "19 labelled rows are too few, label at least 20"),
     ):
-        workspace.expected_balance(recipe, str(place / "nowhere.csv"))
-    with pytest.raises(TargetError, match="target: 1000 rows, but the pool can give at most 220"):
+        (one,) = workspace.expected_balance(recipe, str(written(place, labels)))
+        assert one.text() == f"sample: balance against random: unknown; {why}"
+    with pytest.raises(
+        InputError, match=r"labels\.csv: none of the 220 rows .* its first key is '000\w*', a key of the run"
+    ):
+        workspace.expected_balance(recipe, str(written(place, {"0" * 32: "a"})))
+    with pytest.raises(TargetError, match="sample: target: 1000 rows, but the pool can give at most 220"):
         workspace.expected_balance(load_recipe(str(place / "recipe.yaml"), ["target=1000"]), "meta.label")
-    with pytest.raises(InputError, match="no stage over the rows of clusters writes this column"):
+    with pytest.raises(InputError, match=r"--labels colour: .*no stage over the rows of clusters writes this column"):
         workspace.expected_balance(recipe, "colour")
+    with pytest.raises(InputError, match=r"--labels embedding: the column holds .*; give one of texts or numbers"):
+        workspace.expected_balance(recipe, "embedding")
+    for column in ("key", "cluster_1", "cluster_2"):
+        assert workspace.expected_balance(recipe, column)[0].labelled == 220
+    covers = load_recipe(str(place / "recipe.yaml"), ["sample.strategy=cover"])
+    assert "unknown; it looks at what images show" in workspace.expected_balance(covers, "meta.label")[0].text()
+
+
+def test_clusters_of_other_settings_or_of_a_sample_say_nothing(place: Path) -> None:
+    workspace = Workspace(str(place / "workspace"))
+    for change in ("tree.levels=[10, 3]", "embed.encoder=tiny", "pool.namespace=other"):
+        (one,) = workspace.expected_balance(load_recipe(str(place / "recipe.yaml"), [change]), "meta.label")
+        assert one.figure is None and one.why.endswith("`curate run --to clusters` does"), change
+    (one,) = workspace.expected_balance(load_recipe(str(place / "recipe.yaml"), ["target=50"]), "meta.label")
+    assert one.figure is not None
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "does not exist"),
+        (b"name,kind\na,b\n", "no column key and label, only 'name', 'kind'"),
+        (b"key;label\na;b\n", "no column key and label, only 'key;label'"),
+        (b"key,label\na,b\na,c\n", "key 'a' has the labels 'b' and 'c'; keep one"),
+        (b"\x00\xff\xfe\x1b[31m,\n\x80\n", "cannot be read as csv|no column key and label"),
+        (b"", "cannot be read as csv"),
+    ],
+)
+def test_bad_files_of_labels(place: Path, content: bytes | None, said: str) -> None:
+    path = place / "bad.csv"
+    path.unlink(missing_ok=True)
+    if content is not None:
+        path.write_bytes(content)
+    plan = curate("plan", place / "recipe.yaml", "-w", place / "workspace", "--labels", path)
+    assert plan.code == 1 and re.match(rf"curate: labels {path}: ({said})", plan.error), plan.error
+    assert plan.error.isprintable()

@@ -120,7 +120,7 @@ def test_labels_may_come_from_a_file(tmp_path):
     assert json.loads(files["balance.json"])["lines"][0][0] == SPACING
     assert "No row has one of the keys in" in files["index.html"].decode()
     path.write_text("image,label\n")
-    assert "give a .csv or .parquet file with columns key and label" in stage.preflight()[0]
+    assert "give a .csv or .parquet file with the columns key and label" in stage.preflight()[0]
     assert ReportHtml(labels=tmp_path / "none.csv").preflight()[0].startswith("labels ")
 
 

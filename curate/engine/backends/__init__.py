@@ -105,8 +105,6 @@ class Snapshots:
 
 Event = WorkerUp | WorkerDown | TaskEnded | Snapshots
 Notify = Callable[[Event], None]
-Wish = Mapping[str, float]
-"""CPUs and GPUs (`cpus`, `gpus`) that a run could use."""
 
 
 class Worker(Protocol):
@@ -181,8 +179,8 @@ class Backend(Protocol):
         """Resources of the worker that runs tasks with these resources."""
         ...
 
-    def start(self, lane: str, resources: Resources, units: int, notify: Notify) -> Worker:
-        """Start a worker that runs `units` jobs at a time. Leads to `WorkerUp` or `WorkerDown`."""
+    def start(self, lane: str, resources: Resources, units: int, notify: Notify, run: str = "") -> Worker:
+        """Start a worker of a run that works on `units` jobs at a time. Leads to `WorkerUp` or `WorkerDown`."""
         ...
 
     def park(self, lane: str, resources: Resources, worker: Any) -> None:
@@ -197,9 +195,8 @@ class Backend(Protocol):
         """Whether a dead worker died with its node."""
         ...
 
-    def post(self, run: str, wish: Wish | None, receive: Callable[[Mapping[str, Wish]], None]) -> None:
-        """Publish what this run could use to the other runs of the cluster; `receive` gets the wishes of all runs.
-        None withdraws the wish."""
+    def other_runs(self, run: str) -> Sequence[str]:
+        """The other runs that have workers on the same nodes."""
         ...
 
     def share(self, value: Any) -> Any:

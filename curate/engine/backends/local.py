@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from curate.core.contracts import Resources
-from curate.engine.backends import Job, Notify, Snapshots, TaskEnded, Wish, WorkerUp
+from curate.engine.backends import Job, Notify, Snapshots, TaskEnded, WorkerUp
 from curate.engine.backends.tasks import Tasks
 from curate.engine.workers.beat import TURNS
 from curate.engine.workers.lanes import ClusterNode
@@ -47,7 +47,7 @@ class LocalBackend:
         """One worker per lane runs tasks of any size."""
         return Resources(1, 1 if resources.gpus else 0, 0, resources.remote)
 
-    def start(self, lane: str, resources: Resources, units: int, notify: Notify) -> LocalWorker:
+    def start(self, lane: str, resources: Resources, units: int, notify: Notify, run: str = "") -> LocalWorker:
         return LocalWorker(lane, units, notify)
 
     def park(self, lane: str, resources: Resources, worker: Any) -> None:
@@ -59,8 +59,8 @@ class LocalBackend:
     def node_lost(self, worker: Any) -> bool:
         return False
 
-    def post(self, run: str, wish: Wish | None, receive: Callable[[Mapping[str, Wish]], None]) -> None:
-        """Not needed: no other run shares this process."""
+    def other_runs(self, run: str) -> Sequence[str]:
+        return ()
 
     def share(self, value: Any) -> Any:
         return value

@@ -13,6 +13,7 @@ import os
 import queue
 import threading
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import lru_cache
@@ -30,14 +31,13 @@ from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
 
 from curate.core.contracts import Resources
 from curate.core.errors import CurateError
-from curate.engine.backends import Job, Notify, Outcome, Snapshots, TaskEnded, Wish, WorkerDown, WorkerUp, package
-from curate.engine.backends.board import board_class
+from curate.engine.backends import Job, Notify, Outcome, Snapshots, TaskEnded, WorkerDown, WorkerUp, package
 from curate.engine.backends.connection import checked, passed_on, sigterm_kept, store_bytes
 from curate.engine.record import logs
 from curate.engine.workers.lanes import ClusterNode
 
-BOARD = "curate-board"
-"""Name and namespace of the actor that runs sharing a cluster post to."""
+NAMESPACE = "curate"
+"""Of the names of workers, RUN/NUMBER: who holds the cluster."""
 SILENT_SECONDS = 120.0
 """Time limit for Ray to report why an actor does not answer; it notices a lost machine after about a minute."""
 UNTYPED: Any = ray
@@ -210,7 +210,6 @@ class RayBackend:
         """Whether it also started Ray."""
         self._lock = threading.Lock()
         self._parked: list[tuple[str, Resources, RayWorker]] = []
-        self._board: Any = None
         self._over = threading.Event()
 
     def connect(self) -> None:
@@ -272,9 +271,10 @@ class RayBackend:
     def size(self, resources: Resources) -> Resources:
         return resources
 
-    def start(self, lane: str, resources: Resources, units: int, notify: Notify) -> RayWorker:
+    def start(self, lane: str, resources: Resources, units: int, notify: Notify, run: str = "") -> RayWorker:
         self.connect()
         options: dict[str, Any] = {"num_cpus": resources.cpus, "num_gpus": resources.gpus}
+        options |= {"name": f"{run}/{uuid.uuid4().hex}", "namespace": NAMESPACE}
         if resources.memory_bytes:
             options["memory"] = resources.memory_bytes
         return RayWorker(options, units, notify)
@@ -298,20 +298,12 @@ class RayBackend:
     def share(self, value: Any) -> Any:
         return ray.put(value)
 
-    # --- runs that share the cluster ---
-
-    def post(self, run: str, wish: Wish | None, receive: Callable[[Mapping[str, Wish]], None]) -> None:
-        def over(future: Future[Any]) -> None:
-            if future.exception() is None:
-                receive(future.result())
-            else:
-                self._board = None
-
-        with contextlib.suppress(Exception):  # the board is optional: without it each run takes what it gets
-            if self._board is None:
-                options: dict[str, Any] = {"name": BOARD, "namespace": BOARD, "lifetime": "detached", "num_cpus": 0}
-                self._board = ray.remote(max_restarts=0)(board_class()).options(get_if_exists=True, **options).remote()
-            self._board.post.remote(run, wish).future().add_done_callback(over)
+    def other_runs(self, run: str) -> Sequence[str]:
+        if not self.shared:
+            return ()
+        actors = UNTYPED.util.list_named_actors(all_namespaces=True)
+        runs = {actor["name"].partition("/")[0] for actor in actors if actor["namespace"] == NAMESPACE}
+        return sorted(runs - {run})
 
     def close(self) -> None:
         self.release()

@@ -7,7 +7,6 @@ import logging
 import queue
 import threading
 import time
-import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,7 +18,6 @@ from curate.engine.backends import (
     Outcome,
     Snapshots,
     TaskEnded,
-    Wish,
     WorkerDown,
     WorkerUp,
 )
@@ -27,9 +25,9 @@ from curate.engine.record.events import Events
 from curate.engine.workers.assign import Assigner
 from curate.engine.workers.beat import BatchStats, RunningBatch
 from curate.engine.workers.calls import END, Call, Payload
-from curate.engine.workers.lanes import covers
+from curate.engine.workers.lanes import Budget, covers
 from curate.engine.workers.meter import Meter
-from curate.engine.workers.worker_set import Assignment, WorkerSet, WorkerSlot
+from curate.engine.workers.worker_set import IDLE_SECONDS, Assignment, WorkerSet, WorkerSlot
 
 SNAPSHOT_SECONDS = 2.0
 """Between two requests for a worker's snapshots."""
@@ -43,8 +41,6 @@ STALE_SECONDS = 60.0
 """A scheduler that did not run for this long was suspended itself; it ends no task for being silent."""
 PROGRESS_SECONDS = 2.0
 """Between two progress events of a stage."""
-POST_SECONDS = 5.0
-"""Between two wishes posted to the runs that share the cluster."""
 MOVES = 10
 """How often a payload may lose the node it runs on."""
 log = logging.getLogger("curate.scheduler")
@@ -62,22 +58,21 @@ class Dispatcher:
         events: Events | None,
         run_id: str,
         log: tuple[str, str] | None,
+        budget: Budget,
     ) -> None:
         self.backend, self._inbox, self._draining = backend, inbox, draining
         self.meter, self._events = meter, events
-        self.workers = WorkerSet(backend, lambda event: inbox.put(("event", event)), self._on_up)
+        self.workers = WorkerSet(backend, lambda event: inbox.put(("event", event)), self._on_up, run_id, budget)
         self.broken: BaseException | None = None
         """Error that ended the thread."""
         self.opening = threading.Lock()
         """Held while a call is posted and while the thread ends, so that no call is posted to a dead thread."""
-        self._me = f"{run_id}-{uuid.uuid4().hex[:8]}"
         self._calls: list[Call] = []
         self._assigner = Assigner(backend, self.workers, self._calls, run_id, log, self._deliver)
         self._failed_starts: dict[str, int] = {}
         self._stop_at: float | None = None
         """When tasks that still run are ended."""
         self._checked = self._emitted = time.monotonic()
-        self._posted = 0.0
 
     def serve(self) -> None:
         try:
@@ -115,6 +110,8 @@ class Dispatcher:
             self._drain()
         else:
             self.workers.rebalance(self._assigner.demands())
+            if self.backend.shared:
+                self.workers.dismiss_idle(IDLE_SECONDS)
             self._check_starts()
             self._assigner.assign()
         for call in list(self._calls):
@@ -132,13 +129,13 @@ class Dispatcher:
             return self._snapshot_seconds() / 4
         if self._calls:
             return 1.0
-        return POST_SECONDS if self.backend.shared and self.workers.all else None
+        return IDLE_SECONDS if self.backend.shared and self.workers.all else None
 
     def _snapshot_seconds(self) -> float:
         return SNAPSHOT_SECONDS if self.meter.deadline is None else min(SNAPSHOT_SECONDS, self.meter.deadline / 2)
 
     def _farewell(self) -> None:
-        """Let the tasks of a failed run wind down, have workers publish their logs, and withdraw this run's wish."""
+        """Let the tasks of a failed run wind down, and have workers publish their logs."""
         for call in list(self._calls):
             self._on_cancel(call)
         silent = [slot for slot in self.workers.all if slot.up]
@@ -155,8 +152,6 @@ class Dispatcher:
                         self._on_event(message[1])
                         if isinstance(message[1], (Snapshots, WorkerDown)):
                             silent = [slot for slot in silent if slot.worker is not message[1].worker]
-            if self._posted:
-                self.backend.post(self._me, None, lambda _: None)
 
     # --- messages from steps -----------------------------------------------------------------------------------------
 
@@ -197,9 +192,6 @@ class Dispatcher:
                 slot.leaving = True
                 slot.worker.wind_down(None)
 
-    def _on_wishes(self, wishes: Mapping[str, Wish]) -> None:
-        self.workers.set_budget(wishes, self._me)
-
     # --- events from workers -----------------------------------------------------------------------------------------
 
     def _on_event(self, event: Event) -> None:
@@ -208,7 +200,7 @@ class Dispatcher:
             return
         if isinstance(event, WorkerUp):
             log.debug("%s is up on %s", slot, event.name or "this machine")
-            slot.up, self._failed_starts[slot.lane] = True, 0
+            slot.up, slot.idle_since, self._failed_starts[slot.lane] = True, time.monotonic(), 0
             self._on_up(slot)
         elif isinstance(event, TaskEnded):
             self._on_ended(slot, event)
@@ -225,6 +217,7 @@ class Dispatcher:
         if task is None:
             return
         slot.begin()
+        slot.idle_since = time.monotonic()
         self.workers.dirty |= slot.leaving
         call, payload, outcome = task.call, task.payload, event.outcome
         call.queue.running -= 1
@@ -369,7 +362,7 @@ class Dispatcher:
             self._requeue(call, payload)
 
     def _emit_progress(self) -> None:
-        """Periodically record progress, and post this run's wish to the runs that share the cluster."""
+        """Periodically record progress."""
         now = time.monotonic()
         if self._events is not None and now - self._emitted > PROGRESS_SECONDS:
             self._emitted = now
@@ -377,18 +370,12 @@ class Dispatcher:
                 self._events.emit("progress", **progress)
             if self.workers.all:
                 self._events.emit("allocated", **self.workers.allocation.so_far().to_json())
-        if self.backend.shared and now - self._posted > POST_SECONDS:
-            self._posted = now
-            wish = self.workers.wish(self._assigner.demands())
-            self.backend.post(self._me, wish, lambda wishes: self._inbox.put(("wishes", wishes)))
 
     def _check_starts(self) -> None:
         """Name late workers. Fail a call for which none came up within START_SECONDS: the cluster is full."""
         now = time.monotonic()
         for text in self.workers.late():
-            log.warning(text)
-            if self._events is not None:
-                self._events.emit("warning", text=text)
+            self._warn(text)
         for call in self._calls:
             pending, size = call.queue, call.resources
             if not pending.waiting or any(s.up and covers(s.resources, size) for s in self.workers.all):
@@ -396,4 +383,13 @@ class Dispatcher:
             elif now - pending.since > START_SECONDS:
                 what = f"{size.cpus:g} CPUs and {size.gpus:g} GPUs"
                 error = f"no worker with {what} could be placed in {START_SECONDS:.0f} s"
+                if self.workers.others():  # they end, or are stopped
+                    pending.since = now
+                    self._warn(f"{error}: {self.workers.holders()}; still waiting")
+                    continue
                 self._deliver(call, Outcome(-1, fatal=CurateError(f"{error}; wait for other jobs, or lower `threads`")))
+
+    def _warn(self, text: str) -> None:
+        log.warning(text)
+        if self._events is not None:
+            self._events.emit("warning", text=text)

@@ -73,10 +73,15 @@ class FreeResources:
 
 @dataclass
 class Budget:
-    """Resources that a run may take on a shared cluster."""
+    """Resources that a run may take of a cluster."""
 
     cpus: float = math.inf
     gpus: float = math.inf
+
+    def workers(self, resources: Resources) -> int:
+        """How many workers of this size it is enough for."""
+        pairs = ((self.cpus, resources.cpus), (self.gpus, resources.gpus))
+        return int(min(1 << 30, *((has / need + 1e-9 if need else 1 << 30) for has, need in pairs)))
 
     def spend(self, resources: Resources) -> bool:
         if resources.cpus > self.cpus + 1e-9 or resources.gpus > self.gpus + 1e-9:
@@ -85,24 +90,13 @@ class Budget:
         return True
 
 
-def fair_share(total: float, wishes: Mapping[str, float], mine: str) -> float:
-    """Share of `total` for `mine` by max-min fairness: equal shares; what one does not want is split among the rest."""
-    left, share = total, 0.0
-    for place, (name, wish) in enumerate(sorted(wishes.items(), key=lambda item: (item[1], item[0]))):
-        share = min(wish, left / (len(wishes) - place))
-        if name == mine:
-            return share if wish > share else max(share, left / (len(wishes) - place))
-        left -= share
-    return share
-
-
 def allocate(
     nodes: Sequence[ClusterNode], demands: Sequence[Demand], limits: Mapping[str, int] | None = None,
     budget: Budget | None = None,
 ) -> list[int]:  # fmt: skip
     """Workers for each demand. Each lane gets one first, then each demand, as far as they fit; then GPUs are given out,
     the scarcest resource; then CPUs, to the demand that holds the fewest. `limits`: lane -> maximum number of workers.
-    The first worker of a lane may exceed the budget."""
+    """
     free, got = FreeResources(nodes), [0] * len(demands)
     held = dict.fromkeys(UNITS, 0)
     left = replace(budget) if budget else Budget()
@@ -113,8 +107,9 @@ def allocate(
         full = got[number] >= demand.workers or held[lane] >= (limits or {}).get(lane, 1 << 30)
         if full or (got[number] and not demand.resources.cpus and not demand.resources.gpus):
             return False
-        if (not left.spend(demand.resources) and held[lane]) or not free.put(demand.resources):
+        if not left.workers(demand.resources) or not free.put(demand.resources):
             return False
+        left.spend(demand.resources)
         got[number] += 1
         held[lane] += 1
         return True

@@ -20,6 +20,7 @@ from curate.engine.record.events import Events
 from curate.engine.workers.allocation import Allocated
 from curate.engine.workers.calls import END, Call, ahead_of
 from curate.engine.workers.dispatch import Dispatcher
+from curate.engine.workers.lanes import Budget
 from curate.engine.workers.limiter import Limiter
 from curate.engine.workers.meter import Meter
 
@@ -38,7 +39,7 @@ class Draining(threading.Event):
 
 class Scheduler:
     """Thread-safe. Logs are published under `storage` and `run_id`, progress goes to `events`; `deadline` (seconds)
-    replaces the limits of `Meter.limit` for units that finish no batch."""
+    replaces the limits of `Meter.limit` for units that finish no batch; `budget` bounds what its workers take."""
 
     def __init__(
         self,
@@ -48,6 +49,7 @@ class Scheduler:
         run_id: str = "",
         deadline: float | None = None,
         events: Events | None = None,
+        budget: Budget | None = None,
     ) -> None:
         self.backend, self.name = backend, backend.name
         self.meter = Meter(deadline)
@@ -57,7 +59,9 @@ class Scheduler:
         self._log = (storage.url, run_id) if storage is not None and run_id else None
         if self._log is not None:
             logs.attach(*self._log, "driver")
-        self._dispatcher = Dispatcher(backend, self._inbox, self.draining, self.meter, events, run_id, self._log)
+        self._dispatcher = Dispatcher(
+            backend, self._inbox, self.draining, self.meter, events, run_id, self._log, budget or Budget()
+        )
         self._thread: threading.Thread | None = None
         self._guard = threading.Lock()
         self._limiter: Limiter | None = None
@@ -67,9 +71,14 @@ class Scheduler:
         slots = self._dispatcher.workers.slots(resources)
         if slots < 1:
             nodes, wanted = self._dispatcher.workers.cluster()[0], self.backend.size(resources)
+            budget = self._dispatcher.workers.budget
             cpus, gpus = sum(node.cpus for node in nodes), sum(node.gpus for node in nodes)
             have = f"{cpus:g} CPUs and {gpus:g} GPUs on {len(nodes)} node{'s' if len(nodes) != 1 else ''}"
             want = f"{wanted.cpus:g} CPUs and {wanted.gpus:g} GPUs on one node"
+            if not budget.workers(wanted):
+                few = "cpus" if wanted.cpus > budget.cpus else "gpus"
+                most = f"{getattr(budget, few):g} {few[:-1].upper()}s; raise --{few}"
+                raise CurateError(f"a stage needs {want}, the run may take {most}, or lower `threads`")
             raise CurateError(f"a stage needs {want}, the cluster has {have}; lower `threads` or add nodes")
         return slots
 
@@ -78,8 +87,8 @@ class Scheduler:
         return self._dispatcher.workers.allocation.so_far()
 
     def has_gpu(self) -> bool:
-        """Whether any node has a GPU."""
-        return self.backend.has_gpu()
+        """Whether any node has a GPU that the run may take."""
+        return self._dispatcher.workers.budget.gpus > 0 and self.backend.has_gpu()
 
     def open(
         self,

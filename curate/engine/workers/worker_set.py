@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from curate.core.contracts import Resources
-from curate.engine.backends import Backend, Notify, Wish, Worker
+from curate.engine.backends import Backend, Notify, Worker
 from curate.engine.workers.allocation import Allocation
 from curate.engine.workers.beat import BatchStats
 from curate.engine.workers.calls import Call, Payload
@@ -22,13 +22,14 @@ from curate.engine.workers.lanes import (
     FreeResources,
     allocate,
     covers,
-    fair_share,
     fits,
 )
 
 NODES_SECONDS = 5.0
 """Between two queries of the cluster's nodes."""
 LATE_SECONDS = 60.0
+IDLE_SECONDS = 10.0
+"""After which an idle worker of a cluster that others may use is ended."""
 log = logging.getLogger("curate.scheduler")
 
 
@@ -65,6 +66,8 @@ class WorkerSlot:
     """It gets no further payloads and is ended when it is idle."""
     tasks: dict[int, Assignment] = field(default_factory=dict)
     """Ticket -> payload, oldest first."""
+    idle_since: float = field(default_factory=time.monotonic)
+    """When it ended its last payload; while it has none."""
     asked: float = 0.0
     """When snapshots were requested; 0 once they have arrived."""
 
@@ -89,16 +92,18 @@ class WorkerSlot:
 class WorkerSet:
     """Workers of all lanes. Used by the scheduler's thread; only `cluster` and `slots` may be called by others."""
 
-    def __init__(self, backend: Backend, notify: Notify, on_up: Callable[[WorkerSlot], None]) -> None:
-        self.backend, self._notify, self._on_up = backend, notify, on_up
+    def __init__(
+        self, backend: Backend, notify: Notify, on_up: Callable[[WorkerSlot], None], run_id: str, budget: Budget
+    ) -> None:
+        self.backend, self._notify, self._on_up, self._run = backend, notify, on_up, run_id
+        self.budget = budget
+        """What this run may take of the cluster."""
         self.all: list[WorkerSlot] = []
         self.allocation = Allocation()
         self._of: dict[Worker, WorkerSlot] = {}
         self._named = set[WorkerSlot]()
         self.dirty = False
         """Whether workers may be missing or superfluous."""
-        self.budget: Budget | None = None
-        """This run's share of a cluster, while other runs compete for it."""
         self._balanced, self._took = 0.0, 0.0
         """When workers were last rebalanced, and how many seconds that took."""
         self._nodes: tuple[float, list[ClusterNode], dict[str, int]] = (0.0, [], {})
@@ -120,7 +125,7 @@ class WorkerSet:
         """How many tasks with these resources can run at a time."""
         nodes, limits = self.cluster()
         size = self.backend.size(resources)
-        return min(fits(nodes, size), limits.get(size.lane, 1 << 30)) * UNITS[size.lane]
+        return min(fits(nodes, size), limits.get(size.lane, 1 << 30), self.budget.workers(size)) * UNITS[size.lane]
 
     def of(self, worker: Worker) -> WorkerSlot | None:
         """The slot of a worker; None if it was dismissed."""
@@ -145,7 +150,7 @@ class WorkerSet:
 
     def start(self, resources: Resources) -> None:
         lane = resources.lane
-        self._add(lane, resources, self.backend.start(lane, resources, UNITS[lane], self._notify))
+        self._add(lane, resources, self.backend.start(lane, resources, UNITS[lane], self._notify, self._run))
 
     def _add(self, lane: str, resources: Resources, worker: Worker, up: bool = False) -> WorkerSlot:
         """A slot with the lowest free number of its lane."""
@@ -163,17 +168,37 @@ class WorkerSet:
         del self._of[slot.worker]
         self.dirty = True
 
-    def dismiss_idle(self) -> None:
-        for slot in [slot for slot in self.all if not slot.tasks]:
-            self.dismiss(slot)
+    def dismiss_idle(self, seconds: float = 0.0) -> None:
+        """End the workers that have had no payload for so long; those that start have waited for none."""
+        before = time.monotonic() - seconds
+        for slot in [slot for slot in self.all if not slot.tasks and (slot.up or not seconds)]:
+            if slot.idle_since <= before:
+                self.dismiss(slot)
 
     def late(self) -> list[str]:
         """A line for each worker that is not up after LATE_SECONDS, once."""
         before = time.monotonic() - LATE_SECONDS
         late = [slot for slot in self.all if not slot.up and slot.since < before and slot not in self._named]
         self._named.update(late)
-        why = f"is not up after {LATE_SECONDS:.0f} s: its node starts it slowly, or others use the cluster"
-        return [f"{slot} ({slot.resources.cpus:g} CPUs, {slot.resources.gpus:g} GPUs) {why}" for slot in late]
+        why = f"is not up after {LATE_SECONDS:.0f} s: {self.holders() if late else ''}"
+        return [
+            f"{slot} waits for {slot.resources.cpus:g} CPUs, {slot.resources.gpus:g} GPUs; it {why}" for slot in late
+        ]
+
+    def others(self) -> Sequence[str]:
+        """The other runs that have workers on the cluster, as far as it answers."""
+        try:
+            return self.backend.other_runs(self._run)
+        except Exception:  # noqa: BLE001 - Ray may raise anything for a moment
+            return ()
+
+    def holders(self) -> str:
+        """The runs that may have what this one waits for."""
+        runs = self.others()
+        more = f" and {len(runs) - 3:,} more" if len(runs) > 3 else ""
+        if runs:
+            return f"{', '.join(runs[:3])}{more} use{'s' if len(runs) == 1 else ''} the cluster"
+        return "its node starts it slowly, or jobs of others use the cluster"
 
     # --- rebalancing ---
 
@@ -207,20 +232,16 @@ class WorkerSet:
             missing += [demand.resources] * (count - len(kept))
         now, later = self._free(nodes, leaving=True), self._free(nodes)
         for size in missing:
-            if now.put(size):
+            if self._start(size, now):
                 later.put(size)
-                self.start(size)
                 continue
-            while not later.put(size) and spare:  # spare workers make room, idle ones first
+            while not (self._left().workers(size) and later.put(size)) and spare:  # they make room, idle ones first
                 spare.sort(key=lambda slot: bool(slot.tasks))
                 self._retire(spare.pop(0))
                 now, later = self._free(nodes, leaving=True), self._free(nodes)
-                if now.put(size):
+                if self._start(size, now):
                     later.put(size)
-                    self.start(size)
                     break
-        if self.budget is not None:
-            self._keep_to_budget(spare)
         for slot in [slot for slot in self.all if slot.leaving and not slot.tasks]:
             self.dismiss(slot)
 
@@ -231,15 +252,19 @@ class WorkerSet:
         else:
             self.dismiss(slot)
 
-    def _keep_to_budget(self, spare: list[WorkerSlot]) -> None:
-        """Retire spare workers as far as the run exceeds its share."""
-        left = replace(self.budget or Budget())
+    def _start(self, size: Resources, free: FreeResources) -> bool:
+        """Start a worker if the nodes and the budget have room for it now."""
+        room = bool(self._left().workers(size)) and free.put(size)
+        if room:
+            self.start(size)
+        return room
+
+    def _left(self) -> Budget:
+        """The budget that no worker has; a worker about to end still counts."""
+        left = replace(self.budget)
         for slot in self.all:
-            if slot not in spare and not slot.leaving:
-                left.spend(slot.resources)
-        for slot in sorted(spare, key=lambda slot: not slot.tasks):
-            if not left.spend(slot.resources):
-                slot.leaving = True
+            left.spend(slot.resources)
+        return left
 
     def _free(self, nodes: list[ClusterNode], leaving: bool = False) -> FreeResources:
         """Resources that the workers leave free; with `leaving`, workers about to end still count."""
@@ -248,24 +273,3 @@ class WorkerSet:
             if leaving or not slot.leaving:
                 free.put(slot.resources, slot.worker.node)
         return free
-
-    # --- runs that share the cluster ---
-
-    def wish(self, demands: Sequence[Demand]) -> Wish:
-        """CPUs and GPUs that this run could use."""
-        nodes = self._nodes[1]
-        cpus = sum(demand.workers * demand.resources.cpus for demand in demands)
-        gpus = sum(demand.workers * demand.resources.gpus for demand in demands)
-        return {"cpus": min(sum(n.cpus for n in nodes), cpus), "gpus": min(sum(n.gpus for n in nodes), gpus)}
-
-    def set_budget(self, wishes: Mapping[str, Wish], mine: str) -> None:
-        """Compute this run's fair share from the wishes of all runs of the cluster."""
-        before, self.budget = self.budget, None
-        if any(wish["cpus"] or wish["gpus"] for run, wish in wishes.items() if run != mine):
-            nodes = self._nodes[1]
-            cpus = fair_share(sum(n.cpus for n in nodes), {run: wish["cpus"] for run, wish in wishes.items()}, mine)
-            gpus = fair_share(sum(n.gpus for n in nodes), {run: wish["gpus"] for run, wish in wishes.items()}, mine)
-            self.budget = Budget(cpus, gpus)
-            if not any(wishes.get(mine, {}).values()):
-                self.dismiss_idle()
-        self.dirty |= self.budget != before

@@ -15,10 +15,10 @@ LOSS, NAMED = 0.8, 5
 """Share of its images whose loss is worth a warning; labels that a warning names."""
 
 
-def against_random(found: Comparison | None, labels: LabelCounts | None) -> dict[str, Any] | None:
+def against_random(found: Comparison | None, labels: LabelCounts, whole: bool = True) -> dict[str, Any] | None:
     """What the page, `curate run` and `balance.json` say. The verdict is that of the first figure, and names every
     other one that is worse than random. `lines`: figure, selection, random sample, interval of the difference, state.
-    labels: of all rows, None if only a few have one.
+    labels: of all rows; not `whole`: of a few.
     """
     if found is None:
         return None
@@ -26,7 +26,7 @@ def against_random(found: Comparison | None, labels: LabelCounts | None) -> dict
     for name, one in found.figures.items():
         interval = f"{show(name, one.low, '+')} to {show(name, one.high, '+')}"
         lines.append((name, show(name, one.selection), show(name, one.random), interval, one.verdict))
-    said = {"warnings": list(warnings(labels)) if labels else [], "lines": lines, "samples": found.samples}
+    said = {"warnings": list(warnings(labels)) if whole else [], "lines": lines, "samples": found.samples}
     if not lines:
         text = f"better balanced than random: undecided, fewer than {LEAST} samples with a label or an embedding"
         return {"verdict": text} | said
@@ -43,8 +43,16 @@ def against_random(found: Comparison | None, labels: LabelCounts | None) -> dict
     text += f"; estimated from {estimated:,} labelled images)" if estimated else ")"
     for side, line in zip(sides[1:], lines[1:], strict=True):
         text += f"; worse than random: {side}" if line[4] == "worse" else ""
-    text += "" if name == ENTROPY else "; without labels, nothing is known about the balance of subjects"
+    text += "" if name == ENTROPY else f"; {unlabelled(labels)}, nothing is known about the balance of subjects"
     return {"verdict": text} | said
+
+
+def unlabelled(labels: LabelCounts) -> str:
+    """Why there is no figure of labels."""
+    rows = int(labels.counts()[0].sum())
+    if rows >= LEAST:
+        return f"with one label for all {rows:,} labelled images"
+    return f"with {rows:,} labelled images, fewer than {LEAST}" if rows else "without labels"
 
 
 def show(name: str, value: float, sign: str = "") -> str:

@@ -39,11 +39,13 @@ OPTIONS = (
     ("sample", "Sample", "1", "Share of the shards to compute, above 0 and up to 1."),
     ("sample_rows", "Sample rows", "all", "About so many rows of each pool, instead of a share."),
     ("deadline", "Deadline (seconds)", "none", "Without a finished batch, after which work is repeated."),
+    ("cpus", "CPUs", "all", "What its workers may take of the cluster."),
+    ("gpus", "GPUs", "all", "What its workers may take of the cluster."),
     ("max_tokens", "Token limit", "none", "What stages may use at endpoints."),
     ("max_dollars", "Dollar limit", "none", "What stages may spend at endpoints."),
 )
 RETRIED = (("error", "Rows in error"), ("unusable", "Unusable rows, which needs reasons"))
-WHOLE = ("priority", "retries", "max_tokens", "sample_rows")
+WHOLE = ("priority", "retries", "max_tokens", "sample_rows", "cpus", "gpus")
 _VARIABLE = re.compile(
     r"(?P<indent>[ ]+)(?P<name>[A-Za-z_][A-Za-z0-9_-]*):(?:[ ]+(?P<value>.*?))?(?:[ ]+#[ ]*(?P<note>.*))?"
 )

@@ -34,6 +34,8 @@ class RunOptions(Order):
     sample_rows: int | None = Field(default=None, gt=0, lt=1 << 53)
     to: Name | None = None
     deadline: float | None = Field(default=None, gt=0, le=LONGEST)
+    cpus: int | None = Field(default=None, gt=0, le=MOST)
+    gpus: int | None = Field(default=None, ge=0, le=MOST)
     max_tokens: Amount | None = None
     max_dollars: float | None = Field(default=None, ge=0, le=MOST)
     retry: dict[str, list[Text]] = {}

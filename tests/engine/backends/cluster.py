@@ -7,25 +7,29 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 import ray
 from ray.cluster_utils import Cluster
 
 from curate.core.contracts import Resources
 from curate.core.errors import CurateError
 from curate.engine.backends.ray import RayBackend
+from curate.engine.workers import worker_set
+from curate.engine.workers.lanes import Budget
 from curate.engine.workers.scheduler import Scheduler
 
 CPU = Resources()
 
 
-def task(value: int) -> tuple[int, str]:
+def task(value: int) -> tuple[int, str, int]:
     time.sleep(0.5)
-    return value, ray.get_runtime_context().get_node_id()
+    return value, ray.get_runtime_context().get_node_id(), os.getpid()
 
 
 def killed(node: Any) -> None:
@@ -52,6 +56,46 @@ def spot(cluster: Cluster) -> None:
     scheduler.close()
     backend.close()
     assert len(nodes) == 60 and third.node_id in nodes.values()
+
+
+def shared(cluster: Cluster) -> None:
+    """Two runs on two CPUs, each of which needs what the other builds: one that waits gives its workers up. A third may
+    take one CPU only."""
+    cluster.add_node(num_cpus=2)
+    worker_set.IDLE_SECONDS = 1e9  # nothing else gives them up
+    backends = [RayBackend(cluster.address) for _ in range(3)]
+    built = threading.Event(), threading.Event()
+    problems: list[BaseException] = []
+
+    def run(mine: int) -> None:
+        scheduler = Scheduler(backends[mine], run_id=f"run-{mine}")
+        try:
+            assert len(list(scheduler.map(task, range(6), CPU))) == 6
+            built[mine].set()
+            scheduler.release()
+            assert built[1 - mine].wait(60), "the other run got no worker"
+            assert len(list(scheduler.map(task, range(6), CPU))) == 6
+        except BaseException as problem:  # noqa: BLE001 - raised below
+            problems.append(problem)
+        finally:
+            scheduler.close()
+            backends[mine].release()
+
+    backends[0].connect()
+    holder = Scheduler(backends[2], run_id="holder", budget=Budget(cpus=1))
+    assert len({outcome.value[2] for outcome in holder.map(task, range(4), CPU)}) == 1
+    assert backends[0].other_runs("run-0") == ["holder"]
+    with pytest.raises(CurateError, match="needs 2 CPUs and 0 GPUs on one node, the run may take 1 CPUs; raise --cpus"):
+        holder.slots(Resources(cpus=2))
+    holder.close()
+    backends[2].release()
+    threads = [threading.Thread(target=run, args=(mine,)) for mine in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if problems:
+        raise problems[0]
 
 
 def without(cluster: Cluster) -> None:
@@ -85,7 +129,7 @@ def main() -> None:
     os.chdir(sys.argv[2])
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     try:
-        {"spot": spot, "without": without}[sys.argv[1]](cluster)
+        {"spot": spot, "shared": shared, "without": without}[sys.argv[1]](cluster)
     finally:
         ray.shutdown()
         cluster.shutdown()

@@ -23,5 +23,9 @@ def test_a_node_that_dies_costs_time_only(tmp_path: Path) -> None:
     run("spot", tmp_path)
 
 
+def test_runs_that_need_each_other_share_two_cpus(tmp_path: Path) -> None:
+    run("shared", tmp_path)
+
+
 def test_a_node_without_this_package_is_rejected_by_name(tmp_path: Path) -> None:
     run("without", tmp_path)

@@ -150,7 +150,7 @@ class Fakes(LocalBackend):
     def worker_limits(self) -> dict[str, int]:
         return {"cpu": self.workers}
 
-    def start(self, lane: str, resources: Resources, units: int, notify: Any) -> Any:
+    def start(self, lane: str, resources: Resources, units: int, notify: Any, run: str = "") -> Any:
         made = Fake(notify)
         self.started.put(made)
         return made

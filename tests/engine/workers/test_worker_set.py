@@ -19,7 +19,7 @@ from curate.engine.backends.local import LocalBackend
 from curate.engine.progress import Progress
 from curate.engine.record.events import Events, read_events
 from curate.engine.workers import worker_set
-from curate.engine.workers.lanes import ClusterNode, Demand, FreeResources, covers
+from curate.engine.workers.lanes import Budget, ClusterNode, Demand, FreeResources, covers
 from curate.engine.workers.scheduler import Scheduler
 from curate.engine.workers.worker_set import WorkerSet
 from tests.engine.nodes import until
@@ -44,7 +44,7 @@ class Cluster(LocalBackend):
 
     def __init__(self, *names: str) -> None:
         self.names, self.listed, self.actors = [*names], [*names], list[Actor]()
-        self.workers = WorkerSet(self, lambda event: None, lambda slot: None)
+        self.workers = WorkerSet(self, lambda event: None, lambda slot: None, "mine", Budget())
 
     def nodes(self) -> Sequence[ClusterNode]:
         return [ClusterNode(name, 2) for name in self.listed]
@@ -52,7 +52,7 @@ class Cluster(LocalBackend):
     def worker_limits(self) -> dict[str, int]:
         return {"remote": 1}
 
-    def start(self, lane: str, resources: Resources, units: int, notify: Notify) -> Any:
+    def start(self, lane: str, resources: Resources, units: int, notify: Notify, run: str = "") -> Any:
         return Actor(self, resources)
 
     def lose(self, name: str) -> None:
@@ -113,11 +113,46 @@ def test_a_worker_that_does_not_come_up_is_named_once(tmp_path: Path, monkeypatc
     until(out.getvalue, SECONDS)
     scheduler.post("wake")
     scheduler.close()
-    text = "cpu worker 0 (1 CPUs, 0 GPUs) is not up after 0 s: its node starts it slowly, or others use the cluster"
+    text = (
+        "cpu worker 0 waits for 1 CPUs, 0 GPUs; it is not up after 0 s: its node starts it slowly, or jobs of others "
+    )
+    text += "use the cluster"
     assert out.getvalue() == f"warning: {text}\n"
     events.flush()
     assert [event["text"] for event in read_events(events.storage, "one") if event["event"] == "warning"] == [text]
     assert [line["message"] for line in log_lines(tmp_path / "runs/one/logs", "driver")] == [text]
+
+
+def test_what_a_run_waits_for_names_the_runs_that_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster("a")
+    runs = ["theirs"]
+    monkeypatch.setattr(cluster, "other_runs", lambda run: [name for name in runs if name != run])
+    assert cluster.workers.holders() == "theirs uses the cluster"
+    runs += ["mine", "b", "c", "d"]
+    assert cluster.workers.holders() == "theirs, b, c and 1 more use the cluster"
+    monkeypatch.setattr(cluster, "other_runs", lambda run: 1 / 0)
+    assert cluster.workers.holders().startswith("its node starts it slowly")
+
+
+def test_a_run_keeps_to_its_budget() -> None:
+    """Also while workers of one size make room for those of another."""
+    cluster = Cluster("a", "b")
+    cluster.workers.budget = Budget(cpus=3)
+    for demands in ([Demand(CPU, 9)], [Demand(PAIR, 9)], [Demand(PAIR, 9), Demand(CPU, 9)], [Demand(CPU, 9)]):
+        for _ in range(3):
+            cluster.turn(*demands)
+            assert sum(actor.resources.cpus for actor in cluster.actors) <= 3
+        assert all(cluster.up(demand.resources) for demand in demands)
+
+
+def test_idle_workers_are_given_up() -> None:
+    cluster = Cluster("a")
+    cluster.turn(Demand(CPU, 2))
+    assert len(cluster.actors) == 2
+    cluster.workers.dismiss_idle(3600.0)
+    assert len(cluster.actors) == 2
+    cluster.workers.dismiss_idle()
+    assert cluster.actors == []
 
 
 steps = st.one_of(
