@@ -1,7 +1,7 @@
 """What the operator of the service decides: a YAML file, read once when the service starts.
 
 Workspaces, targets, users, quotas and registrations are not here but in the database, because admins change them while
-it runs. Commands and webhooks are here, because they must not be set over HTTP.
+it runs. Webhooks are here, because they must not be set over HTTP.
 """
 
 from __future__ import annotations
@@ -61,15 +61,6 @@ class Webhook(Section):
     states: tuple[str, ...] = ("done", "failed", "stopped", "killed", "lost")
 
 
-class Command(Section):
-    """Run on the service's machine when a run ends: no shell; CURATE_RUN, CURATE_STATE, CURATE_WORKSPACE and
-    CURATE_REASON are in its environment."""
-
-    words: tuple[str, ...] = Field(min_length=1)
-    seconds: Positive = 60.0
-    states: tuple[str, ...] = ("done", "failed", "stopped", "killed", "lost")
-
-
 class Settings(Section):
     database: str = "sqlite:///curate-service.db"
     """SQLAlchemy's URL: sqlite:///FILE, or postgresql+psycopg://USER@HOST/NAME."""
@@ -93,7 +84,6 @@ class Settings(Section):
     """Between two looks at the runs under way."""
     limits: Limits = Limits()
     webhooks: tuple[Webhook, ...] = ()
-    commands: tuple[Command, ...] = ()
 
     @property
     def secure(self) -> bool:

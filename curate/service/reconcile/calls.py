@@ -1,30 +1,21 @@
-"""Calling one webhook, or one command, once."""
+"""Calling one webhook once."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-import os
-import signal
 import socket
-import subprocess
-import tempfile
-from collections.abc import Mapping
-from contextlib import suppress
-from typing import IO
 from urllib.parse import urlsplit
 
 import httpx2
 
 from curate.core.addresses import networks, reason_denied
 from curate.core.errors import CurateError
-from curate.service.settings import Command, Webhook
+from curate.service.settings import Webhook
 
 SECONDS = 10.0
 """For each step of a request."""
 SIGNATURE = "X-Curate-Signature"
-PASSED = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR")
-"""Variables of the service that a command gets. The others may hold the service's secrets."""
 NOT_A_URL = "a webhook's url is not http://… or https://… with a host"
 AGAIN = frozenset({408, 425, 429})
 
@@ -84,33 +75,3 @@ def _address(hook: Webhook) -> str:
             return address
     why = "; ".join(str(reason) for reason in reasons.values())
     raise FinalError(f"{parts.hostname}: {why}; if it is meant, add its network to allow_networks")
-
-
-def execute(hook: Command, environment: Mapping[str, str]) -> None:
-    """Raises CurateError unless the command exits with 0 in time; its children end with it."""
-    passed = {name: os.environ[name] for name in PASSED if name in os.environ} | dict(environment)
-    with tempfile.TemporaryFile() as said:
-        try:
-            process = subprocess.Popen(
-                hook.words, env=passed, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said,
-                start_new_session=True,
-            )  # fmt: skip
-        except OSError as error:
-            raise FinalError(f"{hook.words[0]}: cannot be started ({error.strerror})") from None
-        try:
-            code = process.wait(hook.seconds)
-        except subprocess.TimeoutExpired:
-            raise CurateError(f"{hook.words[0]}: did not end within {hook.seconds:g} s") from None
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        if code:
-            raise CurateError(f"{hook.words[0]}: exited with {code} ({_last_line(said)})")
-
-
-def _last_line(file: IO[bytes]) -> str:
-    file.seek(0, os.SEEK_END)
-    file.seek(max(0, file.tell() - 2000))
-    lines = file.read().decode("utf-8", "replace").strip().splitlines()
-    return lines[-1][:200] if lines else "no message"

@@ -1,4 +1,4 @@
-"""Webhooks and commands of the settings, when a run ends.
+"""Webhooks of the settings, when a run ends.
 
 What is due is written into the audit log in the transaction that ends the run, and its outcome after the last try. A
 new leader repeats what is due and has no outcome: a hook is called at least once, and twice if the leader dies in
@@ -25,7 +25,7 @@ from curate.service.auth.roles import Principal
 from curate.service.database.models import AuditEntry
 from curate.service.reconcile import calls
 from curate.service.reconcile.observe import Run
-from curate.service.settings import Command, Settings, Webhook
+from curate.service.settings import Settings, Webhook
 from curate.service.states import Step
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Ended:
 @dataclass(frozen=True)
 class Due:
     hook: str
-    """`webhook 1`, `command 2`: by its place in the settings."""
+    """`webhook 1`, `webhook 2`: by its place in the settings."""
     ended: Ended
 
     @property
@@ -82,9 +82,8 @@ def dues(settings: Settings, run: Run, step: Step) -> Iterator[Due]:
             yield Due(name, ended)
 
 
-def named(settings: Settings) -> dict[str, Webhook | Command]:
-    found: dict[str, Webhook | Command] = {f"webhook {n}": hook for n, hook in enumerate(settings.webhooks, 1)}
-    return found | {f"command {n}": hook for n, hook in enumerate(settings.commands, 1)}
+def named(settings: Settings) -> dict[str, Webhook]:
+    return {f"webhook {n}": hook for n, hook in enumerate(settings.webhooks, 1)}
 
 
 class Hooks:
@@ -144,10 +143,7 @@ class Hooks:
             if self._closing.wait(wait):
                 return error or "the service was stopped"
             try:
-                if isinstance(hook, Webhook):
-                    calls.post(hook, self._body(one.ended))
-                else:
-                    calls.execute(hook, _environment(one.ended))
+                calls.post(hook, self._body(one.ended))
                 return ""
             except calls.FinalError as problem:
                 return str(problem)
@@ -170,8 +166,3 @@ class Hooks:
         with self._service.database.write() as session:
             where = {"workspace": one.ended.workspace, "target": one.ended.attempt}
             audit.record(session, SERVICE, DONE, outcome=outcome, **where, **about)
-
-
-def _environment(ended: Ended) -> dict[str, str]:
-    values = {"RUN": ended.run, "STATE": ended.state, "WORKSPACE": ended.workspace, "REASON": ended.reason}
-    return {f"CURATE_{name}": value.replace("\0", " ") for name, value in values.items()}

@@ -15,7 +15,7 @@ from curate.service.auth.roles import Role
 from curate.service.operate.metrics import Metrics
 from curate.service.rest import errors as rest_errors
 from curate.service.service import Service
-from curate.service.settings import Command, Limits, Settings, Webhook
+from curate.service.settings import Limits, Settings, Webhook
 from curate.service.shapes.places import Kind
 from curate.service.states import State
 from tests.conftest import ROOT
@@ -47,7 +47,7 @@ def tables(text: str, head: str) -> dict[str, list[str]]:
 def test_every_setting_is_explained() -> None:
     named = tables(SETUP, "setting")
     assert named.keys() == Settings.model_fields.keys() | Limits.model_fields.keys()
-    for model in (Webhook, Command):
+    for model in (Webhook,):
         for field in model.model_fields:
             assert f"`{field}`" in SETUP, (model.__name__, field)
 

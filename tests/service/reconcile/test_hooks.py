@@ -1,20 +1,17 @@
-"""Webhooks and commands when a run ends."""
+"""Webhooks when a run ends."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import hmac
 import http.server
 import json
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from curate.core.errors import CurateError
@@ -22,7 +19,7 @@ from curate.core.secrets import Secret
 from curate.service.database.models import AuditEntry
 from curate.service.reconcile import calls, hooks
 from curate.service.reconcile.hooks import Hooks
-from curate.service.settings import Command, Webhook
+from curate.service.settings import Webhook
 from curate.service.states import State
 from tests.service.reconcile.worlds import World
 
@@ -177,68 +174,3 @@ def test_a_new_leader_repeats_what_has_no_outcome(world: World, receiver: Receiv
 def test_a_host_that_does_not_answer_is_an_error_in_one_line() -> None:
     with pytest.raises(CurateError, match=r"^localhost: does not answer"):
         calls.post(Webhook(url="http://localhost:1/", allow_networks=(*LOOPBACK, "::1/128")), b"{}")
-
-
-# --- commands ---
-
-
-def python(text: str, *words: str, seconds: float = 20.0) -> Command:
-    return Command(words=(sys.executable, "-c", text, *words), seconds=seconds)
-
-
-def test_a_command_gets_the_state_in_its_environment_and_no_secret(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CURATE_DATABASE_PASSWORD_OF_TESTS", "s3cret")
-    monkeypatch.setenv("RAY_TOKEN_OF_TESTS", "s3cret")
-    out = tmp_path / "out"
-    write = "import os, sys, json; open(sys.argv[1], 'w').write(json.dumps(dict(os.environ)))"
-    configure(world, commands=(python(write, str(out)),))
-
-    ended(world)
-
-    assert outcome(world)[0].outcome == "ok"
-    found = json.loads(out.read_text())
-    about = {name: value for name, value in found.items() if name.startswith("CURATE_")}
-    assert about == {
-        "CURATE_RUN": "run",
-        "CURATE_STATE": "failed",
-        "CURATE_WORKSPACE": "main",
-        "CURATE_REASON": "embed: out of memory",
-    }
-    assert "s3cret" not in found.values()
-
-
-def test_a_command_has_no_shell(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    words = "import os, sys; open(sys.argv[1], 'w').write(os.environ['CURATE_REASON'])"
-
-    calls.execute(python(words, str(out)), {"CURATE_REASON": f"$(touch {tmp_path / 'bad'}); `id`"})
-
-    assert out.read_text().startswith("$(touch") and not (tmp_path / "bad").exists()
-
-
-@pytest.mark.parametrize(
-    ("command", "error"),
-    [
-        (python("import sys; sys.exit('no space left')"), "exited with 1 (no space left)"),
-        (python("import sys; sys.exit(3)"), "exited with 3 (no message)"),
-        (Command(words=("/no/such/program",)), "/no/such/program: cannot be started"),
-    ],
-)
-def test_a_command_that_fails_says_why(command: Command, error: str) -> None:
-    with pytest.raises(CurateError) as caught:
-        calls.execute(command, {})
-
-    assert error in str(caught.value)
-
-
-def test_a_command_that_hangs_ends_with_its_children(tmp_path: Path) -> None:
-    out = tmp_path / "pid"
-    command = Command(words=("/bin/sh", "-c", f"sleep 60 & echo $! > {out}; wait"), seconds=1.0)
-
-    with pytest.raises(CurateError, match="did not end within 1 s"):
-        calls.execute(command, {})
-
-    with contextlib.suppress(psutil.NoSuchProcess):
-        psutil.Process(int(out.read_text())).wait(20)  # raises TimeoutExpired if it lives on
