@@ -263,11 +263,6 @@ class Context:
                     raise self.drained() from None
 
     @property
-    def budgeted(self) -> bool:
-        """Whether workers may spend only what the run's limiter deals them."""
-        return self.spending is not None and bool(self.spending.ceilings)
-
-    @property
     def over_budget(self) -> bool:
         """Whether the run's budget is used up. Requests in flight are still answered, because they are paid for."""
         return self.spending is not None and self.spending.over

@@ -2,7 +2,7 @@
 
     python -m tests.compat.make
 
-The tests of later commits read it. Make it again only at the commit before a change of a format, before that change.
+The tests of later commits read it. Rebuild it only to test a change of a format, at the commit before that change.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ RECIPES = ("recipe.yaml", "student.yaml")
 
 
 def images(folder: Path) -> None:
-    """48 images in three folders, a copy, a small one, an animation and a file that is no image."""
+    """48 images in three folders, a copy, a small one, an animation and a file that is not an image."""
     rng = np.random.default_rng(0)
     for channel, name in enumerate(("red", "green", "blue")):
         (folder / name).mkdir(parents=True)

@@ -60,7 +60,7 @@ def test_a_run_finds_everything_and_computes_nothing(place: Path) -> None:
     assert all(line["compute"] == 0 and line["certainty"] == "exact" for line in lines)
 
 
-def test_its_run_is_told(place: Path) -> None:
+def test_its_run_is_reported(place: Path) -> None:
     workspace = Workspace(str(place / "workspace"))
     (run,) = workspace.runs()
     assert (run.run_id, run.state) == ("first", "done") and workspace.run("first").status().spend.total.requests == 49
