@@ -18,10 +18,14 @@ from curate.engine.state import Options
 def recorded(record: RunRecord) -> tuple[Pipeline, Options]:
     """Raises InputError for a run whose stages were made by a program, and RecipeError if an op has changed since."""
     source, stages = record.record.get("recipe") or {}, record.record["stages"]
-    if set(source.get("stages") or ()) != set(stages):
+    options = _options(record.record.get("options") or {})
+    if not set(stages) <= set(source.get("stages") or ()):
         raise InputError(f"run {record.run_id}: made by a program without a recipe; run that program again to resume")
     text = yaml.safe_dump({"stages": source["stages"]}, sort_keys=False, allow_unicode=True)
-    return load.parse(text, file=f"runs/{record.run_id}/run"), _options(record.record.get("options") or {})
+    pipeline = load.parse(text, file=f"runs/{record.run_id}/run")
+    if options.to is None and set(pipeline.nodes) != set(stages):
+        raise InputError(f"run {record.run_id}: made by a program without a recipe; run that program again to resume")
+    return pipeline, options
 
 
 def _options(found: Mapping[str, Any]) -> Options:

@@ -51,6 +51,7 @@ def submit(
         launch.check()
         options = {name: getattr(launch, name) for name in ENGINE}
         options |= {"to": to, **part(sample)}
+        options = {name: value for name, value in options.items() if value is not None}
         remote.submit(server, recipe, launch.workspace, launch.set_ or [], {**remotely, "options": options})
         return
     for name, value in remotely.items():

@@ -79,6 +79,7 @@ def prepare(
     asked = json.loads(json.dumps(asked))  # as it is read
     if not _create(storage, run_id, asked):
         found = storage.read_json(f"runs/{run_id}/submission.json")
+        found["options"] = json.loads(json.dumps(asdict(options_of(found["options"]))))  # of an older version, too
         if any(found.get(name) != asked.get(name) for name in ASKED):
             raise _exists(storage, run_id)
 

@@ -68,11 +68,11 @@ def plan_source(node: Node, storage: Storage, stage: Collect | Source, options: 
     ports. Raises InputError or PreflightError."""
     try:
         portions = stage.plan()
+        if isinstance(stage, Collect):  # a canary run reads the whole input: the portions depend on all of it
+            return portions, 1.0
+        planned = sampled(stage, portions, options.share(portions))
     except (InputError, PreflightError) as error:
         raise node.located(error) from None
-    if isinstance(stage, Collect):  # a canary run reads the whole input: the portions depend on all of it
-        return portions, 1.0
-    planned = sampled(stage, portions, options.share(portions))
     _check_space(node, storage, *planned)
     return planned
 

@@ -132,6 +132,7 @@ def run(
     run_id = new_run_id() if run_id is None else run_id
     _check(pipeline, run_id, options)
     pipeline = asked(pipeline, options)
+    check_ceilings(pipeline, options)
     storage = open_workspace(workspace)
     pinned = pins.resolve(pipeline, storage)
     backend = make_backend(engine, cpus=options.cpus) if isinstance(engine, str) else engine
@@ -194,7 +195,12 @@ def _check(pipeline: Pipeline, run_id: str, options: Options) -> None:
     if not PLAIN_NAME.fullmatch(run_id):
         raise RecipeError(f"--run-id {run_id!r}: expected letters, digits, . - and _, and a letter or digit first")
     pipeline.check()
-    check_ceilings(pipeline, options)
+    if not 0 < options.sample <= 1 or (options.sample_rows or 1) < 1:
+        raise RecipeError(f"--sample: expected a share above 0 and up to 1, or rows; not {options.sample:g}")
+    if options.sample < 1 and options.sample_rows is not None:
+        raise RecipeError(f"sample {options.sample:g} and sample_rows {options.sample_rows}: give one of the two")
+    if (options.cpus if options.cpus is not None else 1) < 1 or (options.gpus or 0) < 0:
+        raise RecipeError(f"--cpus {options.cpus}, --gpus {options.gpus}: expected at least 1 CPU and no GPUs below 0")
 
 
 def placed(pipeline: Pipeline, workers: Scheduler) -> Pipeline:
@@ -211,11 +217,15 @@ def asked(pipeline: Pipeline, options: Options) -> Pipeline:
     cannot if the share is not known. Raises RecipeError."""
     pipeline = pipeline if options.to is None else pipeline.upto(options.to)
     for node in pipeline.nodes.values() if options.sample_rows is not None else ():
-        if node.stage.scaled(0.5).parameters() != node.stage.parameters():
+        whole, half = node.stage.parameters(), node.stage.scaled(0.5).parameters()
+        if fixed := [name for name in whole if half[name] != whole[name]]:
             raise node.fail(
-                f"its target is of the whole pool, and a sample is of {options.sample_rows:,} rows; end before it with "
-                "--to, or give --sample a share such as 1%"
+                f"its {' and '.join(fixed)} would shrink with a share of the pool, not with {options.sample_rows:,} "
+                "rows; end before it with --to, or give --sample a share such as 1%"
             )
+    for stage in options.retry:
+        if stage not in pipeline.nodes:
+            raise RecipeError(f"retry {stage}: not a stage of the run, which ends at {options.to}")
     if options.sample == 1.0:
         return pipeline
     return _changed(pipeline, lambda stage: stage.scaled(options.sample)).check()

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from curate.core.contracts import Portion
+from curate.core.errors import InputError
 from curate.core.nouns.manifest import Manifest
 from curate.core.nouns.pools import Shard
 from curate.core.rows import Rows
@@ -42,11 +43,15 @@ class Options:
     """Ceiling of what this run may spend at endpoints."""
 
     def share(self, portions: Sequence[Portion]) -> float:
-        """Share of a pool to take. Rows of portions that cannot be counted in advance: one portion."""
-        if self.sample_rows is None or not portions:
+        """Share of a pool to take. Raises InputError if rows are asked for and cannot be counted in advance."""
+        if self.sample_rows is None:
             return self.sample
-        rows = 0 if any(portion.rows is None for portion in portions) else sum(one.rows or 0 for one in portions)
-        return min(1.0, self.sample_rows / rows if rows else 1 / len(portions))
+        if any(portion.rows is None for portion in portions):
+            raise InputError(
+                f"--sample {self.sample_rows}rows: the rows of this source cannot be counted in advance; give a share, "
+                "such as 1%"
+            )
+        return min(1.0, self.sample_rows / max(1, sum(portion.rows or 0 for portion in portions)))
 
 
 @dataclass

@@ -90,6 +90,15 @@ def test_resume_runs_the_recorded_recipe_with_its_options(curate: Run, place: Pa
     assert record.record["options"]["failure_budget"] == 0.5
 
 
+def test_a_run_up_to_a_stage_is_resumed_as_one(curate: Run, place: Path) -> None:
+    assert curate("submit", place / "recipe.yaml", "--run-id", "upto", "--to", "inspect").exit_code == 0
+    before = {run.run_id for run in Workspace(str(place / "ws")).runs()}
+    result = curate("resume", "upto")
+    assert result.exit_code == 0, result.output
+    [made] = {run.run_id for run in Workspace(str(place / "ws")).runs()} - before
+    assert [*Workspace(str(place / "ws")).run(made).record.record["stages"]][-1] == "inspect"
+
+
 @pytest.mark.parametrize(
     ("words", "error"),
     [

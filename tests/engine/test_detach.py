@@ -165,6 +165,12 @@ def test_a_submission_is_prepared_without_a_cluster(workspace: Path, images: Pat
     options = {"failure_budget": 0.5, "retry": {"size": ["error"]}, "max_tokens": None}
     for _ in range(2):
         place.prepare("far-1", text, options, ABOUT)
+    written = workspace / "runs/far-1/submission.json"
+    older = json.loads(written.read_text())
+    for name in ("cpus", "gpus", "sample_rows", "to"):  # a version without them wrote it
+        del older["options"][name]
+    written.write_text(json.dumps(older))
+    place.prepare("far-1", text, options, ABOUT)
     with pytest.raises(RunExistsError, match="--run-id far-1: this run exists in"):
         place.prepare("far-1", text, options | {"failure_budget": 0.4}, ABOUT)
     with pytest.raises(RecipeError, match="options: budget: unknown; see `curate run --help`"):

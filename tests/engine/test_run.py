@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from curate.core.contracts import Portion
-from curate.core.errors import CurateError, RecipeError, RunExistsError
+from curate.core.errors import CurateError, InputError, RecipeError, RunExistsError
 from curate.core.nouns import facts
 from curate.core.nouns.manifest import Manifest
 from curate.core.recipe.pipeline import Pipeline
@@ -178,13 +178,17 @@ def test_a_canary_of_rows_ends_at_a_stage(workspace: Path) -> None:
     whole = run(pipeline, str(workspace), options=Options(sample_rows=1000, to="bright"))
     assert whole.ledger["pool"].before == 400
     pipeline.add("some", SelectUniform(count=50), "bright")
-    with pytest.raises(RecipeError, match="some: its target is of the whole pool, and a sample is of 20 rows; end "):
+    with pytest.raises(
+        RecipeError,
+        match="some: its count would shrink with a share of the pool, not with 20 rows; end ",
+    ):
         run(pipeline, str(workspace), options=Options(sample_rows=20))
 
 
-def test_a_canary_of_rows_that_cannot_be_counted_takes_a_portion() -> None:
+def test_a_canary_of_rows_needs_rows_that_can_be_counted() -> None:
     options, unknown = Options(sample_rows=20), [Portion({"n": n}) for n in range(4)]
-    assert options.share(unknown) == 0.25 and options.share([]) == 1.0
+    with pytest.raises(InputError, match="--sample 20rows: the rows of this source cannot be counted in advance"):
+        options.share(unknown)
     assert options.share([Portion({}, rows=30), Portion({}, rows=10)]) == 0.5
     assert options.share([Portion({}, rows=3)]) == 1.0 and Options(sample=0.1).share(unknown) == 0.1
 

@@ -36,8 +36,8 @@ from curate.engine.backends.connection import checked, passed_on, sigterm_kept, 
 from curate.engine.record import logs
 from curate.engine.workers.lanes import ClusterNode
 
-NAMESPACE = "curate"
-"""Of the names of workers, RUN/NUMBER: who holds the cluster."""
+NAMED = "curate"
+"""A worker's name is this, its run and a number: it tells other runs who holds the cluster."""
 SILENT_SECONDS = 120.0
 """Time limit for Ray to report why an actor does not answer; it notices a lost machine after about a minute."""
 UNTYPED: Any = ray
@@ -274,7 +274,7 @@ class RayBackend:
     def start(self, lane: str, resources: Resources, units: int, notify: Notify, run: str = "") -> RayWorker:
         self.connect()
         options: dict[str, Any] = {"num_cpus": resources.cpus, "num_gpus": resources.gpus}
-        options |= {"name": f"{run}/{uuid.uuid4().hex}", "namespace": NAMESPACE}
+        options["name"] = f"{NAMED}/{run}/{uuid.uuid4().hex}"
         if resources.memory_bytes:
             options["memory"] = resources.memory_bytes
         return RayWorker(options, units, notify)
@@ -301,9 +301,9 @@ class RayBackend:
     def other_runs(self, run: str) -> Sequence[str]:
         if not self.shared:
             return ()
-        actors = UNTYPED.util.list_named_actors(all_namespaces=True)
-        runs = {actor["name"].partition("/")[0] for actor in actors if actor["namespace"] == NAMESPACE}
-        return sorted(runs - {run})
+        actors = state_of_ray.actors(actor_state_name="ALIVE").values()
+        names = [actor["Name"].split("/") for actor in actors]
+        return sorted({name[1] for name in names if name[0] == NAMED and len(name) == 3} - {run})
 
     def close(self) -> None:
         self.release()

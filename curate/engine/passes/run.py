@@ -175,7 +175,7 @@ class _Pass:
         if any(arrived):
             self._publish(whole=False)
 
-    def _publish(self, whole: bool = True) -> None:
+    def _publish(self, whole: bool) -> None:
         """Publish tables in DAG order. Start over if another run's values differ."""
         for member in self.maps:
             if member.publish(whole):

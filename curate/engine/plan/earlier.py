@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from curate.core.contracts import AsyncMap
 from curate.core.ledger import Entry
 from curate.core.nouns.manifest import Manifest
 from curate.core.recipe.pipeline import Node
-from curate.core.spend import RunSpend, Spend, total
+from curate.core.spend import COUNTS, RunSpend, Spend, total
 from curate.engine.context import Context
 from curate.engine.record.runs import RunRecord, list_runs
 
@@ -26,7 +27,7 @@ class Earlier:
     bytes: dict[str, float] = field(default_factory=dict)
     """Per computed row of each op, from the run that computed most: of few rows, the start takes most of the time."""
     spend: dict[str, tuple[int, Spend]] = field(default_factory=dict)
-    """Stage -> (rows, what they cost) in the latest run that asked endpoints there."""
+    """Stage -> (rows handed to it, what they would cost now) in the latest run that completed it and asked."""
     stages: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Each stage in the latest run that had it after the same stages, over the same pool."""
     entries: dict[str, Entry] = field(default_factory=dict)
@@ -44,8 +45,9 @@ def earlier_runs(ctx: Context) -> Earlier:
                 rates.stages.setdefault(name, stages[name])
                 if name in ledger and ledger[name].before:
                     rates.entries.setdefault(name, ledger[name])
-            if name in spent and name in stages and stages[name]["op"] == node.stage.op and name in counts:
-                rates.spend.setdefault(name, (counts[name]["computed"], total(spent[name].values())))
+            asked = counts.get(name, {}).get("requests", 0)
+            if asked and name in spent and name in stages and stages[name]["op"] == node.stage.op:
+                rates.spend.setdefault(name, (asked, _priced_now(node, spent[name])))
         for event in run.events:
             if event["event"] != "stage" or event["reused"]:
                 continue
@@ -61,6 +63,16 @@ def earlier_runs(ctx: Context) -> Earlier:
                 rates.seconds[event["op"]] = event["seconds"] / rows
                 rates.bytes[event["op"]] = manifest.bytes / max(1, manifest.rows)
     return rates
+
+
+def _priced_now(node: Node, spent: Mapping[str, Spend]) -> Spend:
+    """What the same tokens cost at the prices of today; without a price for an endpoint that has none now."""
+    endpoints = node.stage.asks() if isinstance(node.stage, AsyncMap) else {}
+    found = []
+    for name, spend in spent.items():
+        price = endpoints[name].price if name in endpoints else None
+        found.append(Spend.priced(price, **{count: getattr(spend, count) for count in COUNTS}))
+    return total(found)
 
 
 def _same(node: Node, stages: Mapping[str, Any]) -> bool:

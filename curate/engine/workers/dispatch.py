@@ -109,11 +109,12 @@ class Dispatcher:
         if self._draining.is_set():
             self._drain()
         else:
-            self.workers.rebalance(self._assigner.demands())
-            if self.backend.shared:
-                self.workers.dismiss_idle(IDLE_SECONDS)
+            demands = self._assigner.demands()
+            self.workers.rebalance(demands)
             self._check_starts()
             self._assigner.assign()
+            if self.backend.shared and not demands:
+                self.workers.dismiss_idle(IDLE_SECONDS)
         for call in list(self._calls):
             pending = call.queue
             ended = pending.closed or self._draining.is_set()
@@ -378,14 +379,15 @@ class Dispatcher:
             self._warn(text)
         for call in self._calls:
             pending, size = call.queue, call.resources
-            if not pending.waiting or any(s.up and covers(s.resources, size) for s in self.workers.all):
+            mine = any(slot.tasks for slot in self.workers.all)  # what is missing may be what these have
+            if mine or not pending.waiting or any(s.up and covers(s.resources, size) for s in self.workers.all):
                 pending.since = now
             elif now - pending.since > START_SECONDS:
                 what = f"{size.cpus:g} CPUs and {size.gpus:g} GPUs"
                 error = f"no worker with {what} could be placed in {START_SECONDS:.0f} s"
-                if self.workers.others():  # they end, or are stopped
+                if others := self.workers.others():  # they end, or are stopped
                     pending.since = now
-                    self._warn(f"{error}: {self.workers.holders()}; still waiting")
+                    self._warn(f"{error}: {self.workers.holders(others)}; still waiting")
                     continue
                 self._deliver(call, Outcome(-1, fatal=CurateError(f"{error}; wait for other jobs, or lower `threads`")))
 

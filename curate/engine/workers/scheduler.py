@@ -78,7 +78,9 @@ class Scheduler:
             if not budget.workers(wanted):
                 few = "cpus" if wanted.cpus > budget.cpus else "gpus"
                 most = f"{getattr(budget, few):g} {few[:-1].upper()}s; raise --{few}"
-                raise CurateError(f"a stage needs {want}, the run may take {most}, or lower `threads`")
+                raise CurateError(
+                    f"a stage needs {want}, the run may take {most}{', or lower `threads`' * (few == 'cpus')}"
+                )
             raise CurateError(f"a stage needs {want}, the cluster has {have}; lower `threads` or add nodes")
         return slots
 

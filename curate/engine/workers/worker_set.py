@@ -6,7 +6,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from curate.core.contracts import Resources
@@ -28,8 +28,8 @@ from curate.engine.workers.lanes import (
 NODES_SECONDS = 5.0
 """Between two queries of the cluster's nodes."""
 LATE_SECONDS = 60.0
-IDLE_SECONDS = 10.0
-"""After which an idle worker of a cluster that others may use is ended."""
+IDLE_SECONDS = 30.0
+"""After which idle workers of a cluster that others may use are ended, if the run has no work for any."""
 log = logging.getLogger("curate.scheduler")
 
 
@@ -180,7 +180,7 @@ class WorkerSet:
         before = time.monotonic() - LATE_SECONDS
         late = [slot for slot in self.all if not slot.up and slot.since < before and slot not in self._named]
         self._named.update(late)
-        why = f"is not up after {LATE_SECONDS:.0f} s: {self.holders() if late else ''}"
+        why = f"is not up after {LATE_SECONDS:.0f} s: {self.holders(self.others()) if late else ''}"
         return [
             f"{slot} waits for {slot.resources.cpus:g} CPUs, {slot.resources.gpus:g} GPUs; it {why}" for slot in late
         ]
@@ -192,9 +192,8 @@ class WorkerSet:
         except Exception:  # noqa: BLE001 - Ray may raise anything for a moment
             return ()
 
-    def holders(self) -> str:
+    def holders(self, runs: Sequence[str]) -> str:
         """The runs that may have what this one waits for."""
-        runs = self.others()
         more = f" and {len(runs) - 3:,} more" if len(runs) > 3 else ""
         if runs:
             return f"{', '.join(runs[:3])}{more} use{'s' if len(runs) == 1 else ''} the cluster"
@@ -261,10 +260,8 @@ class WorkerSet:
 
     def _left(self) -> Budget:
         """The budget that no worker has; a worker about to end still counts."""
-        left = replace(self.budget)
-        for slot in self.all:
-            left.spend(slot.resources)
-        return left
+        cpus, gpus = (sum(getattr(slot.resources, what) for slot in self.all) for what in ("cpus", "gpus"))
+        return Budget(self.budget.cpus - cpus, self.budget.gpus - gpus)
 
     def _free(self, nodes: list[ClusterNode], leaving: bool = False) -> FreeResources:
         """Resources that the workers leave free; with `leaving`, workers about to end still count."""

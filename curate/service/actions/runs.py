@@ -48,7 +48,10 @@ def submit(service: Service, who: Principal, order: NewRun, settled: Settled | N
         with service.database.read() as session:
             _place(session, who, order)
         admitted = recipes.admitted(service, who, order)
-        _check_retry(order, {stage.stage for stage in admitted.stages})
+        named = {stage.stage for stage in admitted.stages}
+        _check_retry(order, named)
+        if order.options.to is not None and order.options.to not in named:
+            raise InvalidProblem(f"options.to: {order.options.to}: not a stage of the recipe")
         with service.database.write(alone=QUEUE) as session:
             place, target = _place(session, who, order)
             _check_quota(session, who.user_id)

@@ -237,7 +237,7 @@ class Submission(Base, kw_only=True):
     resolved: Mapped[str] = mapped_column(Text)
     """As the job runs it: variables and registered names replaced."""
     options: Mapped[dict[str, Any]] = mapped_column(default_factory=dict)
-    """Options of the engine: failure_budget, sample, deadline, max_tokens, max_dollars, retry, retry_status."""
+    """Options of the engine: those of `shapes.runs.RunOptions`."""
     needs: Mapped[dict[str, Any]] = mapped_column(default_factory=dict)
     """What its stages need: {"gpus": most per task, "stage": the stage that needs them}."""
     stages: Mapped[list[Any]] = mapped_column(default_factory=list)

@@ -11,8 +11,8 @@
     progress     what the events of a running attempt add up to
     alerts       what people should look at
     index        the lists of runs and datasets
-    hooks        webhooks and commands when a run ends
-    calls        one call of one of them
+    hooks        webhooks when a run ends
+    calls        one call of one
     swap         compare-and-swap
 
 `curate.service.states` decides; `curate.service.queue` says who is next.

@@ -32,7 +32,7 @@ class RunOptions(Order):
     failure_budget: float = Field(default=0.01, ge=0, le=1)
     sample: float = Field(default=1.0, gt=0, le=1)
     sample_rows: int | None = Field(default=None, gt=0, lt=1 << 53)
-    to: Name | None = None
+    to: Text | None = None
     deadline: float | None = Field(default=None, gt=0, le=LONGEST)
     cpus: int | None = Field(default=None, gt=0, le=MOST)
     gpus: int | None = Field(default=None, ge=0, le=MOST)

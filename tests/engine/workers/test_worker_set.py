@@ -127,11 +127,11 @@ def test_what_a_run_waits_for_names_the_runs_that_have_it(monkeypatch: pytest.Mo
     cluster = Cluster("a")
     runs = ["theirs"]
     monkeypatch.setattr(cluster, "other_runs", lambda run: [name for name in runs if name != run])
-    assert cluster.workers.holders() == "theirs uses the cluster"
+    assert cluster.workers.holders(cluster.workers.others()) == "theirs uses the cluster"
     runs += ["mine", "b", "c", "d"]
-    assert cluster.workers.holders() == "theirs, b, c and 1 more use the cluster"
+    assert cluster.workers.holders(cluster.workers.others()) == "theirs, b, c and 1 more use the cluster"
     monkeypatch.setattr(cluster, "other_runs", lambda run: 1 / 0)
-    assert cluster.workers.holders().startswith("its node starts it slowly")
+    assert cluster.workers.holders(cluster.workers.others()).startswith("its node starts it slowly")
 
 
 def test_a_run_keeps_to_its_budget() -> None:

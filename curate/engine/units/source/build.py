@@ -59,7 +59,9 @@ def build_source(ctx: Context, node: Node) -> None:
             lost = ", ".join(f"{reason} {count:,}" for reason, count in entry.lost.most_common(3))
             ctx.progress.say(f"{node.name}: none of {entry.before:,} rows is alive: {lost}")
         if not sum(shard.rows for shard in shards):
-            raise InputError(f"{node.name}: {stage.op} found no samples; check its path and patterns")
+            part = ctx.options.sample < 1.0 or ctx.options.sample_rows is not None
+            advice = "take a larger --sample" if part else "check its path and patterns"
+            raise InputError(f"{node.name}: {stage.op} found no samples; {advice}")
         folder = keys.folder_of(stage.namespace, shards)
         shards, entry = without_repeats(ctx, node, stage, folder, shards, entry)
         version, fingerprint = version_of(stage, shards)
