@@ -70,11 +70,11 @@ def test_a_run_leaves_nothing_of_the_key(
     recipe = written(tmp_path, script, "env:TOY_ENDPOINT_KEY")
     place = ("-w", workspace, "--failure-budget", "0.5")
     with watching_processes() as seen:
-        measured = curate("plan", recipe, "-w", workspace, "--measure", "3", "--json", tmp_path / "plan.json")
         ran = curate("run", recipe, *place, "--run-id", "one", "--json", tmp_path / "one.json")
-    assert (measured.code, ran.code) == (0, 0), (measured, ran)
+        planned = curate("plan", recipe, "-w", workspace, "--json", tmp_path / "plan.json")
+    assert (ran.code, planned.code) == (0, 0), (ran, planned)
     assert script.log()[-1]["authorization"] == f"Bearer {VALUE}"
-    printed = [measured, ran, *asked_about(recipe, workspace, "one")]
+    printed = [planned, ran, *asked_about(recipe, workspace, "one")]
     assert "endpoint_refuses" in repr(printed)
     for where, text in (("terminal", repr(printed)), ("ps", "\n".join(seen))):
         assert traces(where, text.encode()) == []

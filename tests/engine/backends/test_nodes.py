@@ -139,26 +139,6 @@ def test_nodes_with_and_without_a_gpu_in_one_run(
     workspaces.assert_same(memory / "lanes", workspace)
 
 
-def test_two_runs_share_the_nodes(
-    cluster: Nodes, memory: Path, tmp_path: Path, drivers: Drivers, second: Drivers
-) -> None:
-    """The second of two equal runs has a third of the workers within a minute."""
-    cluster.add("one", "two", cpus=2)
-    noted = [Noted(tmp_path / name) for name in ("first", "second")]
-    places = [memory / "shared" / name for name in ("first", "second")]
-    orders = [order(cluster, log, dear__seconds=2.0, pool__rows=400) for log in noted]
-    pids = [drivers.start(places[0], **orders[0])]
-    until(lambda: len({line.process for line in noted[0].lines()}) == 4, SECONDS)
-    pids.append(second.start(places[1], **orders[1]))
-    until(lambda: list(places[1].glob("runs/*/run.json")), SECONDS)
-    # of its last four batches, which four workers would have begun in two seconds
-    until(lambda: len({line.process for line in noted[1].lines()[-16:]}) >= 2, 60)
-    for pid in pids:
-        os.kill(pid, signal.SIGTERM)
-    for ended in (drivers.end(), second.end()):
-        assert str(ended["error"]).endswith("the same command resumes from there")
-
-
 # --- drivers that die ------------------------------------------------------------------------------------------------
 
 

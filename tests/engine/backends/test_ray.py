@@ -16,8 +16,9 @@ from curate.core.contracts import Resources
 from curate.core.store.storage import open_storage
 from curate.engine import backends
 from curate.engine.backends import CallOptions, Outcome
-from curate.engine.workers import beat, dispatch
+from curate.engine.workers import beat
 from curate.engine.workers.calls import END
+from curate.engine.workers.lanes import Budget
 from curate.engine.workers.scheduler import Scheduler
 from tests.engine.workers.tasks import CPU, REMOTE, SECONDS, log_lines
 
@@ -127,10 +128,9 @@ def test_stop_on_ray_is_quick(on_ray: Any) -> None:
     assert time.monotonic() - began < 8
 
 
-def test_two_runs_share_a_cluster(on_ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two equal runs: the second has a third of the workers, here one of two, within a minute."""
-    monkeypatch.setattr(dispatch, "POST_SECONDS", 1.0)
-    one, two = Scheduler(on_ray), Scheduler(on_ray)
+def test_a_run_with_a_budget_leaves_the_rest_of_the_cluster(on_ray: Any) -> None:
+    """It always has work; another run has the other CPU within a minute."""
+    one, two = Scheduler(on_ray, budget=Budget(cpus=1)), Scheduler(on_ray)
     busy = one.open(sleeps, CPU)
     for _ in range(4):
         busy.put(0.2)
