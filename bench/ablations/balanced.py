@@ -30,8 +30,10 @@ RARE = 5
 """Maximum number of images of a rare concept."""
 
 
-def pairs(least: float, seed: int, *more: str) -> Curated:
-    settings = [f"images={images()}", f"seed={seed}", f"sample.share={SHARE}", f"sample.least={least}", *more]
+def pairs(least: float, seed: int, *more: str, folder: Path | None = None) -> Curated:
+    """Pairs of the clip-arts, or of another folder of them."""
+    folder = folder or images()
+    settings = [f"images={folder}", f"seed={seed}", f"sample.share={SHARE}", f"sample.least={least}", *more]
     return curate("pairs", settings)
 
 
