@@ -30,11 +30,12 @@ Sets = Annotated[
     list[str] | None, typer.Option("--set", "-s", help="variable=value or stage.parameter=value; may be repeated.")
 ]
 Sample = Annotated[
-    str, typer.Option(help="Canary run on this share of the pool, such as 0.1%, or on about so many rows: 20rows.")
+    str,
+    typer.Option(
+        help="Canary run on this share of the pool, such as 0.1%, or on a number of rows, approximately: 20rows."
+    ),
 ]
 To = Annotated[str | None, typer.Option(help="Last stage: only it and the stages that it depends on.")]
-
-
 ENGINE = ("failure_budget", "deadline", "cpus", "gpus", "max_tokens", "max_dollars")
 """Fields of Launch that are options of the engine."""
 

@@ -21,7 +21,7 @@ class Options:
     sample: float = 1.0
     """Share of the pool for a canary run."""
     sample_rows: int | None = None
-    """About so many rows of each pool, instead."""
+    """Rows to take of each pool, approximately; instead of `sample`."""
     to: str | None = None
     """Last stage: only it and the stages that it depends on. None: all stages."""
     segment_seconds: float = 60.0

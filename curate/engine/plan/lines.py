@@ -36,7 +36,7 @@ class PlanLine:
     requests: int | None = None
     tokens: int | None = None
     dollars: float | None = None
-    """What its requests to endpoints will cost, at the rate of the last run that sent some."""
+    """What its requests to endpoints will cost, by the tokens of an earlier run and today's prices."""
 
 
 def table(lines: list[PlanLine]) -> Table:
@@ -57,11 +57,8 @@ def table(lines: list[PlanLine]) -> Table:
     seconds = sum(line.seconds or 0 for line in lines)
     unknown = [line.stage for line in lines if line.seconds is None]
     known = [f"{seconds:,.0f} s of work at measured rates"] if seconds or not unknown else []
-    known += (
-        [f"requests for about {dollars(sum(prices))}"]
-        if (prices := [one.dollars for one in lines if one.dollars])
-        else []
-    )
+    prices = [line.dollars for line in lines if line.dollars]
+    known += [f"requests for about {dollars(sum(prices))}"] if prices else []
     shown.caption = "; ".join([*known, *([f"unknown time: {', '.join(unknown)}"] if unknown else [])])
     return shown
 

@@ -48,7 +48,7 @@ def against_random(found: Comparison | None, labels: LabelCounts, whole: bool = 
 
 
 def unlabelled(labels: LabelCounts) -> str:
-    """Why there is no figure of labels."""
+    """Why the comparison has no figure of labels."""
     rows = int(labels.counts()[0].sum())
     if rows >= LEAST:
         return f"with one label for all {rows:,} labelled images"

@@ -37,7 +37,7 @@ NUMBERS = (
 OPTIONS = (
     ("failure_budget", "Failure budget", "0.01", "Share of the rows that may end in error."),
     ("sample", "Sample", "1", "Share of the shards to compute, above 0 and up to 1."),
-    ("sample_rows", "Sample rows", "all", "About so many rows of each pool, instead of a share."),
+    ("sample_rows", "Sample rows", "all", "Rows to take of each pool, approximately; instead of a share."),
     ("deadline", "Deadline (seconds)", "none", "Without a finished batch, after which work is repeated."),
     ("cpus", "CPUs", "all", "What its workers may take of the cluster."),
     ("gpus", "GPUs", "all", "What its workers may take of the cluster."),
