@@ -162,7 +162,7 @@ def test_the_address_of_a_client_is_what_nginx_saw(site: Site) -> None:
 
 def test_a_body_that_is_too_large_gets_a_problem(site: Site) -> None:
     size = site.service.settings.limits.body_bytes
-    for body in (b"x" * (size + 1), iter([b"x" * size, b"x" * 2])):
+    for body in [b"x" * (size + 1)] * 20 + [iter([b"x" * size, b"x" * 2])]:  # nginx may still be sending
         answer = site.client.post("/api/v1/runs", content=body, headers=site.people.operator.headers)
         assert answer.status_code == 413 and answer.json()["code"] == "too_large"
     assert site.client.post("/api/v1/runs", content=b"x" * 3_000_000).status_code == 413  # by nginx itself
