@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from docs.tools.contracts import MAY_KNOW, class_tests
 from tests.conftest import ROOT
 
 PACKAGES = ("curate", "distill", "pipelines")
@@ -81,6 +82,14 @@ def test_a_planted_import_is_caught(tmp_path: Path, file: str, line: str, contra
     done = lint_imports(tmp_path, "--contract", contract)
     assert file.removesuffix(".py").replace("/", ".") in done.stdout
     assert done.returncode != 0
+
+
+def test_steps_and_recipes_alone_test_the_contract_of_a_stage(tmp_path: Path) -> None:
+    assert [place for place in class_tests() if not place[0].startswith(MAY_KNOW)] == []
+    planted = tmp_path / "curate" / "engine" / "planted.py"
+    planted.parent.mkdir(parents=True)
+    planted.write_text("def f(x):\n    return isinstance(x, (int, contracts.Map)) or issubclass(type(x), Derive)\n")
+    assert list(class_tests(tmp_path)) == [("curate/engine/planted.py", 2)] * 2
 
 
 def test_no_file_names_a_registry(tracked: list[Path]) -> None:

@@ -35,6 +35,7 @@ from curate.core.recipe.pipeline import Pipeline
 from curate.engine.backends import Backend
 from curate.engine.run import make_backend, run
 from curate.engine.runner import Runner
+from curate.engine.units.step import Step
 
 AGAIN = "again"
 SECONDS = ("seconds", "cpu_seconds")
@@ -71,21 +72,21 @@ class Clock:
         """In the block, `Runner` says when its steps begin and end."""
         walk, carry_out = Runner.walk, Runner._run_step
 
-        def is_mine(runner: Runner, number: int) -> bool:
-            return any(node.name == self.step for node in runner.steps[number].nodes)
+        def is_mine(step: Step) -> bool:
+            return any(node.name == self.step for node in step.nodes)
 
         def watched_walk(runner: Runner) -> None:
-            self.others = sum(not is_mine(runner, number) for number in range(len(runner.steps)))
+            self.others = sum(not is_mine(step) for step in runner.steps)
             self.began = now()
             walk(runner)
             self.ended = now()
 
-        def watched(runner: Runner, number: int) -> None:
-            mine = is_mine(runner, number)
+        def watched(runner: Runner, step: Step) -> None:
+            mine = is_mine(step)
             with self.lock:
                 self.mine |= {threading.get_ident()} if mine else set()
                 self.began = now() if mine else self.began
-            carry_out(runner, number)
+            carry_out(runner, step)
             with self.lock:
                 self.others -= not mine
                 self.began = self.began if mine else now()

@@ -15,7 +15,6 @@ from rich.console import Console
 from curate.api.balance import ExpectedBalance, expected_balance
 from curate.api.run import Run
 from curate.api.tables import table_of
-from curate.core.contracts import Derive, Map, Source
 from curate.core.errors import RecipeError
 from curate.core.nouns import tombstones as noun_tombstones
 from curate.core.recipe import catalog
@@ -29,7 +28,7 @@ from curate.engine.handles import LocalRun
 from curate.engine.plan.lines import PlanLine
 from curate.engine.plan.planner import plan as plan_of
 from curate.engine.preflight import preflight
-from curate.engine.record import gc, lineage, pins, runs, stop, summary, usage
+from curate.engine.record import claims, gc, lineage, pins, runs, stop, summary, usage
 from curate.engine.record.affected import affected_datasets, with_keys
 from curate.engine.record.diff import StageDiff, diff
 from curate.engine.record.lineage import ArtifactInfo, Lineage
@@ -40,6 +39,7 @@ from curate.engine.record.summary import Attempt, RunSummary
 from curate.engine.record.usage import DatasetInfo, Usage
 from curate.engine.run import asked, make_backend, new_run_id
 from curate.engine.state import Options
+from curate.engine.steps import step_of
 from curate.engine.workers.scheduler import Scheduler
 
 
@@ -196,11 +196,8 @@ class Workspace:
 
     def _check_retry(self, pipeline: Pipeline, stage: str, options: Options) -> None:
         """Check that a retry of these rows of the stage is possible. Raises RecipeError."""
-        able = [
-            name
-            for name, node in pipeline.nodes.items()
-            if isinstance(node.stage, (Map, Derive)) or (isinstance(node.stage, Source) and not node.stage.repeatable)
-        ]
+        statuses = {name: step_of(node).retried() for name, node in pipeline.nodes.items()}
+        able = [name for name, retried in statuses.items() if retried]
         if stage not in pipeline.nodes:
             raise RecipeError(f"retry {stage}: not a stage of the recipe; expected one of {', '.join(able)}")
         if stage not in able:
@@ -208,7 +205,7 @@ class Workspace:
             raise RecipeError(
                 f"retry {stage}: a {kind} has no rows in error; these stages may: {', '.join(able) or 'none'}"
             )
-        if options.retry_status == "unusable" and not isinstance(pipeline.nodes[stage].stage, Source):
+        if options.retry_status not in statuses[stage]:
             raise RecipeError(f"retry {stage}: --status unusable applies to downloads only; leave it out")
         if options.retry_status == "unusable" and not options.retry[stage]:
             raise RecipeError(
@@ -252,7 +249,7 @@ class Workspace:
         storage = self._storage
         if not delete:
             return gc.unreachable(storage, keep, drop, costly)
-        with gc.exclusive(storage):
+        with claims.exclusive(storage):
             garbage, gone = gc.unreachable(storage, keep, drop, costly)
             gc.collect(storage, garbage, gone)
         return garbage, gone

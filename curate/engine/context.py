@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from curate.core.contracts import Derive, Map, Portion, Resources, Select, Source, Stage
+from curate.core.contracts import Portion, Resources, Stage
 from curate.core.errors import RESUMES, BudgetError, CurateError, DrainedError, StageError
 from curate.core.ledger import Entry
 from curate.core.nouns.manifest import Manifest
@@ -87,8 +87,8 @@ class Context:
 
     def columns(self, node: Node) -> tuple[ColumnsRef, ...]:
         """Facts of the upstream Maps that are built."""
-        maps = [up for up in self.pipeline.along(node.name) if isinstance(up.stage, Map)]
-        return tuple(self.column_ref(up) for up in maps if up.name in self.built)
+        built = [up for up in self.pipeline.along(node.name) if up.name in self.built]
+        return tuple(self.column_ref(up) for up in built if self.built[up.name].path)
 
     def column_ref(self, node: Node) -> ColumnsRef:
         built = self.built[node.name]
@@ -149,20 +149,20 @@ class Context:
 
     def ways(self, inputs: Sequence[str]) -> list[str]:
         """Inputs that decide which rows are alive; without any, all rows of the pool are."""
-        return [name for name in inputs if not isinstance(self.pipeline.nodes[name].stage, (Source, Derive))]
+        return [name for name in inputs if not self.pipeline.makes_pool(name)]
 
     def selection_among(self, ways: Sequence[str]) -> str:
         """The selection among inputs; "" if the mask of their point includes it."""
         if any(point_name(ways) in mask.points for mask in self.masks):
             return ""
-        return next((name for name in ways if isinstance(self.pipeline.nodes[name].stage, Select)), "")
+        return next((name for name in ways if self.pipeline.selection(name) == name), "")
 
     def _items_of(self, select: str) -> str:
         """Family of the items that a selection chooses from: the family of the per-item columns it reads."""
         if not select or (self.built[select].manifest or Manifest("", "", 0, "")).entry.items is None:
             return ""
         families = self.pipeline.families(select)
-        found = {families[name] for name in self.pipeline.nodes[select].stage.reads() if name in families}  # type: ignore[attr-defined]
+        found = {families[name] for name in self.pipeline.nodes[select].stage.reads() if name in families}
         return found.pop() if len(found) == 1 else ""
 
     def mask_refs(self, ways: Sequence[str]) -> tuple[MaskRef, ...]:

@@ -21,7 +21,7 @@ from typing import Any
 
 from rich.console import Console
 
-from curate.core.contracts import PLAIN_NAME, Collect, Derive, Fit, Reduce, Report, Stage
+from curate.core.contracts import PLAIN_NAME, Stage
 from curate.core.errors import (
     AlreadyExistsError,
     CeilingError,
@@ -50,6 +50,7 @@ from curate.engine.spending import Spending
 from curate.engine.spending import check as check_ceilings
 from curate.engine.spending import described as described_endpoints
 from curate.engine.state import Counts, Options
+from curate.engine.steps import step_of
 from curate.engine.workers.lanes import Budget
 from curate.engine.workers.scheduler import Scheduler
 
@@ -262,10 +263,8 @@ def _open_record(
         "stages": {
             node.name: {"op": node.stage.op, "from": list(node.inputs), "ports": dict(node.ports)}
             | {"parameters": node.stage.parameters()}
-            | ({"kind": node.stage.kind} if isinstance(node.stage, (Collect, Reduce, Fit)) else {})
-            | ({"derives": True} if isinstance(node.stage, Derive) else {})
             | ({"keep_null": True} if node.keep_null else {})
-            | ({"reports": True} if isinstance(node.stage, Report) else {})
+            | step_of(node).record()
             for node in pipeline.nodes.values()
         },
         "endpoints": described_endpoints(pipeline),

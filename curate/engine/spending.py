@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from curate.core.contracts import AsyncMap
 from curate.core.errors import RESUMES, PreflightError, RecipeError
 from curate.core.recipe.pipeline import Pipeline
 from curate.core.spend import ELSEWHERE, Ceilings, RunSpend, Spend
@@ -87,7 +86,6 @@ def described(pipeline: Pipeline) -> dict[str, dict[str, Any]]:
     return {
         name: endpoint.model_dump(mode="json", include=about)
         for node in pipeline.nodes.values()
-        if isinstance(node.stage, AsyncMap)
         for name, endpoint in node.stage.asks().items()
     }
 
@@ -101,12 +99,11 @@ def check(pipeline: Pipeline, options: Options) -> None:
             raise RecipeError(f"{name} {value:g}: expected a number above 0; leave it out for no ceiling")
     if options.max_tokens is None and options.max_dollars is None:
         return
-    asking = [node for node in pipeline.nodes.values() if isinstance(node.stage, AsyncMap) and node.stage.asks()]
+    asking = [node for node in pipeline.nodes.values() if node.stage.asks()]
     if not asking:
         option = "--max-tokens" if options.max_tokens is not None else "--max-dollars"
         raise RecipeError(f"{option}: no stage of the recipe asks an endpoint by name; leave it out")
     for node in asking if options.max_dollars is not None else ():
-        assert isinstance(node.stage, AsyncMap)
         missing = next((name for name, endpoint in node.stage.asks().items() if endpoint.price is None), None)
         if missing is not None:
             raise PreflightError(
@@ -119,7 +116,7 @@ def _check_names(pipeline: Pipeline) -> None:
     """Limits and prices are kept by the endpoint's name, over all stages. Raises RecipeError."""
     known: dict[str, tuple[str, Any]] = {}
     for node in pipeline.nodes.values():
-        for name, endpoint in node.stage.asks().items() if isinstance(node.stage, AsyncMap) else ():
+        for name, endpoint in node.stage.asks().items():
             given = endpoint.requests_per_minute, endpoint.tokens_per_minute, endpoint.price
             first, other = known.setdefault(name, (node.name, given))
             if other != given:

@@ -1,74 +1,93 @@
-"""The steps of a run: stages that run together, and the steps that each step waits for. They depend only on the
-pipeline and the lanes of its stages, so that the same recipe always has the same passes."""
+"""The steps of a run: which class carries out the stages of a contract, which stages share a pass, and what each step
+waits for. They depend only on the pipeline and the lanes of its stages, so that the same recipe always has the same
+passes."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 
-from curate.core.contracts import Collect, Derive, Filter, Map, Source
+from curate.core import contracts
+from curate.core.contracts import Stage
 from curate.core.hashing import digest
 from curate.core.recipe.pipeline import Node, Pipeline
+from curate.engine.passes.step import PassStep
+from curate.engine.units.collect.build import CollectStep
+from curate.engine.units.derive.step import DeriveStep
+from curate.engine.units.fit.build import FitStep
+from curate.engine.units.pack.build import PackStep
+from curate.engine.units.reduce import ReduceStep
+from curate.engine.units.report import ReportStep
+from curate.engine.units.select.build import SelectStep
+from curate.engine.units.source.step import SourceStep
+from curate.engine.units.step import Step
+
+STEPS: Mapping[type[Stage], type[Step]] = {
+    contracts.Collect: CollectStep,
+    contracts.Source: SourceStep,
+    contracts.Map: PassStep,
+    contracts.Filter: PassStep,
+    contracts.Derive: DeriveStep,
+    contracts.Reduce: ReduceStep,
+    contracts.Fit: FitStep,
+    contracts.Select: SelectStep,
+    contracts.Pack: PackStep,
+    contracts.Report: ReportStep,
+}
+"""Contract -> how the engine carries out its stages."""
 
 
-@dataclass(frozen=True)
-class Step:
-    """A source, a global stage, or a pass of several Maps and Filters."""
+NOUNS: Mapping[str, type[Step]] = {
+    "pools": DeriveStep,
+    "facts": PassStep,
+    "masks": PassStep,
+    "artifacts": ReduceStep,
+    "selections": SelectStep,
+    "datasets": PackStep,
+}
+"""Folder of a noun -> the steps that know its outputs: those of every contract that makes it."""
 
-    nodes: tuple[Node, ...]
-    after: frozenset[int]
-    """Steps that must be complete before this one begins."""
-    follows: frozenset[int]
-    """Passes that this one follows shard by shard."""
 
-    @property
-    def is_pass(self) -> bool:
-        return isinstance(self.nodes[0].stage, (Map, Filter))
+def maker_of(base: str) -> type[Step] | None:
+    """The class of steps that knows an output, by its base."""
+    return NOUNS.get(base.split("/")[0])
+
+
+def kind_of(stage: Stage) -> type[Step]:
+    return next(STEPS[contract] for contract in type(stage).__mro__ if contract in STEPS)
+
+
+def step_of(node: Node) -> Step:
+    """The step of a stage alone."""
+    return kind_of(node.stage)(node)
 
 
 def steps(pipeline: Pipeline, built: Collection[str] = ()) -> list[Step]:
     """All steps, each after the steps it waits for. `built`: pins, which no step builds."""
-    have, found = set(built), list[Step]()
-    pools: list[str] = []
+    have, found, pools = set(built), list[Step](), list[str]()
 
-    def add(group: Sequence[Node]) -> None:
-        found.append(_step(found, tuple(group)))
-        have.update(node.name for node in group)
+    def add(*nodes: Node) -> None:
+        found.append(_linked(kind_of(nodes[0].stage)(*nodes), found))
+        have.update(node.name for node in nodes)
+        pools.extend(node.name for node in nodes if pipeline.makes_pool(node.name))
 
     for node in pipeline.nodes.values():
-        if isinstance(node.stage, (Collect, Source)) and have.issuperset(node.upstream):
-            add([node])
-            pools += [node.name] if isinstance(node.stage, Source) else []
+        if kind_of(node.stage).at_start and have.issuperset(node.upstream):
+            add(node)
     while left := [node for node in pipeline.nodes.values() if node.name not in have]:
-        group = together(pipeline, pools, [node for node in left if isinstance(node.stage, (Map, Filter))], have)
-        if not group:
-            group = [next(node for node in left if have.issuperset(node.upstream))]
-            pools += [node.name for node in group if isinstance(node.stage, (Derive, Source))]
-        add(group)
+        group = together(pipeline, pools, [node for node in left if kind_of(node.stage).by_shard], have)
+        add(*group or [next(node for node in left if have.issuperset(node.upstream))])
     return found
 
 
-def _step(before: Sequence[Step], nodes: tuple[Node, ...]) -> Step:
-    own = {node.name for node in nodes}
-    place = {node.name: number for number, step in enumerate(before) for node in step.nodes}
-    ways = {place[up] for node in nodes for up in node.inputs if up in place and up not in own}
-    needs = {place[up] for node in nodes for up in node.upstream if up in place and up not in own}
-    is_pass = isinstance(nodes[0].stage, (Map, Filter))
-    ports = {place[up] for node in nodes for up in node.ports.values() if up in place}
-    follows = {number for number in ways - ports if is_pass and before[number].is_pass}
-    return Step(nodes, frozenset(needs - follows), frozenset(follows))
-
-
-def above(all_steps: Sequence[Step], number: int) -> set[int]:
-    """All steps that a step waits for or follows, directly or indirectly."""
-    found: set[int] = set()
-    todo = [number]
-    while todo:
-        step = all_steps[todo.pop()]
-        fresh = (step.after | step.follows) - found
-        found |= fresh
-        todo += fresh
-    return found
+def _linked(step: Step, before: Sequence[Step]) -> Step:
+    """The step, with the steps before it that it waits for."""
+    makers = {node.name: other for other in before for node in other.nodes}
+    ways = {makers[up] for node in step.nodes for up in node.inputs if up in makers}
+    needs = {makers[up] for node in step.nodes for up in node.upstream if up in makers}
+    ports = {makers[up] for node in step.nodes for up in node.ports.values() if up in makers}
+    step.follows = frozenset(other for other in ways - ports if step.by_shard and other.by_shard)
+    step.after = frozenset(needs - step.follows)
+    return step
 
 
 def together(pipeline: Pipeline, pools: Sequence[str], nodes: Sequence[Node], have: Collection[str]) -> list[Node]:
@@ -84,7 +103,7 @@ def together(pipeline: Pipeline, pools: Sequence[str], nodes: Sequence[Node], ha
             ready = all(up in have or (up in names and up in node.inputs) for up in node.upstream)
             if not ready or pipeline.pool_of(node.name) != pool:
                 continue
-            if isinstance(node.stage, Map):
+            if pipeline.columns_of(node.name):
                 mine = node.stage.resources().lane
                 same = digest([node.stage.op, node.stage.parameters(), dict(node.ports)])
                 if same in facts or (lane and lane != mine):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
 from curate.core.contracts import Batch, Map, Reduce, Resources, Source, Table
 from curate.core.recipe.pipeline import Pipeline
-from curate.engine.steps import above, steps
+from curate.engine.steps import steps
+from curate.engine.units.step import Step
 
 
 class Pool(Source):
@@ -73,12 +75,16 @@ def names(pipeline: Pipeline) -> list[list[str]]:
     return [[node.name for node in step.nodes] for step in steps(pipeline)]
 
 
+def places(all_steps: list[Step], some: Iterable[Step]) -> set[int]:
+    return {all_steps.index(step) for step in some}
+
+
 def test_maps_of_one_lane_share_a_pass_and_lanes_follow_each_other_by_shard() -> None:
     assert names(lanes()) == [["pool"], ["size", "tags"], ["vector"], ["caption"], ["words"]]
     made = steps(lanes())
-    assert [sorted(step.follows) for step in made] == [[], [], [1], [2], [3]]
-    assert [sorted(step.after) for step in made] == [[], [0], [], [], []]
-    assert above(made, 4) == {0, 1, 2, 3}
+    assert [places(made, step.follows) for step in made] == [set(), set(), {1}, {2}, {3}]
+    assert [places(made, step.after) for step in made] == [set(), {0}, set(), set(), set()]
+    assert places(made, made[4].above) == {0, 1, 2, 3}
 
 
 def test_a_map_with_a_port_waits_for_the_artifact_and_not_for_its_pass_alone() -> None:
@@ -89,8 +95,8 @@ def test_a_map_with_a_port_waits_for_the_artifact_and_not_for_its_pass_alone() -
     made.add("share", Counted(column="share"), ["size"], count="count")
     found = steps(made.check())
     assert [[node.name for node in step.nodes] for step in found] == [["pool"], ["size"], ["count"], ["share"]]
-    assert found[3].after == {2}
-    assert found[3].follows == {1}
+    assert places(found, found[3].after) == {2}
+    assert places(found, found[3].follows) == {1}
 
 
 def test_branches_that_do_not_need_each_other_wait_for_nothing_of_each_other() -> None:
@@ -99,7 +105,7 @@ def test_branches_that_do_not_need_each_other_wait_for_nothing_of_each_other() -
     made.add("vector", OnGpu(column="vector"), ["pool"])
     made.add("caption", OnEndpoint(column="caption"), ["pool"])
     found = steps(made.check())
-    assert [step.after | step.follows for step in found] == [frozenset(), frozenset({0}), frozenset({0})]
+    assert [places(found, step.after | step.follows) for step in found] == [set(), {0}, {0}]
 
 
 def test_the_same_facts_are_not_computed_twice_side_by_side() -> None:

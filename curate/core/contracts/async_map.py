@@ -9,7 +9,6 @@ from pydantic import Field
 
 from curate.core.contracts.map import Batch, Map, Sample
 from curate.core.contracts.stage import Resources, Runtime
-from curate.core.endpoints import Endpoint
 from curate.core.secrets import Secret
 
 
@@ -55,10 +54,6 @@ class AsyncMap(Map):
     """Limit of an attempt, from connecting to the last byte."""
     attempts: Annotated[int, Runtime(), Field(ge=1)] = 5
     """Attempts before a row is in error."""
-
-    def asks(self) -> Mapping[str, Endpoint]:
-        """The endpoints that `answer` asks, by name."""
-        return {}
 
     def secrets(self) -> dict[str, Secret]:
         keys = {f"key of {name}": one.key for name, one in self.asks().items() if one.key is not None}

@@ -20,10 +20,6 @@ class Filter(Stage):
         """Columns of the pool's table or of upstream Maps; `key` is always there."""
         raise NotImplementedError
 
-    def places(self) -> str | None:
-        """None if `keep` judges rows; if it judges items, the list column whose positions its reasons follow."""
-        return None
-
     def check(self, columns: pa.Schema) -> None:
         """Raise CurateError if these columns cannot be judged. Called before anything runs, with all columns that reach
         the stage; the type `pa.null()` is not known yet."""

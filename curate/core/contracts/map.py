@@ -68,20 +68,12 @@ class Batch:
 class Map(Stage):
     """Facts about samples, one row each. The result for a row must not depend on other rows."""
 
-    pixels: ClassVar[bool] = False
-    """Whether `prepare` is called with each image."""
-    costly: ClassVar[bool] = False
-    """Whether rows are expensive enough to be looked up by their input values first, and to be saved while a shard is
-    running."""
+    # with `pixels`, `prepare` is called with each image
     batch_rows: ClassVar[int] = 128
     """Rows of a batch."""
     by_shard: ClassVar[bool] = False
     """Whether the batch's table has a column `shard` with the id of each row's shard, to look up results of a Fit
     (curate.core.row_lookup)."""
-
-    def reads(self) -> tuple[str, ...]:
-        """Columns of the pool's table or of upstream stages; `key` is always there."""
-        return ()
 
     def use_of(self, column: str) -> str:
         """What reads a column, for messages, if the stage's parameters do not show it: a part of a prompt."""

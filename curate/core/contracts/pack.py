@@ -31,10 +31,6 @@ class Pack(Stage):
     shard_rows: int = 1000
     seed: int = 0
 
-    def reads(self) -> tuple[str, ...]:
-        """Columns that `write` needs."""
-        return ()
-
     def text_columns(self) -> tuple[str, ...]:
         """Columns that may have a sample's text, best first; `write` gets those that exist. If items are packed, the
         first that exists must have a value per item."""

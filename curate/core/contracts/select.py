@@ -19,14 +19,6 @@ class Select(Stage):
     multiplier: int = 1
     """Most copies of a row, or of one of its items."""
 
-    def reads(self) -> tuple[str, ...]:
-        return ()
-
-    def target_rows(self) -> int | None:
-        """Number of rows requested, copies included, so that an impossible run fails before it computes anything; None
-        if there is no target."""
-        return None
-
     def bucket_rows(self) -> int | None:
         """Most rows, on average, whose lines a `pick` receives, for lines that are long; None: the engine decides."""
         return None

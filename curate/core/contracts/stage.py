@@ -12,13 +12,16 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
 
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from curate.core.secrets import Secret, holds_secret, is_secret, references
+
+if TYPE_CHECKING:
+    from curate.core.endpoints import Endpoint
 
 Table: TypeAlias = pa.Table
 Artifact: TypeAlias = Mapping[str, Any]  # name -> pa.Table | np.ndarray | JSON-able dict or list
@@ -90,6 +93,13 @@ class Stage(BaseModel):
     """Named inputs in addition to `from`: port -> `kind` of the artifact."""
     optional_ports: ClassVar[tuple[str, ...]] = ()
     """Ports that a recipe may leave out; `setup` then gets no artifact under their names."""
+    kind: ClassVar[str] = ""
+    """Kind of the artifact that it makes, by which ports name it; "" if it makes none."""
+    pixels: ClassVar[bool] = False
+    """Whether it sees decoded images: the decoder's version then enters its fingerprint."""
+    costly: ClassVar[bool] = False
+    """Whether its rows are expensive enough to be looked up by their input values first, and to be saved while a shard
+    is running."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -114,6 +124,27 @@ class Stage(BaseModel):
         fields = type(self).model_fields.items()
         hidden = {name for name, info in fields if not is_semantic(info) or is_as_before(info, getattr(self, name))}
         return {**json.loads(self.model_dump_json(exclude=hidden)), **self.removed}
+
+    def reads(self) -> tuple[str, ...]:
+        """Columns of the pool's table or of upstream stages that it needs; `key` is always there."""
+        return ()
+
+    def schema(self) -> pa.Schema:  # type: ignore[override]  # pydantic's own is deprecated
+        """Names and types of the columns that it writes; only a Map writes any."""
+        return pa.schema([])
+
+    def asks(self) -> Mapping[str, Endpoint]:
+        """The endpoints that it asks, by name."""
+        return {}
+
+    def places(self) -> str | None:
+        """The list column whose items it judges; None for a stage that judges rows, or nothing."""
+        return None
+
+    def target_rows(self) -> int | None:
+        """Number of rows that it selects, copies included, so that an impossible run fails before it computes anything;
+        None if it has no target."""
+        return None
 
     def identity(self) -> dict[str, Any]:
         """Other values that determine the output: digests of weights, preprocessing, precision. Called on the driver;

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curate.core.errors import AlreadyExistsError, CorruptError
+from curate.core.nouns.manifest import read_lines
 from curate.core.store.storage import Storage
 
 DONE, UNUSABLE, ERROR = 0, 1, 2
@@ -75,6 +76,12 @@ class Notes:
 
 def table_path(folder: str, shard: str, number: int) -> str:
     return f"{folder}/{shard}/{number:06d}.parquet"
+
+
+def listed(storage: Storage, folder: str, base: str, file: str = "shards.parquet") -> set[str]:
+    """Paths of the tables in a list of shards and numbers."""
+    shards, numbers = read_lines(storage, base, ["id", "number"], file).columns
+    return {table_path(folder, *line) for line in zip(shards.to_pylist(), numbers.to_pylist(), strict=True)}
 
 
 def latest(files: Iterable[str]) -> dict[str, int]:

@@ -139,22 +139,28 @@ class Pipeline:
         """Name of the Source or Derive that makes the rows of a stage; "" for a Collect, which has no pool."""
         if isinstance(self.nodes[name].stage, Collect):
             return ""
-        if isinstance(self.nodes[name].stage, (Source, Derive)):
-            return name
-        return self.pool_upstream(name)
+        return name if self.makes_pool(name) else self.pool_upstream(name)
 
     def pool_upstream(self, name: str) -> str:
         """Name of the Source or Derive whose rows reach a stage: for a Derive, its parents'."""
         if isinstance(self.nodes[name].stage, Source):
             return name
-        return next(node.name for node in self.along(name) if isinstance(node.stage, (Source, Derive)))
+        return next(node.name for node in self.along(name) if self.makes_pool(node.name))
+
+    def makes_pool(self, name: str) -> bool:
+        """Whether a stage makes the rows that the stages after it see."""
+        return isinstance(self.nodes[name].stage, (Source, Derive))
+
+    def selection(self, name: str) -> str | None:
+        """The Select upstream of a stage, or the stage itself if it is one."""
+        ways = [*self.along(name), self.nodes[name]]
+        return next((up.name for up in ways if isinstance(up.stage, Select)), None)
 
     # --- columns ---
 
     def columns_of(self, name: str) -> list[str]:
         """Names of the columns that a stage writes."""
-        stage = self.nodes[name].stage
-        return list(stage.schema().names) if isinstance(stage, Map) else []
+        return list(self.nodes[name].stage.schema().names)
 
     def maker(self, name: str, column: str) -> str | None:
         """The stage upstream that writes a column; None if it is a column of the pool."""
@@ -164,8 +170,7 @@ class Pipeline:
         """Columns that reach a stage: those of the pool and of the Maps upstream."""
         found = {field.name: field for field in POOL_SCHEMA if field.name in POOL_COLUMNS}
         for up in self.along(name):
-            if isinstance(up.stage, Map):
-                found |= {field.name: field for field in up.stage.schema()}
+            found |= {field.name: field for field in up.stage.schema()}
         return found
 
     def families(self, name: str) -> dict[str, str]:
@@ -245,11 +250,11 @@ class Pipeline:
             raise node.fail("`from` is missing; give the stage (or stages) whose rows it reads")
         for name in node.inputs:
             source = self.nodes[name].stage
-            if isinstance(source, Report) or (hasattr(source, "kind") and not isinstance(stage, Report)):
+            if isinstance(source, Report) or (source.kind and not isinstance(stage, Report)):
                 raise node.fail(f"from {name!r}: {source.op} makes an artifact; give a stage with rows")
             if isinstance(source, Pack) and not isinstance(stage, Report):
                 raise node.fail(f"from {name!r}: {stage.op} cannot read a dataset; only reports and training can")
-        sources = [up.name for up in self.along(node.name) if isinstance(up.stage, (Source, Derive))]
+        sources = [up.name for up in self.along(node.name) if self.makes_pool(up.name)]
         if len(sources) != 1:
             raise node.fail(f"rows come from {len(sources)} pools ({', '.join(sources)}); they must come from one")
         selects = [up.name for up in self.along(node.name) if isinstance(up.stage, Select)]
@@ -269,23 +274,22 @@ class Pipeline:
             if name.startswith(PIN):  # the run checks whether it exists, and its kind
                 continue
             maker = self.nodes[name].stage
-            if getattr(maker, "kind", "") != expected:
+            if maker.kind != expected:
                 raise node.fail(f"{port}: {name!r} ({maker.op}) does not make a {expected}; give a stage that does")
 
     def _check_columns(self, node: Node) -> None:
-        reads = getattr(node.stage, "reads", None)
-        if reads is None and not isinstance(node.stage, Report):
+        if isinstance(node.stage, (Collect, Source, Derive)):
             return
         if node.keep_null and not isinstance(node.stage, Map):
             raise node.fail(f"keep_null does not apply to {node.stage.op}, but to stages that compute facts; remove it")
         makers: dict[str, str] = {}
-        ways = [*self.along(node.name), node] if reads else self.reaches(node.name)
+        ways = self.reaches(node.name) if isinstance(node.stage, Report) else [*self.along(node.name), node]
         for up in ways:
             for column in self.columns_of(up.name):
                 if column in makers:
                     raise node.fail(f"column {column!r} is written by {makers[column]!r} and {up.name!r}; rename one")
                 makers[column] = up.name
-        for column in reads() if reads else ():
+        for column in node.stage.reads():
             if makers.get(column, node.name) == node.name and column not in POOL_COLUMNS:
                 writer = next((n for n in self.nodes if column in self.columns_of(n) and n != node.name), None)
                 hint = did_you_mean(column, [*makers, *POOL_COLUMNS], "add a stage that writes it")
@@ -323,7 +327,7 @@ class Pipeline:
         return (self.pool_of(name), drawn) if drawn else ("", "")
 
     def _check_target(self, node: Node) -> None:
-        target = node.stage.target_rows() if isinstance(node.stage, Select) else None
+        target = node.stage.target_rows()
         if isinstance(node.stage, Select) and target is not None and target < 1:
             raise node.fail(f"{node.stage.target_name} {target}: must be at least 1")
 

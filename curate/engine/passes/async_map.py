@@ -14,7 +14,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -100,6 +100,9 @@ class AsyncMember(MapMember):
                 self._collect()
         return ()
 
+    def ready(self) -> AsyncMap:
+        return cast("AsyncMap", super().ready())
+
     def _unfinished(self) -> int:
         return min([super()._unfinished(), *self._making, *self._denied, *self._in_flight()])
 
@@ -160,7 +163,6 @@ class AsyncMember(MapMember):
     def _request(self, row: int, values: dict[str, Any]) -> Answered | None:
         """Send a row's request. Returns the result if the row needs no request."""
         stage = self.ready()
-        assert isinstance(stage, AsyncMap)
         if stage.pixels:
             values["image"] = self.prepared.pop(row)
         try:
@@ -194,9 +196,7 @@ class AsyncMember(MapMember):
         if size <= SMALL:
             self._sent[request] = row
         if self._requester is None:
-            stage = self.ready()
-            assert isinstance(stage, AsyncMap)
-            self._requester = Requester(stage, self.task.limiter)
+            self._requester = Requester(self.ready(), self.task.limiter)
         given = self._input(row)
         if not self._log.is_announced(self._unit, given):
             self._announce(row)

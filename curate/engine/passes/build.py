@@ -13,7 +13,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from curate.core.contracts import AsyncMap, Map
 from curate.core.hashing import digest
 from curate.core.ledger import Entry
 from curate.core.nouns.manifest import Manifest, read_lines
@@ -54,8 +53,8 @@ class PassBuild:
         self.seconds = dict.fromkeys(self.counts, 0.0)
         self.settled, self.complete = threading.Event(), threading.Event()
         """`settled`: it holds its leases, or needs none. `complete`: all of its output exists."""
-        self.computes = any(isinstance(node.stage, Map) for node in nodes)
-        self.asks = any(isinstance(node.stage, AsyncMap) and node.stage.asks() for node in nodes)
+        self.computes = any(spec.path for spec in plan.stages)
+        self.asks = any(node.stage.asks() for node in nodes)
         self.running = 0
         """Units whose outcomes are not known yet."""
         self._lock = threading.Lock()
@@ -123,9 +122,9 @@ class PassBuild:
     def _record(self, shard: str, file: str, text: str, result: ShardResult | None = None) -> None:
         """Record a shard's result for this pass and its tasks, and notify the passes that follow."""
         result = json.loads(text) if result is None else result
-        for node in self.nodes:
-            if isinstance(node.stage, Map):
-                self.ctx.built[node.name].numbers[shard] = result["steps"][node.name]["number"]
+        for name, of_stage in result["steps"].items():
+            if "number" in of_stage:
+                self.ctx.built[name].numbers[shard] = of_stage["number"]
         with self._lock:
             self.results[shard] = text
             for point in self.mask.points:
@@ -256,7 +255,7 @@ class PassBuild:
     def fold_logs(self, ended: bool = False) -> None:
         """Put answers that dead workers have logged into tables. Requires the leases of the facts."""
         for spec in self.plan.stages:
-            if isinstance(spec.stage, AsyncMap):
+            if spec.stage.costly:
                 in_flight = answer_log.fold(self.ctx.storage, spec.path, ended=ended)
                 self.runner.in_flight[spec.name] = {shard: tuple(inputs) for shard, inputs in in_flight.items()}
 
@@ -271,7 +270,7 @@ class PassBuild:
         self.fold_logs(ended=True)  # logs of workers that died in this run: other workers have finished their units
         self._merge_indexes({name for name in self.plan.indexes if self.counts[name].computed})
         for spec in self.plan.stages:
-            if isinstance(spec.stage, Map):
+            if spec.path:
                 self.plan.numbers[spec.name] = ctx.built[spec.name].numbers
         base = self.plan.version(shards)
         lines = pa.table(
@@ -312,7 +311,7 @@ class PassBuild:
             built = ctx.built[node.name]
             built.counts, built.reused, built.mask = self.counts[node.name], reused, base
             entry, share = total.entries[node.name], (seconds or manifest.extra["seconds"])[node.name]
-            if isinstance(node.stage, Map):
+            if built.path:
                 self._finish_map(node, built, entry, share, total.lines[node.name])
                 built.counts.rebuilt = bool(built.counts.computed or built.counts.copied)
             else:
@@ -359,7 +358,7 @@ class PassTotal:
         for node in self.nodes:
             of_stage, entry = result["steps"][node.name], entries[node.name]
             self.entries[node.name] = self.entries[node.name] + entry if node.name in self.entries else entry
-            if isinstance(node.stage, Map):
+            if "number" in of_stage:
                 line = {"id": shard.id, "number": of_stage["number"], "rows": shard.rows, "bytes": of_stage["bytes"]}
                 self.lines.setdefault(node.name, []).append(line | of_stage["summary"])
         for digests, of_point in ((self._contents, result["contents"]), (self._reasons, result["reasons"])):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from curate.core.contracts import Filter, Map
 from curate.core.hashing import digest
@@ -15,8 +15,7 @@ from curate.core.nouns.pools import Shard
 from curate.core.recipe.pipeline import Node
 from curate.core.rows import Rows
 from curate.engine.context import Context, point_name
-from curate.engine.fingerprints import fingerprint as fingerprint_of
-from curate.engine.fingerprints import stage_digest
+from curate.engine.fingerprints import facts_fingerprint, stage_digest
 from curate.engine.passes.answers import index as answers
 from curate.engine.passes.answers import log as answer_log
 from curate.engine.passes.answers.lines import FOLDER as INDEX
@@ -103,24 +102,20 @@ def lay_out(ctx: Context, nodes: list[Node], above: frozenset[str]) -> PassPlan:
 
 
 def _stage(ctx: Context, node: Node, names: set[str]) -> PassStage:
-    stage = node.stage
-    assert isinstance(stage, (Map, Filter))
-    fingerprint = fingerprint_of(ctx, node)
-    path = ""
-    if isinstance(stage, Map):
-        path = f"facts/{stage.op}/{stage_digest(ctx, node)}/{fingerprint}"
+    stage, fingerprint = node.stage, facts_fingerprint(ctx, node)
+    path = f"facts/{stage.op}/{stage_digest(ctx, node)}/{fingerprint}" if ctx.pipeline.columns_of(node.name) else ""
     ctx.built[node.name] = Built(fingerprint, "", path, content=fingerprint)
     inside = tuple(name for name in node.inputs if name in names)
     outside = [name for name in node.inputs if name not in names]
     families = ctx.pipeline.families(node.name)
-    places = stage.places() if isinstance(stage, Filter) else None
+    places = stage.places()
     family = families.get(places, places) if places is not None else ""
     read = [*stage.reads(), *([family] if family else [])]
     makers = {column: ctx.pipeline.maker(node.name, column) for column in read}
     return PassStage(
         name=node.name,
         place=ctx.order[node.name],
-        stage=stage,
+        stage=cast("Map | Filter", stage),
         inputs=inside,
         base=ctx.rows(node, outside) if not inside or ctx.ways(outside) else None,
         makers={column: maker for column, maker in makers.items() if maker is not None and maker in names},
@@ -159,7 +154,7 @@ def survey(ctx: Context, plan: PassPlan) -> None:
     """List the existing tables and marks: one listing for each Map's folder, and one for the mask's."""
     shards = {shard.id for shard in ctx.pool(ctx.pipeline.nodes[plan.stages[0].name]).shards}
     for spec in plan.stages:
-        if isinstance(spec.stage, Map):
+        if spec.path:
             plan.sizes[spec.name] = found = ctx.storage.list(spec.path)
             plan.numbers[spec.name] = {s: n for s, n in facts.latest(found).items() if s in shards}
             if spec.stage.costly:

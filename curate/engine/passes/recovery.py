@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from curate.core.contracts import AsyncMap, Map, Resources
+from curate.core.contracts import Resources
 from curate.core.ledger import SET_ASIDE
 from curate.core.nouns import facts
 from curate.core.nouns.pools import Shard
@@ -71,7 +71,7 @@ class UnitRunner:
 
     def _limiter(self) -> dict[str, Any] | None:
         """Where the run's limiter answers, if a stage asks named endpoints."""
-        asks = any(isinstance(spec.stage, AsyncMap) and spec.stage.asks() for spec in self.plan.stages)
+        asks = any(spec.stage.asks() for spec in self.plan.stages)
         return self.ctx.backend.limiter.address if asks else None
 
     def resources(self) -> Resources:
@@ -135,7 +135,7 @@ class UnitRunner:
     def _updated_task(self, shard: Shard, **changes: Any) -> PassTask:
         """A task for one shard and its present tables: the failed task may have published some."""
         for spec in self.plan.stages:
-            if isinstance(spec.stage, Map):
+            if spec.path:
                 files = self.ctx.storage.list(f"{spec.path}/{shard.id}")
                 self.plan.numbers[spec.name] |= facts.latest(f"{shard.id}/{name}" for name in files)
         return self.task((shard,), **changes)
@@ -179,7 +179,7 @@ class UnitRunner:
             probe = self._probe(shard, (row, row + 1), stages[:count])
             if any(outcome.crashed for _, outcome in self._run([probe], isolated=True)):
                 return stages[count - 1].name
-        return [spec.name for spec in stages if isinstance(spec.stage, Map)][-1]
+        return [spec.name for spec in stages if spec.path][-1]
 
     def _set_aside(self, shard: Shard, error: str) -> None:
         """Give up on a shard: its rows without a status get an error, and `curate retry` retries them."""

@@ -34,6 +34,9 @@ from curate.engine.workers import beat
 Numbers = dict[str, dict[str, int]]
 """Stage -> shard -> number of its highest table."""
 
+MEMBERS: dict[type, type[PassMember]] = {AsyncMap: AsyncMember, Map: MapMember, Filter: FilterMember}
+"""Contract -> how a pass carries out its stages."""
+
 
 class Adopted(Exception):
     """Another run published other values first, so that what this pass computed from its own values is stale."""
@@ -44,7 +47,7 @@ def run_pass(task: PassTask) -> list[ShardResult] | None:
     task = _with_known(task)
     numbers = {name: dict(of_shard) for name, of_shard in task.numbers.items()}
     for spec in task.stages if (task.retried or beat.current().again) and not task.dry else ():
-        if isinstance(spec.stage, Map) and spec.stage.costly:
+        if spec.stage.costly:
             numbers[spec.name] |= _published(task, spec)
     counts: dict[str, dict[str, Any]] = {spec.name: {} for spec in task.stages}
     mark = f"{task.chain}/{ATTEMPTS}/{task.shards[0].id}"
@@ -82,7 +85,7 @@ def _with_known(task: PassTask) -> PassTask:
 def _pool_columns(task: PassTask) -> tuple[str, ...]:
     """Columns of the pool that the pass reads: the stages' inputs, rejects, and places of images."""
     read = {name for spec in task.stages for name in spec.stage.reads() if name in POOL_COLUMNS}
-    if any(isinstance(spec.stage, Map) and spec.stage.pixels for spec in task.stages):
+    if any(spec.stage.pixels for spec in task.stages):
         read |= {*member_columns(task.shards), "sha256"}
     parent = ["parent_row"] if any(shard.parent for shard in task.shards) else []
     return ("key", "reject", *parent, *sorted(read - {"key"}))
@@ -108,12 +111,9 @@ class _Pass:
         self.members: dict[str, PassMember] = {}
         for spec in task.stages:
             near = {name: self.members[name] for name in {*spec.inputs, *spec.makers.values()}}
-            if isinstance(spec.stage, Filter):
-                self.members[spec.name] = FilterMember(task, spec, unit, near)
-            else:
-                kind = AsyncMember if isinstance(spec.stage, AsyncMap) else MapMember
-                member = kind(task, spec, unit, near, alone, numbers[spec.name], counts[spec.name])
-                self.members[spec.name] = member
+            kind = next(MEMBERS[contract] for contract in type(spec.stage).__mro__ if contract in MEMBERS)
+            given = (alone, numbers[spec.name], counts[spec.name]) if spec.path else ()
+            self.members[spec.name] = kind(task, spec, unit, near, *given)
         self.maps = [member for member in self.members.values() if isinstance(member, MapMember)]
         unit.computes = bool(self.maps)
         pixel = [] if task.dry or task.aside else [member for member in self.maps if member.stage.pixels]

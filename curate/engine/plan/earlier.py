@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from curate.core.contracts import AsyncMap
 from curate.core.ledger import Entry
 from curate.core.nouns.manifest import Manifest
 from curate.core.recipe.pipeline import Node
@@ -67,7 +66,7 @@ def earlier_runs(ctx: Context) -> Earlier:
 
 def _priced_now(node: Node, spent: Mapping[str, Spend]) -> Spend:
     """What the same tokens cost at the prices of today; without a price for an endpoint that has none now."""
-    endpoints = node.stage.asks() if isinstance(node.stage, AsyncMap) else {}
+    endpoints = node.stage.asks()
     found = []
     for name, spend in spent.items():
         price = endpoints[name].price if name in endpoints else None

@@ -7,25 +7,20 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.core.errors import InputError
 from curate.core.hashing import make_key
-from curate.core.nouns import facts
-from curate.core.nouns.manifest import Manifest, read_index, read_lines
+from curate.core.nouns.manifest import Manifest, read_lines
 from curate.core.nouns.masks import ABSENT, ALIVE
 from curate.core.nouns.pools import Shard, read_pool, read_shards, shards_of
-from curate.core.nouns.selections import read_selected, read_selection, selection_places
-from curate.core.rows import mask_files, numbers, read_fates
-from curate.core.vectors import from_binary
+from curate.core.rows import mask_files, read_fates
 from curate.engine.record.runs import RunRecord
+from curate.engine.steps import maker_of
 from curate.engine.units.common import fetched
-from curate.engine.units.derive.build import COVERS
-from curate.engine.units.derive.record import read_record
 from curate.engine.units.keys import as_source_id, look_up
-from curate.engine.units.source.build import FETCHES
-from curate.engine.units.source.records import read_fetch
+from curate.engine.units.source.step import fetch_of
+from curate.engine.units.step import Explained
 
 PREFIX = re.compile("[0-9a-f]{4,32}")
 MOST_HITS = 64
@@ -99,7 +94,7 @@ def explain(run: RunRecord, wanted: str, say: Say = lambda _: None) -> list[tupl
     ops = run.ops()
     if found["status"]:
         found["reason"] = found["reject"]
-    about = found | _fetch(run, pool, shard, found["key"]) | {"shard": shard.id, "row": row}
+    about = found | fetch_of(run, pool, shard, found["key"]) | {"shard": shard.id, "row": row}
     found_at: list[tuple[str, str, dict[str, Any]]] = [(pool, ops[pool], about)]
     rejects, items = _rejects(run, shard, row, pool)
     if found["reject"]:
@@ -112,33 +107,12 @@ def explain(run: RunRecord, wanted: str, say: Say = lambda _: None) -> list[tupl
         if name == pool or run.pool_above(name) != pool:
             continue
         before = next((f"{up}: {rejects[up]}" for up in run.upstream(name)[:-1] if rejects.get(up)), None)
-        if base.startswith("pools/"):
-            found_at.append((name, ops[name], {"not computed": before} if before else _children(run, name, shard, row)))
-        elif base.startswith("facts/"):
-            known = {"not computed": before} if before else _facts(run, name, shard, row)
-            rejected = {"reject": rejects[name]} if name in rejects else {}
-            found_at.append((name, ops[name], known | rejected | items.get(name, {})))
-        elif base.startswith("masks/"):
-            verdict = {"not judged": before} if before else {"reject": rejects.get(name)}
-            found_at.append((name, ops[name], verdict | items.get(name, {})))
-        elif base.startswith("selections/"):
-            chosen = _selection(run, base, shard, row)
-            rejects[name] = chosen.get("reject") or ""
-            found_at.append((name, ops[name], ({"not reached": before} if before else chosen) | items.get(name, {})))
-        elif base.startswith("datasets/"):
-            found_at.append((name, ops[name], _dataset(run, base, found["key"])))
+        maker = maker_of(base)
+        said = maker.explain(run, name, Explained(shard, row, found["key"], before, rejects)) if maker else None
+        if said is not None:
+            verdict = {"reject": rejects[name]} if name in rejects else {}
+            found_at.append((name, ops[name], said | verdict | items.get(name, {})))
     return [*found_at, *((f"parent: {name}", op, about) for name, op, about in parent)]
-
-
-def _fetch(run: RunRecord, pool: str, shard: Shard, key: str) -> dict[str, Any]:
-    """What it took to get a downloaded sample: host, tries, seconds, bytes and detail of the last fetch."""
-    base = run.outputs[pool]["base"]
-    manifest = Manifest.load(run.storage, base)
-    if manifest is None or FETCHES not in manifest.extra:
-        return {}
-    fetch = read_fetch(run.storage, base.split("/")[1], shard.id, key) or {}
-    fetch = {name: value for name, value in fetch.items() if name not in ("key", "code") and value is not None}
-    return {f"fetch {name}": round(value, 3) if name == "seconds" else value for name, value in fetch.items()}
 
 
 def _absence(run: RunRecord, pool: str, parent: Sequence[tuple[str, str, dict[str, Any]]]) -> str:
@@ -146,21 +120,6 @@ def _absence(run: RunRecord, pool: str, parent: Sequence[tuple[str, str, dict[st
     before = run.upstream(pool)[:-1]
     reasons = (f"{name}: {about['reject']}" for name, _, about in parent if name in before and about.get("reject"))
     return f"{ABSENT}: its parent was rejected at {next(reasons, 'another stage')}"
-
-
-def _children(run: RunRecord, name: str, shard: Shard, row: int) -> dict[str, Any]:
-    """Children that a Derive made from a row."""
-    manifest = Manifest.load(run.storage, run.outputs[name]["base"])
-    assert manifest is not None
-    covers = read_lines(run.storage, run.outputs[name]["base"], ["id", "number"], COVERS).to_pylist()
-    number = next((line["number"] for line in covers if line["id"] == shard.id), 0)
-    record = read_record(run.storage, manifest.extra["derived"], shard.id, number)
-    parent = record.parents.get(row)
-    if parent is None:
-        return {"not computed": "no run has needed it"}
-    if parent.status == facts.STATUS[facts.DONE]:
-        return {"children": parent.children}
-    return {"status": parent.status, "reason": parent.reason, "message": record.messages.get(str(parent.reason), "")}
 
 
 def _rejects(run: RunRecord, shard: Shard, row: int, pool: str) -> tuple[dict[str, str], dict[str, dict[str, Any]]]:
@@ -187,59 +146,3 @@ def _rejects(run: RunRecord, shard: Shard, row: int, pool: str) -> tuple[dict[st
                     where = "up to here" if len(ways) == 1 else f"where {' and '.join(ways)} meet"
                     items.setdefault(ways[-1], {})[f"{family} rejected {where}"] = rejected
     return rejects, items
-
-
-def _facts(run: RunRecord, name: str, shard: Shard, row: int) -> dict[str, Any]:
-    output = run.outputs[name]
-    number = numbers(run.storage.url, output["base"]).get(shard.id, 0)
-    table = facts.read(run.storage, output["path"], shard.id, number)
-    at = np.flatnonzero(table.column(facts.ROW).to_numpy() == row)
-    if not len(at):
-        return {"not computed": "no run has needed it"}
-    status = facts.STATUS[table.column(facts.STATUS_COLUMN)[int(at[0])].as_py()]
-    found: dict[str, Any] = (
-        {} if status == "done" else {"status": status, "reason": table[facts.REASON][int(at[0])].as_py()}
-    )
-    if status == "error":
-        notes = facts.Notes.of(table.schema)
-        found |= {"attempts": notes.attempts.get(row, 1), "message": notes.messages.get(found["reason"], "")}
-    line = table.slice(int(at[0]), 1)
-    return found | {f.name: _short(line.column(f.name), f.type) for f in table.schema if not f.name.startswith("_")}
-
-
-def _short(column: pa.ChunkedArray, kind: pa.DataType) -> Any:
-    value = column[0].as_py()
-    if isinstance(value, bytes):
-        if pa.types.is_fixed_size_binary(kind) and kind.byte_width > 64:
-            vector = from_binary(column.combine_chunks())[0]
-            return f"{len(vector)} numbers: {', '.join(f'{x:.3f}' for x in vector[:4])} …"
-        return value.hex()
-    return value
-
-
-def _selection(run: RunRecord, base: str, shard: Shard, row: int) -> dict[str, Any]:
-    lines = read_selected(run.storage, base, selection_places(run.storage.url, base).get(shard.id))
-    table = lines.filter(pc.equal(lines.column("row"), row))
-    if not table.num_rows:
-        return {"reject": None, "copies": 0}
-    unit = table.column("unit")[0].as_py()
-    facts = {
-        "unit": unit,
-        "copies": pc.sum(table.column("copies")).as_py(),
-        "reject": None if pc.any(pc.greater(table.column("copies"), 0)).as_py() else table["reject"][0].as_py(),
-    }
-    if table.num_rows > 1 or table["item"][0].as_py() != "0":
-        facts["items"] = [f"{r['item']}: {r['reject'] or r['copies']}" for r in table.to_pylist()]
-    if unit >= 0:
-        quota = read_selection(run.storage, base, "quotas.parquet")
-        facts |= {f"unit {name}": quota.column(name)[unit].as_py() for name in ("count", "quota")}
-    return facts
-
-
-def _dataset(run: RunRecord, base: str, key: str) -> dict[str, Any]:
-    if not run.storage.exists(f"{base}/index.parquet"):
-        return {"members": "dataset not complete"}
-    table = read_index(run.storage, base, filters=pc.field("key") == key)
-    files = [name for name in sorted(run.storage.list(base)) if name.endswith(".tar")]
-    places = [f"{files[r['shard']]}: {r['name']}.{r['ext']} at byte {r['offset']:,}" for r in table.to_pylist()]
-    return {"members": places or "none", "dataset": run.storage.url_of(base)}

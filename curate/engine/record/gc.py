@@ -11,62 +11,35 @@ stages.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 
 from curate.core.errors import StorageError
 from curate.core.nouns import facts
-from curate.core.nouns.artifacts import STATES
-from curate.core.nouns.manifest import Manifest, read_lines
-from curate.core.nouns.pools import in_folder, read_shards
+from curate.core.nouns.manifest import Manifest
+from curate.core.nouns.pools import in_folder
 from curate.core.store import lease
 from curate.core.store.storage import TEMPORARY, Storage
-from curate.engine.context import Context
 from curate.engine.passes.answers.lines import FOLDER as INDEX
 from curate.engine.passes.answers.log import FOLDER as LOG
+from curate.engine.record.claims import LEASE
 from curate.engine.record.pins import Pin, pins
 from curate.engine.record.runs import RunRecord, list_runs
+from curate.engine.steps import maker_of
 from curate.engine.units.common import fetched
-from curate.engine.units.derive.build import COVERS
 from curate.engine.units.source.fetches import fetches_path
 from curate.engine.units.source.records import ALL, read_all, read_record
 from curate.engine.units.source.repeats import read_repeats
+from curate.engine.units.step import Outside
 
 ASIDE_SECONDS = 24 * 3600
 """Temporary files older than this are abandoned."""
 STARTING_SECONDS = 60.0
 TOPS = ("facts", "masks", "artifacts", "selections", "datasets", "pools", "fetches")
-LEASE = "gc"
 BATCH = 1000
 """Removals between two checks of the lease."""
 REMOVED = "removed"
 """Folder of a costly stage with one file for each time gc removed its answers."""
-
-
-def wait(storage: Storage, over: Callable[[], bool] = lambda: False) -> None:
-    """Wait until no gc is running, or until `over()`."""
-    path = lease.lease_path(LEASE)
-    while not over() and lease.is_alive(storage, path):
-        time.sleep(lease.POLL_SECONDS)
-
-
-def keep(ctx: Context, folders: Iterable[Mapping[str, str]]) -> None:
-    """Record the folders that this run is about to read (`stage`, `base`, `path` of facts, `mask`), so that gc keeps
-    them; then wait for a running gc. The run reads nothing there before that."""
-    for folder in folders:
-        ctx.events.emit("build", **folder)
-    ctx.events.flush()
-    wait(ctx.storage, lambda: ctx.failed.is_set() or ctx.backend.draining.is_set())
-    if ctx.failed.is_set() or ctx.backend.draining.is_set():
-        raise ctx.drained()
-
-
-@contextmanager
-def exclusive(storage: Storage) -> Iterator[None]:
-    """Hold gc's lease."""
-    with lease.hold(storage, LEASE, lambda: False):
-        yield
 
 
 def unreachable(
@@ -147,61 +120,21 @@ class Reachable:
             self._output(pin.base)
         return self.roots
 
-    def _output(self, base: str, mask: str = "") -> None:
-        """Add the files and folders of one output."""
-        for found in (mask, base if base.startswith("masks/") else ""):
-            self._mask(found)
-        if base in self._seen or base.startswith("masks/"):
-            return
-        self._seen.add(base)
-        self.roots.add(base)
-        manifest, top = Manifest.load(self.storage, base), base.split("/")[0]
-        if manifest is None:
-            self.roots |= _states(base)
-        elif top == "facts":
-            self._tables(base.split("/versions/")[0], base)
-        elif top == "pools":
-            self._pool(base, manifest)
-        elif top == "artifacts" and "bases" in manifest.extra:
-            for other in manifest.extra["bases"]:
-                self._output(other)
-        elif "states" in manifest.extra:
-            names = read_lines(self.storage, base, ["file"], STATES).column("file").to_pylist()
-            self.roots |= {f"{manifest.extra['states']}/{name}" for name in names}
-
-    def _tables(self, folder: str, base: str, file: str = "shards.parquet") -> None:
-        """Add the numbered tables in a list of shards."""
-        shards, numbers = (
-            column.to_pylist() for column in read_lines(self.storage, base, ["id", "number"], file).columns
-        )
-        self.roots |= {facts.table_path(folder, *line) for line in zip(shards, numbers, strict=True)}
-
-    def _pool(self, base: str, manifest: Manifest) -> None:
-        """Add tars, tables and keys of a pool version; for a derived pool, also the records of its parents and the
-        parents' shards."""
-        todo = read_shards(self.storage, base)
-        while todo:
-            shard = todo.pop()
-            if shard.table not in self.roots:
-                self.roots |= {shard.tar, shard.table}
-                if shard.parent:
-                    todo.append(shard.parent_shard())
-            self.roots.add(shard.tar)
-        if "keys" in manifest.extra:
-            self.roots.add(manifest.extra["keys"]["folder"])
-        if manifest.extra.get("derived"):
-            self._tables(manifest.extra["derived"], base, COVERS)
-
-    def _mask(self, base: str) -> None:
-        if not base or base in self._seen:
-            return
-        self.roots.add(base)
-        manifest = Manifest.load(self.storage, base)
-        if manifest is not None:
+    def _output(self, *bases: str) -> None:
+        """Add the files and folders of some outputs."""
+        for base in bases:
+            if not base or base in self._seen:
+                continue
             self._seen.add(base)
-            self.roots |= set(read_lines(self.storage, base, ["file"]).column("file").to_pylist())
-            for other in manifest.extra.get("bases", ()):
-                self._mask(other)
+            self.roots.add(base)
+            manifest = Manifest.load(self.storage, base)
+            if manifest is None:
+                self.roots |= _states(base)
+                continue
+            maker = maker_of(base)
+            needed = maker.files(self.storage, base, manifest) if maker else Outside()
+            self.roots.update(needed.files)
+            self._output(*needed.outputs)
 
 
 def _pools(roots: Iterable[str]) -> set[str]:

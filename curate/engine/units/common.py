@@ -11,12 +11,11 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from curate.codec.images import probe
-from curate.core.contracts import Pack, Select
+from curate.core.contracts import Fit, Pack, Reduce, Report, Select
 from curate.core.errors import Undecodable
 from curate.core.hashing import digest_bytes
 from curate.core.recipe.pipeline import Node
 from curate.engine.context import Context
-from curate.engine.fingerprints import fingerprint as fingerprint_of
 from curate.engine.state import Built
 
 T = TypeVar("T")
@@ -30,15 +29,10 @@ WORK = {"artifacts": ("work",), "selections": ("work",), "datasets": ("work", "p
 """Kind of output -> its folders for intermediate files of a build."""
 
 
-def prepare(ctx: Context, node: Node) -> Built:
-    """Fingerprint and base of a global step's output."""
-    stage = node.stage
-    fingerprint = fingerprint_of(ctx, node)
-    if isinstance(stage, Select):
-        return Built(fingerprint, f"selections/{stage.op}/{fingerprint}")
-    if isinstance(stage, Pack):
-        return Built(fingerprint, f"datasets/{stage.name}/{fingerprint}")
-    return Built(fingerprint, f"artifacts/{stage.op}/{fingerprint}")
+def made_of_rows(ctx: Context, nodes: Iterable[Node]) -> list[str]:
+    """Fingerprints of the outputs among these that depend on all rows."""
+    global_ = (Reduce, Fit, Select, Pack, Report)
+    return sorted(ctx.built[node.name].fingerprint for node in nodes if isinstance(node.stage, global_))
 
 
 def tidy(ctx: Context, built: Built) -> None:

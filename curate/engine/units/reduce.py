@@ -29,9 +29,10 @@ from curate.core.recipe.pipeline import Node
 from curate.core.rows import Rows
 from curate.core.store.storage import Storage
 from curate.engine.context import Context
-from curate.engine.fingerprints import column_fingerprint, content_by_shard, fingerprint
+from curate.engine.fingerprints import column_fingerprints, content_by_shard
 from curate.engine.state import Built
 from curate.engine.units.common import dump, fetched, stretches, tidy
+from curate.engine.units.step import GlobalStep
 from curate.engine.workers import beat
 
 FAN_IN = 64
@@ -40,46 +41,49 @@ AHEAD = 4
 """States read ahead of the merge: some are large."""
 
 
-def build_reduce(ctx: Context, node: Node, built: Built) -> None:
-    stage = node.stage
-    assert isinstance(stage, Reduce)
-    began = time.monotonic()
-    pool, ports = ctx.pool(node), ctx.ports(node)
-    folder, names = _states(ctx, node)
-    with ctx.progress.step(node.name, pool.rows) as step:
-        for _, rows in ctx.each(reduce_partial, _partials(ctx, node, folder, names), stage, node.name):
-            step.advance(rows)
-        made = f"{built.base}/work"
-        there = ctx.storage.list(made)
-        level = [f"{folder}/{name}" for name in names]
-        while len(level) > FAN_IN:
-            tasks = [
-                MergeStatesTask(ctx.storage, stage, node.name, ports, built.base, tuple(level[first : first + FAN_IN]))
-                for first in range(0, len(level), FAN_IN)
-            ]
-            missing = (task for task in tasks if task.name not in there)
-            for _ in ctx.each(reduce_merge, missing, stage, node.name):
-                pass
-            level = [f"{made}/{task.name}" for task in tasks]
-        last = MergeStatesTask(ctx.storage, stage, node.name, ports, built.base, tuple(level))
-        [result] = ctx.must(reduce_finish, [last], stage, node.name)
-    if fingerprint(ctx, node) != built.fingerprint:  # a file changed: either version may have been read
-        raise InputError(f"{stage.op}: {', '.join(stage.identity())} changed during the build; run again")
-    ctx.storage.publish_table(f"{built.base}/{STATES}", pa.table({"file": pa.array(names, pa.string())}))
-    alive = result["rows"]
-    ctx.finish(
-        node, built, "artifact", Entry(alive, after=alive),
-        rows=alive, bytes=result["bytes"], seconds=round(time.monotonic() - began, 3), built_rows=alive,
-        content=result["content"], extra={"states": folder, FILES: result[FILES]},
-    )  # fmt: skip
-    tidy(ctx, built)
+class ReduceStep(GlobalStep):
+    def build(self, ctx: Context, built: Built) -> None:
+        node, stage = self.node, self.node.stage
+        assert isinstance(stage, Reduce)
+        began = time.monotonic()
+        pool, ports = ctx.pool(node), ctx.ports(node)
+        folder, names = _states(ctx, node)
+        with ctx.progress.step(node.name, pool.rows) as step:
+            for _, rows in ctx.each(reduce_partial, _partials(ctx, node, folder, names), stage, node.name):
+                step.advance(rows)
+            made = f"{built.base}/work"
+            there = ctx.storage.list(made)
+            level = [f"{folder}/{name}" for name in names]
+            while len(level) > FAN_IN:
+                tasks = [
+                    MergeStatesTask(
+                        ctx.storage, stage, node.name, ports, built.base, tuple(level[first : first + FAN_IN])
+                    )
+                    for first in range(0, len(level), FAN_IN)
+                ]
+                missing = (task for task in tasks if task.name not in there)
+                for _ in ctx.each(reduce_merge, missing, stage, node.name):
+                    pass
+                level = [f"{made}/{task.name}" for task in tasks]
+            last = MergeStatesTask(ctx.storage, stage, node.name, ports, built.base, tuple(level))
+            [result] = ctx.must(reduce_finish, [last], stage, node.name)
+        if self.fingerprint(ctx) != built.fingerprint:  # a file changed: either version may have been read
+            raise InputError(f"{stage.op}: {', '.join(stage.identity())} changed during the build; run again")
+        ctx.storage.publish_table(f"{built.base}/{STATES}", pa.table({"file": pa.array(names, pa.string())}))
+        alive = result["rows"]
+        ctx.finish(
+            node, built, "artifact", Entry(alive, after=alive),
+            rows=alive, bytes=result["bytes"], seconds=round(time.monotonic() - began, 3), built_rows=alive,
+            content=result["content"], extra={"states": folder, FILES: result[FILES]},
+        )  # fmt: skip
+        tidy(ctx, built)
 
 
 def _states(ctx: Context, node: Node) -> tuple[str, list[str]]:
     """Folder of the states, and the file of each shard."""
     stage = node.stage
     assert isinstance(stage, Reduce)
-    columns = {name: column_fingerprint(ctx, node, name) for name in stage.reads()}
+    columns = column_fingerprints(ctx, node, stage.reads())
     contents = {port: ctx.built[name].content for port, name in node.ports.items()}
     state = digest([stage.op, stage.version, stage.counting(), columns, contents])
     alive_in = content_by_shard(ctx, node)

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curate.codec.members import member_columns, read_members
-from curate.core.contracts import Artifact, Map, Pack, Report, Select
+from curate.core.contracts import Artifact, Pack, Report
 from curate.core.errors import Reject
 from curate.core.hashing import digest
 from curate.core.ledger import SET_ASIDE, Entry
@@ -27,23 +27,48 @@ from curate.core.rows import POOL_COLUMNS, MaskRef, Rows
 from curate.core.spend import RunSpend
 from curate.core.store.storage import Storage
 from curate.engine.context import Context
+from curate.engine.fingerprints import buried, rows_fingerprint
 from curate.engine.state import Built
+from curate.engine.units.common import made_of_rows
 from curate.engine.units.keys import places_of
+from curate.engine.units.step import GlobalStep
 
 
-def build_report(ctx: Context, node: Node, built: Built) -> None:
-    stage = node.stage
-    assert isinstance(stage, Report)
-    began = time.monotonic()
-    rows = ctx.pool(node).rows
-    with ctx.progress.step(node.name, rows) as step:
-        view = StoredView.of(ctx, node)
-        size, _ = save_artifact(ctx.storage, built.base, stage.render(view))
-        step.advance(rows)
-    ctx.finish(
-        node, built, "artifact", Entry(view.alive, after=view.alive),
-        rows=view.alive, bytes=size, seconds=round(time.monotonic() - began, 3), built_rows=rows,
-    )  # fmt: skip
+class ReportStep(GlobalStep):
+    def record(self) -> dict[str, Any]:
+        return {"reports": True}
+
+    def fingerprint(self, ctx: Context) -> str:
+        upstream = ctx.pipeline.reaches(self.node.name)
+        makers: dict[str, list[str]] = {}
+        for up in upstream:
+            for column in ctx.pipeline.columns_of(up.name):
+                makers.setdefault(column, []).append(ctx.built[up.name].fingerprint)
+        columns = {column: digest([found, column]) for column, found in sorted(makers.items())}
+        more = {"alive": self._shown(ctx, upstream), "from": made_of_rows(ctx, upstream)} | buried(ctx)
+        return rows_fingerprint(ctx, self.node, columns, **more)
+
+    def _shown(self, ctx: Context, upstream: Sequence[Node]) -> list[Any]:
+        """What it shows in addition to artifacts: the ledger, and the live rows at each point upstream."""
+        names = sorted(up.name for up in upstream)
+        manifests = {name: ctx.built[name].manifest for name in names}
+        ledgers = [[name, {**m.entry.to_json(), "counters": {}}] for name, m in manifests.items() if m is not None]
+        points = {point: reasons for mask in ctx.masks for point, reasons in mask.reasons.items()}
+        return [ledgers, sorted(item for item in points.items() if set(names).issuperset(item[0].split("+")))]
+
+    def build(self, ctx: Context, built: Built) -> None:
+        node, stage = self.node, self.node.stage
+        assert isinstance(stage, Report)
+        began = time.monotonic()
+        rows = ctx.pool(node).rows
+        with ctx.progress.step(node.name, rows) as step:
+            view = StoredView.of(ctx, node)
+            size, _ = save_artifact(ctx.storage, built.base, stage.render(view))
+            step.advance(rows)
+        ctx.finish(
+            node, built, "artifact", Entry(view.alive, after=view.alive),
+            rows=view.alive, bytes=size, seconds=round(time.monotonic() - began, 3), built_rows=rows,
+        )  # fmt: skip
 
 
 FATE = ("rejected_by", "reject_reason", "copies", "item_copies", "item_expected")
@@ -69,13 +94,13 @@ class StoredView:
     @classmethod
     def of(cls, ctx: Context, node: Node) -> Self:
         upstream = ctx.pipeline.reaches(node.name)
-        refs = tuple(ctx.column_ref(up) for up in upstream if isinstance(up.stage, Map))
-        select = next((up for up in ctx.pipeline.along(node.name) if isinstance(up.stage, Select)), None)
+        refs = tuple(ctx.column_ref(up) for up in upstream if ctx.built[up.name].path)
+        select = ctx.pipeline.selection(node.name)
         pack = next((up for up in upstream if isinstance(up.stage, Pack)), None)
         manifests = {up.name: ctx.built[up.name].manifest for up in upstream}
         stages = {name: manifest for name, manifest in manifests.items() if manifest is not None}
         pins = {name: ctx.built[name] for up in [*upstream, node] for name in up.pinned.values()}
-        made = {up.name: ctx.built[up.name] for up in upstream if getattr(up.stage, "kind", "")}
+        made = {up.name: ctx.built[up.name] for up in upstream if up.stage.kind}
         entries = [stages[name].entry for name in node.inputs]
         last = [entry.after if entry.children is None else entry.children for entry in entries]
         packed = (ctx.built[pack.name].base, stages[pack.name]) if pack else None
@@ -90,7 +115,7 @@ class StoredView:
                 for point in mask.points
                 if {up.name for up in upstream}.issuperset(point.split("+"))
             ),
-            selection=(select.name, ctx.built[select.name].base) if select else None,
+            selection=(select, ctx.built[select].base) if select else None,
             artifacts={name: built.base for name, built in (made | pins).items()},
             pack=packed,
             source=ctx.pipeline.pool_of(node.name),

@@ -19,7 +19,7 @@ from curate.core.store.storage import Storage, open_storage
 from curate.engine.backends.local import LocalBackend
 from curate.engine.context import Context
 from curate.engine.passes.answers import index as answers
-from curate.engine.record import gc
+from curate.engine.record import claims, gc
 from curate.engine.run import Result, run
 from curate.engine.state import Options
 from tests.engine import toys, workspaces
@@ -56,7 +56,7 @@ def work(result: Result) -> dict[str, tuple[int, int]]:
 
 def collect(workspace: Path) -> set[str]:
     storage = open_storage(str(workspace))
-    with gc.exclusive(storage):
+    with claims.exclusive(storage):
         garbage, runs = gc.unreachable(storage, keep=1)
         gc.collect(storage, garbage, runs)
     return set(garbage)

@@ -15,7 +15,7 @@ import pytest
 from curate.core.errors import BudgetError, InputError, StageError, StorageError
 from curate.core.store import lease
 from curate.core.store.storage import Storage, open_storage
-from curate.engine.record import gc, pins
+from curate.engine.record import claims, gc, pins
 from curate.engine.record.explain import explain
 from curate.engine.record.runs import RunRecord
 from curate.engine.record.usage import described
@@ -31,7 +31,7 @@ def collect(
 ) -> dict[str, int]:
     """Remove; what went."""
     storage = open_storage(str(workspace))
-    with gc.exclusive(storage):
+    with claims.exclusive(storage):
         garbage, runs = gc.unreachable(storage, keep, drop, costly)
         gc.collect(storage, garbage, runs)
     assert gc.unreachable(storage)[0] == {}
@@ -228,7 +228,7 @@ def test_outputs_under_construction_stay(workspace: Path) -> None:
     held = sorted({path.split("/versions/")[0] for path in storage.list("") if path.startswith("facts/toy.parity/")})
     folder = "/".join(held[0].split("/")[:4])
     before = workspaces.files(workspace, folder)
-    with lease.hold(storage, folder, lambda: False), gc.exclusive(storage):
+    with lease.hold(storage, folder, lambda: False), claims.exclusive(storage):
         gc.collect(storage, *gc.unreachable(storage, keep=0, costly=True))
     assert workspaces.files(workspace, folder) == before
     left = workspaces.files(workspace, "facts")
@@ -244,7 +244,7 @@ def test_a_running_run_keeps_what_it_reads(workspace: Path, gate: Gate) -> None:
         drivers.start(workspace, changes={"pool__rows": 60, "dear__gate": str(gate.folder)})
         gate.wait()
         storage = open_storage(str(workspace))
-        with gc.exclusive(storage):
+        with claims.exclusive(storage):
             garbage, runs = gc.unreachable(storage, keep=0, costly=True)
             gate.open()
             gc.collect(storage, garbage, runs)
@@ -264,7 +264,7 @@ def test_a_run_waits_until_gc_has_ended(workspace: Path) -> None:
     run(toys.pipeline(), str(workspace), run_id="one")
     storage = open_storage(str(workspace))
     with Drivers() as drivers:
-        with gc.exclusive(storage):
+        with claims.exclusive(storage):
             drivers.start(workspace)
             while not (said := [text for text in events_but(workspace, "one") if '"event": "build"' in text]):
                 time.sleep(0.02)
@@ -340,7 +340,7 @@ def removals(workspace: Path, last: int) -> tuple[int, bool]:
             unlink(*words, **named)
 
         storage = open_storage(str(workspace))
-        with gc.exclusive(storage):
+        with claims.exclusive(storage):
             garbage, runs = gc.unreachable(storage, keep=0)
             os.unlink = counted
             gc.collect(storage, garbage, runs)

@@ -15,7 +15,8 @@ from curate.engine.plan.lines import EXACT
 from curate.engine.plan.planner import plan
 from curate.engine.preflight import preflight
 from curate.engine.record import pins
-from curate.engine.record.gc import collect, exclusive, unreachable
+from curate.engine.record.claims import exclusive
+from curate.engine.record.gc import collect, unreachable
 from curate.engine.record.runs import RunRecord
 from curate.engine.run import Result, run
 from curate.engine.state import Options

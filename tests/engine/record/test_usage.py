@@ -9,7 +9,7 @@ import pytest
 from curate.core.errors import InputError, RecipeError
 from curate.core.recipe.pipeline import Pipeline
 from curate.core.store.storage import Storage, open_storage
-from curate.engine.record import gc, pins
+from curate.engine.record import claims, gc, pins
 from curate.engine.record.runs import RunRecord
 from curate.engine.record.usage import datasets, usage
 from curate.engine.run import run
@@ -50,7 +50,7 @@ def test_what_gc_would_free_is_what_it_frees(storage: Storage) -> None:
     garbage, runs = gc.unreachable(storage)
     assert free == sum(garbage.values()) > 0
     assert {line.noun for line in before if line.garbage} >= {"artifacts", "datasets", "masks", "selections"}
-    with gc.exclusive(storage):
+    with claims.exclusive(storage):
         gc.collect(storage, garbage, runs)
     after = usage(storage)
     assert sum(line.garbage for line in after) == 0
@@ -81,12 +81,12 @@ def test_gc_keeps_a_pinned_dataset(storage: Storage) -> None:
     pin = pins.create(storage, "good", RunRecord.load(storage, "one"), "dataset")
     assert (pin.kind, pin.op) == (pins.DATASET, toys.PlainPack.op)
     kept = set(storage.list(pin.base))
-    with gc.exclusive(storage):
+    with claims.exclusive(storage):
         gc.collect(storage, *gc.unreachable(storage, keep=0, drop=["one"]))
     assert [dataset.pins for dataset in datasets(storage)] == [("good",)]
     assert set(storage.list(pin.base)) == kept and not storage.list("selections")
     pins.remove(storage, "good")
-    with gc.exclusive(storage):
+    with claims.exclusive(storage):
         gc.collect(storage, *gc.unreachable(storage))
     assert not storage.list("datasets")
 

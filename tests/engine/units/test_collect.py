@@ -18,7 +18,7 @@ from curate.core.nouns.artifacts import StoredArtifact
 from curate.core.nouns.manifest import Manifest
 from curate.core.recipe.pipeline import Pipeline
 from curate.core.store.storage import open_storage
-from curate.engine.record import gc
+from curate.engine.record import claims, gc
 from curate.engine.run import Result, run
 from curate.engine.units.collect import build as collect
 from curate.engine.units.collect import tasks as collect_tasks
@@ -180,7 +180,7 @@ def test_gc_keeps_the_list_on_which_a_running_run_builds(
 
     def clean() -> None:
         storage = open_storage(str(workspace))
-        with gc.exclusive(storage):
+        with claims.exclusive(storage):
             garbage, gone = gc.unreachable(storage, keep=0)
             removed.append(len(garbage))
             gc.collect(storage, garbage, gone)
@@ -198,7 +198,7 @@ def test_gc_keeps_the_list_on_which_a_running_run_builds(
         after = portions(workspace, build(workspace, lists))
     assert removed == [0] and before.items() <= after.items()
     write(lists, c=[(40, 40)])
-    keep = gc.keep
+    keep = claims.keep
 
     def late(ctx: Any, folders: Any) -> None:
         if any("toys.list" in folder["base"] for folder in folders) and len(removed) == 1 and ctx.built:
@@ -206,6 +206,6 @@ def test_gc_keeps_the_list_on_which_a_running_run_builds(
         keep(ctx, folders)
 
     with monkeypatch.context() as patch:
-        patch.setattr(gc, "keep", late)
+        patch.setattr(claims, "keep", late)
         last = portions(workspace, build(workspace, lists))
     assert removed[1] > 0 and names(last) == sorted(f"{n}-{n}" for n in (*range(20), 30, 40))

@@ -13,7 +13,7 @@ from curate.core.store.storage import open_storage, open_workspace
 from curate.engine.backends.local import LocalBackend
 from curate.engine.plan.planner import plan
 from curate.engine.preflight import preflight
-from curate.engine.record import gc
+from curate.engine.record import claims, gc
 from curate.engine.record.affected import affected_datasets
 from curate.engine.record.explain import explain
 from curate.engine.record.runs import RunRecord, latest
@@ -97,7 +97,7 @@ def test_tombstones_of_a_parent_apply_to_its_children(workspace: Path, by: str) 
 
 def collect(workspace: Path, *drop: str) -> dict[str, int]:
     storage = open_storage(str(workspace))
-    with gc.exclusive(storage):
+    with claims.exclusive(storage):
         garbage, runs = gc.unreachable(storage, drop=drop)
         gc.collect(storage, garbage, runs)
     assert gc.unreachable(storage)[0] == {}

@@ -19,8 +19,9 @@ from curate.core.store.storage import open_storage
 from curate.engine.backends.local import LocalBackend
 from curate.engine.plan.planner import plan
 from curate.engine.preflight import preflight
+from curate.engine.record.claims import exclusive
 from curate.engine.record.explain import explain
-from curate.engine.record.gc import collect, exclusive, unreachable
+from curate.engine.record.gc import collect, unreachable
 from curate.engine.record.runs import RunRecord
 from curate.engine.run import run
 from curate.engine.state import Options

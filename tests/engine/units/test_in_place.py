@@ -17,7 +17,7 @@ from curate.core.nouns.pools import read_shards
 from curate.core.recipe import registry
 from curate.core.recipe.pipeline import Pipeline
 from curate.core.store.storage import open_storage
-from curate.engine.record import gc
+from curate.engine.record import claims, gc
 from curate.engine.record.explain import explain
 from curate.engine.record.runs import latest
 from curate.engine.run import Result, run
@@ -196,7 +196,7 @@ def test_gc_removes_what_a_grown_folder_no_longer_needs(images: Path, workspace:
     shutil.copy(images / "family/0/000.bmp", images / "family/3/zzz.bmp")
     run(pipeline(images), str(workspace), run_id="second")
     storage = open_storage(str(workspace))
-    with gc.exclusive(storage):
+    with claims.exclusive(storage):
         garbage, runs = gc.unreachable(storage, None, ("first",))
         gc.collect(storage, garbage, runs)
     kinds = {path.split("/")[2] for path in garbage if path.startswith("pools/mine/")}

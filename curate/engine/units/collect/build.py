@@ -14,23 +14,27 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.core.contracts import Collect, Portion
 from curate.core.contracts.collect import PORTIONS
-from curate.core.errors import InputError
+from curate.core.errors import InputError, PreflightError
 from curate.core.hashing import digest
 from curate.core.ledger import Entry
 from curate.core.nouns.artifacts import FILES
 from curate.core.recipe.pipeline import Node
+from curate.core.store.storage import Storage
 from curate.engine.context import Context
-from curate.engine.state import Built
+from curate.engine.fingerprints import stage_digest
+from curate.engine.state import Built, Options
 from curate.engine.units import shuffle
 from curate.engine.units.collect.earlier import Earlier, Kept, find_earlier, parts_of, subtract
 from curate.engine.units.collect.tasks import LINE, CutTask, DealTask, Fresh, cut_rows, deal_rows
 from curate.engine.units.common import tidy
+from curate.engine.units.step import GlobalStep, Planned
 
 LEAST_BUCKET_BYTES, BUCKET_BYTES = 16 << 20, 64 << 20
 """Input bytes of a bucket of small and of large inputs: one worker holds the rows of a bucket in memory. Rows of small
@@ -45,43 +49,59 @@ CUT_PORTIONS = 16
 DUPLICATE = "duplicate_row"
 
 
-def build_collect(ctx: Context, node: Node, built: Built) -> None:
-    stage = node.stage
-    assert isinstance(stage, Collect)
-    began = time.monotonic()
-    parts, _ = ctx.portions[node.name]
-    wanted = _buckets(sum(part.bytes for part in parts))
-    earlier = find_earlier(ctx, node, built, parts, wanted)
-    buckets = earlier.buckets if earlier else wanted
-    with ctx.progress.step(node.name, sum(part.rows or 0 for part in parts)) as step:
-        dealt: list[shuffle.ShuffleFile] = []
-        for _, file in sorted(ctx.each(deal_rows, _deals(ctx, node, built, parts, buckets), stage, node.name)):
-            dealt.append(file)
-            step.advance(file.note["rows"])
-        dropped = sum((Counter(file.note["dropped"]) for file in dealt), Counter[str]())
-        kept, cuts = _cuts(ctx, node, built, dealt, buckets, earlier)
-        table, duplicates = _cut(ctx, node, built, cuts)
-    duplicates += kept.duplicates if kept else 0
-    files = set(table.column("file").to_pylist())
-    table = pa.concat_tables([kept.lines, table]) if kept else table
-    read, rows = sum(file.note["rows"] for file in dealt), pc.sum(table["rows"]).as_py() or 0
-    dropped += Counter({DUPLICATE: duplicates} if duplicates else {})
-    if not rows:
-        why = ", ".join(f"{count:,} {reason}" for reason, count in sorted(dropped.items()))
-        raise InputError(f"{stage.op}: none of {read:,} rows can be used ({why or 'the input is empty'})")
-    ctx.storage.publish_table(f"{built.base}/{PORTIONS}.parquet", table)
-    ctx.storage.publish_table(f"{built.base}/parts.parquet", parts_of(parts))
-    for file in ctx.storage.list(f"{built.base}/rows"):
-        if f"rows/{file}" not in files:
-            ctx.storage.remove_file(f"{built.base}/rows/{file}")
-    bases = sorted(set(table.column("base").to_pylist()) - {built.base})
-    entry = Entry(read, dropped, rows)
-    ctx.finish(
-        node, built, "artifact", entry, rows=rows, seconds=round(time.monotonic() - began, 3), built_rows=read,
-        content=digest(table.column("digest").to_pylist()),
-        extra={FILES: [f"{PORTIONS}.parquet"], "bases": bases, "buckets": buckets},
-    )  # fmt: skip
-    tidy(ctx, built)
+class CollectStep(GlobalStep):
+    at_start: ClassVar[bool] = True
+
+    def portions(self, storage: Storage, options: Options) -> Planned | None:
+        """The whole input, in a canary run too: the artifact's portions depend on all of it."""
+        stage = self.node.stage
+        assert isinstance(stage, Collect)
+        try:
+            return stage.plan(), 1.0
+        except (InputError, PreflightError) as error:
+            raise self.node.located(error) from None
+
+    def fingerprint(self, ctx: Context) -> str:
+        parts, _ = ctx.portions[self.node.name]
+        return digest([stage_digest(ctx, self.node), [part.content for part in parts]])
+
+    def build(self, ctx: Context, built: Built) -> None:
+        node, stage = self.node, self.node.stage
+        assert isinstance(stage, Collect)
+        began = time.monotonic()
+        parts, _ = ctx.portions[node.name]
+        wanted = _buckets(sum(part.bytes for part in parts))
+        earlier = find_earlier(ctx, node, built, parts, wanted)
+        buckets = earlier.buckets if earlier else wanted
+        with ctx.progress.step(node.name, sum(part.rows or 0 for part in parts)) as step:
+            dealt: list[shuffle.ShuffleFile] = []
+            for _, file in sorted(ctx.each(deal_rows, _deals(ctx, node, built, parts, buckets), stage, node.name)):
+                dealt.append(file)
+                step.advance(file.note["rows"])
+            dropped = sum((Counter(file.note["dropped"]) for file in dealt), Counter[str]())
+            kept, cuts = _cuts(ctx, node, built, dealt, buckets, earlier)
+            table, duplicates = _cut(ctx, node, built, cuts)
+        duplicates += kept.duplicates if kept else 0
+        files = set(table.column("file").to_pylist())
+        table = pa.concat_tables([kept.lines, table]) if kept else table
+        read, rows = sum(file.note["rows"] for file in dealt), pc.sum(table["rows"]).as_py() or 0
+        dropped += Counter({DUPLICATE: duplicates} if duplicates else {})
+        if not rows:
+            why = ", ".join(f"{count:,} {reason}" for reason, count in sorted(dropped.items()))
+            raise InputError(f"{stage.op}: none of {read:,} rows can be used ({why or 'the input is empty'})")
+        ctx.storage.publish_table(f"{built.base}/{PORTIONS}.parquet", table)
+        ctx.storage.publish_table(f"{built.base}/parts.parquet", parts_of(parts))
+        for file in ctx.storage.list(f"{built.base}/rows"):
+            if f"rows/{file}" not in files:
+                ctx.storage.remove_file(f"{built.base}/rows/{file}")
+        bases = sorted(set(table.column("base").to_pylist()) - {built.base})
+        entry = Entry(read, dropped, rows)
+        ctx.finish(
+            node, built, "artifact", entry, rows=rows, seconds=round(time.monotonic() - began, 3), built_rows=read,
+            content=digest(table.column("digest").to_pylist()),
+            extra={FILES: [f"{PORTIONS}.parquet"], "bases": bases, "buckets": buckets},
+        )  # fmt: skip
+        tidy(ctx, built)
 
 
 def _cut(ctx: Context, node: Node, built: Built, cuts: Iterable[CutTask]) -> tuple[pa.Table, int]:

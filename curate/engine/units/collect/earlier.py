@@ -15,7 +15,7 @@ from curate.core.nouns.manifest import Manifest, read_lines
 from curate.core.recipe.pipeline import Node
 from curate.core.store.storage import Storage
 from curate.engine.context import Context
-from curate.engine.record import gc
+from curate.engine.record import claims
 from curate.engine.state import Built
 from curate.engine.units import shuffle
 from curate.engine.units.collect.tasks import LINE, Fresh, SubtractTask, names_of, subtract_rows
@@ -39,7 +39,7 @@ def find_earlier(ctx: Context, node: Node, built: Built, parts: Sequence[Portion
     stage = node.stage
     assert isinstance(stage, Collect)
     while (base := _closest(ctx.storage, stage, built.base, parts, wanted)) is not None:
-        gc.keep(ctx, [{"stage": node.name, "base": base, "path": ""}])
+        claims.keep(ctx, [{"stage": node.name, "base": base, "path": ""}])
         manifest = Manifest.load(ctx.storage, base)
         if manifest is not None:  # gc may have removed it just before
             lines = read_lines(ctx.storage, base, file=f"{PORTIONS}.parquet")

@@ -27,7 +27,7 @@ from curate.core.nouns.pools import Shard, lines_of, pool_base
 from curate.core.recipe.pipeline import Node
 from curate.engine.backends import CallOptions, Outcome
 from curate.engine.context import Context
-from curate.engine.fingerprints import content_by_shard, fingerprint
+from curate.engine.fingerprints import content_by_shard, stage_digest
 from curate.engine.passes.batches import KILLED
 from curate.engine.passes.recovery import HANG_RETRIES, HUNG, RowRange, bisect_crashes
 from curate.engine.passes.task import ATTEMPTS
@@ -36,16 +36,14 @@ from curate.engine.units import keys
 from curate.engine.units.common import dump, stretches
 from curate.engine.units.derive.children import DeriveTask, derive_shards
 from curate.engine.units.derive.record import ParentsResult, read_record, result_of
-
-COVERS = "covers.parquet"
-"""File of a version: each parents' shard, the number of its highest table, and its result."""
+from curate.engine.units.pools import COVERS
 
 
 class DeriveBuild:
     def __init__(self, ctx: Context, node: Node) -> None:
         assert isinstance(node.stage, Derive)
         self.ctx, self.node, self.stage = ctx, node, node.stage
-        self.built = ctx.built[node.name] = Built(fingerprint(ctx, node), "")
+        self.built = ctx.built[node.name] = Built(stage_digest(ctx, node), "")
         self.folder = f"pools/{self.stage.namespace}/derived/{self.built.fingerprint}"
         self.parents = ctx.pool_upstream(node).shards
         self.whole_rows = ctx.whole_pool_rows(ctx.pipeline.nodes[ctx.pipeline.pool_upstream(node.name)])

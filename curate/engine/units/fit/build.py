@@ -9,40 +9,41 @@ from curate.core.contracts import Fit
 from curate.core.hashing import digest, digest_bytes
 from curate.core.ledger import Entry
 from curate.core.nouns.artifacts import FILES, save_artifact
-from curate.core.recipe.pipeline import Node
 from curate.core.store.storage import Storage
 from curate.engine.context import Context
 from curate.engine.state import Built
 from curate.engine.units.common import tidy
 from curate.engine.units.fit.group import Build
 from curate.engine.units.fit.parts import drop
+from curate.engine.units.step import GlobalStep
 from curate.engine.workers import beat
 
 
-def build_fit(ctx: Context, node: Node, built: Built) -> None:
-    stage = node.stage
-    assert isinstance(stage, Fit)
-    began = time.monotonic()
-    with ctx.progress.step(node.name, ctx.pool(node).rows) as bar:
-        build = Build(ctx, node, stage, built, bar)
-        try:
-            group, alive = build.load()
-            ready = beat.set_up(built.base, stage, ctx.ports(node), ctx.storage)
-            _, digests = save_artifact(ctx.storage, built.base, ready.fit(group))
-        finally:
-            ctx.backend.broadcast(drop, ctx.storage.url_of(built.base))
-        bar.progress(1.0, "done")
-    files = ctx.storage.list(built.base)
-    parts = [name for name in sorted(files) if name.endswith(".npz") and not name.startswith("work/")]
-    tasks = (DigestTask(ctx.storage, f"{built.base}/{name}") for name in parts)
-    digests |= dict(zip(parts, ctx.must(digest_file, tasks, stage, node.name), strict=True))
-    ctx.finish(
-        node, built, "artifact", Entry(alive, after=alive),
-        rows=alive, bytes=sum(size for name, size in files.items() if not name.startswith("work/")),
-        seconds=round(time.monotonic() - began, 3), built_rows=alive, content=digest(digests),
-        extra={FILES: sorted(digests)},
-    )  # fmt: skip
-    tidy(ctx, built)
+class FitStep(GlobalStep):
+    def build(self, ctx: Context, built: Built) -> None:
+        node, stage = self.node, self.node.stage
+        assert isinstance(stage, Fit)
+        began = time.monotonic()
+        with ctx.progress.step(node.name, ctx.pool(node).rows) as bar:
+            build = Build(ctx, node, stage, built, bar)
+            try:
+                group, alive = build.load()
+                ready = beat.set_up(built.base, stage, ctx.ports(node), ctx.storage)
+                _, digests = save_artifact(ctx.storage, built.base, ready.fit(group))
+            finally:
+                ctx.backend.broadcast(drop, ctx.storage.url_of(built.base))
+            bar.progress(1.0, "done")
+        files = ctx.storage.list(built.base)
+        parts = [name for name in sorted(files) if name.endswith(".npz") and not name.startswith("work/")]
+        tasks = (DigestTask(ctx.storage, f"{built.base}/{name}") for name in parts)
+        digests |= dict(zip(parts, ctx.must(digest_file, tasks, stage, node.name), strict=True))
+        ctx.finish(
+            node, built, "artifact", Entry(alive, after=alive),
+            rows=alive, bytes=sum(size for name, size in files.items() if not name.startswith("work/")),
+            seconds=round(time.monotonic() - began, 3), built_rows=alive, content=digest(digests),
+            extra={FILES: sorted(digests)},
+        )  # fmt: skip
+        tidy(ctx, built)
 
 
 @dataclass(frozen=True)

@@ -14,20 +14,24 @@ from __future__ import annotations
 import time
 from bisect import bisect_right
 from collections import Counter
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from curate.core.contracts import Pack, Select
+from curate.core.contracts import Pack
 from curate.core.errors import TargetError
 from curate.core.ledger import Entry
+from curate.core.nouns.manifest import Manifest, read_index
 from curate.core.nouns.selections import selection_places
 from curate.core.recipe.pipeline import Node
 from curate.engine.context import Context
-from curate.engine.preflight import check_fields
+from curate.engine.fingerprints import buried, column_fingerprints, rows_fingerprint
 from curate.engine.state import Built
 from curate.engine.units import shuffle
-from curate.engine.units.common import tidy
+from curate.engine.units.common import made_of_rows, tidy
+from curate.engine.units.fields import check_fields
 from curate.engine.units.pack.tasks import (
     Common,
     FinishTask,
@@ -42,6 +46,10 @@ from curate.engine.units.pack.tasks import (
     pack_shard,
 )
 from curate.engine.units.shuffle import Piece, ShuffleFile
+from curate.engine.units.step import Explained, GlobalStep
+
+if TYPE_CHECKING:
+    from curate.engine.record.runs import RunRecord
 
 RANGE_ROWS = 1 << 18
 """Approximate most copies in a range of ranks: each has captions and URLs, about a kilobyte."""
@@ -49,45 +57,81 @@ INDEX_ROWS = 1 << 17
 """Least rows of a row group of the index."""
 
 
-def build_pack(ctx: Context, node: Node, built: Built) -> None:
-    stage = node.stage
-    assert isinstance(stage, Pack)
-    began = time.monotonic()
-    chosen = next(up for up in ctx.pipeline.along(node.name) if isinstance(up.stage, Select))
-    selection = ctx.built[chosen.name]
-    assert selection.manifest is not None
-    copies = selection.manifest.entry.copies or 0
-    if not copies:
-        raise TargetError(f"the selection {chosen.name!r} keeps no rows; loosen the filters upstream")
-    there = ctx.storage.list(built.base)
-    check_fields(ctx, [node], ctx.rows(node), ctx.pool(node).shards, chosen.name)
-    common: Common = (ctx.storage, stage, node.name, built.base)
-    with ctx.progress.step(node.name, copies) as step:
-        ranked = _scatter(ctx, node, selection.base, copies, common, there)
-        sizes = np.sum([file.rows for file in ranked], axis=0)
-        copies, rows = int(sizes.sum()), sum(file.note["rows"] for file in ranked)
+class PackStep(GlobalStep):
+    folder: ClassVar[str] = "datasets"
+
+    def fingerprint(self, ctx: Context) -> str:
+        node, stage = self.node, self.node.stage
+        assert isinstance(stage, Pack)
+        existing = ctx.pipeline.fields(node.name)
+        reads = [*stage.reads(), *(name for name in stage.text_columns() if name in existing)]
+        more = {"from": made_of_rows(ctx, ctx.pipeline.along(node.name))} | buried(ctx)
+        return rows_fingerprint(ctx, node, column_fingerprints(ctx, node, reads), **more)
+
+    def prepare(self, ctx: Context) -> Built:
+        stage, fingerprint = self.node.stage, self.fingerprint(ctx)
+        assert isinstance(stage, Pack)
+        return Built(fingerprint, f"{self.folder}/{stage.name}/{fingerprint}")
+
+    def arriving(self, ctx: Context, parent: Manifest) -> int | None:
+        select = ctx.pipeline.selection(self.node.name)
+        manifest = ctx.built[select].manifest if select else None
+        items = manifest.entry.items if manifest else None
+        if items is None:
+            return super().arriving(ctx, parent)
+        return items if parent.noun == "selection" else None  # a stage in between counts rows, this one items
+
+    @staticmethod
+    def explain(run: RunRecord, name: str, about: Explained) -> dict[str, Any] | None:
+        """Where the members of a sample are."""
+        base = run.outputs[name]["base"]
+        if not run.storage.exists(f"{base}/index.parquet"):
+            return {"members": "dataset not complete"}
+        table = read_index(run.storage, base, filters=pc.field("key") == about.key)
+        files = [name for name in sorted(run.storage.list(base)) if name.endswith(".tar")]
+        places = [f"{files[r['shard']]}: {r['name']}.{r['ext']} at byte {r['offset']:,}" for r in table.to_pylist()]
+        return {"members": places or "none", "dataset": run.storage.url_of(base)}
+
+    def build(self, ctx: Context, built: Built) -> None:
+        node, stage = self.node, self.node.stage
+        assert isinstance(stage, Pack)
+        began = time.monotonic()
+        chosen = ctx.pipeline.selection(node.name)
+        assert chosen is not None
+        selection = ctx.built[chosen]
+        assert selection.manifest is not None
+        copies = selection.manifest.entry.copies or 0
         if not copies:
-            raise TargetError(f"no row that {chosen.name!r} selects reaches it; loosen the filters between them")
-        count = -(-copies // stage.shard_rows)
-        edges = np.arange(count + 1) * copies // max(1, count)
-        order = _order(ctx, node, ranked, sizes, edges, common, there)
-        missing = [i for i in range(count) if f"parts/{i:06d}.parquet" not in there]
-        shards = (ShardTask(*common, i, _pieces_of(order, i)) for i in missing)
-        for _, result in ctx.each(pack_shard, shards, stage, node.name):
-            step.advance(result)
-        each = max(1, -(-INDEX_ROWS // stage.shard_rows))
-        stretches = [(first, min(count, first + each)) for first in range(0, count, each)]
-        parts = ctx.must(pack_index, (IndexTask(*common, *stretch) for stretch in stretches), stage, node.name)
-        counts = tuple(number for part in parts for number in part)
-        [done] = ctx.must(pack_finish, [FinishTask(*common, tuple(stretches), counts)], stage, node.name)
-    rejected = Counter(done["rejected"])
-    ctx.finish(
-        node, built, "dataset", Entry(rows, rejected, rows - rejected.total(), copies=done["rows"]),
-        [{"file": name, "bytes": size} for name, size in done["tars"].items()],
-        rows=done["rows"], bytes=sum(done["tars"].values()), seconds=round(time.monotonic() - began, 3),
-        built_rows=int(np.diff(edges)[missing].sum()), extra={"tars": count},
-    )  # fmt: skip
-    tidy(ctx, built)
+            raise TargetError(f"the selection {chosen!r} keeps no rows; loosen the filters upstream")
+        there = ctx.storage.list(built.base)
+        check_fields(ctx, [node], ctx.rows(node), ctx.pool(node).shards, chosen)
+        common: Common = (ctx.storage, stage, node.name, built.base)
+        with ctx.progress.step(node.name, copies) as step:
+            ranked = _scatter(ctx, node, selection.base, copies, common, there)
+            sizes = np.sum([file.rows for file in ranked], axis=0)
+            copies, rows = int(sizes.sum()), sum(file.note["rows"] for file in ranked)
+            if not copies:
+                raise TargetError(f"no row that {chosen!r} selects reaches it; loosen the filters between them")
+            count = -(-copies // stage.shard_rows)
+            edges = np.arange(count + 1) * copies // max(1, count)
+            order = _order(ctx, node, ranked, sizes, edges, common, there)
+            missing = [i for i in range(count) if f"parts/{i:06d}.parquet" not in there]
+            shards = (ShardTask(*common, i, _pieces_of(order, i)) for i in missing)
+            for _, result in ctx.each(pack_shard, shards, stage, node.name):
+                step.advance(result)
+            each = max(1, -(-INDEX_ROWS // stage.shard_rows))
+            stretches = [(first, min(count, first + each)) for first in range(0, count, each)]
+            parts = ctx.must(pack_index, (IndexTask(*common, *stretch) for stretch in stretches), stage, node.name)
+            counts = tuple(number for part in parts for number in part)
+            [done] = ctx.must(pack_finish, [FinishTask(*common, tuple(stretches), counts)], stage, node.name)
+        rejected = Counter(done["rejected"])
+        ctx.finish(
+            node, built, "dataset", Entry(rows, rejected, rows - rejected.total(), copies=done["rows"]),
+            [{"file": name, "bytes": size} for name, size in done["tars"].items()],
+            rows=done["rows"], bytes=sum(done["tars"].values()), seconds=round(time.monotonic() - began, 3),
+            built_rows=int(np.diff(edges)[missing].sum()), extra={"tars": count},
+        )  # fmt: skip
+        tidy(ctx, built)
 
 
 def _scatter(

@@ -29,13 +29,13 @@ from curate.core.nouns.manifest import Manifest
 from curate.core.nouns.pools import Shard, in_place, lines_of, place_url, pool_base
 from curate.core.recipe.pipeline import Node
 from curate.engine.context import Context
-from curate.engine.preflight import plan_source, record_paths
 from curate.engine.progress import StepProgress
 from curate.engine.state import Built, Pool
 from curate.engine.units import keys
 from curate.engine.units.common import dump
 from curate.engine.units.source import records as stored
 from curate.engine.units.source.fetches import fetches_path, summed
+from curate.engine.units.source.portions import plan_source, record_paths
 from curate.engine.units.source.read import UNUSABLE, Imported, ImportTask, import_portion
 from curate.engine.units.source.repeats import without_repeats
 
