@@ -35,7 +35,7 @@ from curate.core.contracts import Resources
 from curate.core.group import MemoryGroup, cut
 from curate.core.store.arrays import members, write_arrays
 from curate.core.store.storage import Storage, open_storage
-from curate.engine.backends import Outcome
+from curate.engine.tasks.job import Outcome
 from curate.engine.units.fit.group import Build, EngineGroup
 from curate.engine.units.fit.parts import FromFile, cell_file
 from curate.kernels.nearest.search import nearest

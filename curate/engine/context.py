@@ -25,11 +25,12 @@ from curate.core.recipe.pipeline import PIN, Node, Pipeline
 from curate.core.rows import ColumnsRef, KnownShards, MaskRef, Rows
 from curate.core.store import lease
 from curate.core.store.storage import Storage
-from curate.engine.backends import CALL_DEFAULTS, CallOptions, Outcome
+from curate.engine.backends import CALL_DEFAULTS, CallOptions
 from curate.engine.progress import Progress
 from curate.engine.record.events import Events
 from curate.engine.spending import Spending
 from curate.engine.state import Built, Mask, Options, Pool
+from curate.engine.tasks.job import Outcome
 from curate.engine.workers.scheduler import Scheduler
 
 POLL_SECONDS = 0.5

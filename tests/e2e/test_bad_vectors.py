@@ -21,8 +21,8 @@ from curate.core.nouns.artifacts import StoredArtifact
 from curate.core.recipe.load import load
 from curate.core.store.storage import open_storage
 from curate.core.vectors import to_binary
-from curate.engine.backends import tasks
 from curate.engine.run import run
+from curate.engine.tasks import running as tasks
 from tests.e2e.commands import CommandResult, curate
 from tests.e2e.vectors import Vectors, stages, write_recipe
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from curate.engine.backends import tasks
+from curate.engine.tasks import running as tasks
 from tests.engine.gates import Gate
 
 MEMORY = Path("/dev/shm")

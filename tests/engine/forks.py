@@ -32,10 +32,10 @@ from curate.core import group
 from curate.core.errors import CurateError
 from curate.core.recipe.load import load
 from curate.core.store import lease
-from curate.engine.backends import tasks
 from curate.engine.record import events
 from curate.engine.run import run
 from curate.engine.state import Options
+from curate.engine.tasks import running as tasks
 from tests.engine import derived, nodes, toys
 
 COUNT_ONLY = 1 << 60

@@ -19,12 +19,12 @@ from curate.core.ledger import SET_ASIDE
 from curate.core.nouns import facts
 from curate.core.recipe.pipeline import Pipeline
 from curate.core.store.storage import open_storage
-from curate.engine.backends import ATTEMPTS, Outcome
-from curate.engine.backends.tasks import run_attempts
 from curate.engine.passes.batches import KILLED
 from curate.engine.record.events import read_events
 from curate.engine.run import Result, run
 from curate.engine.state import Options
+from curate.engine.tasks.job import ATTEMPTS, Outcome
+from curate.engine.tasks.running import run_attempts
 from curate.engine.units.pack import tasks as packing
 from tests.engine import toys, workspaces
 from tests.engine.forks import Drivers

@@ -15,8 +15,8 @@ from curate.core.errors import RecipeError
 from curate.core.recipe import registry
 from curate.core.recipe.pipeline import Pipeline
 from curate.core.store.storage import open_workspace
-from curate.engine import preflight
 from curate.engine.run import run
+from curate.engine.units import fields
 
 ROWS = 40
 
@@ -76,7 +76,7 @@ def test_a_null_does_not_count(images, tmp_path):
 
 @pytest.mark.parametrize("sampled", [1, 64])
 def test_a_field_that_few_rows_have_is_a_warning_with_the_share(images, tmp_path, monkeypatch, sampled):
-    monkeypatch.setattr(preflight, "SAMPLED", sampled)  # 1: the row is in a shard that is not read first
+    monkeypatch.setattr(fields, "SAMPLED", sampled)  # 1: the row is in a shard that is not read first
     said = built(images, tmp_path, "report.html", label="meta.rare")
     assert "warning: last: only 1 of 40 rows of 'pool' have meta.rare (2.50%)" in said
     assert "warning" not in built(images, tmp_path, "report.html", label="meta.kind")

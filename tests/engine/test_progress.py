@@ -15,7 +15,7 @@ from curate.engine import progress
 from curate.engine.progress import Progress, count, duration, speed
 from curate.engine.record.events import Events, read_events
 from curate.engine.run import run
-from curate.engine.workers.beat import Beat
+from curate.engine.tasks.beat import Beat
 from tests.engine import toys
 from tests.engine.paid import Third
 

@@ -21,8 +21,8 @@ from curate.core.errors import PreflightError
 from curate.core.recipe import load as recipe
 from curate.core.recipe.pipeline import Pipeline
 from curate.engine.backends.local import LocalBackend
-from curate.engine.backends.tasks import run_isolated
 from curate.engine.preflight import check_workers
+from curate.engine.tasks.running import run_isolated
 from curate.engine.workers.scheduler import Scheduler
 from tests.e2e.commands import CommandResult, curate
 from tests.engine import toys, workspaces

@@ -8,27 +8,17 @@ from typing import Any, Protocol
 
 from curate.core.contracts import Resources
 from curate.core.errors import CurateError
-from curate.engine.workers.beat import RunningBatch
-from curate.engine.workers.lanes import ClusterNode
-
-ATTEMPTS = 3
-"""How often a payload is tried before it counts as failed."""
+from curate.engine.tasks.job import Job, Outcome
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """Result of payload `index`: a value or an error. `crashed`: its process died in every attempt."""
+class ClusterNode:
+    """A machine of the cluster, with its total resources."""
 
-    index: int
-    value: Any = None
-    error: str | None = None
-    crashed: bool = False
-    hung: RunningBatch | None = None
-    """The batch that did not finish in time; the task was ended."""
-    elsewhere: bool = False
-    """The worker is at fault, such as by a full disk; another worker may succeed."""
-    fatal: BaseException | None = None
-    """No other attempt can succeed, for this payload or any other: the step that opened the call raises it."""
+    id: str
+    cpus: float
+    gpus: float = 0
+    memory_bytes: float = 0
 
 
 @dataclass(frozen=True)
@@ -46,24 +36,6 @@ class CallOptions:
 
 
 CALL_DEFAULTS = CallOptions()
-
-
-@dataclass(frozen=True)
-class Job:
-    """One payload as a worker receives it."""
-
-    function: Callable[..., Any]
-    payload: Any
-    index: int
-    unit: str
-    """Name of the task in logs and progress."""
-    lane: str
-    isolated: bool = False
-    run: str = ""
-    again: bool = False
-    """A worker received this payload before and may have started it."""
-    log: tuple[str, str, str] | None = None
-    """(workspace, run, worker name) to log under, if the worker is not in the scheduler's process."""
 
 
 # --- events from workers ---------------------------------------------------------------------------------------------
@@ -154,11 +126,6 @@ class Backend(Protocol):
         """Whether other runs may compete for the same nodes."""
         ...
 
-    @property
-    def queued(self) -> int:
-        """Jobs that a worker receives beyond those it runs, so that it never waits for the next one."""
-        ...
-
     def nodes(self) -> Sequence[ClusterNode]:
         """Current nodes. Raises CurateError if the cluster cannot be reached."""
         ...
@@ -189,10 +156,6 @@ class Backend(Protocol):
 
     def take_parked(self, notify: Notify) -> Sequence[tuple[str, Resources, Worker]]:
         """Take over the parked workers that are alive; they report to `notify` from now on."""
-        ...
-
-    def node_lost(self, worker: Any) -> bool:
-        """Whether a dead worker died with its node."""
         ...
 
     def other_runs(self, run: str) -> Sequence[str]:

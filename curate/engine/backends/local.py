@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from curate.core.contracts import Resources
-from curate.engine.backends import Job, Notify, Snapshots, TaskEnded, WorkerUp
-from curate.engine.backends.tasks import Tasks
-from curate.engine.workers.beat import TURNS
-from curate.engine.workers.lanes import ClusterNode
+from curate.engine.backends import ClusterNode, Notify, Snapshots, TaskEnded, WorkerUp
+from curate.engine.tasks.job import Job
+from curate.engine.tasks.running import Tasks
+from curate.engine.tasks.turn import TURNS
 
 MANY = 1 << 20
 _hung: list[threading.Thread] = []
@@ -29,7 +29,6 @@ class LocalBackend:
     name = "local"
     separate = False
     shared = False
-    queued = 0
 
     def nodes(self) -> Sequence[ClusterNode]:
         return [ClusterNode("local", MANY, MANY, 1 << 62)]
@@ -55,9 +54,6 @@ class LocalBackend:
 
     def take_parked(self, notify: Notify) -> Sequence[tuple[str, Resources, Any]]:
         return ()
-
-    def node_lost(self, worker: Any) -> bool:
-        return False
 
     def other_runs(self, run: str) -> Sequence[str]:
         return ()

@@ -31,10 +31,10 @@ from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
 
 from curate.core.contracts import Resources
 from curate.core.errors import CurateError
-from curate.engine.backends import Job, Notify, Outcome, Snapshots, TaskEnded, WorkerDown, WorkerUp, package
+from curate.engine.backends import ClusterNode, Notify, Snapshots, TaskEnded, WorkerDown, WorkerUp, package
 from curate.engine.backends.connection import checked, passed_on, sigterm_kept, store_bytes
 from curate.engine.record import logs
-from curate.engine.workers.lanes import ClusterNode
+from curate.engine.tasks.job import Job, Outcome
 
 NAMED = "curate"
 """A worker's name is this, its run and a number: it tells other runs who holds the cluster."""
@@ -71,7 +71,7 @@ def _actor_class(units: int) -> Any:
 
                 here["version"] = importlib.import_module("curate").__version__
                 from curate.engine.backends import package
-                from curate.engine.backends.tasks import Tasks
+                from curate.engine.tasks.running import Tasks
             except Exception as error:  # noqa: BLE001 - the driver reports what is wrong with this node
                 if "version" in here:  # another version may not have these modules
                     return here | {"sources": "", "place": "", "host": platform.node()}
@@ -136,7 +136,7 @@ class RayWorker:
             self.notify(WorkerDown(self, " ".join(str(error).split())[:300], fatal))
 
     def _find_out(self, error: str) -> None:
-        """The actor does not answer: its process or its node is gone. Wait until Ray knows which, for `node_lost`."""
+        """The actor does not answer: its process or its node is gone. Wait until Ray knows which."""
         until, name = time.monotonic() + SILENT_SECONDS, self.actor._actor_id.hex()
         with contextlib.suppress(Exception):  # Ray may be shut down
             while not self._dead.is_set() and time.monotonic() < until:
@@ -200,7 +200,6 @@ class RayWorker:
 class RayBackend:
     name = "ray"
     separate = True
-    queued = 1
 
     def __init__(self, address: str | None = None, cpus: int | None = None) -> None:
         self._address, self._cpus = address, cpus
@@ -291,9 +290,6 @@ class RayBackend:
         for _, _, worker in self._parked:
             worker.kill()
         self._parked = []
-
-    def node_lost(self, worker: Any) -> bool:
-        return bool(worker.node) and all(node.id != worker.node for node in self.nodes())
 
     def share(self, value: Any) -> Any:
         return ray.put(value)

@@ -33,7 +33,7 @@ from curate.engine.passes.map import MapMember
 from curate.engine.passes.task import Stopped
 from curate.engine.requests.client import Answered, Requester, in_flight
 from curate.engine.requests.costs import weight
-from curate.engine.workers import beat
+from curate.engine.tasks import beat
 
 GROUP = 32
 """Answers that are accepted at once."""

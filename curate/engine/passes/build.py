@@ -18,7 +18,6 @@ from curate.core.ledger import Entry
 from curate.core.nouns.manifest import Manifest, read_lines
 from curate.core.nouns.pools import Shard
 from curate.core.recipe.pipeline import Node
-from curate.engine.backends import Outcome
 from curate.engine.context import Context
 from curate.engine.passes.answers import log as answer_log
 from curate.engine.passes.answers.lines import FOLDER as INDEX
@@ -29,6 +28,7 @@ from curate.engine.passes.run import run_pass
 from curate.engine.passes.task import ATTEMPTS, PassTask, ShardResult
 from curate.engine.passes.unit import COUNTS
 from curate.engine.state import Built, Counts
+from curate.engine.tasks.job import Outcome
 from curate.engine.workers.calls import Call
 
 SPREAD = 4

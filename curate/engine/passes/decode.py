@@ -26,7 +26,7 @@ from curate.core.secrets import redact
 from curate.engine.passes.batches import PrepareError
 from curate.engine.passes.map import MapMember
 from curate.engine.passes.unit import Unit
-from curate.engine.workers import beat
+from curate.engine.tasks import beat
 
 CHUNKS = 8
 """Chunks of a batch, so that a batch is computed as soon as its last row arrives, not up to a batch later."""

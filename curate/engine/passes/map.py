@@ -26,7 +26,8 @@ from curate.engine.passes.batches import BatchResult, PrepareError, run_batch
 from curate.engine.passes.member import PassMember
 from curate.engine.passes.task import PassStage, PassTask, StageResult
 from curate.engine.passes.unit import Unit, UnitFacts
-from curate.engine.workers import beat
+from curate.engine.tasks import beat
+from curate.engine.tasks.stages import set_up
 
 
 class MapMember(PassMember):
@@ -83,7 +84,7 @@ class MapMember(PassMember):
         if not self._ready:
             spec, keep = self.spec, frozenset(other.path for other in self.task.stages if other.path)
             try:
-                self.stage = beat.set_up(spec.path, self.stage, spec.ports, self.unit.storage, keep)
+                self.stage = set_up(spec.path, self.stage, spec.ports, self.unit.storage, keep)
             except CurateError:
                 raise
             except Exception as error:  # a model or its libraries may raise anything; without it no row can be computed

@@ -22,7 +22,7 @@ from curate.core.rows import Rows
 from curate.core.secrets import redact
 from curate.engine.passes.task import PassStage, PassTask, StageResult
 from curate.engine.passes.unit import Unit, UnitFacts
-from curate.engine.workers import beat
+from curate.engine.tasks import beat
 
 
 class PassMember:

@@ -11,13 +11,14 @@ from curate.core.ledger import SET_ASIDE
 from curate.core.nouns import facts
 from curate.core.nouns.pools import Shard
 from curate.core.recipe.pipeline import Node
-from curate.engine.backends import CallOptions, Outcome
+from curate.engine.backends import CallOptions
 from curate.engine.context import Context
 from curate.engine.passes.answers import log as answer_log
 from curate.engine.passes.batches import KILLED
 from curate.engine.passes.plan import PassPlan
 from curate.engine.passes.run import run_pass
 from curate.engine.passes.task import PassStage, PassTask, ShardResult
+from curate.engine.tasks.job import Outcome
 
 HUNG = "hung"
 """Reason of a row whose batch never ended."""

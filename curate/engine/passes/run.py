@@ -29,7 +29,7 @@ from curate.engine.passes.map import MapMember
 from curate.engine.passes.member import FilterMember, PassMember
 from curate.engine.passes.task import ATTEMPTS, PassStage, PassTask, Point, ShardResult, Stopped
 from curate.engine.passes.unit import Unit
-from curate.engine.workers import beat
+from curate.engine.tasks import beat
 
 Numbers = dict[str, dict[str, int]]
 """Stage -> shard -> number of its highest table."""

@@ -21,7 +21,7 @@ from typing import Any
 
 from curate.core.secrets import redact
 from curate.core.store.storage import open_storage
-from curate.engine.workers import beat
+from curate.engine.tasks import beat
 
 FOLDER = "logs"
 FLUSH_SECONDS = 10.0

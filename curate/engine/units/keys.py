@@ -26,9 +26,9 @@ from curate.core.nouns.pools import Shard, read_pool
 from curate.core.recipe.pipeline import Node
 from curate.core.store.storage import Storage
 from curate.engine.context import Context
+from curate.engine.tasks import beat
 from curate.engine.units import shuffle
 from curate.engine.units.common import fetched
-from curate.engine.workers import beat
 
 ROW_GROUP = 1 << 14
 """Keys read by a look-up."""

@@ -31,9 +31,10 @@ from curate.core.store.storage import Storage
 from curate.engine.context import Context
 from curate.engine.fingerprints import column_fingerprints, content_by_shard
 from curate.engine.state import Built
+from curate.engine.tasks import beat
+from curate.engine.tasks.stages import set_up
 from curate.engine.units.common import dump, fetched, stretches, tidy
 from curate.engine.units.step import GlobalStep
-from curate.engine.workers import beat
 
 FAN_IN = 64
 """States that one task merges."""
@@ -121,7 +122,7 @@ class PartialTask:
 
 def reduce_partial(task: PartialTask) -> int:
     """Compute the states of some shards; returns the number of their rows, alive or not."""
-    stage = beat.set_up(task.folder, task.stage, task.ports, task.storage)
+    stage = set_up(task.folder, task.stage, task.ports, task.storage)
     for shard, file in zip(task.shards, task.files, strict=True):
         with beat.working(task.name) as work:
             table = task.rows.live_table(shard, stage.reads())
@@ -170,7 +171,7 @@ def reduce_finish(task: MergeStatesTask) -> dict[str, Any]:
 
 def _merged(task: MergeStatesTask) -> tuple[Reduce, pa.Table, int]:
     """The stage, the merged state, and the number of its live rows."""
-    stage = beat.set_up(task.base, task.stage, task.ports, task.storage)
+    stage = set_up(task.base, task.stage, task.ports, task.storage)
     folder = task.states[0].rpartition("/")[0] if task.states else task.base
     remedy = f"remove the folder {folder} and rerun the recipe"
     rows = 0

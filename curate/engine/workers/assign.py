@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 
 from curate.core.contracts import Resources
-from curate.engine.backends import Backend, Job, Outcome
+from curate.engine.backends import Backend
+from curate.engine.tasks.job import Job, Outcome
 from curate.engine.workers.calls import Call, Payload, ahead_of
 from curate.engine.workers.lanes import UNITS, Demand, covers
 from curate.engine.workers.worker_set import NODES_SECONDS, Assignment, WorkerSet, WorkerSlot
@@ -57,7 +58,7 @@ class Assigner:
         if not calls:
             return
         slots = [slot for slot in self.workers.all if slot.lane == lane]
-        for depth in (UNITS[lane], UNITS[lane] + self.backend.queued):
+        for depth in (UNITS[lane], UNITS[lane] + self.backend.separate):
             ready = sorted((s for s in slots if s.ready and len(s.tasks) < depth), key=lambda slot: len(slot.tasks))
             for call in calls if ready else ():
                 if depth == UNITS[lane] or call.queue.waiting >= len(slots):

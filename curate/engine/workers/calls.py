@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from curate.core.contracts import Resources
-from curate.engine.backends import CallOptions, Outcome
+from curate.engine.backends import CallOptions
+from curate.engine.tasks.job import Outcome
 
 END = object()
 """Sent to a call after its last outcome."""

@@ -11,19 +11,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from curate.core.errors import CurateError
-from curate.engine.backends import (
-    ATTEMPTS,
-    Backend,
-    Event,
-    Outcome,
-    Snapshots,
-    TaskEnded,
-    WorkerDown,
-    WorkerUp,
-)
+from curate.engine.backends import Backend, Event, Snapshots, TaskEnded, WorkerDown, WorkerUp
 from curate.engine.record.events import Events
+from curate.engine.tasks.beat import BatchStats, RunningBatch
+from curate.engine.tasks.job import ATTEMPTS, Outcome
 from curate.engine.workers.assign import Assigner
-from curate.engine.workers.beat import BatchStats, RunningBatch
 from curate.engine.workers.calls import END, Call, Payload
 from curate.engine.workers.lanes import Budget, covers
 from curate.engine.workers.meter import Meter
@@ -253,7 +245,8 @@ class Dispatcher:
         """A worker's process died: its payloads are tried again, a bounded number of times."""
         moved = False
         with contextlib.suppress(Exception):  # if the cluster does not answer, the process is assumed to have died
-            moved = self.backend.node_lost(slot.worker)
+            nodes = {node.id for node in self.backend.nodes()}
+            moved = bool(slot.worker.node) and slot.worker.node not in nodes
         units = ", ".join(f"{task.call.label} {task.payload.index}" for task in slot.tasks.values()) or "nothing"
         what = "its node has died" if moved else event.why
         log.warning("%s is down while running %s: %s", slot, units, what)

@@ -11,19 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from curate.core.contracts import Resources
+from curate.engine.backends import ClusterNode
 
 UNITS = {"cpu": 1, "gpu": 2, "remote": 4}
 """Units that one worker runs at a time, by lane."""
-
-
-@dataclass(frozen=True)
-class ClusterNode:
-    """A machine of the cluster, with its total resources."""
-
-    id: str
-    cpus: float
-    gpus: float = 0
-    memory_bytes: float = 0
 
 
 @dataclass(frozen=True)

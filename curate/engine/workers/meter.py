@@ -12,7 +12,7 @@ from typing import Any
 
 from curate.core.fetches import FETCHED, Code, codes_to_json
 from curate.core.spend import Spend, combined
-from curate.engine.workers.beat import BATCH, SET_UP, BatchStats
+from curate.engine.tasks.beat import BATCH, SET_UP, BatchStats
 
 RECENT_SECONDS = 30.0
 BATCHES = 5

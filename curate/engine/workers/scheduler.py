@@ -14,9 +14,10 @@ from typing import Any
 from curate.core.contracts import Resources
 from curate.core.errors import CurateError
 from curate.core.store.storage import Storage
-from curate.engine.backends import CALL_DEFAULTS, Backend, CallOptions, Outcome
+from curate.engine.backends import CALL_DEFAULTS, Backend, CallOptions
 from curate.engine.record import logs
 from curate.engine.record.events import Events
+from curate.engine.tasks.job import Outcome
 from curate.engine.workers.allocation import Allocated
 from curate.engine.workers.calls import END, Call, ahead_of
 from curate.engine.workers.dispatch import Dispatcher

@@ -10,20 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from curate.core.contracts import Resources
-from curate.engine.backends import Backend, Notify, Worker
+from curate.engine.backends import Backend, ClusterNode, Notify, Worker
+from curate.engine.tasks.beat import BatchStats
 from curate.engine.workers.allocation import Allocation
-from curate.engine.workers.beat import BatchStats
 from curate.engine.workers.calls import Call, Payload
-from curate.engine.workers.lanes import (
-    UNITS,
-    Budget,
-    ClusterNode,
-    Demand,
-    FreeResources,
-    allocate,
-    covers,
-    fits,
-)
+from curate.engine.workers.lanes import UNITS, Budget, Demand, FreeResources, allocate, covers, fits
 
 NODES_SECONDS = 5.0
 """Between two queries of the cluster's nodes."""

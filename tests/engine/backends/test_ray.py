@@ -14,9 +14,9 @@ import pytest
 
 from curate.core.contracts import Resources
 from curate.core.store.storage import open_storage
-from curate.engine import backends
-from curate.engine.backends import CallOptions, Outcome
-from curate.engine.workers import beat
+from curate.engine.backends import CallOptions, Snapshots, WorkerUp
+from curate.engine.tasks import beat
+from curate.engine.tasks.job import ATTEMPTS, Outcome
 from curate.engine.workers.calls import END
 from curate.engine.workers.lanes import Budget
 from curate.engine.workers.scheduler import Scheduler
@@ -37,7 +37,7 @@ def test_a_worker_may_get_its_end_before_it_is_up(on_ray: Any) -> None:
     worker.request_snapshots()
     heard = [told.get(timeout=SECONDS), told.get(timeout=SECONDS)]
     worker.kill()
-    assert {type(one) for one in heard} == {backends.Snapshots, backends.WorkerUp}
+    assert {type(one) for one in heard} == {Snapshots, WorkerUp}
 
 
 def dies(value: int) -> int:
@@ -110,7 +110,7 @@ def test_what_workers_on_ray_say_is_in_the_log(on_ray: Any, tmp_path: Path) -> N
     assert [outcome.error for outcome in made.map(raises, [5], CPU, label="merge")] == ["ValueError: no 5"]
     made.close()
     lines = log_lines(tmp_path / "runs/one/logs", "cpu-")
-    assert [line["unit"] for line in lines] == ["merge 0"] * backends.ATTEMPTS
+    assert [line["unit"] for line in lines] == ["merge 0"] * ATTEMPTS
     assert all("in raises" in line["traceback"] and line["worker"].startswith("cpu-") for line in lines)
 
 

@@ -12,9 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from curate.engine.backends import Outcome, tasks
-from curate.engine.workers import beat
-from curate.engine.workers.beat import Beat
+from curate.engine.tasks import beat
+from curate.engine.tasks import running as tasks
+from curate.engine.tasks.beat import Beat
+from curate.engine.tasks.job import Outcome
 
 SECONDS = 60.0
 

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from curate.core.store.storage import open_storage
-from curate.engine.backends import CallOptions, tasks
+from curate.engine.backends import CallOptions
 from curate.engine.backends.local import LocalBackend
 from curate.engine.record import logs
-from curate.engine.workers import beat
+from curate.engine.tasks import beat
+from curate.engine.tasks import running as tasks
 from curate.engine.workers.scheduler import Scheduler
 from tests.engine.workers.tasks import CPU, log_lines
 

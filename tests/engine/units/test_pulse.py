@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from curate.engine.tasks.beat import Beat, beating
 from curate.engine.units.source import pulse
 from curate.engine.units.source.pulse import BEAT_ROWS, Pulse
-from curate.engine.workers.beat import Beat, beating
 
 
 @pytest.fixture

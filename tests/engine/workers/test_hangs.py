@@ -14,11 +14,14 @@ import pytest
 
 from curate.core.contracts import Stage
 from curate.core.store.storage import open_storage
-from curate.engine import backends
-from curate.engine.backends import CallOptions, tasks
+from curate.engine.backends import CallOptions
 from curate.engine.backends.local import LocalBackend
-from curate.engine.workers import beat, dispatch, meter
-from curate.engine.workers.beat import BatchStats
+from curate.engine.tasks import beat
+from curate.engine.tasks import running as tasks
+from curate.engine.tasks.beat import BatchStats
+from curate.engine.tasks.job import ATTEMPTS
+from curate.engine.tasks.stages import set_up
+from curate.engine.workers import dispatch, meter
 from curate.engine.workers.meter import Meter
 from curate.engine.workers.scheduler import Scheduler
 from tests.engine.workers.tasks import CPU, GPU, SECONDS, Doors
@@ -55,7 +58,7 @@ def test_a_task_without_batches_that_hangs_is_tried_again(quick: Scheduler, door
     outcomes = {outcome.index: outcome for outcome in quick.map(task, range(4), CPU, label="merge")}
     assert [outcomes[n].value for n in (0, 1, 3)] == [0, 1, 3]
     assert str(outcomes[2].error).startswith("hung: merge finished no batch for ")
-    assert tries == {0: 1, 1: 2, 2: backends.ATTEMPTS, 3: 1}
+    assert tries == {0: 1, 1: 2, 2: ATTEMPTS, 3: 1}
 
 
 def test_batches_that_end_do_not_count_as_a_hang(quick: Scheduler) -> None:
@@ -167,7 +170,7 @@ def test_a_setup_does_not_count_as_a_batch(quick: Scheduler, tmp_path: Path) -> 
 
     def task(value: int) -> int:
         beat.current().doing("embed", [value])
-        beat.set_up("slow", Slow(), {}, storage)
+        set_up("slow", Slow(), {}, storage)
         snapshots.append(beat.current().snapshot())
         return value
 

@@ -17,12 +17,12 @@ from curate.core.contracts import Batch, Map, Resources, Runtime
 from curate.core.errors import DrainedError
 from curate.core.recipe.pipeline import Pipeline
 from curate.core.store.storage import open_storage
-from curate.engine.backends.tasks import run_isolated
 from curate.engine.record.events import read_events
 from curate.engine.run import Result, run
 from curate.engine.state import Options
+from curate.engine.tasks import beat
+from curate.engine.tasks.running import run_isolated
 from curate.engine.units import reduce
-from curate.engine.workers import beat
 from tests.engine import toys, workspaces
 
 SEEN: list[tuple[str, int, float]] = []

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from curate.core.fetches import FETCHED
-from curate.engine.workers import beat
+from curate.engine.tasks import beat
+from curate.engine.tasks.beat import BatchStats
 from curate.engine.workers import meter as meter_module
-from curate.engine.workers.beat import BatchStats
 from curate.engine.workers.meter import Meter
 from curate.engine.workers.scheduler import Scheduler
 from tests.engine.workers.tasks import CPU, SECONDS, Doors

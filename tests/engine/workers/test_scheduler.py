@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.core.contracts import Resources
+from curate.engine.backends import ClusterNode
 from curate.engine.backends.local import LocalBackend
-from curate.engine.workers import beat, dispatch
-from curate.engine.workers.lanes import Budget, ClusterNode, Demand, allocate, fits
+from curate.engine.tasks import beat
+from curate.engine.workers import dispatch
+from curate.engine.workers.lanes import Budget, Demand, allocate, fits
 from curate.engine.workers.scheduler import Scheduler
 from tests.engine.workers.tasks import CPU, GPU, REMOTE, SECONDS, Doors, double
 

@@ -14,12 +14,12 @@ from rich.console import Console
 
 from curate.core.contracts import Resources
 from curate.core.store.storage import open_storage
-from curate.engine.backends import Notify
+from curate.engine.backends import ClusterNode, Notify
 from curate.engine.backends.local import LocalBackend
 from curate.engine.progress import Progress
 from curate.engine.record.events import Events, read_events
 from curate.engine.workers import worker_set
-from curate.engine.workers.lanes import Budget, ClusterNode, Demand, FreeResources, covers
+from curate.engine.workers.lanes import Budget, Demand, FreeResources, covers
 from curate.engine.workers.scheduler import Scheduler
 from curate.engine.workers.worker_set import WorkerSet
 from tests.engine.nodes import until

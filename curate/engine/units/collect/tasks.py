@@ -23,9 +23,9 @@ from curate.core.hashing import digest
 from curate.core.nouns.artifacts import read_portion
 from curate.core.nouns.manifest import reading
 from curate.core.store.storage import Storage
+from curate.engine.tasks import beat
 from curate.engine.units import shuffle
 from curate.engine.units.common import dump, fetched
-from curate.engine.workers import beat
 
 HELD_BYTES, HELD_OF_BUCKET = 64 << 20, 128 << 10
 """Rows that a deal holds in memory: little, because new memory costs more time than further runs of its file; more if

@@ -25,13 +25,14 @@ from curate.core.nouns import facts
 from curate.core.nouns.manifest import Manifest, read_lines
 from curate.core.nouns.pools import Shard, lines_of, pool_base
 from curate.core.recipe.pipeline import Node
-from curate.engine.backends import CallOptions, Outcome
+from curate.engine.backends import CallOptions
 from curate.engine.context import Context
 from curate.engine.fingerprints import content_by_shard, stage_digest
 from curate.engine.passes.batches import KILLED
 from curate.engine.passes.recovery import HANG_RETRIES, HUNG, RowRange, bisect_crashes
 from curate.engine.passes.task import ATTEMPTS
 from curate.engine.state import Built, Pool
+from curate.engine.tasks.job import Outcome
 from curate.engine.units import keys
 from curate.engine.units.common import dump, stretches
 from curate.engine.units.derive.children import DeriveTask, derive_shards

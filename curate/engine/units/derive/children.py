@@ -25,6 +25,8 @@ from curate.core.rows import Rows
 from curate.core.secrets import redact
 from curate.core.store.storage import Storage
 from curate.engine.passes.task import ATTEMPTS
+from curate.engine.tasks import beat
+from curate.engine.tasks.stages import set_up
 from curate.engine.units.common import content_id, probed
 from curate.engine.units.derive.record import (
     DONE,
@@ -37,7 +39,6 @@ from curate.engine.units.derive.record import (
     read_record,
     result_of,
 )
-from curate.engine.workers import beat
 
 INHERITED = ("source_id", "name", "caption", "url", "source")
 READ = ("key", *INHERITED, "meta", "root", *COLUMNS)
@@ -154,7 +155,7 @@ class _Children:
             for row in rows:
                 self._fail(row, ERROR, SET_ASIDE)
             return
-        stage = beat.set_up(self.task.folder, self.task.stage, self.task.ports, self.task.storage)
+        stage = set_up(self.task.folder, self.task.stage, self.task.ports, self.task.storage)
         for row, parent, data in self._parents(rows):
             began = time.monotonic()
             beat.current().doing(self.task.name, [self.start + row])

@@ -12,11 +12,11 @@ from curate.core.nouns.artifacts import FILES, save_artifact
 from curate.core.store.storage import Storage
 from curate.engine.context import Context
 from curate.engine.state import Built
+from curate.engine.tasks.stages import set_up
 from curate.engine.units.common import tidy
 from curate.engine.units.fit.group import Build
 from curate.engine.units.fit.parts import drop
 from curate.engine.units.step import GlobalStep
-from curate.engine.workers import beat
 
 
 class FitStep(GlobalStep):
@@ -28,7 +28,7 @@ class FitStep(GlobalStep):
             build = Build(ctx, node, stage, built, bar)
             try:
                 group, alive = build.load()
-                ready = beat.set_up(built.base, stage, ctx.ports(node), ctx.storage)
+                ready = set_up(built.base, stage, ctx.ports(node), ctx.storage)
                 _, digests = save_artifact(ctx.storage, built.base, ready.fit(group))
             finally:
                 ctx.backend.broadcast(drop, ctx.storage.url_of(built.base))

@@ -26,7 +26,8 @@ from curate.core.store import faults
 from curate.core.store.arrays import CHUNK_BYTES, ArrayFile, members, read_arrays, read_rows, write_arrays
 from curate.core.store.spill import Spill, spilled
 from curate.core.store.storage import Storage
-from curate.engine.workers import beat
+from curate.engine.tasks import beat
+from curate.engine.tasks.stages import set_up
 
 Kinds = Mapping[str, tuple[str, tuple[int, ...], str]]
 """Name -> dtype and shape of a row, and a shard that has them."""
@@ -70,7 +71,7 @@ class FromShards:
     shards: tuple[Shard, ...]
 
     def load(self, block: Block) -> list[Arrays]:
-        stage = beat.set_up(self.base, self.stage, self.ports, self.storage)
+        stage = set_up(self.base, self.stage, self.ports, self.storage)
         with Spill() as spill:
             return [self._append(stage, spill, block) or spill.mapped()]
 

@@ -24,10 +24,11 @@ from curate.core.nouns.pools import Shard
 from curate.core.nouns.selections import Lines, read_selected
 from curate.core.rows import POOL_COLUMNS, Rows
 from curate.core.store.storage import Storage
+from curate.engine.tasks import beat
+from curate.engine.tasks.stages import set_up
 from curate.engine.units import shuffle
 from curate.engine.units.common import dump, fetched
 from curate.engine.units.shuffle import Piece, ShuffleFile
-from curate.engine.workers import beat
 
 OWN = ("_item", "_copy", "_rank", "_row", "_tar", "_tar_bytes")
 """Columns of the order that `write` does not receive."""
@@ -159,7 +160,7 @@ class ShardTask(PackTask):
 
 def pack_shard(task: ShardTask) -> int:
     """Write one output tar and its part of the index; returns its rows."""
-    stage = beat.set_up(task.base, task.stage, {}, task.storage)
+    stage = set_up(task.base, task.stage, {}, task.storage)
     with beat.working(task.name) as work:
         work.rows, work.bytes = _write_shard(task, stage)
         return work.rows

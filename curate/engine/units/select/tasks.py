@@ -24,10 +24,11 @@ from curate.core.nouns.selections import SELECTION_SCHEMA, Lines
 from curate.core.nouns.tombstones import Tombstones
 from curate.core.rows import Rows
 from curate.core.store.storage import Storage, open_storage
+from curate.engine.tasks import beat
+from curate.engine.tasks.stages import set_up
 from curate.engine.units import shuffle
 from curate.engine.units.common import fetched
 from curate.engine.units.shuffle import Piece, ShuffleFile
-from curate.engine.workers import beat
 
 TOMBSTONED = -1
 """Unit of rows with a tombstone: they are not counted, and the stage does not receive them."""
@@ -53,7 +54,7 @@ class SelectTask:
     """An earlier run has published the output of this task."""
 
     def ready(self) -> Select:
-        return beat.set_up(self.base, self.stage, self.ports, self.storage)
+        return set_up(self.base, self.stage, self.ports, self.storage)
 
     def work(self, path: str) -> str:
         return f"{self.base}/work/{path}"

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 
 from curate.core.fetches import Code
-from curate.engine.workers import beat
+from curate.engine.tasks import beat
 
 BEAT_ROWS, BEAT_SECONDS = 64, 1.0
 """Samples, or time, between two reports to the beat."""

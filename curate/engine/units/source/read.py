@@ -20,12 +20,13 @@ from curate.core.hashing import make_key, rank_below, ranks
 from curate.core.ledger import Entry
 from curate.core.nouns.pools import Shard, place_url, pool_table, read_pool
 from curate.core.store.storage import Storage, open_storage
+from curate.engine.tasks import beat
+from curate.engine.tasks.stages import set_up
 from curate.engine.units.common import content_id, dump, probed
 from curate.engine.units.source.fetches import publish_fetches
 from curate.engine.units.source.pulse import Pulse
 from curate.engine.units.source.records import PortionRecord, announced, clear, read_record
 from curate.engine.units.source.repeats import REPEATED
-from curate.engine.workers import beat
 
 ERROR, UNUSABLE = "error", "unusable"
 
@@ -85,7 +86,7 @@ def import_portion(task: ImportTask) -> Imported:
     """Publish the shard of one portion: its tar (unless it stays in place), then its table, then its record."""
     beat.current().doing(task.name)
     if task.ports or not task.stage.repeatable:
-        task = replace(task, stage=beat.set_up(f"pools/{task.stage.namespace}", task.stage, task.ports, task.storage))
+        task = replace(task, stage=set_up(f"pools/{task.stage.namespace}", task.stage, task.ports, task.storage))
     before: dict[str, str] = {}
     if task.earlier:
         before = _failed(task)

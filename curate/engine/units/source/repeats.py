@@ -19,9 +19,9 @@ from curate.core.nouns.pools import POOL_SCHEMA, Shard, read_pool
 from curate.core.recipe.pipeline import Node
 from curate.core.store.storage import Storage
 from curate.engine.context import Context
+from curate.engine.tasks import beat
 from curate.engine.units import keys, shuffle
 from curate.engine.units.common import content_id
-from curate.engine.workers import beat
 
 REPEATED = "duplicate_key"
 

@@ -20,16 +20,17 @@ from typing import Any, cast
 
 from curate.core.errors import CurateError, StorageError
 from curate.core.secrets import redact, redacted
-from curate.engine.backends import ATTEMPTS, Job, Outcome
 from curate.engine.record import logs
 from curate.engine.record.logs import LOGGER
-from curate.engine.workers import beat
-from curate.engine.workers.beat import Beat
+from curate.engine.tasks import beat
+from curate.engine.tasks.beat import Beat
+from curate.engine.tasks.job import ATTEMPTS, Job, Outcome
+from curate.engine.tasks.turn import turn
 
 BACKOFF_SECONDS = 0.5
 START_METHOD = "forkserver"
 """Tests use "fork"."""
-PRELOADED = ["curate.engine.backends.forking", "curate.engine.passes.run", "curate.cli", "ray"]
+PRELOADED = ["curate.engine.tasks.forking", "curate.engine.passes.run", "curate.cli", "ray"]
 """Modules that the fork server imports once (if they exist), so that a payload costs a fork and no imports. The first
 makes it ignore SIGTERM."""
 RELAY_SECONDS = 0.25
@@ -52,7 +53,7 @@ class Tasks:
         if job.log is not None:
             logs.for_worker(job.log)
         mine = Beat(job.unit, job.lane)
-        mine.run, mine.turn, mine.again = job.run, beat.turn(job.lane), job.again
+        mine.run, mine.turn, mine.again = job.run, turn(job.lane), job.again
         mine.stopping = self._stopping or ticket in self._to_stop
         if ticket in self._to_stop:
             self._to_stop.discard(ticket)
@@ -211,7 +212,7 @@ def _child(
     signal.signal(signal.SIGTERM, lambda *_: None)
     os.environ.update(environment)
     mine, sending, over = Beat(about.unit, about.lane), threading.Lock(), threading.Event()
-    mine.run, mine.again, mine.turn = about.run, about.again, beat.turn(about.lane)
+    mine.run, mine.again, mine.turn = about.run, about.again, turn(about.lane)
     LOGGER.handlers = [LogRelay(pipe, sending)]
     LOGGER.setLevel(about.log_level)
     threading.Thread(target=_relay, args=(pipe, mine, sending, over), daemon=True, name="relay").start()

@@ -12,16 +12,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
+from typing import Any
 
-from curate.core.contracts import Stage
 from curate.core.fetches import Code
-from curate.core.nouns.artifacts import StoredArtifact
 from curate.core.spend import Spend, combined
-from curate.core.store.storage import Storage
-
-AnyStage = TypeVar("AnyStage", bound=Stage)
 
 RECENT = 64
 """Batch times kept between two snapshots."""
@@ -158,39 +152,6 @@ class Beat:
                 self._stats.setdefault(stage, BatchStats()).add(more)
 
 
-class Turn:
-    """A lock that one task holds at a time. A task waiting for it does not count as hung; its holder may."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._holder: int | None = None
-
-    def __enter__(self) -> None:
-        mine = current()
-        with self._changed:
-            while not self._changed.wait_for(lambda: self._holder is None, timeout=1.0):
-                mine.moved = time.monotonic()
-            self._holder = threading.get_ident()
-
-    def __exit__(self, *_: object) -> None:
-        self.free(threading.get_ident())
-
-    def free(self, thread: int | None) -> None:
-        """Release it on behalf of a thread that hung while holding it."""
-        with self._changed:
-            if self._holder == thread:
-                self._holder = None
-                self._changed.notify_all()
-
-
-TURNS = {"gpu": Turn()}
-
-
-def turn(lane: str) -> AbstractContextManager[Any]:
-    """Context that a task of this lane computes in: tasks of a GPU lane compute one at a time."""
-    return TURNS.get(lane) or nullcontext()
-
-
 _here = threading.local()
 
 
@@ -226,40 +187,3 @@ def beating(beat: Beat) -> Iterator[Beat]:
         yield beat
     finally:
         _here.beat = before
-
-
-# --- stages that are set up ------------------------------------------------------------------------------------------
-
-_ready: dict[str, dict[str, tuple[Stage, Stage]]] = {}
-"""Lane -> URL of the output -> the stage as configured, and its copy after `setup`."""
-_locks: dict[str, threading.RLock] = {}
-_keeping: WeakKeyDictionary[Beat, set[str]] = WeakKeyDictionary()
-"""Outputs whose stages the running tasks use."""
-_guard = threading.Lock()
-
-
-def set_up(
-    output: str, stage: AnyStage, ports: Mapping[str, str], storage: Storage, keep: frozenset[str] = frozenset()
-) -> AnyStage:
-    """The stage after its `setup`, which runs once per process, lane and output. Stages whose output is not in `keep`,
-    and that no other task of the lane keeps, are dropped.
-
-    Runtime parameters are not part of a fingerprint, so the configured stage is compared too."""
-    mine = current()
-    place, wanted = storage.url_of(output), {storage.url_of(name) for name in keep}
-    with _guard:
-        lock, ready = _locks.setdefault(mine.lane, threading.RLock()), _ready.setdefault(mine.lane, {})
-        _keeping.setdefault(mine, set()).update(wanted, [place])
-    with mine.setting_up(stage.op), lock:
-        mine.moved = time.monotonic()  # the wait for the lock is over
-        if place not in ready or ready[place][0] != stage:
-            with _guard:
-                kept = set().union(*(places for task, places in _keeping.items() if task.lane == mine.lane))
-            for old in [name for name in ready if name not in kept or name == place]:
-                del ready[old]
-            fresh = stage.model_copy(deep=True)
-            fresh.setup({port: StoredArtifact(storage, base) for port, base in ports.items()})
-            ready[place] = stage, fresh
-        found = ready[place][1]
-        assert isinstance(found, type(stage))
-        return found
