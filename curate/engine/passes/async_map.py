@@ -115,7 +115,7 @@ class AsyncMember(MapMember):
     def _find(self, wanted: Mapping[bytes, str]) -> dict[bytes, Answer]:
         """Stored answers, and answers that an earlier attempt at this unit has logged."""
         found = super()._find(wanted)
-        if self._log_before is None and len(found) < len(wanted) and not self.task.dry:
+        if self._log_before is None and len(found) < len(wanted):
             with suppress(StorageError, OSError):  # an earlier attempt in this process may hold unlogged answers
                 self._log.leave(self._unit)
             self._log_before = answer_log.logged_by(self.task.storage, self.spec.path, [self._unit, *self.task.units])
@@ -310,7 +310,7 @@ class AsyncMember(MapMember):
         """Raise Stopped if the run is to stop, or if its budget is used up and nothing is in flight."""
         if self._denied and not self._flying:
             raise Stopped
-        if beat.current().stopping and not (self.task.probe or self.task.dry):
+        if beat.current().stopping and self.task.sink == "publish":
             raise Stopped
 
     def wait_for_answers(self, until: float) -> bool:
@@ -387,7 +387,7 @@ class AsyncMember(MapMember):
 
     def publish(self, whole: bool = True) -> bool:
         changed = super().publish(whole)
-        if not self.task.probe:
+        if self.task.sink == "publish":
             self._log.end(self._unit)
         return changed
 

@@ -61,10 +61,6 @@ class MapMember(PassMember):
             for row, reason in task.poison.get(shard.id, {}).get(self.name, {}).items()
         }
         """Row that crashes or hangs the process -> the reason to record for it."""
-        self.todo = np.zeros(unit.rows, dtype=bool)
-        """In a dry pass: rows that a run would compute."""
-        self._vague = np.zeros(unit.rows, dtype=bool)
-        """In a dry pass: rows that may be rejected before they get here."""
         self._buffer: deque[int] = deque()
         self._first: dict[bytes, int] = {}
         """Input -> the row that is computed for all rows with this input."""
@@ -211,23 +207,12 @@ class MapMember(PassMember):
         return self.stage.costly or (self._ready and self.stage.padded() > 0)
 
     def _needed(self, start: int, stop: int, fate: Fate) -> NDArray[np.bool_]:
-        """Rows of a range that need facts. In a dry pass, rows whose inputs may be missing are only counted."""
-        missing = fate.alive & self.missing(start, stop)
-        if self.task.dry:
-            self._vague[start:stop] = self.unsure[start:stop]
-            self.todo[start:stop] = missing
-            if self.makers:
-                missing &= ~self.unsure[start:stop]
-        return missing
+        """Rows of a range that need facts."""
+        return fate.alive & self.missing(start, stop)
 
     def _take(self, rows: NDArray[np.int64]) -> None:
         """Give rows their facts if these are known, or an error, or queue them for a batch."""
         if not len(rows):
-            return
-        if self.task.dry:
-            if self.facts.input is not None:  # rows with an answer get it as in a run; nothing is published
-                self.todo[rows] = False
-                self.todo[self._reuse(rows)] = True
             return
         if self.task.aside:
             self.facts.messages[SET_ASIDE] = self.task.aside
@@ -363,8 +348,6 @@ class MapMember(PassMember):
             fate.leave(left, self.spec.place, self.facts.reason[start:stop][left])
         if self.spec.may_mark or self.spec.keep_null:
             fate.marked |= self.facts.marked[start:stop] | (status == ERROR)
-        if self.task.dry:
-            self.unsure[start:stop] |= fate.alive & ((status == MISSING) | self.todo[start:stop])
         self.after.put(start, fate)
         self.resolved = stop
 
@@ -383,8 +366,8 @@ class MapMember(PassMember):
             self.ready()  # a new table needs the columns' types
         return self.facts.publish(self.stage.hardware() if self._ready else "", whole)
 
-    def dry_table(self, index: int) -> pa.Table:
-        """In a dry pass: a shard's table as a run would publish it, as far as answers are known."""
+    def table(self, index: int) -> pa.Table:
+        """A shard's table as it would be published now."""
         start, stop = self.unit.edges[index : index + 2]
         return self.facts.table_of(index, start + np.flatnonzero(self.facts.status[start:stop] != MISSING))
 
@@ -396,11 +379,7 @@ class MapMember(PassMember):
         entry.kept = entry.lost.total() if self.spec.keep_null else 0
         notes = self.facts.notes.get(self.unit.shards[index].id)
         entry.counters = notes.counters if notes is not None else entry.counters
-        todo = self.todo[start:stop]
-        found: StageResult = {"entry": entry.check(self.name).to_json(), "lacking": int((alive & todo).sum())}
-        found["unsure"] = int((alive & self._vague[start:stop]).sum())
-        if self.task.dry:
-            found["known"] = int((alive & self.facts.stored(start, stop) & ~todo).sum())
+        found: StageResult = {"entry": entry.check(self.name).to_json(), "lacking": 0, "unsure": 0}
         return found | self.facts.result(index) | {"seconds": round(self.seconds / max(1, len(self.unit.shards)), 4)}
 
 

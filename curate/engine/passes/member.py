@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from curate.core.contracts import Filter, Map
 from curate.core.errors import CurateError, InputError
 from curate.core.ledger import Entry, ItemEntry
-from curate.core.nouns.facts import MISSING
 from curate.core.nouns.masks import NO_ITEM, NO_ITEMS, Fate, item_counts
 from curate.core.rows import Rows
 from curate.core.secrets import redact
@@ -42,9 +41,7 @@ class PassMember:
         self.depends: set[str] = {name for member in self.near for name in (member.name, *member.depends)}
         self.before, self.after = Fate.all_alive(unit.rows), Fate.all_alive(unit.rows)
         self.after.at = spec.place
-        self.unsure = np.zeros(unit.rows, dtype=bool)
-        """In a dry pass: rows whose fate depends on missing facts."""
-        first, self.last = task.probe or (0, unit.rows)
+        first, self.last = task.only or (0, unit.rows)
         self.cursor = self.resolved = first
         self.seconds = 0.0
         self._computed = 0
@@ -70,7 +67,7 @@ class PassMember:
 
     def report(self) -> None:
         """Tell the beat how many rows have passed."""
-        if not (self.task.probe or self.task.dry):
+        if self.task.sink == "publish":
             found = self.unit.computes and self.unit.computed == self._computed
             beat.current().passed(self.name, self.cursor - self._open(), found)
             self._computed = self.unit.computed
@@ -94,9 +91,6 @@ class PassMember:
         for fate in fates[1:]:
             found = found.intersect(fate)
         self.before.put(start, found)
-        if self.task.dry:
-            for member in self.near:
-                self.unsure[start:stop] |= member.unsure[start:stop]
         return found
 
     def outside(self) -> Fate:
@@ -149,27 +143,17 @@ class PassMember:
 class FilterMember(PassMember):
     stage: Filter
 
-    def __init__(self, task: PassTask, spec: PassStage, unit: Unit, near: Mapping[str, PassMember]) -> None:
-        super().__init__(task, spec, unit, near)
-        self._gains = np.zeros(unit.rows, dtype=np.int8)
-        """1 for rows that pass and that the last run's filter rejected, -1 for the reverse."""
-
     def advance(self, stop: int) -> Iterable[None]:
         start, stop = self.cursor, self._limit(stop)
         if start >= stop:
             return ()
         began = time.perf_counter()
         fate = self._arrive(start, stop)
-        if self.task.dry:
-            for facts in self.makers.values():
-                self.unsure[start:stop] |= facts.status[start:stop] == MISSING
-        rows = np.flatnonzero(fate.alive & ~self.unsure[start:stop])
+        rows = np.flatnonzero(self.judged(start, stop, fate))
         if len(rows):
             table = self._table(start, rows, fate)
             reasons = self._row_reasons(start, rows, fate, self._keep(table))
-            if self.spec.earlier is not None and not self.spec.family:
-                before = np.asarray(pa.array(self.spec.earlier.keep(table), pa.string()).is_null())
-                self._gains[rows + start] = np.array([reason is None for reason in reasons]).astype(np.int8) - before
+            self.note(rows + start, table, reasons)
             left = np.array([reason is not None for reason in reasons], dtype=bool)
             fate.leave(rows[left], self.spec.place, [reason for reason in reasons if reason is not None])
         self.after.put(start, fate)
@@ -177,6 +161,14 @@ class FilterMember(PassMember):
         self.seconds += time.perf_counter() - began
         self.report()
         return ()
+
+    def judged(self, start: int, stop: int, fate: Fate) -> NDArray[np.bool_]:
+        """Rows of a range to judge."""
+        return fate.alive
+
+    def note(self, rows: NDArray[np.int64], table: pa.Table, reasons: list[str | None]) -> None:
+        """Take note of what is decided about some rows."""
+        return
 
     def _table(self, start: int, rows: NDArray[np.int64], fate: Fate) -> pa.Table:
         """Input of the filter for rows (indices in the range); items rejected upstream are null."""
@@ -235,12 +227,7 @@ class FilterMember(PassMember):
         entry = self.entry(start, stop)
         left = self.before.alive[start:stop] & ~self.after.alive[start:stop]
         entry.rejected = Counter(self.after.reason[start:stop][left].tolist())
-        unsure = int((self.unsure & self.before.alive)[start:stop].sum())
-        found = {"entry": entry.check(self.name).to_json(), "unsure": unsure, "seconds": round(self.seconds, 4)}
-        if self.spec.earlier is not None:
-            gains = self._gains[start:stop]
-            found |= {"gains": int((gains > 0).sum()), "losses": int((gains < 0).sum())}
-        return found
+        return {"entry": entry.check(self.name).to_json(), "unsure": 0, "seconds": round(self.seconds, 4)}
 
 
 def _row_reason(reasons: list[str | None] | None, rejected: list[str | None] | None) -> str | None:

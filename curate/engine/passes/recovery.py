@@ -1,10 +1,11 @@
-"""Units of a pass that fail: split into shards, retried, searched for the rows that crash or hang, or set aside."""
+"""Units that fail: split into shards, retried, searched for the rows that crash or hang, or set aside."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from curate.core.contracts import Resources
 from curate.core.ledger import SET_ASIDE
@@ -17,27 +18,176 @@ from curate.engine.passes.answers import log as answer_log
 from curate.engine.passes.batches import KILLED
 from curate.engine.passes.plan import PassPlan
 from curate.engine.passes.run import run_pass
-from curate.engine.passes.task import PassStage, PassTask, ShardResult
+from curate.engine.passes.task import PassTask, ShardResult, UnitTask
 from curate.engine.tasks.job import Outcome
 
 HUNG = "hung"
 """Reason of a row whose batch never ended."""
 HANG_RETRIES = 4
 """How often a unit that hangs is retried before its shards are set aside."""
+Task = TypeVar("Task", bound=UnitTask)
 RowRange = tuple[int, int]
 """Rows first .. stop - 1."""
 
 
-class UnitRunner:
-    """Makes the tasks of a pass, runs them, and recovers from failures. `accept` is called with the results."""
+class Recovery(ABC, Generic[Task]):
+    """Runs the units of a step over shards, and gets a result for every shard of a unit that failed: its shards are
+    retried one by one, searched for the rows that crash or hang, or set aside."""
 
-    def __init__(
-        self, ctx: Context, nodes: Sequence[Node], plan: PassPlan, accept: Callable[[PassTask, list[ShardResult]], None]
-    ) -> None:
-        self.ctx, self.nodes, self.plan, self.accept = ctx, nodes, plan, accept
-        self.retry = {node.name: ctx.options.retry[node.name] for node in nodes if node.name in ctx.options.retry}
+    function: Callable[[Task], list[ShardResult] | None]
+    """What workers do; None if the unit stopped early."""
+
+    def __init__(self, ctx: Context, nodes: Sequence[Node], accept: Callable[[Task, list[ShardResult]], None]) -> None:
+        """`accept` is called with the results of each unit."""
+        self.ctx, self.nodes, self.accept = ctx, nodes, accept
         self.aside: dict[str, str] = {}
         """Shard -> why it was set aside."""
+
+    @abstractmethod
+    def task(self, shards: tuple[Shard, ...], **changes: Any) -> Task:
+        """A unit of these shards and their present tables."""
+
+    @abstractmethod
+    def refresh(self, shard: Shard) -> None:
+        """List a shard's tables: a failed task may have published some."""
+
+    def failed(self, task: Task) -> None:
+        """Take note of a unit that failed, before it is recovered."""
+        return
+
+    def crashing_stage(self, shard: Shard, row: int) -> str:
+        """The first stage that crashes on a row."""
+        return self.nodes[0].name
+
+    def resources(self) -> Resources:
+        each = [node.stage.resources() for node in self.nodes]
+        cpus, gpus, memory = (max(getattr(r, name) for r in each) for name in ("cpus", "gpus", "memory_bytes"))
+        return Resources(cpus, gpus, memory, remote=any(r.remote for r in each))
+
+    def run(self, tasks: Iterable[Task], *, isolated: bool = False) -> Iterator[tuple[Task, Outcome]]:
+        """Outcomes in any order. Tasks are made as workers become free."""
+        options, label = CallOptions(isolated=isolated), self.nodes[0].name
+        sent: dict[int, Task] = {}
+
+        def sending() -> Iterator[Task]:
+            for number, task in enumerate(tasks):
+                sent[number] = task
+                yield task
+
+        for outcome in self.ctx.run_with(self.function, sending(), self.resources(), options, label):
+            if outcome.error is None and outcome.value is None:
+                raise self.ctx.drained()
+            yield sent.pop(outcome.index), outcome
+
+    def recover(self, task: Task, outcome: Outcome) -> None:
+        """Get results for a unit that failed."""
+        self.failed(task)
+        if outcome.hung is not None:
+            self._recover_hung(task, outcome)
+        elif len(task.shards) > 1:
+            for shard in task.shards:
+                for single, ended in self.run([self._updated_task(shard)], isolated=outcome.crashed):
+                    if ended.error is None:
+                        self.accept(single, ended.value)
+                    else:
+                        self.recover(single, ended)
+        elif outcome.crashed:
+            self.recover_crashed(task.shards[0])
+        else:
+            self._set_aside(task.shards[0], str(outcome.error))
+
+    def _recover_hung(self, task: Task, outcome: Outcome) -> None:
+        """Retry a unit in which no batch finished within the deadline: with the batch's rows one by one, and once a
+        single row is known to hang, without it."""
+        for _ in range(HANG_RETRIES):
+            batch = outcome.hung
+            if batch is None or not batch.rows:  # without rows there is nothing to leave out
+                break
+            rows = _by_shard(task.shards, batch.rows)
+            self.ctx.events.emit("hung", stage=batch.stage, rows=rows, error=outcome.error)
+            self.ctx.progress.say(f"  {outcome.error}; retrying")
+            if len(batch.rows) == 1:
+                poison = {shard: dict(stages) for shard, stages in task.poison.items()}
+                for shard, found in rows.items():
+                    of_stage = {**poison.setdefault(shard, {}).get(batch.stage, {}), **dict.fromkeys(found, HUNG)}
+                    poison[shard][batch.stage] = of_stage
+                task = replace(task, poison=poison)
+            alone = {shard: task.alone.get(shard, frozenset()) | frozenset(found) for shard, found in rows.items()}
+            task = replace(task, alone={**task.alone, **alone}, retried=True)
+            [(_, outcome)] = self.run([task], isolated=not self.ctx.backend.separate)
+            if outcome.error is None:
+                self.accept(task, outcome.value)
+                return
+        if outcome.hung is None:
+            self.recover(task, outcome)
+            return
+        for shard_aside in task.shards:
+            self._set_aside(shard_aside, str(outcome.error))
+
+    def _updated_task(self, shard: Shard, **changes: Any) -> Task:
+        self.refresh(shard)
+        return self.task((shard,), **changes)
+
+    def recover_crashed(self, shard: Shard) -> None:
+        """Retry a shard whose task crashed its process: find the rows that crash it, give them an error, and retry."""
+        outcome = self._run_isolated(self._updated_task(shard))
+        if outcome is not None and outcome.crashed:
+            known: dict[str, dict[int, str]] = {}
+            for row in self._crashing_rows(shard):
+                known.setdefault(self.crashing_stage(shard, row), {})[row] = KILLED
+            rows = {name: list(found) for name, found in known.items()}
+            self.ctx.events.emit("poison", shard=shard.id, rows=rows)
+            outcome = self._run_isolated(self._updated_task(shard, poison={shard.id: known}))
+        if outcome is not None:
+            self._set_aside(shard, str(outcome.error))
+
+    def _run_isolated(self, task: Task) -> Outcome | None:
+        """Run one task in a separate process; returns its outcome if it failed."""
+        [(_, outcome)] = self.run([task], isolated=True)
+        if outcome.error is not None:
+            return outcome
+        self.accept(task, outcome.value)
+        return None
+
+    def _crashing_rows(self, shard: Shard) -> list[int]:
+        def crashing(ranges: list[RowRange]) -> list[RowRange]:
+            return [probe.only for probe in self.crashes([self.probe(shard, rows) for rows in ranges]) if probe.only]
+
+        return bisect_crashes(shard.rows, crashing)
+
+    def probe(self, shard: Shard, rows: RowRange) -> Task:
+        """A unit that computes only these rows and publishes nothing."""
+        return replace(self._updated_task(shard), sink="discard", only=rows, mark=False)
+
+    def crashes(self, probes: list[Task]) -> list[Task]:
+        """The probes that crash their process."""
+        return [probe for probe, outcome in self.run(probes, isolated=True) if outcome.crashed]
+
+    def _set_aside(self, shard: Shard, error: str) -> None:
+        """Give up on a shard: its rows without a status get an error, and `curate retry` retries them."""
+        self.aside[shard.id] = error
+        self.ctx.events.emit(SET_ASIDE, shard=shard.id, tar=shard.tar, error=error)
+        self.ctx.progress.say(f"  shard {shard.id} ({shard.tar}) is set aside: {error}")
+        task = replace(self._updated_task(shard), aside=error, mark=False)
+        results = list(self.ctx.must(self.function, [task], self.nodes[0].stage, f"shard {shard.id}"))
+        self.accept(task, results[0])
+
+
+class UnitRunner(Recovery[PassTask]):
+    """The units of a pass."""
+
+    function = staticmethod(run_pass)
+
+    def __init__(
+        self,
+        ctx: Context,
+        nodes: Sequence[Node],
+        plan: PassPlan,
+        accept: Callable[[PassTask, list[ShardResult]], None],
+    ) -> None:
+        super().__init__(ctx, nodes, accept)
+        self.plan = plan
+        self.retry = {node.name: ctx.options.retry[node.name] for node in nodes if node.name in ctx.options.retry}
         self.in_flight: dict[str, dict[str, tuple[bytes, ...]]] = {}
         """AsyncMap -> shard -> inputs that were in flight when an earlier run died."""
         self._units_before: dict[str, tuple[str, ...]] = {}
@@ -66,7 +216,7 @@ class UnitRunner:
             retry=self.retry,
             limiter=self._limiter(),
             segment_seconds=ctx.options.segment_seconds,
-            mark=ctx.backend.name == "local",
+            mark=not ctx.backend.separate,
             **changes,
         )
 
@@ -75,121 +225,22 @@ class UnitRunner:
         asks = any(spec.stage.asks() for spec in self.plan.stages)
         return self.ctx.backend.limiter.address if asks else None
 
-    def resources(self) -> Resources:
-        each = [spec.stage.resources() for spec in self.plan.stages]
-        cpus, gpus, memory = (max(getattr(r, name) for r in each) for name in ("cpus", "gpus", "memory_bytes"))
-        return Resources(cpus, gpus, memory, remote=any(r.remote for r in each))
-
-    def _run(self, tasks: list[PassTask], *, isolated: bool = False) -> Iterator[tuple[PassTask, Outcome]]:
-        options, label = CallOptions(isolated=isolated), self.nodes[0].name
-        for outcome in self.ctx.run_with(run_pass, tasks, self.resources(), options, label):
-            if outcome.error is None and outcome.value is None:
-                raise self.ctx.drained()
-            yield tasks[outcome.index], outcome
-
-    def recover(self, task: PassTask, outcome: Outcome) -> None:
-        """Get results for a unit that failed."""
+    def failed(self, task: PassTask) -> None:
         for shard in task.shards:
             self._units_before[shard.id] = task.units
-        if outcome.hung is not None:
-            self._recover_hung(task, outcome)
-        elif len(task.shards) > 1:
-            for shard in task.shards:
-                for single, ended in self._run([self._updated_task(shard)], isolated=outcome.crashed):
-                    if ended.error is None:
-                        self.accept(single, ended.value)
-                    else:
-                        self.recover(single, ended)
-        elif outcome.crashed:
-            self.recover_crashed(task.shards[0])
-        else:
-            self._set_aside(task.shards[0], str(outcome.error))
 
-    def _recover_hung(self, task: PassTask, outcome: Outcome) -> None:
-        """Retry a unit in which no batch finished within the deadline: with the batch's rows one by one, and once a
-        single row is known to hang, without it."""
-        for _ in range(HANG_RETRIES):
-            batch = outcome.hung
-            if batch is None or not batch.rows:  # without rows there is nothing to leave out
-                break
-            rows = _by_shard(task.shards, batch.rows)
-            self.ctx.events.emit("hung", stage=batch.stage, rows=rows, error=outcome.error)
-            self.ctx.progress.say(f"  {outcome.error}; retrying")
-            if len(batch.rows) == 1:
-                poison = {shard: dict(stages) for shard, stages in task.poison.items()}
-                for shard, found in rows.items():
-                    of_stage = {**poison.setdefault(shard, {}).get(batch.stage, {}), **dict.fromkeys(found, HUNG)}
-                    poison[shard][batch.stage] = of_stage
-                task = replace(task, poison=poison)
-            alone = {shard: task.alone.get(shard, frozenset()) | frozenset(found) for shard, found in rows.items()}
-            task = replace(task, alone={**task.alone, **alone}, retried=True)
-            [(_, outcome)] = self._run([task], isolated=self.ctx.backend.name == "local")
-            if outcome.error is None:
-                self.accept(task, outcome.value)
-                return
-        if outcome.hung is None:
-            self.recover(task, outcome)
-            return
-        for shard_aside in task.shards:
-            self._set_aside(shard_aside, str(outcome.error))
-
-    def _updated_task(self, shard: Shard, **changes: Any) -> PassTask:
-        """A task for one shard and its present tables: the failed task may have published some."""
+    def refresh(self, shard: Shard) -> None:
         for spec in self.plan.stages:
             if spec.path:
                 files = self.ctx.storage.list(f"{spec.path}/{shard.id}")
                 self.plan.numbers[spec.name] |= facts.latest(f"{shard.id}/{name}" for name in files)
-        return self.task((shard,), **changes)
 
-    def recover_crashed(self, shard: Shard) -> None:
-        """Retry a shard whose task crashed its process: find the rows that crash it, give them an error, and retry."""
-        outcome = self._run_isolated(self._updated_task(shard))
-        if outcome is not None and outcome.crashed:
-            known: dict[str, dict[int, str]] = {}
-            for row in self._crashing_rows(shard):
-                known.setdefault(self._crashing_stage(shard, row), {})[row] = KILLED
-            rows = {name: list(found) for name, found in known.items()}
-            self.ctx.events.emit("poison", shard=shard.id, rows=rows)
-            outcome = self._run_isolated(self._updated_task(shard, poison={shard.id: known}))
-        if outcome is not None:
-            self._set_aside(shard, str(outcome.error))
-
-    def _run_isolated(self, task: PassTask) -> Outcome | None:
-        """Run one task in a separate process; returns its outcome if it failed."""
-        [(_, outcome)] = self._run([task], isolated=True)
-        if outcome.error is not None:
-            return outcome
-        self.accept(task, outcome.value)
-        return None
-
-    def _crashing_rows(self, shard: Shard) -> list[int]:
-        def crashing(ranges: list[RowRange]) -> list[RowRange]:
-            probes = [self._probe(shard, rows) for rows in ranges]
-            return [p.probe for p, outcome in self._run(probes, isolated=True) if outcome.crashed and p.probe]
-
-        return bisect_crashes(shard.rows, crashing)
-
-    def _probe(self, shard: Shard, rows: RowRange, stages: tuple[PassStage, ...] | None = None) -> PassTask:
-        task = replace(self._updated_task(shard), probe=rows, mark=False)
-        return task if stages is None else replace(task, stages=stages, points=())
-
-    def _crashing_stage(self, shard: Shard, row: int) -> str:
-        """The first stage of the pass that crashes on the row."""
+    def crashing_stage(self, shard: Shard, row: int) -> str:
         stages = self.plan.stages
         for count in range(1, len(stages)):
-            probe = self._probe(shard, (row, row + 1), stages[:count])
-            if any(outcome.crashed for _, outcome in self._run([probe], isolated=True)):
+            if self.crashes([replace(self.probe(shard, (row, row + 1)), stages=stages[:count], points=())]):
                 return stages[count - 1].name
         return [spec.name for spec in stages if spec.path][-1]
-
-    def _set_aside(self, shard: Shard, error: str) -> None:
-        """Give up on a shard: its rows without a status get an error, and `curate retry` retries them."""
-        self.aside[shard.id] = error
-        self.ctx.events.emit(SET_ASIDE, shard=shard.id, tar=shard.tar, error=error)
-        self.ctx.progress.say(f"  shard {shard.id} ({shard.tar}) is set aside: {error}")
-        task = replace(self._updated_task(shard), aside=error, mark=False)
-        results = list(self.ctx.must(run_pass, [task], self.nodes[0].stage, f"shard {shard.id}"))
-        self.accept(task, results[0])
 
 
 def bisect_crashes(rows: int, crashing: Callable[[list[RowRange]], list[RowRange]]) -> list[int]:

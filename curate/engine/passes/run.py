@@ -24,6 +24,7 @@ from curate.core.nouns.masks import Fate, columns_of, mask_file
 from curate.core.nouns.pools import Shard
 from curate.core.rows import POOL_COLUMNS
 from curate.engine.passes.async_map import LAST_SECONDS, AsyncMember
+from curate.engine.passes.counting import CountingFilter, CountingMap
 from curate.engine.passes.decode import Decoder
 from curate.engine.passes.map import MapMember
 from curate.engine.passes.member import FilterMember, PassMember
@@ -36,6 +37,8 @@ Numbers = dict[str, dict[str, int]]
 
 MEMBERS: dict[type, type[PassMember]] = {AsyncMap: AsyncMember, Map: MapMember, Filter: FilterMember}
 """Contract -> how a pass carries out its stages."""
+COUNTING: dict[type, type[PassMember]] = {Map: CountingMap, Filter: CountingFilter}
+"""The same for a plan."""
 
 
 class Adopted(Exception):
@@ -46,7 +49,7 @@ def run_pass(task: PassTask) -> list[ShardResult] | None:
     """Results by shard; None if the unit stopped early."""
     task = _with_known(task)
     numbers = {name: dict(of_shard) for name, of_shard in task.numbers.items()}
-    for spec in task.stages if (task.retried or beat.current().again) and not task.dry else ():
+    for spec in task.stages if (task.retried or beat.current().again) and task.sink != "count" else ():
         if spec.stage.costly:
             numbers[spec.name] |= _published(task, spec)
     counts: dict[str, dict[str, Any]] = {spec.name: {} for spec in task.stages}
@@ -111,18 +114,19 @@ class _Pass:
         self.members: dict[str, PassMember] = {}
         for spec in task.stages:
             near = {name: self.members[name] for name in {*spec.inputs, *spec.makers.values()}}
-            kind = next(MEMBERS[contract] for contract in type(spec.stage).__mro__ if contract in MEMBERS)
+            kinds = COUNTING if task.sink == "count" else MEMBERS
+            kind = next(kinds[contract] for contract in type(spec.stage).__mro__ if contract in kinds)
             given = (alone, numbers[spec.name], counts[spec.name]) if spec.path else ()
             self.members[spec.name] = kind(task, spec, unit, near, *given)
         self.maps = [member for member in self.members.values() if isinstance(member, MapMember)]
         unit.computes = bool(self.maps)
-        pixel = [] if task.dry or task.aside else [member for member in self.maps if member.stage.pixels]
+        pixel = [] if task.sink == "count" or task.aside else [m for m in self.maps if m.stage.pixels]
         self.decoder = Decoder(unit, pixel, alone)
         self.saved = time.monotonic()
 
     def run(self) -> list[ShardResult]:
-        first, last = self.task.probe or (0, self.unit.rows)
-        saves = not (self.task.probe or self.task.dry)
+        first, last = self.task.only or (0, self.unit.rows)
+        saves = self.task.sink == "publish"
         try:
             self._go(first, last, saves)
         except Stopped:
@@ -135,7 +139,7 @@ class _Pass:
         else:
             if saves:
                 self._publish(whole=True)
-            return [] if self.task.probe else self._results()
+            return [] if self.task.sink == "discard" else self._results()
         finally:
             for member in self.maps:
                 member.close()
@@ -193,10 +197,10 @@ class _Pass:
             fates = {name: fate.slice(start, stop) for name, fate in points.items()}
             found["contents"] = {name: fate.content() for name, fate in fates.items()}
             found["reasons"] = {name: fate.reasons() for name, fate in fates.items()}
-            if self.task.dry:
+            if self.task.sink == "count":
                 found["fates"] = fates
                 copied = [member for member in self.maps if steps[member.name]["copied"]]
-                found["tables"] = {member.name: member.dry_table(index) for member in copied}
+                found["tables"] = {member.name: member.table(index) for member in copied}
             else:
                 found["file"] = self._save_mask(shard, fates)
             results.append(found)

@@ -206,7 +206,7 @@ class _PassPlanner:
     def _fold(self, shard: Shard) -> list[dict[str, Any]]:
         task = self.work.runner.task((shard,))
         steps = tuple(replace(step, earlier=self._earlier(step.name)) for step in task.stages)
-        results = run_pass(replace(task, stages=steps, dry=True, mark=False))
+        results = run_pass(replace(task, stages=steps, sink="count", mark=False))
         assert results is not None  # only a drained task stops early
         return results
 

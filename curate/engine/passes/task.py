@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from curate.core.contracts import Filter, Map
 from curate.core.nouns.pools import Shard
@@ -17,6 +17,9 @@ StageResult = dict[str, Any]
 """One stage's part of a shard's result: its ledger entry, counts, and for a Map the number of its table."""
 ShardResult = dict[str, Any]
 """One shard: `shard`, `rows`, `steps` (stage -> StageResult), `contents` and `reasons` (point -> digest), `file`."""
+Sink = Literal["publish", "count", "discard"]
+"""What becomes of the rows: `publish` their results; `count` what a run would compute, for a plan; `discard` them, to
+find the row that crashes its process."""
 Poison = Mapping[str, Mapping[str, Mapping[int, str]]]
 
 
@@ -67,12 +70,31 @@ class Point:
     """Rows of paths from outside of the pass that meet there too."""
 
 
-@dataclass(frozen=True)
-class PassTask:
+@dataclass(frozen=True, kw_only=True)
+class UnitTask:
+    """A few shards, and what is known of rows that fail there."""
+
     storage: Storage
+    shards: tuple[Shard, ...]
+    poison: Poison = field(default_factory=dict)
+    """Shard -> stage -> row that crashes or hangs the process -> the reason to record for it."""
+    alone: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    """Shard -> rows of a batch that hung: each is computed in a batch of one, so that a second hang identifies it."""
+    mark: bool = False
+    """Leave a mark in ATTEMPTS while the unit is under way."""
+    retried: bool = False
+    """An earlier attempt hung: it may have published some tables."""
+    sink: Sink = "publish"
+    only: tuple[int, int] | None = None
+    """Compute only these rows (first, stop)."""
+    aside: str = ""
+    """Why the unit's only shard was set aside: every row without a status gets an error."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassTask(UnitTask):
     stages: tuple[PassStage, ...]
     points: tuple[Point, ...]
-    shards: tuple[Shard, ...]
     numbers: Mapping[str, Mapping[str, int]]
     """Stage -> shard -> number of its highest table."""
     known: KnownShards
@@ -93,20 +115,6 @@ class PassTask:
     """AsyncMap -> shard -> inputs of requests that were in flight when an earlier run died."""
     retry: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Stage -> reasons whose rows in error are retried (empty: all)."""
-    poison: Poison = field(default_factory=dict)
-    """Shard -> stage -> row that crashes or hangs the process -> the reason to record for it."""
-    alone: Mapping[str, frozenset[int]] = field(default_factory=dict)
-    """Shard -> rows of a batch that hung: each is computed in a batch of one, so that a second hang identifies it."""
     limiter: Mapping[str, Any] | None = None
     """Where the run's limiter answers, for AsyncMaps that ask named endpoints; its key is a secret of the run."""
     segment_seconds: float = 60.0
-    mark: bool = False
-    """Leave a mark in ATTEMPTS while the unit is under way."""
-    retried: bool = False
-    """An earlier attempt hung: it may have published some tables."""
-    probe: tuple[int, int] | None = None
-    """Compute only these rows (first, stop) and publish nothing: finds a row that crashes the process."""
-    aside: str = ""
-    """Why the unit's only shard was set aside: every row without a status gets an error."""
-    dry: bool = False
-    """Compute and publish nothing; count missing facts."""

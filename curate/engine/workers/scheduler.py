@@ -52,7 +52,7 @@ class Scheduler:
         events: Events | None = None,
         budget: Budget | None = None,
     ) -> None:
-        self.backend, self.name = backend, backend.name
+        self.backend, self.separate = backend, backend.separate
         self.meter = Meter(deadline)
         self.draining = Draining(lambda: self.post("wake"))
         """Once set, no further payload is started; running ones end."""

@@ -20,19 +20,16 @@ import pyarrow as pa
 from curate.core.contracts import Derive
 from curate.core.errors import InputError
 from curate.core.hashing import digest
-from curate.core.ledger import SET_ASIDE, Entry
+from curate.core.ledger import Entry
 from curate.core.nouns import facts
 from curate.core.nouns.manifest import Manifest, read_lines
 from curate.core.nouns.pools import Shard, lines_of, pool_base
 from curate.core.recipe.pipeline import Node
-from curate.engine.backends import CallOptions
 from curate.engine.context import Context
 from curate.engine.fingerprints import content_by_shard, stage_digest
-from curate.engine.passes.batches import KILLED
-from curate.engine.passes.recovery import HANG_RETRIES, HUNG, RowRange, bisect_crashes
+from curate.engine.passes.recovery import Recovery
 from curate.engine.passes.task import ATTEMPTS
 from curate.engine.state import Built, Pool
-from curate.engine.tasks.job import Outcome
 from curate.engine.units import keys
 from curate.engine.units.common import dump, stretches
 from curate.engine.units.derive.children import DeriveTask, derive_shards
@@ -49,7 +46,7 @@ class DeriveBuild:
         self.parents = ctx.pool_upstream(node).shards
         self.whole_rows = ctx.whole_pool_rows(ctx.pipeline.nodes[ctx.pipeline.pool_upstream(node.name)])
         self.rows, self.alive = ctx.rows(node), content_by_shard(ctx, node)
-        self.retry = ctx.options.retry.get(node.name)
+        self.retry, self.runner = ctx.options.retry.get(node.name), ParentsRunner(self)
         self.numbers: dict[str, int] = {}
         """Parents' shard -> number of its highest table."""
         self.suspects: set[str] = set()
@@ -103,51 +100,30 @@ class DeriveBuild:
         with self.ctx.progress.step(self.node.name, sum(shard.rows for shard in self.parents)) as self._bar:
             self._run_units([shard for shard in self.parents if shard.id not in self.suspects])
             for shard in (shard for shard in self.parents if shard.id in self.suspects):
-                self._recover_crashed(shard)
+                self.runner.recover_crashed(shard)
         self._commit(time.monotonic() - began)
 
-    # --- work and failure ---
-
-    def _task(self, *shards: Shard, **changes: Any) -> DeriveTask:
-        ctx, numbers = self.ctx, tuple(self.numbers.get(shard.id, 0) for shard in shards)
-        values = {"retry": self.retry, "mark": ctx.backend.name == "local"} | changes
-        rows, ports = ctx.placed(self.rows, shards), ctx.ports(self.node)
-        return DeriveTask(ctx.storage, self.stage, self.node.name, rows, ports, shards, self.folder, numbers, **values)
-
-    def _run_units(self, shards: Sequence[Shard], isolated: bool = False) -> None:
-        """Run units of several shards; if a unit fails, run each of its shards separately."""
-        cut = list(stretches([shard.rows for shard in shards], self.ctx.options.task_rows))
-        units = [shards[first:stop] for first, stop in cut] if not isolated else [[shard] for shard in shards]
+    def _run_units(self, shards: Sequence[Shard]) -> None:
+        """Run units of several shards, then recover those that failed."""
+        units = [tuple(shards[i:j]) for i, j in stretches([s.rows for s in shards], self.ctx.options.task_rows)]
         failed = []
-        tasks = (self._task(*unit) for unit in units)
-        for outcome in self.ctx.run(derive_shards, tasks, self.stage, CallOptions(isolated=isolated), self.node.name):
+        for task, outcome in self.runner.run(self.runner.task(unit) for unit in units):
             if outcome.error is None:
-                for shard, result in zip(units[outcome.index], outcome.value, strict=True):
-                    self._accept(shard, result)
+                self._accept(task, outcome.value)
             else:
-                failed.append((units[outcome.index], outcome))
-        for unit, outcome in failed:
-            for shard in unit:
-                files = self.ctx.storage.list(f"{self.folder}/{shard.id}")
-                self.numbers |= facts.latest(f"{shard.id}/{name}" for name in files)
-            if len(unit) > 1:
-                for shard in unit:
-                    self._run_units([shard], isolated=outcome.crashed)
-            elif outcome.hung is not None:
-                self._recover_hung(unit[0], outcome)
-            elif outcome.crashed:
-                self._recover_crashed(unit[0])
-            else:
-                self._set_aside(unit[0], str(outcome.error))
+                failed.append((task, outcome))
+        for task, outcome in failed:
+            self.runner.recover(task, outcome)
 
-    def _accept(self, shard: Shard, result: ParentsResult) -> None:
+    def _accept(self, task: DeriveTask, results: list[ParentsResult]) -> None:
         counts = self.built.counts
-        counts.computed += result.pop("computed")
-        counts.repeated += result.pop("repeated")
-        counts.requests = counts.computed + counts.repeated
-        self.results[shard.id], self.numbers[shard.id] = dump(result), result["number"]
-        self._bar.advance(shard.rows, Entry.from_json(result["entry"]).lost.total())
-        self._count_lost(result)
+        for shard, result in zip(task.shards, results, strict=True):
+            counts.computed += result.pop("computed")
+            counts.repeated += result.pop("repeated")
+            counts.requests = counts.computed + counts.repeated
+            self.results[shard.id], self.numbers[shard.id] = dump(result), result["number"]
+            self._bar.advance(shard.rows, Entry.from_json(result["entry"]).lost.total())
+            self._count_lost(result)
 
     def _count_lost(self, result: ParentsResult) -> None:
         """Count a shard's parents in error, computed now or by an earlier run."""
@@ -157,54 +133,6 @@ class DeriveBuild:
             why = f"{self.node.name}: {result['messages'].get(reason, reason)}"
             lost = self.ctx.lost.get(self.node.name, 0) + error.total()
             self.ctx.lose(self.node.name, lost, why, self.whole_rows)
-
-    def _recover_crashed(self, shard: Shard) -> None:
-        """Retry a shard whose task crashed its process: find the parents that crash it, and retry without them."""
-        outcome = self._run_isolated(self._task(shard))
-        if outcome is not None and outcome.crashed:
-
-            def crashing(ranges: list[RowRange]) -> list[RowRange]:
-                probes = [self._task(shard, probe=rows, mark=False) for rows in ranges]
-                found = self.ctx.run(derive_shards, probes, self.stage, CallOptions(isolated=True), self.node.name)
-                return [ranges[outcome.index] for outcome in found if outcome.crashed]
-
-            rows = bisect_crashes(shard.rows, crashing)
-            self.ctx.events.emit("poison", shard=shard.id, rows={self.node.name: rows})
-            outcome = self._run_isolated(self._task(shard, poison=dict.fromkeys(rows, KILLED)))
-        if outcome is not None:
-            self._set_aside(shard, str(outcome.error))
-
-    def _recover_hung(self, shard: Shard, outcome: Outcome) -> None:
-        """Retry a shard whose task hung at a parent, without that parent."""
-        poison: dict[int, str] = {}
-        for _ in range(HANG_RETRIES):
-            rows = outcome.hung.rows if outcome.hung is not None else ()
-            self.ctx.events.emit("hung", stage=self.node.name, rows={shard.id: list(rows)}, error=outcome.error)
-            self.ctx.progress.say(f"  {outcome.error}; retrying")
-            poison |= dict.fromkeys(rows, HUNG)
-            failed = self._run_isolated(self._task(shard, poison=poison))
-            if failed is None:
-                return
-            outcome = failed
-            if outcome.hung is None:
-                break
-        self._set_aside(shard, str(outcome.error))
-
-    def _run_isolated(self, task: DeriveTask) -> Outcome | None:
-        """Run one task in a separate process; returns its outcome if it failed."""
-        [outcome] = self.ctx.run(derive_shards, [task], self.stage, CallOptions(isolated=True), self.node.name)
-        if outcome.error is not None:
-            return outcome
-        self._accept(task.shards[0], outcome.value[0])
-        return None
-
-    def _set_aside(self, shard: Shard, error: str) -> None:
-        """Give up on a shard: its parents without a status get an error, and `curate retry` retries them."""
-        self.ctx.events.emit(SET_ASIDE, shard=shard.id, tar=shard.tar, error=error)
-        self.ctx.progress.say(f"  shard {shard.id} ({shard.tar}) is set aside: {error}")
-        task = self._task(shard, aside=error, mark=False)
-        [[result]] = self.ctx.must(derive_shards, [task], self.stage, f"shard {shard.id}")
-        self._accept(shard, result)
 
     # --- committing ---
 
@@ -270,6 +198,36 @@ class DeriveBuild:
         built.base, built.manifest, built.content = base, manifest, manifest.content
         built.reused, counts.rebuilt = not counts.computed, bool(counts.computed)
         ctx.pools[self.node.name] = self.pool()
+
+
+class ParentsRunner(Recovery[DeriveTask]):
+    """The units of a Derive."""
+
+    function = staticmethod(derive_shards)
+
+    def __init__(self, build: DeriveBuild) -> None:
+        super().__init__(build.ctx, [build.node], build._accept)
+        self.build = build
+
+    def task(self, shards: tuple[Shard, ...], **changes: Any) -> DeriveTask:
+        ctx, build = self.ctx, self.build
+        return DeriveTask(
+            storage=ctx.storage,
+            shards=shards,
+            stage=build.stage,
+            name=build.node.name,
+            rows=ctx.placed(build.rows, shards),
+            ports=ctx.ports(build.node),
+            folder=build.folder,
+            numbers=tuple(build.numbers.get(shard.id, 0) for shard in shards),
+            retry=build.retry,
+            mark=not ctx.backend.separate,
+            **changes,
+        )
+
+    def refresh(self, shard: Shard) -> None:
+        files = self.ctx.storage.list(f"{self.build.folder}/{shard.id}")
+        self.build.numbers |= facts.latest(f"{shard.id}/{name}" for name in files)
 
 
 def _remedy(entry: Entry) -> str:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -23,8 +23,7 @@ from curate.core.nouns import facts
 from curate.core.nouns.pools import Shard, pool_table, read_pool
 from curate.core.rows import Rows
 from curate.core.secrets import redact
-from curate.core.store.storage import Storage
-from curate.engine.passes.task import ATTEMPTS
+from curate.engine.passes.task import ATTEMPTS, UnitTask
 from curate.engine.tasks import beat
 from curate.engine.tasks.stages import set_up
 from curate.engine.units.common import content_id, probed
@@ -45,29 +44,18 @@ READ = ("key", *INHERITED, "meta", "root", *COLUMNS)
 """Columns of a parent that its children need."""
 
 
-@dataclass(frozen=True)
-class DeriveTask:
-    storage: Storage
+@dataclass(frozen=True, kw_only=True)
+class DeriveTask(UnitTask):
     stage: Derive
     name: str
     rows: Rows
     """The parents."""
     ports: Mapping[str, str]
-    shards: tuple[Shard, ...]
     folder: str
     numbers: tuple[int, ...]
     """Number of each shard's highest table."""
     retry: tuple[str, ...] | None = None
     """Reasons whose parents in error are retried (empty: all); None: no retries."""
-    poison: Mapping[int, str] = field(default_factory=dict)
-    """Row that crashes or hangs the process -> the reason to record. With `poison`, `probe` or `aside`, the task has
-    one shard."""
-    mark: bool = False
-    """Leave a mark in ATTEMPTS while the shard is under way."""
-    probe: tuple[int, int] | None = None
-    """Compute only these rows (first, stop) and publish nothing."""
-    aside: str = ""
-    """Why the shard was set aside: every parent without a status gets an error."""
 
 
 def derive_shards(task: DeriveTask) -> list[ParentsResult]:
@@ -84,12 +72,12 @@ def _derive(task: DeriveTask, shard: Shard, number: int, start: int) -> ParentsR
     alive = task.rows.alive(shard)
     record = read_record(storage, task.folder, shard.id, number)
     wanted = record.missing(np.flatnonzero(alive).tolist(), task.retry)
-    if task.probe is not None:
-        wanted = [row for row in wanted if task.probe[0] <= row < task.probe[1]]
+    first, stop = task.only or (0, shard.rows)
+    wanted = [row for row in wanted if first <= row < stop]
     computed = repeated = 0
     while wanted:
         made = _make(task, shard, number + 1, record, wanted, start)
-        if task.probe is not None:
+        if task.sink == "discard":
             return {}
         computed += len(wanted)
         try:
@@ -129,7 +117,7 @@ def _make(task: DeriveTask, shard: Shard, number: int, before: Record, rows: lis
             children.add(rows)
             children.tar.close()
         record, table = children.record, pool_table(children.lines)
-        if children.lines and task.probe is None:
+        if children.lines and task.sink == "publish":
             name = content_id(table)
             tar = f"{folder}/{number:06d}-{name[:16]}.tar"
             record.shards[number] = Shard(name, table.num_rows, tar, aside.stat().st_size, path)
@@ -156,11 +144,12 @@ class _Children:
                 self._fail(row, ERROR, SET_ASIDE)
             return
         stage = set_up(self.task.folder, self.task.stage, self.task.ports, self.task.storage)
+        poison = self.task.poison.get(self.shard.id, {}).get(self.task.name, {})
         for row, parent, data in self._parents(rows):
             began = time.monotonic()
             beat.current().doing(self.task.name, [self.start + row])
-            if row in self.task.poison:
-                self._fail(row, ERROR, self.task.poison[row])
+            if row in poison:
+                self._fail(row, ERROR, poison[row])
             elif data is None:
                 self._fail(row, UNUSABLE, "no_data")
             elif isinstance(data, Reject):
