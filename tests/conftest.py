@@ -75,9 +75,9 @@ def ray_session(tiny_wordnet: Path) -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def on_ray(ray_session: Any) -> Iterator[Any]:
     """One backend for all: its workers stay from test to test. Stages of one CPU keep them, others replace them."""
-    from curate.engine.backends.ray import RayBackend
+    from tests.engine.warm import WarmRay
 
-    made = RayBackend()
+    made = WarmRay()
     yield made
     made.close()
 

@@ -31,5 +31,5 @@ def deaths(backend: Any, points: Sequence[str], folder: Path) -> Iterator[None]:
 def _tell(backend: Any, environment: dict[str, str]) -> None:
     import ray
 
-    workers = [worker for _, _, worker in backend._parked]
+    workers = [worker for _, worker in backend.idle]
     ray.get([worker.actor.call.options(concurrency_group="ask").remote(_change, environment) for worker in workers])

@@ -150,14 +150,6 @@ class Backend(Protocol):
         """Start a worker of a run that works on `units` jobs at a time. Leads to `WorkerUp` or `WorkerDown`."""
         ...
 
-    def park(self, lane: str, resources: Resources, worker: Any) -> None:
-        """Keep an idle worker for the next scheduler, or end it."""
-        ...
-
-    def take_parked(self, notify: Notify) -> Sequence[tuple[str, Resources, Worker]]:
-        """Take over the parked workers that are alive; they report to `notify` from now on."""
-        ...
-
     def other_runs(self, run: str) -> Sequence[str]:
         """The other runs that have workers on the same nodes."""
         ...

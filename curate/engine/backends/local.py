@@ -49,12 +49,6 @@ class LocalBackend:
     def start(self, lane: str, resources: Resources, units: int, notify: Notify, run: str = "") -> LocalWorker:
         return LocalWorker(lane, units, notify)
 
-    def park(self, lane: str, resources: Resources, worker: Any) -> None:
-        worker.kill()
-
-    def take_parked(self, notify: Notify) -> Sequence[tuple[str, Resources, Any]]:
-        return ()
-
     def other_runs(self, run: str) -> Sequence[str]:
         return ()
 

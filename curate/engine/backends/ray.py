@@ -107,11 +107,6 @@ class RayWorker:
         self.actor = _actor_class(units).options(**options).remote(passed_on(os.environ))
         self._on_result(self.actor.up.remote(), self._is_up)
 
-    def adopted(self, notify: Notify) -> bool:
-        """Report to another scheduler from now on. Returns False if the worker is dead."""
-        self.notify = notify
-        return not self._dead.is_set()
-
     def _on_result(self, ref: Any, receive: Callable[[Any], None]) -> None:
         """Call `receive` with the result, in one of Ray's threads."""
 
@@ -208,7 +203,6 @@ class RayBackend:
         self._started = False
         """Whether it also started Ray."""
         self._lock = threading.Lock()
-        self._parked: list[tuple[str, Resources, RayWorker]] = []
         self._over = threading.Event()
 
     def connect(self) -> None:
@@ -278,19 +272,6 @@ class RayBackend:
             options["memory"] = resources.memory_bytes
         return RayWorker(options, units, notify)
 
-    def park(self, lane: str, resources: Resources, worker: Any) -> None:
-        self._parked.append((lane, resources, worker))
-
-    def take_parked(self, notify: Notify) -> Sequence[tuple[str, Resources, Any]]:
-        taken, self._parked = self._parked, []
-        return [kept for kept in taken if kept[2].adopted(notify)]
-
-    def release(self) -> None:
-        """End the parked workers."""
-        for _, _, worker in self._parked:
-            worker.kill()
-        self._parked = []
-
     def share(self, value: Any) -> Any:
         return ray.put(value)
 
@@ -302,7 +283,6 @@ class RayBackend:
         return sorted({name[1] for name in names if name[0] == NAMED and len(name) == 3} - {run})
 
     def close(self) -> None:
-        self.release()
         if self._mine:
             ray.shutdown()
         self._over.set()

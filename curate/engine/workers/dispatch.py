@@ -68,7 +68,6 @@ class Dispatcher:
 
     def serve(self) -> None:
         try:
-            self.workers.adopt()
             while self._turn():
                 pass
         except BaseException as error:  # steps would block forever on a dead thread: every call gets the error
@@ -84,7 +83,7 @@ class Dispatcher:
                 call.deliver(Outcome(-1, fatal=error))
                 self._end_call(call)
         finally:
-            self.workers.release(park=self.broken is None)
+            self.workers.release()
 
     def _turn(self) -> bool:
         """Read all messages, then act on them. Returns False at the end."""

@@ -166,8 +166,7 @@ class Scheduler:
         self.post("stop")
 
     def close(self) -> None:
-        """End running tasks and the scheduler's thread. Idle workers stay with the backend, for the next scheduler,
-        until the backend is closed."""
+        """End running tasks, the workers and the scheduler's thread."""
         if self._thread is not None:
             self.post("end")
             self._thread.join()

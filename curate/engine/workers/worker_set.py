@@ -124,33 +124,21 @@ class WorkerSet:
 
     # --- start and end ---
 
-    def adopt(self) -> None:
-        """Take over the workers that the previous scheduler parked."""
-        for lane, resources, worker in self.backend.take_parked(self._notify):
-            self._on_up(self._add(lane, resources, worker, up=True))
-
-    def release(self, park: bool) -> None:
-        """Give up all workers: idle ones are parked if `park`, the rest are killed."""
+    def release(self) -> None:
+        """End all workers."""
         for slot in self.all:
-            if park and slot.ready and not slot.tasks:
-                self.backend.park(slot.lane, slot.resources, slot.worker)
-            else:
-                slot.worker.kill()
+            slot.worker.kill()
             self.allocation.end(slot)
         self.all, self._of = [], {}
 
     def start(self, resources: Resources) -> None:
         lane = resources.lane
-        self._add(lane, resources, self.backend.start(lane, resources, UNITS[lane], self._notify, self._run))
-
-    def _add(self, lane: str, resources: Resources, worker: Worker, up: bool = False) -> WorkerSlot:
-        """A slot with the lowest free number of its lane."""
+        worker = self.backend.start(lane, resources, UNITS[lane], self._notify, self._run)
         taken = {slot.number for slot in self.all if slot.lane == lane}
         number = next(number for number in itertools.count() if number not in taken)
-        self._of[worker] = slot = WorkerSlot(number, lane, resources, worker, up=up)
+        self._of[worker] = slot = WorkerSlot(number, lane, resources, worker)
         self.all.append(slot)
         self.allocation.begin(slot, resources)
-        return slot
 
     def dismiss(self, slot: WorkerSlot) -> None:
         slot.worker.kill()

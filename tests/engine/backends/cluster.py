@@ -79,7 +79,6 @@ def shared(cluster: Cluster) -> None:
             problems.append(problem)
         finally:
             scheduler.close()
-            backends[mine].release()
 
     backends[0].connect()
     holder = Scheduler(backends[2], run_id="holder", budget=Budget(cpus=1))
@@ -88,7 +87,6 @@ def shared(cluster: Cluster) -> None:
     with pytest.raises(CurateError, match="needs 2 CPUs and 0 GPUs on one node, the run may take 1 CPUs; raise --cpus"):
         holder.slots(Resources(cpus=2))
     holder.close()
-    backends[2].release()
     threads = [threading.Thread(target=run, args=(mine,)) for mine in (0, 1)]
     for thread in threads:
         thread.start()

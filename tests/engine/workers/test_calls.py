@@ -218,7 +218,8 @@ def test_a_payload_that_avoids_a_worker_holds_up_no_other() -> None:
 
 def test_a_call_opened_while_the_scheduler_breaks_raises() -> None:
     class Broken(LocalBackend):
-        def take_parked(self, notify: Any) -> Any:
+        @property
+        def shared(self) -> bool:
             raise RuntimeError("out of order")
 
     made = Scheduler(Broken())
