@@ -132,7 +132,8 @@ class SelectStep(GlobalStep):
     @staticmethod
     def explain(run: RunRecord, name: str, about: Explained) -> dict[str, Any] | None:
         found = _explained(run, run.outputs[name]["base"], about)
-        about.rejects[name] = found.get("reject") or ""
+        if found["reject"]:
+            about.rejects[name] = found["reject"]
         return {"not reached": about.before} if about.before else found
 
 
