@@ -36,9 +36,9 @@ from curate.core.contracts import Incoming, Map, Portion
 from curate.core.recipe.pipeline import Pipeline
 from curate.engine.backends import Backend
 from curate.engine.backends.local import LocalBackend
-from curate.engine.backends.ray import RayBackend
 from curate.engine.run import run
 from tests.engine.asks import Say
+from tests.engine.warm import WarmRay
 from tests.servers.scripted import Endpoint, started
 
 SHARD_ROWS = 160
@@ -154,7 +154,7 @@ def main(*given: str) -> None:
     rows = next((int(one) for one in given if one.isdigit()), 2560)
     print(machine())
     ray.init("local", num_cpus=2, num_gpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-    backend = RayBackend()
+    backend = WarmRay()
     try:
         with started() as endpoint:
             if not only:

@@ -13,7 +13,7 @@ Size = tuple[str, Resources]
 
 
 class WarmRay(RayBackend):
-    """A run gets the idle workers of the run before it if they have the size that it wants; otherwise they end."""
+    """A run gets the idle workers of the run before it if they have the right size; otherwise they end."""
 
     def __init__(self) -> None:
         super().__init__()
