@@ -52,13 +52,13 @@ def maker_of(base: str) -> type[Step] | None:
     return NOUNS.get(base.split("/")[0])
 
 
-def kind_of(stage: Stage) -> type[Step]:
+def class_of(stage: Stage) -> type[Step]:
     return next(STEPS[contract] for contract in type(stage).__mro__ if contract in STEPS)
 
 
 def step_of(node: Node) -> Step:
     """The step of a stage alone."""
-    return kind_of(node.stage)(node)
+    return class_of(node.stage)(node)
 
 
 def steps(pipeline: Pipeline, built: Collection[str] = ()) -> list[Step]:
@@ -66,15 +66,15 @@ def steps(pipeline: Pipeline, built: Collection[str] = ()) -> list[Step]:
     have, found, pools = set(built), list[Step](), list[str]()
 
     def add(*nodes: Node) -> None:
-        found.append(_linked(kind_of(nodes[0].stage)(*nodes), found))
+        found.append(_linked(class_of(nodes[0].stage)(*nodes), found))
         have.update(node.name for node in nodes)
         pools.extend(node.name for node in nodes if pipeline.makes_pool(node.name))
 
     for node in pipeline.nodes.values():
-        if kind_of(node.stage).at_start and have.issuperset(node.upstream):
+        if class_of(node.stage).at_start and have.issuperset(node.upstream):
             add(node)
     while left := [node for node in pipeline.nodes.values() if node.name not in have]:
-        group = together(pipeline, pools, [node for node in left if kind_of(node.stage).by_shard], have)
+        group = together(pipeline, pools, [node for node in left if class_of(node.stage).by_shard], have)
         add(*group or [next(node for node in left if have.issuperset(node.upstream))])
     return found
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class PassStep(Step):
-    line: ClassVar[str] = "pass"
+    kind: ClassVar[str] = "pass"
     by_shard: ClassVar[bool] = True
 
     def __init__(self, *nodes: Node) -> None:
@@ -130,7 +130,7 @@ class PassStep(Step):
             _PassPlanner(planner, group, self._names_above()).plan()
         for node in self.nodes:
             if node.name not in names:
-                line = PlanLine(node.name, node.stage.op, self.line, needed=planner.target(node))
+                line = PlanLine(node.name, node.stage.op, self.kind, needed=planner.target(node))
                 line.note = f"depends on {planner.blocked(node) or node.inputs[0]}"
                 planner.put(planner.expected(self, line, node))
 
@@ -175,7 +175,7 @@ class _PassPlanner:
                 entry = planner.entry(node)
                 counts = (entry.before, entry.before, 0, entry.after)
                 planner.folded.add(node.name)
-                self._put(node, PlanLine(node.name, node.stage.op, PassStep.line, *counts, EXACT))
+                self._put(node, PlanLine(node.name, node.stage.op, PassStep.kind, *counts, EXACT))
                 self._number(node, self.ctx.built[node.name].numbers)
             self.known.files[self.work.mask.chain] = self.work.mask.files
             self._compare()
@@ -227,7 +227,7 @@ class _PassPlanner:
         unsure = sum(one["unsure"] for one in found)
         lacking, known = (sum(one.get(name, 0) for one in found) for name in ("lacking", "known"))
         certainty = ESTIMATED if scale > 1 or unsure else EXACT
-        line = PlanLine(node.name, node.stage.op, PassStep.line, certainty=certainty)
+        line = PlanLine(node.name, node.stage.op, PassStep.kind, certainty=certainty)
         line.needed, line.compute, line.done = (round(scale * rows) for rows in (entry.before, lacking, known))
         line.after = round(scale * entry.after)
         if not computes(node.stage):

@@ -53,7 +53,7 @@ class Explained:
 class Step(ABC):
     """A stage, or the Maps and Filters that share a pass, with the steps that it waits for."""
 
-    line: ClassVar[str]
+    kind: ClassVar[str]
     """What a plan calls it: acquire, pass, derive or global."""
     at_start: ClassVar[bool] = False
     """Whether it comes before all other steps, unless it needs one of them."""
@@ -185,7 +185,7 @@ class Step(ABC):
 class GlobalStep(Step):
     """A stage over all rows, whose output is named by its fingerprint."""
 
-    line: ClassVar[str] = "global"
+    kind: ClassVar[str] = "global"
     folder: ClassVar[str] = "artifacts"
     """Folder of the noun that it makes."""
 
@@ -238,7 +238,7 @@ class GlobalStep(Step):
 
     def plan(self, planner: Planner) -> None:
         node, ctx = self.node, planner.ctx
-        line = PlanLine(node.name, node.stage.op, self.line)
+        line = PlanLine(node.name, node.stage.op, self.kind)
         target = planner.target(node)
         blocked = planner.blocked(node)
         if blocked:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class DeriveStep(PoolStep):
-    line: ClassVar[str] = "derive"
+    kind: ClassVar[str] = "derive"
 
     def retried(self) -> tuple[str, ...]:
         return ("error",)
@@ -55,7 +55,7 @@ class DeriveStep(PoolStep):
 
     def plan(self, planner: Planner) -> None:
         ctx, node = planner.ctx, self.node
-        line = PlanLine(node.name, node.stage.op, self.line)
+        line = PlanLine(node.name, node.stage.op, self.kind)
         blocked = planner.blocked(node)
         if blocked:
             line.note = f"depends on {blocked}"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class SourceStep(PoolStep):
-    line: ClassVar[str] = "acquire"
+    kind: ClassVar[str] = "acquire"
     at_start: ClassVar[bool] = True
 
     def portions(self, storage: Storage, options: Options) -> Planned | None:
@@ -42,7 +42,7 @@ class SourceStep(PoolStep):
         build_source(ctx, self.node)
 
     def plan(self, planner: Planner) -> None:
-        line = PlanLine(self.node.name, self.node.stage.op, self.line)
+        line = PlanLine(self.node.name, self.node.stage.op, self.kind)
         self._fill(planner, line)
         planner.put(line)
 
