@@ -8,7 +8,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -317,6 +317,13 @@ class Context:
                 "fix the cause (`curate retry` tries them again) or raise --failure-budget"
             )
 
+    def count_errors(self, stage: str, entry: Entry, messages: Mapping[str, str], pool_rows: int) -> None:
+        """Count a shard's rows in error at a stage, computed now or by an earlier run."""
+        if entry.error:
+            reason = next(iter(entry.error))
+            why = f"{stage}: {messages.get(reason, reason)}"
+            self.lose(stage, self.lost.get(stage, 0) + entry.error.total(), why, pool_rows)
+
     def finish(
         self,
         node: Node,
@@ -328,6 +335,7 @@ class Context:
     ) -> Built:
         """Commit the noun's manifest."""
         stage = node.stage
+        about.setdefault("seconds", round(time.monotonic() - built.began, 3))
         manifest = Manifest(
             noun=noun,
             op=stage.op,

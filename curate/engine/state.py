@@ -90,6 +90,8 @@ class Built:
     base: str
     path: str = ""
     manifest: Manifest | None = None
+    began: float = 0.0
+    """When its build began (time.monotonic())."""
     reused: bool = False
     content: str = ""
     mask: str = ""

@@ -244,11 +244,7 @@ class PassBuild:
     def _count_lost(self, result: ShardResult, entries: Mapping[str, Entry]) -> None:
         """Count a shard's rows in error, computed now or by an earlier run."""
         for name, entry in entries.items():
-            error = entry.error
-            if error:
-                reason = next(iter(error))
-                why = f"{name}: {result['steps'][name].get('messages', {}).get(reason, reason)}"
-                self.ctx.lose(name, self.ctx.lost.get(name, 0) + error.total(), why, self.whole_rows)
+            self.ctx.count_errors(name, entry, result["steps"][name].get("messages", {}), self.whole_rows)
 
     # --- committing ---
 

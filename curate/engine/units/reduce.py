@@ -11,7 +11,6 @@ the states of its new shards.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +32,7 @@ from curate.engine.fingerprints import column_fingerprints, content_by_shard
 from curate.engine.state import Built
 from curate.engine.tasks import beat
 from curate.engine.tasks.stages import set_up
-from curate.engine.units.common import dump, fetched, stretches, tidy
+from curate.engine.units.common import dump, fetched, stretches
 from curate.engine.units.step import GlobalStep
 
 FAN_IN = 64
@@ -46,7 +45,6 @@ class ReduceStep(GlobalStep):
     def build(self, ctx: Context, built: Built) -> None:
         node, stage = self.node, self.node.stage
         assert isinstance(stage, Reduce)
-        began = time.monotonic()
         pool, ports = ctx.pool(node), ctx.ports(node)
         folder, names = _states(ctx, node)
         with ctx.progress.step(node.name, pool.rows) as step:
@@ -74,10 +72,9 @@ class ReduceStep(GlobalStep):
         alive = result["rows"]
         ctx.finish(
             node, built, "artifact", Entry(alive, after=alive),
-            rows=alive, bytes=result["bytes"], seconds=round(time.monotonic() - began, 3), built_rows=alive,
+            rows=alive, bytes=result["bytes"], built_rows=alive,
             content=result["content"], extra={"states": folder, FILES: result[FILES]},
         )  # fmt: skip
-        tidy(ctx, built)
 
 
 def _states(ctx: Context, node: Node) -> tuple[str, list[str]]:

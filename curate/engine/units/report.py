@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -59,16 +58,13 @@ class ReportStep(GlobalStep):
     def build(self, ctx: Context, built: Built) -> None:
         node, stage = self.node, self.node.stage
         assert isinstance(stage, Report)
-        began = time.monotonic()
         rows = ctx.pool(node).rows
         with ctx.progress.step(node.name, rows) as step:
             view = StoredView.of(ctx, node)
             size, _ = save_artifact(ctx.storage, built.base, stage.render(view))
             step.advance(rows)
-        ctx.finish(
-            node, built, "artifact", Entry(view.alive, after=view.alive),
-            rows=view.alive, bytes=size, seconds=round(time.monotonic() - began, 3), built_rows=rows,
-        )  # fmt: skip
+        entry = Entry(view.alive, after=view.alive)
+        ctx.finish(node, built, "artifact", entry, rows=view.alive, bytes=size, built_rows=rows)
 
 
 FATE = ("rejected_by", "reject_reason", "copies", "item_copies", "item_expected")

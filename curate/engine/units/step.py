@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -229,8 +230,10 @@ class GlobalStep(Step):
         self.note(ctx)
 
     def _build(self, ctx: Context, built: Built) -> None:
+        built.began = time.monotonic()
         try:
             self.build(ctx, built)
+            tidy(ctx, built)
         except CurateError as error:
             if type(error) in (CurateError, InputError, TargetError):  # raised by the stage: add its name
                 raise self.node.located(error) from None

@@ -11,7 +11,6 @@ there, and only the other rows become new portions.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar
@@ -33,7 +32,6 @@ from curate.engine.state import Built, Options
 from curate.engine.units import shuffle
 from curate.engine.units.collect.earlier import Earlier, Kept, find_earlier, parts_of, subtract
 from curate.engine.units.collect.tasks import LINE, CutTask, DealTask, Fresh, cut_rows, deal_rows
-from curate.engine.units.common import tidy
 from curate.engine.units.step import GlobalStep, Planned
 
 LEAST_BUCKET_BYTES, BUCKET_BYTES = 16 << 20, 64 << 20
@@ -68,7 +66,6 @@ class CollectStep(GlobalStep):
     def build(self, ctx: Context, built: Built) -> None:
         node, stage = self.node, self.node.stage
         assert isinstance(stage, Collect)
-        began = time.monotonic()
         parts, _ = ctx.portions[node.name]
         wanted = _buckets(sum(part.bytes for part in parts))
         earlier = find_earlier(ctx, node, built, parts, wanted)
@@ -97,11 +94,10 @@ class CollectStep(GlobalStep):
         bases = sorted(set(table.column("base").to_pylist()) - {built.base})
         entry = Entry(read, dropped, rows)
         ctx.finish(
-            node, built, "artifact", entry, rows=rows, seconds=round(time.monotonic() - began, 3), built_rows=read,
+            node, built, "artifact", entry, rows=rows, built_rows=read,
             content=digest(table.column("digest").to_pylist()),
             extra={FILES: [f"{PORTIONS}.parquet"], "bases": bases, "buckets": buckets},
         )  # fmt: skip
-        tidy(ctx, built)
 
 
 def _cut(ctx: Context, node: Node, built: Built, cuts: Iterable[CutTask]) -> tuple[pa.Table, int]:

@@ -81,7 +81,7 @@ class DeriveBuild:
         for shard, result in zip(covers.column("id").to_pylist(), covers.column("said").to_pylist(), strict=True):
             self.results[shard] = result.encode()
         for result in self._results():
-            self._count_lost(result)
+            self._count(result)
         self._finish(base, manifest)
         self.ctx.progress.reused(self.node.name, manifest.rows)
         return True
@@ -123,16 +123,11 @@ class DeriveBuild:
             counts.requests = counts.computed + counts.repeated
             self.results[shard.id], self.numbers[shard.id] = dump(result), result["number"]
             self._bar.advance(shard.rows, Entry.from_json(result["entry"]).lost.total())
-            self._count_lost(result)
+            self._count(result)
 
-    def _count_lost(self, result: ParentsResult) -> None:
-        """Count a shard's parents in error, computed now or by an earlier run."""
-        error = Entry.from_json(result["entry"]).error
-        if error:
-            reason = next(iter(error))
-            why = f"{self.node.name}: {result['messages'].get(reason, reason)}"
-            lost = self.ctx.lost.get(self.node.name, 0) + error.total()
-            self.ctx.lose(self.node.name, lost, why, self.whole_rows)
+    def _count(self, result: ParentsResult) -> None:
+        entry = Entry.from_json(result["entry"])
+        self.ctx.count_errors(self.node.name, entry, result["messages"], self.whole_rows)
 
     # --- committing ---
 

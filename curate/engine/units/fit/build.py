@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 from curate.core.contracts import Fit
@@ -13,7 +12,6 @@ from curate.core.store.storage import Storage
 from curate.engine.context import Context
 from curate.engine.state import Built
 from curate.engine.tasks.stages import set_up
-from curate.engine.units.common import tidy
 from curate.engine.units.fit.group import Build
 from curate.engine.units.fit.parts import drop
 from curate.engine.units.step import GlobalStep
@@ -23,7 +21,6 @@ class FitStep(GlobalStep):
     def build(self, ctx: Context, built: Built) -> None:
         node, stage = self.node, self.node.stage
         assert isinstance(stage, Fit)
-        began = time.monotonic()
         with ctx.progress.step(node.name, ctx.pool(node).rows) as bar:
             build = Build(ctx, node, stage, built, bar)
             try:
@@ -40,10 +37,8 @@ class FitStep(GlobalStep):
         ctx.finish(
             node, built, "artifact", Entry(alive, after=alive),
             rows=alive, bytes=sum(size for name, size in files.items() if not name.startswith("work/")),
-            seconds=round(time.monotonic() - began, 3), built_rows=alive, content=digest(digests),
-            extra={FILES: sorted(digests)},
+            built_rows=alive, content=digest(digests), extra={FILES: sorted(digests)},
         )  # fmt: skip
-        tidy(ctx, built)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ with the number of samples. Sorting the pool's bytes into the dataset's order fi
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_right
 from collections import Counter
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -30,7 +29,7 @@ from curate.engine.context import Context
 from curate.engine.fingerprints import buried, column_fingerprints, rows_fingerprint
 from curate.engine.state import Built
 from curate.engine.units import shuffle
-from curate.engine.units.common import made_of_rows, tidy
+from curate.engine.units.common import made_of_rows
 from curate.engine.units.fields import check_fields
 from curate.engine.units.pack.tasks import (
     Common,
@@ -95,7 +94,6 @@ class PackStep(GlobalStep):
     def build(self, ctx: Context, built: Built) -> None:
         node, stage = self.node, self.node.stage
         assert isinstance(stage, Pack)
-        began = time.monotonic()
         chosen = ctx.pipeline.selection(node.name)
         assert chosen is not None
         selection = ctx.built[chosen]
@@ -128,10 +126,9 @@ class PackStep(GlobalStep):
         ctx.finish(
             node, built, "dataset", Entry(rows, rejected, rows - rejected.total(), copies=done["rows"]),
             [{"file": name, "bytes": size} for name, size in done["tars"].items()],
-            rows=done["rows"], bytes=sum(done["tars"].values()), seconds=round(time.monotonic() - began, 3),
+            rows=done["rows"], bytes=sum(done["tars"].values()),
             built_rows=int(np.diff(edges)[missing].sum()), extra={"tars": count},
         )  # fmt: skip
-        tidy(ctx, built)
 
 
 def _scatter(

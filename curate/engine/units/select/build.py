@@ -9,7 +9,6 @@ work/places/<stretch>.parquet   places of each shard's lines in rows/
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -24,7 +23,6 @@ from curate.engine.context import Context
 from curate.engine.fingerprints import buried, column_fingerprints, rows_fingerprint
 from curate.engine.state import Built
 from curate.engine.units import shuffle
-from curate.engine.units.common import tidy
 from curate.engine.units.select.tasks import (
     Common,
     GatherTask,
@@ -70,7 +68,6 @@ class SelectStep(GlobalStep):
     def build(self, ctx: Context, built: Built) -> None:
         node, stage = self.node, self.node.stage
         assert isinstance(stage, Select)
-        began = time.monotonic()
         pool, rows = ctx.pool(node), ctx.rows(node)
         buckets = shuffle.buckets_for(pool.rows, stage.bucket_rows())
         stretches = shuffle.stretches([shard.rows for shard in pool.shards], buckets)
@@ -124,10 +121,8 @@ class SelectStep(GlobalStep):
             places = ctx.must(select_gather, gathers, stage, node.name)
         ctx.finish(
             node, built, "selection", entry, pa.concat_tables(places), rows=entry.after,
-            seconds=round(time.monotonic() - began, 3), built_rows=entry.before,
-            bytes=sum(ctx.storage.list(f"{built.base}/rows").values()),
+            built_rows=entry.before, bytes=sum(ctx.storage.list(f"{built.base}/rows").values()),
         )  # fmt: skip
-        tidy(ctx, built)
 
     @staticmethod
     def explain(run: RunRecord, name: str, about: Explained) -> dict[str, Any] | None:
