@@ -25,7 +25,7 @@ from curate.engine.passes.answers.merge import merge_in_run
 from curate.engine.passes.plan import PassPlan
 from curate.engine.passes.recovery import UnitRunner
 from curate.engine.passes.run import run_pass
-from curate.engine.passes.task import ATTEMPTS, PassTask, ShardResult
+from curate.engine.passes.task import MARKS, PassTask, ShardResult
 from curate.engine.passes.unit import COUNTS
 from curate.engine.state import Built, Counts
 from curate.engine.tasks.job import Outcome
@@ -288,7 +288,7 @@ class PassBuild:
         manifest = Manifest("mask", "mask", 1, self.plan.chain, extra=extra | {"seconds": shares})
         manifest = manifest.commit(ctx.storage, base, lines)
         if self.plan.suspects:
-            ctx.storage.remove(f"{self.plan.chain}/{ATTEMPTS}")
+            ctx.storage.remove(f"{self.plan.chain}/{MARKS}")
         self._finish(base, manifest, reused=False, seconds=shares)
 
     def _finish(self, base: str, manifest: Manifest, reused: bool, seconds: Mapping[str, float] | None = None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -21,7 +20,7 @@ from curate.engine.passes.answers import log as answer_log
 from curate.engine.passes.answers.lines import FOLDER as INDEX
 from curate.engine.passes.answers.merge import is_due
 from curate.engine.passes.answers.search import searched
-from curate.engine.passes.task import ATTEMPTS, PassStage, Point
+from curate.engine.passes.task import PassStage, Point, suspects
 from curate.engine.state import Built, Mask
 
 OtherTables = dict[str, tuple[tuple[str, int], ...]]
@@ -161,9 +160,7 @@ def survey(ctx: Context, plan: PassPlan) -> None:
                 plan.others[spec.name], index = _others(ctx, spec, shards)
                 plan.indexes[spec.name] = searched(index)
                 plan.due = plan.due | {spec.name} if is_due(index) else plan.due - {spec.name}
-    for file in ctx.storage.list(f"{plan.chain}/{ATTEMPTS}"):
-        with contextlib.suppress(FileNotFoundError):
-            plan.suspects.update(ctx.storage.read(f"{plan.chain}/{ATTEMPTS}/{file}").decode().split())
+    plan.suspects |= suspects(ctx.storage, plan.chain)
 
 
 def _others(ctx: Context, spec: PassStage, shards: set[str]) -> tuple[OtherTables, dict[str, int]]:

@@ -28,7 +28,7 @@ from curate.engine.passes.counting import CountingFilter, CountingMap
 from curate.engine.passes.decode import Decoder
 from curate.engine.passes.map import MapMember
 from curate.engine.passes.member import FilterMember, PassMember
-from curate.engine.passes.task import ATTEMPTS, PassStage, PassTask, Point, ShardResult, Stopped
+from curate.engine.passes.task import PassStage, PassTask, Point, ShardResult, Stopped, under_way
 from curate.engine.passes.unit import Unit
 from curate.engine.tasks import beat
 
@@ -53,10 +53,7 @@ def run_pass(task: PassTask) -> list[ShardResult] | None:
         if spec.stage.costly:
             numbers[spec.name] |= _published(task, spec)
     counts: dict[str, dict[str, Any]] = {spec.name: {} for spec in task.stages}
-    mark = f"{task.chain}/{ATTEMPTS}/{task.shards[0].id}"
-    try:
-        if task.mark:
-            task.storage.mark(mark, " ".join(shard.id for shard in task.shards).encode())
+    with under_way(task, task.chain):
         while True:
             try:
                 return _Pass(task, numbers, counts).run()
@@ -64,9 +61,6 @@ def run_pass(task: PassTask) -> list[ShardResult] | None:
                 continue
             except Stopped:
                 return None
-    finally:  # an exception is not a crash
-        if task.mark:
-            task.storage.remove_file(mark)
 
 
 def _with_known(task: PassTask) -> PassTask:

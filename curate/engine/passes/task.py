@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -11,7 +12,7 @@ from curate.core.nouns.pools import Shard
 from curate.core.rows import KnownShards, Rows
 from curate.core.store.storage import Storage
 
-ATTEMPTS = "attempts"
+MARKS = "attempts"
 """Folder of marks: one for each unit under way, so that the next run knows what crashed this one."""
 StageResult = dict[str, Any]
 """One stage's part of a shard's result: its ledger entry, counts, and for a Map the number of its table."""
@@ -81,7 +82,7 @@ class UnitTask:
     alone: Mapping[str, frozenset[int]] = field(default_factory=dict)
     """Shard -> rows of a batch that hung: each is computed in a batch of one, so that a second hang identifies it."""
     mark: bool = False
-    """Leave a mark in ATTEMPTS while the unit is under way."""
+    """Leave a mark in MARKS while the unit is under way."""
     retried: bool = False
     """An earlier attempt hung: it may have published some tables."""
     sink: Sink = "publish"
@@ -118,3 +119,25 @@ class PassTask(UnitTask):
     limiter: Mapping[str, Any] | None = None
     """Where the run's limiter answers, for AsyncMaps that ask named endpoints; its key is a secret of the run."""
     segment_seconds: float = 60.0
+
+
+@contextmanager
+def under_way(task: UnitTask, folder: str) -> Iterator[None]:
+    """Leave a mark in a folder while the unit runs, if it is to leave one. An exception is not a crash."""
+    mark = f"{folder}/{MARKS}/{task.shards[0].id}"
+    try:
+        if task.mark:
+            task.storage.mark(mark, " ".join(shard.id for shard in task.shards).encode())
+        yield
+    finally:
+        if task.mark:
+            task.storage.remove_file(mark)
+
+
+def suspects(storage: Storage, folder: str) -> set[str]:
+    """Shards that were under way when an earlier run died, by the marks in a folder."""
+    found: set[str] = set()
+    for file in storage.list(f"{folder}/{MARKS}"):
+        with suppress(FileNotFoundError):
+            found.update(storage.read(f"{folder}/{MARKS}/{file}").decode().split() or [file])
+    return found

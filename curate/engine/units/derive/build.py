@@ -28,7 +28,7 @@ from curate.core.recipe.pipeline import Node
 from curate.engine.context import Context
 from curate.engine.fingerprints import content_by_shard, stage_digest
 from curate.engine.passes.recovery import Recovery
-from curate.engine.passes.task import ATTEMPTS
+from curate.engine.passes.task import MARKS, suspects
 from curate.engine.state import Built, Pool
 from curate.engine.units import keys
 from curate.engine.units.common import dump, stretches
@@ -65,7 +65,7 @@ class DeriveBuild:
     def survey(self) -> None:
         files = self.ctx.storage.list(self.folder)
         self.numbers = facts.latest(files)
-        self.suspects = {file.removeprefix(f"{ATTEMPTS}/") for file in files if file.startswith(f"{ATTEMPTS}/")}
+        self.suspects = suspects(self.ctx.storage, self.folder)
 
     def version(self) -> str:
         known = [[shard.id, self.numbers.get(shard.id, 0), self.alive[shard.id]] for shard in self.parents]
@@ -156,8 +156,8 @@ class DeriveBuild:
             built_rows=self.built.counts.computed, content=self._content(),
             extra={"derived": self.folder, "keys": index},
         ).manifest  # fmt: skip
-        for shard in self.suspects:
-            ctx.storage.remove_file(f"{self.folder}/{ATTEMPTS}/{shard}")
+        if self.suspects:
+            ctx.storage.remove(f"{self.folder}/{MARKS}")
         assert manifest is not None
         self._finish(base, manifest)
 

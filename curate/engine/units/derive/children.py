@@ -23,7 +23,7 @@ from curate.core.nouns import facts
 from curate.core.nouns.pools import Shard, pool_table, read_pool
 from curate.core.rows import Rows
 from curate.core.secrets import redact
-from curate.engine.passes.task import ATTEMPTS, UnitTask
+from curate.engine.passes.task import UnitTask, under_way
 from curate.engine.tasks import beat
 from curate.engine.tasks.stages import set_up
 from curate.engine.units.common import content_id, probed
@@ -61,16 +61,14 @@ class DeriveTask(UnitTask):
 def derive_shards(task: DeriveTask) -> list[ParentsResult]:
     """Compute missing children; returns a result for each shard."""
     starts = np.cumsum([0, *(shard.rows for shard in task.shards)]).tolist()
-    return [_derive(task, *about) for about in zip(task.shards, task.numbers, starts[:-1], strict=True)]
+    with under_way(task, task.folder):
+        return [_derive(task, *about) for about in zip(task.shards, task.numbers, starts[:-1], strict=True)]
 
 
 def _derive(task: DeriveTask, shard: Shard, number: int, start: int) -> ParentsResult:
     """`start`: the shard's first row in the unit."""
-    storage, attempt = task.storage, f"{task.folder}/{ATTEMPTS}/{shard.id}"
-    if task.mark:
-        storage.mark(attempt)
     alive = task.rows.alive(shard)
-    record = read_record(storage, task.folder, shard.id, number)
+    record = read_record(task.storage, task.folder, shard.id, number)
     wanted = record.missing(np.flatnonzero(alive).tolist(), task.retry)
     first, stop = task.only or (0, shard.rows)
     wanted = [row for row in wanted if first <= row < stop]
@@ -84,11 +82,9 @@ def _derive(task: DeriveTask, shard: Shard, number: int, start: int) -> ParentsR
             number, record, wanted = number + made.create(task, record), record.merged(made.record), []
         except AlreadyExistsError:  # another run published this number first
             number += 1
-            record = read_record(storage, task.folder, shard.id, number)
+            record = read_record(task.storage, task.folder, shard.id, number)
             left = record.missing(wanted, task.retry)
             repeated, wanted = repeated + len(wanted) - len(left), left
-    if task.mark:
-        storage.remove_file(attempt)
     return result_of(shard, alive, number, record) | {"computed": computed, "repeated": repeated}
 
 
