@@ -44,7 +44,7 @@ NOUNS: Mapping[str, type[Step]] = {
     "selections": SelectStep,
     "datasets": PackStep,
 }
-"""Folder of a noun -> the steps that know its outputs: those of every contract that makes it."""
+"""Folder of a noun -> a class of steps that knows its outputs, whichever contract made them."""
 
 
 def maker_of(base: str) -> type[Step] | None:

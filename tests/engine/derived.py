@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -41,6 +42,7 @@ class Tiles(Derive):
     killing: tuple[int, ...] = ()
     broken: Annotated[tuple[int, ...], Runtime()] = ()
     log: Annotated[str, Runtime()] = ""
+    hanging: Annotated[tuple[int, ...], Runtime()] = ()
 
     def resources(self) -> Resources:
         return Resources(cpus=1)
@@ -52,6 +54,8 @@ class Tiles(Derive):
                 file.write(f"{number}\n")
         if number in self.killing:
             os.kill(os.getpid(), signal.SIGKILL)
+        if number in self.hanging:
+            time.sleep(3600)
         if number in self.none:
             return
         image = sample.image()

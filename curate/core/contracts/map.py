@@ -68,7 +68,6 @@ class Batch:
 class Map(Stage):
     """Facts about samples, one row each. The result for a row must not depend on other rows."""
 
-    # with `pixels`, `prepare` is called with each image
     batch_rows: ClassVar[int] = 128
     """Rows of a batch."""
     by_shard: ClassVar[bool] = False
@@ -96,8 +95,8 @@ class Map(Stage):
         return ""
 
     def prepare(self, sample: Sample) -> Any:
-        """Called per image in decoding threads, before `process`. Raise Reject if the sample is unusable for the
-        stage."""
+        """With `pixels`: called per image in decoding threads, before `process`. Raise Reject if the sample is unusable
+        for the stage."""
         raise NotImplementedError
 
     def process(self, batch: Batch) -> dict[str, Any]:

@@ -282,14 +282,18 @@ class Pipeline:
             return
         if node.keep_null and not isinstance(node.stage, Map):
             raise node.fail(f"keep_null does not apply to {node.stage.op}, but to stages that compute facts; remove it")
+        if isinstance(node.stage, Map) and not node.stage.schema().names:
+            raise node.fail(f"{node.stage.op} writes no column; a Map without facts is of no use")
         makers: dict[str, str] = {}
-        ways = self.reaches(node.name) if isinstance(node.stage, Report) else [*self.along(node.name), node]
+        reads = node.stage.reads()
+        whole = isinstance(node.stage, Report) and not reads
+        ways = self.reaches(node.name) if whole else [*self.along(node.name), node]
         for up in ways:
             for column in self.columns_of(up.name):
                 if column in makers:
                     raise node.fail(f"column {column!r} is written by {makers[column]!r} and {up.name!r}; rename one")
                 makers[column] = up.name
-        for column in node.stage.reads():
+        for column in reads:
             if makers.get(column, node.name) == node.name and column not in POOL_COLUMNS:
                 writer = next((n for n in self.nodes if column in self.columns_of(n) and n != node.name), None)
                 hint = did_you_mean(column, [*makers, *POOL_COLUMNS], "add a stage that writes it")

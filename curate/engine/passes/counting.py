@@ -34,9 +34,12 @@ class CountingFilter(Counting, FilterMember):
         self._gains = np.zeros(self.unit.rows, dtype=np.int8)
         """1 for rows that pass and that the last run's filter rejected, -1 for the reverse."""
 
-    def judged(self, start: int, stop: int, fate: Fate) -> NDArray[np.bool_]:
+    def _arrive(self, start: int, stop: int) -> Fate:
         for facts in self.makers.values():
             self.unsure[start:stop] |= facts.status[start:stop] == MISSING
+        return super()._arrive(start, stop)
+
+    def judged(self, start: int, stop: int, fate: Fate) -> NDArray[np.bool_]:
         found: NDArray[np.bool_] = fate.alive & ~self.unsure[start:stop]
         return found
 

@@ -379,7 +379,7 @@ class MapMember(PassMember):
         entry.kept = entry.lost.total() if self.spec.keep_null else 0
         notes = self.facts.notes.get(self.unit.shards[index].id)
         entry.counters = notes.counters if notes is not None else entry.counters
-        found: StageResult = {"entry": entry.check(self.name).to_json(), "lacking": 0, "unsure": 0}
+        found: StageResult = {"entry": entry.check(self.name).to_json()}
         return found | self.facts.result(index) | {"seconds": round(self.seconds / max(1, len(self.unit.shards)), 4)}
 
 

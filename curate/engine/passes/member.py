@@ -227,7 +227,7 @@ class FilterMember(PassMember):
         entry = self.entry(start, stop)
         left = self.before.alive[start:stop] & ~self.after.alive[start:stop]
         entry.rejected = Counter(self.after.reason[start:stop][left].tolist())
-        return {"entry": entry.check(self.name).to_json(), "unsure": 0, "seconds": round(self.seconds, 4)}
+        return {"entry": entry.check(self.name).to_json(), "seconds": round(self.seconds, 4)}
 
 
 def _row_reason(reasons: list[str | None] | None, rejected: list[str | None] | None) -> str | None:

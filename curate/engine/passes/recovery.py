@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from curate.core.contracts import Resources
 from curate.core.ledger import SET_ASIDE
@@ -36,6 +36,9 @@ class Recovery(ABC, Generic[Task]):
 
     function: Callable[[Task], list[ShardResult] | None]
     """What workers do; None if the unit stopped early."""
+    rows_alone: ClassVar[bool] = True
+    """Whether rows are computed one by one. The shards of a unit that hangs are then tried separately, also if it hung
+    between two rows; otherwise the unit is tried as a whole, because its batches span shards."""
 
     def __init__(self, ctx: Context, nodes: Sequence[Node], accept: Callable[[Task, list[ShardResult]], None]) -> None:
         """`accept` is called with the results of each unit."""
@@ -82,7 +85,7 @@ class Recovery(ABC, Generic[Task]):
     def recover(self, task: Task, outcome: Outcome) -> None:
         """Get results for a unit that failed."""
         self.failed(task)
-        if outcome.hung is not None:
+        if outcome.hung is not None and (len(task.shards) == 1 or not self.rows_alone):
             self._recover_hung(task, outcome)
         elif len(task.shards) > 1:
             for shard in task.shards:
@@ -101,19 +104,17 @@ class Recovery(ABC, Generic[Task]):
         single row is known to hang, without it."""
         for _ in range(HANG_RETRIES):
             batch = outcome.hung
-            if batch is None or not batch.rows:  # without rows there is nothing to leave out
+            if batch is None or not (batch.rows or self.rows_alone):  # without rows there is nothing to leave out
                 break
             rows = _by_shard(task.shards, batch.rows)
             self.ctx.events.emit("hung", stage=batch.stage, rows=rows, error=outcome.error)
             self.ctx.progress.say(f"  {outcome.error}; retrying")
-            if len(batch.rows) == 1:
-                poison = {shard: dict(stages) for shard, stages in task.poison.items()}
-                for shard, found in rows.items():
-                    of_stage = {**poison.setdefault(shard, {}).get(batch.stage, {}), **dict.fromkeys(found, HUNG)}
-                    poison[shard][batch.stage] = of_stage
-                task = replace(task, poison=poison)
+            poison = {shard: dict(stages) for shard, stages in task.poison.items()}
+            for shard, found in rows.items() if len(batch.rows) == 1 else ():
+                of_stage = {**poison.setdefault(shard, {}).get(batch.stage, {}), **dict.fromkeys(found, HUNG)}
+                poison[shard][batch.stage] = of_stage
             alone = {shard: task.alone.get(shard, frozenset()) | frozenset(found) for shard, found in rows.items()}
-            task = replace(task, alone={**task.alone, **alone}, retried=True)
+            task = self.again(task, poison=poison, alone={**task.alone, **alone})
             [(_, outcome)] = self.run([task], isolated=not self.ctx.backend.separate)
             if outcome.error is None:
                 self.accept(task, outcome.value)
@@ -123,6 +124,10 @@ class Recovery(ABC, Generic[Task]):
             return
         for shard_aside in task.shards:
             self._set_aside(shard_aside, str(outcome.error))
+
+    def again(self, task: Task, **changes: Any) -> Task:
+        """The same unit once more; workers list the tables that it has published meanwhile."""
+        return replace(task, **changes, retried=True)
 
     def _updated_task(self, shard: Shard, **changes: Any) -> Task:
         self.refresh(shard)
@@ -177,6 +182,7 @@ class UnitRunner(Recovery[PassTask]):
     """The units of a pass."""
 
     function = staticmethod(run_pass)
+    rows_alone = False
 
     def __init__(
         self,

@@ -57,7 +57,7 @@ class PassStage:
     where: str = ""
     """Place in the recipe, for messages."""
     earlier: Filter | None = None
-    """The filter with the last run's parameters; a dry pass compares the two."""
+    """The filter with the last run's parameters; a plan compares the two."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,7 @@
 """`curate gc`: remove outputs that no kept run needs and no pin names.
 
-A run records each folder that it is about to read, waits while gc holds its lease, and only then reads. gc takes the
-lease, reads the records of running runs, keeps everything under the folders they name, and stops if it loses the lease.
-So gc never removes an output that a run has found.
+gc takes its lease, reads the records of running runs, keeps everything under the folders they name (`claims.py`), and
+stops if it loses the lease.
 
 gc holds the names of all files: about 460 bytes each, 3 GB for the 7 million files of a pool of 230,000 shards and 10
 stages.

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from curate.codec.images import probe
-from curate.core.contracts import Fit, Pack, Reduce, Report, Select
+from curate.core.contracts import Collect, Derive, Filter, Map, Source
 from curate.core.errors import Undecodable
 from curate.core.hashing import digest_bytes
 from curate.core.recipe.pipeline import Node
@@ -31,8 +31,8 @@ WORK = {"artifacts": ("work",), "selections": ("work",), "datasets": ("work", "p
 
 def made_of_rows(ctx: Context, nodes: Iterable[Node]) -> list[str]:
     """Fingerprints of the outputs among these that depend on all rows."""
-    global_ = (Reduce, Fit, Select, Pack, Report)
-    return sorted(ctx.built[node.name].fingerprint for node in nodes if isinstance(node.stage, global_))
+    others = (Collect, Source, Derive, Map, Filter)
+    return sorted(ctx.built[node.name].fingerprint for node in nodes if not isinstance(node.stage, others))
 
 
 def tidy(ctx: Context, built: Built) -> None:

@@ -38,7 +38,7 @@ class Outside(NamedTuple):
     """Bases of other outputs."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Explained:
     """A row of a pool, for `curate explain`."""
 
@@ -48,7 +48,7 @@ class Explained:
     before: str | None
     """The stage upstream that rejected it, and the reason."""
     rejects: dict[str, str]
-    """Stage -> why it rejected the row, for the stages that are explained so far."""
+    """Stage -> why it rejected the row. A stage that decides without a mask adds its own."""
 
 
 class Step(ABC):

@@ -58,7 +58,7 @@ class Assigner:
         if not calls:
             return
         slots = [slot for slot in self.workers.all if slot.lane == lane]
-        for depth in (UNITS[lane], UNITS[lane] + self.backend.separate):
+        for depth in (UNITS[lane], UNITS[lane] + (1 if self.backend.separate else 0)):
             ready = sorted((s for s in slots if s.ready and len(s.tasks) < depth), key=lambda slot: len(slot.tasks))
             for call in calls if ready else ():
                 if depth == UNITS[lane] or call.queue.waiting >= len(slots):

@@ -244,8 +244,8 @@ class Dispatcher:
         """A worker's process died: its payloads are tried again, a bounded number of times."""
         moved = False
         with contextlib.suppress(Exception):  # if the cluster does not answer, the process is assumed to have died
-            nodes = {node.id for node in self.backend.nodes()}
-            moved = bool(slot.worker.node) and slot.worker.node not in nodes
+            place = slot.worker.node
+            moved = bool(place) and all(node.id != place for node in self.backend.nodes())
         units = ", ".join(f"{task.call.label} {task.payload.index}" for task in slot.tasks.values()) or "nothing"
         what = "its node has died" if moved else event.why
         log.warning("%s is down while running %s: %s", slot, units, what)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 import signal
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from curate.core.rows import Rows
 from curate.core.store.storage import open_storage
 from curate.engine.record.runs import latest
 from curate.engine.run import run
+from curate.engine.tasks import running as tasks
 from curate.engine.units.derive.children import DeriveTask, derive_shards
 from tests.engine import derived, toys, workspaces
 from tests.engine.deaths import deaths
@@ -63,6 +66,21 @@ def test_a_parent_that_kills_the_process_is_found(workspace: Path, on_ray: Any) 
     assert result.ledger["tiles"].error == {"killed": 1}
     assert (result.ledger["tiles"].after, result.ledger["tiles"].children) == (5, 10)
     assert {number_of(row) for row in rows(workspace)} == {0, 1, 2, 3, 5}
+
+
+def test_parents_that_hang_are_left_out_and_nothing_durable_is_repeated(
+    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five in one unit of four shards: more than one shard may retry."""
+    monkeypatch.setattr(tasks, "START_METHOD", "fork")
+    log, hanging = tmp_path / "calls", (3, 7, 8, 12, 17)
+    made = derived.pipeline(tiles__hanging=hanging, tiles__log=str(log), pool__rows=20, pool__shard_rows=5)
+    result = run(made, str(workspace), options=replace(ALL, deadline=2.0))
+    entry = result.ledger["tiles"]
+    assert (entry.error, entry.after, entry.children) == ({"hung": 5}, 15, 30)
+    calls = Counter(map(int, log.read_text().split()))
+    assert max(calls[number] for number in range(20) if number not in hanging) <= 3
+    assert {number_of(row) for row in rows(workspace)} == set(range(20)) - set(hanging)
 
 
 def test_a_parent_that_kills_the_only_process_is_found_by_the_next_run(workspace: Path) -> None:

@@ -109,13 +109,13 @@ class DeriveBuild:
         failed = []
         for task, outcome in self.runner.run(self.runner.task(unit) for unit in units):
             if outcome.error is None:
-                self._accept(task, outcome.value)
+                self.accept(task, outcome.value)
             else:
                 failed.append((task, outcome))
         for task, outcome in failed:
             self.runner.recover(task, outcome)
 
-    def _accept(self, task: DeriveTask, results: list[ParentsResult]) -> None:
+    def accept(self, task: DeriveTask, results: list[ParentsResult]) -> None:
         counts = self.built.counts
         for shard, result in zip(task.shards, results, strict=True):
             counts.computed += result.pop("computed")
@@ -201,7 +201,7 @@ class ParentsRunner(Recovery[DeriveTask]):
     function = staticmethod(derive_shards)
 
     def __init__(self, build: DeriveBuild) -> None:
-        super().__init__(build.ctx, [build.node], build._accept)
+        super().__init__(build.ctx, [build.node], build.accept)
         self.build = build
 
     def task(self, shards: tuple[Shard, ...], **changes: Any) -> DeriveTask:
@@ -219,6 +219,11 @@ class ParentsRunner(Recovery[DeriveTask]):
             mark=not ctx.backend.separate,
             **changes,
         )
+
+    def again(self, task: DeriveTask, **changes: Any) -> DeriveTask:
+        [shard] = task.shards
+        self.refresh(shard)
+        return self.task((shard,), **changes)
 
     def refresh(self, shard: Shard) -> None:
         files = self.ctx.storage.list(f"{self.build.folder}/{shard.id}")
