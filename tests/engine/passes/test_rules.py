@@ -297,7 +297,7 @@ def meeting(monkeypatch: pytest.MonkeyPatch) -> None:
 class Threads(LocalBackend):
     """Leaves no marks, by which the other run would take this one for dead."""
 
-    name = "threads"
+    separate = True
 
 
 def at_once(requested: Experiment, backend: type[LocalBackend]) -> list[Result]:
