@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from curate.core.contracts import trait
 from curate.core.hashing import digest
 from curate.core.nouns.pools import FORMAT_OF_POOL
 from curate.core.recipe.pipeline import Node
@@ -18,7 +19,7 @@ DECODER_VERSION = 1
 """Increases when the same bytes decode to other pixels; facts of images are then recomputed."""
 
 
-def stage_digest(ctx: Context, node: Node) -> str:
+def stage_digest(ctx: Context, node: Node, decodes: bool = False) -> str:
     """Digest of a stage's definition: op, version, parameters, identity, artifacts at its ports and the decoder."""
     stage = node.stage
     value: dict[str, Any] = {
@@ -28,7 +29,7 @@ def stage_digest(ctx: Context, node: Node) -> str:
         "identity": stage.identity(),
         "ports": {port: ctx.built[name].content for port, name in node.ports.items()},
     }
-    if stage.pixels:
+    if decodes or trait(stage, "pixels"):
         value["decoder"] = DECODER_VERSION
     return digest(value)
 
@@ -48,7 +49,7 @@ def facts_fingerprint(ctx: Context, node: Node) -> str:
     removed its answers: recomputed answers may differ."""
     what = stage_digest(ctx, node)
     folder = f"facts/{node.stage.op}/{what}"
-    if node.stage.costly and folder not in ctx.removed:
+    if trait(node.stage, "costly") and folder not in ctx.removed:
         ctx.removed[folder] = len(ctx.storage.list(f"{folder}/removed"))
     times = ctx.removed.get(folder)
     return digest([f"{what}-{times}" if times else what, column_fingerprints(ctx, node, node.stage.reads())])

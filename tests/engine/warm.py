@@ -41,7 +41,7 @@ class WarmRay(RayBackend):
             ask(ticket, *rest)
 
         def kill() -> None:
-            if worker.node and not worker.tickets and not worker._dead.is_set():
+            if worker.node and not (worker.tickets or worker.stopped or worker._dead.is_set()):
                 worker.notify = lambda _: None
                 self.idle.append((size, worker))
             else:
@@ -51,10 +51,16 @@ class WarmRay(RayBackend):
             RayWorker.kill(worker)
             return False
 
-        changes: dict[str, Callable[..., Any]] = {"run": run, "kill": kill, "end": end}
+        stop = worker.wind_down
+
+        def wind_down(tickets: Any) -> None:
+            worker.stopped |= tickets is None  # it takes no tasks any more
+            stop(tickets)
+
+        changes: dict[str, Callable[..., Any]] = {"run": run, "kill": kill, "end": end, "wind_down": wind_down}
         for name, function in changes.items():
             setattr(worker, name, function)
-        worker.tickets = set()
+        worker.tickets, worker.stopped = set(), False
         worker.notify = self._noting(worker, worker.notify)
         return worker
 

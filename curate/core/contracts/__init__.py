@@ -37,6 +37,7 @@ from curate.core.contracts.stage import (
     is_runtime,
     is_semantic,
     kind_of,
+    trait,
 )
 from curate.core.secrets import Secret
 
@@ -44,5 +45,5 @@ __all__ = [
     "PLAIN_NAME", "Added", "Artifact", "AsyncMap", "Batch", "Child", "Client", "Collect", "Derive", "Fetch", "Filter",
     "Fit", "Incoming", "Location", "Map", "NoAnswer", "Pack", "Packed", "Portion", "Reduce", "Report", "Resources",
     "Runtime", "Sample", "Secret", "Select", "Source", "Stage", "Table", "is_as_before", "is_runtime", "is_semantic",
-    "kind_of",
+    "kind_of", "trait",
 ]  # fmt: skip

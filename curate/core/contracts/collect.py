@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 from curate.core.contracts.source import Portion
 from curate.core.contracts.stage import Stage, Table
@@ -23,6 +24,8 @@ class Collect(Stage):
     also those of known groups.
     """
 
+    kind: ClassVar[str] = ""
+    """Kind of the artifact, by which ports name it."""
     portion_rows: int
 
     def plan(self) -> list[Portion]:

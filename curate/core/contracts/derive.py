@@ -26,7 +26,6 @@ class Child:
 class Derive(Stage):
     """A pool whose samples have a `parent`, a `root` and a `span`. Downstream stages see the children."""
 
-    pixels: ClassVar[bool] = True
     child_kind: ClassVar[str] = ""
     """Kind of the children, such as `frame`. Enters their keys."""
     namespace: str

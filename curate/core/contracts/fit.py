@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 class Fit(Stage):
     """A global fact that takes many passes over the rows or regroups them. Workers hold the rows in parts."""
+
+    kind: ClassVar[str] = ""
+    """Kind of the artifact, by which ports name it."""
 
     def provenance(self, schema: pa.Schema) -> dict[str, str]:
         """Provenance of the columns that must be equal for all shards; `fit` finds it in the group."""

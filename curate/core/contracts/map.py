@@ -68,6 +68,11 @@ class Batch:
 class Map(Stage):
     """Facts about samples, one row each. The result for a row must not depend on other rows."""
 
+    pixels: ClassVar[bool] = False
+    """Whether `prepare` is called with each image. The decoder's version then enters the fingerprint."""
+    costly: ClassVar[bool] = False
+    """Whether rows are expensive enough to be looked up by their input values first, and to be saved while a shard is
+    running."""
     batch_rows: ClassVar[int] = 128
     """Rows of a batch."""
     by_shard: ClassVar[bool] = False

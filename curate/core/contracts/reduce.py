@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -17,6 +17,9 @@ class Reduce(Stage):
     consecutive ranges of shards that it has merged. It must be associative over consecutive ranges: `finish` must give
     the same result however they were merged. A state must be far smaller than the pool, because one worker holds the
     last one."""
+
+    kind: ClassVar[str] = ""
+    """Kind of the artifact, by which ports name it."""
 
     def counting(self) -> dict[str, Any]:
         """The values that determine `partial`, JSON-able; states are cached by them. Parameters used only by `merge`

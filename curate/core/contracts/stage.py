@@ -93,13 +93,6 @@ class Stage(BaseModel):
     """Named inputs in addition to `from`: port -> `kind` of the artifact."""
     optional_ports: ClassVar[tuple[str, ...]] = ()
     """Ports that a recipe may leave out; `setup` then gets no artifact under their names."""
-    kind: ClassVar[str] = ""
-    """Kind of the artifact that it makes, by which ports name it; "" if it makes none."""
-    pixels: ClassVar[bool] = False
-    """Whether it sees decoded images: the decoder's version then enters its fingerprint."""
-    costly: ClassVar[bool] = False
-    """Whether its rows are expensive enough to be looked up by their input values first, and to be saved while a shard
-    is running."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -184,6 +177,12 @@ class Stage(BaseModel):
         """Secret parameters by name."""
         values = {name: getattr(self, name) for name in type(self).model_fields}
         return {name: value for name, value in values.items() if isinstance(value, Secret)}
+
+
+def trait(stage: Stage, name: str) -> Any:
+    """A class variable that some contracts have: the `kind` of an artifact, `pixels`, `costly`. None for a stage
+    without it, also if a parameter has this name."""
+    return getattr(type(stage), name, None)
 
 
 def kind_of(info: Any) -> str:

@@ -22,7 +22,7 @@ from typing import Any
 import pyarrow as pa
 from pydantic import ValidationError
 
-from curate.core.contracts import Collect, Derive, Filter, Map, Pack, Report, Select, Source, Stage, kind_of
+from curate.core.contracts import Collect, Derive, Filter, Map, Pack, Report, Select, Source, Stage, kind_of, trait
 from curate.core.errors import CurateError, RecipeError, did_you_mean
 from curate.core.items import family_of, per_item
 from curate.core.nouns.pools import POOL_SCHEMA
@@ -250,7 +250,7 @@ class Pipeline:
             raise node.fail("`from` is missing; give the stage (or stages) whose rows it reads")
         for name in node.inputs:
             source = self.nodes[name].stage
-            if isinstance(source, Report) or (source.kind and not isinstance(stage, Report)):
+            if isinstance(source, Report) or (trait(source, "kind") and not isinstance(stage, Report)):
                 raise node.fail(f"from {name!r}: {source.op} makes an artifact; give a stage with rows")
             if isinstance(source, Pack) and not isinstance(stage, Report):
                 raise node.fail(f"from {name!r}: {stage.op} cannot read a dataset; only reports and training can")
@@ -274,7 +274,7 @@ class Pipeline:
             if name.startswith(PIN):  # the run checks whether it exists, and its kind
                 continue
             maker = self.nodes[name].stage
-            if maker.kind != expected:
+            if trait(maker, "kind") != expected:
                 raise node.fail(f"{port}: {name!r} ({maker.op}) does not make a {expected}; give a stage that does")
 
     def _check_columns(self, node: Node) -> None:

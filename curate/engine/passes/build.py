@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from curate.core.contracts import trait
 from curate.core.hashing import digest
 from curate.core.ledger import Entry
 from curate.core.nouns.manifest import Manifest, read_lines
@@ -251,7 +252,7 @@ class PassBuild:
     def fold_logs(self, ended: bool = False) -> None:
         """Put answers that dead workers have logged into tables. Requires the leases of the facts."""
         for spec in self.plan.stages:
-            if spec.stage.costly:
+            if trait(spec.stage, "costly"):
                 in_flight = answer_log.fold(self.ctx.storage, spec.path, ended=ended)
                 self.runner.in_flight[spec.name] = {shard: tuple(inputs) for shard, inputs in in_flight.items()}
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from curate.core.contracts import Filter, Map
+from curate.core.contracts import Filter, Map, trait
 from curate.core.hashing import digest
 from curate.core.nouns import facts
 from curate.core.nouns.masks import mask_file
@@ -156,7 +156,7 @@ def survey(ctx: Context, plan: PassPlan) -> None:
         if spec.path:
             plan.sizes[spec.name] = found = ctx.storage.list(spec.path)
             plan.numbers[spec.name] = {s: n for s, n in facts.latest(found).items() if s in shards}
-            if spec.stage.costly:
+            if trait(spec.stage, "costly"):
                 plan.others[spec.name], index = _others(ctx, spec, shards)
                 plan.indexes[spec.name] = searched(index)
                 plan.due = plan.due | {spec.name} if is_due(index) else plan.due - {spec.name}

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from curate.codec.members import member_columns
-from curate.core.contracts import AsyncMap, Filter, Map
+from curate.core.contracts import AsyncMap, Filter, Map, trait
 from curate.core.errors import CurateError, StorageError
 from curate.core.nouns import facts
 from curate.core.nouns.masks import Fate, columns_of, mask_file
@@ -50,7 +50,7 @@ def run_pass(task: PassTask) -> list[ShardResult] | None:
     task = _with_known(task)
     numbers = {name: dict(of_shard) for name, of_shard in task.numbers.items()}
     for spec in task.stages if (task.retried or beat.current().again) and task.sink != "count" else ():
-        if spec.stage.costly:
+        if trait(spec.stage, "costly"):
             numbers[spec.name] |= _published(task, spec)
     counts: dict[str, dict[str, Any]] = {spec.name: {} for spec in task.stages}
     with under_way(task, task.chain):
@@ -82,7 +82,7 @@ def _with_known(task: PassTask) -> PassTask:
 def _pool_columns(task: PassTask) -> tuple[str, ...]:
     """Columns of the pool that the pass reads: the stages' inputs, rejects, and places of images."""
     read = {name for spec in task.stages for name in spec.stage.reads() if name in POOL_COLUMNS}
-    if any(spec.stage.pixels for spec in task.stages):
+    if any(trait(spec.stage, "pixels") for spec in task.stages):
         read |= {*member_columns(task.shards), "sha256"}
     parent = ["parent_row"] if any(shard.parent for shard in task.shards) else []
     return ("key", "reject", *parent, *sorted(read - {"key"}))

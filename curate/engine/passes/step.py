@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import numpy as np
 import pyarrow as pa
 
-from curate.core.contracts import Filter, Stage
+from curate.core.contracts import Filter, Stage, trait
 from curate.core.ledger import Entry, total
 from curate.core.nouns import facts
 from curate.core.nouns.manifest import Manifest, read_lines
@@ -142,7 +142,7 @@ class PassStep(Step):
         if not ran or planner.changing.intersection(node.ports.values()):
             return rows
         new = max(planner.lines[up.name].compute or 0 for up in planner.ctx.pipeline.along(node.name))
-        return max(0, rows - ran) if stage.costly else min(rows, new)
+        return max(0, rows - ran) if trait(stage, "costly") else min(rows, new)
 
 
 def _short(column: pa.ChunkedArray, kind: pa.DataType) -> Any:
@@ -282,7 +282,8 @@ class _PassPlanner:
         """Keep the answers that a run would copy into a Map's tables, as far as later passes read their values."""
         passes = {step for step in self.planner.steps.values() if step.by_shard}
         later = [node for step in passes for node in step.nodes if node not in self.group]
-        read = {name for node in later if node.stage.costly or not computes(node.stage) for name in node.stage.reads()}
+        reading = [node.stage for node in later if trait(node.stage, "costly") or not computes(node.stage)]
+        read = {name for stage in reading for name in stage.reads()}
         for one in folded:
             table = one["tables"].get(node.name)
             if table is not None:

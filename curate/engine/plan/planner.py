@@ -6,6 +6,7 @@ are estimated from shards chosen by hash if folding all would take long, and unk
 
 from __future__ import annotations
 
+from curate.core.contracts import trait
 from curate.core.hashing import digest
 from curate.core.ledger import Entry
 from curate.core.nouns import tombstones
@@ -92,7 +93,7 @@ class Planner:
             new, line.certainty = round(line.needed * (growth - 1.0)), ESTIMATED
             line.needed += new
             line.compute = (line.compute or 0) + (new if computes else 0)
-            if node.stage.costly and (ran := self.finished(node)):
+            if trait(node.stage, "costly") and (ran := self.finished(node)):
                 line.compute = min(line.compute, max(0, line.needed - ran))  # images of rewritten shards are found
             line.after = None if line.after is None else line.after + round(line.after * (growth - 1.0))
             line.note = "; ".join([*([line.note] if line.note else []), f"about {new:,} rows are new"])

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curate.codec.members import member_columns, read_members
-from curate.core.contracts import Artifact, Pack, Report
+from curate.core.contracts import Artifact, Pack, Report, trait
 from curate.core.errors import Reject
 from curate.core.hashing import digest
 from curate.core.ledger import SET_ASIDE, Entry
@@ -96,7 +96,7 @@ class StoredView:
         manifests = {up.name: ctx.built[up.name].manifest for up in upstream}
         stages = {name: manifest for name, manifest in manifests.items() if manifest is not None}
         pins = {name: ctx.built[name] for up in [*upstream, node] for name in up.pinned.values()}
-        made = {up.name: ctx.built[up.name] for up in upstream if up.stage.kind}
+        made = {up.name: ctx.built[up.name] for up in upstream if trait(up.stage, "kind")}
         entries = [stages[name].entry for name in node.inputs]
         last = [entry.after if entry.children is None else entry.children for entry in entries]
         packed = (ctx.built[pack.name].base, stages[pack.name]) if pack else None

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from curate.core.contracts import Portion
+from curate.core.contracts import Portion, trait
 from curate.core.errors import CurateError, InputError, LedgerError, TargetError
 from curate.core.nouns.artifacts import STATES
 from curate.core.nouns.manifest import Manifest, read_lines
@@ -101,7 +101,8 @@ class Step(ABC):
 
     def record(self) -> dict[str, Any]:
         """What is in a run's record of the stage in addition to its op, inputs and parameters."""
-        return {"kind": self.node.stage.kind} if self.node.stage.kind else {}
+        kind = trait(self.node.stage, "kind")
+        return {"kind": kind} if kind else {}
 
     # --- in a run ---
 

@@ -13,9 +13,8 @@ from curate.core.recipe.pipeline import Pipeline
 from curate.core.store.storage import Storage, open_storage
 from curate.engine.run import Result, run
 from curate.engine.state import Options
-from curate.engine.units import shuffle
+from curate.engine.units import shuffle, step
 from curate.engine.units.pack import build as pack_build
-from curate.engine.units.select import build as select_build
 from curate.engine.workers.scheduler import Call
 from tests.engine import toys, workspaces
 
@@ -150,8 +149,7 @@ def test_selection_and_pack_take_eight_operations_a_shard(workspace: Path, monke
 
 @pytest.mark.parametrize("folder", ["selections", "datasets"])
 def test_an_interrupted_build_reuses_its_files(workspace: Path, monkeypatch: pytest.MonkeyPatch, folder: str) -> None:
-    for module in (select_build, pack_build):
-        monkeypatch.setattr(module, "tidy", lambda *_: None)
+    monkeypatch.setattr(step, "tidy", lambda *_: None)
     for name, value in (("LEAST_ROWS", 8), ("STRETCH_ROWS", 4)):
         monkeypatch.setattr(shuffle, name, value)
     whole = run(toys.pipeline(), str(workspace))

@@ -41,7 +41,7 @@ class DeriveBuild:
     def __init__(self, ctx: Context, node: Node) -> None:
         assert isinstance(node.stage, Derive)
         self.ctx, self.node, self.stage = ctx, node, node.stage
-        self.built = ctx.built[node.name] = Built(stage_digest(ctx, node), "")
+        self.built = ctx.built[node.name] = Built(stage_digest(ctx, node, decodes=True), "")
         self.folder = f"pools/{self.stage.namespace}/derived/{self.built.fingerprint}"
         self.parents = ctx.pool_upstream(node).shards
         self.whole_rows = ctx.whole_pool_rows(ctx.pipeline.nodes[ctx.pipeline.pool_upstream(node.name)])
