@@ -9,6 +9,7 @@ workspace. What is compared is the time of the pass that decodes, inspects, clea
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import shutil
 import statistics
@@ -56,6 +57,10 @@ def main() -> None:
                 place = images / path.relative_to(arguments.images)
                 place.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, place)
+            kept = {path.relative_to(arguments.images).as_posix() for path in files[::step]}
+            about = (arguments.images / "metadata.jsonl").read_text().splitlines(keepends=True)
+            lines = [line for line in about if json.loads(line)["file_name"] in kept]
+            (images / "metadata.jsonl").write_text("".join(lines))
             times: dict[str, list[float]] = {"before": [], "now": []}
             rows = 0
             for number in range(arguments.repeats):
