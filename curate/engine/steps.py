@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from curate.core import contracts
-from curate.core.contracts import Stage
+from curate.core.contracts import Stage, by_contract
 from curate.core.hashing import digest
 from curate.core.recipe.pipeline import Node, Pipeline
 from curate.engine.passes.step import PassStep
@@ -53,7 +53,7 @@ def maker_of(base: str) -> type[Step] | None:
 
 
 def class_of(stage: Stage) -> type[Step]:
-    return next(STEPS[contract] for contract in type(stage).__mro__ if contract in STEPS)
+    return by_contract(STEPS, stage)
 
 
 def step_of(node: Node) -> Step:

@@ -33,6 +33,7 @@ from curate.core.contracts.stage import (
     Runtime,
     Stage,
     Table,
+    by_contract,
     is_as_before,
     is_runtime,
     is_semantic,
@@ -44,6 +45,6 @@ from curate.core.secrets import Secret
 __all__ = [
     "PLAIN_NAME", "Added", "Artifact", "AsyncMap", "Batch", "Child", "Client", "Collect", "Derive", "Fetch", "Filter",
     "Fit", "Incoming", "Location", "Map", "NoAnswer", "Pack", "Packed", "Portion", "Reduce", "Report", "Resources",
-    "Runtime", "Sample", "Secret", "Select", "Source", "Stage", "Table", "is_as_before", "is_runtime", "is_semantic",
-    "kind_of", "trait",
+    "Runtime", "Sample", "Secret", "Select", "Source", "Stage", "Table", "by_contract", "is_as_before", "is_runtime",
+    "is_semantic", "kind_of", "trait",
 ]  # fmt: skip

@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, TypeVar
 
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
@@ -23,6 +23,7 @@ from curate.core.secrets import Secret, holds_secret, is_secret, references
 if TYPE_CHECKING:
     from curate.core.endpoints import Endpoint
 
+T = TypeVar("T")
 Table: TypeAlias = pa.Table
 Artifact: TypeAlias = Mapping[str, Any]  # name -> pa.Table | np.ndarray | JSON-able dict or list
 
@@ -177,6 +178,11 @@ class Stage(BaseModel):
         """Secret parameters by name."""
         values = {name: getattr(self, name) for name in type(self).model_fields}
         return {name: value for name, value in values.items() if isinstance(value, Secret)}
+
+
+def by_contract(table: Mapping[type, T], stage: Stage) -> T:
+    """The entry of a stage's contract; that of a contract before those that it extends."""
+    return next(table[contract] for contract in type(stage).__mro__ if contract in table)
 
 
 def trait(stage: Stage, name: str) -> Any:

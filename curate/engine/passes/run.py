@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from curate.codec.members import member_columns
-from curate.core.contracts import AsyncMap, Filter, Map, trait
+from curate.core.contracts import AsyncMap, Filter, Map, by_contract, trait
 from curate.core.errors import CurateError, StorageError
 from curate.core.nouns import facts
 from curate.core.nouns.masks import Fate, columns_of, mask_file
@@ -109,9 +109,8 @@ class _Pass:
         for spec in task.stages:
             near = {name: self.members[name] for name in {*spec.inputs, *spec.makers.values()}}
             kinds = COUNTING if task.sink == "count" else MEMBERS
-            kind = next(kinds[contract] for contract in type(spec.stage).__mro__ if contract in kinds)
             given = (alone, numbers[spec.name], counts[spec.name]) if spec.path else ()
-            self.members[spec.name] = kind(task, spec, unit, near, *given)
+            self.members[spec.name] = by_contract(kinds, spec.stage)(task, spec, unit, near, *given)
         self.maps = [member for member in self.members.values() if isinstance(member, MapMember)]
         unit.computes = bool(self.maps)
         pixel = [] if task.sink == "count" or task.aside else [m for m in self.maps if m.stage.pixels]

@@ -14,6 +14,7 @@ import pytest
 
 from curate.codec.tars import read_spans
 from curate.core.contracts import Derive
+from curate.core.errors import CurateError
 from curate.core.ledger import SET_ASIDE
 from curate.core.recipe.pipeline import Pipeline
 from curate.core.rows import Rows
@@ -66,6 +67,16 @@ def test_a_parent_that_kills_the_process_is_found(workspace: Path, on_ray: Any) 
     assert result.ledger["tiles"].error == {"killed": 1}
     assert (result.ledger["tiles"].after, result.ledger["tiles"].children) == (5, 10)
     assert {number_of(row) for row in rows(workspace)} == {0, 1, 2, 3, 5}
+
+
+def test_an_error_that_ends_the_run_leaves_no_mark(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: Derive, sample: Any) -> Any:
+        raise CurateError("the disk is full")
+
+    monkeypatch.setattr(derived.Tiles, "children", broken)
+    with pytest.raises(CurateError, match="disk is full"):
+        run(derived.pipeline(), str(workspace))
+    assert not [name for name in workspaces.files(workspace) if "/attempts/" in name]
 
 
 def test_parents_that_hang_are_left_out_and_nothing_durable_is_repeated(
