@@ -23,7 +23,7 @@ from curate.core.nouns import facts
 from curate.core.recipe.pipeline import Pipeline
 from curate.core.store.storage import Storage
 from curate.engine import run as running
-from curate.engine import runner
+from curate.engine.passes import plan as pass_plan
 from curate.engine.passes.build import PassBuild
 from tests.engine.toys import Total
 
@@ -111,7 +111,7 @@ class Clock:
 def deciding(folder: Path, shards: int) -> None:
     """A run that finds everything, and one with another threshold that lacks nothing."""
     place, clock = str(folder / "workspace"), Clock()
-    clock.watch(runner.pass_plan, "survey")
+    clock.watch(pass_plan, "survey")
     clock.watch(PassBuild, "reuse")
     clock.watch(PassBuild, "build")
     stages = 4

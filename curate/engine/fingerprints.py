@@ -13,13 +13,13 @@ from curate.core.contracts import trait
 from curate.core.hashing import digest
 from curate.core.nouns.pools import FORMAT_OF_POOL
 from curate.core.recipe.pipeline import Node
-from curate.engine.context import Context
+from curate.engine.outputs import Outputs
 
 DECODER_VERSION = 1
 """Increases when the same bytes decode to other pixels; facts of images are then recomputed."""
 
 
-def stage_digest(ctx: Context, node: Node, decodes: bool = False) -> str:
+def stage_digest(outputs: Outputs, node: Node, decodes: bool = False) -> str:
     """Digest of a stage's definition: op, version, parameters, identity, artifacts at its ports and the decoder."""
     stage = node.stage
     value: dict[str, Any] = {
@@ -27,53 +27,55 @@ def stage_digest(ctx: Context, node: Node, decodes: bool = False) -> str:
         "version": stage.version,
         "parameters": stage.parameters(),
         "identity": stage.identity(),
-        "ports": {port: ctx.built[name].content for port, name in node.ports.items()},
+        "ports": {port: outputs.built[name].content for port, name in node.ports.items()},
     }
     if decodes or trait(stage, "pixels"):
         value["decoder"] = DECODER_VERSION
     return digest(value)
 
 
-def column_fingerprints(ctx: Context, node: Node, columns: Iterable[str]) -> dict[str, str]:
+def column_fingerprints(outputs: Outputs, node: Node, columns: Iterable[str]) -> dict[str, str]:
     """Fingerprints of columns that a stage reads: of their maker's fingerprint and their name; for a column of the
     pool, of its name and the pool's format."""
-    makers = {column: ctx.pipeline.maker(node.name, column) for column in columns}
+    makers = {column: outputs.pipeline.maker(node.name, column) for column in columns}
     return {
-        column: digest(["pool", column, FORMAT_OF_POOL] if maker is None else [ctx.built[maker].fingerprint, column])
+        column: digest(
+            ["pool", column, FORMAT_OF_POOL] if maker is None else [outputs.built[maker].fingerprint, column]
+        )
         for column, maker in makers.items()
     }
 
 
-def facts_fingerprint(ctx: Context, node: Node) -> str:
+def facts_fingerprint(outputs: Outputs, node: Node) -> str:
     """Fingerprint of a Map's facts, or of a Filter's decisions. That of a costly stage has the number of times that gc
     removed its answers: recomputed answers may differ."""
-    what = stage_digest(ctx, node)
+    what = stage_digest(outputs, node)
     folder = f"facts/{node.stage.op}/{what}"
-    if trait(node.stage, "costly") and folder not in ctx.removed:
-        ctx.removed[folder] = len(ctx.storage.list(f"{folder}/removed"))
-    times = ctx.removed.get(folder)
-    return digest([f"{what}-{times}" if times else what, column_fingerprints(ctx, node, node.stage.reads())])
+    if trait(node.stage, "costly") and folder not in outputs.removed:
+        outputs.removed[folder] = len(outputs.storage.list(f"{folder}/removed"))
+    times = outputs.removed.get(folder)
+    return digest([f"{what}-{times}" if times else what, column_fingerprints(outputs, node, node.stage.reads())])
 
 
-def rows_fingerprint(ctx: Context, node: Node, columns: dict[str, str], **more: Any) -> str:
+def rows_fingerprint(outputs: Outputs, node: Node, columns: dict[str, str], **more: Any) -> str:
     """Fingerprint of an output that depends on the rows that reach its stage, on the fingerprints of the columns it
     reads, and on whatever else is given."""
-    value = {"stage": stage_digest(ctx, node), "columns": columns, "namespace": ctx.pool(node).namespace}
-    alive = {} if "alive" in more else {"alive": _content(ctx, node)}
+    value = {"stage": stage_digest(outputs, node), "columns": columns, "namespace": outputs.pool(node).namespace}
+    alive = {} if "alive" in more else {"alive": _content(outputs, node)}
     return digest(value | alive | more)
 
 
-def buried(ctx: Context) -> dict[str, str]:
+def buried(outputs: Outputs) -> dict[str, str]:
     """What removed keys add to the fingerprint of a stage that leaves them out."""
-    return {"tombstones": ctx.tombstones.digest} if ctx.tombstones else {}
+    return {"tombstones": outputs.tombstones.digest} if outputs.tombstones else {}
 
 
-def content_by_shard(ctx: Context, node: Node) -> dict[str, str]:
+def content_by_shard(outputs: Outputs, node: Node) -> dict[str, str]:
     """Shard -> digest of the rows that reach a stage there, for stages that keep results by shard."""
-    ways, pool = ctx.ways(node.inputs), ctx.pool_upstream(node)
-    masks = {mask.chain: mask for mask in ctx.masks}
-    refs, select = ctx.mask_refs(ways), ctx.selection_among(ways)
-    selected = [ctx.built[select].fingerprint] if select else []
+    ways, pool = outputs.ways(node.inputs), outputs.pool_upstream(node)
+    masks = {mask.chain: mask for mask in outputs.masks}
+    refs, select = outputs.mask_refs(ways), outputs.selection_among(ways)
+    selected = [outputs.built[select].fingerprint] if select else []
     found = {}
     for shard in pool.shards:
         parts = [masks[ref.chain].by_shard[ref.point].get(shard.id, "") for ref in refs]
@@ -81,11 +83,11 @@ def content_by_shard(ctx: Context, node: Node) -> dict[str, str]:
     return found
 
 
-def _content(ctx: Context, node: Node) -> str:
+def _content(outputs: Outputs, node: Node) -> str:
     """Digest of the rows that reach a stage."""
-    ways = ctx.ways(node.inputs)
-    masks = {mask.chain: mask for mask in ctx.masks}
-    parts = [masks[ref.chain].contents[ref.point] for ref in ctx.mask_refs(ways)]
-    select = ctx.selection_among(ways)
-    parts += [ctx.built[select].fingerprint] if select else []
-    return digest(sorted(parts)) if parts else ctx.pool_upstream(node).fingerprint
+    ways = outputs.ways(node.inputs)
+    masks = {mask.chain: mask for mask in outputs.masks}
+    parts = [masks[ref.chain].contents[ref.point] for ref in outputs.mask_refs(ways)]
+    select = outputs.selection_among(ways)
+    parts += [outputs.built[select].fingerprint] if select else []
+    return digest(sorted(parts)) if parts else outputs.pool_upstream(node).fingerprint

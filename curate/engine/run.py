@@ -38,8 +38,10 @@ from curate.core.spend import RunSpend
 from curate.core.store import lease
 from curate.core.store.storage import Storage, open_workspace
 from curate.engine.backends import Backend
-from curate.engine.context import POLL_SECONDS, Context
+from curate.engine.context import Context
 from curate.engine.killing import killed_on_request
+from curate.engine.losses import Losses
+from curate.engine.outputs import Outputs
 from curate.engine.preflight import cautions, check_endpoints, preflight
 from curate.engine.progress import Progress
 from curate.engine.record import limits, pins
@@ -51,6 +53,7 @@ from curate.engine.spending import check as check_ceilings
 from curate.engine.spending import described as described_endpoints
 from curate.engine.state import Counts, Options
 from curate.engine.steps import step_of
+from curate.engine.task_runner import POLL_SECONDS, TaskRunner
 from curate.engine.workers.lanes import Budget
 from curate.engine.workers.scheduler import Scheduler
 
@@ -152,9 +155,9 @@ def run(
         warnings = [f"{name}: {text}" for name in pipeline.nodes for text in cautions(name, pipeline, portions)]
         warnings += check_endpoints(pipeline, storage, workers)
         _open_record(storage, run_id, pipeline, backend.name, options, submission)
-        buried = tombstones.load(storage)
-        context = Context(pipeline, storage, workers, options, buried, events, Progress(console, events), portions)
-        context.built |= pinned
+        outputs = Outputs(pipeline, storage, tombstones.load(storage), built=dict(pinned))
+        tasks, losses = TaskRunner(pipeline, workers, events), Losses(options.failure_budget, events)
+        context = Context(outputs, tasks, losses, options, events, Progress(console, events), portions)
         context.spending = Spending(options, workers, events)
         for warning in warnings:
             log.warning(warning)
@@ -286,7 +289,7 @@ def _run_lease(storage: Storage, run_id: str) -> Iterator[None]:
 
 
 def _close_record(ctx: Context, run_id: str, error: str | None, seconds: float) -> Result:
-    done = {name: built for name, built in ctx.built.items() if name in ctx.pipeline.nodes and built.manifest}
+    done = {name: built for name, built in ctx.outputs.built.items() if name in ctx.pipeline.nodes and built.manifest}
     spend = RunSpend()
     if ctx.spending is not None:
         ctx.spending.emit()
@@ -313,12 +316,12 @@ def _close_record(ctx: Context, run_id: str, error: str | None, seconds: float) 
             for name, b in done.items()
         },
         "counts": {name: asdict(built.counts) for name, built in done.items()},
-        "pins": {name: {"base": b.base, "fingerprint": b.fingerprint} for name, b in ctx.pinned().items()},
+        "pins": {name: {"base": b.base, "fingerprint": b.fingerprint} for name, b in ctx.outputs.pinned().items()},
         "reused": result.reused,
         "ledger": {name: entry.to_json() for name, entry in result.ledger.items()},
         "spend": spend.to_json(),
         "allocated": ctx.backend.allocated().to_json(),
-        "lost": sum(ctx.lost.values()),
+        "lost": ctx.losses.total,
         "ceiling": ctx.spending is not None and ctx.spending.over,
     }
     ctx.storage.publish_bytes(f"runs/{run_id}/result.json", json.dumps(record, indent=1).encode())

@@ -21,7 +21,7 @@ class Runner:
 
     def __init__(self, context: Context) -> None:
         self.ctx = context
-        self.steps = steps(context.pipeline, context.built)
+        self.steps = steps(context.pipeline, context.outputs.built)
         self.begun: set[Step] = set()
         """Steps that others may follow by shard."""
         self.ended: set[Step] = set()
@@ -44,7 +44,7 @@ class Runner:
         finally:
             if len(self.ended) < len(self.steps):
                 self._wait_for_answers()
-                self.ctx.failed.set()
+                self.ctx.tasks.failed.set()
                 self.ctx.backend.stop()
             for thread in threads.values():
                 thread.join()

@@ -29,6 +29,7 @@ from curate.engine.passes.run import run_pass
 from curate.engine.passes.task import MARKS, PassTask, ShardResult
 from curate.engine.passes.unit import COUNTS
 from curate.engine.state import Built, Counts
+from curate.engine.task_runner import drained
 from curate.engine.tasks.job import Outcome
 from curate.engine.workers.calls import Call
 
@@ -44,9 +45,9 @@ class PassBuild:
 
     def __init__(self, ctx: Context, nodes: list[Node], plan: PassPlan, above: Sequence[PassBuild] = ()) -> None:
         self.ctx, self.nodes, self.plan, self.above = ctx, nodes, plan, above
-        self.pool = ctx.pool(nodes[0])
-        self.whole_rows = ctx.whole_pool_rows(nodes[0])
-        self.mask = next(mask for mask in ctx.masks if mask.chain == plan.chain)
+        self.pool = ctx.outputs.pool(nodes[0])
+        self.whole_rows = ctx.outputs.whole_pool_rows(nodes[0])
+        self.mask = next(mask for mask in ctx.outputs.masks if mask.chain == plan.chain)
         self.runner = UnitRunner(ctx, nodes, plan, self._accept)
         self.results: dict[str, str] = {}
         """Shard -> its result as JSON, because a pool may have very many shards."""
@@ -87,12 +88,12 @@ class PassBuild:
             self._run_units([shard for shard in shards if shard.id not in self.plan.suspects])
             suspects = [shard for shard in shards if shard.id in self.plan.suspects]
             for up in self.above if suspects else ():
-                self.ctx.wait(up.complete)
+                self.ctx.tasks.wait(up.complete)
             for shard in suspects:
                 if not self._reuse_shard(shard):
                     self.runner.recover_crashed(shard)
         for up in self.above:
-            self.ctx.wait(up.complete)
+            self.ctx.tasks.wait(up.complete)
         self._commit(time.monotonic() - began)
 
     def _earlier_results(self) -> dict[str, str]:
@@ -125,7 +126,7 @@ class PassBuild:
         result = json.loads(text) if result is None else result
         for name, of_stage in result["steps"].items():
             if "number" in of_stage:
-                self.ctx.built[name].numbers[shard] = of_stage["number"]
+                self.ctx.outputs.built[name].numbers[shard] = of_stage["number"]
         with self._lock:
             self.results[shard] = text
             for point in self.mask.points:
@@ -190,7 +191,7 @@ class PassBuild:
                 if not (tasks or waits):
                     continue
                 self.running = len(tasks)
-                source, message = self.ctx.get(inbox)
+                source, message = self.ctx.tasks.get(inbox)
                 if source is call and self._ended_unpaid(message):
                     del tasks[message.index]
                     unpaid += 1
@@ -203,14 +204,14 @@ class PassBuild:
                         del waits[number]
                         ready.append(number)
             if unpaid:
-                raise self.ctx.drained(unpaid)
+                raise drained(unpaid)
         finally:
             self.running = 0
             if call is not None:
                 call.cancel()
 
     def _call(self, inbox: queue.Queue[Any]) -> Call:
-        self.ctx.check_resources()
+        self.ctx.tasks.check_resources()
         return self.ctx.backend.open(run_pass, self.runner.resources(), inbox=inbox, label=self.nodes[0].name)
 
     def _ended_unpaid(self, outcome: Outcome | None) -> bool:
@@ -223,7 +224,7 @@ class PassBuild:
         if outcome is not None and outcome.fatal is not None:
             raise outcome.fatal
         if outcome is None or (outcome.error is None and outcome.value is None):
-            raise self.ctx.drained(left)
+            raise drained(left)
         return outcome
 
     def _accept(self, task: PassTask, results: list[ShardResult]) -> None:
@@ -245,7 +246,7 @@ class PassBuild:
     def _count_lost(self, result: ShardResult, entries: Mapping[str, Entry]) -> None:
         """Count a shard's rows in error, computed now or by an earlier run."""
         for name, entry in entries.items():
-            self.ctx.count_errors(name, entry, result["steps"][name].get("messages", {}), self.whole_rows)
+            self.ctx.losses.add(name, entry, result["steps"][name].get("messages", {}), self.whole_rows)
 
     # --- committing ---
 
@@ -259,7 +260,7 @@ class PassBuild:
     def _merge_indexes(self, names: Collection[str]) -> None:
         """Merge the small files that units have added to some stages' indexes of answers."""
         for node in (node for node in self.nodes if node.name in names):
-            folder = self.ctx.built[node.name].path.rpartition("/")[0]
+            folder = self.ctx.outputs.built[node.name].path.rpartition("/")[0]
             self.plan.indexes[node.name] = merge_in_run(self.ctx, node, f"{folder}/{INDEX}")
 
     def _commit(self, wall: float) -> None:
@@ -268,7 +269,7 @@ class PassBuild:
         self._merge_indexes({name for name in self.plan.indexes if self.counts[name].computed})
         for spec in self.plan.stages:
             if spec.path:
-                self.plan.numbers[spec.name] = ctx.built[spec.name].numbers
+                self.plan.numbers[spec.name] = ctx.outputs.built[spec.name].numbers
         base = self.plan.version(shards)
         lines = pa.table(
             {
@@ -284,7 +285,7 @@ class PassBuild:
             "committed": time.time(),
             "set_aside": self.runner.aside,
         }
-        bases = {mask.chain: mask.base for mask in ctx.masks}
+        bases = {mask.chain: mask.base for mask in ctx.outputs.masks}
         extra["bases"] = sorted({bases[ref.chain] for p in self.plan.points if p.base for ref in p.base.masks})
         manifest = Manifest("mask", "mask", 1, self.plan.chain, extra=extra | {"seconds": shares})
         manifest = manifest.commit(ctx.storage, base, lines)
@@ -305,7 +306,7 @@ class PassBuild:
         self.mask.contents, self.mask.reasons = total.contents(), total.reasons()
         self.mask.base = base
         for node in self.nodes:
-            built = ctx.built[node.name]
+            built = ctx.outputs.built[node.name]
             built.counts, built.reused, built.mask = self.counts[node.name], reused, base
             entry, share = total.entries[node.name], (seconds or manifest.extra["seconds"])[node.name]
             if built.path:
@@ -333,7 +334,7 @@ class PassBuild:
             bytes=sum(line["bytes"] for line in lines),
             extra={"committed": time.time()},
         )
-        if not ctx.known.plan:
+        if not ctx.outputs.known.plan:
             manifest = manifest.commit(ctx.storage, built.base, lines)
         ledger, computed = entry.check(node.name).to_json(), built.counts.computed
         built.manifest = replace(manifest, ledger=ledger, seconds=seconds, built_rows=computed, rows=entry.after)

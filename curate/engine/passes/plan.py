@@ -13,8 +13,8 @@ from curate.core.nouns.masks import mask_file
 from curate.core.nouns.pools import Shard
 from curate.core.recipe.pipeline import Node
 from curate.core.rows import Rows
-from curate.engine.context import Context, point_name
 from curate.engine.fingerprints import facts_fingerprint, stage_digest
+from curate.engine.outputs import Outputs, point_name
 from curate.engine.passes.answers import index as answers
 from curate.engine.passes.answers import log as answer_log
 from curate.engine.passes.answers.lines import FOLDER as INDEX
@@ -71,104 +71,109 @@ class PassPlan:
         return f"{self.chain}/versions/{digest([self.file(shard) for shard in shards])}"
 
 
-def make_plan(ctx: Context, nodes: list[Node], above: frozenset[str]) -> PassPlan:
-    plan = lay_out(ctx, nodes, above)
-    survey(ctx, plan)
+def make_plan(outputs: Outputs, nodes: list[Node], above: frozenset[str]) -> PassPlan:
+    plan = lay_out(outputs, nodes, above)
+    survey(outputs, plan)
     return plan
 
 
-def lay_out(ctx: Context, nodes: list[Node], above: frozenset[str]) -> PassPlan:
-    """The pass of some nodes, without the tables. Records each stage in `ctx.built`, and the mask that the pass will
-    store; reads nothing that gc may remove. `above`: stages of the passes that this one follows, shard by shard."""
+def lay_out(outputs: Outputs, nodes: list[Node], above: frozenset[str]) -> PassPlan:
+    """The pass of some nodes, without the tables. Records each stage in `outputs.built`, and the mask that the pass
+    will store; reads nothing that gc may remove. `above`: stages of the passes that this one follows, shard by
+    shard."""
     names = {node.name for node in nodes}
-    stages = tuple(_stage(ctx, node, names) for node in nodes)
-    points = tuple(_points(ctx, nodes, names, above))
+    stages = tuple(_stage(outputs, node, names) for node in nodes)
+    points = tuple(_points(outputs, nodes, names, above))
     bases = {id(rows): rows for rows in [*(s.base for s in stages), *(p.base for p in points)] if rows is not None}
-    masks = {mask.chain: mask for mask in ctx.masks}
+    masks = {mask.chain: mask for mask in outputs.masks}
     outside: list[Any] = []
     for rows in bases.values():
         outside += [ref.chain for ref in rows.masks] + [rows.selection]
     described: list[Any] = [
-        [s.name, s.place, ctx.built[s.name].fingerprint, s.inputs, s.keep_null, s.family] for s in stages
+        [s.name, s.place, outputs.built[s.name].fingerprint, s.inputs, s.keep_null, s.family] for s in stages
     ]
     described += [[p.name, p.inputs] for p in points]
     chain = f"masks/{digest([described, outside])}"
-    pool = ctx.pool(nodes[0])
+    pool = outputs.pool(nodes[0])
     alive = {} if pool.parents is None else pool.alive
     others = tuple(masks[ref.chain] for rows in bases.values() for ref in rows.masks)
-    ctx.masks.append(Mask(chain, frozenset(names), tuple(point.name for point in points)))
-    return PassPlan(stages, points, chain, tuple(ctx.pipeline.nodes), others, alive)
+    outputs.masks.append(Mask(chain, frozenset(names), tuple(point.name for point in points)))
+    return PassPlan(stages, points, chain, tuple(outputs.pipeline.nodes), others, alive)
 
 
-def _stage(ctx: Context, node: Node, names: set[str]) -> PassStage:
-    stage, fingerprint = node.stage, facts_fingerprint(ctx, node)
-    path = f"facts/{stage.op}/{stage_digest(ctx, node)}/{fingerprint}" if ctx.pipeline.columns_of(node.name) else ""
-    ctx.built[node.name] = Built(fingerprint, "", path, content=fingerprint)
+def _stage(outputs: Outputs, node: Node, names: set[str]) -> PassStage:
+    stage, fingerprint = node.stage, facts_fingerprint(outputs, node)
+    path = (
+        f"facts/{stage.op}/{stage_digest(outputs, node)}/{fingerprint}"
+        if outputs.pipeline.columns_of(node.name)
+        else ""
+    )
+    outputs.built[node.name] = Built(fingerprint, "", path, content=fingerprint)
     inside = tuple(name for name in node.inputs if name in names)
     outside = [name for name in node.inputs if name not in names]
-    families = ctx.pipeline.families(node.name)
+    families = outputs.pipeline.families(node.name)
     places = stage.places()
     family = families.get(places, places) if places is not None else ""
     read = [*stage.reads(), *([family] if family else [])]
-    makers = {column: ctx.pipeline.maker(node.name, column) for column in read}
+    makers = {column: outputs.pipeline.maker(node.name, column) for column in read}
     return PassStage(
         name=node.name,
-        place=ctx.order[node.name],
+        place=outputs.order[node.name],
         stage=cast("Map | Filter", stage),
         inputs=inside,
-        base=ctx.rows(node, outside) if not inside or ctx.ways(outside) else None,
+        base=outputs.rows(node, outside) if not inside or outputs.ways(outside) else None,
         makers={column: maker for column, maker in makers.items() if maker is not None and maker in names},
-        columns=ctx.rows(node, outside),
+        columns=outputs.rows(node, outside),
         path=path,
-        ports=ctx.ports(node),
+        ports=outputs.ports(node),
         keep_null=node.keep_null,
-        may_mark=any(up.keep_null for up in ctx.pipeline.along(node.name)),
+        may_mark=any(up.keep_null for up in outputs.pipeline.along(node.name)),
         family=family,
         families={column: family for column, family in families.items() if column in stage.reads()},
         where=node.place,
     )
 
 
-def _points(ctx: Context, nodes: list[Node], names: set[str], above: frozenset[str]) -> Iterator[Point]:
+def _points(outputs: Outputs, nodes: list[Node], names: set[str], above: frozenset[str]) -> Iterator[Point]:
     """The points where later steps read a mask. Paths through passes that this one does not follow are combined by the
     step that reads them: this pass would wait for them unnecessarily."""
     seen: set[str] = set()
-    for consumer in ctx.pipeline.nodes.values():
+    for consumer in outputs.pipeline.nodes.values():
         mine = [name for name in consumer.inputs if name in names]
         if consumer.name in names or not mine:
             continue
-        ways = ctx.ways(consumer.inputs)
+        ways = outputs.ways(consumer.inputs)
         rest = [name for name in ways if name not in names]
         whole = all(name in above for name in rest)
         name = point_name(ways if whole else mine)
         if name not in seen:
             seen.add(name)
-            yield Point(name, tuple(mine), ctx.rows(consumer, rest) if whole and rest else None)
-    read = {up for node in ctx.pipeline.nodes.values() for up in node.inputs}
+            yield Point(name, tuple(mine), outputs.rows(consumer, rest) if whole and rest else None)
+    read = {up for node in outputs.pipeline.nodes.values() for up in node.inputs}
     for name in sorted(names - read - seen):  # no stage reads these, but `curate explain` does
         yield Point(name, (name,), None)
 
 
-def survey(ctx: Context, plan: PassPlan) -> None:
+def survey(outputs: Outputs, plan: PassPlan) -> None:
     """List the existing tables and marks: one listing for each Map's folder, and one for the mask's."""
-    shards = {shard.id for shard in ctx.pool(ctx.pipeline.nodes[plan.stages[0].name]).shards}
+    shards = {shard.id for shard in outputs.pool(outputs.pipeline.nodes[plan.stages[0].name]).shards}
     for spec in plan.stages:
         if spec.path:
-            plan.sizes[spec.name] = found = ctx.storage.list(spec.path)
+            plan.sizes[spec.name] = found = outputs.storage.list(spec.path)
             plan.numbers[spec.name] = {s: n for s, n in facts.latest(found).items() if s in shards}
             if trait(spec.stage, "costly"):
-                plan.others[spec.name], index = _others(ctx, spec, shards)
+                plan.others[spec.name], index = _others(outputs, spec, shards)
                 plan.indexes[spec.name] = searched(index)
                 plan.due = plan.due | {spec.name} if is_due(index) else plan.due - {spec.name}
-    plan.suspects |= suspects(ctx.storage, plan.chain)
+    plan.suspects |= suspects(outputs.storage, plan.chain)
 
 
-def _others(ctx: Context, spec: PassStage, shards: set[str]) -> tuple[OtherTables, dict[str, int]]:
+def _others(outputs: Outputs, spec: PassStage, shards: set[str]) -> tuple[OtherTables, dict[str, int]]:
     """Highest tables of the stage under a few other fingerprints; and the listing of its index."""
     folder, own = spec.path.rsplit("/", 1)
     by_fingerprint: dict[str, list[str]] = {}
     index: dict[str, int] = {}
-    for file, size in ctx.storage.list(folder).items():
+    for file, size in outputs.storage.list(folder).items():
         name, _, rest = file.partition("/")
         if name == INDEX:
             index[rest] = size

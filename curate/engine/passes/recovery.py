@@ -19,6 +19,7 @@ from curate.engine.passes.batches import KILLED
 from curate.engine.passes.plan import PassPlan
 from curate.engine.passes.run import run_pass
 from curate.engine.passes.task import PassTask, ShardResult, UnitTask
+from curate.engine.task_runner import drained
 from curate.engine.tasks.job import Outcome
 
 HUNG = "hung"
@@ -77,9 +78,9 @@ class Recovery(ABC, Generic[Task]):
                 sent[number] = task
                 yield task
 
-        for outcome in self.ctx.run_with(self.function, sending(), self.resources(), options, label):
+        for outcome in self.ctx.tasks.run(self.function, sending(), self.resources(), options, label):
             if outcome.error is None and outcome.value is None:
-                raise self.ctx.drained()
+                raise drained()
             yield sent.pop(outcome.index), outcome
 
     def recover(self, task: Task, outcome: Outcome) -> None:
@@ -174,7 +175,7 @@ class Recovery(ABC, Generic[Task]):
         self.ctx.events.emit(SET_ASIDE, shard=shard.id, tar=shard.tar, error=error)
         self.ctx.progress.say(f"  shard {shard.id} ({shard.tar}) is set aside: {error}")
         task = replace(self._updated_task(shard), aside=error, mark=False)
-        results = list(self.ctx.must(self.function, [task], self.nodes[0].stage, f"shard {shard.id}"))
+        results = list(self.ctx.tasks.must(self.function, [task], self.nodes[0].stage, f"shard {shard.id}"))
         self.accept(task, results[0])
 
 
@@ -211,7 +212,7 @@ class UnitRunner(Recovery[PassTask]):
             points=plan.points,
             shards=shards,
             numbers={name: of(numbers) for name, numbers in plan.numbers.items()},
-            known=ctx.known if ctx.known.plan else ctx.known_of(plan.rows(), shards),
+            known=ctx.outputs.known if ctx.outputs.known.plan else ctx.outputs.known_of(plan.rows(), shards),
             chain=plan.chain,
             names=plan.names,
             bases={shard.id: plan.bases(shard) for shard in shards},

@@ -57,28 +57,30 @@ class PassStep(Step):
         """Reuse the pass's facts, or compute them under leases. Leases are taken in the order of the DAG, so that two
         runs never wait for each other."""
         nodes = list(self.nodes)
-        with ctx.lock:
-            plan = pass_plan.lay_out(ctx, nodes, self._names_above())
+        with ctx.outputs.lock:
+            plan = pass_plan.lay_out(ctx.outputs, nodes, self._names_above())
         others = [step.work for step in self.above if isinstance(step, PassStep) and step.work is not None]
         build = self.work = PassBuild(ctx, nodes, plan, others)
         begun()
         self.announce(ctx, plan.chain)
-        pass_plan.survey(ctx, plan)
+        pass_plan.survey(ctx.outputs, plan)
         for other in others:
-            ctx.wait(other.settled)
+            ctx.tasks.wait(other.settled)
         if not build.reuse():
-            paths = {ctx.built[node.name].path: node for node in reversed(nodes) if ctx.built[node.name].path}
+            paths = {
+                ctx.outputs.built[node.name].path: node for node in reversed(nodes) if ctx.outputs.built[node.name].path
+            }
             with contextlib.ExitStack() as stack:
                 for path in sorted(paths):
                     stack.enter_context(ctx.lease(paths[path], path))
                 build.settled.set()
                 build.fold_logs()
-                pass_plan.survey(ctx, plan)
+                pass_plan.survey(ctx.outputs, plan)
                 if not build.reuse():
                     build.build()
         for node in nodes:
-            if ctx.built[node.name].reused:
-                ctx.progress.reused(node.name, ctx.pool(node).rows)
+            if ctx.outputs.built[node.name].reused:
+                ctx.progress.reused(node.name, ctx.outputs.pool(node).rows)
         self.note(ctx)
         build.complete.set()
         build.settled.set()
@@ -166,7 +168,7 @@ class _PassPlanner:
     def __init__(self, planner: Planner, group: list[Node], above: frozenset[str]) -> None:
         self.planner, self.ctx, self.known = planner, planner.ctx, planner.known
         self.group = group
-        self.work = PassBuild(self.ctx, group, pass_plan.make_plan(self.ctx, group, above))
+        self.work = PassBuild(self.ctx, group, pass_plan.make_plan(self.ctx.outputs, group, above))
 
     def plan(self) -> None:
         planner = self.planner
@@ -176,7 +178,7 @@ class _PassPlanner:
                 counts = (entry.before, entry.before, 0, entry.after)
                 planner.folded.add(node.name)
                 self._put(node, PlanLine(node.name, node.stage.op, PassStep.kind, *counts, EXACT))
-                self._number(node, self.ctx.built[node.name].numbers)
+                self._number(node, self.ctx.outputs.built[node.name].numbers)
             self.known.files[self.work.mask.chain] = self.work.mask.files
             self._compare()
             return
@@ -251,11 +253,13 @@ class _PassPlanner:
             found = {one["shard"]: one["steps"][node.name] for one in folded}
             vague = any(one.get("lacking") or one["unsure"] for one in found.values())
             if not whole or vague or not known.issuperset(node.upstream):
-                del ctx.built[node.name]
+                del ctx.outputs.built[node.name]
                 continue
             known.add(node.name)
             entry = total(Entry.from_json(one["entry"]) for one in found.values())
-            ctx.built[node.name].manifest = build_pass.mask_manifest(node, ctx.built[node.name], entry, 0.0)
+            ctx.outputs.built[node.name].manifest = build_pass.mask_manifest(
+                node, ctx.outputs.built[node.name], entry, 0.0
+            )
             self._number(node, {shard: one["number"] for shard, one in found.items() if "number" in one})
             self._keep(node, folded)
         points = tuple(p.name for p in self.work.plan.points if known.issuperset(p.name.split("+")))
@@ -272,7 +276,7 @@ class _PassPlanner:
 
     def _number(self, node: Node, numbers: Mapping[str, int]) -> None:
         """Set the tables of a Map's facts, which a run would list in a manifest."""
-        built = self.ctx.built[node.name]
+        built = self.ctx.outputs.built[node.name]
         if built.path:
             built.numbers = dict(numbers)
             built.base = build_pass.facts_base(built, numbers)
@@ -291,4 +295,4 @@ class _PassPlanner:
                     *facts.FIXED.names,
                     *(name for name in self.ctx.pipeline.columns_of(node.name) if name in read),
                 ]
-                self.known.tables[self.ctx.built[node.name].path, one["shard"]] = table.select(names)
+                self.known.tables[self.ctx.outputs.built[node.name].path, one["shard"]] = table.select(names)

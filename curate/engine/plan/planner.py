@@ -15,6 +15,8 @@ from curate.core.recipe.pipeline import Node, Pipeline
 from curate.core.rows import KnownShards
 from curate.core.store.storage import Storage
 from curate.engine.context import Context
+from curate.engine.losses import Losses
+from curate.engine.outputs import Outputs
 from curate.engine.plan.earlier import Earlier, earlier_runs
 from curate.engine.plan.lines import ESTIMATED, PlanLine
 from curate.engine.preflight import Inputs, cautions
@@ -23,6 +25,7 @@ from curate.engine.record import pins
 from curate.engine.record.events import Events
 from curate.engine.state import Options, Pool
 from curate.engine.steps import steps
+from curate.engine.task_runner import TaskRunner
 from curate.engine.units.step import Step
 from curate.engine.workers.scheduler import Scheduler
 
@@ -39,10 +42,10 @@ def plan(
     exact: bool = False,
 ) -> list[PlanLine]:
     """A line per stage, in the order of the DAG. `exact` folds the masks of all shards instead of a sample."""
-    buried = tombstones.load(storage)
-    ctx = Context(pipeline, storage, backend, options, buried, Events(storage, "plan"), Progress(None))
-    ctx.portions, ctx.known = portions, KnownShards(plan=True)
-    ctx.built |= pins.resolve(pipeline, storage)
+    known, built = KnownShards(plan=True), pins.resolve(pipeline, storage)
+    outputs = Outputs(pipeline, storage, tombstones.load(storage), built=dict(built), known=known)
+    events, losses = Events(storage, "plan"), Losses(options.failure_budget)
+    ctx = Context(outputs, TaskRunner(pipeline, backend, events), losses, options, events, Progress(None), portions)
     rates = earlier_runs(ctx)
     lines = Planner(ctx, rates, exact).walk()
     for node in pipeline.nodes.values():
@@ -73,10 +76,10 @@ class Planner:
         """Pool that lacks shards -> its rows, over those of the shards that exist. Its passes are planned for these."""
         self.changing: set[str] = set()
         """Stages whose output will differ."""
-        self.known = ctx.known
+        self.known = ctx.outputs.known
         self.folded: set[str] = set()
         """Stages whose mask is known, together with the masks of all stages upstream."""
-        self.steps = {node.name: step for step in steps(ctx.pipeline, ctx.built) for node in step.nodes}
+        self.steps = {node.name: step for step in steps(ctx.pipeline, ctx.outputs.built) for node in step.nodes}
 
     def walk(self) -> dict[str, PlanLine]:
         for step in dict.fromkeys(self.steps.values()):
@@ -105,7 +108,7 @@ class Planner:
             self.changing.add(node.name)
 
     def entry(self, node: Node) -> Entry:
-        manifest = self.ctx.built[node.name].manifest
+        manifest = self.ctx.outputs.built[node.name].manifest
         assert manifest is not None
         return manifest.entry
 

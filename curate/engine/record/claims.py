@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from curate.core.store import lease
 from curate.core.store.storage import Storage
 from curate.engine.context import Context
+from curate.engine.task_runner import drained
 
 LEASE = "gc"
 
@@ -30,9 +31,9 @@ def keep(ctx: Context, folders: Iterable[Mapping[str, str]]) -> None:
     for folder in folders:
         ctx.events.emit("build", **folder)
     ctx.events.flush()
-    wait(ctx.storage, lambda: ctx.failed.is_set() or ctx.backend.draining.is_set())
-    if ctx.failed.is_set() or ctx.backend.draining.is_set():
-        raise ctx.drained()
+    wait(ctx.storage, lambda: ctx.tasks.failed.is_set() or ctx.backend.draining.is_set())
+    if ctx.tasks.failed.is_set() or ctx.backend.draining.is_set():
+        raise drained()
 
 
 @contextmanager

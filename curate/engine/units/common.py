@@ -32,7 +32,7 @@ WORK = {"artifacts": ("work",), "selections": ("work",), "datasets": ("work", "p
 def made_of_rows(ctx: Context, nodes: Iterable[Node]) -> list[str]:
     """Fingerprints of the outputs among these that depend on all rows."""
     others = (Collect, Source, Derive, Map, Filter)
-    return sorted(ctx.built[node.name].fingerprint for node in nodes if not isinstance(node.stage, others))
+    return sorted(ctx.outputs.built[node.name].fingerprint for node in nodes if not isinstance(node.stage, others))
 
 
 def tidy(ctx: Context, built: Built) -> None:

@@ -38,10 +38,10 @@ def check_fields(ctx: Context, nodes: Iterable[Node], rows: Rows, shards: Sequen
     order = sorted(shards, key=lambda shard: digest([shard.id]))
     first, *rest = [tuple(order[at : at + SAMPLED]) for at in range(0, len(order), SAMPLED)]
     names = tuple(dict.fromkeys(name for _, name in named))
-    sample = count_fields((ctx.placed(rows, first), first, names))
+    sample = count_fields((ctx.outputs.placed(rows, first), first, names))
     lacking = tuple(name for name in names if not sample[name])
-    tasks = [(ctx.placed(rows, part), part, lacking) for part in rest if lacking]
-    whole = sum(ctx.must(count_fields, tasks, ctx.pipeline.nodes[place].stage, place), sample)
+    tasks = [(ctx.outputs.placed(rows, part), part, lacking) for part in rest if lacking]
+    whole = sum(ctx.tasks.must(count_fields, tasks, ctx.pipeline.nodes[place].stage, place), sample)
     for node, name in named:
         counts = whole if name in lacking else sample
         have, of = counts[name], counts[""]

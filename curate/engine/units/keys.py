@@ -59,13 +59,13 @@ def build_index(
             DealTask(ctx.storage, node.name, folder, number, first, tuple(shards[first:stop]), ranges)
             for number, (first, stop) in enumerate(stretches)
         )
-        dealt = ctx.must(deal_keys, deals, node.stage, node.name)
+        dealt = ctx.tasks.must(deal_keys, deals, node.stage, node.name)
         starts = np.array([first for first, _ in stretches])
         sorts = (
             SortTask(ctx.storage, node.name, folder, number, shuffle.pieces(dealt, number), starts)
             for number in missing
         )
-        for _ in ctx.each(sort_keys, sorts, node.stage, node.name):
+        for _ in ctx.tasks.each(sort_keys, sorts, node.stage, node.name):
             pass
     return {"folder": folder, "ranges": ranges}
 

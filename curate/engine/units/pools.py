@@ -39,7 +39,7 @@ class PoolStep(Step):
 
     @abstractmethod
     def build(self, ctx: Context) -> None:
-        """Use or build the pool's version, and record it in `ctx.built` and `ctx.pools`."""
+        """Use or build the pool's version, and record it in `ctx.outputs.built` and `ctx.outputs.pools`."""
 
     def run(self, ctx: Context, begun: Callable[[], None]) -> None:
         name, stage = self.node.name, self.node.stage
@@ -47,7 +47,7 @@ class PoolStep(Step):
         self.announce(ctx, f"pools/{stage.namespace}")
         self.build(ctx)
         self.note(ctx)
-        pool = ctx.pools[name]
+        pool = ctx.outputs.pools[name]
         readers = [other for other in ctx.pipeline.nodes.values() if ctx.pipeline.pool_of(other.name) == name]
-        rows = Rows(ctx.storage, source=name, order=ctx.order, parents=pool.parents)
+        rows = Rows(ctx.storage, source=name, order=ctx.outputs.order, parents=pool.parents)
         check_fields(ctx, readers, rows, pool.shards, name)

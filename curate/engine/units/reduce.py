@@ -45,10 +45,10 @@ class ReduceStep(GlobalStep):
     def build(self, ctx: Context, built: Built) -> None:
         node, stage = self.node, self.node.stage
         assert isinstance(stage, Reduce)
-        pool, ports = ctx.pool(node), ctx.ports(node)
+        pool, ports = ctx.outputs.pool(node), ctx.outputs.ports(node)
         folder, names = _states(ctx, node)
         with ctx.progress.step(node.name, pool.rows) as step:
-            for _, rows in ctx.each(reduce_partial, _partials(ctx, node, folder, names), stage, node.name):
+            for _, rows in ctx.tasks.each(reduce_partial, _partials(ctx, node, folder, names), stage, node.name):
                 step.advance(rows)
             made = f"{built.base}/work"
             there = ctx.storage.list(made)
@@ -61,16 +61,16 @@ class ReduceStep(GlobalStep):
                     for first in range(0, len(level), FAN_IN)
                 ]
                 missing = (task for task in tasks if task.name not in there)
-                for _ in ctx.each(reduce_merge, missing, stage, node.name):
+                for _ in ctx.tasks.each(reduce_merge, missing, stage, node.name):
                     pass
                 level = [f"{made}/{task.name}" for task in tasks]
             last = MergeStatesTask(ctx.storage, stage, node.name, ports, built.base, tuple(level))
-            [result] = ctx.must(reduce_finish, [last], stage, node.name)
+            [result] = ctx.tasks.must(reduce_finish, [last], stage, node.name)
         if self.fingerprint(ctx) != built.fingerprint:  # a file changed: either version may have been read
             raise InputError(f"{stage.op}: {', '.join(stage.identity())} changed during the build; run again")
         ctx.storage.publish_table(f"{built.base}/{STATES}", pa.table({"file": pa.array(names, pa.string())}))
         alive = result["rows"]
-        ctx.finish(
+        ctx.outputs.finish(
             node, built, "artifact", Entry(alive, after=alive),
             rows=alive, bytes=result["bytes"], built_rows=alive,
             content=result["content"], extra={"states": folder, FILES: result[FILES]},
@@ -81,24 +81,24 @@ def _states(ctx: Context, node: Node) -> tuple[str, list[str]]:
     """Folder of the states, and the file of each shard."""
     stage = node.stage
     assert isinstance(stage, Reduce)
-    columns = column_fingerprints(ctx, node, stage.reads())
-    contents = {port: ctx.built[name].content for port, name in node.ports.items()}
+    columns = column_fingerprints(ctx.outputs, node, stage.reads())
+    contents = {port: ctx.outputs.built[name].content for port, name in node.ports.items()}
     state = digest([stage.op, stage.version, stage.counting(), columns, contents])
-    alive_in = content_by_shard(ctx, node)
-    names = [f"{shard.id}-{alive_in[shard.id][:16]}.parquet" for shard in ctx.pool(node).shards]
+    alive_in = content_by_shard(ctx.outputs, node)
+    names = [f"{shard.id}-{alive_in[shard.id][:16]}.parquet" for shard in ctx.outputs.pool(node).shards]
     return f"artifacts/{stage.op}/partials/{state}", names
 
 
 def _partials(ctx: Context, node: Node, folder: str, names: Sequence[str]) -> Iterator[PartialTask]:
     """Tasks for the missing states."""
-    stage, rows, ports = node.stage, ctx.rows(node), ctx.ports(node)
+    stage, rows, ports = node.stage, ctx.outputs.rows(node), ctx.outputs.ports(node)
     assert isinstance(stage, Reduce)
     there = ctx.storage.list(folder)
-    missing = [(s, name) for s, name in zip(ctx.pool(node).shards, names, strict=True) if name not in there]
+    missing = [(s, name) for s, name in zip(ctx.outputs.pool(node).shards, names, strict=True) if name not in there]
     for first, stop in stretches([shard.rows for shard, _ in missing], ctx.options.task_rows):
         shards = tuple(shard for shard, _ in missing[first:stop])
         files = tuple(name for _, name in missing[first:stop])
-        yield PartialTask(ctx.storage, stage, node.name, ctx.placed(rows, shards), ports, shards, folder, files)
+        yield PartialTask(ctx.storage, stage, node.name, ctx.outputs.placed(rows, shards), ports, shards, folder, files)
 
 
 # --- what workers do --------------------------------------------------------------------------------------------------

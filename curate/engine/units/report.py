@@ -42,29 +42,29 @@ class ReportStep(GlobalStep):
         makers: dict[str, list[str]] = {}
         for up in upstream:
             for column in ctx.pipeline.columns_of(up.name):
-                makers.setdefault(column, []).append(ctx.built[up.name].fingerprint)
+                makers.setdefault(column, []).append(ctx.outputs.built[up.name].fingerprint)
         columns = {column: digest([found, column]) for column, found in sorted(makers.items())}
-        more = {"alive": self._shown(ctx, upstream), "from": made_of_rows(ctx, upstream)} | buried(ctx)
-        return rows_fingerprint(ctx, self.node, columns, **more)
+        more = {"alive": self._shown(ctx, upstream), "from": made_of_rows(ctx, upstream)} | buried(ctx.outputs)
+        return rows_fingerprint(ctx.outputs, self.node, columns, **more)
 
     def _shown(self, ctx: Context, upstream: Sequence[Node]) -> list[Any]:
         """What it shows in addition to artifacts: the ledger, and the live rows at each point upstream."""
         names = sorted(up.name for up in upstream)
-        manifests = {name: ctx.built[name].manifest for name in names}
+        manifests = {name: ctx.outputs.built[name].manifest for name in names}
         ledgers = [[name, {**m.entry.to_json(), "counters": {}}] for name, m in manifests.items() if m is not None]
-        points = {point: reasons for mask in ctx.masks for point, reasons in mask.reasons.items()}
+        points = {point: reasons for mask in ctx.outputs.masks for point, reasons in mask.reasons.items()}
         return [ledgers, sorted(item for item in points.items() if set(names).issuperset(item[0].split("+")))]
 
     def build(self, ctx: Context, built: Built) -> None:
         node, stage = self.node, self.node.stage
         assert isinstance(stage, Report)
-        rows = ctx.pool(node).rows
+        rows = ctx.outputs.pool(node).rows
         with ctx.progress.step(node.name, rows) as step:
             view = StoredView.of(ctx, node)
             size, _ = save_artifact(ctx.storage, built.base, stage.render(view))
             step.advance(rows)
         entry = Entry(view.alive, after=view.alive)
-        ctx.finish(node, built, "artifact", entry, rows=view.alive, bytes=size, built_rows=rows)
+        ctx.outputs.finish(node, built, "artifact", entry, rows=view.alive, bytes=size, built_rows=rows)
 
 
 FATE = ("rejected_by", "reject_reason", "copies", "item_copies", "item_expected")
@@ -90,28 +90,28 @@ class StoredView:
     @classmethod
     def of(cls, ctx: Context, node: Node) -> Self:
         upstream = ctx.pipeline.reaches(node.name)
-        refs = tuple(ctx.column_ref(up) for up in upstream if ctx.built[up.name].path)
+        refs = tuple(ctx.outputs.column_ref(up) for up in upstream if ctx.outputs.built[up.name].path)
         select = ctx.pipeline.selection(node.name)
         pack = next((up for up in upstream if isinstance(up.stage, Pack)), None)
-        manifests = {up.name: ctx.built[up.name].manifest for up in upstream}
+        manifests = {up.name: ctx.outputs.built[up.name].manifest for up in upstream}
         stages = {name: manifest for name, manifest in manifests.items() if manifest is not None}
-        pins = {name: ctx.built[name] for up in [*upstream, node] for name in up.pinned.values()}
-        made = {up.name: ctx.built[up.name] for up in upstream if trait(up.stage, "kind")}
+        pins = {name: ctx.outputs.built[name] for up in [*upstream, node] for name in up.pinned.values()}
+        made = {up.name: ctx.outputs.built[up.name] for up in upstream if trait(up.stage, "kind")}
         entries = [stages[name].entry for name in node.inputs]
         last = [entry.after if entry.children is None else entry.children for entry in entries]
-        packed = (ctx.built[pack.name].base, stages[pack.name]) if pack else None
+        packed = (ctx.outputs.built[pack.name].base, stages[pack.name]) if pack else None
         return cls(
             storage=ctx.storage,
             stages=stages,
-            shards=ctx.pool(node).shards,
-            rows=Rows(ctx.storage, refs, order=ctx.order, parents=ctx.pool(node).parents),
+            shards=ctx.outputs.pool(node).shards,
+            rows=Rows(ctx.storage, refs, order=ctx.outputs.order, parents=ctx.outputs.pool(node).parents),
             points=tuple(
                 MaskRef(mask.chain, point, mask.base)
-                for mask in ctx.masks
+                for mask in ctx.outputs.masks
                 for point in mask.points
                 if {up.name for up in upstream}.issuperset(point.split("+"))
             ),
-            selection=(select, ctx.built[select].base) if select else None,
+            selection=(select, ctx.outputs.built[select].base) if select else None,
             artifacts={name: built.base for name, built in (made | pins).items()},
             pack=packed,
             source=ctx.pipeline.pool_of(node.name),

@@ -108,8 +108,8 @@ class Step(ABC):
 
     @abstractmethod
     def run(self, ctx: Context, begun: Callable[[], None]) -> None:
-        """Use existing outputs or build them, and record them in `ctx.built`. `begun` is called once steps that follow
-        by shard may begin."""
+        """Use existing outputs or build them, and record them in `ctx.outputs`. `begun` is called once steps that
+        follow by shard may begin."""
 
     @property
     def answers_due(self) -> bool:
@@ -124,7 +124,10 @@ class Step(ABC):
     def announce(self, ctx: Context, place: str) -> None:
         """Make gc keep the folders that this run is about to read: `place` and the folders of facts."""
         mask = place if place.startswith("masks/") else ""
-        paths = {node.name: ctx.built[node.name].path if node.name in ctx.built else "" for node in self.nodes}
+        paths = {
+            node.name: ctx.outputs.built[node.name].path if node.name in ctx.outputs.built else ""
+            for node in self.nodes
+        }
         claims.keep(
             ctx, ({"stage": name, "base": path or place, "path": path, "mask": mask} for name, path in paths.items())
         )
@@ -132,7 +135,7 @@ class Step(ABC):
     def note(self, ctx: Context) -> None:
         """Emit the outputs of the stages, whose ledgers must fit those of their inputs. Raises LedgerError."""
         for node in self.nodes:
-            built = ctx.built[node.name]
+            built = ctx.outputs.built[node.name]
             assert built.manifest is not None
             self._check_chain(ctx, node, built.manifest)
             fields: dict[str, Any] = {"stage": node.name, "op": node.stage.op}
@@ -143,7 +146,7 @@ class Step(ABC):
 
     def _check_chain(self, ctx: Context, node: Node, manifest: Manifest) -> None:
         """Check that a stage's input rows and items are its parent's output."""
-        parent = ctx.built[node.inputs[0]].manifest if len(node.inputs) == 1 else None
+        parent = ctx.outputs.built[node.inputs[0]].manifest if len(node.inputs) == 1 else None
         passed = None if parent is None else self.arriving(ctx, parent)
         if parent is None or passed is None:
             return
@@ -192,7 +195,9 @@ class GlobalStep(Step):
     """Folder of the noun that it makes."""
 
     def fingerprint(self, ctx: Context) -> str:
-        return rows_fingerprint(ctx, self.node, column_fingerprints(ctx, self.node, self.node.stage.reads()))
+        return rows_fingerprint(
+            ctx.outputs, self.node, column_fingerprints(ctx.outputs, self.node, self.node.stage.reads())
+        )
 
     @staticmethod
     def files(storage: Storage, base: str, manifest: Manifest) -> Outside:
@@ -212,7 +217,7 @@ class GlobalStep(Step):
 
     def run(self, ctx: Context, begun: Callable[[], None]) -> None:
         node = self.node
-        built = ctx.built[node.name] = self.prepare(ctx)
+        built = ctx.outputs.built[node.name] = self.prepare(ctx)
         self.announce(ctx, built.base)
         built.manifest = Manifest.load(ctx.storage, built.base)
         if built.manifest is not None:
@@ -249,13 +254,13 @@ class GlobalStep(Step):
             line.note, line.needed = f"depends on {blocked}", target
             planner.put(planner.expected(self, line, node))
             return
-        built = ctx.built[node.name] = self.prepare(ctx)
+        built = ctx.outputs.built[node.name] = self.prepare(ctx)
         built.manifest = Manifest.load(ctx.storage, built.base)
         if built.manifest is None:
             line.needed = target if target is not None else planner.reaching(node)
             line.done, line.compute, line.certainty = 0, line.needed, ESTIMATED
             line.after = planner.passing(node, line.needed)
-            del ctx.built[node.name]
+            del ctx.outputs.built[node.name]
         else:
             built.content = built.manifest.content or built.fingerprint
             rows = built.manifest.rows

@@ -201,7 +201,7 @@ def test_gc_keeps_the_list_on_which_a_running_run_builds(
     keep = claims.keep
 
     def late(ctx: Any, folders: Any) -> None:
-        if any("toys.list" in folder["base"] for folder in folders) and len(removed) == 1 and ctx.built:
+        if any("toys.list" in folder["base"] for folder in folders) and len(removed) == 1 and ctx.outputs.built:
             clean()
         keep(ctx, folders)
 

@@ -53,7 +53,7 @@ def merge_in_run(ctx: Context, node: Node, index: str) -> tuple[str, ...]:
     """Merge what is due in a run's workers; returns what to search."""
 
     def run(function: Callable[[Any], Any], tasks: Sequence[Any]) -> list[Any]:
-        return [outcome.value for outcome in ctx.run_with(function, tasks, Resources())]
+        return [outcome.value for outcome in ctx.tasks.run(function, tasks, Resources())]
 
     with ctx.lease(node, index), contextlib.suppress(FileNotFoundError):  # a listing that lags: the next run merges
         merge(ctx.storage, index, run)

@@ -61,7 +61,7 @@ class CollectStep(GlobalStep):
 
     def fingerprint(self, ctx: Context) -> str:
         parts, _ = ctx.portions[self.node.name]
-        return digest([stage_digest(ctx, self.node), [part.content for part in parts]])
+        return digest([stage_digest(ctx.outputs, self.node), [part.content for part in parts]])
 
     def build(self, ctx: Context, built: Built) -> None:
         node, stage = self.node, self.node.stage
@@ -72,7 +72,9 @@ class CollectStep(GlobalStep):
         buckets = earlier.buckets if earlier else wanted
         with ctx.progress.step(node.name, sum(part.rows or 0 for part in parts)) as step:
             dealt: list[shuffle.ShuffleFile] = []
-            for _, file in sorted(ctx.each(deal_rows, _deals(ctx, node, built, parts, buckets), stage, node.name)):
+            for _, file in sorted(
+                ctx.tasks.each(deal_rows, _deals(ctx, node, built, parts, buckets), stage, node.name)
+            ):
                 dealt.append(file)
                 step.advance(file.note["rows"])
             dropped = sum((Counter(file.note["dropped"]) for file in dealt), Counter[str]())
@@ -93,7 +95,7 @@ class CollectStep(GlobalStep):
                 ctx.storage.remove_file(f"{built.base}/rows/{file}")
         bases = sorted(set(table.column("base").to_pylist()) - {built.base})
         entry = Entry(read, dropped, rows)
-        ctx.finish(
+        ctx.outputs.finish(
             node, built, "artifact", entry, rows=rows, built_rows=read,
             content=digest(table.column("digest").to_pylist()),
             extra={FILES: [f"{PORTIONS}.parquet"], "bases": bases, "buckets": buckets},
@@ -103,7 +105,7 @@ class CollectStep(GlobalStep):
 def _cut(ctx: Context, node: Node, built: Built, cuts: Iterable[CutTask]) -> tuple[pa.Table, int]:
     """Lines of the portions that are cut now, and the number of duplicate rows."""
     made, duplicates = [LINE.empty_table()], 0
-    for _, cut in ctx.each(cut_rows, cuts, node.stage, node.name):
+    for _, cut in ctx.tasks.each(cut_rows, cuts, node.stage, node.name):
         made.append(pa.Table.from_pylist([line | {"base": built.base} for line in cut["lines"]], schema=LINE))
         duplicates += cut["duplicates"]
     return pa.concat_tables(made).sort_by([("first", "ascending"), ("index", "ascending")]), duplicates

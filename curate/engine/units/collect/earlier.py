@@ -109,7 +109,7 @@ def subtract(
             )
             for number in todo
         )  # fmt: skip
-        for fresh in ctx.must(subtract_rows, tasks, node.stage, node.name):
+        for fresh in ctx.tasks.must(subtract_rows, tasks, node.stage, node.name):
             found[fresh.bucket] = fresh
         present = sum((Counter(fresh.present) for fresh in found.values()), Counter[str]())
         whole = [present[name] == rows for name, rows in zip(names_of(lines), lines["rows"].to_pylist(), strict=True)]

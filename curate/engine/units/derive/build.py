@@ -41,11 +41,11 @@ class DeriveBuild:
     def __init__(self, ctx: Context, node: Node) -> None:
         assert isinstance(node.stage, Derive)
         self.ctx, self.node, self.stage = ctx, node, node.stage
-        self.built = ctx.built[node.name] = Built(stage_digest(ctx, node, decodes=True), "")
+        self.built = ctx.outputs.built[node.name] = Built(stage_digest(ctx.outputs, node, decodes=True), "")
         self.folder = f"pools/{self.stage.namespace}/derived/{self.built.fingerprint}"
-        self.parents = ctx.pool_upstream(node).shards
-        self.whole_rows = ctx.whole_pool_rows(ctx.pipeline.nodes[ctx.pipeline.pool_upstream(node.name)])
-        self.rows, self.alive = ctx.rows(node), content_by_shard(ctx, node)
+        self.parents = ctx.outputs.pool_upstream(node).shards
+        self.whole_rows = ctx.outputs.whole_pool_rows(ctx.pipeline.nodes[ctx.pipeline.pool_upstream(node.name)])
+        self.rows, self.alive = ctx.outputs.rows(node), content_by_shard(ctx.outputs, node)
         self.retry, self.runner = ctx.options.retry.get(node.name), ParentsRunner(self)
         self.numbers: dict[str, int] = {}
         """Parents' shard -> number of its highest table."""
@@ -127,7 +127,7 @@ class DeriveBuild:
 
     def _count(self, result: ParentsResult) -> None:
         entry = Entry.from_json(result["entry"])
-        self.ctx.count_errors(self.node.name, entry, result["messages"], self.whole_rows)
+        self.ctx.losses.add(self.node.name, entry, result["messages"], self.whole_rows)
 
     # --- committing ---
 
@@ -150,7 +150,7 @@ class DeriveBuild:
             "said": pa.array([self.results[parent].decode() for parent in ids], pa.string()),
         }
         ctx.storage.publish_table(f"{base}/{COVERS}", pa.table(covers))
-        manifest = ctx.finish(
+        manifest = ctx.outputs.finish(
             self.node, self.built, "pool", entry, lines_of(shards),
             rows=entry.children or 0, bytes=sum(shard.tar_bytes for shard in shards), seconds=round(wall, 3),
             built_rows=self.built.counts.computed, content=self._content(),
@@ -192,7 +192,7 @@ class DeriveBuild:
         ctx, built, counts = self.ctx, self.built, self.built.counts
         built.base, built.manifest, built.content = base, manifest, manifest.content
         built.reused, counts.rebuilt = not counts.computed, bool(counts.computed)
-        ctx.pools[self.node.name] = self.pool()
+        ctx.outputs.pools[self.node.name] = self.pool()
 
 
 class ParentsRunner(Recovery[DeriveTask]):
@@ -211,8 +211,8 @@ class ParentsRunner(Recovery[DeriveTask]):
             shards=shards,
             stage=build.stage,
             name=build.node.name,
-            rows=ctx.placed(build.rows, shards),
-            ports=ctx.ports(build.node),
+            rows=ctx.outputs.placed(build.rows, shards),
+            ports=ctx.outputs.ports(build.node),
             folder=build.folder,
             numbers=tuple(build.numbers.get(shard.id, 0) for shard in shards),
             retry=build.retry,

@@ -69,7 +69,7 @@ class DeriveStep(PoolStep):
                 line.certainty = EXACT
                 planner.folded.add(node.name)
             else:
-                del ctx.built[node.name]
+                del ctx.outputs.built[node.name]
                 line.needed, line.certainty = planner.reaching(node), ESTIMATED
                 self._missing_children(planner, line, build)
         planner.put(line, stored=True)
@@ -77,7 +77,7 @@ class DeriveStep(PoolStep):
     def _missing_children(self, planner: Planner, line: PlanLine, build: DeriveBuild) -> None:
         """Count the parents without children. If there are none, the live children are known."""
         ctx = planner.ctx
-        shards, scale = planner.chosen(ctx.pool_upstream(build.node))
+        shards, scale = planner.chosen(ctx.outputs.pool_upstream(build.node))
         found = [build.look(shard) for shard in shards]
         line.needed, line.compute = (round(scale * sum(counts[n] for counts in found)) for n in (0, 1))
         line.done = line.needed - line.compute
@@ -86,6 +86,6 @@ class DeriveStep(PoolStep):
             pool, entry, built = build.pool(), build.entry(), build.built
             built.manifest = replace(mask_manifest(build.node, built, entry, 0.0), rows=pool.rows)
             built.base, built.content = build.version(), pool.fingerprint
-            ctx.built[line.stage], ctx.pools[line.stage] = built, pool
+            ctx.outputs.built[line.stage], ctx.outputs.pools[line.stage] = built, pool
             line.after = entry.children
             planner.folded.add(line.stage)

@@ -21,11 +21,11 @@ class FitStep(GlobalStep):
     def build(self, ctx: Context, built: Built) -> None:
         node, stage = self.node, self.node.stage
         assert isinstance(stage, Fit)
-        with ctx.progress.step(node.name, ctx.pool(node).rows) as bar:
+        with ctx.progress.step(node.name, ctx.outputs.pool(node).rows) as bar:
             build = Build(ctx, node, stage, built, bar)
             try:
                 group, alive = build.load()
-                ready = set_up(built.base, stage, ctx.ports(node), ctx.storage)
+                ready = set_up(built.base, stage, ctx.outputs.ports(node), ctx.storage)
                 _, digests = save_artifact(ctx.storage, built.base, ready.fit(group))
             finally:
                 ctx.backend.broadcast(drop, ctx.storage.url_of(built.base))
@@ -33,8 +33,8 @@ class FitStep(GlobalStep):
         files = ctx.storage.list(built.base)
         parts = [name for name in sorted(files) if name.endswith(".npz") and not name.startswith("work/")]
         tasks = (DigestTask(ctx.storage, f"{built.base}/{name}") for name in parts)
-        digests |= dict(zip(parts, ctx.must(digest_file, tasks, stage, node.name), strict=True))
-        ctx.finish(
+        digests |= dict(zip(parts, ctx.tasks.must(digest_file, tasks, stage, node.name), strict=True))
+        ctx.outputs.finish(
             node, built, "artifact", Entry(alive, after=alive),
             rows=alive, bytes=sum(size for name, size in files.items() if not name.startswith("work/")),
             built_rows=alive, content=digest(digests), extra={FILES: sorted(digests)},

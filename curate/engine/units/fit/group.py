@@ -94,13 +94,15 @@ class Build:
 
     def load(self) -> tuple[EngineGroup, int]:
         """The group of the pool's rows, loaded by workers, and the number of live rows."""
-        ctx, shards = self.ctx, self.ctx.pool(self.node).shards
-        rows, ports = ctx.rows(self.node), ctx.ports(self.node)
+        ctx, shards = self.ctx, self.ctx.outputs.pool(self.node).shards
+        rows, ports = ctx.outputs.rows(self.node), ctx.outputs.ports(self.node)
         if not shards:
             raise CurateError(f"{self.stage.op}: no shards to fit; `curate status RUN` shows why")
         parts = shard_ranges([shard.rows for shard in shards], part_rows_for(sum(shard.rows for shard in shards)))
         origins = [
-            FromShards(ctx.storage, self.stage, ctx.placed(rows, shards[a:b]), ports, self.base, tuple(shards[a:b]))
+            FromShards(
+                ctx.storage, self.stage, ctx.outputs.placed(rows, shards[a:b]), ports, self.base, tuple(shards[a:b])
+            )
             for a, b in parts
         ]
         group = EngineGroup(self, "pool", [(number, origin) for number, origin in enumerate(origins)])
@@ -131,7 +133,7 @@ class Build:
         early: dict[int, Any] = {}
         number = 0
         options = CallOptions(sticky=True, window=WINDOW, shared=frozen(shared))
-        for outcome in self.ctx.run(function, tasks, self.stage, options, self.node.name):
+        for outcome in self.ctx.tasks.run(function, tasks, self.stage.resources(), options, self.node.name):
             if outcome.error:
                 raise StageError(f"{self.node.name}: {outcome.error}; fix the cause and rerun the same command")
             early[outcome.index] = outcome.value
@@ -163,7 +165,7 @@ class EngineGroup:
 
     @property
     def shards(self) -> Sequence[str]:
-        return [shard.id for shard in self.build.ctx.pool(self.build.node).shards]
+        return [shard.id for shard in self.build.ctx.outputs.pool(self.build.node).shards]
 
     @property
     def rows(self) -> Sequence[int]:

@@ -64,8 +64,8 @@ class PackStep(GlobalStep):
         assert isinstance(stage, Pack)
         existing = ctx.pipeline.fields(node.name)
         reads = [*stage.reads(), *(name for name in stage.text_columns() if name in existing)]
-        more = {"from": made_of_rows(ctx, ctx.pipeline.along(node.name))} | buried(ctx)
-        return rows_fingerprint(ctx, node, column_fingerprints(ctx, node, reads), **more)
+        more = {"from": made_of_rows(ctx, ctx.pipeline.along(node.name))} | buried(ctx.outputs)
+        return rows_fingerprint(ctx.outputs, node, column_fingerprints(ctx.outputs, node, reads), **more)
 
     def prepare(self, ctx: Context) -> Built:
         stage, fingerprint = self.node.stage, self.fingerprint(ctx)
@@ -74,7 +74,7 @@ class PackStep(GlobalStep):
 
     def arriving(self, ctx: Context, parent: Manifest) -> int | None:
         select = ctx.pipeline.selection(self.node.name)
-        manifest = ctx.built[select].manifest if select else None
+        manifest = ctx.outputs.built[select].manifest if select else None
         items = manifest.entry.items if manifest else None
         if items is None:
             return super().arriving(ctx, parent)
@@ -96,13 +96,13 @@ class PackStep(GlobalStep):
         assert isinstance(stage, Pack)
         chosen = ctx.pipeline.selection(node.name)
         assert chosen is not None
-        selection = ctx.built[chosen]
+        selection = ctx.outputs.built[chosen]
         assert selection.manifest is not None
         copies = selection.manifest.entry.copies or 0
         if not copies:
             raise TargetError(f"the selection {chosen!r} keeps no rows; loosen the filters upstream")
         there = ctx.storage.list(built.base)
-        check_fields(ctx, [node], ctx.rows(node), ctx.pool(node).shards, chosen)
+        check_fields(ctx, [node], ctx.outputs.rows(node), ctx.outputs.pool(node).shards, chosen)
         common: Common = (ctx.storage, stage, node.name, built.base)
         with ctx.progress.step(node.name, copies) as step:
             ranked = _scatter(ctx, node, selection.base, copies, common, there)
@@ -115,15 +115,17 @@ class PackStep(GlobalStep):
             order = _order(ctx, node, ranked, sizes, edges, common, there)
             missing = [i for i in range(count) if f"parts/{i:06d}.parquet" not in there]
             shards = (ShardTask(*common, i, _pieces_of(order, i)) for i in missing)
-            for _, result in ctx.each(pack_shard, shards, stage, node.name):
+            for _, result in ctx.tasks.each(pack_shard, shards, stage, node.name):
                 step.advance(result)
             each = max(1, -(-INDEX_ROWS // stage.shard_rows))
             stretches = [(first, min(count, first + each)) for first in range(0, count, each)]
-            parts = ctx.must(pack_index, (IndexTask(*common, *stretch) for stretch in stretches), stage, node.name)
+            parts = ctx.tasks.must(
+                pack_index, (IndexTask(*common, *stretch) for stretch in stretches), stage, node.name
+            )
             counts = tuple(number for part in parts for number in part)
-            [done] = ctx.must(pack_finish, [FinishTask(*common, tuple(stretches), counts)], stage, node.name)
+            [done] = ctx.tasks.must(pack_finish, [FinishTask(*common, tuple(stretches), counts)], stage, node.name)
         rejected = Counter(done["rejected"])
-        ctx.finish(
+        ctx.outputs.finish(
             node, built, "dataset", Entry(rows, rejected, rows - rejected.total(), copies=done["rows"]),
             [{"file": name, "bytes": size} for name, size in done["tars"].items()],
             rows=done["rows"], bytes=sum(done["tars"].values()),
@@ -135,8 +137,8 @@ def _scatter(
     ctx: Context, node: Node, selection: str, copies: int, common: Common, there: dict[str, int]
 ) -> list[ShuffleFile]:
     """Copies of the pool's shards by range of rank, a file for each stretch of the shards with copies."""
-    rows, places = ctx.rows(node), selection_places(ctx.storage.url, selection)
-    shards = [shard for shard in ctx.pool(node).shards if shard.id in places and places[shard.id].copies]
+    rows, places = ctx.outputs.rows(node), selection_places(ctx.storage.url, selection)
+    shards = [shard for shard in ctx.outputs.pool(node).shards if shard.id in places and places[shard.id].copies]
     ranges = shuffle.buckets_for(copies, RANGE_ROWS)
     tasks = []
     for i, (first, stop) in enumerate(shuffle.stretches([places[s.id].copies for s in shards], ranges)):
@@ -146,11 +148,18 @@ def _scatter(
 
     payloads = (
         PackScatterTask(
-            *common, found, name, some, ctx.placed(rows, some), selection, {s.id: places[s.id] for s in some}, ranges
+            *common,
+            found,
+            name,
+            some,
+            ctx.outputs.placed(rows, some),
+            selection,
+            {s.id: places[s.id] for s in some},
+            ranges,
         )
         for found, name, some in tasks
     )
-    return ctx.must(pack_scatter, payloads, node.stage, node.name)
+    return ctx.tasks.must(pack_scatter, payloads, node.stage, node.name)
 
 
 def _order(
@@ -176,7 +185,7 @@ def _order(
         )
         for name, number, low, high in zip(names, full, first, after, strict=True)
     )  # fmt: skip
-    files = ctx.must(pack_order, payloads, node.stage, node.name)
+    files = ctx.tasks.must(pack_order, payloads, node.stage, node.name)
     return list(zip(first.tolist(), files, strict=True))
 
 

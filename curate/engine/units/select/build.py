@@ -62,13 +62,13 @@ class SelectStep(GlobalStep):
             )
 
     def fingerprint(self, ctx: Context) -> str:
-        columns = column_fingerprints(ctx, self.node, self.node.stage.reads())
-        return rows_fingerprint(ctx, self.node, columns, format=FORMAT_OF_SELECTION, **buried(ctx))
+        columns = column_fingerprints(ctx.outputs, self.node, self.node.stage.reads())
+        return rows_fingerprint(ctx.outputs, self.node, columns, format=FORMAT_OF_SELECTION, **buried(ctx.outputs))
 
     def build(self, ctx: Context, built: Built) -> None:
         node, stage = self.node, self.node.stage
         assert isinstance(stage, Select)
-        pool, rows = ctx.pool(node), ctx.rows(node)
+        pool, rows = ctx.outputs.pool(node), ctx.outputs.rows(node)
         buckets = shuffle.buckets_for(pool.rows, stage.bucket_rows())
         stretches = shuffle.stretches([shard.rows for shard in pool.shards], buckets)
         shards = [tuple(pool.shards[first:stop]) for first, stop in stretches]
@@ -76,7 +76,7 @@ class SelectStep(GlobalStep):
             shuffle.stretch_name(i, [s.id for s in some], buckets, shuffle.HELD_BYTES) for i, some in enumerate(shards)
         ]
         there = ctx.storage.list(f"{built.base}/work")
-        common: Common = (ctx.storage, stage, node.name, ctx.ports(node), built.base)
+        common: Common = (ctx.storage, stage, node.name, ctx.outputs.ports(node), built.base)
         with ctx.progress.step(node.name, pool.rows) as step:
             scatters = (
                 SelectScatterTask(
@@ -86,13 +86,13 @@ class SelectStep(GlobalStep):
                     some,
                     first,
                     buckets,
-                    ctx.placed(rows, some),
-                    ctx.tombstones,
+                    ctx.outputs.placed(rows, some),
+                    ctx.outputs.tombstones,
                 )
                 for name, some, (first, _) in zip(names, shards, stretches, strict=True)
             )
-            dealt: list[ShuffleFile] = ctx.must(select_scatter, scatters, stage, node.name)
-            ctx.must(select_plan, [PlanTask(*common, "quotas.npy" in there, tuple(names))], stage, node.name)
+            dealt: list[ShuffleFile] = ctx.tasks.must(select_scatter, scatters, stage, node.name)
+            ctx.tasks.must(select_plan, [PlanTask(*common, "quotas.npy" in there, tuple(names))], stage, node.name)
             full = [b for b in range(buckets) if any(file.rows[b] for file in dealt)]
             picked_names = {b: shuffle.stretch_name(b, names) for b in full}
             picks = (
@@ -104,7 +104,7 @@ class SelectStep(GlobalStep):
             )  # fmt: skip
             picked: dict[int, ShuffleFile] = {}
             entries = []
-            for place, found in ctx.each(select_pick, picks, stage, node.name):
+            for place, found in ctx.tasks.each(select_pick, picks, stage, node.name):
                 picked[place] = found
                 entries.append(Entry.from_json(found.note["entry"]))
                 step.advance(entries[-1].before, entries[-1].rejected.total())
@@ -118,8 +118,8 @@ class SelectStep(GlobalStep):
                 )
                 for i, (name, some, (first, _)) in enumerate(zip(names, shards, stretches, strict=True))
             )  # fmt: skip
-            places = ctx.must(select_gather, gathers, stage, node.name)
-        ctx.finish(
+            places = ctx.tasks.must(select_gather, gathers, stage, node.name)
+        ctx.outputs.finish(
             node, built, "selection", entry, pa.concat_tables(places), rows=entry.after,
             built_rows=entry.before, bytes=sum(ctx.storage.list(f"{built.base}/rows").values()),
         )  # fmt: skip

@@ -65,8 +65,8 @@ def build_source(ctx: Context, node: Node) -> None:
         folder = keys.folder_of(stage.namespace, shards)
         shards, entry = without_repeats(ctx, node, stage, folder, shards, entry)
         version, fingerprint = version_of(stage, shards)
-        ctx.pools[node.name] = pool = Pool(stage.namespace, fingerprint, shards)
-        built = ctx.built[node.name] = Built(
+        ctx.outputs.pools[node.name] = pool = Pool(stage.namespace, fingerprint, shards)
+        built = ctx.outputs.built[node.name] = Built(
             digest({"op": stage.op, "pool": "rows"}), pool_base(stage.namespace, version)
         )
         built.manifest = Manifest.load(ctx.storage, built.base)
@@ -78,7 +78,7 @@ def build_source(ctx: Context, node: Node) -> None:
         index = keys.build_index(ctx, node, folder, shards)
         keys.tidy_index(ctx.storage, folder)
         extra = {"keys": index} | ({FETCHES: work.fetches.to_json(SHOWN_HOSTS)} if work.fetches else {})
-        ctx.finish(
+        ctx.outputs.finish(
             node, built, "pool", entry, lines_of(shards),
             rows=pool.rows, bytes=sum(shard.tar_bytes for shard in shards),
             seconds=round(time.monotonic() - began, 3), built_rows=work.built_rows, extra=extra,
@@ -88,7 +88,7 @@ def build_source(ctx: Context, node: Node) -> None:
 def with_artifacts(ctx: Context, node: Node) -> Source:
     """The stage after `setup` with the artifacts at its ports, to plan with."""
     stage = node.stage.model_copy(deep=True)
-    stage.setup({port: StoredArtifact(ctx.storage, base) for port, base in ctx.ports(node).items()})
+    stage.setup({port: StoredArtifact(ctx.storage, base) for port, base in ctx.outputs.ports(node).items()})
     assert isinstance(stage, Source)
     return stage
 
@@ -180,7 +180,7 @@ class SourceBuild:
         ctx, name = self.ctx, self.node.name
         errors: dict[int, str] = {}
         emitted = time.monotonic()
-        for outcome in ctx.run(import_portion, tasks, self.stage, label=name):
+        for outcome in ctx.tasks.run(import_portion, tasks, self.stage.resources(), label=name):
             task = tasks[outcome.index]
             if outcome.error is not None:
                 if task.generation:
@@ -245,7 +245,7 @@ class SourceBuild:
         path = stored.generation_path(of_portion[0], generation)
         killed = path.rpartition("/")[2] in self.pending
         task = ImportTask(
-            ctx.storage, stage, self.node.name, portion, path, self.inside, ctx.ports(self.node), number, killed
+            ctx.storage, stage, self.node.name, portion, path, self.inside, ctx.outputs.ports(self.node), number, killed
         )
         if not retry:
             return task
@@ -264,7 +264,7 @@ class SourceBuild:
         gone = {number: max(1, mean if count is None else count) for number, count in expected.items()}
         for number, count in gone.items():
             what = f"portion {number + 1} of {self.node.name}"
-            self.ctx.lose(what, count, f"{what}: {errors[number]}", rows + sum(gone.values()))
+            self.ctx.losses.record(what, count, f"{what}: {errors[number]}", rows + sum(gone.values()))
             yield Entry(count, Counter({SET_ASIDE: count}), 0)
 
 

@@ -41,7 +41,7 @@ def without_repeats(
         )
         known = {
             number: (identity, rows)
-            for _, found in ctx.each(amend_shards, tasks, stage, node.name)
+            for _, found in ctx.tasks.each(amend_shards, tasks, stage, node.name)
             for number, identity, rows in found
         }
         lines = [{"shard": number, "id": known[number][0], "rows": known[number][1]} for number in sorted(known)]

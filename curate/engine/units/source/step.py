@@ -50,7 +50,7 @@ class SourceStep(PoolStep):
         ctx, node, stage = planner.ctx, self.node, self.node.stage
         assert isinstance(stage, Source)
         if node.ports:
-            blocked = next((name for name in node.ports.values() if name not in ctx.built), None)
+            blocked = next((name for name in node.ports.values() if name not in ctx.outputs.built), None)
             if blocked is not None:
                 line.note = f"depends on {blocked}"
                 return
@@ -72,15 +72,18 @@ class SourceStep(PoolStep):
         version = _version(ctx, stage, shards) if whole else None
         if version is not None:
             fingerprint, shards = version
-            ctx.pools[node.name] = Pool(stage.namespace, fingerprint, shards)
+            ctx.outputs.pools[node.name] = Pool(stage.namespace, fingerprint, shards)
             base = pool_base(stage.namespace, fingerprint)
-            ctx.built[node.name] = Built("", base, manifest=Manifest.load(ctx.storage, base))
+            ctx.outputs.built[node.name] = Built("", base, manifest=Manifest.load(ctx.storage, base))
             planner.folded.add(node.name)
             return
         line.note = f"{len(done):,} of {len(paths):,} shards exist"
         if shards and rows:
             _, shards = _version(ctx, stage, shards) or ("", shards)
-            ctx.pools[node.name], ctx.built[node.name] = Pool(stage.namespace, "", shards), Built("", "")
+            ctx.outputs.pools[node.name], ctx.outputs.built[node.name] = (
+                Pool(stage.namespace, "", shards),
+                Built("", ""),
+            )
             planner.growth[node.name] = max(1.0, rows / max(1, sum(shard.rows for shard in shards)))
             planner.folded.add(node.name)
             planner.changing.add(node.name)
