@@ -14,7 +14,7 @@ from random import Random
 
 from bench.kit.measure import line
 from bench.kit.texts import alt_texts
-from curate.caption.checks.judge import Judge, Limits
+from curate.caption.checks.judge import Judge, TextLimits
 from curate.caption.checks.leaks import PromptWords
 from curate.caption.prompt import included, read_prompt
 from curate.caption.untrusted.detect import follows_order
@@ -31,7 +31,7 @@ def main() -> None:
     texts = alt_texts()
     if not texts:
         return
-    judge = Judge(map(read_prompt, included()), Limits())
+    judge = Judge(map(read_prompt, included()), TextLimits())
     began = time.process_time()
     reasons("alt texts of the web", judge, texts)
     line("processor time of a text", f"{(time.process_time() - began) / len(texts) * 1e6:.0f} µs", "without context")

@@ -13,7 +13,7 @@ from pydantic import Field, PrivateAttr
 from curate.caption.asking import NAME, Answer, Asked, Asking, Way, with_tokens_of
 from curate.caption.chat import Completion, EncodedImage
 from curate.caption.checks.check import REASON
-from curate.caption.checks.judge import Judge, Limits, strings_of
+from curate.caption.checks.judge import Judge, TextLimits, strings_of
 from curate.caption.image import encode
 from curate.caption.prompt import Prompt, PromptOf
 from curate.codec.images import decode
@@ -65,7 +65,7 @@ class Repair(Asking):
     rewrite_endpoint: Annotated[str | None, Runtime()] = Field(
         None, description="name of the endpoint that rewrites; null: `endpoint`"
     )
-    limits: Limits = Field(Limits(), description="limits, as in caption.check")
+    limits: TextLimits = Field(TextLimits(), description="limits, as in caption.check")
     output: str = Field("repaired", pattern=NAME, description="name of the column of texts; others begin with it")
 
     _judge: Judge | None = PrivateAttr(None)

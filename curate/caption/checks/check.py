@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field, PrivateAttr, model_validator
 
-from curate.caption.checks.judge import Judge, Limits, Scores, strings_of
+from curate.caption.checks.judge import Judge, Scores, TextLimits, strings_of
 from curate.caption.prompt import PromptOf
 from curate.core.contracts import Batch, Map
 from curate.core.errors import CurateError
@@ -64,7 +64,7 @@ class Check(Map):
     context: tuple[str, ...] = Field(
         (), description="Further columns (or meta.<field>) of texts that the model was given."
     )
-    limits: Limits = Field(Limits(), description="Limits beyond which a text has a reason.")
+    limits: TextLimits = Field(TextLimits(), description="Limits beyond which a text has a reason.")
     language_column: str | None = Field(None, description="Column of language codes, from text.language.")
     languages: tuple[str, ...] = Field((), description="Codes that a text may have; others have the reason language.")
     similarity_column: str | None = Field(None, description="Column of similarities, from align.similarity.")

@@ -18,7 +18,7 @@ from curate.caption.untrusted.detect import follows_order
 COMPLETE, NO_END, BROKEN_OFF = "complete", "no_end", "broken_off"
 
 
-class Limits(BaseModel):
+class TextLimits(BaseModel):
     """Limits beyond which a text has a reason. They do not change the other columns."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -75,7 +75,7 @@ class Scores(NamedTuple):
 class Judge:
     """Finds scores and reasons of texts that models wrote to some prompts."""
 
-    def __init__(self, prompts: Iterable[Prompt], limits: Limits) -> None:
+    def __init__(self, prompts: Iterable[Prompt], limits: TextLimits) -> None:
         self.prompts, self.limits = PromptWords(text for one in prompts for text in _texts(one)), limits
 
     def scores(self, text: str, contexts: Sequence[str]) -> Scores:

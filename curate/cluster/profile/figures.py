@@ -71,7 +71,7 @@ def sources(source: pa.Array, weight: NDArray[np.float64], cluster: NDArray[np.i
 
 
 @dataclass(frozen=True)
-class Limits:
+class FlagLimits:
     """Thresholds of the flags."""
 
     noise: float

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pydantic import Field, PrivateAttr
 
 from curate.cluster.profile import state
-from curate.cluster.profile.figures import Limits, Sources, explained, sources
+from curate.cluster.profile.figures import FlagLimits, Sources, explained, sources
 from curate.cluster.profile.state import Histogram, Sample
 from curate.core.contracts import Artifact, Reduce, Table
 from curate.core.errors import CurateError
@@ -118,7 +118,7 @@ class Profile(Reduce):
         counted = PoolCounts.of(self._shape, self._variance, *state.from_table(state_, self._resolution.width))
         pool = counted.sources(np.zeros(self._shape.clusters[0], np.int64), 1)
         mixed = not pool.top_share[0] >= self.single_source
-        limits = Limits(self.noise, self.single_source, self.tiny)
+        limits = FlagLimits(self.noise, self.single_source, self.tiny)
         tables = [counted.level(level, path, limits, mixed) for level, path in self._shape.paths()]
         rows, spread = int(counted.leaf_rows.sum()), counted.histogram.sums(self._shape.clusters[0]).sum()
         summary: dict[str, Any] = {
@@ -217,7 +217,12 @@ class PoolCounts:
         return None if found is None else asdict(found) | {"verdict": found.verdict}
 
     def level(
-        self, level: int, path: NDArray[np.int64], limits: Limits, mixed: bool, clusters_at_once: int = RANGE_CLUSTERS
+        self,
+        level: int,
+        path: NDArray[np.int64],
+        limits: FlagLimits,
+        mixed: bool,
+        clusters_at_once: int = RANGE_CLUSTERS,
     ) -> pa.Table:
         """Table of a level. path (K_1,): cluster of each leaf; `mixed`: whether the pool has several sources."""
         clusters = self.shape.clusters[level - 1]
@@ -246,7 +251,7 @@ class PoolCounts:
         leaves: NDArray[np.int64],
         held: NDArray[np.int64],
         found: Sources,
-        limits: Limits,
+        limits: FlagLimits,
         mixed: bool,
     ) -> dict[str, pa.Array]:
         """Figures of some clusters: `leaves` (n,) counts all leaves of a cluster, `held` (n,) the non-empty ones."""

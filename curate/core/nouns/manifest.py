@@ -94,6 +94,12 @@ def read_lines(storage: Storage, base: str, columns: list[str] | None = None, fi
         return storage.read_table(f"{base}/{file}", columns=columns)
 
 
+def read_results(storage: Storage, base: str, file: str = "shards.parquet") -> pa.Table:
+    """The lines of a noun with the `result` of each shard (JSON), a column that earlier versions called `said`."""
+    table = read_lines(storage, base, file=file)
+    return table.rename_columns(["result" if name == "said" else name for name in table.column_names])
+
+
 def read_index(storage: Storage, base: str, columns: list[str] | None = None, **options: Any) -> pa.Table:
     """The index of a committed dataset."""
     path, remedy = f"{base}/index.parquet", f"remove the folder {base} and rerun the recipe"

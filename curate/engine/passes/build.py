@@ -16,7 +16,7 @@ import pyarrow as pa
 from curate.core.contracts import trait
 from curate.core.hashing import digest
 from curate.core.ledger import Entry
-from curate.core.nouns.manifest import Manifest, read_lines
+from curate.core.nouns.manifest import Manifest, read_results
 from curate.core.nouns.pools import Shard
 from curate.core.recipe.pipeline import Node
 from curate.engine.context import Context
@@ -72,8 +72,8 @@ class PassBuild:
         manifest = None if self.runner.retry else Manifest.load(self.ctx.storage, base)
         if manifest is None:
             return False
-        for line in read_lines(self.ctx.storage, base, ["id", "file", "said"]).to_pylist():
-            self._record(line["id"], line["file"], line["said"])
+        for line in read_results(self.ctx.storage, base).to_pylist():
+            self._record(line["id"], line["file"], line["result"])
         self._finish(base, manifest, reused=True)
         return True
 
@@ -102,8 +102,8 @@ class PassBuild:
         versions = [name for name in self.ctx.storage.list(folder) if name.endswith("/manifest.json")]
         found: dict[str, str] = {}
         for version in versions[-VERSIONS:]:
-            table = read_lines(self.ctx.storage, f"{folder}/{version.removesuffix('/manifest.json')}", ["file", "said"])
-            found.update(zip(table.column("file").to_pylist(), table.column("said").to_pylist(), strict=True))
+            table = read_results(self.ctx.storage, f"{folder}/{version.removesuffix('/manifest.json')}")
+            found.update(zip(table.column("file").to_pylist(), table.column("result").to_pylist(), strict=True))
         return found
 
     def _reuse_shard(self, shard: Shard) -> bool:
@@ -275,7 +275,7 @@ class PassBuild:
             {
                 "id": [shard.id for shard in shards],
                 "file": [self.mask.files[shard.id] for shard in shards],
-                "said": [self.results[shard.id] for shard in shards],
+                "result": [self.results[shard.id] for shard in shards],
             }
         )
         busy = sum(self.seconds.values()) or 1.0

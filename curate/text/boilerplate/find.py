@@ -17,7 +17,7 @@ from pydantic import Field
 
 from curate.core.contracts import Artifact, Reduce, Table
 from curate.core.hashing import ranks
-from curate.text.boilerplate.kernels import Limits, Phrase, Words, boilerplate, words_of
+from curate.text.boilerplate.kernels import Phrase, PhraseLimits, Words, boilerplate, words_of
 from curate.text.columns import plain_texts
 
 KIND = "boilerplate"
@@ -99,7 +99,7 @@ class Boilerplate(Reduce):
         state = self._cut(state)
         texts = [tuple(words.split()) for words in state.column("words").to_pylist()]
         least = max(self.least_count, math.ceil(self.least_share * len(texts)))
-        limits = Limits(self.shortest, self.longest, least, self.least_neighbours, self.least_edge)
+        limits = PhraseLimits(self.shortest, self.longest, least, self.least_neighbours, self.least_edge)
         phrases = boilerplate(texts, limits, whole=self.whole)
         examples = _examples(phrases, texts, state.column("example").to_pylist(), self.longest)
         return {

@@ -41,7 +41,7 @@ class Phrase(NamedTuple):
     """Share of the texts with the phrase that have it in that place."""
 
 
-class Limits(NamedTuple):
+class PhraseLimits(NamedTuple):
     shortest: int
     longest: int
     least_count: int
@@ -62,7 +62,7 @@ def words_of(text: str) -> Words:
     return tuple(word for word, _, _ in spans(text))
 
 
-def boilerplate(texts: Sequence[Words], limits: Limits, *, whole: bool = False) -> list[Phrase]:
+def boilerplate(texts: Sequence[Words], limits: PhraseLimits, *, whole: bool = False) -> list[Phrase]:
     """Phrases of `shortest` to `longest` words that are boilerplate, the most frequent first.
 
     `shortest` does not count numbers. A repeated text counts once, except for `whole` texts. A phrase within a longer
@@ -87,7 +87,7 @@ def boilerplate(texts: Sequence[Words], limits: Limits, *, whole: bool = False) 
     return sorted(found, key=lambda phrase: (-phrase.texts, phrase.place, phrase.words))
 
 
-def _frequent(texts: Sequence[Words], limits: Limits) -> dict[Words, Counter[str]]:
+def _frequent(texts: Sequence[Words], limits: PhraseLimits) -> dict[Words, Counter[str]]:
     """Frequent beginnings of at least `shortest` words -> counts of the next word. A longer beginning is frequent only
     if its shorter one is, so that each pass reads only the texts that remain."""
     found: dict[Words, Counter[str]] = {}
@@ -106,7 +106,7 @@ def _frequent(texts: Sequence[Words], limits: Limits) -> dict[Words, Counter[str
     return found
 
 
-def _edge_shares(texts: Iterable[Words], phrases: Set[Words], limits: Limits) -> dict[Words, float]:
+def _edge_shares(texts: Iterable[Words], phrases: Set[Words], limits: PhraseLimits) -> dict[Words, float]:
     """Share of the texts with more words than the phrase that begin or end with it, ignoring numbers."""
     first = {words[: limits.shortest] for words in phrases}
     anywhere, edges = Counter[Words](), Counter[Words]()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from curate.caption.checks.check import COLUMNS, Check
-from curate.caption.checks.judge import Limits
+from curate.caption.checks.judge import TextLimits
 from curate.core.contracts import Batch
 from curate.core.errors import CurateError
 from tests.servers import captions
@@ -143,8 +143,8 @@ def test_a_row_does_not_depend_on_the_others(rows: list[tuple[str | None, str | 
 def test_parameters_leave_out_what_people_read() -> None:
     parameters = Check(prompts=["vivid"]).parameters()
     assert "description" not in parameters["prompts"][0]
-    assert parameters["limits"] == Limits().model_dump()
+    assert parameters["limits"] == TextLimits().model_dump()
 
 
 def test_every_parameter_is_described() -> None:
-    assert all(info.description for model in (Check, Limits) for info in model.model_fields.values())
+    assert all(info.description for model in (Check, TextLimits) for info in model.model_fields.values())

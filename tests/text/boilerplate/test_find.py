@@ -14,12 +14,12 @@ from curate.core.contracts import Artifact, Batch
 from curate.core.errors import CurateError
 from curate.core.hashing import make_key
 from curate.text.boilerplate.find import Boilerplate
-from curate.text.boilerplate.kernels import Limits, Stripper, boilerplate, spans, words_of
+from curate.text.boilerplate.kernels import PhraseLimits, Stripper, boilerplate, spans, words_of
 from curate.text.boilerplate.strip import Strip
 
 NOUNS = ("dog", "cat", "house", "tree", "river", "bride", "car", "bridge", "sofa", "puppy", "garden", "road", "lake")
 OTHERS = NOUNS[5:] + NOUNS[:5]
-LIMITS = Limits(shortest=2, longest=8, least_count=5, least_neighbours=6, least_edge=0.75)
+LIMITS = PhraseLimits(shortest=2, longest=8, least_count=5, least_neighbours=6, least_edge=0.75)
 
 
 def table(texts: list[str | None], start: int = 0) -> pa.Table:

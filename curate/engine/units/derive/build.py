@@ -22,7 +22,7 @@ from curate.core.errors import InputError
 from curate.core.hashing import digest
 from curate.core.ledger import Entry
 from curate.core.nouns import facts
-from curate.core.nouns.manifest import Manifest, read_lines
+from curate.core.nouns.manifest import Manifest, read_results
 from curate.core.nouns.pools import Shard, lines_of, pool_base
 from curate.core.recipe.pipeline import Node
 from curate.engine.context import Context
@@ -77,8 +77,8 @@ class DeriveBuild:
         manifest = None if self.retry is not None else Manifest.load(self.ctx.storage, base)
         if manifest is None:
             return False
-        covers = read_lines(self.ctx.storage, base, ["id", "said"], COVERS)
-        for shard, result in zip(covers.column("id").to_pylist(), covers.column("said").to_pylist(), strict=True):
+        covers = read_results(self.ctx.storage, base, COVERS)
+        for shard, result in zip(covers.column("id").to_pylist(), covers.column("result").to_pylist(), strict=True):
             self.results[shard] = result.encode()
         for result in self._results():
             self._count(result)
@@ -147,7 +147,7 @@ class DeriveBuild:
         covers = {
             "id": pa.array(ids, pa.string()),
             "number": pa.array([self.numbers[parent] for parent in ids], pa.int64()),
-            "said": pa.array([self.results[parent].decode() for parent in ids], pa.string()),
+            "result": pa.array([self.results[parent].decode() for parent in ids], pa.string()),
         }
         ctx.storage.publish_table(f"{base}/{COVERS}", pa.table(covers))
         manifest = ctx.outputs.finish(
