@@ -195,8 +195,8 @@ def from_first_rank(name: str, make: Callable[[], str]) -> str:
 
 @cache
 def reports_error() -> bool:
-    """Whether this rank prints its error: true for the first rank that calls this, since the errors of the others are
-    the same or follow from it. Also true if the store cannot be reached."""
+    """Whether this rank prints its error: true for the first rank that calls this, since the other ranks' errors are
+    the same or follow from its error. Also true if the store cannot be reached."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return True
     restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")

@@ -174,8 +174,8 @@ def _kind(value: Any) -> str:
 
 
 def _problem(error: ValidationError) -> str:
-    """The first problem, or an unknown key (rather than the one that is missing because of a typo). Values are not
-    shown: one could be a key."""
+    """The first problem. An unknown key comes before a missing one, because a typo causes both. Values are not shown:
+    one could be a key."""
     problems = error.errors(include_input=False, include_url=False)
     first = next((problem for problem in problems if problem["type"] == "extra_forbidden"), problems[0])
     place = ".".join(map(str, first["loc"]))

@@ -75,7 +75,8 @@ class Fetches:
         self._at(place, [1, int(code == FETCHED), fetch.bytes])
 
     def cover(self, began: float, ended: float) -> None:
-        """Count the periods of a time in which samples were fetched, also those in which no fetch ended."""
+        """Add the periods from `began` to `ended`, during which samples were fetched, also periods in which no fetch
+        ended."""
         for then in range(int(began) // PERIOD_SECONDS * PERIOD_SECONDS, int(ended) + 1, PERIOD_SECONDS):
             self._at(then // self.period, [0, 0, 0])
 

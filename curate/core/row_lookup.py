@@ -64,8 +64,8 @@ def part_of(starts: NDArray[np.int64], rows: NDArray[np.integer]) -> NDArray[np.
 
 
 def store(group: Group, name: str) -> None:
-    """Let each part of `group` store its arrays as `name`, sorted by `key`. Regroup with `partition` and `part_of` as
-    cells first, so that its parts are those of the original rows."""
+    """Let each part of `group` store its arrays as `name`, sorted by `key`. Regroup first, with `partition` and the
+    cells of `part_of`, so that each part has the rows that it had in the original group."""
     for _ in group.each(_store, name=name):
         pass
 

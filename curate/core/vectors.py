@@ -96,7 +96,8 @@ def identity_of(op: str, field: pa.Field) -> dict[str, str]:
 
 
 def same_encoder(op: str, field: pa.Field, other: Mapping[str, str], whose: str, remedy: str) -> None:
-    """Raises CurateError if a column has another encoder than `other`, the vectors of `whose` it is compared with."""
+    """Raises CurateError if a column has another encoder than `other`, the identity of the vectors of `whose`, with
+    which it is compared."""
     mine = identity_of(op, field)
     for name in (*IDENTITY, "dim"):
         if name in mine and name in other and mine[name] != other[name]:

@@ -54,9 +54,9 @@ def cautions(name: str, pipeline: Pipeline, planned: Inputs) -> list[str]:
 
 
 def check_workers(pipeline: Pipeline, backend: Scheduler) -> None:
-    """Check that one worker with the stage's resources can read its secrets and has what it needs. On a cluster, the
-    other nodes are not checked, nor is this process, which may read secrets too (a source's plan, a fit). No value is
-    sent back. Raises PreflightError."""
+    """Check that one worker with the stage's resources can read its secrets and has what it needs. It checks neither
+    the other nodes of a cluster nor this process, which may read secrets too (a source's plan, a fit). Workers send no
+    value back. Raises PreflightError."""
     for node in pipeline.nodes.values():
         place, stage = f"{node.place or 'pipeline'}: {node.name}", node.stage
         checked = stage.secrets() or type(stage).preflight_on_worker is not Stage.preflight_on_worker

@@ -34,7 +34,7 @@ class Options:
     retry_status: str = "error"
     """`unusable`: retry unusable rows with these reasons, of a source that may read something else the next time."""
     cpus: int | None = None
-    """CPUs that its workers may take of a cluster, and those of a Ray that it starts. None: all."""
+    """CPUs of a cluster that the run's workers may take, and of a Ray that the run starts. None: all."""
     gpus: int | None = None
     """GPUs that its workers may take."""
     max_tokens: int | None = None

@@ -1,4 +1,4 @@
-"""How the steps of a run have their tasks run, and wait for one another."""
+"""Runs the tasks of a run's steps, and lets steps wait for one another."""
 
 from __future__ import annotations
 

@@ -129,7 +129,8 @@ def _halves(rank: np.uint64) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
 
 
 def missing_texts(mixture: Mixture) -> list[str]:
-    """A line for each text in the recipe of a source that none of some samples has, all in the source's first tar."""
+    """A line for each text of a source's recipe that is missing in all samples of a sample from the source's first
+    tar."""
     lines = []
     for number, (source, recipe) in enumerate(zip(mixture.sources, mixture.recipes, strict=True)):
         if not recipe.texts:

@@ -22,7 +22,8 @@ _LEAST = 0.02
 """Least share of the vectors on each side of a valley, so that a few outliers are not a mode."""
 
 _CERTAIN = 4.0
-"""Standard deviations (√n for n vectors) by which a valley counts as less deep, because tails have a noisy density."""
+"""A valley counts as less deep by this many standard deviations (√n for n vectors), because tails have a noisy
+density."""
 
 
 @dataclass(frozen=True)

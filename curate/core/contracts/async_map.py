@@ -41,8 +41,8 @@ class Client(Protocol):
 
 
 class AsyncMap(Map):
-    """Facts about samples from an endpoint, one request per row. Requests are costly: a row is first looked up by the
-    values that its request is made of, and answers are saved while a unit is running.
+    """Facts about samples from an endpoint, one request per row. Requests are costly, so the engine first looks for an
+    earlier answer to the values that the request contains, and saves answers while a unit is running.
 
     With `pixels`, `request` gets the result of `prepare` under `image`: the encoded bytes unless it is overridden."""
 

@@ -20,7 +20,7 @@ class Select(Stage):
     """Most copies of a row, or of one of its items."""
 
     def bucket_rows(self) -> int | None:
-        """Most rows, on average, whose lines a `pick` receives, for lines that are long; None: the engine decides."""
+        """Most rows, on average, whose lines one `pick` receives, if the lines are long. None: the engine decides."""
         return None
 
     def draw(self) -> str:
@@ -33,7 +33,7 @@ class Select(Stage):
         only the columns that `pick` needs. Some columns have a meaning:
 
         `unit` (int64, >= 0): the cluster or concept that has a quota. All rows of a unit reach one `pick`. Without it,
-        rows are counted as unit 0 and any of them reach a `pick`, which must judge each row by itself.
+        rows are counted as unit 0, and a `pick` gets an arbitrary part of them, so it must judge each row by itself.
         `item` (string) and `row` (int64, position in `table`): a line per item, at least one per row; a null `unit` is
         not counted. All items of a row reach one `pick`, but the items of a unit reach several."""
         return table

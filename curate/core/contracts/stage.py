@@ -181,7 +181,7 @@ class Stage(BaseModel):
 
 
 def by_contract(table: Mapping[type, T], stage: Stage) -> T:
-    """The entry of a stage's contract; that of a contract before those that it extends."""
+    """The entry of a stage's contract. If that contract extends another, its own entry comes first."""
     return next(table[contract] for contract in type(stage).__mro__ if contract in table)
 
 

@@ -131,8 +131,8 @@ class _Lines:
     repeated: int = 0
 
     def add(self, node: yaml.Node | None, path: tuple[str, ...] = ()) -> None:
-        """Raises RecipeError for a key set twice, of which YAML would silently keep the last, and for a value that
-        contains itself, repeats too many others or is nested too deeply."""
+        """Raises RecipeError for a key that is set twice (YAML would silently keep the last value), and for a value
+        that contains itself, repeats too many others or is nested too deeply."""
         self._check(node, path)
         self.parents.add(id(node))
         if isinstance(node, yaml.SequenceNode):

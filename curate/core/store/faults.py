@@ -1,8 +1,8 @@
 """Fault points, at which tests kill this process to show that a kill at any point loses only time.
 
-Off unless set in the environment. `CURATE_FAULT_LOG=file` appends the name of each point that is passed, by which tests
-list the points. `CURATE_FAULT_KILL=pattern|pattern` kills the process (SIGKILL) at a point whose name matches a shell
-pattern; with `CURATE_FAULT_ONCE=folder`, each pattern kills one of the processes that share the folder.
+Off unless set in the environment. With `CURATE_FAULT_LOG=file`, each point that is passed appends its name to the file,
+so that tests can list the points. `CURATE_FAULT_KILL=pattern|pattern` kills the process (SIGKILL) at a point whose name
+matches a shell pattern; with `CURATE_FAULT_ONCE=folder`, each pattern kills one of the processes that share the folder.
 """
 
 from __future__ import annotations

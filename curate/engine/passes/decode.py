@@ -1,7 +1,7 @@
 """The path of one image: its bytes are read from the tar, decoded and prepared in threads ahead of the models, once.
 
-An image is prepared for every Map of the pass that may need it. Whether a filter of this same pass rejects it is known
-too late to skip that, but in time to skip the model. Memory is bounded: AHEAD chunks of prepared images, and
+An image is prepared for every Map of the pass that may need it. A filter of the same pass judges the image too late to
+save its preparation, but in time to save the model. Memory is bounded: AHEAD chunks of prepared images, and
 ENCODED_BYTES of images that are not decoded yet.
 """
 

@@ -106,7 +106,7 @@ class MapMember(PassMember):
         return missing
 
     def _marks(self, start: int, stop: int) -> NDArray[np.bool_]:
-        """Rows of a range with an input that is an error's null, or computed from one."""
+        """Rows of a range that read a null which stands for an error, or a value computed from such a null."""
         marks = np.zeros(stop - start, dtype=bool)
         if not self.spec.may_mark:
             return marks
@@ -118,7 +118,7 @@ class MapMember(PassMember):
         return marks
 
     def may_need(self) -> NDArray[np.bool_]:
-        """Rows (n,) whose images this member may need, as far as known before the pass."""
+        """Rows (n,) whose images this member may need, by what is known before the pass."""
         alive = np.ones(self.unit.rows, dtype=bool)
         for member in [self, *self.near]:
             if member.spec.base is not None:

@@ -138,8 +138,7 @@ class _Pass:
                 member.close()
 
     def _go(self, first: int, last: int, saves: bool) -> None:
-        """Every member over all rows, as far as images are decoded and the members before it have got; then to the
-        end."""
+        """Advance every member as images are decoded: each as far as the members before it, at last to the end."""
         for stop in self.decoder.run(first, last):
             for member in self.members.values():
                 with member.named():

@@ -1,5 +1,5 @@
-"""What an output was made from and what was made from it, from the record of one run that has it: the neighbourhood of
-the output, never everything. Also the committed artifacts of a workspace."""
+"""The neighbourhood of an output: its inputs, and the outputs that were computed from it, by the record of one run that
+has it. Also the committed artifacts of a workspace."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class LineageNode:
     rows: int | None
     """Alive after the stage; in a dataset, with repeats."""
     up: tuple[str, ...]
-    """Ids of what it was made from, as far as they are in the neighbourhood."""
+    """Ids of its inputs that are in the neighbourhood."""
 
 
 @dataclass(frozen=True)

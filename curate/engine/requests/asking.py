@@ -18,7 +18,7 @@ class BudgetUsedUpError(Exception):
 
 
 class SuspectError(Exception):
-    """A request that is about to start may have brought a server down, as is known by now."""
+    """While the request waited to start, it became one of those that may have brought a server down."""
 
 
 class Owner(Protocol):

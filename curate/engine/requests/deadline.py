@@ -13,8 +13,8 @@ ENOUGH = 32
 SEEN = 256
 """Answers that count: the last ones."""
 TIMES = 2.0
-"""The first two attempts may take this many times as long as the longest of them, each further one twice as long as the
-one before."""
+"""The first two attempts may take this many times as long as the longest answer; each further attempt twice as long as
+the attempt before."""
 LEAST_SECONDS = 5.0
 """A server whose answers are fast may pause for some seconds; a request sent again is paid again."""
 CHANGE = 1.25

@@ -1,14 +1,14 @@
 """The pool of an endpoint in a process: its URLs, how many requests are in flight, and what each failure means.
 
-All units and stages of the process share it. A request starts, in order of arrival, once the window, the limits of the
-run and a URL have room for it: the URL with the fewest requests in flight among those that answer. It is retried after
-errors that may be temporary: at once if there is another URL, otherwise after a random time up to an exponential bound.
-Retry-After pauses the URL. A request that gets no answer in time, while its URL answers others, costs its place in the
-window until then and nothing else.
+All units and stages of the process share it. Requests start in order of arrival. One starts once the window, the limits
+of the run and a URL have room for it, and goes to the URL with the fewest requests in flight among those that answer.
+It is retried after errors that may be temporary: at once if there is another URL, otherwise after a random time up to
+an exponential bound. Retry-After pauses the URL. A request that gets no answer in time, while its URL answers others,
+costs its place in the window until then and nothing else.
 
 Failures that no request can cause do not use up its attempts: no connection, 429 and 503. While no URL answers,
-requests wait, up to the endpoint's `patience_seconds`. A request may also bring a server down: those that were in
-flight when one fell are asked again one by one, and the one that is there when it falls again is the cause.
+requests wait, up to the endpoint's `patience_seconds`. A request may also bring a server down. When a server falls, the
+requests that were in flight are sent again one at a time; the request during which it falls again is the cause.
 """
 
 from __future__ import annotations

@@ -21,9 +21,9 @@ ERRORS = 2.0
 ROOM = 1.25
 """Requests in flight per slot of the endpoint: more than slots, so that each finds its next request at once."""
 PATIENCE = 2
-"""Rounds in a row whose latency is not flat before the doubling ends."""
+"""The doubling ends after this many rounds in a row whose latency is not flat."""
 LOOKS = 20
-"""Rounds in a row whose latency is not flat before a round with fewer requests in flight shows why."""
+"""After this many rounds in a row whose latency is not flat, a round with fewer requests in flight shows why."""
 FEWER = 0.75
 LEAST = 8
 """Requests that a round measures at least."""

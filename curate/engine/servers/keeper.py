@@ -2,8 +2,8 @@
 
     keeper.py PARENT_PID GRACE_SECONDS COMMAND...
 
-It is a separate program, because the parent may be killed. It notices that by the end of its input, or, if a fork of
-the parent still has that open, by its new parent.
+It is a separate program, because the parent may be killed. It notices that when its input ends or, if a fork of the
+parent still holds the input open, when its parent is another process.
 """
 
 from __future__ import annotations

@@ -232,7 +232,7 @@ def join(name: str, endpoint: Endpoint) -> Server:
 
 
 def _reset() -> None:
-    """The servers of a forked process belong to its parent, whose slots it must not keep locked."""
+    """A forked process does not own the servers of its parent, and must not keep their slots locked."""
     global _guard, _servers, _ending
     _guard, _servers, _ending = threading.RLock(), {}, {}
     while _taken:

@@ -1,5 +1,6 @@
-"""Makes the fork server of `tasks`, which imports this first, ignore SIGTERM: a drain sends it to all processes of a
-run, and payloads still end one by one. The fork server ends with its parent. Has no effect in any other process.
+"""The fork server of `tasks` imports this module first, and then ignores SIGTERM: a drain sends SIGTERM to all
+processes of a run, and payloads must still end one by one. The fork server ends with its parent. Has no effect in any
+other process.
 """
 
 import signal

@@ -26,8 +26,8 @@ _guard = threading.Lock()
 def set_up(
     output: str, stage: AnyStage, ports: Mapping[str, str], storage: Storage, keep: frozenset[str] = frozenset()
 ) -> AnyStage:
-    """The stage after its `setup`, which runs once per process, lane and output. Stages whose output is not in `keep`,
-    and that no other task of the lane keeps, are dropped.
+    """The stage after its `setup`, which runs once per process, lane and output. A stage is dropped if its output is
+    not in `keep` and no other task of the lane keeps it.
 
     Runtime parameters are not part of a fingerprint, so the configured stage is compared too."""
     mine = beat.current()

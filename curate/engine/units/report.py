@@ -263,7 +263,8 @@ class StoredView:
 
 
 class Generations:
-    """Which rows of a pool's shards are in later generations too. These follow the shard whose rows they replace."""
+    """Rows of a pool's shards that a later generation replaces. A generation follows the shard whose rows it
+    replaces."""
 
     def __init__(self, storage: Storage, shards: Sequence[Shard]) -> None:
         self.storage, self.shards = storage, shards

@@ -133,7 +133,7 @@ class Step(ABC):
         )
 
     def note(self, ctx: Context) -> None:
-        """Emit the outputs of the stages, whose ledgers must fit those of their inputs. Raises LedgerError."""
+        """Emit the outputs of the stages. Raises LedgerError if a stage's ledger does not fit those of its inputs."""
         for node in self.nodes:
             built = ctx.outputs.built[node.name]
             assert built.manifest is not None

@@ -90,7 +90,7 @@ class Call:
             self._post("cancel", self)
 
     def room(self) -> int:
-        """How many more payloads are useful now, given those that wait, run, or have an unread outcome."""
+        """How many more payloads to put now, beside those that wait, run, or have an unread outcome."""
         return max(0, self.queue.ahead - (self._count - self._read))
 
     def next(self) -> Any:

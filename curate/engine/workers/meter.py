@@ -128,8 +128,8 @@ class Meter:
         return found
 
     def changed(self) -> list[dict[str, Any]]:
-        """Entries of `snapshot` for the stages that finished rows or a batch since the last call, and for those that
-        fetch until their rates are 0."""
+        """Entries of `snapshot` for stages that finished rows or a batch since the last call. A stage that fetches also
+        has entries after its last batch, until its rates are 0."""
         with self._lock:
             batches = {key: (rate.batches, rate.rows) for key, rate in self._rates.items()}
             falling = {key for key, rate in self._rates.items() if rate.codes and rate.recent}

@@ -1,7 +1,7 @@
 """Linear centred kernel alignment: similarity of two representations of the same tokens, up to rotation and scale.
 
 Kornblith et al. 2019 (Sec. 3), by one of two estimates: `Covariances` of all tokens (AMoE, Eq. 8), or the unbiased HSIC
-(Song et al. 2012, Eq. 5) averaged over minibatches (Nguyen et al. 2021, Sec. 3.1). By the first, any two wide
+(Song et al. 2012, Eq. 5) averaged over minibatches (Nguyen et al. 2021, Sec. 3.1). By the first estimate, any two wide
 representations of few tokens are similar.
 """
 

@@ -65,7 +65,7 @@ class MemberReader:
 
     @contextmanager
     def reading(self, rows: NDArray[np.int64]) -> Iterator[None]:
-        """Declare that only these rows are read in the block, so that tars with few of them are read by ranges."""
+        """Declare that the block reads only these rows, so that a tar with few of these rows is read by ranges."""
         shards, counts = np.unique(self._mixture.take("shard", rows), return_counts=True)
         for shard, count in zip(shards.tolist(), counts.tolist(), strict=True):
             self._shares[shard] = min(self._share, count / self._mixture.shard_samples(shard))

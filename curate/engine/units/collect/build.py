@@ -5,8 +5,8 @@
     artifacts/<op>/<fingerprint>/portions.parquet        a line per portion, also for those of earlier artifacts
     artifacts/<op>/<fingerprint>/parts.parquet           the parts that were read
 
-If an earlier artifact has the same parameters, its portions stay where they are, as far as all their rows are still
-there, and only the other rows become new portions.
+If an earlier artifact has the same parameters, each of its portions whose rows still all exist stays where it is, and
+only the other rows become new portions.
 """
 
 from __future__ import annotations

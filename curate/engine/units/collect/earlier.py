@@ -1,4 +1,4 @@
-"""The artifact on which a Collect builds: its portions stay, as far as all their rows are still there."""
+"""The artifact on which a Collect builds: each of its portions stays if all its rows still exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What workers do for a Collect: deal rows into buckets, subtract those of earlier portions, cut the rest."""
+"""What workers do for a Collect: deal rows into buckets, leave out the rows of earlier portions, divide the rest into
+portions."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Parts of a Fit's groups in a worker, and the steps that run on them.
 
-Parts come in blocks of neighbours. The worker that first needs a block loads it and keeps it until another build needs
-the memory: from shards of the pool, from the files of a regrouping, or from a file per part. Arrays that no file can be
-mapped for are spilled to an unnamed file, which cannot outlive the process.
+Parts come in blocks of neighbours. The worker that first needs a block loads it from shards of the pool, from the files
+of a regrouping, or from a file per part, and keeps it until another build needs the memory. If no file can be mapped
+for an array, the array is spilled to an unnamed file, which cannot outlive the process.
 """
 
 from __future__ import annotations

@@ -162,8 +162,8 @@ class SourceBuild:
         return errors
 
     def _left_pending(self) -> frozenset[str]:
-        """Names of the portions that killed attempts have announced but not recorded. Those that were killed just after
-        their record are cleared."""
+        """Names of the portions whose attempt was killed after it announced its files and before it wrote its record.
+        If it was killed after the record, its announcement is removed here."""
         if self.stage.repeatable:
             return frozenset()
         storage, folder = self.ctx.storage, f"pools/{self.stage.namespace}/pending"

@@ -118,8 +118,9 @@ def import_portion(task: ImportTask) -> Imported:
 
 
 def _publish(task: ImportTask, record: PortionRecord, files: Sequence[str]) -> PortionRecord:
-    """Publish the record; that of another attempt wins if it came first and the source may read something else each
-    time. From then on no attempt can win, so the `files` that attempts have announced go, except for the record's."""
+    """Publish the record. If the source may read something else each time and another attempt has published its record,
+    that one wins. No attempt can win later, so the `files` that attempts have announced are removed, except for the
+    record's."""
     if task.stage.repeatable:
         task.storage.publish_bytes(task.record, record.dump())
         return record
@@ -249,8 +250,9 @@ _OF_MEMBER = ("name", "offset", "size", "ext", "width", "height", "format", "sha
 
 
 def _announce(task: ImportTask, shard: Shard) -> tuple[str, ...]:
-    """Name the files that are about to be published, if they do not exist, beside those of earlier attempts, which may
-    have read something else: all that the record will not name are removed. Returns all these files."""
+    """Announce the files that are about to be published and do not exist, beside those of earlier attempts, which may
+    have read something else. Once the record exists, the announced files that it does not name are removed. Returns all
+    these files."""
     if task.stage.repeatable:
         return ()
     earlier = announced(task.storage, task.pending) if task.killed or beat.current().again else ()

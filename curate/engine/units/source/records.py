@@ -167,7 +167,7 @@ def read_fetch(storage: Storage, namespace: str, shard: str, key: str) -> dict[s
 
 
 def _with_later(storage: Storage, path: str) -> Iterator[str]:
-    """The record's path and those of later generations, as far as tables of their fetches exist."""
+    """The record's path, and those of later generations up to the first without a table of fetches."""
     number = generations([path])
     for generation in itertools.count(*number.values()):
         path = generation_path(next(iter(number), path), generation)
