@@ -35,7 +35,7 @@ class Calls:
     """Runs tasks one by one, as a context would."""
 
     def __init__(self, storage: Storage) -> None:
-        self.storage = storage
+        self.storage, self.tasks = storage, self
 
     def each(self, function: Any, payloads: Any, stage: Any, what: str) -> Any:
         return enumerate(map(function, payloads))
