@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -13,14 +13,16 @@ from torch import Tensor
 
 from curate.core.errors import InputError
 from curate.core.hashing import key_words, make_key
+from curate.encoders.student.config import HeadConfig
 from curate.encoders.student.network.attention import attention_backend
 from curate.encoders.student.network.pooler import FrozenPooler
 from curate.encoders.student.network.student import Student, build_student
 from curate.encoders.student.tokenizer import PAD, Tokenizer
+from distill.objectives.outputs import MicroBatch, TeacherSpace, spaces_of
 from distill.parallel import World
 from distill.recipe import Recipe
 from distill.samples.batches.draws import lowest
-from distill.samples.batches.loader import Batch, read_in_order
+from distill.samples.batches.loader import Batch, collate, read_in_order
 from distill.samples.batches.stream import Stream
 from distill.samples.batches.track import Packing
 from distill.samples.images.augment import augment
@@ -40,6 +42,16 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch
 def held_out_rows(recipe: Recipe, dataset: Dataset | Mixture) -> np.ndarray:
     """Mask (n,) of the index rows that are held out."""
     return split.held_out_rows(as_mixture(dataset), seed=recipe.seed, fraction=recipe.data.test_fraction)
+
+
+def new_student(recipe: Recipe, heads: Sequence[HeadConfig]) -> Student:
+    """The student before training, on the CPU; its weights depend on the recipe only. heads: of the teachers."""
+    student = build_student(recipe.student, heads, recipe.seed)
+    for objective in recipe.every_objective:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(make_key("heads", f"{recipe.seed}/{objective.label}")[:16], 16))
+            objective.add_heads(student)
+    return student
 
 
 @dataclass
@@ -85,16 +97,15 @@ class StageContext:
             open_tars=max(OPEN_TARS, 2 * recipe.data.lanes * recipe.data.window_shards),
             seed=recipe.seed,
             augment=None if settings is None else lambda image, random: augment(image, settings, random),
-            reads_text=recipe.contrastive is not None,
-            needs_text=recipe.contrastive is not None,
+            reads_text=recipe.needs.text,
+            needs_text=recipe.needs.text,
         )
         return cls(recipe, mixture, world, teachers, reader, held_out_rows(recipe, mixture), tokenizer)
 
     def new_student(self) -> Student:
         """The student before training; a recipe gives the same weights everywhere."""
         recipe = self.recipe
-        temperature = {} if recipe.contrastive is None else {"temperature": recipe.contrastive.temperature}
-        student = build_student(recipe.student, self.teachers.heads(recipe), recipe.seed, **temperature)
+        student = new_student(recipe, self.teachers.heads(recipe))
         student.backbone.attention = attention_backend(recipe.run.attention, self.world.device, recipe.train.precision)
         return student.to(self.world.device, _DTYPES[recipe.train.precision])
 
@@ -108,6 +119,10 @@ class StageContext:
         """Poolers of the teachers with `pooler: true`, by label; they compute the student's summary."""
         labels = [teacher.label for teacher in self.recipe.teachers if teacher.pooler]
         return {label: self.teachers.poolers()[label] for label in labels}
+
+    def spaces(self, standardisers: Sequence[TargetStandardiser]) -> dict[str, TeacherSpace]:
+        """The teachers' spaces by label, as objectives see them. standardisers: one per teacher."""
+        return spaces_of(self.recipe, standardisers, self.poolers())
 
     def trained(self) -> np.ndarray:
         """Mask (n,) of the rows to train on: not held out, and of the natural sizes that their source is limited to."""
@@ -176,11 +191,19 @@ class StageContext:
         most = max(images.values())
         return order[:most], {kind: order[:count] for kind, count in images.items() if count < most}
 
-    def text_tokens(self, batch: Batch) -> Tensor | None:
-        """Tokens (B, L) of the texts of a batch, or (B, 2, L) with pairs of texts; None without a text tower."""
+    def micro_batch(self, images: Sequence[PatchedImage]) -> MicroBatch:
+        """The images, which may be none, and what else the objectives need."""
+        batch = collate(images, self.recipe.student.patch)
+        targets = dict(zip(self.teachers.names, self.teachers.targets(batch), strict=True))
+        if not self.recipe.needs.text_tower:
+            return MicroBatch(batch, targets)
+        tokens = self.text_tokens(batch)
+        return MicroBatch(batch, targets, tokens, self.groups(batch, tokens))
+
+    def text_tokens(self, batch: Batch) -> Tensor:
+        """Tokens (B, L) of the texts of a batch, or (B, 2, L) with pairs of texts."""
         text = self.recipe.student.text
-        if text is None or self.recipe.contrastive is None:
-            return None
+        assert text is not None
         if self.tokenizer is None:
             raise InputError("the run's folder has no tokenizer.json; train the recipe's student first")
         texts = [item or "" for item in batch.texts]
@@ -196,7 +219,8 @@ class StageContext:
         An image and a text whose samples share a number are not negatives, see `same`. tokens: (B, L) or (B, T, L).
         """
         rows = tokens.flatten(0, -2).tolist()
+        count = 1 if tokens.ndim == 2 else tokens.shape[1]
         texts = key_words([make_key("text", str([token for token in row if token != PAD])) for row in rows])
         sets = self.dataset.sets_of([image.row for image in batch.images])
-        words = np.concatenate([texts[:, 0].reshape(len(batch.images), -1), sets[:, :1]], axis=1) >> np.uint64(1)
+        words = np.concatenate([texts[:, 0].reshape(-1, count), sets[:, :1]], axis=1) >> np.uint64(1)
         return torch.from_numpy(words.astype(np.int64)).to(self.world.device)

@@ -36,7 +36,7 @@ from curate.encoders.student.model_folder import (
     Trained,
 )  # fmt: skip
 from curate.encoders.student.network.pooler import FrozenPooler, new_pooler
-from curate.encoders.student.network.student import build_student
+from distill.context import new_student
 from distill.recipe import Recipe
 from distill.recipe.paths import local_folder
 from distill.teachers import TargetStandardiser, Teachers
@@ -71,8 +71,9 @@ def export(run: str | Path, to: str | Path | None = None, *, precision: str = "f
     trained = Trained(
         fingerprint=checkpoint.values["fingerprint"], step=checkpoint.values["step"], ema=checkpoint.averaged
     )
-    student = build_student(recipe.student, heads, seed=0)
+    student = new_student(recipe, heads)
     checkpoint.fill(student)
+    student.objectives.clear()
     poolers = _poolers(recipe)
     config = describe(recipe, heads, trained, precision, poolers)
     return write_model(folder, config, student, standardisers, _tokenizer(place, recipe), poolers)

@@ -1,15 +1,17 @@
 """The how-to pages work: their commands run in this order, and print what the pages show.
 
-A `yaml` block is a file, named by its first line. A `sh` block is run line by line, and a `text` block is part of its
-output. A `console` block (clusters, training) is not run.
+A `yaml` block is a file, named by its first line, and so is a `python` block of a package. A `sh` block is run line by
+line, and a `text` block is part of its output. A `console` block (clusters, training) is not run.
 """
 
 from __future__ import annotations
 
 import io
+import json
 import re
 import shlex
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,6 +30,7 @@ from curate.core.endpoints import read_endpoints
 from curate.service.settings import Settings
 from pipelines.serve import ImageServer, Request, Response
 from tests.core.store.object_store import forget_connections
+from tests.distill.datasets import drawn_items, write_dataset
 from tests.e2e.commands import curate
 
 HOW_TO = Path(__file__).parents[1] / "docs" / "how-to"
@@ -68,6 +71,7 @@ def blocks(page: str) -> list[tuple[str, str]]:
 
 def write(code: str) -> None:
     [name] = re.findall(r"\A# (\S+)\n", code)
+    Path(name).parent.mkdir(exist_ok=True)
     Path(name).write_text(code)
 
 
@@ -81,6 +85,8 @@ def follow(page: str, monkeypatch: pytest.MonkeyPatch, replaced: Mapping[str, st
             write(code)
         elif language == "sh":
             printed = " ".join(run_line(line, monkeypatch) for line in code.splitlines())
+        elif language == "python" and code.startswith("# mypackage/"):
+            write(code)
         elif language == "python":
             exec(compile(code, page, "exec"), {})
         elif language == "text":
@@ -93,6 +99,8 @@ def run_line(line: str, monkeypatch: pytest.MonkeyPatch) -> str:
     if program == "export":
         monkeypatch.setenv(*words[0].split("=", 1))
         return ""
+    if program == "distill":
+        program = str(Path(sys.executable).with_name("distill"))
     if program != "curate":
         return subprocess.run([program, *words], check=True, capture_output=True, text=True).stdout
     said = curate(*words)
@@ -187,18 +195,54 @@ def test_every_recipe_is_one(page: str, tmp_path: Path, monkeypatch: pytest.Monk
             assert read_endpoints(str(path)) if path.name == "endpoints.yaml" else load_recipe(path).nodes
 
 
-def test_the_objective_is_one() -> None:
-    names: dict[str, Any] = {}
-    [code] = [code for language, code in blocks("add-an-objective.md") if language == "python"]
+SHORT = ["train.steps=6", "train.sequences=2", "run.log_every=1", "run.tensorboard=false", "evaluate.tasks=[]"]
+QUICKLY = {"train.steps=20": " --set ".join(SHORT)}
+"""Shortens the trainings of the pages."""
+
+
+@pytest.fixture
+def quickstart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder, with the dataset of the recipe `quickstart`."""
+    monkeypatch.chdir(tmp_path)
+    write_dataset(tmp_path / "workspace" / "datasets" / "quickstart", drawn_items(60))
+    return tmp_path
+
+
+def metrics_of(folder: Path, name: str) -> list[float]:
+    """Values of a loss in the one run that has it."""
+    files = [file.read_text().splitlines() for file in folder.glob("workspace/students/*/metrics.jsonl")]
+    runs = [[json.loads(line) for line in lines] for lines in files]
+    [found] = [[line[name] for line in lines] for lines in runs if name in lines[0]]
+    return found
+
+
+def test_add_an_objective(quickstart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    follow("add-an-objective.md", monkeypatch, QUICKLY)
+    assert all(value > 0 for value in metrics_of(quickstart, "tiny/cosines"))
+    first, *_, last = metrics_of(quickstart, "colours")
+    assert last < first
+
+
+def test_the_objective_of_the_page_is_its_formula() -> None:
+    names: dict[str, Any] = {"__name__": "mypackage.cosines"}
+    code = next(code for language, code in blocks("add-an-objective.md") if language == "python")
     exec(compile(code, "add-an-objective.md", "exec"), names)
+    objective = names["Cosines"](teacher="tiny")
     student, teacher = torch.randn(5, 3, dtype=torch.float64, requires_grad=True), torch.randn(5, 4).double()
 
     def cosine(x: torch.Tensor, i: int, j: int) -> torch.Tensor:
         return x[i] @ x[j] / (x[i].norm() * x[j].norm())
 
     wanted = sum((cosine(student, i, j) - cosine(teacher, i, j)) ** 2 for i in range(5) for j in range(5)) / 25
-    loss = names["cosines"](student, teacher)
+    loss = objective.loss(student, teacher)
     torch.testing.assert_close(loss, wanted)
     loss.backward()
     assert student.grad is not None and student.grad.abs().sum() > 0
-    assert names["cosines"](student[:1], teacher[:1]).requires_grad
+    assert objective.loss(student[:1], teacher[:1]).requires_grad
+
+
+def test_add_a_teacher(quickstart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    follow("add-a-teacher.md", monkeypatch, QUICKLY)
+    for kind in ("summary", "patches"):
+        first, *_, last = metrics_of(quickstart, f"mypackage.grid:Grid/{kind}")
+        assert last < first

@@ -25,13 +25,14 @@ from bench.kit.measure import line
 from curate.encoders.student.network.attention import BACKENDS
 from curate.encoders.student.network.student import Student, build_student, compile_blocks
 from curate.encoders.student.patches import grids
+from distill.objectives.outputs import MicroBatch, spaces_of
 from distill.parallel import World
 from distill.recipe import Recipe, load_recipe
 from distill.samples.batches.loader import Batch, collate
 from distill.samples.batches.packing import first_fit_decreasing
 from distill.samples.images.reader import PatchedImage
 from distill.teachers import Target, Teachers, fit_standardisers
-from distill.training.gradients import Gradients, MicroBatch
+from distill.training.gradients import Gradients
 from distill.training.optim import build_optimizer
 from distill.training.throughput import Cost, measured_peak, size_of
 
@@ -79,6 +80,11 @@ class Measurement:
         self.tokens = sum(lengths)
         self.teachers = Teachers.of(recipe, device)
         self.standardisers = fit_standardisers(self.teachers, recipe.teachers, [(images, [])], self.world)
+        nothing = collate([], recipe.student.patch)
+        self.empty = self.micro_batch(nothing, self.teachers.targets(nothing))
+
+    def micro_batch(self, batch: Batch, targets: Sequence[Target]) -> MicroBatch:
+        return MicroBatch(batch, dict(zip(self.teachers.names, targets, strict=True)))
 
     def precision(self) -> AbstractContextManager[Any]:
         if self.recipe.train.precision == "bfloat16":
@@ -112,8 +118,8 @@ class Measurement:
         """Complete updates, with the teachers and with precomputed targets."""
         student, recipe = self.student(backend, compiled), self.recipe
         optimizer = build_optimizer(student, recipe.train)
-        poolers = self.teachers.poolers()
-        gradients = Gradients(student, self.standardisers, recipe, self.world, poolers, self.precision)
+        spaces = spaces_of(recipe, self.standardisers, self.teachers.poolers())
+        gradients = Gradients(student, recipe.every_objective, spaces, self.empty, self.world, self.precision)
         cost = Cost.of(student, recipe)
         patches = [rows * columns for rows, columns in self.batch.grids]
 
@@ -121,7 +127,7 @@ class Measurement:
             optimizer.zero_grad(set_to_none=True)
             if targets is None:
                 targets = self.teachers.targets(self.batch)
-            gradients.add([MicroBatch(self.batch, targets)], len(patches))
+            gradients.add([self.micro_batch(self.batch, targets)], len(patches))
             optimizer.step()
             counts = student.backbone.expert_counts()
             assert counts is not None

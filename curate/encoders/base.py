@@ -43,9 +43,13 @@ class Encoder(ABC):
     """`prepare` keeps the aspect ratio of each image, and `encode` takes images of different shapes in one batch."""
     device: str = "cpu"
     precision: str = "float32"
+    version: int = 1
+    """A class outside of this package increases it when it gives other vectors for the same image."""
 
-    def __init__(self, spec: Spec, identity: dict[str, Any]) -> None:
-        self.spec = spec.public
+    def __init__(self, spec: Spec, identity: dict[str, Any], device: str = "cpu") -> None:
+        """A class outside of this package is called with these three; `spec` has the options and path of its name."""
+        self.spec, self.device = spec.public, device
+        self.precision = identity.get("precision", self.precision)
         self._identity = identity
 
     def identity(self) -> dict[str, Any]:

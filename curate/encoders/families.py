@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from curate.core.errors import CurateError, InputError, RecipeError
+from curate.core.plugins import load_class
 from curate.encoders import hub
 from curate.encoders.base import Encoder, no_texts, resolve_device
 from curate.encoders.spec import Spec, parse_spec
@@ -42,6 +43,8 @@ def load(spec: str, *, device: str = "auto", precision: str = "auto") -> Encoder
         raise InputError(problem)
     device = place(parsed, device)
     known = _identity(parsed, _resolve_precision(parsed, precision, device))
+    if parsed.is_class:
+        return _class(parsed)(parsed, known, device if device == "cpu" else resolve_device(device))
     encoder: Encoder = importlib.import_module(_MODULES[parsed.kind]).load(parsed, known, device)
     return encoder
 
@@ -70,7 +73,7 @@ def text_problems(spec: str) -> list[str]:
     A folder of transformers names its text tower in its configuration; a name on the hub only after it was downloaded.
     """
     parsed = parse_spec(spec)
-    reads_text = parsed.kind == "open_clip"
+    reads_text = parsed.kind == "open_clip" or (parsed.is_class and _class(parsed).context > 0)
     if parsed.kind == "hf":
         name, revision = _CONFIGS["hf"], parsed.options.get("revision")
         path = Path(parsed.path, name) if parsed.path else hub.cached_file(parsed.name, name, revision)
@@ -111,6 +114,11 @@ def _weights(spec: Spec) -> tuple[str, Any]:
         from curate.encoders.descriptor import PREPROCESSING, WEIGHTS
 
         return WEIGHTS, dict(PREPROCESSING)
+    if spec.is_class:
+        version = {"version": _class(spec).version}
+        if spec.path is None:
+            return "none", version
+        return folder_digests(spec.path)[0] if Path(spec.path).is_dir() else file_digest(spec.path), version
     random = None if spec.seed is None else f"random:{spec.seed}"
     if spec.path is not None and Path(spec.path).is_dir():
         weights, configuration = folder_digests(spec.path, weights=random is None)
@@ -131,11 +139,28 @@ def _problems(spec: Spec) -> list[str]:
         return []
     if spec.kind in _STUDENTS:
         return _checked(spec).problems
+    if spec.is_class:
+        return _class_problems(spec)
     if spec.path is not None:
         return _path_problems(spec, Path(spec.path))
     if spec.seed is not None:
         return []
     return hub.repository_of(spec).problems(spec.public)
+
+
+def _class(spec: Spec) -> type[Encoder]:
+    """Raises RecipeError if it cannot be imported or is not an Encoder."""
+    return load_class(f"{spec.kind}:{spec.name}", Encoder, "encoder")  # type: ignore[type-abstract]
+
+
+def _class_problems(spec: Spec) -> list[str]:
+    try:
+        _class(spec)
+    except RecipeError as error:
+        return [str(error)]
+    if spec.path is not None and not Path(spec.path).exists():
+        return [f"encoder: no weights at {spec.path!r}; give an existing file or folder"]
+    return []
 
 
 def _checked(spec: Spec) -> FolderCheck:

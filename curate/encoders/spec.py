@@ -13,12 +13,14 @@
     hf:/models/siglip                                      a folder written by `save_pretrained`
     distill:/models/student                                a folder written by `distill export`
     distill:/models/student?head=NAME&max_tokens=144       … in a teacher's space, with fewer patches per image
+    mypackage.faces:Faces?side=64@/weights/faces.pt        a class derived from Encoder; options and path are its own
 
 The path does not affect the output, only the files there do: `Spec.public` omits it.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 from dataclasses import dataclass, field
@@ -57,6 +59,11 @@ class Spec:
     path: str | None = None
 
     @property
+    def is_class(self) -> bool:
+        """Whether it names a class, `kind` its module and `name` the class, instead of a library's model."""
+        return self.kind not in KINDS
+
+    @property
     def seed(self) -> int | None:
         """Seed of a random initialisation (`random=SEED`); None for trained weights."""
         return self.options.get("random")
@@ -74,8 +81,11 @@ def parse_spec(text: str) -> Spec:
     if text in WORDS:
         return Spec(text, path=str(SHIPPED) if text == "tiny" else None)
     kind, colon, rest = text.partition(":")
-    if not colon or kind not in KINDS or kind in WORDS:
-        raise RecipeError(f"encoder: {text!r} is not 'library:model' with a library of {', '.join(KINDS)}; {_EXAMPLE}")
+    if not colon or kind in WORDS or not (kind in KINDS or _is_module(kind)):
+        raise RecipeError(
+            f"encoder: {text!r} is not 'library:model' with a library of {', '.join(KINDS)}, nor "
+            f"'package.module:Class'; {_EXAMPLE}"
+        )
     if kind == "distill":
         path, _, query = rest.partition("?")
         if not path:
@@ -88,6 +98,17 @@ def parse_spec(text: str) -> Spec:
     if not path and (at or not name):
         raise RecipeError(f"encoder: {text!r} has no {'path after @' if name else 'model'}; {_EXAMPLE}")
     return Spec(kind, name, _options(text, kind, query), str(Path(path).expanduser()) if path else None)
+
+
+def _is_module(name: str) -> bool:
+    """Whether a package of that name can be imported, without importing it."""
+    package, *rest = name.split(".")
+    if not all(part.isidentifier() for part in (package, *rest)):
+        return False
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ValueError:  # a module that was imported in another way
+        return True
 
 
 def is_public(text: str) -> bool:

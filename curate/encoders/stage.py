@@ -17,7 +17,7 @@ from curate.encoders.spec import is_public, parse_spec
 SPECS = (
     "timm:NAME, open_clip:NAME/TAG or hf:NAME, each also with a local checkpoint ('timm:NAME@PATH', 'hf:FOLDER'), "
     "distill:FOLDER (written by `distill export`), tiny (small image-text model in the package), "
-    "or descriptor (colour histogram + HOG, no weights)"
+    "descriptor (colour histogram + HOG, no weights), or a class derived from Encoder (package.module:Class)"
 )
 EncoderName = Annotated[str, Location("encoder", included=is_public)]
 

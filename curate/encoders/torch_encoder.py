@@ -43,9 +43,7 @@ class FrozenEncoder(Encoder):
     def __init__(
         self, spec: Spec, identity: dict[str, Any], model: torch.nn.Module, preprocessing: dict[str, Any], device: str
     ) -> None:
-        super().__init__(spec, identity)
-        self.device = resolve_device(device)
-        self.precision = identity["precision"]
+        super().__init__(spec, identity, resolve_device(device))
         self.model = model.eval().requires_grad_(False).to(self.device)
         self._preprocessing = preprocessing
 

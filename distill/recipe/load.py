@@ -10,6 +10,8 @@ from pydantic import BaseModel, ValidationError
 
 from curate.core.errors import RecipeError, did_you_mean
 from curate.core.recipe.document import Document, Place, first_problem, message, parse_override
+from distill.objectives import Objective
+from distill.recipe.objectives import class_of
 from distill.recipe.recipe import InvalidStage, Recipe
 
 RECIPES = Path(__file__).parents[1] / "recipes"
@@ -56,7 +58,7 @@ def _explained(error: ValidationError, values: Any, document: Document, above: P
         return _explained(inner.error, inner.values, document, (*above, "stages", inner.number))
     name, text = ".".join(map(str, (*above, *place))), message(problem)
     if problem["type"] == "extra_forbidden":
-        known = _known(place[:-1])
+        known = _known(place[:-1], values)
         text = "unknown; " + did_you_mean(str(place[-1]), known, f"known: {', '.join(known)}")
     elif problem["type"] == "missing" and isinstance(problem["loc"][-1], int):
         text = f"{list(problem['input'])!r}: expected more values than {len(problem['input'])}"
@@ -67,12 +69,15 @@ def _explained(error: ValidationError, values: Any, document: Document, above: P
     return RecipeError(": ".join(filter(None, (document.line((*above, *place)), name, text))))
 
 
-def _known(place: Place) -> list[str]:
+def _known(place: Place, values: Any) -> list[str]:
     """Keys that a section of the recipe may have."""
     model: type[BaseModel] = Recipe
     for part in place:
+        values = values[part]
         if isinstance(part, str) and part in model.model_fields:
             model = _model(model.model_fields[part].annotation) or model
+        elif issubclass(model, Objective):
+            model = class_of(values)
     return list(model.model_fields)
 
 

@@ -8,15 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, field_serializer, model_validator
 
-from curate.core.contracts import Runtime, is_as_before, is_runtime
+from curate.core.contracts import Added, Runtime, is_as_before, is_runtime
 from curate.core.recipe.section import Section
 from curate.encoders.student.config import StudentConfig
+from distill.objectives import Needs, Objective
+from distill.objectives.contrastive import Contrastive
 from distill.recipe.data import DataRecipe
 from distill.recipe.evaluate import EvaluateRecipe
-from distill.recipe.objective import ContrastiveRecipe, TeacherRecipe
+from distill.recipe.objectives import KEY, class_name, parsed
 from distill.recipe.run import RunRecipe
+from distill.recipe.teacher import TeacherRecipe
 from distill.recipe.train import TrainRecipe
 
 
@@ -42,7 +45,9 @@ class Recipe(Section):
     data: DataRecipe
     student: StudentConfig = StudentConfig()
     teachers: list[TeacherRecipe] = []
-    contrastive: ContrastiveRecipe | None = None
+    contrastive: Contrastive | None = None
+    objectives: Annotated[list[Annotated[Objective, BeforeValidator(parsed)]], Added()] = []
+    """More objectives, each with `objective: package.module:Class` and the values of that class."""
     train: TrainRecipe
     stages: list[StageRecipe] = []
     """Stages run in turn, each with its own steps, schedule and data; empty: a single stage with `data` and `train`."""
@@ -61,6 +66,22 @@ class Recipe(Section):
             except ValidationError as error:
                 raise InvalidStage(number, values, error) from error
         return made
+
+    @field_serializer("objectives")
+    def _with_names(self, objectives: list[Objective]) -> list[dict[str, Any]]:
+        return [{KEY: class_name(item), **item.model_dump(mode="json")} for item in objectives]
+
+    @property
+    def every_objective(self) -> list[Objective]:
+        """What the student is trained on, and relations that are only logged: of the teachers, `contrastive`, and
+        `objectives`."""
+        of_teachers = [item for teacher in self.teachers for item in teacher.objectives]
+        return [*of_teachers, *([self.contrastive] if self.contrastive is not None else []), *self.objectives]
+
+    @property
+    def needs(self) -> Needs:
+        """What all objectives read of a sample."""
+        return Needs.of(self.every_objective)
 
     @property
     def steps(self) -> int:
@@ -82,14 +103,30 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _check_objectives(self) -> Recipe:
-        if not self.teachers and self.contrastive is None:
+        objectives = self.every_objective
+        if not objectives:
             raise ValueError("no training objective; set teachers, or contrastive with student.text")
-        if (self.contrastive is None) != (self.student.text is None):
-            raise ValueError("contrastive requires student.text and the reverse; set both or neither")
-        if self.contrastive is None and not any(map(_teaches, self.teachers)):
+        reading = [item.label for item in objectives if item.needs().text_tower] or ["contrastive"]
+        if self.needs.text_tower != (self.student.text is not None):
+            raise ValueError(f"{reading[0]} requires student.text and the reverse; set both or neither")
+        if not any(item.trains for item in objectives):
             raise ValueError("no training objective: every loss of every teacher has weight 0; set a weight above 0")
-        if self.contrastive is not None and not all(source.texts for source in self.data.sources):
-            raise ValueError("contrastive requires texts; set `texts` of every one of data.sources, as in {txt: 1}")
+        for item in objectives:
+            if item.needs().text and not all(source.texts for source in self.data.sources):
+                raise ValueError(
+                    f"{item.label} requires texts; set `texts` of every one of data.sources, as in {{txt: 1}}"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _check_labels(self) -> Recipe:
+        labels, teachers = [item.label for item in self.every_objective], [item.label for item in self.teachers]
+        for number, item in enumerate(self.objectives):
+            if labels.count(item.label) > 1:
+                raise ValueError(f"objectives.{number}: two objectives are called {item.label!r}; leave one out")
+            for label in item.needs().features.keys() - set(teachers):
+                known = f"choose from {', '.join(teachers)}" if teachers else "the recipe has no teachers; add it"
+                raise ValueError(f"objectives.{number}: unknown teacher {label!r}; {known}")
         return self
 
     @model_validator(mode="after")
@@ -114,16 +151,15 @@ class Recipe(Section):
     def semantic(self) -> dict[str, Any]:
         """The values that determine the trained student, JSON-able: what the fingerprint covers."""
         values: dict[str, Any] = semantic(self)
+        if self.objectives:
+            values["objectives"] = [
+                {KEY: class_name(item), "version": item.version, **semantic(item)} for item in self.objectives
+            ]
         values["stages"] = [
             {"data": semantic(stage.data), "train": semantic(stage.train)}
             for stage in self.staged()[: len(self.stages)]
         ]
         return values
-
-
-def _teaches(teacher: TeacherRecipe) -> bool:
-    related = teacher.relations.weight > 0 and teacher.relations.kind != "none"
-    return related or any(term.weight > 0 for term in (teacher.summary, teacher.patches, teacher.registers))
 
 
 def semantic(value: Any) -> Any:

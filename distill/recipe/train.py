@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from curate.core.recipe.section import Count, Section, Share
-from distill.recipe.objective import Kind
+from distill.objectives import Kind
 
 Samples = Annotated[int, Field(ge=2, le=10**9)]
 

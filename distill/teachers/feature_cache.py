@@ -61,9 +61,10 @@ def cache_key(dataset: Dataset, source: SourceRecipe, teacher: TeacherRecipe, re
     native = teacher.pictures == "student"
     if recipe.data.augment is not None or (native and len(source.sizes) > 1):
         return None
+    needed = recipe.needs.features[teacher.label]
     kinds = {
-        "patches": teacher.keep if teacher.patches.weight > 0 or teacher.pooler else None,
-        "registers": recipe.student.registers if teacher.registers.weight > 0 else 0,
+        "patches": teacher.keep if "patches" in needed else None,
+        "registers": recipe.student.registers if "registers" in needed else 0,
     }
     whole = any(
         item.pictures == "own" for item in recipe.teachers

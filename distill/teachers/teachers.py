@@ -14,8 +14,9 @@ from curate.encoders import Encoder, load
 from curate.encoders.student.config import HeadConfig
 from curate.encoders.student.network.pooler import FrozenPooler
 from curate.encoders.student.standardise import Target
+from distill.objectives import Kind
+from distill.objectives.distillation import TermRecipe
 from distill.recipe import Recipe, TeacherRecipe
-from distill.recipe.objective import Kind, TermRecipe
 from distill.samples.batches.loader import Batch
 from distill.samples.images.reader import Allowance, PatchedImage
 from distill.teachers.base import Shape, Teacher, TeacherFeatures
@@ -127,6 +128,8 @@ class Teachers:
     def _targets(self, number: int, images: Sequence[PatchedImage]) -> Target:
         """Computes the features of an augmented image each time, of any other image once if there is memory."""
         teacher, kept = self._teachers[number], self._kept[number]
+        if not images:
+            return _no_target(teacher.shape)
         keys = [_key(teacher, image, place) for place, image in enumerate(images)]
         features = {key: kept[key] for key in keys if key in kept}
         todo: dict[Hashable, PatchedImage] = {}
@@ -192,8 +195,8 @@ class Teachers:
 
 def _load(item: TeacherRecipe, recipe: Recipe, device: torch.device) -> Teacher:
     encoder = load(item.encoder, device=str(device), precision=item.precision)
-    patches = item.patches.weight > 0 or item.pooler
-    registers = recipe.student.registers if item.registers.weight > 0 else 0
+    kinds = recipe.needs.features[item.label]
+    patches, registers = "patches" in kinds, recipe.student.registers if "registers" in kinds else 0
     teacher: Teacher
     if item.pictures == "student":
         from distill.teachers.native import NativeTeacher
@@ -235,6 +238,13 @@ def _key(teacher: Teacher, image: PatchedImage, place: int) -> Hashable:
     if image.augmented:
         return "augmented", place
     return image.row if teacher.prepares else (image.row, image.grid)
+
+
+def _no_target(shape: Shape) -> Target:
+    """The features of no image."""
+    patches = None if shape.patches is None else torch.zeros(0, shape.patches)
+    registers = torch.zeros(0, shape.registers, shape.summary) if shape.registers else None
+    return Target(torch.zeros(0, shape.summary), patches, registers)
 
 
 def _joined(features: Sequence[TeacherFeatures], images: Sequence[PatchedImage]) -> Target:

@@ -18,37 +18,16 @@ import torch
 from torch import Tensor
 
 from curate.encoders.student.network.student import Student
-from distill.objectives.objective import (
-    CONTRASTIVE,
-    Terms,
-    observed_names,
-    observed_relations,
-    pair_names,
-    part_names,
-    relational,
-    student_terms,
-)
+from distill.objectives import Objective
+from distill.objectives.outputs import MicroBatch, Outputs, TeacherSpace
+from distill.objectives.terms import Terms, Vectors, relational, terms_of
 from distill.parallel import World
-from distill.recipe import Recipe
-from distill.samples.batches.loader import Batch
-from distill.teachers import Target, TargetStandardiser
 from distill.training.sharding import sharded
 
-Pairs = Mapping[str, tuple[Tensor, ...]]
-_Vector = tuple[str, int, Tensor]
-"""Name and side of a pair of vectors, and the gradient of the vectors."""
-
-
-@dataclass(frozen=True)
-class MicroBatch:
-    """Images that pass the model together, with their targets."""
-
-    batch: Batch
-    targets: Sequence[Target]
-    tokens: Tensor | None = None
-    """Tokens of their texts, see `student_terms`."""
-    groups: Tensor | None = None
-    """(B, G), see `student_terms`."""
+OBSERVED = 1024
+"""Images whose relations are logged, if nothing is learned from them: pairs grow with the square."""
+_Gradient = tuple[str, int, Tensor]
+"""Label of an objective, position of its vectors, and their gradient."""
 
 
 @dataclass
@@ -56,10 +35,12 @@ class Gradients:
     """Adds the gradients of global batches to a student's weights; `world.sum_gradients` then completes them."""
 
     student: Student
-    standardisers: Sequence[TargetStandardiser]
-    recipe: Recipe
+    objectives: Sequence[Objective]
+    spaces: Mapping[str, TeacherSpace]
+    """By the teacher's label."""
+    empty: MicroBatch
+    """Without images, for a rank that has fewer micro-batches than others."""
     world: World
-    poolers: Mapping[str, Any]
     precision: Callable[[], AbstractContextManager[Any]] = nullcontext
 
     def add(self, micros: Sequence[MicroBatch], images: float) -> dict[str, float]:
@@ -67,90 +48,81 @@ class Gradients:
 
         Returns sums over the global batch: `loss`, then its parts.
         """
-        rounds = self.world.largest(len(micros)) if sharded(self.student) else len(micros)
-        work: list[MicroBatch | None] = [*micros, *[None] * (rounds - len(micros))]
-        first, vectors, relations = list[Terms](), [list[_Vector]() for _ in work], dict[str, float]()
-        if pair_names(self.recipe):
+        rounds = self.world.largest(len(micros)) if sharded(self.student) else max(1, len(micros))
+        work = [*micros, *[self.empty] * (rounds - len(micros))]
+        related = [item for item in self.objectives if item.relates and item.trains]
+        observed = [item for item in self.objectives if item.relates and not item.trains]
+        first, gradients, relations = list[Terms](), [list[_Gradient]() for _ in work], dict[str, float]()
+        if related:
             first = [self._terms(micro, grad=rounds == 1) for micro in work]
-            vectors, relations = self._pair_gradients([terms.pairs for terms in first])
-        names = ["loss", *part_names(self.recipe, self.standardisers)]
-        sums, observed = dict.fromkeys(names, 0.0), list[Pairs]()
-        for micro, gradients in zip(work, vectors, strict=True):
+            gradients, relations = self._pair_gradients(related, [terms.vectors for terms in first])
+        seen, sums = list[Vectors](), dict[str, float]()
+        for micro, own in zip(work, gradients, strict=True):
             terms = first[0] if len(first) == 1 else self._terms(micro)
-            observed.append(terms.observed)
-            _backward(terms, images, gradients)
-            sums["loss"] += float(terms.additive.detach())
-            for name, value in terms.parts.items():
-                sums[name] += float(value)
-        totals = dict(zip(names, self.world.numbers(sums.values()), strict=True))
+            _backward(terms, images, own)
+            seen.append({item.label: tuple(map(Tensor.detach, terms.vectors[item.label])) for item in observed})
+            for name, value in {"loss": terms.additive.detach(), **terms.parts}.items():
+                sums[name] = sums.get(name, 0.0) + float(value)
+        totals = dict(zip(sums, self.world.numbers(sums.values()), strict=True))
         totals["loss"] += relations.pop("loss", 0.0) * images
-        if observed_names(self.recipe):
-            every, _ = self._gathered(observed, observed_names(self.recipe))
-            relations |= {name: float(value) for name, value in observed_relations(self.recipe, every).items()}
+        if observed:
+            every, _ = self._gathered(observed, seen)
+            few = {label: tuple(side[:OBSERVED] for side in sides) for label, sides in every.items()}
+            with torch.no_grad():
+                _, parts = relational(observed, few, self.student)
+            relations |= {name: float(value) for name, value in parts.items()}
         return totals | {name: value * images for name, value in relations.items()}
 
-    def _terms(self, micro: MicroBatch | None, *, grad: bool = True) -> Terms:
+    def _terms(self, micro: MicroBatch, *, grad: bool = True) -> Terms:
         with torch.set_grad_enabled(grad), self.precision():
-            if micro is None:
-                return self._empty_terms()
-            return student_terms(
-                self.student, micro.batch, micro.targets, self.standardisers, self.recipe, micro.tokens, micro.groups,
-                poolers=self.poolers,
-            )  # fmt: skip
+            return terms_of(self.objectives, Outputs.of(self.student, micro, self.spaces))
 
-    def _empty_terms(self) -> Terms:
-        """Terms of an empty batch, for a rank without images that takes part in the collectives of sharded weights."""
-        patches = torch.zeros(0, self.recipe.student.patch**2 * 3, dtype=torch.uint8, device=self.world.device)
-        output = self.student(patches, [])
-        return Terms((output.summary.sum() + output.patches.sum()).double(), {}, {})
-
-    def _pair_gradients(self, own: Sequence[Pairs]) -> tuple[list[list[_Vector]], dict[str, float]]:
+    def _pair_gradients(
+        self, objectives: Sequence[Objective], own: Sequence[Vectors]
+    ) -> tuple[list[list[_Gradient]], dict[str, float]]:
         """Losses between images: gradients of the vectors of each micro-batch, and the mean `loss` with its parts."""
-        leaves, counts = self._gathered(own, pair_names(self.recipe))
-        for name, sides in leaves.items():
-            for number, side in enumerate(sides):
-                side.requires_grad_(side.is_floating_point() and (number == 0 or name == CONTRASTIVE))
-        loss, parts = relational(self.recipe, leaves, self.student)
+        leaves, counts = self._gathered(objectives, own)
+        for sides in leaves.values():
+            for side in sides:
+                side.requires_grad_(side.is_floating_point())
+        loss, parts = relational(objectives, leaves, self.student)
         loss.backward()
         if not self.world.first:  # each rank has the temperature's gradient of the whole batch: count it once
             self.student.zero_grad(set_to_none=True)
-        start, vectors = sum(counts[: self.world.rank]), []
-        for pairs in own:
-            stop = start + (len(next(iter(pairs.values()))[0]) if pairs else 0)
-            vectors.append([
-                (name, number, leaf.grad[start:stop])
-                for name, sides in leaves.items() if pairs
+        start, gradients = sum(counts[: self.world.rank]), []
+        for vectors in own:
+            stop = start + _count(objectives, vectors)
+            gradients.append([
+                (label, number, leaf.grad[start:stop])
+                for label, sides in leaves.items()
                 for number, leaf in enumerate(sides) if leaf.grad is not None
             ])  # fmt: skip
             start = stop
-        return vectors, {"loss": float(loss.detach()), **{name: float(value) for name, value in parts.items()}}
+        return gradients, {"loss": float(loss.detach()), **{name: float(value) for name, value in parts.items()}}
 
-    def _gathered(self, own: Sequence[Pairs], names: Sequence[str]) -> tuple[dict[str, tuple[Tensor, ...]], list[int]]:
-        """Vectors of all images of the global batch, detached, by name; and the number of images of each rank.
+    def _gathered(
+        self, objectives: Sequence[Objective], own: Sequence[Vectors]
+    ) -> tuple[dict[str, tuple[Tensor, ...]], list[int]]:
+        """Vectors of all images of the global batch, detached, by label; and the number of images of each rank.
 
-        own: the vectors of this rank's micro-batches; empty for one without images. A collective."""
-        mine: dict[str, tuple[Tensor, ...]] = {}
-        if any(own):
-            for name in names:
-                parts = zip(*(pairs[name] for pairs in own if pairs), strict=True)
-                mine[name] = tuple(torch.cat(part) for part in parts)
-        shapes = {name: [(side.shape[1:], side.dtype) for side in sides] for name, sides in mine.items()}
-        count = len(next(iter(mine.values()))[0]) if mine else 0
-        ranks = self.world.gather((count, shapes))
-        counts, known = [number for number, _ in ranks], next(found for number, found in ranks if number)
+        own: the vectors of this rank's micro-batches. A collective."""
+        counts = self.world.gather(sum(_count(objectives, vectors) for vectors in own))
         every: dict[str, tuple[Tensor, ...]] = {}
-        for name, kinds in known.items():
-            sides = mine.get(name) or tuple(
-                torch.empty(0, *shape, dtype=dtype, device=self.world.device) for shape, dtype in kinds
-            )
-            every[name] = tuple(self.world.gather_rows(side, counts) for side in sides)
+        for label in (item.label for item in objectives):
+            sides = (torch.cat(parts) for parts in zip(*(vectors[label] for vectors in own), strict=True))
+            every[label] = tuple(self.world.gather_rows(side, counts) for side in sides)
         return every, counts
 
 
-def _backward(terms: Terms, images: float, vectors: Sequence[_Vector]) -> None:
+def _count(objectives: Sequence[Objective], vectors: Vectors) -> int:
+    """Images of a micro-batch."""
+    return len(vectors[objectives[0].label][0])
+
+
+def _backward(terms: Terms, images: float, vectors: Sequence[_Gradient]) -> None:
     roots, gradients = [terms.additive / images], [torch.ones_like(terms.additive)]
-    for name, side, gradient in vectors:
-        roots.append(terms.pairs[name][side])
+    for label, number, gradient in vectors:
+        roots.append(terms.vectors[label][number])
         gradients.append(gradient.to(roots[-1]))
     reached = [number for number, root in enumerate(roots) if root.requires_grad]
     torch.autograd.backward([roots[number] for number in reached], [gradients[number] for number in reached])

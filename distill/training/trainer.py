@@ -13,13 +13,12 @@ from torch import Tensor
 
 from curate.core.errors import BudgetError, CurateError
 from curate.encoders.student.network.student import Student, compile_blocks
-from curate.encoders.student.network.text import limit_scale
 from distill.context import StageContext
 from distill.parallel import local
-from distill.samples.batches.loader import BatchShare, Loader, collate
+from distill.samples.batches.loader import BatchShare, Loader
 from distill.teachers import TargetStandardiser
 from distill.training.checkpoint import Checkpoint
-from distill.training.gradients import Gradients, MicroBatch
+from distill.training.gradients import Gradients
 from distill.training.optim import Ema, build_optimizer, configure_optimizer, learning_rate
 from distill.training.sharding import full_state, same_layout, shard, sharded
 from distill.training.throughput import Cost, size_of
@@ -71,7 +70,9 @@ class Trainer:
             rank=world.rank, world=world.size, workers=recipe.run.workers, prefetch=recipe.run.prefetch_steps,
         )  # fmt: skip
         configure_optimizer(self.optimizer, recipe.train)
-        self.gradients = Gradients(self.student, self.standardisers, recipe, world, context.poolers(), context.autocast)
+        self.objectives = recipe.every_objective
+        spaces, empty = context.spaces(self.standardisers), context.micro_batch([])
+        self.gradients = Gradients(self.student, self.objectives, spaces, empty, world, context.autocast)
 
     # --- contents of a checkpoint ---
 
@@ -168,7 +169,9 @@ class Trainer:
     def _optimize(self, share: BatchShare, images: float) -> dict[str, float]:
         recipe, world = self.context.recipe, self.context.world
         self.optimizer.zero_grad(set_to_none=True)
-        sums = self.gradients.add(self._micro_batches(share), images)
+        parts = share.micro_batches(recipe.run.micro_sequences)
+        micros = [self.context.micro_batch(part.images) for part in parts if part.images]
+        sums = self.gradients.add(micros, images)
         self._check_finite(sums)
         world.sum_gradients(self.student)
         norm = world.gradient_norm(self.student)
@@ -180,22 +183,12 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(recipe, self.step - self.began)
         self.optimizer.step()
-        if self.student.text is not None:
-            limit_scale(local(self.student.logit_scale))
+        for objective in self.objectives:
+            objective.after_update(self.student)
         load = self._balance()
         if self.ema is not None:
             self.ema.update(self.student, recipe.train.ema)
         return {**sums, "gradient_norm": norm, **load}
-
-    def _micro_batches(self, share: BatchShare) -> list[MicroBatch]:
-        parts = share.micro_batches(self.context.recipe.run.micro_sequences)
-        batches = [collate(part.images) for part in parts if part.images]
-        context, micros = self.context, []
-        for batch in batches:
-            tokens = context.text_tokens(batch)
-            groups = None if tokens is None else context.groups(batch, tokens)
-            micros.append(MicroBatch(batch, context.teachers.targets(batch), tokens, groups))
-        return micros
 
     def _balance(self) -> dict[str, float]:
         """Loss-free balancing over the global batch. Returns the maximum load of an expert, relative to the mean."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from importlib.metadata import entry_points
 
 from curate.core.contracts import Stage
 from curate.core.errors import RecipeError, did_you_mean
+from curate.core.plugins import load_class
 
 OPS = {
     "acquire.folder": "curate.acquire.folder:AcquireFolder",
@@ -90,14 +90,7 @@ def resolve(op: str) -> type[Stage]:
     if target is None:
         current = re.sub(r"^import\.", "acquire.", op)  # the former prefix
         raise RecipeError(f"op: unknown stage {op!r}; {did_you_mean(current, names(), '`curate ops` lists them')}")
-    module, _, name = target.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise RecipeError(f"op: cannot import {op!r} ({error}); check the name or install its package") from error
-    if not (isinstance(found, type) and issubclass(found, Stage)):
-        raise RecipeError(f"op: {op!r} is not a Stage; give a class derived from curate.core.contracts.Stage")
-    return found
+    return load_class(target, Stage, "op")
 
 
 def resolve_fields(op: str) -> list[str]:

@@ -163,11 +163,14 @@ class Batch:
         return patches.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else patches.to(device)
 
 
-def collate(images: Sequence[PatchedImage]) -> Batch:
-    """Sort the images by length. Their order does not matter, since every loss is a mean over images."""
+def collate(images: Sequence[PatchedImage], patch: int = 0) -> Batch:
+    """Sort the images by length. Their order does not matter, since every loss is a mean over images.
+
+    patch: the size of a patch, which is needed if there may be no image.
+    """
     ordered = sorted(images, key=lambda image: (image.grid[0] * image.grid[1], image.grid))
     return Batch(
-        np.concatenate([item.patches for item in ordered]),
+        np.concatenate([item.patches for item in ordered]) if ordered else np.zeros((0, 3 * patch**2), np.uint8),
         [item.grid for item in ordered],
         ordered,
         [item.text for item in ordered],

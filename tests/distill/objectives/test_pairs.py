@@ -12,8 +12,9 @@ from rich.console import Console
 from curate.encoders.student.tokenizer import Tokenizer
 from distill.commands.train import train
 from distill.context import StageContext
-from distill.objectives.contrastive import same
-from distill.objectives.objective import relational, student_terms
+from distill.objectives.kernels.contrastive import same
+from distill.objectives.outputs import Outputs
+from distill.objectives.terms import relational, terms_of
 from distill.parallel import World
 from distill.recipe import Recipe, parse_recipe
 from distill.samples.batches.loader import collate
@@ -104,11 +105,9 @@ def test_images_without_a_pair_count_their_text_twice(recipe, tmp_path):
     images = [alone.reader.get(row, 0) for row in rows]
     losses = []
     for context in (alone, both):
-        batch = collate(images)
-        tokens = context.text_tokens(batch)
-        student = context.new_student()
-        terms = student_terms(student, batch, [], [], context.recipe, tokens, context.groups(batch, tokens))
-        losses.append(relational(context.recipe, terms.pairs, student)[0].item())
+        student, objectives = context.new_student(), context.recipe.every_objective
+        terms = terms_of(objectives, Outputs.of(student, context.micro_batch(images), {}))
+        losses.append(relational(objectives, terms.vectors, student)[0].item())
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from curate.core.errors import InputError, RecipeError
 from distill.context import StageContext
-from distill.objectives.losses import errors
+from distill.objectives.kernels.losses import errors
 from distill.parallel import World
 from distill.recipe import TeacherRecipe, parse_recipe
 from distill.samples.images.reader import Skipped

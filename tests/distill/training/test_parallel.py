@@ -34,7 +34,8 @@ PATCHES = "timm:vit_tiny_patch16_224?depth=1&embed_dim=24&num_heads=2&img_size=3
 
 
 def everything(dataset: str, run: str) -> dict[str, Any]:
-    """Recipe with experts, relations of both kinds, contrastive loss, moving average and gradient clipping."""
+    """Recipe with experts, relations of both kinds, contrastive loss, an objective with own heads, moving average
+    and gradient clipping."""
     values = recipe_values(dataset, run)
     values["data"]["sources"][0]["texts"] = {"txt": 1}
     moe = {"experts": 4, "active": 2, "hidden": 8, "balance_rate": 0.01}
@@ -46,6 +47,7 @@ def everything(dataset: str, run: str) -> dict[str, Any]:
         for name, kind in (("one", "arkd"), ("two", "rkd"))
     ]  # fmt: skip
     values["contrastive"] = {"weight": 0.5}
+    values["objectives"] = [{"objective": "tests.distill.objectives.toys:Colours", "weight": 2}]
     values["train"] |= {"precision": "float64", "epsilon": 1e-6, "ema": 0.9, "clip_norm": 3.0, "steps": 4}
     return values
 
@@ -173,7 +175,8 @@ def test_micro_batches_equal_the_whole_batch(texts, alone, tmp_path):
     parts = take_steps(values, ALONE, routing=[step["routing"] for step in alone["steps"]])
     for one, two in zip(alone["steps"], parts["steps"], strict=True):
         assert two["sums"] == pytest.approx(one["sums"], rel=1e-10)
-        assert {"one/relations", "two/relations", "contrastive", "expert_load"} < set(one["sums"])
+        logged = {"one/relations", "two/relations", "contrastive", "colours", "colours/patches", "expert_load"}
+        assert logged < set(one["sums"])
         for name, grad in one["grads"].items():
             assert torch.allclose(two["grads"][name], grad, rtol=1e-9, atol=1e-13), name
     assert any(step["grads"]["logit_scale"].abs() > 1e-6 for step in alone["steps"])

@@ -14,21 +14,19 @@ def test_flops_agree_with_torchs_count(values, dataset: Dataset):
     """For a dense student. Only torch leaves out the embedding's gradient of its input, hence the tolerance."""
     from torch.utils.flop_counter import FlopCounterMode
 
-    from distill.objectives.objective import student_terms
-    from distill.samples.batches.loader import collate
+    from distill.objectives.outputs import Outputs
+    from distill.objectives.terms import terms_of
 
     spec = "timm:vit_tiny_patch16_224?depth=1&embed_dim=24&num_heads=2&img_size=32&random=7"
     values["teachers"] = [{"encoder": "descriptor"}, {"encoder": spec, "name": "patches"}]
     context = StageContext.of(parse_recipe(values, "test"), dataset, ALONE)
     student, standardisers = context.new_student(), context.fit_standardisers()
     cost = Cost.of(student, context.recipe)
-    batch = collate([context.reader.get(row) for row in range(6)])
-    targets = context.teachers.targets(batch)
+    micro = context.micro_batch([context.reader.get(row) for row in range(6)])
     with FlopCounterMode(display=False) as counter:
-        terms = student_terms(student, batch, targets, standardisers, context.recipe)
-        terms.additive.backward()
-    patches = [rows * columns for rows, columns in batch.grids]
-    assert cost.flops(patches, 3) == pytest.approx(counter.get_total_flops(), rel=0.15)
+        outputs = Outputs.of(student, micro, context.spaces(standardisers))
+        terms_of(context.recipe.every_objective, outputs).additive.backward()
+    assert cost.flops(outputs.lengths, 3) == pytest.approx(counter.get_total_flops(), rel=0.15)
 
 
 def test_only_visited_experts_are_counted(values, dataset: Dataset):

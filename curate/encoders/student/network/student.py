@@ -45,14 +45,15 @@ class Student(nn.Module):
     """forward(patches, grids) -> VitOutput; `heads[i]` belongs to the i-th teacher.
 
     With a text tower, `text(tokens)` and `project(summary)` are vectors of one space, compared by cosine.
+    `objectives` has modules that only training needs, by objective; an exported student has none.
     """
 
+    objectives: nn.ModuleDict
     text: TextTower | None
     logit_scale: nn.Parameter
     logit_bias: nn.Parameter
 
-    def __init__(self, config: StudentConfig, heads: Sequence[HeadConfig], temperature: float = 0.07) -> None:
-        """temperature: initial temperature of the contrastive loss."""
+    def __init__(self, config: StudentConfig, heads: Sequence[HeadConfig]) -> None:
         super().__init__()
         width = config.width
         self.backbone = VisionTransformer(config)
@@ -61,19 +62,20 @@ class Student(nn.Module):
         if config.text is not None:
             self.project = nn.Linear(width, config.embed, bias=False)
             nn.init.trunc_normal_(self.project.weight, std=width**-0.5)
-            self.logit_scale = nn.Parameter(scale_at(temperature))
+            self.logit_scale = nn.Parameter(scale_at(0.07))
             self.logit_bias = nn.Parameter(torch.tensor(-10.0))  # SigLIP, Sec. 3.2
+        self.objectives = nn.ModuleDict()
 
     def forward(self, patches: Tensor, grids: Sequence[Grid]) -> VitOutput:
         output: VitOutput = self.backbone(patches, grids)
         return output
 
 
-def build_student(config: StudentConfig, heads: Sequence[HeadConfig], seed: int, temperature: float = 0.07) -> Student:
+def build_student(config: StudentConfig, heads: Sequence[HeadConfig], seed: int) -> Student:
     """Random weights that depend on the seed only: drawn on the CPU, leaving the global generator's state unchanged."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return Student(config, heads, temperature)
+        return Student(config, heads)
 
 
 def compile_blocks(student: Student, backend: str = "inductor") -> None:

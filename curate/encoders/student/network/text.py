@@ -31,7 +31,7 @@ class TextAttention(nn.Module):
         qkv = self.qkv(x_NC)
         padded = qkv.new_zeros(*present_BL.shape, qkv.shape[-1])
         padded[present_BL] = qkv
-        q, k, v = padded.view(*present_BL.shape, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        q, k, v = padded.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         q, k = self.q_norm(q).to(v.dtype), self.k_norm(k).to(v.dtype)
         mixed = scaled_dot_product_attention(q, k, v, attn_mask=present_BL[:, None, None, :])
         return self.out(mixed.transpose(1, 2)[present_BL].flatten(1))
@@ -86,6 +86,12 @@ class TextTower(nn.Module):
 def scale_at(temperature: float) -> Tensor:
     """Logarithm of the factor of similarities: the initial value of `logit_scale`."""
     return torch.tensor(min(-math.log(temperature), math.log(MAX_SCALE)))
+
+
+def set_temperature(logit_scale: Tensor, temperature: float) -> None:
+    """Set its initial value, in place."""
+    with torch.no_grad():
+        logit_scale.copy_(scale_at(temperature))
 
 
 def limit_scale(logit_scale: Tensor) -> None:

@@ -5,6 +5,7 @@ from torch import Tensor
 from curate.core.errors import InputError
 from curate.encoders.student.config import HeadConfig, MoeConfig, StudentConfig
 from curate.encoders.student.network.student import Student, build_student, compile_blocks
+from curate.encoders.student.network.text import set_temperature
 from curate.encoders.student.network.vit import VitOutput
 from distill.training.optim import parameter_groups
 from tests.distill.routing import record_routing, replay_routing
@@ -161,9 +162,10 @@ def test_the_configuration_sets_every_size():
     assert block.attention.qkv.weight.shape == (3 * 2 * 16, 24)
     assert block.mlp.gate_up.shape == (4, 2 * 16, 24)
     text = {"vocabulary": 300, "context": 5, "width": 8, "depth": 1, "heads": 2}
-    student = build_student(StudentConfig(**values, text=text, embed=16), [], 0, temperature=0.05)
+    student = build_student(StudentConfig(**values, text=text, embed=16), [], 0)
     assert student.text.positions.shape == (5, 8)
     assert student.text.project.out_features == student.project.out_features == 16
+    set_temperature(student.logit_scale, 0.05)
     assert student.logit_scale.exp().item() == pytest.approx(20)
 
 

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distill.objectives.losses import errors, image_means
+from distill.objectives.kernels.losses import errors, image_means
 
 
 def randn(*shape, seed=0):

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distill.objectives.relations import arkd, distances, rkd
+from distill.objectives.kernels.relations import arkd, distances, rkd
 
 
 def randn(*shape, seed=0):

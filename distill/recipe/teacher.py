@@ -1,26 +1,17 @@
-"""Training objectives: features of teachers, and pairs of image and text."""
+"""A teacher: its encoder, the standardisation of its features, and the losses against them."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal, get_args
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from curate.core.contracts import Runtime
-from curate.core.recipe.section import Section, Share, Weight
-
-Kind = Literal["summary", "patches", "registers"]
-"""Kinds of a teacher's features."""
-
-
-class TermRecipe(Section):
-    """A loss between the student's and a teacher's features of the same image. With weight 0 it is not computed, except
-    for the summary."""
-
-    weight: Weight = 1.0
-    loss: Literal["cosine", "mse", "smooth_l1"] = "mse"
-    error: Literal["mean", "sum"] = "mean"
-    """Over channels, for mse and smooth_l1 (AMoE Eq. 2 sums, its Listing 2 means)."""
+from curate.core.recipe.section import Section, Weight
+from distill.objectives import Kind, Objective
+from distill.objectives.arkd import Arkd
+from distill.objectives.distillation import Distillation, TermRecipe
+from distill.objectives.rkd import Rkd
 
 
 class RelationsRecipe(Section):
@@ -33,8 +24,9 @@ class RelationsRecipe(Section):
 
 class TeacherRecipe(Section):
     encoder: Annotated[str, Runtime()]
-    """A curate encoder: descriptor, tiny, timm:NAME, open_clip:NAME, hf:NAME, distill:PATH, any with @PATH to a local
-    checkpoint. Its identity (name, digest of its weights, preprocessing) enters the fingerprint, its path does not."""
+    """A curate encoder: descriptor, tiny, timm:NAME, open_clip:NAME, hf:NAME, distill:PATH or a class
+    (package.module:Class), any with @PATH to a local checkpoint. Its identity (name, digest of its weights,
+    preprocessing) enters the fingerprint, its path does not."""
     name: Annotated[str | None, Field(pattern=r"^[\w.-]+$")] = None
     """Name of its losses and heads; None: the encoder's."""
     called: Annotated[str | None, Runtime()] = None
@@ -75,20 +67,13 @@ class TeacherRecipe(Section):
     def label(self) -> str:
         return self.name or self.called or self.encoder
 
-
-class ContrastiveRecipe(Section):
-    """Images against their texts, over the global batch."""
-
-    weight: Annotated[float, Field(gt=0, le=1e6)] = 1.0
-    loss: Literal["softmax", "sigmoid"] = "softmax"
-    """softmax: CLIP (Radford et al. 2021); sigmoid: SigLIP (Zhai et al. 2023)."""
-    temperature: Annotated[float, Field(ge=0.01, le=1e3)] = 0.07
-    """Initial value; it is learned, and stays above 0.01."""
-    smoothing: Share = 0.0
-    """Label smoothing of softmax."""
-
-    @model_validator(mode="after")
-    def _of_softmax(self) -> ContrastiveRecipe:
-        if self.loss == "sigmoid" and self.smoothing:
-            raise ValueError(f"smoothing {self.smoothing:g} requires loss: softmax, not sigmoid; remove one of them")
-        return self
+    @property
+    def objectives(self) -> list[Objective]:
+        """Its losses. Relations that the student is not trained on have weight 0: they are only logged (AMoE, Fig. 5),
+        as ARKD without a `kind`."""
+        features = Distillation(
+            teacher=self.label, summary=self.summary, patches=self.patches, registers=self.registers, pooler=self.pooler
+        )
+        weight = 0.0 if self.relations.kind == "none" else self.relations.weight
+        relations = Rkd if self.relations.kind == "rkd" else Arkd
+        return [features, relations(teacher=self.label, weight=weight)]

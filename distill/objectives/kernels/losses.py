@@ -34,6 +34,6 @@ def errors(predicted: Tensor, target: Tensor, kind: Kind, channels: Channels = "
 
 def image_means(values_N: Tensor, tokens: Sequence[int]) -> Tensor:
     """Means per image (B,) of the packed tokens' values (N,). tokens: number of tokens of each image, N in total."""
-    counts = torch.tensor(tokens, device=values_N.device)
+    counts = torch.tensor(tokens, dtype=torch.int64, device=values_N.device)
     image = torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts, output_size=len(values_N))
     return values_N.new_zeros(len(counts)).index_add(0, image, values_N) / counts.to(values_N)

@@ -1,4 +1,4 @@
-"""Terms of a batch share; the teacher is a tiny random DINOv3 on the student's patches."""
+"""Terms of a micro-batch; the teacher is a tiny random DINOv3 on the student's patches."""
 
 import pytest
 import torch
@@ -6,22 +6,15 @@ from torch import nn
 
 from curate.encoders.student.network.vit import VitOutput
 from distill.context import StageContext
-from distill.objectives.objective import (
-    CONTRASTIVE,
-    OBSERVED,
-    observed_names,
-    observed_relations,
-    pair_names,
-    part_names,
-    relational,
-    student_terms,
-)
-from distill.objectives.relations import arkd, rkd
+from distill.objectives.kernels.relations import arkd, rkd
+from distill.objectives.outputs import MicroBatch, Outputs, spaces_of
+from distill.objectives.terms import Terms, relational, terms_of
 from distill.parallel import World
 from distill.recipe import parse_recipe
 from distill.samples.batches.loader import collate
 from distill.samples.sources.dataset import open_dataset
 from distill.teachers import Standardiser, Target, TargetStandardiser
+from distill.training.gradients import Gradients
 from tests.distill.conftest import recipe_values
 
 DINO = "timm:vit_small_patch16_dinov3?depth=1&embed_dim=16&num_heads=2&patch_size=8&img_size=32&random=7"
@@ -47,28 +40,32 @@ def stage(folder):
     return context, student, context.fit_standardisers(), images
 
 
-def terms_of(stage, images=None, **teacher):
+def found(stage, images=None, **teacher) -> Terms:
+    """Terms of images (None: all ten) for a recipe with these values of the teacher."""
     context, student, standardisers, all_images = stage
-    batch = collate(all_images if images is None else images)
     recipe = parse_recipe(values_of("/none", **teacher), "test")
-    return student_terms(student, batch, context.teachers.targets(batch), standardisers, recipe)
+    micro = context.micro_batch(all_images if images is None else images)
+    return terms_of(recipe.every_objective, Outputs.of(student, micro, spaces_of(recipe, standardisers, {})))
+
+
+def of_relations(**relations):
+    """The objective of the teacher that relates images."""
+    recipe = parse_recipe(values_of("/none", relations=relations), "test")
+    return [item for item in recipe.every_objective if item.relates]
 
 
 def test_the_total_is_the_weighted_sum_of_its_parts(stage):
-    terms = terms_of(
-        stage, summary={"weight": 2.0, "loss": "cosine"}, patches={"weight": 0.5}, registers={"weight": 3.0}
-    )
+    terms = found(stage, summary={"weight": 2.0, "loss": "cosine"}, patches={"weight": 0.5}, registers={"weight": 3.0})
     weights = {"dino/summary": 2.0, "dino/patches": 0.5, "dino/registers": 3.0}
     assert list(terms.parts) == list(weights)
     expected = sum(weights[name] * part.item() for name, part in terms.parts.items())
     assert terms.additive.item() == pytest.approx(expected, rel=1e-12)
     assert terms.additive.requires_grad
     assert not any(part.requires_grad for part in terms.parts.values())
-    assert terms.pairs == {}
 
 
 def test_terms_add_up_over_shares(stage):
-    whole, parts = terms_of(stage), [terms_of(stage, stage[3][:3]), terms_of(stage, stage[3][3:])]
+    whole, parts = found(stage), [found(stage, stage[3][:3]), found(stage, stage[3][3:])]
     assert whole.additive.item() == pytest.approx(sum(part.additive.item() for part in parts), rel=1e-10)
     for name in whole.parts:
         assert whole.parts[name].item() == pytest.approx(sum(part.parts[name].item() for part in parts), rel=1e-10)
@@ -83,63 +80,67 @@ def test_losses_by_hand(stage):
     head = student.heads[0]
     lengths = [rows * columns for rows, columns in batch.grids]
     squared = (head.patches(output.patches) - target.patches).square().split(lengths)
-    parts = terms_of(stage).parts
+    parts = found(stage).parts
     assert parts["dino/patches"].item() == pytest.approx(sum(part.mean().item() for part in squared), rel=1e-10)
     squared = (head.registers(output.registers) - target.registers).square()
     assert parts["dino/registers"].item() == pytest.approx(squared.mean((1, 2)).sum().item(), rel=1e-10)
     cosine = torch.cosine_similarity(head.summary(output.summary), target.summary)
     assert parts["dino/summary"].item() == pytest.approx((1 - cosine).sum().item(), rel=1e-10)
-    summed = terms_of(stage, patches={"error": "sum"}).parts["dino/patches"]
+    summed = found(stage, patches={"error": "sum"}).parts["dino/patches"]
     assert summed.item() == pytest.approx(16 * parts["dino/patches"].item(), rel=1e-10)
 
 
 def test_terms_without_weight_are_not_computed(stage):
-    terms = terms_of(stage, patches={"weight": 0}, registers={"weight": 0})
+    terms = found(stage, patches={"weight": 0}, registers={"weight": 0})
     assert list(terms.parts) == ["dino/summary"]
 
 
 @pytest.mark.parametrize("teacher", [{}, {"patches": {"weight": 0}}, {"relations": {"kind": "arkd"}}])
-def test_part_and_pair_names_are_the_keys_of_the_terms(stage, teacher):
-    terms = terms_of(stage, **teacher)
-    recipe = parse_recipe(values_of("/none", **teacher), "test")
-    assert part_names(recipe, stage[2]) == list(terms.parts)
-    assert pair_names(recipe) == list(terms.pairs)
+def test_a_batch_without_images_has_the_same_terms(stage, teacher):
+    """They are 0 and reach the same weights, for a rank without images."""
+    some, none = found(stage, **teacher), found(stage, [], **teacher)
+    assert list(none.parts) == list(some.parts) and not any(none.parts.values())
+    shapes = {label: [side.shape[1:] for side in sides] for label, sides in some.vectors.items()}
+    assert {label: [side.shape[1:] for side in sides] for label, sides in none.vectors.items()} == shapes
+    assert none.additive == 0 and none.additive.requires_grad
 
 
 @pytest.mark.parametrize(("kind", "loss"), [("arkd", arkd), ("rkd", rkd)])
 def test_relations_use_the_standardised_summaries(stage, kind, loss):
-    relations = {"relations": {"kind": kind, "weight": 3.0}}
-    terms = terms_of(stage, **relations)
-    recipe = parse_recipe(values_of("/none", **relations), "test")
-    own, target = terms.pairs["dino"]
+    relations = {"kind": kind, "weight": 3.0}
+    terms = found(stage, relations=relations)
+    own, target = terms.vectors["dino/relations"]
     assert own.requires_grad and not target.requires_grad
-    total, parts = relational(recipe, terms.pairs)
+    total, parts = relational(of_relations(**relations), terms.vectors, stage[1])
     assert parts["dino/relations"].item() == pytest.approx(loss(own, target).item())
     assert total.item() == pytest.approx(3.0 * parts["dino/relations"].item())
     total.backward()
-    assert relational(parse_recipe(values_of("/none"), "test"), {})[0] == 0
+    assert relational([], {}, stage[1])[0] == 0
 
 
 @pytest.mark.parametrize(
     ("relations", "kind"),
     [({}, "arkd"), ({"kind": "rkd", "weight": 0.0}, "rkd"), ({"kind": "arkd", "weight": 0}, "arkd")],
 )
-def test_relations_that_are_not_trained_on_are_observed_unweighted(stage, relations, kind):
-    """The value is that of a student trained on them; it has no gradient and no part in the loss (AMoE, Fig. 5)."""
-    terms = terms_of(stage, relations=relations)
+def test_relations_that_are_not_trained_on_are_observed_unweighted(stage, relations, kind, monkeypatch):
+    """The value is that of a student trained on them; it has no part in the loss (AMoE, Fig. 5)."""
+    context, student, standardisers, images = stage
     recipe = parse_recipe(values_of("/none", relations=relations), "test")
-    assert observed_names(recipe) == list(terms.observed) == ["dino"]
-    assert not any(side.requires_grad for side in terms.observed["dino"])
-    trained = {"relations": {"kind": kind, "weight": 3.0}}
-    expected = relational(parse_recipe(values_of("/none", **trained), "test"), terms_of(stage, **trained).pairs)[1]
-    found = observed_relations(recipe, terms.observed)
-    assert found["dino/relations"].item() == pytest.approx(expected["dino/relations"].item())
-    assert not found["dino/relations"].requires_grad
-    assert terms_of(stage, **trained).observed == {}
-    more = {"dino": tuple(side.repeat(300, 1) for side in terms.observed["dino"])}
-    few = {"dino": tuple(side[:OBSERVED] for side in more["dino"])}
-    assert len(more["dino"][0]) > OBSERVED
-    assert observed_relations(recipe, more) == observed_relations(recipe, few)
+    [observed], [trained] = of_relations(**relations), of_relations(kind=kind, weight=3.0)
+    assert type(observed) is type(trained) and (observed.trains, trained.trains) == (False, True)
+    spaces, micro = spaces_of(recipe, standardisers, {}), context.micro_batch(images)
+    gradients = Gradients(student, recipe.every_objective, spaces, context.micro_batch([]), ALONE)
+    sums = gradients.add([micro], len(images))
+    parts = {name: value for name, value in sums.items() if name not in ("loss", "dino/relations")}
+    assert sums["loss"] == pytest.approx(sum(parts.values()))
+    vectors = found(stage, relations=relations).vectors
+    _, expected = relational([trained], vectors, student)
+    assert sums["dino/relations"] == pytest.approx(len(images) * expected["dino/relations"].item())
+    monkeypatch.setattr("distill.training.gradients.OBSERVED", 4)
+    few = {label: tuple(side[:4] for side in sides) for label, sides in vectors.items()}
+    _, expected = relational([trained], few, student)
+    sums = gradients.add([micro], len(images))
+    assert sums["dino/relations"] == pytest.approx(len(images) * expected["dino/relations"].item())
 
 
 class Head(nn.Module):
@@ -175,14 +176,16 @@ def test_a_pooler_computes_the_summary_from_raw_patches(stage):
     empty = torch.zeros(10, 4, dtype=torch.float64)
     student.forward = lambda patches, grids: VitOutput(empty, empty[:, None], raw)
     recipe = parse_recipe(values_of("/none", pooler=True, patches={"weight": 0}), "test")
+    spaces = spaces_of(recipe, [standardisers], {"dino": pooler})
+
+    def terms(target: Target) -> Terms:
+        return terms_of(recipe.every_objective, Outputs.of(student, MicroBatch(batch, {"dino": target}), spaces))
+
     target = Target(pooler(raw, lengths), raw)
-    terms = student_terms(student, batch, [target], [standardisers], recipe, poolers={"dino": pooler})
-    assert terms.additive.item() == pytest.approx(0.0, abs=1e-12)
+    assert terms(target).additive.item() == pytest.approx(0.0, abs=1e-12)
     with torch.autocast("cpu", torch.bfloat16):
-        terms = student_terms(student, batch, [target], [standardisers], recipe, poolers={"dino": pooler})
-    assert terms.additive.item() == pytest.approx(0.0, abs=1e-12)
-    worse = Target(target.summary.flip(0), raw)
-    student_terms(student, batch, [worse], [standardisers], recipe, poolers={"dino": pooler}).additive.backward()
+        assert terms(target).additive.item() == pytest.approx(0.0, abs=1e-12)
+    terms(Target(target.summary.flip(0), raw)).additive.backward()
     assert student.heads[0].predicted.grad.abs().max() > 1e-6
 
 
@@ -198,11 +201,12 @@ def test_images_and_texts(folder):
     plain = StageContext.of(parse_recipe(values_of(folder), "test"), open_dataset(str(folder)), context.world).reader
     batch = collate([plain.get(row) for row in range(5)])
     tokens = torch.randint(1, 300, (5, 8), generator=torch.Generator().manual_seed(0))
-    terms = student_terms(student, batch, [], [], recipe, tokens, torch.arange(5)[:, None])
-    assert pair_names(recipe) == list(terms.pairs) == [CONTRASTIVE]
+    micro = MicroBatch(batch, {}, tokens, torch.arange(5)[:, None])
+    terms = terms_of([recipe.contrastive], Outputs.of(student, micro, {}))
+    assert list(terms.vectors) == ["contrastive"]
     assert terms.additive == 0
-    assert all(side.shape == (5, 8) and side.requires_grad for side in terms.pairs[CONTRASTIVE][:2])
-    total, parts = relational(recipe, terms.pairs, student)
-    assert total.item() == pytest.approx(2.0 * parts[CONTRASTIVE].item())
+    assert all(side.shape == (5, 8) and side.requires_grad for side in terms.vectors["contrastive"][:2])
+    total, parts = relational([recipe.contrastive], terms.vectors, student)
+    assert total.item() == pytest.approx(2.0 * parts["contrastive"].item())
     total.backward()
     assert student.logit_scale.grad is not None

@@ -6,8 +6,8 @@ from pydantic import ValidationError
 from torch.nn.functional import normalize
 
 from curate.encoders.student.network.text import MAX_SCALE, limit_scale, scale_at
-from distill.objectives.contrastive import contrastive_loss, same, sigmoid_loss, softmax_loss
-from distill.recipe import ContrastiveRecipe
+from distill.objectives.contrastive import Contrastive
+from distill.objectives.kernels.contrastive import contrastive_loss, same, sigmoid_loss, softmax_loss
 
 torch.manual_seed(0)
 N, D = 6, 8
@@ -27,14 +27,14 @@ def test_softmax_by_hand():
     for i in range(N):
         total += math.log(sum(math.exp(logits[i, j]) for j in range(N))) - logits[i, i]
         total += math.log(sum(math.exp(logits[j, i]) for j in range(N))) - logits[i, i]
-    loss = contrastive_loss(IMAGES, TEXTS, SCALE, None, ContrastiveRecipe(), APART)
+    loss = contrastive_loss(IMAGES, TEXTS, SCALE, None, Contrastive(), APART)
     assert loss.item() == pytest.approx(float(total) / (2 * N), abs=1e-12)
 
 
 def test_sigmoid_by_hand():
     logits = 5.0 * cosines() - 2.0
     total = sum(math.log1p(math.exp(-logits[i, j] * (1 if i == j else -1))) for i in range(N) for j in range(N))
-    loss = contrastive_loss(IMAGES, TEXTS, SCALE, BIAS, ContrastiveRecipe(loss="sigmoid"), APART)
+    loss = contrastive_loss(IMAGES, TEXTS, SCALE, BIAS, Contrastive(loss="sigmoid"), APART)
     assert loss.item() == pytest.approx(total / N, abs=1e-12)
 
 
@@ -47,7 +47,7 @@ def test_smoothing_equals_torchs_if_no_pair_is_left_out():
 
 @pytest.mark.parametrize(("loss", "smoothing"), [("softmax", 0.0), ("softmax", 0.1), ("sigmoid", 0.0)])
 def test_samples_with_equal_texts_or_images_are_not_negatives(loss, smoothing):
-    recipe = ContrastiveRecipe(loss=loss, smoothing=smoothing)
+    recipe = Contrastive(loss=loss, smoothing=smoothing)
     groups = torch.tensor([[0, 7], [0, -1], [1, -1], [2, 7], [3, -1], [4, -1]])
     images = IMAGES.clone().requires_grad_()
     texts = TEXTS.clone().requires_grad_()
@@ -83,7 +83,7 @@ def test_a_text_is_not_a_negative_of_an_image_that_has_it():
 
 @pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
 def test_two_texts_count_one_to_one(loss):
-    recipe, others = ContrastiveRecipe(loss=loss), torch.randn(N, D, dtype=torch.float64)
+    recipe, others = Contrastive(loss=loss), torch.randn(N, D, dtype=torch.float64)
     groups = torch.stack([torch.arange(N), torch.arange(N) + N, torch.arange(N) + 2 * N], 1)
     found = contrastive_loss(IMAGES, torch.stack([TEXTS, others], 1), SCALE, BIAS, recipe, groups)
     alone = [contrastive_loss(IMAGES, texts, SCALE, BIAS, recipe, APART) for texts in (TEXTS, others)]
@@ -97,7 +97,7 @@ def test_the_texts_of_one_sample_are_not_compared():
 
     def gradient(others: torch.Tensor) -> torch.Tensor:
         texts = torch.stack([TEXTS, others], 1).requires_grad_()
-        contrastive_loss(IMAGES, texts, SCALE, None, ContrastiveRecipe(), groups).backward()
+        contrastive_loss(IMAGES, texts, SCALE, None, Contrastive(), groups).backward()
         return texts.grad[:, 0]
 
     assert torch.equal(gradient(TEXTS.flip(0)), gradient(IMAGES)) and gradient(TEXTS).abs().max() > 1e-3
@@ -118,7 +118,7 @@ def test_a_scale_at_its_bound_can_decrease(loss):
         before = scale.item()
         assert before <= math.log(MAX_SCALE)
         scale.grad = None
-        contrastive_loss(IMAGES, TEXTS, scale, BIAS, ContrastiveRecipe(loss=loss), APART).backward()
+        contrastive_loss(IMAGES, TEXTS, scale, BIAS, Contrastive(loss=loss), APART).backward()
         scale.data -= 0.01 * scale.grad
         assert scale.item() < before
     assert scale_at(1e-3).item() == pytest.approx(math.log(MAX_SCALE))
@@ -126,21 +126,21 @@ def test_a_scale_at_its_bound_can_decrease(loss):
 
 def test_the_sigmoid_loss_has_no_smoothing():
     with pytest.raises(ValidationError, match=r"smoothing 0\.1 requires loss: softmax, not sigmoid; remove one"):
-        ContrastiveRecipe(loss="sigmoid", smoothing=0.1)
+        Contrastive(loss="sigmoid", smoothing=0.1)
 
 
 @pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
 @pytest.mark.parametrize("count", [0, 1])
 def test_zero_or_one_pair_is_not_an_error(loss, count):
     images = IMAGES[:count].clone().requires_grad_()
-    value = contrastive_loss(images, TEXTS[:count], SCALE, BIAS, ContrastiveRecipe(loss=loss), APART[:count])
+    value = contrastive_loss(images, TEXTS[:count], SCALE, BIAS, Contrastive(loss=loss), APART[:count])
     value.backward()
     assert torch.isfinite(value) and torch.isfinite(images.grad).all()
 
 
 @pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
 def test_the_gradient_equals_the_finite_difference(loss):
-    recipe = ContrastiveRecipe(loss=loss, smoothing=0.1 if loss == "softmax" else 0.0)
+    recipe = Contrastive(loss=loss, smoothing=0.1 if loss == "softmax" else 0.0)
     groups = torch.tensor([[0], [0], [1], [2], [3], [4]])
     images, direction = IMAGES.clone().requires_grad_(), torch.randn(N, D, dtype=torch.float64)
     contrastive_loss(images, TEXTS, SCALE, BIAS, recipe, groups).backward()

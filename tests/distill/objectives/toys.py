@@ -1,0 +1,44 @@
+"""Objectives that are not in the package, as recipes of the tests name them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from curate.encoders.student.network.student import Student
+from distill.objectives import Objective, Term
+from distill.objectives.kernels.losses import image_means
+from distill.objectives.outputs import Outputs
+
+
+class Colours(Objective):
+    """Each patch predicts its mean colour, and images are as similar as their mean colours; both through own heads."""
+
+    hidden: int = 8
+
+    def heads(self, student: Student) -> nn.Module:
+        width = student.backbone.prefix.shape[-1]
+        patches = nn.Sequential(nn.Linear(width, self.hidden), nn.GELU(), nn.Linear(self.hidden, 3))
+        return nn.ModuleDict({"patches": patches, "images": nn.Linear(width, self.hidden)})
+
+    def terms(self, outputs: Outputs) -> Mapping[str, Term]:
+        own: Tensor = self.own(outputs.student)["patches"](outputs.image.patches)
+        errors_N = (own - colours(outputs, own)).square().mean(-1)
+        return {f"{self.label}/patches": Term(self.weight, image_means(errors_N, outputs.lengths))}
+
+    def vectors(self, outputs: Outputs) -> tuple[Tensor, ...]:
+        own = self.own(outputs.student)["images"](outputs.image.summary)
+        channels = colours(outputs, own).unbind(1)
+        return own, torch.stack([image_means(each, outputs.lengths) for each in channels], 1)
+
+    def pairs(self, student: Student, *vectors: Tensor) -> Tensor:
+        own, wanted = (normalize(side.double(), dim=-1) for side in vectors)
+        return (own @ own.T - (wanted @ wanted.T).detach()).square().mean()
+
+
+def colours(outputs: Outputs, like: Tensor) -> Tensor:
+    """(N, 3) mean colours of the patches, 0 to 1."""
+    return outputs.batch.tensor(like.device).unflatten(-1, (-1, 3)).to(like.dtype).mean(1) / 255
