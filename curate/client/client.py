@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import math
 import random
+import secrets
 import time
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
@@ -58,11 +59,11 @@ class Client:
 
     def check(self, recipe: str | Path, workspace: str, set: Sequence[str] = ()) -> dict[str, Any]:
         """Whether a recipe may be submitted: `ok`, and `mistakes`. recipe: YAML, or the path of a file."""
-        return self.post("recipes/check", _recipe(recipe, workspace, set))
+        return self.http.request("POST", "recipes/check", body=_recipe(recipe, workspace, set), repeat=True)
 
     def plan(self, recipe: str | Path, workspace: str, set: Sequence[str] = ()) -> dict[str, Any]:
         """`check`, and what a run would do and cost."""
-        return self.post("recipes/plan", _recipe(recipe, workspace, set))
+        return self.http.request("POST", "recipes/plan", body=_recipe(recipe, workspace, set), repeat=True)
 
     def submit(
         self,
@@ -70,13 +71,15 @@ class Client:
         *,
         workspace: str,
         set: Sequence[str] = (),
-        key: str | None = None,
+        id: str | None = None,
         **fields: Any,
     ) -> RemoteRun:
         """Submit a recipe (YAML, or the path of a file). fields: title, target, priority, retries, drain_seconds, and
-        options of the engine. key: idempotency key; the same key never submits twice (default: a new one)."""
+        options of the engine. id: of the run; the same order with the same id never submits twice (default: a new
+        one)."""
         order = _recipe(recipe, workspace, set) | {name: value for name, value in fields.items() if value is not None}
-        made = self.http.request("POST", "runs", body=order, key=key or uuid.uuid4().hex)
+        order["id"] = id or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(8)}"
+        made = self.http.request("POST", "runs", body=order, repeat=True)
         return RemoteRun(self, made["id"])
 
     def runs(
@@ -123,8 +126,8 @@ class Client:
         return self.http.request("GET", path, query=query)
 
     def post(self, path: str, body: Any = None, **query: Any) -> Any:
-        """POST /api/v1/PATH; it is repeated only if the server has not started it."""
-        return self.http.request("POST", path, body=body, query=query, key=uuid.uuid4().hex)
+        """POST /api/v1/PATH, sent once."""
+        return self.http.request("POST", path, body=body, query=query)
 
     def pages(self, path: str, query: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:
         """The items of all pages."""
@@ -150,8 +153,10 @@ class RemoteRun:
     def _get(self, path: str = "", **query: Any) -> Any:
         return self.client.get(self._path + path, workspace=self.workspace, **query)
 
-    def _post(self, path: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.client.post(self._path + path, workspace=self.workspace)
+    def _post(self, path: str, repeat: bool) -> dict[str, Any]:
+        found: dict[str, Any] = self.client.http.request(
+            "POST", self._path + path, query={"workspace": self.workspace}, repeat=repeat
+        )
         return found
 
     def status(self) -> dict[str, Any]:
@@ -221,15 +226,16 @@ class RemoteRun:
 
     def stop(self) -> dict[str, Any]:
         """Request it to stop: finished work is committed, and `resume` continues from there."""
-        return self._post("/stop")
+        return self._post("/stop", repeat=True)
 
     def kill(self) -> dict[str, Any]:
         """End it at once."""
-        return self._post("/kill")
+        return self._post("/kill", repeat=True)
 
     def resume(self) -> dict[str, Any]:
-        """Run it again as the next attempt; finished work is reused."""
-        return self._post("/resume")
+        """Run it again as the next attempt; finished work is reused. Sent once: sent again, it could be a further
+        attempt."""
+        return self._post("/resume", repeat=False)
 
     def limit(self, limits: Mapping[str, Any]) -> dict[str, Any]:
         """Change limits of a running run, such as requests_per_second; None: no limit. Returns all that were changed

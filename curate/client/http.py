@@ -68,14 +68,13 @@ class Http:
         *,
         body: Any = None,
         query: Mapping[str, Any] | None = None,
-        key: str | None = None,
+        repeat: bool = False,
         version: int | None = None,
     ) -> Any:
-        """The JSON of the answer. `version`: of the resource to change, as it was last seen. GET, and POST with the
-        idempotency key `key`, are repeated if the server is busy or does not answer."""
-        headers = {} if key is None else {"Idempotency-Key": key}
-        headers |= {} if version is None else {"If-Match": f'"{version}"'}
-        repeatable = method == "GET" or key is not None
+        """The JSON of the answer. `version`: of the resource to change, as it was last seen. GET, and what may be
+        asked twice (`repeat`), is repeated if the server is busy or does not answer."""
+        headers = {} if version is None else {"If-Match": f'"{version}"'}
+        repeatable = method == "GET" or repeat
         given = {name: value for name, value in (query or {}).items() if value is not None}
 
         def once() -> Any:
@@ -154,10 +153,8 @@ def _detail(problem: Mapping[str, Any]) -> str:
 
 
 def _passes(error: ServerError) -> bool:
-    """Whether the server may answer the same request later. 409 with Retry-After: the first one is under way."""
-    if (error.retry_after or 0) > LONGEST_WAIT:
-        return False
-    return error.status in BUSY or (error.status == 409 and error.retry_after is not None)
+    """Whether the server may answer the same request later."""
+    return error.status in BUSY and (error.retry_after or 0) <= LONGEST_WAIT
 
 
 def _seconds(header: str | None) -> float | None:

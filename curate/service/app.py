@@ -22,7 +22,6 @@ from curate.service.rest import data, errors, operate, people, places, recipes, 
 from curate.service.rest.closed import Closed
 from curate.service.rest.deps import API
 from curate.service.rest.frame import Frame
-from curate.service.rest.idempotency import Replayed, Replies, replay, reservation
 from curate.service.rest.openapi import TAGS, openapi
 from curate.service.service import Service
 
@@ -47,7 +46,7 @@ def create_app(service: Service, *, reconcile: bool = True) -> FastAPI:
     app = FastAPI(
         title="curate",
         lifespan=lifespan,
-        dependencies=[Depends(principal), Depends(turn, scope="function"), Depends(reservation)],
+        dependencies=[Depends(principal), Depends(turn, scope="function")],
         openapi_url=None,  # FastAPI's own route would need no token
         openapi_tags=TAGS,
         generate_unique_id_function=_operation_id,
@@ -57,14 +56,12 @@ def create_app(service: Service, *, reconcile: bool = True) -> FastAPI:
     app.state.service, app.state.reconciler = service, reconciler
     app.state.metrics = Metrics(service, reconciler)
     errors.handle(app)
-    app.add_exception_handler(Replayed, replay)
     for part in (people, places, recipes, runs, data, upkeep):
         app.include_router(part.router, prefix=API)
     app.include_router(operate.router)
     app.add_api_route("/openapi.json", openapi, include_in_schema=False)
     app.include_router(pages.router, include_in_schema=False)
     app.add_middleware(RequestBodyLimitMiddleware, max_body_size=service.settings.limits.body_bytes)
-    app.add_middleware(Replies)
     app.add_middleware(Closed)
     app.add_middleware(Frame, settings=service.settings)
     app.add_middleware(MetricsMiddleware, metrics=app.state.metrics)

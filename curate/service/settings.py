@@ -46,8 +46,6 @@ class Limits(Section):
     """Limit of the process that checks or plans a recipe: wall clock, and CPU."""
     check_bytes: Count = 4 << 30
     session_seconds: Positive = 12 * 3600.0
-    reply_seconds: Positive = 24 * 3600.0
-    """How long an Idempotency-Key is remembered."""
 
 
 class Webhook(Section):

@@ -109,15 +109,21 @@ def test_a_pause_that_is_too_long_is_not_waited_for(pauses: list[float]) -> None
     assert not pauses
 
 
-def test_submitting_is_repeated_with_the_same_key(pauses: list[float]) -> None:
-    under_way = problem(409, "conflict", "the first request is under way", {"Retry-After": "1"})
-    server = Server(httpx2.ReadTimeout("late"), under_way, httpx2.Response(202, json={"id": "r1"}))
+def test_submitting_is_repeated_with_the_same_id(pauses: list[float]) -> None:
+    server = Server(httpx2.ReadTimeout("late"), busy(), httpx2.Response(200, json={"id": "r1"}))
     assert server.client().submit("stages: {}", workspace="main", title=None, priority=3).id == "r1"
-    keys = {request.headers["Idempotency-Key"] for request in server.requests}
-    assert len(keys) == 1 and len(server.requests) == 3
-    assert json.loads(server.requests[0].content) == {
-        "workspace": "main", "recipe": "stages: {}", "set": [], "priority": 3,
-    }  # fmt: skip
+    [body] = {request.content for request in server.requests}
+    order = json.loads(body)
+    assert len(server.requests) == 3 and len(order.pop("id")) == 32
+    assert order == {"workspace": "main", "recipe": "stages: {}", "set": [], "priority": 3}
+
+
+@pytest.mark.parametrize("request_", [lambda c: c.run("r").resume(), lambda c: c.post("users/a/tokens", {})])
+def test_what_would_happen_twice_is_not_repeated(request_: Callable[[Client], object], pauses: list[float]) -> None:
+    server = Server(httpx2.ReadTimeout("late"))
+    with pytest.raises(ServerError, match="no answer"):
+        request_(server.client())
+    assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize(

@@ -103,11 +103,11 @@ def test_a_tag_leads_to_the_dataset(site: Served, client: Client, done: str, mon
     assert (found.dataset, found.fingerprint) == (dataset["url"], dataset["fingerprint"])
 
 
-def test_the_same_key_submits_once(site: Served, client: Client) -> None:
-    runs = [client.submit(site.recipe, workspace="main", key="once").id for _ in range(2)]
+def test_the_same_id_submits_once(site: Served, client: Client) -> None:
+    runs = [client.submit(site.recipe, workspace="main", id="once").id for _ in range(2)]
     assert runs[0] == runs[1]
     with pytest.raises(ServerError) as raised:
-        client.submit(site.recipe, workspace="main", key="once", title="another")
+        client.submit(site.recipe, workspace="main", id="once", title="another")
     assert raised.value.status == 409
 
 

@@ -5,10 +5,11 @@ Stop, kill and resume only write what was requested; the reconciler acts on it w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+import json
 from typing import Any
 
-from sqlalchemy import func, select, update
+from sqlalchemy import func, or_, select, update
 from sqlalchemy.orm import Session
 
 from curate.api import new_run_id
@@ -37,16 +38,18 @@ __all__ = [
 ]  # fmt: skip
 QUEUE = "queue"
 """Writers that count queued runs take turns."""
-Settled = Callable[[Session, str], None]
 RETRY_SECONDS = 30.0
 
 
-def submit(service: Service, who: Principal, order: NewRun, settled: Settled | None = None) -> RunShape:
-    """Into the queue. `settled`: called with the run's id in the transaction that submits it."""
+def submit(service: Service, who: Principal, order: NewRun) -> tuple[RunShape, bool]:
+    """Into the queue. The run, and whether it is new: an order with an id is submitted once, however often it comes."""
     about: dict[str, Any] = {"workspace": order.workspace, "target": order.title}
     with audit.rejections(service, who, "run.submit", **about):
         with service.database.read() as session:
-            _place(session, who, order)
+            place, _ = _place(session, who, order)
+            known = _submitted(session, who, place, order)
+        if known:
+            return run(service, who, known, order.workspace), False
         admitted = recipes.admitted(service, who, order)
         named = {stage.stage for stage in admitted.stages}
         _check_retry(order, named)
@@ -54,18 +57,38 @@ def submit(service: Service, who: Principal, order: NewRun, settled: Settled | N
             raise InvalidProblem(f"options.to: {order.options.to}: not a stage of the recipe")
         with service.database.write(alone=QUEUE) as session:
             place, target = _place(session, who, order)
-            _check_quota(session, who.user_id)
-            row = _row(service, who, order, admitted, place, target)
-            session.add(row)
-            session.flush()  # before what refers to it
-            session.add(Change(submission_id=row.id, time=row.created, attempt=1, before="", after=row.state))
-            values = indexed(row, who.user, target.name) | {"stages": len(admitted.stages)}
-            session.add(IndexedRun(**values))
-            if settled is not None:
-                settled(session, row.id)
-            audit.record(session, who, "run.submit", workspace=place.name, target=row.id, title=order.title)
+            known = _submitted(session, who, place, order)  # another request may have been faster
+            if not known:
+                _check_quota(session, who.user_id)
+                row = _row(service, who, order, admitted, place, target)
+                session.add(row)
+                session.flush()  # before what refers to it
+                session.add(Change(submission_id=row.id, time=row.created, attempt=1, before="", after=row.state))
+                values = indexed(row, who.user, target.name) | {"stages": len(admitted.stages)}
+                session.add(IndexedRun(**values))
+                audit.record(session, who, "run.submit", workspace=place.name, target=row.id, title=order.title)
     service.wake()
-    return run(service, who, row.id, order.workspace)
+    return run(service, who, known or row.id, order.workspace), not known
+
+
+def digest(order: NewRun) -> str:
+    """SHA-256 of an order, which tells whether a later one is the same."""
+    return hashlib.sha256(json.dumps(order.model_dump(), sort_keys=True).encode()).hexdigest()
+
+
+def _submitted(session: Session, who: Principal, place: WorkspaceRow, order: NewRun) -> str | None:
+    """Id of the run if they have submitted this order before. Raises ConflictProblem if its id belongs to another run:
+    of any workspace, or of this one without the service, also by the name of the attempt."""
+    if order.id is None:
+        return None
+    row = session.get(Submission, order.id)
+    if row is not None and (row.workspace_id, row.user_id, row.digest) == (place.id, who.user_id, digest(order)):
+        return row.id
+    names = [order.id, f"{order.id}-1"]
+    same = or_(IndexedRun.id.in_(names), IndexedRun.attempt_id.in_(names))
+    if row is not None or session.scalar(select(IndexedRun.id).where(IndexedRun.workspace_id == place.id, same)):
+        raise ConflictProblem(f"id: {order.id} is that of another run or order; choose another id, or leave it out")
+    return None
 
 
 def _place(session: Session, who: Principal, order: NewRun) -> tuple[WorkspaceRow, TargetRow]:
@@ -87,10 +110,11 @@ def _row(
 ) -> Submission:
     now, settings = service.clock(), service.settings
     return Submission(
-        id=new_run_id(),
+        id=order.id or new_run_id(),
         workspace_id=place.id,
         target_id=target.id,
         user_id=who.user_id,
+        digest=digest(order),
         title=order.title,
         recipe=order.recipe,
         sets=list(order.set),

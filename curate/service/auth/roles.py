@@ -35,9 +35,6 @@ def greatest(roles: Iterable[Role]) -> Role | None:
     return max(roles, key=lambda role: role.rank, default=None)
 
 
-SERVICE_WIDE, ANYWHERE = "", "*"
-
-
 @dataclass(frozen=True)
 class Principal:
     """The user of a request, with the roles that the token allows. `everywhere`: the role in the whole service."""
@@ -53,9 +50,6 @@ class Principal:
     request_id: str = ""
     session: str = ""
     """Digest of the browser session; "" for a bearer token."""
-    checked: dict[str, Role] = field(default_factory=dict, compare=False, repr=False)
-    """What this request was checked for: id of a workspace, SERVICE_WIDE or ANYWHERE -> greatest role. Each request has
-    a new one."""
 
     @property
     def login(self) -> str:
@@ -72,13 +66,11 @@ class Principal:
             raise NotFoundProblem(f"workspace {name}: not found; `GET /api/v1/workspaces` lists yours")
         if not role.covers(needed):
             raise ForbiddenProblem(f"workspace {name}: this needs the role {needed}, and you are {role}; ask an admin")
-        self._note(str(workspace), needed)
 
     def check_service(self, needed: Role = Role.ADMIN) -> None:
         """Raises ForbiddenProblem without the role in the whole service."""
         if self.everywhere is None or not self.everywhere.covers(needed):
             raise ForbiddenProblem(f"this needs the role {needed} in the whole service; ask an admin")
-        self._note(SERVICE_WIDE, needed)
 
     @property
     def most(self) -> Role:
@@ -93,23 +85,6 @@ class Principal:
         """Raises ForbiddenProblem without the role in some workspace."""
         if not self.has(needed):
             raise ForbiddenProblem(f"this needs the role {needed} in some workspace; ask an admin")
-        self._note(ANYWHERE, needed)
-
-    def check_again(self, checked: Mapping[str, str]) -> None:
-        """Raises ForbiddenProblem unless they still have all roles for which an earlier request was checked."""
-        for place, role in checked.items():
-            needed = Role(role)
-            if place == ANYWHERE:
-                kept = self.has(needed)
-            else:
-                found = self.everywhere if place == SERVICE_WIDE else self.role(int(place))
-                kept = found is not None and found.covers(needed)
-            if not kept:
-                raise ForbiddenProblem("this needs a role that you had at the first request; ask an admin")
-
-    def _note(self, place: str, needed: Role) -> None:
-        known = self.checked.get(place, needed)
-        self.checked[place] = known if known.covers(needed) else needed
 
 
 NOBODY = Principal(user_id=0, user="-", token_id="")

@@ -127,25 +127,6 @@ class AuditEntry(Base, kw_only=True):
     detail: Mapped[dict[str, Any]] = mapped_column(default_factory=dict)
 
 
-class Reply(Base, kw_only=True):
-    """The first answer to a request with an Idempotency-Key."""
-
-    __tablename__ = "replies"
-
-    user_id: Mapped[int] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"), primary_key=True)
-    key: Mapped[str] = mapped_column(String(200), primary_key=True)
-    request: Mapped[str] = mapped_column(String(64))
-    """SHA-256 of method, path and body."""
-    holder: Mapped[str] = mapped_column(String(200))
-    """The process that answers it."""
-    created: Mapped[float] = mapped_column(index=True)
-    status: Mapped[int | None] = mapped_column(default=None)
-    """None while the first request is under way."""
-    body: Mapped[str | None] = mapped_column(Text, default=None)
-    checked: Mapped[dict[str, Any]] = mapped_column(default_factory=dict)
-    """Roles that the request needed; see `auth.roles.Principal.checked`."""
-
-
 # --- where runs run ---------------------------------------------------------------------------------------------------
 
 
@@ -230,6 +211,8 @@ class Submission(Base, kw_only=True):
     workspace_id: Mapped[int] = mapped_column(ForeignKey("workspaces.id", ondelete="CASCADE"))
     target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"), index=True)
     user_id: Mapped[int] = mapped_column(ForeignKey("users.id"), index=True)
+    digest: Mapped[str] = mapped_column(String(64), default="")
+    """SHA-256 of the order, if this release took it: who repeats the order with this id gets this run."""
     title: Mapped[str] = mapped_column(String(200), default="")
     recipe: Mapped[str] = mapped_column(Text)
     """As it was sent."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +13,7 @@ from fastapi.responses import RedirectResponse
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData
 
+from curate.api import new_run_id
 from curate.core.errors import CurateError
 from curate.service.actions import places as place_actions
 from curate.service.actions import recipes as actions
@@ -22,9 +21,8 @@ from curate.service.actions import runs as run_actions
 from curate.service.auth.roles import Role
 from curate.service.pages.graph import stages_graph
 from curate.service.pages.kit import Form, Visit, Visiting, in_turn, made, page, part, real, whole, words
-from curate.service.problems import ConflictProblem, InvalidProblem
+from curate.service.problems import InvalidProblem
 from curate.service.rest.deps import ByWord
-from curate.service.rest.idempotency import Replayed, UnderWayProblem, reserve
 from curate.service.shapes.runs import Checked, Mistake, NewRun, Planned, RecipeOrder, RunOptions, StageShape
 
 router = ByWord()
@@ -103,33 +101,13 @@ def _act(visit: Visit, form: FormData, typed: dict[str, str]) -> Response:
     verb = words(form, "do")
     try:
         if verb == "submit":
-            return RedirectResponse(f"/runs/{part(_submitted(visit, _order(typed, form), words(form, 'once')))}", 303)
+            run, _ = run_actions.submit(*visit.args, _order(typed, form))
+            return RedirectResponse(f"/runs/{part(run.id)}", 303)
         order = made(RecipeOrder, **_recipe(typed))
         result = actions.plan(*visit.args, order) if verb == "plan" else actions.check(*visit.args, order)
     except CurateError as problem:
         return _page(visit, typed, problem=problem)
     return _page(visit, typed, result=result)
-
-
-def _submitted(visit: Visit, order: NewRun, once: str) -> str:
-    """Run of the order. The same order from the same form, sent twice, has one run."""
-    if not once:
-        return run_actions.submit(*visit.args, order).id
-    digest = hashlib.sha256(f"{once} {order.model_dump_json()}".encode()).hexdigest()
-    try:
-        held = reserve(*visit.args, f"form-{digest}", digest)
-    except Replayed as earlier:
-        return earlier.body
-    except UnderWayProblem:
-        raise ConflictProblem("this form was sent twice; its run will be in the list of runs in a moment") from None
-    if held.reference:  # an earlier process had submitted it
-        return held.reference
-    status, run = 500, ""
-    try:
-        run, status = run_actions.submit(*visit.args, order, held.mark).id, 202
-    finally:
-        held.finish(status, run)
-    return run
 
 
 def _retry(text: str) -> dict[str, list[str]]:
@@ -154,10 +132,12 @@ def _order(typed: Mapping[str, str], form: FormData) -> NewRun:
 
     retry = {"retry": _retry(typed.get("retry", "")), "retry_status": words(form, "retry_status") or "error"}
     options = made(RunOptions, **given(OPTIONS), **retry, to=words(form, "to") or None)
-    return made(
+    order = made(
         NewRun, **_recipe(typed), **given(NUMBERS), title=words(form, "title"),
         target=words(form, "target") or None, options=options,
     )  # fmt: skip
+    once = words(form, "once")  # the same order from the same form, sent twice, has one run
+    return made(NewRun, **dict(order) | {"id": f"{once}{run_actions.digest(order)[:8]}"}) if once else order
 
 
 def _page(
@@ -173,7 +153,7 @@ def _page(
         variables=variables(text), numbers=NUMBERS, options_=OPTIONS, result=result, graph=graph,
         plan=result.plan if isinstance(result, Planned) else [], places=[(one.name, one.name) for one in places],
         excerpts=_excerpts(text, result.mistakes if result else []), retried=RETRIED,
-        once=typed.get("once") or secrets.token_urlsafe(16),
+        once=typed.get("once") or new_run_id(),
         targets=[(one.name, one.name) for one in place_actions.targets(*visit.args)],
     )  # fmt: skip
 

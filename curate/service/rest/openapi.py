@@ -9,7 +9,6 @@ from fastapi.openapi.utils import get_openapi
 
 from curate.core.version import __version__
 from curate.service.rest.errors import MEDIA_TYPE
-from curate.service.rest.idempotency import HEADER
 from curate.service.shapes.common import ProblemShape
 
 PROBLEM = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemShape"}}}
@@ -29,7 +28,8 @@ WRITES = {409: "It exists already, or its state does not allow it."}
 DESCRIPTION = """Submit curation recipes to Ray clusters, watch their runs, and find the datasets they made.
 
 Requests carry `Authorization: Bearer TOKEN`. Lists are paged by `cursor` and `limit`. Errors are
-`application/problem+json` with a stable `code`. A POST with an `Idempotency-Key` may be repeated safely."""
+`application/problem+json` with a stable `code`. Clients may choose the `id`
+of a run: the same request then submits it once, however often it is sent."""
 TAGS = [
     {"name": "runs", "description": "Submit, watch, stop, kill and resume runs."},
     {"name": "recipes", "description": "Check and plan recipes; the ops they can use."},
@@ -39,13 +39,6 @@ TAGS = [
     {"name": "people", "description": "Users, roles, tokens, quotas, audit."},
     {"name": "operate", "description": "Health and metrics of the service."},
 ]
-KEY_PARAMETER = {
-    "name": HEADER,
-    "in": "header",
-    "required": False,
-    "description": "Repeating a request with the same key gives the first answer again.",
-    "schema": {"type": "string", "minLength": 1, "maxLength": 200, "pattern": "^[!-~]+$"},
-}
 
 
 def describe(app: FastAPI) -> dict[str, Any]:
@@ -77,8 +70,6 @@ def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
     for status, response in responses.items():
         if status.isdecimal() and int(status) >= 400:
             response["content"] = PROBLEM
-    if method == "post" and path.startswith("/api/") and not path.endswith("/tokens"):
-        operation.setdefault("parameters", []).append(KEY_PARAMETER)
 
 
 def openapi(request: Request) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from fastapi import Body, Header, Path, Query, Request, Response
 
 from curate.service.actions import runs
 from curate.service.actions.run_logs import LOG_CURSOR
+from curate.service.problems import InvalidProblem
 from curate.service.rest.deps import CHECKS, SEEN, IfMatch, InWorkspace, Limit, Router, Served, Who, after, problems
 from curate.service.rest.etags import tagged, version_of
-from curate.service.rest.idempotency import Once
 from curate.service.rest.paging import form
 from curate.service.rest.sse import STREAM, RunStream, wants_page
 from curate.service.shapes.common import NAME, Page
@@ -31,15 +31,20 @@ STREAMED: dict[int | str, dict[str, Any]] = {
         },
     }
 }
+REPEATED: dict[int | str, dict[str, Any]] = {
+    200: {"model": RunShape, "description": "The same request was here before; the run as it is now."}
+}
 LastEventId = Annotated[str | None, Header(max_length=200, description="Continue a stream after this event.")]
 
 
-@router.post("/runs", status_code=202, dependencies=CHECKS)
-def submit_run(service: Served, who: Who, order: NewRun, once: Once) -> RunShape:
-    """Into the queue. Repeat it with the same Idempotency-Key if the answer is lost."""
-    if once is not None and once.reference:  # an earlier process had submitted it
-        return runs.run(service, who, once.reference, order.workspace)
-    return runs.submit(service, who, order, once.mark if once is not None else None)
+@router.post("/runs", status_code=202, dependencies=CHECKS, responses=REPEATED)
+def submit_run(service: Served, who: Who, request: Request, response: Response, order: NewRun) -> RunShape:
+    """Into the queue. If the answer may be lost, choose an `id` and repeat the request."""
+    if "idempotency-key" in request.headers:  # ignoring it would submit a repeated request twice
+        raise InvalidProblem("Idempotency-Key: not supported; choose the run's `id` in the body instead")
+    run, new = runs.submit(service, who, order)
+    response.status_code = 202 if new else 200
+    return run
 
 
 @router.get("/runs")

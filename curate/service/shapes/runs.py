@@ -43,6 +43,9 @@ class RunOptions(Order):
 
 
 class NewRun(RecipeOrder):
+    id: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,47}$")
+    """Chosen by the client, such as a UUID: the same order with the same id submits one run, and an order that differs
+    is a conflict. None: the service chooses."""
     title: Text = ""
     target: Name | None = None
     """None: the workspace's."""

@@ -74,7 +74,7 @@ def test_rows_of_each_release_are_kept(empty: Database, revision: str) -> None:
     assert current(empty) == revision
     before = fill(empty)
     assert migrate(empty) == heads()[heads().index(revision) + 1 :]
-    assert {name: rows for name, rows in counts(empty).items() if name in before} == before
+    assert counts(empty) == {name: rows for name, rows in before.items() if name != "replies"}
     assert differences(empty) == []
 
 

@@ -82,7 +82,7 @@ def test_every_code_of_a_problem_is_explained_with_its_status() -> None:
         known.pop(internal, None)
     named = {code: int(cells[0]) for code, cells in rows(OPERATE, "code").items()}
     assert {code: named.get(code) for code in known} == known
-    assert named.keys() - known.keys() <= {*rest_errors.HTTP_CODES.values(), rest_errors.BUG, "timeout", "under_way"}
+    assert named.keys() - known.keys() <= {*rest_errors.HTTP_CODES.values(), rest_errors.BUG, "timeout"}
 
 
 def _below(cls: type[errors.CurateError]) -> list[type[errors.CurateError]]:
