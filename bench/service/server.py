@@ -27,9 +27,9 @@ from curate.service.app import create_app
 from curate.service.database.database import Database
 from curate.service.database.models import IndexedDataset, IndexedRun
 from curate.service.reconcile.targets import Cluster, Targets
+from curate.service.runs.shapes import RunLine
 from curate.service.service import Service
 from curate.service.serving import Server, configured, listening, url_of
-from curate.service.shapes.runs import RunLine
 from tests.service.reconcile.clusters import FakeCluster, Job
 from tests.service.records import Recorded
 

@@ -16,14 +16,23 @@ from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 
 from curate.service import pages
 from curate.service.auth.dependency import principal, turn
+from curate.service.datasets import datasets, tags, upkeep
+from curate.service.operate import routes
 from curate.service.operate.metrics import Metrics, MetricsMiddleware
+from curate.service.people import quotas, tokens, users
+from curate.service.places import registrations, targets, workspaces
 from curate.service.reconcile.loop import Reconciler
-from curate.service.rest import data, errors, operate, people, places, recipes, runs, upkeep
-from curate.service.rest.closed import Closed
-from curate.service.rest.deps import API
-from curate.service.rest.frame import Frame
+from curate.service.rest import errors
+from curate.service.rest.frame import Closed, Frame
 from curate.service.rest.openapi import TAGS, openapi
+from curate.service.rest.routing import API
+from curate.service.runs import control, logs, recipes, submit, views
 from curate.service.service import Service
+
+PARTS = (
+    users, tokens, quotas, workspaces, targets, registrations, recipes, submit, views, control, logs, tags, datasets,
+    upkeep,
+)  # fmt: skip
 
 
 def create_app(service: Service, *, reconcile: bool = True) -> FastAPI:
@@ -56,9 +65,9 @@ def create_app(service: Service, *, reconcile: bool = True) -> FastAPI:
     app.state.service, app.state.reconciler = service, reconciler
     app.state.metrics = Metrics(service, reconciler)
     errors.handle(app)
-    for part in (people, places, recipes, runs, data, upkeep):
+    for part in PARTS:
         app.include_router(part.router, prefix=API)
-    app.include_router(operate.router)
+    app.include_router(routes.router)
     app.add_api_route("/openapi.json", openapi, include_in_schema=False)
     app.include_router(pages.router, include_in_schema=False)
     app.add_middleware(RequestBodyLimitMiddleware, max_body_size=service.settings.limits.body_bytes)

@@ -22,8 +22,8 @@ from sqlalchemy.orm import Session
 from curate.core.errors import CurateError
 from curate.core.store.storage import open_workspace
 from curate.service.auth import audit
-from curate.service.auth.first import first_token
 from curate.service.auth.roles import SERVICE
+from curate.service.auth.tokens import first_token
 from curate.service.database.migrate import migrate
 from curate.service.database.models import Registration, TargetRow, WorkspaceRow
 from curate.service.local_ray import LocalRay

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from curate.service.auth.clock import now
 from curate.service.auth.limiting import Limiter
 from curate.service.database.database import Database
-from curate.service.operate.kept import Kept
+from curate.service.kept import Kept
 from curate.service.policy.sandbox import Sandbox
 from curate.service.reconcile.targets import Targets
 from curate.service.settings import Settings

@@ -142,7 +142,7 @@ ALLOWED = [
     ("curate/caption/*", r"\brefused\b", "the name of an outcome"),
     ("tests/caption/*", r"\brefused\b", "the name of an outcome"),
     ("curate/engine/record/summary.py", r"\brefused\b", "the name of a state, after the file refused.json"),
-    ("curate/service/actions/remedies.py", r"connection \(refused", "the operating system's words"),
+    ("curate/service/runs/remedies.py", r"connection \(refused", "the operating system's words"),
     ("curate/caption/untrusted/*.yaml", "", "words of orders"),
     ("tests/caption/untrusted/orders/*", "", "orders, and texts that look like them"),
     ("tests/caption/untrusted/*", "", "captions and orders, which decide what the test finds"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from curate.service.queue import Active, Allowance, Place, Verdict, Waiting, choose
+from curate.service.reconcile.queue import Active, Allowance, Place, Verdict, Waiting, choose
 
 BIG = {"big": Place(2, gpus=8)}
 

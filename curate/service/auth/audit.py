@@ -90,6 +90,22 @@ def rejections(
         raise
 
 
+@contextmanager
+def recorded(
+    service: Service, who: Principal, action: str, workspace: str, target: str = ""
+) -> Iterator[dict[str, Any]]:
+    """Record a write whose effect is in a workspace, with the details that the block puts into the dictionary, or its
+    error. No transaction of the database spans it, because storage may be slow."""
+    detail: dict[str, Any] = {}
+    try:
+        yield detail
+        with service.database.write() as session:
+            record(session, who, action, workspace=workspace, target=target, **detail)
+    except CurateError as error:
+        rejected(service, who, action, error, workspace=workspace, target=target, **detail)
+        raise
+
+
 def rejected(
     service: Service,
     who: Principal,

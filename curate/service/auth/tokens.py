@@ -9,14 +9,18 @@ import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Row, bindparam, or_, select, update
 from sqlalchemy.orm import Session
 
-from curate.service.auth.roles import Principal, Role, lesser
+from curate.service.auth import audit
+from curate.service.auth.roles import SERVICE, Principal, Role, lesser
 from curate.service.database.models import Grant, Token, User
 from curate.service.problems import NotLoggedInProblem
+
+if TYPE_CHECKING:
+    from curate.service.service import Service
 
 Reading = Session | Connection
 FORM = re.compile(r"cur_([0-9a-f]{8})_[A-Za-z0-9_-]{43}")
@@ -24,6 +28,9 @@ NO_DIGEST = "0" * 64
 USED_SECONDS = 60.0
 """How exact a token's last use is."""
 DAY_SECONDS = 86_400.0
+PEOPLE = "people"
+"""Writers of users, grants and tokens take turns."""
+FIRST_DAYS = 365.0
 
 _QUERY = (
     select(
@@ -130,3 +137,21 @@ def not_logged_in() -> NotLoggedInProblem:
     return NotLoggedInProblem(
         "not logged in, or the token has ended; send `Authorization: Bearer TOKEN`, or log in at /login"
     )
+
+
+def first_token(service: Service) -> str | None:
+    """Make the first user, `admin` of the whole service, and a token, which is shown once: there is no default
+    credential and no sign-up. None if there is a user already."""
+    now = service.clock()
+    with service.database.write(PEOPLE) as session:
+        if session.scalar(select(User.id).limit(1)) is not None:
+            return None
+        user = User(name="admin", created=now)
+        session.add(user)
+        session.flush()
+        session.add(Grant(user_id=user.id, role=Role.ADMIN.value))
+        audit.record(session, SERVICE, "user.add", target=user.name, role=Role.ADMIN.value)
+        token, text = made(user.id, now, days=FIRST_DAYS, label="the first")
+        session.add(token)
+        audit.record(session, SERVICE, "token.make", target=f"{user.name}/{token.id}", role=token.role)
+        return text

@@ -16,10 +16,10 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-from sqlalchemy import Connection, Engine, create_engine, event, text
-from sqlalchemy.engine import URL, ExceptionContext, make_url
+from sqlalchemy import Connection, Engine, Update, create_engine, event, text, update
+from sqlalchemy.engine import URL, CursorResult, ExceptionContext, make_url
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session
@@ -28,7 +28,7 @@ from tenacity import retry, retry_if_exception_message, stop_after_delay, wait_r
 
 from curate.core.errors import RecipeError
 from curate.core.secrets import redact
-from curate.service.problems import ConflictProblem, InvalidProblem, UnavailableProblem
+from curate.service.problems import ChangedProblem, ConflictProblem, InvalidProblem, UnavailableProblem
 from curate.service.settings import Settings
 
 BUSY_SECONDS = 15
@@ -149,6 +149,26 @@ class Database:
     def close(self) -> None:
         for engine in self._engines:
             engine.dispose()
+
+
+def swapped(session: Session, row: Any, **values: Any) -> bool:
+    """Change a row whose table counts versions. Whether it still had the version that was read; otherwise it is
+    unchanged."""
+    table = type(row)
+    same = update(table).where(table.id == row.id, table.version == row.version)
+    return executed(session, same.values(version=row.version + 1, **values))
+
+
+def executed(session: Session, statement: Update) -> bool:
+    """Whether an UPDATE found its row."""
+    options = {"synchronize_session": False}
+    return cast("CursorResult[Any]", session.execute(statement, execution_options=options)).rowcount == 1
+
+
+def check_version(name: str, version: int, if_match: int | None) -> None:
+    """Raises ChangedProblem if they have seen another version."""
+    if if_match is not None and if_match != version:
+        raise ChangedProblem(f"{name}: has version {version}, not {if_match}; read it again before changing it")
 
 
 @contextmanager

@@ -1,1 +1,1 @@
-"""For those who operate the service: metrics, health, backup, and results that are kept because they take long."""
+"""For those who operate the service: metrics and readiness."""

@@ -1,20 +1,19 @@
 """The pages: complete HTML without JavaScript, one stylesheet, one script, nothing from elsewhere.
 
-kit           templates, forms, and what every page gets
+kit, forms    templates, what every page gets, and what a form leads to
 dag, graph    places the stages of a run, and says what their SVG shows
 runs, new, …  routes of the pages, which only call actions
-errors        what a browser gets instead of problem+json
 """
 
 from __future__ import annotations
 
 from fastapi import APIRouter
 
-from curate.service.pages import audit, datasets, login, new, people, runs, static_files, targets, workspaces
-from curate.service.pages.errors import error_page
+from curate.service.pages import datasets, login, new, people, places, runs
+from curate.service.pages.kit import error_page
 
 __all__ = ["error_page", "router"]
 
 router = APIRouter(include_in_schema=False)
-for _part in (static_files, login, runs, new, datasets, workspaces, targets, people, audit):
+for _part in (login, runs, new, datasets, places, people):
     router.include_router(_part.router)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from curate.html.numbers import percent
+from curate.service.datasets.datasets import Lineage, LineageNode
 from curate.service.pages.dag import NODE_WIDTH, Layout, layout
 from curate.service.pages.kit import TONES, duration, part, short
-from curate.service.shapes.data import Lineage, LineageNode
-from curate.service.shapes.runs import StageShape
+from curate.service.runs.shapes import StageShape
 
 NAME_LETTERS, SHORT_NAME_LETTERS, LINE_LETTERS = 25, 16, 38
 """What fits into a node; a name beside the time left is shorter."""

@@ -5,31 +5,30 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
+from http import HTTPStatus
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 from urllib.parse import quote, urlencode
 
 import jinja2
 from fastapi import Depends, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from markupsafe import Markup
-from pydantic import ValidationError
-from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import FormData
 
 from curate.core.errors import CurateError
+from curate.core.secrets import redact
 from curate.html import numbers
 from curate.html.page import printable
 from curate.service.auth import audit
 from curate.service.auth.roles import Principal
-from curate.service.problems import InvalidProblem, NotLoggedInProblem, TooManyProblem
-from curate.service.rest.deps import Served, Who
+from curate.service.problems import InvalidProblem, TooManyProblem
+from curate.service.rest.routing import Served, Who
+from curate.service.runs.shapes import RunLine
 from curate.service.service import Service
-from curate.service.shapes.runs import RunLine
 
 HERE = Path(__file__).parent
 STATIC = HERE / "static"
@@ -45,7 +44,6 @@ TONES = {
     "unfinished": "warn",
 }  # fmt: skip
 """State of a run or a stage -> CSS class."""
-Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -78,50 +76,6 @@ async def _visit(request: Request, service: Served, who: Who) -> Visit:
 Visiting = Annotated[Visit, Depends(_visit)]
 
 
-async def _form(request: Request) -> FormData:
-    return await request.form()
-
-
-Form = Annotated[FormData, Depends(_form)]
-
-
-def words(form: FormData, name: str) -> str:
-    """A field of a form without spaces around it; "" if it is absent."""
-    return str(form.get(name) or "").strip()
-
-
-def real(form: FormData, name: str) -> float | None:
-    """A number; None if the field is empty."""
-    value = words(form, name)
-    if not value:
-        return None
-    try:
-        found = float(value)
-    except ValueError:
-        found = math.nan
-    if not math.isfinite(found):
-        raise InvalidProblem(f"{name}: {value[:50]!r} is not a number; give one, or leave the field empty")
-    return found
-
-
-def whole(form: FormData, name: str) -> int | None:
-    """An integer; None if the field is empty."""
-    value = real(form, name)
-    if value is not None and value != int(value):
-        raise InvalidProblem(f"{name}: {value:g} is not an integer; give one, or leave the field empty")
-    return None if value is None else int(value)
-
-
-def made(shape: Callable[..., Made], **fields: Any) -> Made:
-    """A body made from a form. Raises InvalidProblem in the words of its first mistake."""
-    try:
-        return shape(**fields)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-        name = ".".join(str(part) for part in first["loc"])
-        raise InvalidProblem(f"{name or 'form'}: {first['msg']} (given: {str(first.get('input'))[:100]!r})") from None
-
-
 def page(visit: Visit, name: str, status: int = 200, problem: CurateError | None = None, **values: Any) -> HTMLResponse:
     """The page NAME.html. `problem`: what its reader asked for and did not get."""
     if problem is not None:
@@ -148,6 +102,29 @@ def _headers() -> dict[str, str]:
 
 def render(name: str, values: Mapping[str, Any]) -> str:
     return templates().get_template(f"{name}.html").render(values)
+
+
+NEXT = {
+    403: "Ask an admin for a role that may do this, or log in with another token.",
+    404: "It may have been removed, or it is in a workspace that you cannot see.",
+    429: "Wait a moment, then reload the page.",
+    503: "Wait a moment, then reload the page. The runs under way are not affected.",
+}
+
+
+def error_page(request: Request, error: CurateError, status: int) -> Response:
+    """The answer to a page's request that failed with this error."""
+    if status == 401:
+        back = request.url.path if request.method in audit.SAFE else ""
+        back = f"{back}?{request.url.query}" if back and request.url.query else back
+        return RedirectResponse(link("/login", next="" if back == "/" else back), 303)
+    visit: Visit | None = getattr(request.state, "visit", None)
+    known = {"user": visit.who.user, "token": visit.csrf, "navigation": NAVIGATION} if visit else {}
+    values = known | {
+        "title": HTTPStatus(status).phrase, "status": status, "text": redact(shown(error)["detail"]),
+        "next": NEXT.get(status, ""), "request_id": getattr(request.state, "request_id", ""),
+    }  # fmt: skip
+    return HTMLResponse(render("error", values), status, {"Cache-Control": "no-store"})
 
 
 def shown(problem: CurateError, text: str = "") -> dict[str, str]:
@@ -179,30 +156,6 @@ SAID = {
     "freed": "The storage was freed.",
 }
 """What a page says after a form, by the parameter `said`."""
-
-
-def done(path: str, said: str = "", **query: str | None) -> Response:
-    """After a form that succeeded: the page again, so that reloading it repeats nothing."""
-    return RedirectResponse(link(path, **query, said=said), 303)
-
-
-def acted(action: Callable[[], Response], again: Callable[[CurateError], Response]) -> Response:
-    """What a form led to: the answer of `action`, or its page again with the problem."""
-    try:
-        return action()
-    except NotLoggedInProblem:
-        raise
-    except CurateError as problem:
-        return again(problem)
-
-
-async def in_turn(visit: Visit, action: Callable[[], Response], again: Callable[..., Response]) -> Response:
-    """What a form led to that checks a recipe, once it is the user's turn at the sandbox; otherwise its page again."""
-    try:
-        async with visit.service.limiter.checks.turn(visit.who.user_id):
-            return await run_in_threadpool(action)
-    except TooManyProblem as problem:
-        return await run_in_threadpool(again, problem=problem)
 
 
 def link(path: str, **query: str | None) -> str:

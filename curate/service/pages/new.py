@@ -15,17 +15,19 @@ from starlette.datastructures import FormData
 
 from curate.api import new_run_id
 from curate.core.errors import CurateError
-from curate.service.actions import places as place_actions
-from curate.service.actions import recipes as actions
-from curate.service.actions import runs as run_actions
 from curate.service.auth.roles import Role
+from curate.service.pages.forms import Form, Pages, in_turn, made, real, whole, words
 from curate.service.pages.graph import stages_graph
-from curate.service.pages.kit import Form, Visit, Visiting, in_turn, made, page, part, real, whole, words
+from curate.service.pages.kit import Visit, Visiting, page, part
+from curate.service.places.targets import targets
+from curate.service.places.workspaces import workspaces
 from curate.service.problems import InvalidProblem
-from curate.service.rest.deps import ByWord
-from curate.service.shapes.runs import Checked, Mistake, NewRun, Planned, RecipeOrder, RunOptions, StageShape
+from curate.service.runs.recipes import check_recipe, list_recipes, plan_recipe
+from curate.service.runs.shapes import Checked, Mistake, NewRun, Planned, RecipeOrder, RunOptions, StageShape
+from curate.service.runs.submit import digest, submit
+from curate.service.runs.views import get_run
 
-router = ByWord()
+router = Pages()
 MOST_VARIABLES = 60
 NUMBERS = (
     ("priority", "Priority", "0", "Larger ones start first; above 0 needs the role admin."),
@@ -77,7 +79,7 @@ def variables(recipe: str) -> list[Variable]:
 def new(visit: Visiting) -> Response:
     typed = {"workspace": visit.query("workspace"), "recipe": ""}
     if visit.query("run"):
-        run = run_actions.run(*visit.args, visit.query("run"))
+        run = get_run(*visit.args, visit.query("run"))
         typed |= {"workspace": run.workspace, "recipe": run.recipe, "set": "\n".join(run.set), "title": run.title}
         given = {**run.options, **{name: getattr(run, name) for name, *_ in NUMBERS}}
         typed |= {name: str(given[name]) for name, *_ in NUMBERS + OPTIONS if given.get(name) is not None}
@@ -101,10 +103,10 @@ def _act(visit: Visit, form: FormData, typed: dict[str, str]) -> Response:
     verb = words(form, "do")
     try:
         if verb == "submit":
-            run, _ = run_actions.submit(*visit.args, _order(typed, form))
+            run, _ = submit(*visit.args, _order(typed, form))
             return RedirectResponse(f"/runs/{part(run.id)}", 303)
         order = made(RecipeOrder, **_recipe(typed))
-        result = actions.plan(*visit.args, order) if verb == "plan" else actions.check(*visit.args, order)
+        result = plan_recipe(*visit.args, order) if verb == "plan" else check_recipe(*visit.args, order)
     except CurateError as problem:
         return _page(visit, typed, problem=problem)
     return _page(visit, typed, result=result)
@@ -137,16 +139,16 @@ def _order(typed: Mapping[str, str], form: FormData) -> NewRun:
         target=words(form, "target") or None, options=options,
     )  # fmt: skip
     once = words(form, "once")  # the same order from the same form, sent twice, has one run
-    return made(NewRun, **dict(order) | {"id": f"{once}{run_actions.digest(order)[:8]}"}) if once else order
+    return made(NewRun, **dict(order) | {"id": f"{once}{digest(order)[:8]}"}) if once else order
 
 
 def _page(
     visit: Visit, typed: Mapping[str, str], result: Checked | None = None, problem: CurateError | None = None
 ) -> Response:
-    templates = actions.templates(*visit.args)
+    templates = list_recipes(*visit.args)
     chosen = visit.query("template") or typed.get("template", "")
     text = typed["recipe"] or next((one.text for one in templates if one.name == chosen), "")
-    places = [one for one in place_actions.workspaces(*visit.args) if one.role.covers(Role.OPERATOR)]
+    places = [one for one in workspaces(*visit.args) if one.role.covers(Role.OPERATOR)]
     graph = stages_graph([_line(one) for one in result.stages], "#recipe") if result and result.ok else None
     return page(
         visit, "new", problem=problem, title="New run", templates=templates, chosen=chosen, typed=typed, text=text,
@@ -154,7 +156,7 @@ def _page(
         plan=result.plan if isinstance(result, Planned) else [], places=[(one.name, one.name) for one in places],
         excerpts=_excerpts(text, result.mistakes if result else []), retried=RETRIED,
         once=typed.get("once") or new_run_id(),
-        targets=[(one.name, one.name) for one in place_actions.targets(*visit.args)],
+        targets=[(one.name, one.name) for one in targets(*visit.args)],
     )  # fmt: skip
 
 

@@ -9,38 +9,25 @@ from fastapi import Response
 from fastapi.responses import PlainTextResponse, RedirectResponse
 
 from curate.core.errors import CurateError
-from curate.service.actions import places as place_actions
-from curate.service.actions import runs as actions
-from curate.service.actions.run_page import RunPage
 from curate.service.auth.roles import Role
+from curate.service.pages.forms import Form, Pages, done, in_turn, made, real, whole
 from curate.service.pages.graph import stages_graph
-from curate.service.pages.kit import (
-    LIMIT,
-    Form,
-    Visit,
-    Visiting,
-    acted,
-    done,
-    fragment,
-    in_turn,
-    link,
-    made,
-    page,
-    part,
-    real,
-    whole,
-)
+from curate.service.pages.kit import LIMIT, Visit, Visiting, fragment, link, page, part
+from curate.service.places.workspaces import workspaces
 from curate.service.problems import InvalidProblem
-from curate.service.rest.deps import ByWord
-from curate.service.shapes.runs import ChangedRun, NewLimits, RunShape
+from curate.service.runs import control
+from curate.service.runs.shapes import ChangedRun, NewLimits
+from curate.service.runs.submit import resume_run
+from curate.service.runs.views import RunPage, get_run, list_runs, run_page
 from curate.service.states import State
 
-router = ByWord()
+router = Pages()
 FILTERS = ("q", "workspace", "state", "user")
 LEVELS = (("debug", "debug"), ("info", "info"), ("warning", "warning"), ("error", "error"))
 STATES = [(state.value, state.value.capitalize()) for state in State]
 FRAGMENTS = ("progress", "funnel", "log")
 LOG_LINES = 100
+RUN = "/runs/{run_id}"
 SHOWN_RECIPE = 8_000
 """Letters; the file has all of it."""
 FEW_STAGES = 60
@@ -65,11 +52,11 @@ def runs_fragment(visit: Visiting) -> Response:
 def _list(visit: Visit) -> dict[str, Any]:
     query = {name: visit.query(name) for name in FILTERS}
     cursor = visit.query("cursor")
-    found = actions.runs(
-        *visit.args, workspace=query["workspace"] or None, state=query["state"] or None, user=query["user"] or None,
+    found = list_runs(
+        *visit.args, workspace=query["workspace"] or None, state=_state(query["state"]), user=query["user"] or None,
         query=query["q"] or None, cursor=cursor or None, limit=LIMIT,
     )  # fmt: skip
-    places = [(one.name, one.name) for one in place_actions.workspaces(*visit.args)]
+    places = [(one.name, one.name) for one in workspaces(*visit.args)]
     open_ = any(not State(run.state).ended for run in found.items)
     return {
         "title": "Runs", "page": found, "query": query, "filtered": any(query.values()), "places": places,
@@ -79,14 +66,14 @@ def _list(visit: Visit) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@router.get("/runs/{run_id}")
+@router.get(RUN)
 def run(visit: Visiting, run_id: str) -> Response:
     return _run(visit, run_id)
 
 
 @router.get("/runs/{run_id}/recipe")
 def recipe(visit: Visiting, run_id: str) -> Response:
-    found = _found(visit, run_id)
+    found = get_run(*visit.args, run_id, _where(visit))
     headers = {"Content-Disposition": f'attachment; filename="{part(found.id)}.yaml"', "Cache-Control": "no-store"}
     return PlainTextResponse(found.recipe, headers=headers)
 
@@ -94,7 +81,7 @@ def recipe(visit: Visiting, run_id: str) -> Response:
 @router.get("/runs/{run_id}/fragment/{name}")
 def run_fragment(visit: Visiting, run_id: str, name: str) -> Response:
     query = _log_query(visit)
-    seen = actions.run_page(
+    seen = run_page(
         *visit.args, run_id, _where(visit), level=query["level"], stage=query["stage"] or None,
         log_lines=LOG_LINES if name == "log" else 0,
     )  # fmt: skip
@@ -108,57 +95,9 @@ def run_fragment(visit: Visiting, run_id: str, name: str) -> Response:
     return fragment(visit, f"run_{name}", **values)
 
 
-@router.post("/runs/{run_id}/limit")
-def limit(visit: Visiting, form: Form, run_id: str) -> Response:
-    def action() -> Response:
-        given = {name: real(form, name) for name in ("max_dollars", "max_tokens")}
-        order = made(NewLimits, **{name: value for name, value in given.items() if value is not None})
-        actions.limit(*visit.args, run_id, order, _where(visit))
-        return done(f"/runs/{part(run_id)}", "saved", workspace=_where(visit))
-
-    return acted(action, lambda problem: _run(visit, run_id, problem))
-
-
-@router.post("/runs/{run_id}/priority")
-def priority(visit: Visiting, form: Form, run_id: str) -> Response:
-    def action() -> Response:
-        order = made(ChangedRun, priority=whole(form, "priority"))
-        actions.change(*visit.args, run_id, order, _where(visit))
-        return done(f"/runs/{part(run_id)}", "saved", workspace=_where(visit))
-
-    return acted(action, lambda problem: _run(visit, run_id, problem))
-
-
-@router.post("/runs/{run_id}/resume")
-async def resume(visit: Visiting, run_id: str) -> Response:
-    return await in_turn(visit, partial(act, visit, run_id, "resume"), partial(_run, visit, run_id))
-
-
-@router.post("/runs/{run_id}/{verb}")
-def act(visit: Visiting, run_id: str, verb: str) -> Response:
-    verbs = {"stop": actions.stop, "kill": actions.kill, "resume": actions.resume}
-    if verb not in verbs:
-        raise InvalidProblem(f"{verb!r}: expected {', '.join(verbs)}")
-
-    def action() -> Response:
-        verbs[verb](*visit.args, run_id, _where(visit))
-        return done(f"/runs/{part(run_id)}", verb, workspace=_where(visit))
-
-    return acted(action, lambda problem: _run(visit, run_id, problem))
-
-
-def _where(visit: Visit) -> str | None:
-    """The workspace of the run where the address names it: two may have runs of the same id."""
-    return visit.query("workspace") or None
-
-
-def _found(visit: Visit, run_id: str) -> RunShape:
-    return actions.run(*visit.args, run_id, _where(visit))
-
-
 def _run(visit: Visit, run_id: str, problem: CurateError | None = None) -> Response:
     query = _log_query(visit)
-    seen = actions.run_page(
+    seen = run_page(
         *visit.args, run_id, _where(visit), level=query["level"], stage=query["stage"] or None, log_lines=LOG_LINES
     )
     found = seen.run
@@ -168,6 +107,50 @@ def _run(visit: Visit, run_id: str, problem: CurateError | None = None) -> Respo
         visit, "run", problem=problem, title=found.title or found.id, events=events,
         levels=LEVELS, shown_recipe=SHOWN_RECIPE, **values,
     )  # fmt: skip
+
+
+@router.form("/runs/{run_id}/limit", RUN, _run)
+def limit(visit: Visiting, form: Form, run_id: str) -> Response:
+    given = {name: real(form, name) for name in ("max_dollars", "max_tokens")}
+    order = made(NewLimits, **{name: value for name, value in given.items() if value is not None})
+    control.limit_run(*visit.args, run_id, order, _where(visit))
+    return _done(visit, run_id, "saved")
+
+
+@router.form("/runs/{run_id}/priority", RUN, _run)
+def priority(visit: Visiting, form: Form, run_id: str) -> Response:
+    order = made(ChangedRun, priority=whole(form, "priority"))
+    control.change_run(*visit.args, run_id, order, _where(visit))
+    return _done(visit, run_id, "saved")
+
+
+@router.post("/runs/{run_id}/resume")
+async def resume(visit: Visiting, run_id: str) -> Response:
+    return await in_turn(visit, partial(act, visit, run_id=run_id, verb="resume"), partial(_run, visit, run_id))
+
+
+@router.form("/runs/{run_id}/{verb}", RUN, _run)
+def act(visit: Visiting, run_id: str, verb: str) -> Response:
+    verbs = {"stop": control.stop_run, "kill": control.kill_run, "resume": resume_run}
+    if verb not in verbs:
+        raise InvalidProblem(f"{verb!r}: expected {', '.join(verbs)}")
+    verbs[verb](*visit.args, run_id, _where(visit))
+    return _done(visit, run_id, verb)
+
+
+def _done(visit: Visit, run_id: str, said: str) -> Response:
+    return done(f"/runs/{part(run_id)}", said, workspace=_where(visit))
+
+
+def _state(text: str) -> State | None:
+    if text and text not in set(State):
+        raise InvalidProblem(f"state: {text!r} is not a state; expected one of {', '.join(State)}")
+    return State(text) if text else None
+
+
+def _where(visit: Visit) -> str | None:
+    """The workspace of the run where the address names it: two may have runs of the same id."""
+    return visit.query("workspace") or None
 
 
 def _shared(visit: Visit, seen: RunPage) -> dict[str, Any]:

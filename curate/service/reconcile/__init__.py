@@ -2,18 +2,14 @@
 
     loop         the passes over the runs under way, and what else is done regularly
     leader       which replica may act
-    waiting      what the queue has to know
+    queue        which waiting run is next
     step         one step of one run: look, decide, act, write
     observe      what the workspace and the cluster say about an attempt, and for how long
-    attempts     what is done to an attempt: submit, stop, kill
     transitions  how a run's next state is written
     targets      the Ray clusters: clients and health
-    progress     what the events of a running attempt add up to
-    alerts       what people should look at
+    progress     what the events of a running attempt add up to, and alerts
     index        the lists of runs and datasets
     hooks        webhooks when a run ends
-    calls        one call of one
-    swap         compare-and-swap
 
-`curate.service.states` decides; `curate.service.queue` says who is next.
+`curate.service.states` decides.
 """

@@ -16,10 +16,9 @@ from collections.abc import Callable
 from sqlalchemy import insert, select, update
 from sqlalchemy.orm import Session
 
-from curate.service.database.database import Database
+from curate.service.database.database import Database, executed
 from curate.service.database.models import Leader as LeaderRow
 from curate.service.problems import Problem
-from curate.service.reconcile.swap import swapped
 
 TAKE_OVER_SECONDS = 15.0
 SURE_SECONDS = 10.0
@@ -90,4 +89,4 @@ class Leader:
 
     def _swap(self, session: Session, seen: tuple[str, int]) -> bool:
         same = (LeaderRow.name == self.name, LeaderRow.holder == seen[0], LeaderRow.beat == seen[1])
-        return swapped(session, update(LeaderRow).where(*same).values(holder=self.holder, beat=seen[1] + 1))
+        return executed(session, update(LeaderRow).where(*same).values(holder=self.holder, beat=seen[1] + 1))

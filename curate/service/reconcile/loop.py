@@ -21,12 +21,12 @@ from curate.api import Workspace
 from curate.core.errors import CurateError
 from curate.service.database.models import Submission, TargetRow, User, WorkspaceRow
 from curate.service.problems import Problem
-from curate.service.queue import Allowance, Verdict
-from curate.service.reconcile import index, transitions, waiting
+from curate.service.reconcile import index, queue, transitions
 from curate.service.reconcile.hooks import Hooks
 from curate.service.reconcile.leader import Leader
 from curate.service.reconcile.observe import Memory, Run
 from curate.service.reconcile.progress import Progress
+from curate.service.reconcile.queue import Allowance, Verdict
 from curate.service.reconcile.step import Stepper
 from curate.service.states import State
 
@@ -177,10 +177,10 @@ class Reconciler:
             self._memories.setdefault(run.row.id, Memory(self._clock))
         self._step([run for run in runs if run.state is not State.QUEUED], {})
         self._stepper.flush()  # an error of the queue, below, must not delay the runs under way
-        on_gpus = waiting.on_gpus(runs, self._memories)
+        on_gpus = queue.on_gpus(runs, self._memories)
         quotas = self._quotas([run for run in runs if run.state is State.QUEUED] + on_gpus)
         self._stop_beyond(quotas, on_gpus)
-        verdicts = waiting.verdicts(runs, self._memories, quotas, self.service.targets)
+        verdicts = queue.verdicts(runs, self._memories, quotas, self.service.targets)
         self._step([run for run in runs if run.state is State.QUEUED], verdicts)
         self._stepper.flush()
         self.passes += 1
@@ -202,7 +202,7 @@ class Reconciler:
         )
         with self.service.database.read() as session:
             found = list(session.execute(chosen))
-            tried = waiting.tried(session, [row for row, *_ in found])
+            tried = queue.tried(session, [row for row, *_ in found])
         return [
             Run(row, self.opened(place.url), place.name, target, user, row.id in tried)
             for row, place, target, user in found
@@ -212,14 +212,14 @@ class Reconciler:
         if not runs:
             return {}
         with self.service.database.read() as session:
-            return waiting.allowances(session, {run.user for run in runs}, self.service.clock())
+            return queue.allowances(session, {run.user for run in runs}, self.service.clock())
 
     def _stop_beyond(self, quotas: dict[str, Allowance], runs: list[Run]) -> None:
         """Stop runs on GPUs whose users have no GPU-hours left, or one endless run would have no limit."""
         for run in runs:
             why = quotas[run.user].spent if run.user in quotas and not run.row.request else ""
             if why:
-                transitions.request_stop(self.service, run, waiting.QUOTA, f"{run.user} {why}")
+                transitions.request_stop(self.service, run, queue.QUOTA, f"{run.user} {why}")
 
     def _step(self, runs: list[Run], verdicts: dict[str, Verdict]) -> None:
         """A step of each run that is not still at its last one, in the threads of its workspace."""

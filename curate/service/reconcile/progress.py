@@ -1,4 +1,5 @@
-"""What the events of a running attempt add up to. A look reads only the segments that are new."""
+"""What the events of a running attempt add up to, and what of it people should look at. A look reads only the segments
+that are new."""
 
 from __future__ import annotations
 
@@ -18,6 +19,8 @@ VARIES = ("time", "rows_per_s", "bytes_per_s", "busy", "left_seconds", "seconds"
 """Fields that change although nothing was done."""
 COUNTERS = ("spend", "allocated", "lost")
 """Events that only count: none of them is progress."""
+BUDGET_SHARE = 0.8
+"""Used share of the failure budget that raises an alert: early enough to save the run."""
 THINNED = ("progress", "step", "fetches")
 
 
@@ -86,3 +89,21 @@ class Progress:
         before = self._last.get(key)
         self._last[key] = about
         return before != about
+
+
+def alert(idle_seconds: float, stalled_seconds: float, budget: float) -> str:
+    """`idle_seconds`: since the last progress; `budget`: used share of the failure budget. "" if all is well."""
+    found = []
+    if idle_seconds > stalled_seconds:
+        found.append(f"no progress for {_rounded(idle_seconds)}")
+    if budget >= BUDGET_SHARE:
+        found.append(f"{min(budget, 1.0):.0%} of its failure budget is used")
+    return "; ".join(found)
+
+
+def _rounded(seconds: float) -> str:
+    """Coarse, so that the text rarely changes."""
+    minutes = int(seconds // 60)
+    if minutes < 10:
+        return f"{max(1, minutes)} min"
+    return f"{minutes // 10 * 10} min" if minutes < 120 else f"{minutes // 60} h"

@@ -19,12 +19,27 @@ from curate.api import JobServer
 from curate.core.errors import CurateError
 from curate.core.secrets import Secret, redact
 from curate.service.database.models import TargetRow
-from curate.service.shapes.places import Health
+from curate.service.shapes import Shape, Time
 
 CHECK_SECONDS = 8.0
 """A target that has not answered by then counts as silent."""
 
 log = logging.getLogger(__name__)
+
+
+class Health(Shape):
+    """A target, as it answered `checked`."""
+
+    healthy: bool
+    checked: Time
+    error: str = ""
+    version: str = ""
+    """Of Ray."""
+    nodes: int = 0
+    cpus: float = 0
+    gpus: float = 0
+    free_cpus: float = 0
+    free_gpus: float = 0
 
 
 class Job(Protocol):

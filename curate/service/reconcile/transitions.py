@@ -11,10 +11,10 @@ from sqlalchemy.orm import Session
 
 from curate.service.auth import audit
 from curate.service.auth.roles import SERVICE
+from curate.service.database.database import swapped
 from curate.service.database.models import Change, IndexedRun, Submission
 from curate.service.reconcile import hooks
 from curate.service.reconcile.observe import Run
-from curate.service.reconcile.swap import swapped
 from curate.service.states import Action, Request, State, Step
 
 if TYPE_CHECKING:
@@ -47,8 +47,7 @@ def write(service: Service, run: Run, step: Step, totals: Totals | None = None) 
     with service.database.write() as session:
         used = _used(session, row, step, totals)
         values |= {name: getattr(row, name) + amount for name, amount in used.items()}
-        same = (Submission.id == row.id, Submission.version == row.version)
-        if not swapped(session, update(Submission).where(*same).values(version=row.version + 1, **values)):
+        if not swapped(session, row, **values):
             return False
         if "state" in values:
             attempt = values.get("attempt", row.attempt)
@@ -74,16 +73,14 @@ def request_stop(service: Service, run: Run, by: str, why: str) -> None:
     row = run.row
     values = {"request": Request.STOP.value, "requested": service.clock(), "requested_by": by}
     with service.database.write() as session:
-        same = (Submission.id == row.id, Submission.version == row.version)
-        if swapped(session, update(Submission).where(*same).values(version=row.version + 1, **values)):
+        if swapped(session, row, **values):
             audit.record(session, SERVICE, "run.stop", workspace=run.workspace_name, target=row.id, reason=why)
 
 
 def set_alert(service: Service, run: Run, text: str) -> None:
     row = run.row
     with service.database.write() as session:
-        same = (Submission.id == row.id, Submission.version == row.version)
-        if swapped(session, update(Submission).where(*same).values(alert=text, version=row.version + 1)):
+        if swapped(session, row, alert=text):
             this = (IndexedRun.workspace_id == row.workspace_id, IndexedRun.id == row.id)
             session.execute(update(IndexedRun).where(*this).values(alert=text))
 

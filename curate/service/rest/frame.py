@@ -15,6 +15,9 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from curate.service.auth.dependency import PUBLIC
+from curate.service.auth.sessions import COOKIE, SECURE_COOKIE
+from curate.service.auth.tokens import not_logged_in
 from curate.service.problems import TooLargeProblem
 from curate.service.rest.errors import HTTPProblem, answer, unexpected
 from curate.service.settings import Settings
@@ -114,3 +117,22 @@ def _host(header: str) -> str | None:
         return urlsplit(f"//{header}").hostname
     except ValueError:
         return None
+
+
+class Closed:
+    """Requests with neither a token nor a session end here, before their body is read, regardless of their address. The
+    dependency `auth.dependency.principal` judges all others: FastAPI reads a JSON body before it asks dependencies."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive) if scope["type"] == "http" else None
+        if request is None or scope["path"] in PUBLIC or _says_who(request):
+            await self.app(scope, receive, send)
+        else:
+            await answer(request, not_logged_in())(scope, receive, send)
+
+
+def _says_who(request: Request) -> bool:
+    return "authorization" in request.headers or not {COOKIE, SECURE_COOKIE}.isdisjoint(request.cookies)

@@ -9,7 +9,7 @@ from fastapi.openapi.utils import get_openapi
 
 from curate.core.version import __version__
 from curate.service.rest.errors import MEDIA_TYPE
-from curate.service.shapes.common import ProblemShape
+from curate.service.shapes import ProblemShape
 
 PROBLEM = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemShape"}}}
 EVERYWHERE = {

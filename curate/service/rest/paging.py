@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
 from curate.service.problems import InvalidProblem
-from curate.service.shapes.common import Page, Shape
+from curate.service.shapes import Page, Shape
 
 Key = str | int | float
 T = TypeVar("T", bound=Shape)
@@ -33,6 +33,13 @@ def paged(items: Iterable[T], cursor: str | None, limit: int, *, newest: bool = 
         after = decode(cursor, *key.values())
         ordered = [item for item in ordered if (place(item) < after if newest else place(item) > after)]
     return Page(items=ordered[:limit], next=encode(*place(ordered[limit - 1])) if len(ordered) > limit else None)
+
+
+def page_of(rows: Sequence[Any], limit: int, shape: Callable[[Any], T], *key: str) -> Page[T]:
+    """A page of rows that a query has chosen and ordered: one more than `limit` if there is a next page. `key`: the
+    columns that order them."""
+    next = encode(*(getattr(rows[limit - 1], name) for name in key)) if len(rows) > limit else None
+    return Page(items=[shape(row) for row in rows[:limit]], next=next)
 
 
 def _plain(value: Any) -> Key:

@@ -1,21 +1,31 @@
 """The tail of a run that is watched: one thread, which looks at its row in the database and at the log of its
-current attempt every two seconds, and publishes what is new to all viewers."""
+current attempt every two seconds, and publishes what is new to all viewers.
+
+Ids of events on a run's stream are `<segment>:<line>` of the attempt's log, with the segments of attempt n counted from
+(n - 1) * 1,000,000 + 1, so that ids grow from attempt to attempt.
+
+Threads publish bytes that are made once; each viewer has a bounded queue in its own event loop, and one whose queue is
+full is dropped, so that a slow client delays no other.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import logging
+import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
+
+from sse_starlette import ServerSentEvent
 
 from curate.core.errors import CurateError
 from curate.service.problems import ForbiddenProblem, NotFoundProblem, NotLoggedInProblem
-from curate.service.watch.ids import Place, place
 from curate.service.watch.reader import RECENT, Event, Reader
-from curate.service.watch.streams import BEHIND, Viewer, encoded, publish
 
 log = logging.getLogger("curate.service")
 POLL_SECONDS = 2.0
@@ -23,6 +33,110 @@ CHECK_SECONDS = 4.0
 """Between two looks at the tokens and sessions of its viewers."""
 LINGER_SECONDS = 30.0
 """How long a tail without viewers lives on."""
+SEGMENTS = 1_000_000
+"""More than an attempt has: a run of a day writes about 1,500."""
+FORM = "([0-9]{1,15}):([0-9]{1,9})"
+MOST_CHUNKS = 64
+"""Most that waits for a viewer that does not keep up: about two minutes."""
+
+# --- ids --------------------------------------------------------------------------------------------------------------
+
+
+class Place(NamedTuple):
+    """Place of an event; places are ordered."""
+
+    attempt: int
+    segment: int
+    line: int
+
+    @property
+    def id(self) -> str:
+        return f"{(self.attempt - 1) * SEGMENTS + self.segment}:{self.line}"
+
+    @property
+    def within(self) -> str:
+        """The id within its attempt, which the engine uses."""
+        return f"{self.segment}:{self.line}"
+
+
+def place(attempt: int, within: str) -> Place:
+    segment, _, line = within.partition(":")
+    return Place(attempt, int(segment), int(line))
+
+
+def parse(text: str | None) -> Place | None:
+    """The place of an id; None for anything else, because browsers send back whatever they were given once."""
+    found = re.fullmatch(FORM, (text or "").strip())
+    if found is None:
+        return None
+    attempt, segment = divmod(int(found[1]), SEGMENTS)
+    return Place(attempt + 1, segment, int(found[2]))
+
+
+# --- viewers ----------------------------------------------------------------------------------------------------------
+
+
+def encoded(data: dict[str, Any], event: str | None = None, id: str | None = None) -> bytes:
+    text = json.dumps(data, separators=(",", ":"), default=str)
+    return ServerSentEvent(text, event=event, id=id, sep="\n").encode()
+
+
+SLOW = encoded({"reason": "the client was too slow; connect again with Last-Event-ID"}, "gap")
+BEHIND = encoded({"reason": "earlier events are left out"}, "gap")
+
+
+class Viewer:
+    """One open stream. Made and iterated in its event loop. `allowed` raises a Problem once its token or session has
+    ended; only one of the viewers with the same `login` is asked."""
+
+    def __init__(self, login: str = "", allowed: Callable[[], None] = lambda: None) -> None:
+        self.login, self.allowed = login, allowed
+        self.loop = asyncio.get_running_loop()
+        self._chunks: deque[bytes] = deque()
+        self._wake = asyncio.Event()
+        self._over = False
+        self.closed = False
+
+    def push(self, chunk: bytes, over: bool = False) -> None:
+        """In the loop. `over`: nothing follows."""
+        if self._over:
+            return
+        if len(self._chunks) >= MOST_CHUNKS:
+            chunk, over = SLOW, True
+        if chunk:
+            self._chunks.append(chunk)
+        self._over = over
+        self._wake.set()
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        while True:
+            while self._chunks:
+                yield self._chunks.popleft()
+            if self._over:
+                return
+            self._wake.clear()
+            await self._wake.wait()
+
+
+def publish(viewers: Iterable[Viewer], chunk: bytes, over: bool = False) -> None:
+    """From any thread: wakes each event loop once."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[Viewer]] = {}
+    for viewer in viewers:
+        by_loop.setdefault(viewer.loop, []).append(viewer)
+    for loop, some in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_push, some, chunk, over)
+        except RuntimeError:  # the loop is closed, and its viewers with it
+            for viewer in some:
+                viewer.closed = True
+
+
+def _push(viewers: list[Viewer], chunk: bytes, over: bool) -> None:
+    for viewer in viewers:
+        viewer.push(chunk, over)
+
+
+# --- the tail ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

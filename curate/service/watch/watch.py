@@ -16,10 +16,8 @@ from functools import lru_cache
 from curate.api import EventsPage, Run, Status, Workspace
 from curate.service.problems import TooManyProblem
 from curate.service.settings import Settings
-from curate.service.watch.ids import Place
 from curate.service.watch.reader import Known, Reader
-from curate.service.watch.streams import Viewer
-from curate.service.watch.tail import POLL_SECONDS, Look, Tail
+from curate.service.watch.tail import POLL_SECONDS, Look, Place, Tail, Viewer
 
 MOST_READERS = 512
 MOST_ENDED = 512

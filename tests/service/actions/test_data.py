@@ -8,9 +8,11 @@ import pytest
 from sqlalchemy import select
 
 from curate.core.errors import CurateError
-from curate.service.actions import data, tag_pins
 from curate.service.auth.roles import Principal
 from curate.service.database.models import AuditEntry, IndexedDataset, IndexedRun, Tag, WorkspaceRow
+from curate.service.datasets import datasets as data
+from curate.service.datasets import tags
+from curate.service.datasets.tags import NewTag
 from curate.service.problems import (
     ConflictProblem,
     ForbiddenProblem,
@@ -18,7 +20,6 @@ from curate.service.problems import (
     NotFoundProblem,
 )
 from curate.service.service import Service
-from curate.service.shapes.data import NewTag
 from tests.service.curated import Curated, indexed
 from tests.service.people import People
 
@@ -34,12 +35,12 @@ def audited(service: Service) -> list[tuple[str, str, str, str]]:
 
 def test_a_dataset_is_listed_with_its_place_and_its_tags(service: Service, people: People, curated: Curated) -> None:
     viewer = people.viewer.principal
-    assert data.datasets(service, viewer, "main").items[0].tags == []
-    data.set_tag(service, people.operator.principal, "main", "toys", "good", NewTag(base=curated.base))
-    (line,) = data.datasets(service, viewer, "main").items
+    assert data.list_datasets(service, viewer, "main").items[0].tags == []
+    tags.set_tag(service, people.operator.principal, "main", "toys", "good", NewTag(base=curated.base))
+    (line,) = data.list_datasets(service, viewer, "main").items
     assert (line.name, line.base, line.run, line.tags) == ("toys", curated.base, "first", ["good"])
     assert line.url == f"{curated.workspace.url}/{curated.base}"
-    one = data.dataset(service, viewer, "main", curated.base)
+    one = data.get_dataset(service, viewer, "main", *curated.base.split("/")[1:])
     assert one == line.model_copy(update={"pins": one.pins}) and len(one.pins) == 1
 
 
@@ -51,7 +52,7 @@ def test_pages_follow_each_other_newest_first(service: Service, people: People) 
     seen: list[str] = []
     cursor: str | None = None
     while True:
-        page = data.datasets(service, people.viewer.principal, "main", cursor=cursor, limit=2)
+        page = data.list_datasets(service, people.viewer.principal, "main", cursor=cursor, limit=2)
         seen += [line.fingerprint for line in page.items]
         if page.next is None:
             break
@@ -64,14 +65,14 @@ def test_a_query_is_a_part_of_the_name_and_nothing_more(service: Service, people
         for name in ("birds", "100_birds", "cats"):
             session.add(indexed(people, f"datasets/{name}/ab"))
     for query, names in {"BIRD": {"birds", "100_birds"}, "_": {"100_birds"}, "%": set(), "' OR 1=1 --": set()}.items():
-        page = data.datasets(service, people.viewer.principal, "main", query=query)
+        page = data.list_datasets(service, people.viewer.principal, "main", query=query)
         assert {line.name for line in page.items} == names, query
 
 
 @pytest.mark.parametrize("cursor", ["x", "W10", "WzEsMl0", "null"])
 def test_a_cursor_of_others_is_invalid(service: Service, people: People, cursor: str) -> None:
     with pytest.raises(InvalidProblem, match="cursor"):
-        data.datasets(service, people.viewer.principal, "main", cursor=cursor)
+        data.list_datasets(service, people.viewer.principal, "main", cursor=cursor)
 
 
 # --- tags -------------------------------------------------------------------------------------------------------------
@@ -79,13 +80,13 @@ def test_a_cursor_of_others_is_invalid(service: Service, people: People, cursor:
 
 def test_a_tag_pins_its_dataset_and_its_history_stays(service: Service, people: People, curated: Curated) -> None:
     operator = people.operator.principal
-    data.set_tag(service, operator, "main", "toys", "good", NewTag(base=curated.base))
+    tags.set_tag(service, operator, "main", "toys", "good", NewTag(base=curated.base))
     assert [pin.base for pin in curated.workspace.pins.values()] == [curated.base]
-    data.set_tag(service, operator, "main", "toys", "good", NewTag(base=curated.base))  # changes nothing
-    assert [tag.tag for tag in data.tags(service, operator, "main", "toys")] == ["good"]
-    data.remove_tag(service, operator, "main", "toys", "good")
-    assert data.tags(service, operator, "main", "toys") == [] and curated.workspace.pins == {}
-    history = data.history(service, people.viewer.principal, "main", "toys", "good").items
+    tags.set_tag(service, operator, "main", "toys", "good", NewTag(base=curated.base))  # changes nothing
+    assert [tag.tag for tag in tags.tags(service, operator, "main", "toys")] == ["good"]
+    tags.remove_tag(service, operator, "main", "toys", "good")
+    assert tags.tags(service, operator, "main", "toys") == [] and curated.workspace.pins == {}
+    history = tags.get_tag_history(service, people.viewer.principal, "main", "toys", "good").items
     assert [(one.base, one.user) for one in history] == [(None, "operator"), (curated.base, "operator")]
     assert audited(service) == [
         ("operator", "tag.set", "toys@good", "ok"),
@@ -93,15 +94,15 @@ def test_a_tag_pins_its_dataset_and_its_history_stays(service: Service, people: 
         ("operator", "tag.remove", "toys@good", "ok"),
     ]
     with pytest.raises(NotFoundProblem, match="toys@good"):
-        data.remove_tag(service, operator, "main", "toys", "good")
+        tags.remove_tag(service, operator, "main", "toys", "good")
 
 
 def test_a_tagged_dataset_survives_gc(service: Service, people: People, curated: Curated) -> None:
-    data.set_tag(service, people.operator.principal, "main", "toys", "good", NewTag(base=curated.base))
+    tags.set_tag(service, people.operator.principal, "main", "toys", "good", NewTag(base=curated.base))
     curated.workspace.gc(drop=["first-1"], delete=True)
     assert [found.base for found in curated.workspace.datasets()] == [curated.base]
     with pytest.raises(ConflictProblem, match="the record of the run that built it is gone"):
-        data.set_tag(service, people.operator.principal, "main", "toys", "better", NewTag(base=curated.base))
+        tags.set_tag(service, people.operator.principal, "main", "toys", "better", NewTag(base=curated.base))
 
 
 def test_a_tag_that_moves_pins_the_next_dataset_before_it_lets_the_last_one_go(
@@ -110,15 +111,15 @@ def test_a_tag_that_moves_pins_the_next_dataset_before_it_lets_the_last_one_go(
     other = "datasets/toys/0123"
     with service.database.write() as session:
         session.add(indexed(people, other))
-    data.set_tag(service, people.operator.principal, "main", "toys", "good", NewTag(base=curated.base))
+    tags.set_tag(service, people.operator.principal, "main", "toys", "good", NewTag(base=curated.base))
     (before,) = curated.workspace.pins
     added: list[tuple[str, set[str]]] = []
     monkeypatch.setattr(
-        tag_pins, "add", lambda workspace, name, tag, base, runs: added.append((base, set(workspace.pins)))
+        tags, "pin_dataset", lambda workspace, name, tag, base, runs: added.append((base, set(workspace.pins)))
     )
-    data.set_tag(service, people.operator.principal, "main", "toys", "good", NewTag(base=other))
+    tags.set_tag(service, people.operator.principal, "main", "toys", "good", NewTag(base=other))
     assert added[0] == (other, {before}) and curated.workspace.pins == {}
-    assert data.resolve(service, people.viewer.principal, None, "toys", "good").base == other
+    assert tags.resolve(service, people.viewer.principal, "toys", "good").base == other
 
 
 def test_a_tag_that_moved_back_meanwhile_keeps_its_pin(
@@ -126,8 +127,8 @@ def test_a_tag_that_moved_back_meanwhile_keeps_its_pin(
 ) -> None:
     """Another request sets the tag while this one removes its pin."""
     operator, order = people.operator.principal, NewTag(base=curated.base)
-    data.set_tag(service, operator, "main", "toys", "good", order)
-    follow, calls = tag_pins.follow, list[str | None]()
+    tags.set_tag(service, operator, "main", "toys", "good", order)
+    follow, calls = tags.follow, list[str | None]()
 
     def slow(workspace: Any, name: str, tag: str, base: str | None, runs: Any) -> bool:
         calls.append(base)
@@ -140,15 +141,15 @@ def test_a_tag_that_moved_back_meanwhile_keeps_its_pin(
                 )
         return follow(workspace, name, tag, base, runs)
 
-    monkeypatch.setattr(tag_pins, "follow", slow)
-    data.remove_tag(service, operator, "main", "toys", "good")
+    monkeypatch.setattr(tags, "follow", slow)
+    tags.remove_tag(service, operator, "main", "toys", "good")
     assert calls[1] == curated.base
     assert [pin.base for pin in curated.workspace.pins.values()] == [curated.base]
 
 
 def test_names_of_pins_differ_where_tags_do() -> None:
     base = "datasets/a/01"
-    names = {tag_pins.pin_name(*tag, base) for tag in (("a.b", "c"), ("a", "b.c"), ("a" * 100, "b" * 64))}
+    names = {tags.pin_name(*tag, base) for tag in (("a.b", "c"), ("a", "b.c"), ("a" * 100, "b" * 64))}
     assert len(names) == 3 and all(len(name) <= 100 for name in names)
 
 
@@ -165,7 +166,7 @@ def test_a_tag_of_something_else_is_rejected_and_audited(
     with service.database.write() as session:
         session.add(indexed(people, "datasets/others/ab"))
     with pytest.raises(problem):
-        data.set_tag(service, people.operator.principal, "main", "toys", "good", NewTag(base=base))
+        tags.set_tag(service, people.operator.principal, "main", "toys", "good", NewTag(base=base))
     assert audited(service) == [("operator", "tag.set", "toys@good", problem.code)]
     assert curated.workspace.pins == {}
 
@@ -173,19 +174,19 @@ def test_a_tag_of_something_else_is_rejected_and_audited(
 def test_viewers_cannot_tag_and_strangers_see_nothing(service: Service, people: People, curated: Curated) -> None:
     order = NewTag(base=curated.base)
     with pytest.raises(ForbiddenProblem):
-        data.set_tag(service, people.viewer.principal, "main", "toys", "good", order)
+        tags.set_tag(service, people.viewer.principal, "main", "toys", "good", order)
     with pytest.raises(ForbiddenProblem):
-        data.remove_tag(service, people.viewer.principal, "main", "toys", "good")
+        tags.remove_tag(service, people.viewer.principal, "main", "toys", "good")
     stranger = people.stranger.principal
     asked: list[Any] = [
-        lambda: data.set_tag(service, stranger, "main", "toys", "good", order),
-        lambda: data.datasets(service, stranger, "main"),
-        lambda: data.dataset(service, stranger, "main", curated.base),
-        lambda: data.tags(service, stranger, "main", "toys"),
-        lambda: data.history(service, stranger, "main", "toys", "good"),
-        lambda: data.artifacts(service, stranger, "main"),
-        lambda: data.lineage(service, stranger, "main", curated.base),
-        lambda: data.sample(service, stranger, "first", "00"),
+        lambda: tags.set_tag(service, stranger, "main", "toys", "good", order),
+        lambda: data.list_datasets(service, stranger, "main"),
+        lambda: data.get_dataset(service, stranger, "main", *curated.base.split("/")[1:]),
+        lambda: tags.tags(service, stranger, "main", "toys"),
+        lambda: tags.get_tag_history(service, stranger, "main", "toys", "good"),
+        lambda: data.list_artifacts(service, stranger, "main"),
+        lambda: data.get_lineage(service, stranger, "main", curated.base),
+        lambda: data.get_sample(service, stranger, "first", "00"),
     ]
     for ask in asked:
         with pytest.raises(NotFoundProblem):
@@ -197,15 +198,15 @@ def test_viewers_cannot_tag_and_strangers_see_nothing(service: Service, people: 
 
 
 def test_a_tag_resolves_to_what_training_reads(service: Service, people: People, curated: Curated) -> None:
-    data.set_tag(service, people.operator.principal, "main", "toys", "good", NewTag(base=curated.base))
-    found = data.resolve(service, people.viewer.principal, None, "toys", "good")
+    tags.set_tag(service, people.operator.principal, "main", "toys", "good", NewTag(base=curated.base))
+    found = tags.resolve(service, people.viewer.principal, "toys", "good")
     assert (found.workspace, found.base, found.fingerprint) == ("main", curated.base, curated.fingerprint)
     assert found.url == curated.workspace.url_of(curated.base) and found.rows > 0
-    assert data.resolve(service, people.viewer.principal, "main", "toys", "good") == found
+    assert tags.resolve(service, people.viewer.principal, "toys", "good", "main") == found
 
 
 def test_a_tag_of_two_workspaces_needs_the_workspace(service: Service, people: People, curated: Curated) -> None:
-    data.set_tag(service, people.operator.principal, "main", "toys", "good", NewTag(base=curated.base))
+    tags.set_tag(service, people.operator.principal, "main", "toys", "good", NewTag(base=curated.base))
     with service.database.write() as session:
         other = WorkspaceRow(name="other", url="/elsewhere", target="local", created=1.0)
         session.add(other)
@@ -214,9 +215,9 @@ def test_a_tag_of_two_workspaces_needs_the_workspace(service: Service, people: P
         session.add(IndexedDataset(**{**_values(row), "workspace_id": other.id}))
         session.add(Tag(workspace_id=other.id, name="toys", tag="good", base=curated.base, time=1.0, user="x"))
     with pytest.raises(ConflictProblem, match=r"main, other.*\?workspace="):
-        data.resolve(service, people.admin.principal, None, "toys", "good")
-    assert data.resolve(service, people.admin.principal, "other", "toys", "good").url == f"/elsewhere/{curated.base}"
-    assert data.resolve(service, people.viewer.principal, None, "toys", "good").workspace == "main"  # sees only that
+        tags.resolve(service, people.admin.principal, "toys", "good")
+    assert tags.resolve(service, people.admin.principal, "toys", "good", "other").url == f"/elsewhere/{curated.base}"
+    assert tags.resolve(service, people.viewer.principal, "toys", "good").workspace == "main"  # sees only that
 
 
 def _values(row: IndexedDataset) -> dict[str, Any]:
@@ -227,7 +228,7 @@ def test_an_unknown_tag_does_not_resolve(service: Service, people: People, curat
     people_who_see: list[Principal] = [people.viewer.principal, people.stranger.principal]
     for who in people_who_see:
         with pytest.raises(NotFoundProblem, match="toys@best"):
-            data.resolve(service, who, None, "toys", "best")
+            tags.resolve(service, who, "toys", "best")
 
 
 # --- artifacts, lineage, samples --------------------------------------------------------------------------------------
@@ -236,41 +237,41 @@ def test_an_unknown_tag_does_not_resolve(service: Service, people: People, curat
 def test_artifacts_are_listed_with_their_pins(service: Service, people: People, curated: Curated) -> None:
     curated.workspace.pin("mine", "first-1", "total")
     viewer = people.viewer.principal
-    whole = data.artifacts(service, viewer, "main").items
+    whole = data.list_artifacts(service, viewer, "main").items
     assert {"total"} <= {one.stage for one in whole}
     assert [one.pins for one in whole if one.stage == "total"] == [["mine"]]
-    first = data.artifacts(service, viewer, "main", limit=1)
-    rest = data.artifacts(service, viewer, "main", first.next).items if first.next else []
+    first = data.list_artifacts(service, viewer, "main", limit=1)
+    rest = data.list_artifacts(service, viewer, "main", first.next).items if first.next else []
     assert first.items + rest == whole
 
 
 def test_the_lineage_of_a_dataset_is_its_neighbourhood(service: Service, people: People, curated: Curated) -> None:
-    near = data.lineage(service, people.viewer.principal, "main", curated.base, hops=1)
+    near = data.get_lineage(service, people.viewer.principal, "main", curated.base, hops=1)
     assert curated.base in {node.id for node in near.nodes} and near.more
-    far = data.lineage(service, people.viewer.principal, "main", curated.base, hops=50)
+    far = data.get_lineage(service, people.viewer.principal, "main", curated.base, hops=50)
     assert {node.id for node in near.nodes} < {node.id for node in far.nodes}
     assert any(node.noun == "pool" for node in far.nodes)
     with pytest.raises(NotFoundProblem, match="not the output of a run"):
-        data.lineage(service, people.viewer.principal, "main", "datasets/none/0")
+        data.get_lineage(service, people.viewer.principal, "main", "datasets/none/0")
     with pytest.raises(InvalidProblem, match="hops"):
-        data.lineage(service, people.viewer.principal, "main", curated.base, hops=51)
+        data.get_lineage(service, people.viewer.principal, "main", curated.base, hops=51)
 
 
 def test_a_sample_is_explained_by_its_key(service: Service, people: People, curated: Curated) -> None:
-    shape = data.sample(service, people.viewer.principal, "first", curated.key)
+    shape = data.get_sample(service, people.viewer.principal, "first", curated.key)
     assert (shape.key, shape.run) == (curated.key, "first") and "pool" in {fact.stage for fact in shape.facts}
     assert shape.model_dump_json()
     with pytest.raises(NotFoundProblem, match="no sample"):
-        data.sample(service, people.viewer.principal, "first", "https://example.org/none.jpg")
+        data.get_sample(service, people.viewer.principal, "first", "https://example.org/none.jpg")
     with pytest.raises(NotFoundProblem, match="run second"):
-        data.sample(service, people.viewer.principal, "second", curated.key)
+        data.get_sample(service, people.viewer.principal, "second", curated.key)
 
 
 def test_a_run_that_has_not_begun_knows_no_sample(service: Service, people: People, curated: Curated) -> None:
     with service.database.write() as session:
         session.get_one(IndexedRun, (people.workspace.id, "first")).state = "queued"
     with pytest.raises(ConflictProblem, match="is queued, not started"):
-        data.sample(service, people.viewer.principal, "first", curated.key)
+        data.get_sample(service, people.viewer.principal, "first", curated.key)
 
 
 def test_the_same_run_in_two_workspaces_needs_the_workspace(service: Service, people: People, curated: Curated) -> None:
@@ -280,8 +281,8 @@ def test_the_same_run_in_two_workspaces_needs_the_workspace(service: Service, pe
         session.flush()
         session.add(IndexedRun(workspace_id=other.id, id="first", attempt_id="first", state="done", started=1.0))
     with pytest.raises(ConflictProblem, match=r"\?workspace="):
-        data.sample(service, people.admin.principal, "first", curated.key)
-    assert data.sample(service, people.admin.principal, "first", curated.key, workspace="main").run == "first"
+        data.get_sample(service, people.admin.principal, "first", curated.key)
+    assert data.get_sample(service, people.admin.principal, "first", curated.key, workspace="main").run == "first"
 
 
 def test_the_workspace_with_the_newest_dataset(service: Service, people: People, curated: Curated) -> None:

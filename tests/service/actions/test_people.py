@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
-from curate.service.actions import people as actions
-from curate.service.auth.first import first_token
 from curate.service.auth.roles import SERVICE, Principal, Role
-from curate.service.auth.tokens import verified
+from curate.service.auth.tokens import first_token, verified
 from curate.service.database.models import AuditEntry, BrowserSession, Grant, Token, User
+from curate.service.people import quotas, tokens, users
+from curate.service.people.quotas import NewQuota
+from curate.service.people.tokens import NewToken
+from curate.service.people.users import ChangedUser, NewGrant, NewUser
 from curate.service.problems import ConflictProblem, ForbiddenProblem, InvalidProblem, NotFoundProblem, Problem
 from curate.service.service import Service
-from curate.service.shapes.people import NewGrant, NewQuota, NewToken, NewUser
 from tests.service.people import People, person
 
 Asked = Callable[[Service, Principal], Any]
@@ -36,14 +37,14 @@ def entries(service: Service) -> list[tuple[str, str, str]]:
 
 
 WRITES: dict[str, tuple[Asked, str]] = {
-    "add a user": (lambda s, w: actions.add_user(s, w, NewUser(name="new")), "user.add"),
-    "disable a user": (lambda s, w: actions.set_disabled(s, w, "viewer", True), "user.disable"),
-    "enable a user": (lambda s, w: actions.set_disabled(s, w, "viewer", False), "user.enable"),
-    "give a role": (lambda s, w: actions.set_grant(s, w, "viewer", NewGrant(role=Role.ADMIN)), "grant.set"),
-    "take a role": (lambda s, w: actions.remove_grant(s, w, "admin", None), "grant.remove"),
-    "make a token of another": (lambda s, w: actions.make_token(s, w, "admin", NewToken()), "token.make"),
-    "set a quota": (lambda s, w: actions.set_quota(s, w, "viewer", NewQuota(running=1)), "quota.set"),
-    "set the default quota": (lambda s, w: actions.set_quota(s, w, None, NewQuota(running=1)), "quota.set"),
+    "add a user": (lambda s, w: users.add_user(s, w, NewUser(name="new")), "user.add"),
+    "disable a user": (lambda s, w: users.change_user(s, w, "viewer", ChangedUser(disabled=True)), "user.disable"),
+    "enable a user": (lambda s, w: users.change_user(s, w, "viewer", ChangedUser(disabled=False)), "user.enable"),
+    "give a role": (lambda s, w: users.set_grant(s, w, "viewer", NewGrant(role=Role.ADMIN)), "grant.set"),
+    "take a role": (lambda s, w: users.remove_grant(s, w, "admin", None), "grant.remove"),
+    "make a token of another": (lambda s, w: tokens.make_token(s, w, "admin", NewToken()), "token.make"),
+    "set a quota": (lambda s, w: quotas.set_quota(s, w, "viewer", NewQuota(running=1)), "quota.set"),
+    "set the default quota": (lambda s, w: quotas.set_default_quota(s, w, NewQuota(running=1)), "quota.set"),
 }
 
 
@@ -59,21 +60,21 @@ def test_only_admins_of_the_service_manage_people(service: Service, people: Peop
 
 def test_an_admin_of_a_workspace_gives_roles_in_it(service: Service, people: People) -> None:
     keeper = people.keeper.principal
-    given = actions.set_grant(service, keeper, "stranger", NewGrant(workspace="main", role=Role.OPERATOR))
+    given = users.set_grant(service, keeper, "stranger", NewGrant(workspace="main", role=Role.OPERATOR))
     assert [(grant.workspace, grant.role) for grant in given.grants] == [("main", Role.OPERATOR)]
     assert principal_of(service, people.stranger.token).role(people.workspace.id) is Role.OPERATOR
-    assert actions.remove_grant(service, keeper, "stranger", "main").grants == []
+    assert users.remove_grant(service, keeper, "stranger", "main").grants == []
     assert principal_of(service, people.stranger.token).role(people.workspace.id) is None
     for who in (people.viewer, people.operator):
         with pytest.raises(ForbiddenProblem):
-            actions.set_grant(service, who.principal, "stranger", NewGrant(workspace="main", role=Role.VIEWER))
+            users.set_grant(service, who.principal, "stranger", NewGrant(workspace="main", role=Role.VIEWER))
     with pytest.raises(NotFoundProblem):  # may not even know that it exists
-        actions.set_grant(service, people.stranger.principal, "stranger", NewGrant(workspace="main", role=Role.ADMIN))
+        users.set_grant(service, people.stranger.principal, "stranger", NewGrant(workspace="main", role=Role.ADMIN))
 
 
 def test_people_see_whom_they_manage(service: Service, people: People) -> None:
     def seen(who: Principal) -> list[str]:
-        return [user.name for user in actions.users(service, who)]
+        return [user.name for user in users.users(service, who)]
 
     assert seen(people.admin.principal) == ["admin", "keeper", "operator", "stranger", "viewer"]
     assert seen(people.keeper.principal) == ["keeper", "operator", "viewer"]
@@ -82,57 +83,57 @@ def test_people_see_whom_they_manage(service: Service, people: People) -> None:
 
 
 def test_me_is_what_the_token_leaves(service: Service, people: People) -> None:
-    made = actions.make_token(service, people.keeper.principal, "keeper", NewToken(role=Role.VIEWER, days=1))
-    limited = actions.me(service, principal_of(service, made.token))
+    made = tokens.make_token(service, people.keeper.principal, "keeper", NewToken(role=Role.VIEWER, days=1))
+    limited = users.get_me(service, principal_of(service, made.token))
     assert (limited.user, limited.token, limited.expires) == ("keeper", made.id, made.expires)
     assert [(grant.workspace, grant.role) for grant in limited.grants] == [("main", Role.VIEWER)]
-    assert actions.me(service, people.admin.principal).grants[0].workspace is None
+    assert users.get_me(service, people.admin.principal).grants[0].workspace is None
 
 
 def test_users_make_tokens_of_at_most_their_greatest_role(service: Service, people: People) -> None:
     """Although their own token would allow more if they had the role."""
     for who, most in ((people.operator, Role.OPERATOR), (people.keeper, Role.ADMIN), (people.stranger, Role.VIEWER)):
         assert who.principal.token_role is Role.ADMIN
-        assert actions.make_token(service, who.principal, who.name, NewToken()).role is most
+        assert tokens.make_token(service, who.principal, who.name, NewToken()).role is most
     with pytest.raises(
         ForbiddenProblem, match="you are operator at most with this token, and cannot make one of admin"
     ):
-        actions.make_token(service, people.operator.principal, "operator", NewToken(role=Role.ADMIN))
-    assert actions.make_token(service, people.admin.principal, "stranger", NewToken()).role is Role.ADMIN
+        tokens.make_token(service, people.operator.principal, "operator", NewToken(role=Role.ADMIN))
+    assert tokens.make_token(service, people.admin.principal, "stranger", NewToken()).role is Role.ADMIN
 
 
 def test_a_token_makes_tokens_of_at_most_its_role(service: Service, people: People) -> None:
-    limited = actions.make_token(service, people.admin.principal, "admin", NewToken(role=Role.OPERATOR))
+    limited = tokens.make_token(service, people.admin.principal, "admin", NewToken(role=Role.OPERATOR))
     who = principal_of(service, limited.token)
     assert who.everywhere is Role.OPERATOR
     with pytest.raises(ForbiddenProblem, match="operator"):
-        actions.make_token(service, who, "admin", NewToken(role=Role.ADMIN))
-    assert actions.make_token(service, who, "admin", NewToken()).role is Role.OPERATOR
+        tokens.make_token(service, who, "admin", NewToken(role=Role.ADMIN))
+    assert tokens.make_token(service, who, "admin", NewToken()).role is Role.OPERATOR
     with pytest.raises(ForbiddenProblem):  # nor manages people
-        actions.add_user(service, who, NewUser(name="new"))
+        users.add_user(service, who, NewUser(name="new"))
 
 
 def test_only_the_digest_of_a_token_is_stored(service: Service, people: People) -> None:
-    made = actions.make_token(service, people.viewer.principal, "viewer", NewToken(label="laptop"))
+    made = tokens.make_token(service, people.viewer.principal, "viewer", NewToken(label="laptop"))
     with service.database.read() as session:
         rows = [str(vars(row)) for table in (Token, AuditEntry) for row in session.scalars(select(table))]
     assert rows and not any(made.token in row or made.token.split("_", 2)[2] in row for row in rows)
-    assert [one.label for one in actions.tokens(service, people.viewer.principal)].count("laptop") == 1
-    assert not any("token" in one.model_dump() for one in actions.tokens(service, people.viewer.principal))
+    assert [one.label for one in tokens.tokens(service, people.viewer.principal)].count("laptop") == 1
+    assert not any("token" in one.model_dump() for one in tokens.tokens(service, people.viewer.principal))
 
 
 def test_people_see_and_revoke_their_own_tokens_only(service: Service, people: People) -> None:
     viewer, other = people.viewer.principal, people.operator.principal
     with pytest.raises(ForbiddenProblem):
-        actions.tokens(service, viewer, "operator")
+        tokens.tokens(service, viewer, "operator")
     with pytest.raises(NotFoundProblem):
-        actions.revoke_token(service, viewer, other.token_id)
+        tokens.revoke_token(service, viewer, other.token_id)
     with pytest.raises(NotFoundProblem):
-        actions.revoke_token(service, viewer, "00000000")
-    revoked = actions.revoke_token(service, viewer, viewer.token_id)
+        tokens.revoke_token(service, viewer, "00000000")
+    revoked = tokens.revoke_token(service, viewer, viewer.token_id)
     assert revoked.revoked is not None
-    assert actions.revoke_token(service, people.admin.principal, viewer.token_id).revoked == revoked.revoked
-    assert [one.id for one in actions.tokens(service, people.admin.principal, "viewer")] == [viewer.token_id]
+    assert tokens.revoke_token(service, people.admin.principal, viewer.token_id).revoked == revoked.revoked
+    assert [one.id for one in tokens.tokens(service, people.admin.principal, "viewer")] == [viewer.token_id]
 
 
 def test_a_disabled_user_gets_new_tokens_only(service: Service, people: People) -> None:
@@ -140,22 +141,22 @@ def test_a_disabled_user_gets_new_tokens_only(service: Service, people: People) 
     with service.database.write() as session:
         token = people.viewer.principal.token_id
         session.add(BrowserSession(digest="x", token_id=token, csrf="y", created=now, expires=now + 100))
-    assert actions.set_disabled(service, people.admin.principal, "viewer", True).disabled is not None
+    assert users.change_user(service, people.admin.principal, "viewer", ChangedUser(disabled=True)).disabled is not None
     with pytest.raises(ConflictProblem, match="disabled"):
-        actions.make_token(service, people.admin.principal, "viewer", NewToken())
-    assert actions.set_disabled(service, people.admin.principal, "viewer", False).disabled is None
+        tokens.make_token(service, people.admin.principal, "viewer", NewToken())
+    assert users.change_user(service, people.admin.principal, "viewer", ChangedUser(disabled=False)).disabled is None
     with pytest.raises(Problem, match="not logged in"):
         principal_of(service, people.viewer.token)
     with service.database.read() as session:
         assert session.scalar(select(func.count()).select_from(BrowserSession)) == 0
-    made = actions.make_token(service, people.admin.principal, "viewer", NewToken())
+    made = tokens.make_token(service, people.admin.principal, "viewer", NewToken())
     assert principal_of(service, made.token).user == "viewer"
 
 
 LAST: dict[str, Asked] = {
-    "disable": lambda s, w: actions.set_disabled(s, w, "admin", True),
-    "lower": lambda s, w: actions.set_grant(s, w, "admin", NewGrant(role=Role.OPERATOR)),
-    "remove": lambda s, w: actions.remove_grant(s, w, "admin", None),
+    "disable": lambda s, w: users.change_user(s, w, "admin", ChangedUser(disabled=True)),
+    "lower": lambda s, w: users.set_grant(s, w, "admin", NewGrant(role=Role.OPERATOR)),
+    "remove": lambda s, w: users.remove_grant(s, w, "admin", None),
 }
 
 
@@ -166,7 +167,7 @@ def test_the_last_admin_stays(service: Service, people: People, how: str) -> Non
     second = person(service, "second", Role.ADMIN)
     LAST[how](service, second.principal)
     with pytest.raises(ConflictProblem, match="last admin"):
-        actions.remove_grant(service, second.principal, "second", None)
+        users.remove_grant(service, second.principal, "second", None)
 
 
 def test_two_admins_cannot_remove_each_other_at_once(each_service: Service) -> None:
@@ -177,7 +178,7 @@ def test_two_admins_cannot_remove_each_other_at_once(each_service: Service) -> N
     def remove(who: Principal, name: str) -> None:
         together.wait()
         try:
-            actions.remove_grant(service, who, name, None)
+            users.remove_grant(service, who, name, None)
             outcomes.append("ok")
         except Problem as problem:
             outcomes.append(problem.code)
@@ -194,7 +195,7 @@ def test_two_admins_cannot_remove_each_other_at_once(each_service: Service) -> N
 def test_a_role_in_the_service_exists_once_per_user(each_service: Service) -> None:
     service = each_service
     one = person(service, "one", Role.VIEWER)
-    actions.set_grant(service, SERVICE, "one", NewGrant(role=Role.ADMIN))
+    users.set_grant(service, SERVICE, "one", NewGrant(role=Role.ADMIN))
     with service.database.read() as session:
         assert session.scalars(select(Grant.role)).all() == ["admin"]
     with pytest.raises(ConflictProblem, match="another request"), service.database.write() as session:
@@ -204,7 +205,7 @@ def test_a_role_in_the_service_exists_once_per_user(each_service: Service) -> No
 def test_names_are_checked(service: Service, people: People) -> None:
     for name in ("viewer", "VIEWER", "service"):
         with pytest.raises(ConflictProblem):
-            actions.add_user(service, people.admin.principal, NewUser(name=name))
+            users.add_user(service, people.admin.principal, NewUser(name=name))
     for name in ("", "a b", "a\r\nSet-Cookie: x=y", "a\n", "../a", "-a", "a" * 65, "ä", "a\0", "x' OR 1=1"):
         with pytest.raises(ValueError, match="name"):
             NewUser(name=name)
@@ -212,16 +213,16 @@ def test_names_are_checked(service: Service, people: People) -> None:
 
 def test_quotas(service: Service, people: People) -> None:
     admin = people.admin.principal
-    actions.set_quota(service, admin, None, NewQuota(running=2))
-    actions.set_quota(service, admin, "viewer", NewQuota(gpu_hours=1.5))
-    actions.set_quota(service, admin, "operator", NewQuota(queued=0))
-    actions.set_quota(service, admin, None, NewQuota(running=3))
-    assert {name: quota.running for name, quota in actions.quotas(service, admin).items()} == {
+    quotas.set_default_quota(service, admin, NewQuota(running=2))
+    quotas.set_quota(service, admin, "viewer", NewQuota(gpu_hours=1.5))
+    quotas.set_quota(service, admin, "operator", NewQuota(queued=0))
+    quotas.set_default_quota(service, admin, NewQuota(running=3))
+    assert {name: quota.running for name, quota in quotas.list_quotas(service, admin).items()} == {
         "": 3, "operator": None, "viewer": None
     }  # fmt: skip
-    assert set(actions.quotas(service, people.viewer.principal)) == {"", "viewer"}
+    assert set(quotas.list_quotas(service, people.viewer.principal)) == {"", "viewer"}
     with pytest.raises(NotFoundProblem):
-        actions.set_quota(service, admin, "nobody", NewQuota())
+        quotas.set_quota(service, admin, "nobody", NewQuota())
 
 
 # --- audit ------------------------------------------------------------------------------------------------------------
@@ -240,26 +241,26 @@ HOSTILE = [
 
 
 def test_filters_are_values_only(each_service: Service) -> None:
-    actions.add_user(each_service, SERVICE, NewUser(name="new"))
+    users.add_user(each_service, SERVICE, NewUser(name="new"))
     for name, given in product(("workspace", "user", "action"), HOSTILE):
         check_filter(each_service, name, given)
-    assert [entry.action for entry in actions.audit(each_service, SERVICE).items] == ["user.add"]
+    assert [entry.action for entry in quotas.list_audit(each_service, SERVICE).items] == ["user.add"]
 
 
 def check_filter(each_service: Service, name: str, given: str) -> None:
     if given == "\ud800" or (given == "x\0" and not each_service.database.sqlite):
         with pytest.raises(InvalidProblem, match="cannot be stored"):
-            actions.audit(each_service, SERVICE, **{name: given})  # type: ignore[arg-type]
+            quotas.list_audit(each_service, SERVICE, **{name: given})  # type: ignore[arg-type]
     else:
-        assert actions.audit(each_service, SERVICE, **{name: given}).items == []  # type: ignore[arg-type]
+        assert quotas.list_audit(each_service, SERVICE, **{name: given}).items == []  # type: ignore[arg-type]
 
 
 def test_the_audit_is_paged_newest_first(service: Service, people: People) -> None:
     for number in range(7):
-        actions.add_user(service, people.admin.principal, NewUser(name=f"user-{number}"))
+        users.add_user(service, people.admin.principal, NewUser(name=f"user-{number}"))
     seen, cursor = [], None
     while True:
-        page = actions.audit(service, people.admin.principal, action="user.add", cursor=cursor, limit=3)
+        page = quotas.list_audit(service, people.admin.principal, action="user.add", cursor=cursor, limit=3)
         seen += [entry.target for entry in page.items]
         cursor = page.next
         if cursor is None:
@@ -267,7 +268,7 @@ def test_the_audit_is_paged_newest_first(service: Service, people: People) -> No
     assert seen == [f"user-{number}" for number in range(6, -1, -1)]
     for wrong in ("x", "1 ", "é", cursor_of("a"), cursor_of(1, 2), cursor_of(2**70)):
         with pytest.raises(InvalidProblem, match="cursor"):
-            actions.audit(service, people.admin.principal, cursor=wrong)
+            quotas.list_audit(service, people.admin.principal, cursor=wrong)
 
 
 def cursor_of(*key: str | int) -> str:
@@ -277,12 +278,12 @@ def cursor_of(*key: str | int) -> str:
 
 
 def test_people_see_the_audit_of_what_they_manage(service: Service, people: People) -> None:
-    actions.add_user(service, people.admin.principal, NewUser(name="new"))
-    actions.set_grant(service, people.admin.principal, "new", NewGrant(workspace="main", role=Role.VIEWER))
-    actions.make_token(service, people.viewer.principal, "viewer", NewToken())
+    users.add_user(service, people.admin.principal, NewUser(name="new"))
+    users.set_grant(service, people.admin.principal, "new", NewGrant(workspace="main", role=Role.VIEWER))
+    tokens.make_token(service, people.viewer.principal, "viewer", NewToken())
 
     def seen(who: Principal, **filters: str) -> set[str]:
-        return {entry.action for entry in actions.audit(service, who, **filters).items}  # type: ignore[arg-type]
+        return {entry.action for entry in quotas.list_audit(service, who, **filters).items}  # type: ignore[arg-type]
 
     assert seen(people.admin.principal) == {"user.add", "grant.set", "token.make"}
     assert seen(people.keeper.principal) == {"grant.set"}
@@ -293,8 +294,8 @@ def test_people_see_the_audit_of_what_they_manage(service: Service, people: Peop
 def test_an_entry_says_who_what_and_when(service: Service, people: People, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "curate.audit")
     before = datetime.now(UTC)
-    actions.set_grant(service, people.admin.principal, "stranger", NewGrant(workspace="main", role=Role.VIEWER))
-    [entry] = actions.audit(service, people.admin.principal).items
+    users.set_grant(service, people.admin.principal, "stranger", NewGrant(workspace="main", role=Role.VIEWER))
+    [entry] = quotas.list_audit(service, people.admin.principal).items
     assert (entry.user, entry.token_id) == ("admin", people.admin.principal.token_id)
     assert (entry.workspace, entry.target, entry.detail) == ("main", "stranger", {"role": "viewer"})
     assert before.timestamp() - 1 <= entry.time.timestamp() <= datetime.now(UTC).timestamp() + 1
@@ -307,7 +308,7 @@ def test_a_write_that_is_rolled_back_leaves_no_entry_of_success(
 ) -> None:
     caplog.set_level("INFO", "curate.audit")
     with pytest.raises(ConflictProblem):
-        actions.add_user(service, people.admin.principal, NewUser(name="viewer"))
+        users.add_user(service, people.admin.principal, NewUser(name="viewer"))
     assert entries(service) == [("admin", "user.add", "conflict")]
     assert sum('"user.add"' in record.getMessage() for record in caplog.records) == 1
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from curate.service.actions import recipes
 from curate.service.auth.roles import Principal
 from curate.service.database.models import Registration
 from curate.service.policy.sandbox import Sandbox
@@ -16,9 +15,10 @@ from curate.service.problems import (
     PolicyProblem,
     TooLargeProblem,
 )
+from curate.service.runs import recipes
+from curate.service.runs.shapes import RecipeOrder
 from curate.service.service import Service
 from curate.service.settings import Settings
-from curate.service.shapes.runs import RecipeOrder
 from tests.service.people import People
 
 RECIPE = """
@@ -52,22 +52,22 @@ def _order(recipe: str = RECIPE, *sets: str, workspace: str = "main") -> RecipeO
 
 
 def test_check(served: Service, people: People) -> None:
-    found = recipes.check(served, people.operator.principal, _order())
+    found = recipes.check_recipe(served, people.operator.principal, _order())
     assert (found.ok, found.mistakes) == (True, [])
     assert [(one.stage, one.op, one.contract, one.inputs) for one in found.stages] == [
         ("pool", "acquire.folder", "Source", []),
         ("inspect", "image.inspect", "Map", ["pool"]),
     ]
-    found = recipes.check(served, people.operator.principal, _order(RECIPE, "pool.path=/etc"))
+    found = recipes.check_recipe(served, people.operator.principal, _order(RECIPE, "pool.path=/etc"))
     assert (found.ok, found.stages) == (False, [])
     assert [(one.code, one.stage, one.line) for one in found.mistakes] == [("policy", "pool", 5)]
 
 
 def test_plan(served: Service, people: People) -> None:
-    found = recipes.plan(served, people.operator.principal, _order())
+    found = recipes.plan_recipe(served, people.operator.principal, _order())
     assert found.ok
     assert [(line.stage, line.needed) for line in found.plan] == [("pool", 1), ("inspect", 1)]
-    assert recipes.plan(served, people.operator.principal, _order("x")).plan == []
+    assert recipes.plan_recipe(served, people.operator.principal, _order("x")).plan == []
 
 
 def test_admitted(served: Service, people: People, tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_many_mistakes_are_counted(served: Service, people: People) -> None:
         recipes.admitted(served, people.operator.principal, _order(f"stages:\n{stages}"))
 
 
-@pytest.mark.parametrize("action", [recipes.check, recipes.plan, recipes.admitted])
+@pytest.mark.parametrize("action", [recipes.check_recipe, recipes.plan_recipe, recipes.admitted])
 def test_only_those_who_may_submit(served: Service, people: People, action: object) -> None:
     def asked(who: Principal, workspace: str = "main") -> None:
         action(served, who, _order(workspace=workspace))  # type: ignore[operator]
@@ -116,7 +116,7 @@ def test_only_those_who_may_submit(served: Service, people: People, action: obje
 
 
 def test_templates_are_the_recipes_of_the_folders(served: Service, people: People, tmp_path: Path) -> None:
-    assert recipes.templates(served, people.viewer.principal) == []
+    assert recipes.list_recipes(served, people.viewer.principal) == []
     for name in ("recipes", "more"):
         (tmp_path / name).mkdir()
     (tmp_path / "recipes" / "b.yaml").write_text("description: second\n" + RECIPE)
@@ -125,13 +125,13 @@ def test_templates_are_the_recipes_of_the_folders(served: Service, people: Peopl
     (tmp_path / "more" / "endpoints.yaml").write_text("llava: {model: m}\n")
     (tmp_path / "more" / "broken.yaml").write_text("stages: [\n")
     (tmp_path / "more" / "large.yaml").write_text(RECIPE + "#" * 300_000)
-    found = recipes.templates(served, people.viewer.principal)
+    found = recipes.list_recipes(served, people.viewer.principal)
     assert [(one.name, one.description) for one in found] == [("a", ""), ("b", "second")]
     assert found[0].text == RECIPE
 
 
 def test_ops_say_what_their_parameters_lead_to(served: Service, people: People) -> None:
-    found = {op.name: op for op in recipes.ops(served, people.viewer.principal)}
+    found = {op.name: op for op in recipes.list_ops(served, people.viewer.principal)}
     folder = {one.name: one for one in found["acquire.folder"].parameters}
     assert (folder["path"].leads_to, folder["namespace"].leads_to) == ("path", "")
     assert found["image.embed"].summary

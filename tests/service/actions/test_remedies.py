@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from curate.service.actions.remedies import failed_stage, remedy
+from curate.service.runs.remedies import failed_stage, remedy
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,12 @@ from sqlalchemy import select
 
 from curate.api import Workspace
 from curate.core.errors import CurateError, InputError, PinnedError
-from curate.service.actions import data, upkeep
 from curate.service.auth.roles import Principal
 from curate.service.database.models import AuditEntry, IndexedDataset, IndexedRun
+from curate.service.datasets import datasets as data
+from curate.service.datasets import tags, upkeep
+from curate.service.datasets.tags import NewTag
+from curate.service.datasets.upkeep import GcOrder, NewPin, NewTombstones
 from curate.service.problems import (
     ConflictProblem,
     ForbiddenProblem,
@@ -24,7 +27,6 @@ from curate.service.problems import (
 )
 from curate.service.reconcile.index import reindex
 from curate.service.service import Service
-from curate.service.shapes.data import GcOrder, NewPin, NewTag, NewTombstones
 from tests.service.curated import Curated
 from tests.service.people import People
 
@@ -62,7 +64,7 @@ def test_pins_of_tags_belong_to_their_tags(service: Service, people: People, cur
     operator, order = people.operator.principal, NewPin(run="first-1", stage="total")
     with pytest.raises(InvalidProblem, match="set a tag instead"):
         upkeep.add_pin(service, operator, "main", "tag.mine", order)
-    data.set_tag(service, operator, "main", "toys", "good", NewTag(base=curated.base))
+    tags.set_tag(service, operator, "main", "toys", "good", NewTag(base=curated.base))
     (pin,) = curated.workspace.pins
     with pytest.raises(ConflictProblem, match="toys@good"):
         upkeep.remove_pin(service, operator, "main", pin)
@@ -78,7 +80,7 @@ def test_tombstones_count_and_name_the_datasets_that_have_them(
     found = upkeep.add_tombstones(service, people.operator.principal, "main", order)
     assert found.counts == {"key": 1, "url": 1, "sha256": 0}
     assert set(found.affected) == {curated.workspace.url_of(curated.base)}
-    assert upkeep.tombstones(service, people.viewer.principal, "main") == found
+    assert upkeep.get_tombstones(service, people.viewer.principal, "main") == found
     (entry,) = audited(service)
     assert (entry.action, entry.target, entry.detail) == ("tombstone.add", "takedown", {"entries": 2})
     with pytest.raises(InputError, match="the source id of 0 samples, and no key"):
@@ -95,50 +97,50 @@ def test_storage_is_computed_once_and_kept(
         return usage(workspace)
 
     monkeypatch.setattr(Workspace, "usage", counted)
-    first = upkeep.storage(service, people.viewer.principal, "main")
+    first = upkeep.get_storage(service, people.viewer.principal, "main")
     assert first.bytes == sum(line.bytes for line in first.lines) > 0 and first.garbage == 0
     assert {"facts", "datasets", "pools"} <= {line.noun for line in first.lines}
-    assert upkeep.storage(service, people.viewer.principal, "main") == first and count == [1]
-    upkeep.storage(service, people.viewer.principal, "main", fresh=True)
+    assert upkeep.get_storage(service, people.viewer.principal, "main") == first and count == [1]
+    upkeep.get_storage(service, people.viewer.principal, "main", fresh=True)
     assert count == [2]
 
 
 def test_gc_says_what_it_would_free_and_frees_it_on_request(service: Service, people: People, curated: Curated) -> None:
     keeper = people.keeper.principal
-    kept = upkeep.gc(service, keeper, "main", GcOrder())
+    kept = upkeep.collect_garbage(service, keeper, "main", GcOrder())
     assert (kept.paths, kept.bytes, kept.runs) == (0, 0, [])
-    would = upkeep.gc(service, keeper, "main", GcOrder(keep=0))
+    would = upkeep.collect_garbage(service, keeper, "main", GcOrder(keep=0))
     assert would.paths > 0 and would.bytes > 0 and would.runs == ["first-1"] and not would.deleted
     assert curated.workspace.has("first-1") and audited(service) == []
-    done = upkeep.gc(service, keeper, "main", GcOrder(keep=0, delete=True))
+    done = upkeep.collect_garbage(service, keeper, "main", GcOrder(keep=0, delete=True))
     assert (done.bytes, done.runs, done.deleted) == (would.bytes, ["first-1"], True)
     assert not curated.workspace.has("first-1") and curated.workspace.datasets() == []
     begun, ended = audited(service)
     assert (begun.target, ended.target, ended.detail["bytes"]) == ("begun", "ended", done.bytes)
-    assert data.datasets(service, keeper, "main").items == []  # gone from the index too
+    assert data.list_datasets(service, keeper, "main").items == []  # gone from the index too
     with service.database.read() as session:
         assert session.get(IndexedRun, (people.workspace.id, "first")) is not None  # it was submitted here
-    again = upkeep.gc(service, keeper, "main", GcOrder(keep=0, delete=True))
+    again = upkeep.collect_garbage(service, keeper, "main", GcOrder(keep=0, delete=True))
     assert (again.paths, again.runs) == (0, [])
 
 
 def test_gc_forgets_runs_that_were_not_submitted_here(service: Service, people: People, curated: Curated) -> None:
     with service.database.write() as session:
         session.query(IndexedRun).update({"submitted": False})
-    upkeep.gc(service, people.keeper.principal, "main", GcOrder(keep=0, delete=True))
+    upkeep.collect_garbage(service, people.keeper.principal, "main", GcOrder(keep=0, delete=True))
     with service.database.read() as session:
         assert session.scalars(select(IndexedRun)).all() == [] == session.scalars(select(IndexedDataset)).all()
 
 
 def test_gc_keeps_what_a_tag_names(service: Service, people: People, curated: Curated) -> None:
-    data.set_tag(service, people.operator.principal, "main", "toys", "good", NewTag(base=curated.base))
-    upkeep.gc(service, people.keeper.principal, "main", GcOrder(keep=0, delete=True))
+    tags.set_tag(service, people.operator.principal, "main", "toys", "good", NewTag(base=curated.base))
+    upkeep.collect_garbage(service, people.keeper.principal, "main", GcOrder(keep=0, delete=True))
     assert curated.workspace.has("first-1")  # with its run, so that `explain` works
-    upkeep.gc(service, people.keeper.principal, "main", GcOrder(drop=["first-1"], delete=True))
-    assert [line.tags for line in data.datasets(service, people.viewer.principal, "main").items] == [["good"]]
+    upkeep.collect_garbage(service, people.keeper.principal, "main", GcOrder(drop=["first-1"], delete=True))
+    assert [line.tags for line in data.list_datasets(service, people.viewer.principal, "main").items] == [["good"]]
     assert not curated.workspace.has("first-1")
     reindex(service)  # no record of a run names the dataset any more
-    assert data.resolve(service, people.viewer.principal, "main", "toys", "good").base == curated.base
+    assert tags.resolve(service, people.viewer.principal, "toys", "good", "main").base == curated.base
 
 
 def test_a_caller_that_leaves_a_slow_gc_may_join_it_again(
@@ -155,10 +157,10 @@ def test_a_caller_that_leaves_a_slow_gc_may_join_it_again(
     monkeypatch.setattr(service.kept, "_wait", 0.01)
     order = GcOrder(keep=0, delete=True)
     with pytest.raises(UnavailableProblem, match="gc of main"):
-        upkeep.gc(service, people.keeper.principal, "main", order)
+        upkeep.collect_garbage(service, people.keeper.principal, "main", order)
     monkeypatch.setattr(service.kept, "_wait", 30.0)
     with ThreadPoolExecutor(1) as pool:
-        joined = pool.submit(upkeep.gc, service, people.keeper.principal, "main", order)
+        joined = pool.submit(upkeep.collect_garbage, service, people.keeper.principal, "main", order)
         gate.set()
         assert joined.result(30).runs in (["first-1"], [])
     assert not curated.workspace.has("first-1")
@@ -167,15 +169,15 @@ def test_a_caller_that_leaves_a_slow_gc_may_join_it_again(
 def _asked(service: Service, who: Principal) -> dict[str, Callable[[], Any]]:
     return {
         "pins": lambda: upkeep.pins(service, who, "main"),
-        "tombstones": lambda: upkeep.tombstones(service, who, "main"),
-        "storage": lambda: upkeep.storage(service, who, "main"),
+        "tombstones": lambda: upkeep.get_tombstones(service, who, "main"),
+        "storage": lambda: upkeep.get_storage(service, who, "main"),
         "add_pin": lambda: upkeep.add_pin(service, who, "main", "mine", NewPin(run="first-1", stage="total")),
         "remove_pin": lambda: upkeep.remove_pin(service, who, "main", "mine"),
         "add_tombstones": lambda: upkeep.add_tombstones(
             service, who, "main", NewTombstones(entries=["a://b"], why="x")
         ),
-        "gc": lambda: upkeep.gc(service, who, "main", GcOrder()),
-        "delete": lambda: upkeep.gc(service, who, "main", GcOrder(delete=True)),
+        "gc": lambda: upkeep.collect_garbage(service, who, "main", GcOrder()),
+        "delete": lambda: upkeep.collect_garbage(service, who, "main", GcOrder(delete=True)),
     }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from curate.core.errors import CurateError
-from curate.service.reconcile import calls
+from curate.service.reconcile import hooks
 from curate.service.settings import Webhook
 from tests.service.reconcile.test_hooks import Receiver, receiver, server
 
@@ -69,7 +69,7 @@ DENIED = [
 def test_it_leads_to_nothing_of_the_service(receiver: Receiver, resolver: Resolver, url: str) -> None:
     resolver.answers = [["127.0.0.1"]]
     with pytest.raises(CurateError) as caught:
-        calls.post(Webhook(url=url.format(port=receiver.server_port)), b"{}")
+        hooks.post(Webhook(url=url.format(port=receiver.server_port)), b"{}")
     assert not receiver.received and "\n" not in str(caught.value)
 
 
@@ -78,8 +78,8 @@ def test_it_leads_to_nothing_of_the_service(receiver: Receiver, resolver: Resolv
 )
 def test_a_name_is_judged_by_its_addresses(receiver: Receiver, resolver: Resolver, addresses: list[str]) -> None:
     resolver.answers = [addresses]
-    with pytest.raises(calls.FinalError, match="allow_networks"):
-        calls.post(Webhook(url=f"http://hook.example:{receiver.server_port}/"), b"{}")
+    with pytest.raises(hooks.FinalError, match="allow_networks"):
+        hooks.post(Webhook(url=f"http://hook.example:{receiver.server_port}/"), b"{}")
     assert not receiver.received
 
 
@@ -87,7 +87,7 @@ def test_a_name_is_resolved_once(receiver: Receiver, resolver: Resolver) -> None
     """The address that was judged is the one that is connected to."""
     resolver.answers = [["127.0.0.1"], ["127.0.0.9"]]
     hook = Webhook(url=f"http://hook.example:{receiver.server_port}/", allow_networks=("127.0.0.1/32",))
-    calls.post(hook, b"{}")
+    hooks.post(hook, b"{}")
     assert resolver.asked == ["hook.example"] and len(receiver.received) == 1
     assert receiver.received[0][0]["Host"] == f"hook.example:{receiver.server_port}"
 
@@ -95,7 +95,7 @@ def test_a_name_is_resolved_once(receiver: Receiver, resolver: Resolver) -> None
 def test_an_address_that_may_not_be_connected_to_is_left_out(receiver: Receiver, resolver: Resolver) -> None:
     resolver.answers = [["10.0.0.1", "127.0.0.1"]]
     hook = Webhook(url=f"http://hook.example:{receiver.server_port}/", allow_networks=("127.0.0.1/32",))
-    calls.post(hook, b"{}")
+    hooks.post(hook, b"{}")
     assert len(receiver.received) == 1
 
 
@@ -103,8 +103,8 @@ def test_an_address_that_may_not_be_connected_to_is_left_out(receiver: Receiver,
 def test_no_redirect_is_followed(receiver: Receiver, location: str) -> None:
     receiver.statuses, receiver.location = [307], location.format(port=receiver.server_port)
     hook = Webhook(url=f"http://127.0.0.1:{receiver.server_port}/", allow_networks=("127.0.0.1/32",))
-    with pytest.raises(calls.FinalError, match="answered 307"):
-        calls.post(hook, b"{}")
+    with pytest.raises(hooks.FinalError, match="answered 307"):
+        hooks.post(hook, b"{}")
     assert len(receiver.received) == 1
 
 
@@ -112,16 +112,16 @@ def test_a_proxy_of_the_environment_is_not_used(receiver: Receiver, monkeypatch:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(name, f"http://127.0.0.1:{receiver.server_port}")
     with pytest.raises(CurateError):
-        calls.post(Webhook(url="http://10.0.0.1/"), b"{}")
+        hooks.post(Webhook(url="http://10.0.0.1/"), b"{}")
     assert not receiver.received
 
 
 def test_a_password_in_the_address_is_sent_to_its_host_alone_and_never_said(receiver: Receiver) -> None:
     url = f"http://user:{SECRET}@127.0.0.1:{receiver.server_port}/{{0}}"
-    calls.post(Webhook(url=url, allow_networks=("127.0.0.1/32",)), b"{}")
+    hooks.post(Webhook(url=url, allow_networks=("127.0.0.1/32",)), b"{}")
     assert SECRET not in str(receiver.received[0][0]["Host"])
     receiver.statuses = [404]
     for hook in (Webhook(url=url), Webhook(url=url, allow_networks=("127.0.0.1/32",))):
         with pytest.raises(CurateError) as caught:
-            calls.post(hook, b"{}")
+            hooks.post(hook, b"{}")
         assert SECRET not in str(caught.value)

@@ -15,7 +15,7 @@ from curate.service.auth import sessions, tokens
 from curate.service.auth.dependency import principal
 from curate.service.database.models import AuditEntry, Token, User
 from curate.service.problems import Problem, TooManyProblem
-from curate.service.rest.deps import Who
+from curate.service.rest.routing import Who
 from curate.service.service import Service
 from tests.service.people import People, person
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from curate.service.auth.turns import Turns
+from curate.service.auth.limiting import Turns
 from curate.service.problems import TooManyProblem
 
 

@@ -24,8 +24,8 @@ from typing import Any
 
 from curate.service import app, service, serving  # noqa: F401 - imported once, before the processes are forked
 from curate.service.auth import clock
-from curate.service.commands.serve import serve
-from curate.service.reconcile import attempts, leader, step
+from curate.service.commands import serve
+from curate.service.reconcile import leader, step
 
 
 class Deaths:
@@ -73,8 +73,8 @@ def patch(about: dict[str, Any]) -> None:
     if about.get("deaths"):
         deaths = Deaths(Path(about["deaths"]))
         around(step.transitions, "write", deaths, lambda _, run, step_, *more: _change(run, step_))
-        around(attempts, "perform", deaths, lambda action, *more: action.value)
-        around(attempts, "stop_environment", deaths, lambda *more: "job")
+        around(step, "perform", deaths, lambda action, *more: action.value)
+        around(step, "stop_environment", deaths, lambda *more: "job")
 
 
 def _change(run: Any, step_: Any) -> str:

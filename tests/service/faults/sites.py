@@ -24,7 +24,7 @@ from curate.api import Workspace
 from curate.client import Client
 from curate.core.errors import CurateError
 from curate.core.recipe.load import parse
-from curate.service.auth.first import first_token
+from curate.service.auth.tokens import first_token
 from curate.service.database.migrate import migrate
 from curate.service.service import Service
 from curate.service.settings import Settings

@@ -11,8 +11,8 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from curate.service.operate.metrics import Metrics
+from curate.service.reconcile.targets import Health
 from curate.service.service import Service
-from curate.service.shapes.places import Health
 from tests.conftest import ROOT
 from tests.service.people import People
 

@@ -13,10 +13,10 @@ from sqlalchemy import func, select
 
 from curate.core.errors import InputError, RecipeError
 from curate.service.auth import tokens
+from curate.service.database.backup import backup
 from curate.service.database.database import Database
 from curate.service.database.migrate import heads, migrate, prepare
 from curate.service.database.models import AuditEntry, IndexedDataset, Submission, Tag, User
-from curate.service.operate.backup import backup
 from curate.service.reconcile.index import reindex
 from curate.service.service import Service
 from curate.service.settings import Settings

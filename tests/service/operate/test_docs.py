@@ -13,10 +13,10 @@ from curate.core import errors
 from curate.service import problems
 from curate.service.auth.roles import Role
 from curate.service.operate.metrics import Metrics
+from curate.service.places.registrations import Kind
 from curate.service.rest import errors as rest_errors
 from curate.service.service import Service
 from curate.service.settings import Limits, Settings, Webhook
-from curate.service.shapes.places import Kind
 from curate.service.states import State
 from tests.conftest import ROOT
 from tests.service.operate.test_alerts import Loop

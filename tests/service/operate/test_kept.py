@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from curate.core.errors import InputError
-from curate.service.operate import kept
-from curate.service.operate.kept import Kept
+from curate.service import kept
+from curate.service.kept import Kept
 from curate.service.problems import TooManyProblem, UnavailableProblem
 
 

@@ -17,10 +17,9 @@ from curate.service.database.models import Submission, User
 from curate.service.operate.collector import kinds
 from curate.service.operate.metrics import Metrics, MetricsMiddleware
 from curate.service.problems import ConflictProblem
-from curate.service.reconcile.alerts import alert
-from curate.service.reconcile.progress import Progress
+from curate.service.reconcile.progress import Progress, alert
+from curate.service.reconcile.targets import Health
 from curate.service.service import Service
-from curate.service.shapes.places import Health
 from tests.service.curated import Curated
 from tests.service.people import People
 

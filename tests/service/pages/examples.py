@@ -5,20 +5,17 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from curate.service.shapes.data import (
-    DatasetShape,
-    GcShape,
-    Lineage,
-    LineageNode,
-    PinShape,
-    StorageLine,
-    StorageShape,
-    TagShape,
-    TombstonesShape,
-)
-from curate.service.shapes.people import AuditShape, GrantShape, Me, QuotaShape, TokenShape, UserShape
-from curate.service.shapes.places import Health, RegistrationShape, TargetShape, WorkspaceShape
-from curate.service.shapes.runs import (
+from curate.service.datasets.datasets import DatasetShape, Lineage, LineageNode
+from curate.service.datasets.tags import TagShape
+from curate.service.datasets.upkeep import GcShape, PinShape, StorageLine, StorageShape, TombstonesShape
+from curate.service.people.quotas import AuditShape, QuotaShape
+from curate.service.people.tokens import TokenShape
+from curate.service.people.users import GrantShape, Me, UserShape
+from curate.service.places.registrations import RegistrationShape
+from curate.service.places.targets import TargetShape
+from curate.service.places.workspaces import WorkspaceShape
+from curate.service.reconcile.targets import Health
+from curate.service.runs.shapes import (
     FunnelLine,
     LaneShape,
     LogLine,

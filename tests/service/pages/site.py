@@ -13,18 +13,25 @@ from fastapi import FastAPI, Request
 from sse_starlette import EventSourceResponse
 
 from curate.core.errors import CurateError
-from curate.service.actions import data, people, places, recipes, runs, upkeep
-from curate.service.actions.run_page import RunPage
 from curate.service.auth import audit
 from curate.service.auth.dependency import principal
 from curate.service.auth.limiting import Limiter
 from curate.service.auth.roles import Principal, Role
+from curate.service.datasets import datasets, tags, upkeep
+from curate.service.pages import datasets as dataset_pages
 from curate.service.pages import new, router
+from curate.service.pages import people as people_pages
+from curate.service.pages import places as place_pages
+from curate.service.pages import runs as run_pages
+from curate.service.people import quotas, tokens, users
+from curate.service.places import registrations, targets, workspaces
 from curate.service.rest.errors import handle
 from curate.service.rest.frame import Frame
+from curate.service.runs import control, recipes, submit, views
+from curate.service.runs.shapes import Checked, Planned
+from curate.service.runs.views import RunPage
 from curate.service.settings import Settings
-from curate.service.shapes.common import Page
-from curate.service.shapes.runs import Checked, Planned
+from curate.service.shapes import Page
 from curate.service.states import State
 from tests.service.pages import examples
 
@@ -32,6 +39,35 @@ ADA = Principal(
     user_id=1, user="ada", token_id="1a2b3c4d", everywhere=Role.ADMIN, token_role=Role.ADMIN, request_id="q"
 )
 CSRF = "csrf-of-ada"
+ACTIONS = {
+    "runs.runs": views.list_runs, "runs.run": views.get_run, "runs.run_page": views.run_page,
+    "runs.submit": submit.submit, "runs.resume": submit.resume_run, "runs.stop": control.stop_run,
+    "runs.kill": control.kill_run, "runs.limit": control.limit_run, "runs.change": control.change_run,
+    "recipes.templates": recipes.list_recipes, "recipes.check": recipes.check_recipe,
+    "recipes.plan": recipes.plan_recipe, "data.newest": datasets.newest, "data.datasets": datasets.list_datasets,
+    "data.dataset": datasets.get_dataset, "data.lineage": datasets.get_lineage, "data.tags": tags.tags,
+    "data.history": tags.get_tag_history, "data.set_tag": tags.set_tag, "data.remove_tag": tags.remove_tag,
+    "upkeep.storage": upkeep.get_storage, "upkeep.gc": upkeep.collect_garbage, "upkeep.pins": upkeep.pins,
+    "upkeep.tombstones": upkeep.get_tombstones, "upkeep.add_pin": upkeep.add_pin,
+    "upkeep.remove_pin": upkeep.remove_pin, "upkeep.add_tombstones": upkeep.add_tombstones,
+    "places.workspaces": workspaces.workspaces, "places.workspace": workspaces.get_workspace,
+    "places.add_workspace": workspaces.add_workspace, "places.change_workspace": workspaces.change_workspace,
+    "places.remove_workspace": workspaces.remove_workspace, "places.targets": targets.targets,
+    "places.add_target": targets.add_target, "places.change_target": targets.change_target,
+    "places.remove_target": targets.remove_target, "places.check_target": targets.check_target,
+    "places.registrations": registrations.registrations, "places.register": registrations.register,
+    "places.unregister": registrations.unregister, "people.me": users.get_me, "people.users": users.users,
+    "people.add_user": users.add_user, "people.change_user": users.change_user, "people.set_grant": users.set_grant,
+    "people.remove_grant": users.remove_grant, "people.tokens": tokens.tokens, "people.make_token": tokens.make_token,
+    "people.revoke_token": tokens.revoke_token, "people.quotas": quotas.list_quotas,
+    "people.set_quota": quotas.set_quota, "people.set_default_quota": quotas.set_default_quota,
+    "people.audit": quotas.list_audit,
+}  # fmt: skip
+"""What the pages call."""
+CALLERS = (
+    new, dataset_pages, people_pages, place_pages, run_pages, control, datasets, quotas, registrations, tags, targets,
+    tokens, upkeep, users, views, workspaces,
+)  # fmt: skip
 
 
 class Site:
@@ -40,12 +76,10 @@ class Site:
 
     def __init__(self, patch: pytest.MonkeyPatch, settings: Settings | None = None) -> None:
         self.reset()
-        modules = {"runs": runs, "data": data, "people": people, "places": places, "recipes": recipes, "upkeep": upkeep}
-        for name in self.answers:
-            module, _, function = name.partition(".")
-            patch.setattr(modules[module], function, self._action(name), raising=False)
-        held = SimpleNamespace(reference="", mark="", finish=lambda status, run: None)
-        patch.setattr(new, "reserve", lambda *_: held)
+        for name, function in ACTIONS.items():
+            for module in CALLERS:
+                for own in [own for own, value in vars(module).items() if value is function]:
+                    patch.setattr(module, own, self._action(name))
         patch.setattr(audit, "malformed", lambda service, who, *about: self.malformed.append(about[:2]))
         self.app = FastAPI()
         given = settings or Settings()
@@ -118,14 +152,14 @@ def _answers() -> dict[str, Any]:
         "places.workspace": examples.workspaces()[0],
         "recipes.check": Checked(ok=True, mistakes=[], stages=examples.checked_stages()),
         "recipes.plan": Planned(ok=True, mistakes=[], stages=examples.checked_stages(), plan=examples.plan()),
-        "runs.submit": examples.run(State.QUEUED),
+        "runs.submit": (examples.run(State.QUEUED), True),
     }  # fmt: skip
     writes = (
         "runs.stop runs.kill runs.resume runs.limit runs.change "
         "data.set_tag data.remove_tag upkeep.add_pin upkeep.remove_pin "
         "upkeep.add_tombstones places.add_workspace places.change_workspace places.remove_workspace places.add_target "
         "places.change_target places.remove_target places.check_target places.register places.unregister "
-        "people.add_user people.set_disabled people.set_grant people.remove_grant people.make_token "
-        "people.revoke_token people.set_quota"
+        "people.add_user people.change_user people.set_grant people.remove_grant people.make_token "
+        "people.revoke_token people.set_quota people.set_default_quota"
     )
     return plain | dict.fromkeys(writes.split())

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from curate.service.actions import recipes
 from curate.service.app import create_app
+from curate.service.runs import recipes
+from curate.service.runs.shapes import Checked, Mistake
 from curate.service.service import Service
-from curate.service.shapes.runs import Checked, Mistake
 from curate.service.states import State
 from tests.html.browser import Browser
 from tests.service.pages import examples

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from curate.service.pages.dag import GAP_X, MOST_NODES, NODE_HEIGHT, NODE_WIDTH, isotonic, layout
 from curate.service.pages.graph import cut, figures, stages_graph
-from curate.service.shapes.runs import LaneShape
+from curate.service.runs.shapes import LaneShape
 from curate.service.states import State
 from tests.service.pages import examples
 

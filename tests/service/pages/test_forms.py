@@ -7,11 +7,16 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from curate.service.datasets.tags import NewTag
+from curate.service.datasets.upkeep import GcOrder, NewPin, NewTombstones
+from curate.service.people.quotas import NewQuota
+from curate.service.people.tokens import MadeToken, NewToken
+from curate.service.people.users import ChangedUser, NewGrant, NewUser
+from curate.service.places.registrations import NewRegistration
+from curate.service.places.targets import ChangedTarget, NewTarget
+from curate.service.places.workspaces import ChangedWorkspace, NewWorkspace
 from curate.service.problems import ChangedProblem, ConflictProblem, ForbiddenProblem
-from curate.service.shapes.data import GcOrder, NewPin, NewTag, NewTombstones
-from curate.service.shapes.people import MadeToken, NewGrant, NewQuota, NewToken, NewUser
-from curate.service.shapes.places import ChangedTarget, ChangedWorkspace, NewRegistration, NewTarget, NewWorkspace
-from curate.service.shapes.runs import ChangedRun, NewLimits
+from curate.service.runs.shapes import ChangedRun, NewLimits
 from tests.service.pages import examples
 from tests.service.pages.markup import Markup
 from tests.service.pages.site import CSRF, Site
@@ -80,13 +85,13 @@ FORMS: list[tuple[str, dict[str, str], tuple[str, tuple[Any, ...]], str]] = [
     (
         f"{HERE}/registrations/remove",
         {"kind": "root", "name": "images"},
-        ("places.unregister", ("openclipart", "root", "images")),
+        ("places.unregister", ("root", "images", "openclipart")),
         f"{HERE}?said=removed",
     ),
     (
         "/workspaces/-/registrations/remove",
         {"kind": "root", "name": "images"},
-        ("places.unregister", (None, "root", "images")),
+        ("places.unregister", ("root", "images", None)),
         "/workspaces?said=removed",
     ),
     (
@@ -131,7 +136,7 @@ FORMS: list[tuple[str, dict[str, str], tuple[str, tuple[Any, ...]], str]] = [
     (
         "/people/-/quota",
         {"running": "2", "queued": "", "gpu_hours": "1.5"},
-        ("people.set_quota", (None, NewQuota(running=2, gpu_hours=1.5))),
+        ("people.set_default_quota", (NewQuota(running=2, gpu_hours=1.5),)),
         "/people?said=saved",
     ),
     (
@@ -155,7 +160,7 @@ FORMS: list[tuple[str, dict[str, str], tuple[str, tuple[Any, ...]], str]] = [
     (
         "/people/grace/disabled",
         {"disabled": "yes"},
-        ("people.set_disabled", ("grace", True)),
+        ("people.change_user", ("grace", ChangedUser(disabled=True))),
         "/people/grace?said=saved",
     ),
     (

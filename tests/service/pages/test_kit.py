@@ -7,9 +7,10 @@ from datetime import datetime, timedelta, timezone
 import pytest
 from starlette.datastructures import FormData
 
-from curate.service.pages.kit import TONES, count, duration, link, made, part, real, sentence, short, when, whole
+from curate.service.datasets.tags import NewTag
+from curate.service.pages.forms import made, real, whole
+from curate.service.pages.kit import TONES, count, duration, link, part, sentence, short, when
 from curate.service.problems import InvalidProblem
-from curate.service.shapes.data import NewTag
 from curate.service.states import State
 
 

@@ -9,8 +9,8 @@ import pytest
 from fastapi.testclient import TestClient
 from httpx2 import Response
 
-from curate.service.actions import recipes
 from curate.service.app import create_app
+from curate.service.runs import recipes
 from curate.service.service import Service
 from tests.service.curated import Curated, curated, toy_workspace
 from tests.service.pages.markup import Markup

@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 
 from curate.service.pages.new import Variable, variables
 from curate.service.problems import PolicyProblem
-from curate.service.shapes.runs import Checked, Mistake, NewRun, RecipeOrder, RunOptions
+from curate.service.runs.shapes import Checked, Mistake, NewRun, RecipeOrder, RunOptions
 from curate.service.states import State
 from tests.service.pages import examples
 from tests.service.pages.markup import Markup

@@ -9,8 +9,8 @@ from fastapi.testclient import TestClient
 
 from curate.service.auth.roles import Principal, Role
 from curate.service.problems import ForbiddenProblem, NotFoundProblem, UnavailableProblem
-from curate.service.shapes.common import Page
-from curate.service.shapes.runs import Checked, FunnelLine, LaneShape, Mistake, StageShape
+from curate.service.runs.shapes import Checked, FunnelLine, LaneShape, Mistake, StageShape
+from curate.service.shapes import Page
 from curate.service.states import State
 from tests.service.pages import examples
 from tests.service.pages.markup import Markup

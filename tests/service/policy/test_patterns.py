@@ -3,6 +3,7 @@ Measured by the CPU time of this process, which other work hardly changes."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import Callable
@@ -16,12 +17,12 @@ from fsspec.utils import glob_translate
 from curate.core.errors import CurateError
 from curate.core.recipe import load
 from curate.filter.expressions import parse
-from curate.service.actions import remedies
 from curate.service.auth import audit
 from curate.service.pages import new
 from curate.service.policy import bounds, paths
 from curate.service.problems import InvalidProblem
-from curate.service.rest import etags
+from curate.service.rest import routing
+from curate.service.runs import remedies
 from curate.service.settings import Limits
 
 SECONDS = 3.0
@@ -53,10 +54,10 @@ def path(text: str) -> Callable[[], object]:
 
 
 COSTLY: dict[str, Callable[[], Any]] = {
-    "If-None-Match of spaces": lambda: etags._knows(" " * HEADER, "x"),
-    "If-None-Match of quotes": lambda: etags._knows('"' * HEADER, "x"),
-    "If-Match of spaces": lambda: etags.version_of(" " * HEADER),
-    "If-Match of tags": lambda: etags.version_of('W/"" ' * (HEADER // 5)),
+    "If-None-Match of spaces": lambda: routing._knows(" " * HEADER, "x"),
+    "If-None-Match of quotes": lambda: routing._knows('"' * HEADER, "x"),
+    "If-Match of spaces": lambda: asyncio.run(routing.version_of(" " * HEADER)),
+    "If-Match of tags": lambda: asyncio.run(routing.version_of('W/"" ' * (HEADER // 5))),
     "an override of openings": lambda: load.ENVIRONMENT.search("${" * (RECIPE // 2)),
     "variables of openings": lambda: bounds._references("${" * (RECIPE // 2)),
     "flow lists": recipe("[" * RECIPE),
@@ -90,5 +91,6 @@ def test_it_takes_time_in_proportion_to_its_length(name: str) -> None:
 
 
 def test_etags_are_read_as_before() -> None:
-    assert etags._knows('W/"a", "b"  ,W/"c-1"', "c-1") and etags._knows("*", "x") and not etags._knows('"a" x', "a")
-    assert etags.version_of(' W/"3-0f" ') == 3
+    assert routing._knows('W/"a", "b"  ,W/"c-1"', "c-1") and routing._knows("*", "x")
+    assert not routing._knows('"a" x', "a")
+    assert asyncio.run(routing.version_of(' W/"3-0f" ')) == 3

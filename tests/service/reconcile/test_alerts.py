@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from curate.service.reconcile.alerts import alert
-from curate.service.reconcile.progress import EVENTS, PAGES, Progress
+from curate.service.reconcile.progress import EVENTS, PAGES, Progress, alert
 from curate.service.states import State
 from tests.service.reconcile.worlds import Clock, World
 

@@ -10,7 +10,7 @@ import pytest
 
 from curate.core.errors import CurateError, StorageError
 from curate.service.problems import UnavailableProblem
-from curate.service.reconcile import transitions, waiting
+from curate.service.reconcile import queue, transitions
 from curate.service.states import State
 from tests.service.reconcile.worlds import World
 
@@ -34,7 +34,7 @@ def test_a_workspace_that_does_not_answer_is_the_reason_and_is_tried_again(world
 
 def test_a_queue_that_cannot_be_read_delays_no_run_under_way(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = world.running()
-    monkeypatch.setattr(waiting, "verdicts", lambda *_: 1 / 0)
+    monkeypatch.setattr(queue, "verdicts", lambda *_: 1 / 0)
     driver.end()
     with pytest.raises(ZeroDivisionError):
         world.passes(30)

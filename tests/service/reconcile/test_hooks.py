@@ -17,7 +17,7 @@ import pytest
 from curate.core.errors import CurateError
 from curate.core.secrets import Secret
 from curate.service.database.models import AuditEntry
-from curate.service.reconcile import calls, hooks
+from curate.service.reconcile import hooks
 from curate.service.reconcile.hooks import Hooks
 from curate.service.settings import Webhook
 from curate.service.states import State
@@ -105,7 +105,7 @@ def test_a_webhook_receives_the_state_in_a_signed_body(world: World, receiver: R
         "run": "run", "attempt": "run-1", "workspace": "main", "state": "failed", "reason": "embed: out of memory",
         "user": "operator", "url": "http://testserver/runs/run",
     }  # fmt: skip
-    assert headers[calls.SIGNATURE] == hmac.new(b"k3y", body, hashlib.sha256).hexdigest()
+    assert headers[hooks.SIGNATURE] == hmac.new(b"k3y", body, hashlib.sha256).hexdigest()
     assert headers["Host"] == f"localhost:{receiver.server_port}"
     assert (entry.user, entry.outcome, entry.target, entry.detail["hook"]) == ("service", "ok", "run-1", "webhook 1")
     assert len(world.audit(hooks.DUE)) == 1
@@ -173,4 +173,4 @@ def test_a_new_leader_repeats_what_has_no_outcome(world: World, receiver: Receiv
 
 def test_a_host_that_does_not_answer_is_an_error_in_one_line() -> None:
     with pytest.raises(CurateError, match=r"^localhost: does not answer"):
-        calls.post(Webhook(url="http://localhost:1/", allow_networks=(*LOOPBACK, "::1/128")), b"{}")
+        hooks.post(Webhook(url="http://localhost:1/", allow_networks=(*LOOPBACK, "::1/128")), b"{}")

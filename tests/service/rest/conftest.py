@@ -11,8 +11,8 @@ import uvicorn
 from fastapi.testclient import TestClient
 
 from curate.core.store.storage import open_workspace
-from curate.service.actions import recipes
 from curate.service.app import create_app
+from curate.service.runs import recipes
 from curate.service.service import Service
 from curate.service.settings import Limits, Settings
 from tests.service.people import people

@@ -9,11 +9,11 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from httpx2 import Response
 
-from curate.service.actions import recipes
 from curate.service.auth.roles import Principal
 from curate.service.database.models import IndexedRun, Submission
+from curate.service.runs import recipes
+from curate.service.runs.shapes import RecipeOrder, StageLine
 from curate.service.service import Service
-from curate.service.shapes.runs import RecipeOrder, StageLine
 from tests.service.people import People, Person
 from tests.service.records import Recorded
 

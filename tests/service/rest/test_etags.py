@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from curate.service.problems import InvalidProblem
-from curate.service.rest.etags import version_of
+from curate.service.rest.routing import version_of
 from tests.service.rest.site import Site
 
 
@@ -31,7 +33,7 @@ def test_a_change_applies_to_the_version_that_was_seen(site: Site) -> None:
 
 
 def test_versions_of_if_match() -> None:
-    assert [version_of(text) for text in (None, "*", 'W/"3-ab"', '"3"')] == [None, None, 3, 3]
+    assert [asyncio.run(version_of(text)) for text in (None, "*", 'W/"3-ab"', '"3"')] == [None, None, 3, 3]
     for text in ("3", '"a"', '"3", "4"', 'W/"' + "9" * 30 + '"', ""):
         with pytest.raises(InvalidProblem, match="If-Match"):
-            version_of(text)
+            asyncio.run(version_of(text))

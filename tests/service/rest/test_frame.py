@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from curate.core import errors
-from curate.service.actions import places
+from curate.service.pages import runs as run_pages
+from curate.service.places import workspaces
 from curate.service.problems import Problem, TooManyProblem, UnavailableProblem
 from curate.service.rest.errors import STATUSES, status_of
 from curate.service.rest.frame import Frame
@@ -125,7 +126,7 @@ def test_errors_of_the_engine_have_a_status_and_a_code(
     def broken(*_: Any) -> Any:
         raise error
 
-    monkeypatch.setattr(places, "workspaces", broken)
+    monkeypatch.setattr(workspaces, "workspaces", broken)
     answer = site.ask("GET", "workspaces")
     assert (answer.status_code, answer.json()["code"]) == (status, code)
     assert answer.json()["detail"] == str(error)
@@ -149,7 +150,8 @@ def test_a_bug_says_nothing_but_its_request(
     def broken(*_: Any) -> Any:
         raise ZeroDivisionError("s3cret detail")
 
-    monkeypatch.setattr(places, "workspaces", broken)
+    monkeypatch.setattr(workspaces, "workspaces", broken)
+    monkeypatch.setattr(run_pages, "workspaces", broken)
     answer = site.ask("GET", path, headers={"X-Request-ID": "q-1"})
     assert answer.status_code == 500 and "s3cret" not in answer.text and "q-1" in answer.text
     assert "request q-1" in caplog.text and "ZeroDivisionError" in caplog.text

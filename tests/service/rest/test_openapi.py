@@ -19,7 +19,7 @@ from schemathesis.specs.openapi.checks import (
 )
 from schemathesis.specs.openapi.schemas import OpenApiSchema
 
-from curate.service.actions import places
+from curate.service.places import workspaces
 from curate.service.policy.sandbox import Outcome
 from tests.service.rest.site import Site
 
@@ -70,7 +70,7 @@ def schema(document: dict[str, Any]) -> OpenApiSchema:
 def harmless(site: Site) -> Iterator[None]:
     """Nothing is made on this machine, and recipes are checked in no other process."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(places, "open_workspace", lambda url: None)
+        patch.setattr(workspaces, "open_workspace", lambda url: None)
         for name in ("check", "plan"):
             patch.setattr(
                 site.service.sandbox, name, lambda *_: Outcome(mistakes=[], stages=[], plan=[], resolved="", needs={})

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from curate.service.problems import InvalidProblem
 from curate.service.rest.paging import decode, encode, form, paged
-from curate.service.shapes.common import Shape
+from curate.service.shapes import Shape
 from tests.service.rest.site import Site
 
 TIMES = st.just(0.0) | st.floats(1.0, 4e9)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from curate.service.shapes.places import Health
+from curate.service.reconcile.targets import Health
 from tests.service.rest.site import Site
 
 FOUND, ADDRESS = {"healthy": False, "checked": 1.0, "error": "silent"}, "http://ray:8265"

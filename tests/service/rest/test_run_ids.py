@@ -10,10 +10,10 @@ import pytest
 from httpx2 import Response
 from sqlalchemy import func, select
 
-from curate.service.actions import recipes
-from curate.service.actions import runs as actions
 from curate.service.database.models import IndexedRun, Submission
-from curate.service.shapes.runs import NewRun
+from curate.service.runs import recipes
+from curate.service.runs import submit as actions
+from curate.service.runs.shapes import NewRun
 from tests.service.rest.site import RECIPE, Site
 
 ORDER = {"workspace": "main", "recipe": RECIPE}

@@ -9,11 +9,11 @@ import pytest
 from sqlalchemy import select
 
 from curate.api import Workspace
-from curate.service.actions import places, run_views
-from curate.service.actions import runs as actions
 from curate.service.auth.roles import Principal, Role
 from curate.service.database.models import AuditEntry, Change, IndexedRun, Submission
+from curate.service.places import workspaces
 from curate.service.problems import ConflictProblem, UnavailableProblem
+from curate.service.runs import control, views
 from tests.service.records import done, progress, step
 from tests.service.rest.site import RECIPE, Site
 
@@ -183,16 +183,16 @@ def test_an_ended_run_is_final_once_what_is_known_tells_its_end(site: Site, monk
     site.change(run, state="running", started=1.0)
     watch, place = site.service.watch, site.people.workspace.id
     who = Principal(user_id=1, user="viewer", token_id="1", roles={place: Role.VIEWER})
-    before = run_views.look(site.service, who, run)
+    before = views.look(site.service, who, run)
     assert before.known is not None and not before.final
     record.result(outputs={"pool": {"base": "pools/p"}, "facts": {"base": "datasets/toys/f00"}}, ledger={})
     site.change(run, state="done", ended=2.0)
     with monkeypatch.context() as patch:  # another viewer reads it at this moment
         patch.setattr(watch, "known", lambda *_: before.known)
-        assert not run_views.look(site.service, who, run).final
+        assert not views.look(site.service, who, run).final
         patch.setattr(watch, "known", _unavailable)
-        assert not run_views.look(site.service, who, run).final
-    assert run_views.look(site.service, who, run).final
+        assert not views.look(site.service, who, run).final
+    assert views.look(site.service, who, run).final
 
 
 def _unavailable(*_: Any) -> Any:
@@ -211,7 +211,7 @@ def test_an_id_in_two_workspaces_needs_the_workspace(site: Site, tmp_path: Any) 
     admin, name = site.people.admin, "twin"
     site.ask("POST", "workspaces", admin, json={"name": name, "url": str(tmp_path / "twin"), "target": "local"})
     with site.service.database.read() as session:
-        there = places.workspace_row(session, admin.principal, name, next(iter(actions.Role))).id
+        there = workspaces.workspace_row(session, admin.principal, name, Role.VIEWER).id
     run = indexed(site, state="done")
     indexed(site, workspace_id=there, id=run, attempt_id=run)
     answer = site.ask("GET", f"runs/{run}", admin)
@@ -336,7 +336,7 @@ def test_a_request_loses_against_a_newer_version(site: Site, monkeypatch: pytest
         old = session.get_one(Submission, run)
     site.change(run, state="running")
     with pytest.raises(ConflictProblem, match="has just changed"), site.service.database.write() as session:
-        actions._change(session, old, {"request": "stop"})
+        control.change_row(session, old, {"request": "stop"})
     site.change(run, state="done")
 
 

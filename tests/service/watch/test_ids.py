@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from curate.service.watch.ids import Place, parse, place
+from curate.service.watch.tail import Place, parse, place
 
 PLACES = st.builds(Place, st.integers(1, 999), st.integers(1, 999_999), st.integers(1, 10**6))
 

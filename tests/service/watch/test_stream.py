@@ -15,10 +15,8 @@ import pytest
 from curate.service.problems import NotLoggedInProblem, TooManyProblem, UnavailableProblem
 from curate.service.settings import Limits, Settings
 from curate.service.watch import reader as reading
-from curate.service.watch import streams
 from curate.service.watch import tail as tailing
-from curate.service.watch.ids import Place, parse
-from curate.service.watch.tail import Look
+from curate.service.watch.tail import Look, Place, parse
 from curate.service.watch.watch import Watch
 from tests.service.records import Recorded, done, step
 
@@ -184,7 +182,7 @@ def test_a_long_replay_is_bounded(watch: Watch, record: Recorded, row: Row, monk
 def test_a_slow_client_is_dropped_with_a_last_word(
     watch: Watch, record: Recorded, row: Row, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "MOST_CHUNKS", 3)
+    monkeypatch.setattr(tailing, "MOST_CHUNKS", 3)
 
     async def tour() -> tuple[list[Sent], list[Sent]]:
         slow, quick = opened(watch, record, row), opened(watch, record, row)

@@ -1,0 +1,1 @@
+"""Users with their roles, tokens and quotas; and the audit."""

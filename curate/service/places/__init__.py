@@ -1,0 +1,1 @@
+"""Workspaces, targets, and what recipes may use."""

@@ -1,0 +1,1 @@
+"""Runs: recipes are checked and submitted, runs are watched, stopped and resumed."""
