@@ -40,6 +40,8 @@ class State(StrEnum):
 
 ENDED = frozenset({State.DONE, State.FAILED, State.STOPPED, State.KILLED, State.LOST})
 RESUMABLE = ENDED - {State.DONE}
+ACTIVE = [state.value for state in State if state.active]
+"""Values of the states in which a run occupies its target."""
 
 
 class Job(StrEnum):

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 def heads() -> list[str]:
     """Revisions from the first to the newest."""
-    return [script.revision for script in reversed(list(_scripts().walk_revisions()))]
+    return [script.revision for script in reversed(list(ScriptDirectory.from_config(_config()).walk_revisions()))]
 
 
 def current(database: Database) -> str | None:
@@ -123,14 +123,8 @@ def _alone(database: Database) -> Iterator[Connection]:
         connection.commit()
 
 
-def _config(connection: Connection) -> Config:
+def _config(connection: Connection | None = None) -> Config:
     config = Config()
     config.set_main_option("script_location", str(FOLDER).replace("%", "%%"))
     config.attributes["connection"] = connection
     return config
-
-
-def _scripts() -> ScriptDirectory:
-    config = Config()
-    config.set_main_option("script_location", str(FOLDER).replace("%", "%%"))
-    return ScriptDirectory.from_config(config)

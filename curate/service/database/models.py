@@ -12,6 +12,8 @@ from typing import Any
 from sqlalchemy import JSON, BigInteger, ForeignKey, Index, Integer, String, Text, UniqueConstraint, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, MappedAsDataclass, mapped_column
 
+from curate.service.states import State
+
 ID = 64
 """Characters of a name or an id."""
 
@@ -264,6 +266,16 @@ class Submission(Base, kw_only=True):
     def attempt_id(self) -> str:
         """Id of the current attempt: the engine's run and Ray's job."""
         return f"{self.id}-{self.attempt}"
+
+    @property
+    def resubmitted(self) -> bool:
+        """Whether it is lost, and the service is about to submit it again."""
+        return self.state == State.LOST and self.lost <= self.retries
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended, and stays so unless it is resumed."""
+        return State(self.state).ended and not self.resubmitted
 
     def seconds_until(self, now: float) -> float | None:
         """How long its attempts have run, without the time between them; None if none has begun."""

@@ -21,9 +21,8 @@ from curate.service.database.models import IndexedRun, Submission, TargetRow, Wo
 from curate.service.problems import UnavailableProblem
 from curate.service.reconcile.progress import Progress
 from curate.service.service import Service
-from curate.service.states import State
+from curate.service.states import ACTIVE, State
 
-ACTIVE = [state.value for state in State if state.active]
 LANE = ["workspace", "run", "stage", "lane"]
 Value = tuple[list[str], float]
 

@@ -19,7 +19,7 @@ from curate.service.places.targets import ChangedTarget, NewTarget
 from curate.service.places.workspaces import ChangedWorkspace, NewWorkspace
 from curate.service.runs import views
 from curate.service.runs.shapes import RunLine
-from curate.service.states import State
+from curate.service.states import ACTIVE, State
 
 router = Pages()
 ABOUT = {
@@ -33,7 +33,6 @@ ABOUT = {
     "network": "a private network that downloads may reach",
 }
 KINDS = [(kind, f"{kind}: {ABOUT[kind]}") for kind in get_args(Kind)]
-ACTIVE = [state for state in State if state.active]
 SHOWN_RUNS = 20
 
 # --- workspaces -------------------------------------------------------------------------------------------------------
@@ -160,7 +159,7 @@ def show_targets(visit: Visiting) -> Response:
 def _page(visit: Visit, problem: CurateError | None = None, typed: dict[str, Any] | None = None) -> Response:
     on: dict[str, list[RunLine]] = {}
     for state in ACTIVE:
-        for run in views.list_runs(*visit.args, state=state, limit=SHOWN_RUNS).items:
+        for run in views.list_runs(*visit.args, state=State(state), limit=SHOWN_RUNS).items:
             on.setdefault(run.target, []).append(run)
     return page(
         visit, "targets", problem=problem, title="Targets", targets=targets.targets(*visit.args), on=on,

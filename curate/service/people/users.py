@@ -77,13 +77,7 @@ def get_me(service: Served, who: Who) -> Me:
 def users(service: Service, who: Principal) -> list[UserShape]:
     """Those that they may know."""
     with service.database.read() as session:
-        names = workspace_names(session)
-        grants: dict[int, list[GrantShape]] = {}
-        for grant in session.scalars(select(Grant).order_by(Grant.workspace_id)):
-            place = grant.workspace_id
-            if _knows(who, grant):
-                shape = GrantShape(workspace=names[place] if place else None, role=Role(grant.role))
-                grants.setdefault(grant.user_id, []).append(shape)
+        grants = _grants(session, who)
         rows = session.scalars(select(User).order_by(User.name)).all()
     seen = {row.id for row in rows} if manages(who) else grants.keys() | {who.user_id}
     return [_user(row, grants.get(row.id, [])) for row in rows if row.id in seen]
@@ -197,13 +191,20 @@ def _grant(session: Session, user: User, place: int | None) -> Grant | None:
     return session.scalar(select(Grant).where(Grant.user_id == user.id, same))
 
 
+def _grants(session: Session, who: Principal, user_id: int | None = None) -> dict[int, list[GrantShape]]:
+    """User, or this one -> their roles that the caller may know."""
+    query = select(Grant, WorkspaceRow.name).outerjoin(WorkspaceRow, WorkspaceRow.id == Grant.workspace_id)
+    if user_id is not None:
+        query = query.where(Grant.user_id == user_id)
+    found: dict[int, list[GrantShape]] = {}
+    for grant, name in session.execute(query.order_by(Grant.workspace_id)):
+        if _knows(who, grant):
+            found.setdefault(grant.user_id, []).append(GrantShape(workspace=name, role=Role(grant.role)))
+    return found
+
+
 def _shape(session: Session, who: Principal, row: User) -> UserShape:
-    """With the roles that the caller may know, as in `users`."""
-    query = select(WorkspaceRow.name, Grant).select_from(Grant)
-    query = query.outerjoin(WorkspaceRow, WorkspaceRow.id == Grant.workspace_id).where(Grant.user_id == row.id)
-    found = session.execute(query).all()
-    shown = [GrantShape(workspace=name, role=Role(grant.role)) for name, grant in found if _knows(who, grant)]
-    return _user(row, shown)
+    return _user(row, _grants(session, who, row.id).get(row.id, []))
 
 
 def _knows(who: Principal, grant: Grant) -> bool:

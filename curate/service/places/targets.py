@@ -12,13 +12,14 @@ from sqlalchemy.orm import Session
 from curate.service.auth.audit import audited
 from curate.service.auth.roles import Principal, Role
 from curate.service.database.models import Submission, TargetRow, WorkspaceRow
-from curate.service.places.workspaces import ACTIVE, CHANGED, change, count, target_row
+from curate.service.places.workspaces import CHANGED, change, count, target_row
 from curate.service.problems import ConflictProblem, NotFoundProblem
 from curate.service.reconcile.targets import Health
 from curate.service.rest.paging import paged
 from curate.service.rest.routing import SEEN, ByName, IfMatch, Limit, Router, Served, Who, etagged
 from curate.service.service import Service
 from curate.service.shapes import NAME, Name, Order, Page, Shape, Time
+from curate.service.states import ACTIVE
 
 router = Router(tags=["places"])
 TargetName = Annotated[str, Path(alias="target", pattern=NAME)]

@@ -24,11 +24,10 @@ from curate.service.rest.paging import paged
 from curate.service.rest.routing import SEEN, ByName, IfMatch, InUrl, Limit, Router, Served, Who, etagged, problems
 from curate.service.service import Service
 from curate.service.shapes import Name, Order, Page, Shape, Time
-from curate.service.states import State
+from curate.service.states import ACTIVE, State
 
 router = Router(tags=["places"])
 CHANGED = problems(403, 404, 409, 412)
-ACTIVE = [state.value for state in State if state.active]
 WAITING = [*ACTIVE, State.QUEUED.value]
 STORAGE_LIBRARIES = ("aiohttp", "botocore", "fsspec", "s3fs")
 

@@ -27,7 +27,7 @@ from curate.core.addresses import networks, reason_denied
 from curate.core.errors import CurateError
 from curate.core.secrets import redact
 from curate.service.auth import audit
-from curate.service.auth.roles import Principal
+from curate.service.auth.roles import SERVICE
 from curate.service.database.models import AuditEntry
 from curate.service.reconcile.observe import Run
 from curate.service.settings import Settings, Webhook
@@ -47,7 +47,6 @@ STEP_SECONDS = 10.0
 SIGNATURE = "X-Curate-Signature"
 NOT_A_URL = "a webhook's url is not http://… or https://… with a host"
 AGAIN = frozenset({408, 425, 429})
-SERVICE = Principal(user_id=0, user="service", token_id="")
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from curate.service.database.models import Change, IndexedRun, Quota, Submission, TargetRow, User
 from curate.service.reconcile.targets import discreet
-from curate.service.states import State
+from curate.service.states import ACTIVE, State
 
 if TYPE_CHECKING:
     from curate.service.reconcile.observe import Memory, Run
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 QUOTA = "the quota of GPU-hours"
 """Who stops a run whose user has none left."""
 QUOTA_SECONDS = 30 * 86_400.0
-UNDER_WAY = tuple(state.value for state in State if state.active)
 
 
 @dataclass(frozen=True)
@@ -212,7 +211,7 @@ def gpu_hours(session: Session, users: Sequence[str], since: float) -> dict[str,
     )
     now = select(User.name, func.sum(IndexedRun.gpu_hours - Submission.gpu_hours)).where(
         *mine,
-        Submission.state.in_(UNDER_WAY),
+        Submission.state.in_(ACTIVE),
         IndexedRun.workspace_id == Submission.workspace_id,
         IndexedRun.id == Submission.id,
     )

@@ -98,8 +98,6 @@ class Targets:
         self._lock = threading.Lock()
         self._clients: dict[str, _Client] = {}
         self._health: dict[str, Health] = {}
-        self._answered: dict[str, float] = {}
-        """When a target last answered, or was first asked, by the monotonic clock."""
         self._asking: dict[str, threading.Thread] = {}
 
     def cluster(self, row: TargetRow) -> Cluster:
@@ -119,14 +117,6 @@ class Targets:
         """As of the last check; None before the first."""
         with self._lock:
             return self._health.get(name)
-
-    def silent(self, name: str) -> float:
-        """Seconds since a target stopped to answer; 0 if it answers."""
-        with self._lock:
-            found = self._health.get(name)
-            if found is None or found.healthy:
-                return 0.0
-            return max(0.0, time.monotonic() - self._answered.get(name, time.monotonic()))
 
     def refresh(self, rows: Iterable[TargetRow]) -> None:
         """Check all targets in parallel, and forget all others. A target that does not answer delays no other, and is
@@ -157,13 +147,11 @@ class Targets:
             gone = [self._clients.pop(name) for name in set(self._clients) - kept]
             for name in set(self._health) - kept:
                 self._health.pop(name)
-                self._answered.pop(name, None)
         for client in gone:
             client.cluster.close()
 
     def _ask(self, row: TargetRow) -> threading.Thread:
         with self._lock:
-            self._answered.setdefault(row.name, time.monotonic())
             known = self._asking.get(row.name)
             if known is None or not known.is_alive():
                 name = f"curate-target-{row.name}"
@@ -185,8 +173,6 @@ class Targets:
     def _seen(self, name: str, health: Health) -> None:
         with self._lock:
             self._health[name] = health
-            if health.healthy:
-                self._answered[name] = time.monotonic()
 
 
 def discreet(row: TargetRow, text: str) -> str:

@@ -67,19 +67,13 @@ class FoundRun:
         return opened(self.place)
 
     @property
-    def resubmitted(self) -> bool:
-        """Whether it is lost, and the service is about to submit it again."""
-        row = self.row
-        return row is not None and self.state is State.LOST and row.lost <= row.retries
-
-    @property
     def over(self) -> bool:
         """Whether it has ended, and stays so unless it is resumed."""
-        return self.state.ended and not self.resubmitted
+        return self.row.over if self.row else self.state.ended
 
     @property
     def resumable(self) -> bool:
-        return self.row is not None and self.state in RESUMABLE and not self.resubmitted
+        return self.row is not None and self.row.over and self.state in RESUMABLE
 
     @property
     def begun(self) -> bool:

@@ -9,8 +9,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import Header, Query, Request
 from pydantic import TypeAdapter
-from sqlalchemy import select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, load_only
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.types import Receive, Scope, Send
 
@@ -165,16 +164,11 @@ def _look(session: Session, place: int, id: str, submitted: bool) -> Look | None
             return None
         return Look(line.state, line.reason, 1, line.attempt_id, State(line.state).ended, line.alert)
     names = ("state", "reason", "attempt", "alert", "lost", "retries")
-    row = session.execute(
-        select(*(getattr(Submission, name) for name in names)).where(Submission.id == id)
-    ).one_or_none()
+    row = session.get(Submission, id, options=[load_only(*(getattr(Submission, name) for name in names))])
     if row is None:
         return None
-    state = State(row.state)
-    resubmitted = state is State.LOST and row.lost <= row.retries
-    begun = state not in (State.QUEUED, State.SUBMITTING)
-    over = state.ended and not resubmitted
-    return Look(row.state, row.reason, row.attempt, f"{id}-{row.attempt}", over, row.alert, begun)
+    begun = row.state not in (State.QUEUED, State.SUBMITTING)
+    return Look(row.state, row.reason, row.attempt, row.attempt_id, row.over, row.alert, begun)
 
 
 class RunStream(EventSourceResponse):

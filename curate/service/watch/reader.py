@@ -81,11 +81,6 @@ class Reader:
         self._run: Run | None = None
         self._read = self._computed = float("-inf")
 
-    @property
-    def latest(self) -> Known | None:
-        """What is in memory."""
-        return self._known
-
     def known(self, alive: bool | None = None) -> Known | None:
         """None if the attempt has not started. Raises UnavailableProblem if nothing is known and storage does not
         answer; while it is slow, others get what was known before. `alive`: whether its driver is, if that is known."""

@@ -66,13 +66,6 @@ class Watch:
         found = self.known(url, attempt_id, alive)
         return found.status if found is not None else None
 
-    def latest(self, url: str, attempt_id: str) -> Status | None:
-        """What is in memory."""
-        with self._lock:
-            reader = self._readers.get((url, attempt_id))
-            found = self._ended.get((url, attempt_id)) or (reader.latest if reader else None)
-        return found.status if found is not None else None
-
     def page(self, url: str, attempt_id: str, after: str, limit: int, live: bool) -> EventsPage:
         """Events of an attempt after one. Those of a `live` one come from memory if it has them."""
         if live:

@@ -15,7 +15,7 @@ import httpx2
 import pytest
 
 from curate.core.errors import CurateError
-from curate.service import protocol
+from curate.service import serving
 from curate.service.auth.roles import Role
 from curate.service.policy.sandbox import Outcome
 from curate.service.reconcile.targets import Cluster, Targets
@@ -25,7 +25,7 @@ from tests.service.people import Person, person
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "REQUEST_SECONDS", 0.3)
+    monkeypatch.setattr(serving, "REQUEST_SECONDS", 0.3)
 
 
 @pytest.mark.parametrize(
@@ -112,14 +112,14 @@ def test_many_idle_connections_lock_no_user_out(target: Place) -> None:
 
 
 def test_a_client_that_does_not_read_its_answers_is_dropped(target: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    dropped, drop = threading.Event(), protocol.Protocol.drop
+    dropped, drop = threading.Event(), serving.Protocol.drop
 
-    def noted(one: protocol.Protocol) -> None:
+    def noted(one: serving.Protocol) -> None:
         drop(one)
         dropped.set()
 
-    monkeypatch.setattr(protocol, "ANSWER_SECONDS", 0.3)
-    monkeypatch.setattr(protocol.Protocol, "drop", noted)
+    monkeypatch.setattr(serving, "ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(serving.Protocol, "drop", noted)
     lines = ["GET /openapi.json HTTP/1.1", f"Host: {urlsplit(target.url).netloc}"]
     lines += [f"{name}: {value}" for name, value in target.people.viewer.headers.items()]
     with closing(target.connected()) as connection:
